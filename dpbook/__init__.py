@@ -1,0 +1,6 @@
+"""dpbook: a book on data-parallel training that runs.
+
+Importing the package loads NumPy at most; each room is imported by its own name.
+"""
+
+__version__ = "0.1.0"
