@@ -28,6 +28,10 @@ class Deadlock(DpbookError):
     """Every rank that still runs waits for a message that cannot come."""
 
 
+class MessageError(DpbookError):
+    """The two ends of a message do not agree on its length or dtype."""
+
+
 class RankFailed(DpbookError):
     """One rank raised, hung or died; the others were ended."""
 

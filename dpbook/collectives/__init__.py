@@ -16,16 +16,19 @@ from dpbook.collectives.cost import Traffic, bandwidth_lower_bound, count
 from dpbook.collectives.explain import Fault
 from dpbook.collectives.interpret import Cells, interpret
 from dpbook.collectives.placement import Holding, Placement, complete_everywhere, complete_on, partial
+from dpbook.collectives.record import record
 from dpbook.collectives.rounds import LazyRounds, Message, Round
 from dpbook.collectives.schedule import Schedule
 from dpbook.collectives.serial import from_json, to_json
 from dpbook.collectives.simulate import Frame, Simulation, frames, simulate
+from dpbook.collectives.spmd import Comm, Program, run
 from dpbook.collectives.verify import Verified, find_fault, verify
 
 __all__ = [
     "ALGORITHMS",
     "Bounds",
     "Cells",
+    "Comm",
     "EvenSplit",
     "Fault",
     "FixedBounds",
@@ -34,6 +37,7 @@ __all__ = [
     "LazyRounds",
     "Message",
     "Placement",
+    "Program",
     "Round",
     "Schedule",
     "Simulation",
@@ -54,10 +58,12 @@ __all__ = [
     "interpret",
     "parameter_server",
     "partial",
+    "record",
     "reduce",
     "reduce_scatter",
     "relabel",
     "ring",
+    "run",
     "simulate",
     "to_json",
     "tree",
