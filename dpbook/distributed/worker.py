@@ -1,0 +1,72 @@
+"""What each process started by `processes.start` runs: one function, in a process group, with its fate written down."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from dpbook.distributed.processes import ERROR, RESULT, STACK, TASK
+
+
+def main(folder: Path) -> None:
+    _die_with_parent()
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
+    try:
+        task = cloudpickle.loads((folder / TASK).read_bytes())
+        sys.path[:] = task["path"]
+        # The watchdog below speaks before gloo's own time-out: it names the line of every rank, not only who waited.
+        dist.init_process_group("gloo", timeout=timedelta(seconds=task["timeout"] + 30))
+        with open(folder / STACK.format(rank), "w") as stack:
+            faulthandler.dump_traceback_later(task["timeout"], exit=True, file=stack)
+            _run(folder, rank, task)
+            faulthandler.cancel_dump_traceback_later()
+    except Exception as error:
+        _write_error(folder, rank, error)
+        sys.exit(1)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _run(folder: Path, rank: int, task: dict[str, Any]) -> None:
+    function, args = cloudpickle.loads(task["call"])
+    result = function(*args[rank])
+    partial = folder / f"{RESULT.format(rank)}.partial"
+    partial.write_bytes(cloudpickle.dumps(result))
+    partial.rename(folder / RESULT.format(rank))
+
+
+def _write_error(folder: Path, rank: int, error: BaseException) -> None:
+    """Before the process group ends: what the other ranks then see is a consequence, and comes later."""
+    report = {
+        "time": time.time(),
+        "type": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    (folder / ERROR.format(rank)).write_text(json.dumps(report))
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process with its launcher, even one that was killed."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

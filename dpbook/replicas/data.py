@@ -1,0 +1,66 @@
+"""The digits that ship with the package, and a synthetic regression task."""
+
+from __future__ import annotations
+
+import gzip
+from importlib.resources import files
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpbook.errors import DpbookError, InvalidArgument, check_int
+from dpbook.replicas.models import Array
+
+IMAGES = 1797
+TRAINING_IMAGES = 1440  # worlds 1–6, 8, 9 and 16 divide it
+STRIDE = 1111  # 0.618 of the images, and no common factor with their number: neighbours in the file are spread evenly
+
+
+def digits(dtype: DTypeLike = np.float64) -> tuple[Array, Array]:
+    """Return 1,797 handwritten digits: images (1797, 64) of ``dtype`` from 0 to 1, and labels (1797,) as integers.
+
+    Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository,
+    doi:10.24432/C50P49, CC BY 4.0; see ``dpbook/data/digits/README.md``. An image is 8 × 8 pixels, row by row.
+
+    Raises:
+        DpbookError: the file is not the one that was shipped.
+    """
+    packed = files("dpbook").joinpath("data", "digits", "digits.csv.gz").read_bytes()
+    table = np.loadtxt(gzip.decompress(packed).decode("ascii").splitlines(), delimiter=",", dtype=np.int64)
+    pixels, labels = table[:, :-1], table[:, -1]
+    if table.shape != (IMAGES, 65) or pixels.min() != 0 or pixels.max() != 16 or set(labels) != set(range(10)):
+        raise DpbookError("digits.csv.gz must hold 1797 rows of 64 pixels from 0 to 16 and a label from 0 to 9")
+    return (pixels / 16).astype(dtype), labels.copy()
+
+
+def split(images: Array, labels: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Divide the digits as the book always does: 1,440 for training and 357 for testing, each (images, labels).
+
+    The file's order is no random one (it begins with 0 to 9, three times over). A walk through it with a fixed stride
+    mixes it, needs no random numbers, and so is the same on every rank and machine and in every version of NumPy.
+
+    Args:
+        images, labels: what `digits` returns.
+    """
+    if not len(images) == len(labels) == IMAGES:
+        raise InvalidArgument("images, labels", (len(images), len(labels)), f"{IMAGES} of each")
+    order = np.arange(IMAGES) * STRIDE % IMAGES
+    train, test = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
+    return (images[train], labels[train]), (images[test], labels[test])
+
+
+def synthetic_task(
+    examples: int = 4096, inputs: int = 16, noise: float = 0.05, seed: int = 7, dtype: DTypeLike = np.float64
+) -> tuple[Array, Array]:
+    """Return x (examples, inputs) and y = tanh(x w*) + noise · ε as a column (examples, 1), both of ``dtype``.
+
+    One generator draws x, then w*, then ε, all standard normal and in float64.
+    """
+    n, d = check_int("examples", examples, 1), check_int("inputs", inputs, 1)
+    if not 0 <= noise < float("inf"):
+        raise InvalidArgument("noise", noise, "a finite standard deviation of at least 0")
+    rng = np.random.default_rng(check_int("seed", seed, 0))
+    x = rng.standard_normal((n, d))
+    weights = rng.standard_normal((d, 1))
+    y = np.tanh(x @ weights) + noise * rng.standard_normal((n, 1))
+    return x.astype(dtype), y.astype(dtype)

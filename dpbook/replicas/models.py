@@ -1,0 +1,205 @@
+"""Two models with gradients by hand, and the two losses that they are trained on.
+
+All parameters of a model lie in one flat array, because an all-reduce moves one buffer; `views` gives each tensor
+its name and shape back without copying. A loss looks at one example at a time, so the gradient of the mean loss is
+the mean of the examples' gradients: the fact on which data parallelism stands.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dpbook.errors import InvalidArgument, check_int
+
+Array: TypeAlias = NDArray[Any]
+Loss: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
+"""``loss(output, y)`` with ``output`` of shape (n, outputs) returns the n losses of the examples, and the (n, outputs)
+derivatives of each example's loss by its own outputs."""
+
+INITIAL_SCALE = 0.1  # standard deviation of a weight before training
+
+
+class Model(Protocol):
+    """What the training loop asks of a model. ``x`` has one example per row; ``y`` is what the model's loss expects."""
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+
+    def init(self, rng: np.random.Generator, dtype: DTypeLike = np.float64) -> Array:
+        """Draw parameters: a flat array (size,)."""
+
+    def loss(self, params: Array, x: Array, y: Array) -> float:
+        """Return the mean loss of the examples."""
+
+    def gradient(self, params: Array, x: Array, y: Array) -> Array:
+        """Return the gradient of the mean loss: a flat array (size,) of the dtype of ``params``."""
+
+    def predict(self, params: Array, x: Array) -> Array:
+        """Return the model's outputs, one row per example."""
+
+
+def squared_error(output: Array, y: Array) -> tuple[Array, Array]:
+    """Loss ‖output − y‖² of each example, without a factor ½, and its derivative.
+
+    ``y`` has the shape (n, outputs) and the dtype of ``output``.
+    """
+    if y.shape != output.shape or y.dtype != output.dtype:
+        # A column against a flat array would broadcast to a matrix without a word.
+        raise InvalidArgument("y", _kind(y), f"targets like the outputs, {_kind(output)}")
+    error = output - y
+    return np.sum(error * error, axis=1), 2 * error
+
+
+def cross_entropy(output: Array, y: Array) -> tuple[Array, Array]:
+    """Softmax cross-entropy of each example and its derivative; ``y`` holds n integer labels from 0 to outputs − 1."""
+    n, classes = output.shape
+    if y.shape != (n,) or y.dtype.kind not in "iu":
+        raise InvalidArgument("y", _kind(y), f"{n} integer labels in one dimension")
+    if y.min() < 0 or y.max() >= classes:
+        raise InvalidArgument("y", f"{y.min()}..{y.max()}", f"labels from 0 to {classes - 1}")
+    # Each row's own maximum: with the batch's maximum an example's loss would depend on its neighbours.
+    shifted = output - output.max(axis=1, keepdims=True)
+    exponentials = np.exp(shifted)
+    totals = exponentials.sum(axis=1, keepdims=True)
+    rows = np.arange(n)
+    slopes = exponentials / totals
+    slopes[rows, y] -= 1
+    return np.log(totals[:, 0]) - shifted[rows, y], slopes
+
+
+class _Network(ABC):
+    """What both models share: named views of the flat parameters, and the mean over examples."""
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]], loss: Loss) -> None:
+        self.shapes = shapes
+        self.size = sum(math.prod(shape) for shape in shapes.values())
+        self._loss = loss
+
+    @abstractmethod
+    def _outputs(self, p: dict[str, Array], x: Array) -> Array: ...
+
+    @abstractmethod
+    def _sum_gradients(self, p: dict[str, Array], x: Array, y: Array, total: dict[str, Array]) -> None:
+        """Write the sum of the examples' gradients into the arrays of ``total``."""
+
+    def views(self, params: Array) -> dict[str, Array]:
+        """Return every tensor under its name, as a view of the flat array ``params`` of shape (size,)."""
+        if not isinstance(params, np.ndarray) or params.shape != (self.size,):
+            raise InvalidArgument("params", _kind(params), f"a flat array of {self.size} parameters")
+        if params.dtype not in (np.float32, np.float64):
+            raise InvalidArgument("params", _kind(params), "of dtype float32 or float64")
+        tensors, start = {}, 0
+        for name, shape in self.shapes.items():
+            stop = start + math.prod(shape)
+            tensors[name] = params[start:stop].reshape(shape)
+            start = stop
+        return tensors
+
+    def init(self, rng: np.random.Generator, dtype: DTypeLike = np.float64) -> Array:
+        """Draw the weights in their order from 0.1 · normal, in float64 before rounding to ``dtype``; biases are 0."""
+        if not isinstance(rng, np.random.Generator):
+            raise InvalidArgument("rng", rng, "a numpy.random.Generator")
+        if dtype not in (np.float32, np.float64):
+            raise InvalidArgument("dtype", dtype, "float32 or float64")
+        params = np.zeros(self.size)
+        for name, tensor in self.views(params).items():
+            if name.startswith("W"):
+                tensor[...] = INITIAL_SCALE * rng.standard_normal(tensor.shape)
+        return params.astype(dtype)
+
+    def loss(self, params: Array, x: Array, y: Array) -> float:
+        """Return the mean loss of the rows of ``x`` (n, inputs)."""
+        return float(np.mean(self._loss(self.predict(params, x), np.asarray(y))[0]))
+
+    def gradient(self, params: Array, x: Array, y: Array) -> Array:
+        """Return the gradient of the mean loss: the sum over the rows of ``x`` (n, inputs), divided by n at the end."""
+        p, x = self._check(params, x)
+        total = np.empty_like(params)
+        self._sum_gradients(p, x, np.asarray(y), self.views(total))
+        total /= len(x)
+        return total
+
+    def predict(self, params: Array, x: Array) -> Array:
+        """Return the outputs (n, outputs) for the rows of ``x`` (n, inputs): values, or one score per class."""
+        return self._outputs(*self._check(params, x))
+
+    def _check(self, params: Array, x: Array) -> tuple[dict[str, Array], Array]:
+        tensors = self.views(params)
+        inputs = next(iter(self.shapes.values()))[0]
+        if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != inputs or len(x) == 0:
+            raise InvalidArgument("x", _kind(x), f"an array of shape (n, {inputs}) with n > 0")
+        if x.dtype != params.dtype:
+            raise InvalidArgument("x", _kind(x), f"of the parameters' dtype {params.dtype}")
+        return tensors, x
+
+
+class Linear(_Network):
+    """x W + b, with W (inputs, outputs) and b (outputs)."""
+
+    def __init__(self, inputs: int, outputs: int = 1, loss: Loss = squared_error) -> None:
+        self.inputs, self.outputs = check_int("inputs", inputs, 1), check_int("outputs", outputs, 1)
+        super().__init__({"W": (inputs, outputs), "b": (outputs,)}, loss)
+
+    def __repr__(self) -> str:
+        return f"Linear({self.inputs} → {self.outputs}, {self.size:,} parameters)"
+
+    def _outputs(self, p: dict[str, Array], x: Array) -> Array:
+        output: Array = x @ p["W"] + p["b"]
+        return output
+
+    def _sum_gradients(self, p: dict[str, Array], x: Array, y: Array, total: dict[str, Array]) -> None:
+        _, slopes = self._loss(self._outputs(p, x), y)
+        total["W"][...] = x.T @ slopes
+        total["b"][...] = slopes.sum(axis=0)
+
+
+class MLP(_Network):
+    """tanh(x W1 + b1) W2 + b2: two layers, with W1 (inputs, hidden) and W2 (hidden, outputs)."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int = 1, loss: Loss = squared_error) -> None:
+        self.inputs, self.hidden = check_int("inputs", inputs, 1), check_int("hidden", hidden, 1)
+        self.outputs = check_int("outputs", outputs, 1)
+        shapes = {"W1": (inputs, hidden), "b1": (hidden,), "W2": (hidden, outputs), "b2": (outputs,)}
+        super().__init__(shapes, loss)
+
+    def __repr__(self) -> str:
+        return f"MLP({self.inputs} → {self.hidden} → {self.outputs}, {self.size:,} parameters)"
+
+    def _hidden(self, p: dict[str, Array], x: Array) -> Array:
+        hidden: Array = np.tanh(x @ p["W1"] + p["b1"])
+        return hidden
+
+    def _outputs(self, p: dict[str, Array], x: Array) -> Array:
+        output: Array = self._hidden(p, x) @ p["W2"] + p["b2"]
+        return output
+
+    def _sum_gradients(self, p: dict[str, Array], x: Array, y: Array, total: dict[str, Array]) -> None:
+        hidden = self._hidden(p, x)
+        _, slopes = self._loss(hidden @ p["W2"] + p["b2"], y)
+        total["W2"][...] = hidden.T @ slopes
+        total["b2"][...] = slopes.sum(axis=0)
+        before_tanh = (slopes @ p["W2"].T) * (1 - hidden * hidden)  # tanh' = 1 − tanh²
+        total["W1"][...] = x.T @ before_tanh
+        total["b1"][...] = before_tanh.sum(axis=0)
+
+
+def accuracy(model: Model, params: Array, x: Array, labels: Array) -> float:
+    """Return the share of the rows of ``x`` whose largest output is the one of their label, from 0 to 1."""
+    labels = np.asarray(labels)
+    if labels.shape != (len(x),):
+        raise InvalidArgument("labels", _kind(labels), f"{len(x)} labels in one dimension")
+    return float(np.mean(model.predict(params, x).argmax(axis=1) == labels))
+
+
+def _kind(value: object) -> str:
+    """Say what an argument is without printing its numbers."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} array of shape {value.shape}"
+    return repr(value)
