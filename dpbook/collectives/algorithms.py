@@ -21,16 +21,16 @@ def reduce_scatter(world: int) -> Schedule:
 
     After world − 1 rounds rank r holds the complete sum of chunk (r + 1) mod world.
     """
-    ranks, right, wheel = _circle(world)
-    rounds = LazyRounds(world - 1, lambda s: Round(ranks, right, wheel[world - s :][:world], reduce=True))
+    ranks, right = _circle(world)
+    rounds = LazyRounds(world - 1, lambda s: Round(ranks, right, (ranks - s) % world, reduce=True))
     after = tuple(complete_on([(chunk - 1) % world], world) for chunk in range(world))
     return Schedule(world, world, rounds, after=after, name=f"reduce_scatter(world={world})")
 
 
 def all_gather(world: int) -> Schedule:
     """Ring all-gather: rank r begins with chunk (r + 1) mod world; in round s it passes chunk (r + 1 − s) on."""
-    ranks, right, wheel = _circle(world)
-    rounds = LazyRounds(world - 1, lambda s: Round(ranks, right, wheel[world + 1 - s :][:world], reduce=False))
+    ranks, right = _circle(world)
+    rounds = LazyRounds(world - 1, lambda s: Round(ranks, right, (ranks + 1 - s) % world, reduce=False))
     before = tuple(complete_on([(chunk - 1) % world], world) for chunk in range(world))
     return Schedule(world, world, rounds, before=before, name=f"all_gather(world={world})")
 
@@ -89,14 +89,14 @@ ALGORITHMS: dict[str, Callable[[int], Schedule]] = {
 """Every all-reduce by name: a function from the world size to a `Schedule`."""
 
 
-def _circle(world: int) -> tuple[IntArray, IntArray, IntArray]:
-    """The ranks, the right-hand neighbour of each, and a wheel: ``wheel[k:][:world]`` is (k + r) mod world."""
+def _circle(world: int) -> tuple[IntArray, IntArray]:
+    """The ranks, and the right-hand neighbour of each."""
     ranks = np.arange(check_int("world", world, 1))
-    return ranks, (ranks + 1) % world, np.arange(2 * world + 1) % world
+    return ranks, (ranks + 1) % world
 
 
 def _tree(world: int, root: int) -> tuple[int, IntArray]:
     """The depth of a binomial tree over ``world`` ranks, and the ranks in its order: ``root`` first."""
-    check_int("world", world, 1)
+    world = check_int("world", world, 1)
     check_int("root", root, 0, world - 1)
     return (world - 1).bit_length(), (np.arange(world) + root) % world

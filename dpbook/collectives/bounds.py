@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -33,6 +35,9 @@ class EvenSplit:
 
     n_chunks: int
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_chunks", check_int("n_chunks", self.n_chunks, 1))
+
     def __call__(self, size: int, itemsize: int) -> IntArray:
         short, longer = divmod(size, self.n_chunks)
         index = np.arange(self.n_chunks + 1)
@@ -46,8 +51,13 @@ class FixedBounds:
     offsets: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if len(self.offsets) < 2 or self.offsets[0] != 0 or any(np.diff(self.offsets) < 0):
-            raise InvalidArgument("offsets", self.offsets, "offsets that begin at 0 and never decrease")
+        try:
+            offsets = tuple(map(operator.index, self.offsets))
+        except TypeError:
+            offsets = ()
+        if len(offsets) < 2 or offsets[0] != 0 or any(a > b for a, b in pairwise(offsets)):
+            raise InvalidArgument("offsets", self.offsets, "integers that begin at 0 and never decrease")
+        object.__setattr__(self, "offsets", offsets)
 
     @property
     def n_chunks(self) -> int:
@@ -61,4 +71,4 @@ class FixedBounds:
 
 def chunk_bounds(size: int, n_chunks: int) -> IntArray:
     """Offsets of the even split of ``size`` elements, shape (n_chunks + 1,); see `EvenSplit`."""
-    return EvenSplit(check_int("n_chunks", n_chunks, 1))(check_int("size", size, 0), 1)
+    return EvenSplit(n_chunks)(check_int("size", size, 0), 1)

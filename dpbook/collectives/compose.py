@@ -10,7 +10,7 @@ import numpy as np
 
 from dpbook.collectives.bounds import Bounds
 from dpbook.collectives.placement import Holding, Placement, merge
-from dpbook.collectives.rounds import IntArray, LazyRounds, Round
+from dpbook.collectives.rounds import IntArray, LazyRounds, Round, as_integers
 from dpbook.collectives.schedule import Schedule, check_compatible
 from dpbook.errors import InvalidArgument, ScheduleError, check_int
 
@@ -34,7 +34,7 @@ def embed(
     check_int("world", world, schedule.world)
     n_chunks = check_int("n_chunks", schedule.n_chunks if n_chunks is None else n_chunks, 1)
     places = _distinct("ranks", ranks, schedule.world, world)
-    groups = [np.atleast_1d(np.asarray(c)) for c in (range(schedule.n_chunks) if chunks is None else chunks)]
+    groups = [as_integers("chunks", c) for c in (range(schedule.n_chunks) if chunks is None else chunks)]
     if len(groups) != schedule.n_chunks:
         raise InvalidArgument("chunks", chunks, f"one entry per chunk of the schedule, {schedule.n_chunks}")
     _distinct("chunks", np.concatenate(groups), sum(map(len, groups)), n_chunks)
@@ -124,7 +124,7 @@ def _merge_placements(a: Placement, b: Placement) -> Placement:
 
 
 def _distinct(name: str, values: Sequence[int] | IntArray, length: int, limit: int) -> IntArray:
-    array = np.asarray(values, dtype=np.int64)
+    array = as_integers(name, values)
     in_range = array.size == 0 or (array.min() >= 0 and array.max() < limit)
     if array.shape != (length,) or len(np.unique(array)) != length or not in_range:
         raise InvalidArgument(name, values, f"{length} distinct numbers in 0..{limit - 1}")

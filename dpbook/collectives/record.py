@@ -104,7 +104,8 @@ class _Recorder(World):
         low, high = byte_bounds(half.view)
         base, top = byte_bounds(buffer)
         begin, end = (low - base) // buffer.itemsize, (high - base) // buffer.itemsize
-        if not (base <= low and high <= top and half.view.dtype == buffer.dtype and end - begin == half.view.size):
+        inside = base <= low and high <= top and half.view.dtype == buffer.dtype
+        if not (inside and end - begin == half.view.size and (end - begin == 1 or half.view.strides == buffer.strides)):
             raise ScheduleError(
                 f"rank {call.rank} uses an array that is no slice of its buffer in {call.text}, {call.line}; "
                 "such a program runs, but is no schedule"

@@ -41,22 +41,24 @@ class Round:
     @classmethod
     def of(cls, source: ArrayLike, dest: ArrayLike, chunk: ArrayLike, reduce: bool | ArrayLike) -> Round:
         """Build a round from array-likes; scalars are broadcast. Raises `InvalidArgument`."""
-        fields = [_integers(*named) for named in (("source", source), ("dest", dest), ("chunk", chunk))]
+        fields = [as_integers(*named) for named in (("source", source), ("dest", dest), ("chunk", chunk))]
         try:
-            s, d, c = (np.ascontiguousarray(f) for f in np.broadcast_arrays(*map(np.atleast_1d, fields)))
+            s, d, c = (np.ascontiguousarray(f) for f in np.broadcast_arrays(*fields))
             op = reduce if isinstance(reduce, bool) else np.broadcast_to(np.asarray(reduce), s.shape)
         except ValueError:
             lengths = [np.size(values) for values in (source, dest, chunk, reduce)]
             raise InvalidArgument("source, dest, chunk and reduce", lengths, "of one length, or scalars") from None
-        if not isinstance(op, bool) and op.dtype != np.bool_:
-            raise InvalidArgument("reduce", reduce, "a bool or an array of bools")
+        if not isinstance(op, bool):
+            if np.size(reduce) and op.dtype != np.bool_:
+                raise InvalidArgument("reduce", reduce, "a bool or an array of bools")
+            op = op.astype(np.bool_)  # an empty list is one of floats to NumPy
         return cls(s, d, c, op)
 
     @classmethod
     def from_messages(cls, messages: Sequence[tuple[int, int, int, bool]]) -> Round:
         """Build a round from (source, dest, chunk, reduce) tuples."""
         source, dest, chunk, reduce = zip(*messages, strict=True) if messages else ((), (), (), ())
-        return cls.of(source, dest, chunk, np.asarray(reduce, dtype=bool))
+        return cls.of(source, dest, chunk, reduce)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -139,8 +141,12 @@ class LazyRounds(Sequence[Round]):
         return map(self._make, range(self._length))
 
 
-def _integers(name: str, values: ArrayLike) -> IntArray:
-    array = np.asarray(values)
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise InvalidArgument(name, values, "integers")
+def as_integers(name: str, values: ArrayLike) -> IntArray:
+    """``values`` as int64 of shape (n,), a scalar as one of them. Raises `InvalidArgument`."""
+    try:
+        array = np.atleast_1d(np.asarray(values))
+    except ValueError:  # rows of unequal length
+        array = np.empty((0, 0))
+    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+        raise InvalidArgument(name, values, "integers in one dimension")
     return array.astype(np.int64)

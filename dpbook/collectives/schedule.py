@@ -34,8 +34,8 @@ class Schedule:
     _checked: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_int("world", self.world, 1)
-        check_int("n_chunks", self.n_chunks, 1)
+        for name in ("world", "n_chunks"):  # kept as int: one of NumPy's would not go into JSON
+            object.__setattr__(self, name, check_int(name, getattr(self, name), 1))
         if not isinstance(self.rounds, Sequence):
             raise InvalidArgument("rounds", self.rounds, "a sequence of Round")
         defaults = {

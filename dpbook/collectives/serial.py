@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import operator
 from typing import Any
-
-import numpy as np
 
 from dpbook.collectives.bounds import Bounds, EvenSplit, FixedBounds
 from dpbook.collectives.placement import Holding, Placement, complete_everywhere, everyone, partial
@@ -56,23 +55,21 @@ def from_json(text: str) -> Schedule:
         schedule = Schedule(
             world,
             data["n_chunks"],
-            [Round.of(r["source"], r["dest"], r["chunk"], _ops(r["reduce"])) for r in data["rounds"]],
+            [Round.of(r["source"], r["dest"], r["chunk"], r["reduce"]) for r in data["rounds"]],
             _bounds_from_data(data["bounds"]),
             _placement_from_data(data["before"], world),
             _placement_from_data(data["after"], world),
             str(data["name"]),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except InvalidArgument:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidArgument(
             "text", repr(error), "a complete schedule; a field is missing or of a wrong type"
         ) from None
     for index, round_ in enumerate(schedule.rounds):
         round_.check(index, schedule.world, schedule.n_chunks)
     return schedule
-
-
-def _ops(reduce: bool | list[bool]) -> bool | np.ndarray[Any, np.dtype[np.bool_]]:
-    return reduce if isinstance(reduce, bool) else np.array(reduce, dtype=np.bool_)
 
 
 def _bounds_to_data(bounds: Bounds) -> dict[str, Any]:
@@ -102,9 +99,9 @@ def _holding_to_data(holding: Holding, world: int) -> str | dict[str, str | list
 def _placement_from_data(data: list[Any], world: int) -> Placement:
     shorthand = {"complete": complete_everywhere(world), "partial": partial(world)}
 
-    def holding(entry: str | dict[str, str | list[int]]) -> Holding:
+    def holding(entry: str | dict[str, Any]) -> Holding:
         if isinstance(entry, str):
             return shorthand[entry]
-        return {int(r): everyone(world) if w == "all" else frozenset(map(int, w)) for r, w in entry.items()}
+        return {int(r): everyone(world) if w == "all" else frozenset(map(operator.index, w)) for r, w in entry.items()}
 
     return tuple(map(holding, data))

@@ -61,7 +61,7 @@ def simulate(schedule: Schedule, buffers: Buffers, *, in_place: bool = False) ->
     """
     rows = _check_buffers(schedule.world, buffers)
     if in_place:
-        _check_in_place(rows)
+        _check_in_place(buffers)
         result = buffers
     else:
         result = np.stack(rows)
@@ -180,11 +180,11 @@ def _check_buffers(world: int, buffers: Buffers) -> list[NDArray[Any]]:
     return rows
 
 
-def _check_in_place(rows: list[NDArray[Any]]) -> None:
-    for rank, row in enumerate(rows):
-        if not (row.flags.writeable and row.flags.c_contiguous):
-            raise InvalidArgument(f"buffer of rank {rank}", "a read-only or strided one", "writable and contiguous")
-    spans = sorted((*byte_bounds(row), rank) for rank, row in enumerate(rows))
+def _check_in_place(buffers: Buffers) -> None:
+    for rank, row in enumerate(buffers):
+        if not (isinstance(row, np.ndarray) and row.flags.writeable and row.flags.c_contiguous):
+            raise InvalidArgument(f"buffer of rank {rank}", row, "a writable and contiguous array")
+    spans = sorted((*byte_bounds(row), rank) for rank, row in enumerate(buffers))
     for (_, end, rank), (start, _, other) in pairwise(spans):
         if start < end:
             raise InvalidArgument("buffers", f"shared memory in ranks {rank} and {other}", "memory of each rank's own")

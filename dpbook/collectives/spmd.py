@@ -106,11 +106,10 @@ class _Rank:
         self.thread = threading.Thread(target=self._main, name=f"rank {rank}", daemon=True)
 
     def _main(self) -> None:
-        self.go.acquire()
         try:
-            if not self._world.cancelled:
-                self._world.program(self, self._world.buffers[self.rank])
-                self._world.on_return(self.rank)
+            self._wait()
+            self._world.program(self, self._world.buffers[self.rank])
+            self._world.on_return(self.rank)
         except _Cancelled:
             pass
         except BaseException as error:  # whatever a program raises is its rank's failure
@@ -128,7 +127,15 @@ class _Rank:
     def sendrecv(self, send: NDArray[Any], to: int, recv: NDArray[Any], source: int, op: Op = "copy") -> None:
         self._post(f"sendrecv(to={to}, source={source})", [Half(True, to, send), Half(False, source, recv, op)])
 
+    def _wait(self) -> None:
+        """Wait for the baton. Raises `_Cancelled` if the run has ended meanwhile."""
+        self.go.acquire()
+        if self._world.cancelled:
+            raise _Cancelled
+
     def _post(self, text: str, halves: list[Half]) -> None:
+        if self._world.cancelled:  # called while the program unwinds, in a finally clause
+            raise _Cancelled
         for half in halves:
             self._check(half)
             if half.sends:
@@ -138,9 +145,7 @@ class _Rank:
         self._world.match(self.call)
         if not self.call.done:
             self._world.baton.release()
-            self.go.acquire()
-            if self._world.cancelled:
-                raise _Cancelled
+            self._wait()
         self.call = None
 
     def _check(self, half: Half) -> None:
@@ -151,6 +156,8 @@ class World:
     """All ranks of one run, and the baton that passes between them. `record` listens by overriding the hooks."""
 
     def __init__(self, program: Program, buffers: list[NDArray[Any]], timeout: float) -> None:
+        if not timeout > 0:
+            raise InvalidArgument("timeout", timeout, "a positive number of seconds")
         self.program = program
         self.buffers = buffers
         self.timeout = timeout

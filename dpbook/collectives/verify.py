@@ -31,7 +31,7 @@ class Verified:
     schedule: Schedule
 
     def __repr__(self) -> str:
-        return f"verified {self.schedule!r}"
+        return f"verified: {self.schedule!r}"
 
 
 def verify(schedule: Schedule) -> Verified:

@@ -25,6 +25,8 @@ def execute(schedule: Schedule, buffer: torch.Tensor | NDArray[Any]) -> None:
     dtype. The result has the bits that `simulate` predicts. Raises `InvalidArgument`, and whatever
     torch.distributed raises when a peer fails.
     """
+    if isinstance(buffer, np.ndarray) and not (buffer.flags.writeable and buffer.flags.c_contiguous):
+        raise InvalidArgument("buffer", buffer, "writable and contiguous")
     tensor = torch.from_numpy(buffer) if isinstance(buffer, np.ndarray) else buffer
     if tensor.ndim != 1 or not tensor.is_contiguous():
         raise InvalidArgument("buffer", f"a tensor of shape {tuple(tensor.shape)}", "1-D and contiguous")

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -24,6 +25,9 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule
 from dpbook.errors import InvalidArgument, RankFailed, check_int
+
+_INSTALLED = "-packages" + os.sep  # site-packages, or Debian's dist-packages
+_LIBRARY = str(Path(__file__).parents[1]) + os.sep
 
 TASK, RESULT, ERROR, STACK = "task.pickle", "result-{}.pickle", "error-{}.json", "stack-{}.txt"
 
@@ -80,21 +84,29 @@ def start(
             _print_output(folder, world)
         results = [folder / RESULT.format(rank) for rank in range(world)]
         if status != 0 or not all(result.exists() for result in results):
-            raise RankFailed(_failure(folder, world, timeout, said))
+            raise RankFailed(_failure(folder, world, timeout, status, said))
         return [cloudpickle.loads(result.read_bytes()) for result in results]
 
 
 def _by_value(function: Callable[..., Any], args: list[tuple[Any, ...]]) -> bytes:
     """Pickle a call. Functions of a module that other processes may not be able to import go by value."""
     modules = {inspect.getmodule(f) for f in (function, *(a for group in args for a in group if callable(a)))}
-    foreign = [m for m in modules if m is not None and m.__name__.partition(".")[0] not in ("dpbook", "__main__")]
-    for module in foreign:
+    local = [module for module in modules if module is not None and not _is_installed(module)]
+    for module in local:
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps((function, args)))
+    except Exception as error:  # whatever an object raises that cannot travel
+        raise InvalidArgument("function and its args", function, f"possible to pickle ({error})") from error
     finally:
-        for module in foreign:
+        for module in local:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Whether every process can import a module: one of Python's, an installed one or one of dpbook."""
+    known = sys.stdlib_module_names | {"dpbook", "__main__"}
+    return module.__name__.partition(".")[0] in known or _INSTALLED in (getattr(module, "__file__", None) or "")
 
 
 def _torchrun(folder: Path, world: int, timeout: float) -> tuple[int, str]:
@@ -143,16 +155,16 @@ def _print_output(folder: Path, world: int) -> None:
                 print(f"[rank {rank}] {line}")
 
 
-def _failure(folder: Path, world: int, timeout: float, launcher_said: str) -> str:
-    """Who died, or else the first error in time, or where each rank was when time ran out, or what the launcher said."""
-    for rank, code in re.findall(r"rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+)", launcher_said):
-        if int(code) not in (0, 1, -signal.SIGTERM) and not (folder / ERROR.format(rank)).exists():
-            return f"rank {rank} died: {_cause_of_death(int(code))}; the others were ended"
+def _failure(folder: Path, world: int, timeout: float, status: int, launcher_said: str) -> str:
+    """Who died, or the first error in time, or where each rank was when time ran out, or what the launcher said."""
+    deaths = _silent_deaths(folder, world, launcher_said) if status >= 0 else {}  # unless the launcher itself was ended
+    for rank, code in deaths.items():
+        return f"rank {rank} died: {_cause_of_death(code)}; the others were ended{_last_words(folder, rank)}"
     errors = {r: json.loads(p.read_text()) for r in range(world) if (p := folder / ERROR.format(r)).exists()}
     if errors:
         rank, first = min(errors.items(), key=lambda item: float(item[1]["time"]))
         return f"rank {rank} failed first: {first['type']}: {first['message']}\n\n{first['traceback'].rstrip()}"
-    stacks = {r: p.read_text() for r in range(world) if (p := folder / STACK.format(r)).exists() and p.stat().st_size}
+    stacks = {r: stack for r in range(world) if (stack := _text(folder / STACK.format(r)))}
     if stacks:
         where = "\n".join(f"  rank {rank}: {_innermost(stack)}" for rank, stack in stacks.items())
         return f"no result after {timeout:g} s; the ranks were at\n{where}"
@@ -161,15 +173,41 @@ def _failure(folder: Path, world: int, timeout: float, launcher_said: str) -> st
     return f"a process ended without a word (finished: {finished} of {world} ranks); the launcher said\n{tail}"
 
 
+def _silent_deaths(folder: Path, world: int, launcher_said: str) -> dict[int, int]:
+    """The exit codes of the ranks that neither finished nor said why, and that the launcher did not end itself."""
+    report = re.findall(r"rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)", launcher_said)
+    ended = set(re.findall(r"Sending process (\d+) closing signal", launcher_said))
+    exits = {int(rank): (int(code), pid in ended) for rank, code, pid in report}
+    deaths = {}
+    for rank in range(world):
+        begun = (folder / STACK.format(rank)).exists()
+        code, excused = exits.get(rank, (0, not begun))  # the launcher does not report status 0
+        left = [folder / name.format(rank) for name in (RESULT, ERROR, STACK)]
+        spoke = any(path.exists() and path.stat().st_size for path in left)
+        if not excused and (code < 0 or not spoke):
+            deaths[rank] = code
+    return deaths
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def _last_words(folder: Path, rank: int) -> str:
+    """The end of what a rank wrote to stderr, on lines of its own."""
+    said = "".join(map(_text, folder.glob(f"*/attempt_0/{rank}/stderr.log"))).strip().splitlines()[-15:]
+    return "\n".join(["; its last words were", *said]) if said else ""
+
+
 def _cause_of_death(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"it left with exit status {code}"
 
 
 def _innermost(stack: str) -> str:
-    """The innermost frame of a faulthandler dump that is neither torch's nor the library's own."""
-    current = stack[stack.find("Current thread") :] if "Current thread" in stack else stack
-    frames = re.findall(r'File "(.*)", line (\d+) in (.*)', current)
+    """The innermost frame of a faulthandler dump that is neither an installed package's nor the library's own."""
+    main_thread = re.split(r"hread 0x", stack)[-1]  # threads are listed from the youngest to the oldest
+    frames = re.findall(r'File "(.*)", line (\d+) in (.*)', main_thread)
     for file, line, function in frames:
-        if not re.search(r"[/\\](torch|dpbook)[/\\]", file):
+        if _INSTALLED not in file and not file.startswith(_LIBRARY):
             return f"line {line} of {function}"
     return f"line {frames[0][1]} of {frames[0][2]}" if frames else "an unknown place"

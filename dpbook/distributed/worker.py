@@ -30,11 +30,13 @@ def main(folder: Path) -> None:
         sys.path[:] = task["path"]
         # The watchdog below speaks before gloo's own time-out: it names the line of every rank, not only who waited.
         dist.init_process_group("gloo", timeout=timedelta(seconds=task["timeout"] + 30))
-        with open(folder / STACK.format(rank), "w") as stack:
-            faulthandler.dump_traceback_later(task["timeout"], exit=True, file=stack)
-            _run(folder, rank, task)
-            faulthandler.cancel_dump_traceback_later()
-    except Exception as error:
+        # Stays open until the process ends: a rank that is stuck, or ended because another is, writes where it was.
+        stack = open(folder / STACK.format(rank), "w")  # noqa: SIM115
+        faulthandler.register(signal.SIGTERM, file=stack, chain=True)
+        faulthandler.dump_traceback_later(task["timeout"], exit=True, file=stack)
+        _run(folder, rank, task)
+        faulthandler.cancel_dump_traceback_later()
+    except BaseException as error:  # sys.exit in a program is a failure too
         _write_error(folder, rank, error)
         sys.exit(1)
     finally:

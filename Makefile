@@ -1,0 +1,38 @@
+# dpbook: `make lab` to read and work, `make test` to check everything. Only Python 3.11 or newer is needed.
+.DEFAULT_GOAL := help
+.PHONY: help lab test fmt bench clean
+
+# make lab ARGS="--port 9000"; make test PYTHON=/path/to/python3 TORCH_INDEX=... CONSTRAINTS=...
+ARGS ?=
+CONSTRAINTS ?= constraints.txt
+export CONSTRAINTS PYTHON TORCH_INDEX
+export MAKE_TARGET = $(firstword $(MAKECMDGOALS))
+BIN := .venv/bin
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+
+lab: ## copy the notebooks to workbook/ and open JupyterLab there (options: ARGS="--port 9000")
+	@tools/venv.sh lab
+	@$(BIN)/python -m dpbook lab $(ARGS)
+
+test: ## style, types, tests, and every stored output of the notebooks
+	@tools/venv.sh dev
+	$(BIN)/python -m ruff check
+	$(BIN)/python -m ruff format --check
+	$(BIN)/python -m mypy
+	@# One pytest run for tests and notebooks: the last line counts them all.
+	$(BIN)/python -m dpbook validate $(wildcard tests chapters exercises/solutions) $(ARGS)
+
+fmt: ## put the code into the project's style
+	@tools/venv.sh dev
+	$(BIN)/python -m ruff check --fix
+	$(BIN)/python -m ruff format
+
+bench: ## measure on this machine; prints ratios
+	@tools/venv.sh dev
+	@set -e; for script in $(wildcard tests/benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script; done
+
+clean: ## remove .venv, caches and build products; never workbook/
+	rm -rf .venv build dist dpbook.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./workbook -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,7 @@
+"""``python -m dpbook``: the same as the command ``dpbook``, without installation."""
+
+import sys
+
+from dpbook.cli import main
+
+sys.exit(main())

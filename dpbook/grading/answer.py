@@ -1,0 +1,170 @@
+"""What a learner handed in, behind a guard: judges ask it for values and get plain data or `Wrong`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+from dpbook.grading.blame import blame, is_stub
+from dpbook.grading.limits import TimeUp, limited
+from dpbook.grading.text import describe_kind
+from dpbook.grading.values import NotPlain, difference, plain
+
+CALL_SECONDS = 2.0
+CHECK_SECONDS = 5.0
+MAX_PRINTED = 1000
+MAX_LINES = 10
+
+Through = Callable[..., Any]
+
+
+class Wrong(Exception):
+    """Raised while a check runs: the answer fails it. All three are plain text."""
+
+    def __init__(self, expected: str, got: str, where: str = "") -> None:
+        super().__init__(expected, got, where)
+        self.expected, self.got, self.where = expected, got, where
+
+
+class NotAnswered(Wrong):
+    """The answer is still the stub that the notebook came with."""
+
+    def __init__(self) -> None:
+        super().__init__("an answer", "not answered yet")
+
+
+class Answer(Protocol):
+    """The learner's function or value. `LocalAnswer` runs it in this process; another process may stand behind it."""
+
+    @property
+    def printed(self) -> str:
+        """The beginning of what it printed."""
+
+    def begin(self) -> None:
+        """A check begins: its time starts anew."""
+
+    def value(self) -> Any:
+        """The answer itself as plain data."""
+
+    def call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
+        """See `call`."""
+
+
+def call(
+    answer: Answer, *args: Any, through: Through | None = None, unchanged: bool = False, seconds: float = CALL_SECONDS
+) -> Any:
+    """Call the learner's function on copies of ``args`` (plain data) and return what it returned as plain data.
+
+    ``through(function, *args)`` is called instead where given: the way to record a rank program, to drive a class or to
+    return what was changed in place. It must be a function at the top level of a module of dpbook, so that another
+    process can find it, and return plain data. With ``unchanged`` the function must leave its arguments as they are.
+    Raises `Wrong` or `NotAnswered` for whatever else happens, which ends the check: an error, a loop, a ``SystemExit``,
+    more than ``seconds`` in this call or `CHECK_SECONDS` in the whole check, a value that is no plain data.
+    """
+    return answer.call(args, through, unchanged, seconds)
+
+
+def value(answer: Answer) -> Any:
+    """The answer as plain data, where the task asks for a value. Raises `Wrong` or `NotAnswered`."""
+    return answer.value()
+
+
+class LocalAnswer:
+    """An answer that is run in this process, on this thread."""
+
+    def __init__(self, answered: Any) -> None:
+        self._answered = answered
+        self._printed = Printed()
+        self.begin()
+
+    @property
+    def printed(self) -> str:
+        return str(self._printed)
+
+    def begin(self) -> None:
+        self._left = CHECK_SECONDS
+
+    def value(self) -> Any:
+        if self._answered is None or self._answered is ...:
+            raise NotAnswered
+        return self._run(lambda: plain(self._answered), CALL_SECONDS)
+
+    def call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
+        answered = self._answered
+        if answered is None or answered is ...:
+            raise NotAnswered
+        if not callable(answered):
+            raise Wrong("a function", self._run(lambda: describe_kind(plain(answered)), seconds))
+        given = copy.deepcopy(args)
+        work = partial(answered, *given) if through is None else partial(through, answered, *given)
+        got = self._run(lambda: plain(work()), seconds)
+        if unchanged:
+            self._check_unchanged(args, given)
+        return got
+
+    def _check_unchanged(self, args: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+        for number, (before, after) in enumerate(zip(args, given, strict=True), start=1):
+            change = difference(before, self._run(partial(plain, after), CALL_SECONDS))
+            if change is not None:
+                raise Wrong(f"argument {number} left as it was: {change.expected}", change.got, change.where)
+
+    def _run(self, work: Callable[[], Any], seconds: float) -> Any:
+        """``work()``, limited in time, with what it prints captured and what it raises turned into `Wrong`."""
+        spent = f"{seconds:g} s" if seconds <= self._left else f"{CHECK_SECONDS:g} s in this check"
+        start = time.monotonic()
+        try:
+            with self._printed.capture():
+                return limited(work, max(min(seconds, self._left), 0.001))
+        except (KeyboardInterrupt, Wrong):
+            raise
+        except TimeUp:
+            raise Wrong("an answer in time", f"none after {spent}: a loop that does not end?") from None
+        except NotPlain as error:
+            raise Wrong("a value of the kind that the task asks for", str(error)) from None
+        except BaseException as error:  # SystemExit and whatever else an answer may raise
+            if is_stub(error):
+                raise NotAnswered from None
+            raise Wrong("a result, no error", _blame(error)) from None
+        finally:
+            self._left -= time.monotonic() - start
+
+
+def _blame(error: BaseException) -> str:
+    try:
+        return limited(partial(blame, error), CALL_SECONDS)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # the error cannot even be printed
+        return "an error that cannot be printed"
+
+
+class Printed(io.TextIOBase):
+    """A stream that keeps the beginning of what is written to it, and counts the rest."""
+
+    def __init__(self) -> None:
+        self.kept = ""
+        self.written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.kept += text[: MAX_PRINTED - len(self.kept)]
+        self.written += len(text)
+        return len(text)
+
+    def __str__(self) -> str:
+        shown = "".join(self.kept.splitlines(keepends=True)[:MAX_LINES])
+        lost = self.written - len(shown)
+        return shown + (f"… and {lost:,} more characters" if lost else "")
+
+    @contextlib.contextmanager
+    def capture(self) -> Iterator[None]:
+        """Take what is printed meanwhile, warnings included."""
+        with contextlib.redirect_stdout(self), contextlib.redirect_stderr(self):
+            yield

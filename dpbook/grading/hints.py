@@ -1,0 +1,47 @@
+"""Hints that open one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from dpbook.grading.task import Task, task
+from dpbook.grading.text import plural
+
+_opened: dict[str, int] = {}  # by task; lasts as long as the kernel
+
+
+@dataclass(frozen=True)
+class Hints:
+    """The hints of a task that are open."""
+
+    task: Task
+    opened: int
+
+    @property
+    def left(self) -> int:
+        """How many are still closed."""
+        return len(self.task.hints) - self.opened
+
+    @property
+    def headline(self) -> str:
+        """What is open and what is left, in one line."""
+        if not self.task.hints:
+            return f"Task {self.task.id} has no hints."
+        more = f'{self.left} left, hint("{self.task.id}") opens the next' if self.left else "these are all"
+        return f"Task {self.task.id}, {plural(self.opened, 'hint')} of {len(self.task.hints)} opened: {more}."
+
+    def __repr__(self) -> str:
+        shown = self.task.hints[: self.opened]
+        return "\n".join([self.headline, *(f"  {number}. {text}" for number, text in enumerate(shown, start=1))])
+
+    def _repr_html_(self) -> str:
+        items = "".join(f"<li>{escape(text)}</li>" for text in self.task.hints[: self.opened])
+        return f"<div><p>{escape(self.headline)}</p><ol>{items}</ol></div>"
+
+
+def hint(task_id: str) -> Hints:
+    """Open the next hint of a task and return all that are open. Raises `InvalidArgument` for an unknown task."""
+    found = task(task_id)
+    _opened[task_id] = min(_opened.get(task_id, 0) + 1, len(found.hints))
+    return Hints(found, _opened[task_id])

@@ -1,0 +1,125 @@
+"""A limit on the time that code may take, whatever it does.
+
+A loop in Python is stopped, and so is a blocking wait in the main thread. A loop in C (``sum(iter(int, 1))``) cannot
+be, nor one that catches every exception at several levels: only ending the process is sure, which is what an isolated
+run is for. Memory is not limited at all.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, TypeVar
+
+from dpbook.grading.blame import is_learners
+
+T = TypeVar("T")
+
+AGAIN_SECONDS = 0.02  # code that catches the first interruption gets another one, until it lets go
+STRAY_SECONDS = 1.0  # so long threads are interrupted that outlive the code that started them
+_SIGNAL: Any = getattr(signal, "SIGURG", None)  # ignored by default, so that a late one does no harm
+
+
+class TimeUp(Exception):
+    """The code had not ended when its time was over."""
+
+
+class _Stop(BaseException):
+    """Raised inside code whose time is over."""
+
+
+def limited(work: Callable[[], T], seconds: float) -> T:
+    """Return ``work()``. Raises `TimeUp` where it takes longer than ``seconds``, and whatever ``work`` raises."""
+    watch = _Watch(seconds)
+    try:
+        watch.start()
+        return work()
+    except _Stop:
+        raise TimeUp from None
+    finally:
+        # Interruptions arrive where functions are called. An assignment calls none, and makes the signal harmless;
+        # then at most one asynchronous exception is still on its way.
+        watch.over = True
+        try:
+            watch.end()
+        except _Stop:
+            watch.end()
+
+
+class _Watch:
+    """Between start and end waits in a thread, and interrupts the thread that started it when its time is over.
+
+    An asynchronous exception is raised in that thread and in those that the watched code has started and that run it
+    still. The main thread gets a signal first: that ends a blocking wait as well, and the exception then follows
+    at once, to end code that has caught the signal's.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.over = False
+        self.ended = threading.Event()
+        self.lock = threading.Lock()
+        self.caller = threading.get_ident()
+        self.before = set(threading.enumerate())
+        self.strays: set[threading.Thread] = set()
+        self.by_signal = _SIGNAL is not None and threading.current_thread() is threading.main_thread()
+
+    def start(self) -> None:
+        self.handler = signal.signal(_SIGNAL, self._on_signal) if self.by_signal else None
+        threading.Thread(target=self._wait, daemon=True, name="dpbook time limit").start()
+
+    def end(self) -> None:
+        self.ended.set()
+        with self.lock:  # after this nothing is sent to the caller
+            _raise_in(self.caller, None)
+        if self.by_signal and signal.getsignal(_SIGNAL) == self._on_signal:
+            signal.signal(_SIGNAL, self.handler)
+
+    def _wait(self) -> None:
+        wait = self.seconds
+        while not self.ended.wait(wait):
+            wait = AGAIN_SECONDS
+            with self.lock:
+                if not self.over:
+                    self._interrupt()
+        for _ in range(round(STRAY_SECONDS / AGAIN_SECONDS)):
+            if not self._interrupt_strays():
+                return
+            time.sleep(AGAIN_SECONDS)
+
+    def _interrupt(self) -> None:
+        self.strays = set(threading.enumerate()) - self.before - {threading.current_thread()}
+        self._interrupt_strays()
+        _raise_in(self.caller, _Stop)
+        if self.by_signal:
+            signal.pthread_kill(self.caller, _SIGNAL)
+
+    def _interrupt_strays(self) -> bool:
+        """End what runs the learner's code in other threads. Returns whether any of them are there still."""
+        there = self.strays.intersection(threading.enumerate())  # is_alive() is wrong after an interrupted join()
+        frames = sys._current_frames()
+        for thread in there:
+            if any(is_learners(frame.f_code.co_filename) for frame in _stack(frames.get(thread.ident or 0))):
+                _raise_in(thread.ident or 0, SystemExit)  # which ends a thread without a word
+        return bool(there)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.over:
+            raise _Stop
+
+
+def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
+    """Raise ``exception`` in a thread when it next runs Python code; None takes back one not yet raised."""
+    target = None if exception is None else ctypes.py_object(exception)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), target)
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -1,0 +1,74 @@
+"""Do the checks of a task catch the mistakes that people really make? Answers with one known fault each.
+
+assert not trial("05.1", reference=my_ring, stub=stub, mutants=MUTANTS)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpbook.errors import InvalidArgument
+from dpbook.grading.answer import LocalAnswer
+from dpbook.grading.cases import Report
+from dpbook.grading.check import judge
+from dpbook.grading.task import Task, task
+
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A wrong answer to a task, and the name of the check that is there to catch it."""
+
+    task: str
+    name: str
+    answer: Any
+    caught_by: str
+
+
+def trial(
+    task_id: str, *, reference: Any, stub: Any, mutants: Iterable[Mutant], seeds: Sequence[int] = SEEDS
+) -> list[str]:
+    """What is wrong with the checks of a task, a sentence each; nothing if they do their work.
+
+    For every seed the reference must earn all points, the stub must count as not answered, and each mutant of this
+    task must fail the very check it names. There must be a mutant at all. Nothing is recorded.
+    Raises `InvalidArgument` for a mutant that names no check of the task.
+    """
+    asked = task(task_id)
+    mine = [mutant for mutant in mutants if mutant.task == task_id]
+    names = [check.name for check in asked.checks]
+    for mutant in mine:
+        if mutant.caught_by not in names:
+            raise InvalidArgument(f"caught_by of {mutant.name}", mutant.caught_by, f"one of {', '.join(names)}")
+    problems = [] if mine else [f"task {task_id} has no mutant"]
+    for seed in seeds:
+        problems += [
+            f"task {task_id}, seed {seed}: {problem}" for problem in _problems(asked, reference, stub, mine, seed)
+        ]
+    return problems
+
+
+def _problems(asked: Task, reference: Any, stub: Any, mutants: Iterable[Mutant], seed: int) -> Iterable[str]:
+    best = judge(asked, LocalAnswer(reference), seed)
+    if not best.passed:
+        yield f"the reference fails\n{best}"
+    unsolved = judge(asked, LocalAnswer(stub), seed)
+    if unsolved.answered or unsolved.points:
+        yield f"the stub counts as an answer\n{unsolved}"
+    for mutant in mutants:
+        report = judge(asked, LocalAnswer(mutant.answer), seed)
+        failed = _failed(report)
+        if mutant.caught_by not in failed:
+            yield f"{mutant.name} passes {mutant.caught_by!r}; it fails {', '.join(failed) or 'nothing'}"
+
+
+def caught_by(mutant: Mutant, seed: int = 0) -> list[str]:
+    """Names of all checks that a mutant fails, in order: who catches it before the check that it names?"""
+    return _failed(judge(task(mutant.task), LocalAnswer(mutant.answer), seed))
+
+
+def _failed(report: Report) -> list[str]:
+    return [case.name for case in report.cases if not case.passed]

@@ -1,0 +1,141 @@
+"""Does an instructor's notebook fit the tasks of its chapter, and nbgrader's schema 3?
+
+Each task has one answer cell and, below it, one check cell:
+
+- the answer cell's grade id is ``answer-05-1``; it is a solution, not graded, not locked, and defines the task's name;
+- the check cell's is ``check-05-1``; it is graded with the task's points, locked, no solution, and calls
+  ``check("05.1", name)``. Its hidden tests end with ``check("05.1", name).points``: nbgrader takes a number that is
+  a cell's value as its points, and without one gives full marks to whatever does not raise.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dpbook.errors import DpbookError
+from dpbook.grading.notebooks import (
+    KEEP_OUTPUT,
+    Cell,
+    Notebook,
+    learners,
+    mark,
+    read,
+    source,
+    tags,
+    title,
+    without_regions,
+)
+from dpbook.grading.task import Task, tasks
+
+KINDS = {
+    "answer": {"solution": True, "grade": False, "locked": False},
+    "check": {"solution": False, "grade": True, "locked": True},
+}
+COMMON = {"schema_version": 3, "task": False}
+_GRADE_ID = re.compile(r"(answer|check)-[0-9]{2}-[0-9]+")
+
+
+def faults(path: Path) -> list[str]:
+    """What is wrong with an instructor's notebook ``NN_name.ipynb``, a sentence each, naming notebook and cell."""
+    try:
+        nb = read(path)
+        found = [*_syntax_faults(nb), *_syntax_faults(learners(nb, path.name))]
+    except DpbookError as error:
+        return [str(error)]
+    return [f"{path.name}: {fault}" for fault in found or _faults(nb, tasks(int(path.name[:2])))]
+
+
+def _faults(nb: Notebook, asked: list[Task]) -> Iterator[str]:
+    marked = [cell for cell in nb["cells"] if mark(cell)]
+    for cell in marked:
+        yield from _metadata_faults(cell)
+    ids = [mark(cell).get("grade_id") for cell in marked]
+    known = {grade_id: task for task in asked for grade_id in (task.answer_cell, task.check_cell)}
+    for grade_id in sorted(known.keys() | set(map(str, ids))):
+        if grade_id not in known:
+            yield f"cell {grade_id} belongs to no task of this chapter"
+        elif ids.count(grade_id) != 1:
+            yield f"task {known[grade_id].id} needs exactly one cell {grade_id}, there are {ids.count(grade_id)}"
+    cells = {grade_id: cell for grade_id, cell in zip(ids, marked, strict=True) if ids.count(grade_id) == 1}
+    for task in asked:
+        if task.answer_cell in cells and task.check_cell in cells:
+            yield from _task_faults(task, cells[task.answer_cell], cells[task.check_cell])
+            if ids.index(task.check_cell) < ids.index(task.answer_cell):
+                yield f"cell {task.check_cell} stands above the answer that it checks"
+    yield from _picture_faults(nb, {task.answer for task in asked})
+
+
+def _metadata_faults(cell: Cell) -> Iterator[str]:
+    meta = mark(cell)
+    grade_id = str(meta.get("grade_id"))
+    if not _GRADE_ID.fullmatch(grade_id):
+        yield f"cell {grade_id}: a grade id is answer-NN-K or check-NN-K"
+        return
+    wanted: dict[str, Any] = {**COMMON, **KINDS[grade_id.partition("-")[0]]}
+    for key, expected in wanted.items():
+        if meta.get(key) != expected:
+            yield f"cell {grade_id}: nbgrader's {key} must be {expected}, is {meta.get(key)}"
+    if cell["cell_type"] != "code":
+        yield f"cell {grade_id} must be a code cell"
+
+
+def _task_faults(task: Task, answer: Cell, check: Cell) -> Iterator[str]:
+    if task.answer not in defined(_parse(source(answer))):
+        yield f"cell {task.answer_cell} does not define {task.answer}"
+    if without_regions(answer, "") == source(answer):
+        yield f"cell {task.answer_cell} has no solution between marks: a learner would see it"
+    if mark(check).get("points") != task.points:
+        yield f"cell {task.check_cell}: points must be {task.points}, are {mark(check).get('points')}"
+    if not any(_is_check(node, task) for node in ast.walk(_parse(without_regions(check, "")))):
+        yield f'cell {task.check_cell} does not call check("{task.id}", {task.answer})'
+    last = _parse(source(check)).body[-1:]
+    value = last[0].value if last and isinstance(last[0], ast.Expr) else None
+    if not (isinstance(value, ast.Attribute) and value.attr == "points" and _is_check(value.value, task)):
+        yield f'cell {task.check_cell}: hidden tests must end with check("{task.id}", {task.answer}).points'
+
+
+def _picture_faults(nb: Notebook, answered: set[str]) -> Iterator[str]:
+    """A picture that the learner gets must not be drawn from the solution."""
+    for cell in nb["cells"]:
+        if KEEP_OUTPUT in tags(cell):
+            used = {node.id for node in ast.walk(_parse(source(cell))) if isinstance(node, ast.Name)}
+            if mark(cell) or used & answered:
+                what = ", ".join(sorted(used & answered)) or "an answer or its check"
+                yield f"cell {cell.get('id')}: its output is kept for the learner, but comes from {what}"
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """The names that the statements of a cell bind at its top level."""
+    names = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+    return names
+
+
+def _is_check(node: ast.AST, task: Task) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="check"), args=[ast.Constant(value=task_id), ast.Name(id=name)]):
+            return bool(task_id == task.id and name == task.answer)
+    return False
+
+
+def _parse(text: str) -> ast.Module:
+    """A cell as Python; lines for the shell or IPython count as comments."""
+    return ast.parse("\n".join(f"#{line}" if line.startswith(("%", "!")) else line for line in text.split("\n")))
+
+
+def _syntax_faults(nb: Notebook) -> Iterator[str]:
+    for number, cell in enumerate(nb["cells"]):
+        if cell["cell_type"] == "code":
+            try:
+                _parse(source(cell))
+            except SyntaxError as error:
+                yield f"{title(cell, number)} is no Python: {error.msg} in line {error.lineno}"

@@ -1,0 +1,205 @@
+"""Exercise 01: the average, the step, the two meters, the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.grading import Answer, Check, Task, call, expect, expect_close, expect_equal, value
+
+Array = NDArray[np.float64]
+WORLDS = (1, 2, 3, 5, 8)
+
+# 01.1: predict the average
+
+EXAMPLES = np.arange(1.0, 7.0)
+EACH = 2 * (0 - 3 * EXAMPLES) * EXAMPLES  # derivative of (w·x − 3x)² by w, at w = 0
+
+
+def _predicts(index: int, cut: int) -> Callable[[Answer, np.random.Generator], None]:
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        got = value(answer)
+        expect(isinstance(got, tuple | list) and len(got) == 2, "two numbers: (equal, unequal)", repr(got))
+        expected = (EACH[:cut].mean() + EACH[cut:].mean()) / 2
+        shards = f"the average of the means over {cut} and {6 - cut} examples"
+        expect(got[index] == expected, shards, f"{got[index]}")
+
+    return run
+
+
+# 01.2: the step
+
+
+def _gradient(params: Array, x: Array, y: Array) -> Array:
+    """Gradient of the mean squared error of a linear model, shape (size,)."""
+    gradient: Array = 2 * x.T @ (x @ params - y) / len(x)
+    return gradient
+
+
+def _drive(step: Callable[..., Any], replicas: Array, x: Array, y: Array, lr: float) -> dict[str, Any]:
+    """The new replicas, and what the step asked the gradient of, call by call."""
+    asked: list[tuple[Array, Array]] = []
+
+    def gradient(params: Array, x: Array, y: Array) -> Array:
+        asked.append((np.array(params), np.array(x)))
+        return _gradient(params, x, y)
+
+    new = step(replicas, gradient, x, y, lr)
+    return {"new": new, "params": [p for p, _ in asked], "shards": [s for _, s in asked]}
+
+
+def _instance(rng: np.random.Generator, world: int) -> tuple[Array, Array, Array]:
+    x = rng.normal(size=(4 * world, 3))
+    return np.tile(rng.normal(size=3), (world, 1)), x, x @ rng.normal(size=3) + rng.normal(size=4 * world)
+
+
+def _big_batch(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        replicas, x, y = _instance(rng, world)
+        expected = replicas - 0.1 * _gradient(replicas[0], x, y)
+        got = call(answer, replicas, x, y, 0.1, through=_drive)["new"]
+        expect_close(expected, got, 1e-12, f"{world} ranks", axes=("rank", "parameter"))
+
+
+def _identical(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        new = call(answer, *_instance(rng, world), 0.1, through=_drive)["new"]
+        expect_equal(np.tile(new[0], (world, 1)), new, f"{world} ranks", axes=("rank", "parameter"))
+
+
+def _own_shard(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        _, x, y = _instance(rng, world)
+        replicas = rng.normal(size=(world, 3))  # apart on purpose: whose parameters does a rank use?
+        got = call(answer, replicas, x, y, 0.1, through=_drive)
+        where = f"{world} ranks"
+        expect(len(got["shards"]) == world, f"{world} local gradients", f"{len(got['shards'])}", where)
+        rows = sorted(map(tuple, np.concatenate(got["shards"]).tolist()))
+        expect(rows == sorted(map(tuple, x.tolist())), "each example on exactly one rank", "another division", where)
+        sizes = [len(shard) for shard in got["shards"]]
+        expect(sizes == [4] * world, "4 examples on each rank", f"{sizes}", where)
+        expect_equal(replicas, np.stack(got["params"]), f"{where}, parameters", axes=("rank", "parameter"))
+
+
+# 01.3: two meters
+
+
+def _measured(answer: Answer, index: int, replicas: Array, averaged: Array, whole: Array) -> float:
+    got = call(answer, replicas, averaged, whole, unchanged=True)
+    expect(isinstance(got, tuple | list) and len(got) == 2, "two numbers: (drift, gap)", repr(got))
+    return float(got[index])
+
+
+def _no_drift(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        replicas = np.tile(rng.normal(size=4), (world, 1))
+        got = _measured(answer, 0, replicas, replicas, replicas[0])
+        expect(got == 0, "drift 0", f"{got}", f"{world} equal replicas")
+
+
+def _any_pair(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS[1:]:
+        replicas = np.tile(rng.integers(-9, 10, 4).astype(float), (world, 1))
+        low, high = rng.permutation(world)[:2] if world == 2 else 1 + rng.permutation(world - 1)[:2]
+        replicas[low, 1] -= 2
+        replicas[high, 1] += 3
+        got = _measured(answer, 0, replicas, replicas, replicas[0])
+        expect(got == 5, "drift 5", f"{got}", f"{world} ranks, of which {low} and {high} are 5 apart")
+
+
+def _largest_gap(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        whole = rng.integers(-9, 10, 4).astype(float)
+        averaged = np.tile(whole, (world, 1))
+        rank = int(rng.integers(world))
+        averaged[rank, :2] += (3, -4)
+        got = _measured(answer, 1, averaged, averaged, whole)
+        expect(got == 4, "gap 4", f"{got}", f"{world} ranks, rank {rank} is off by 3 and -4")
+
+
+# 01.4: the arithmetic
+
+
+def _arithmetic(index: int, what: str) -> Callable[[Answer, np.random.Generator], None]:
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        for world in WORLDS:
+            examples, local, size = (int(n) for n in rng.integers((1000, 1, 10), (2000, 90, 99)))
+            expected = (world * local, examples // (world * local), 2 * size)
+            got = call(answer, examples, local, world, size)
+            expect(isinstance(got, tuple | list) and len(got) == 3, "three numbers", repr(got))
+            where = f"plan({examples}, {local}, {world}, {size})"
+            expect_equal(expected[index], got[index], where=f"{what} of {where}")
+
+    return run
+
+
+TASKS = (
+    Task(
+        id="01.1",
+        title="Predict the average",
+        answer="prediction",
+        checks=[
+            Check("three and three", 1, "With equal shards the average is the big batch's gradient.", _predicts(0, 3)),
+            Check(
+                "two and four", 1, "With unequal shards it is not: the smaller shard weighs too much.", _predicts(1, 2)
+            ),
+        ],
+        hints=[
+            "At w = 0 the derivative of one example is 2(0 − 3x)·x.",
+            "Take the mean of each shard first, then the mean of the two.",
+        ],
+    ),
+    Task(
+        id="01.2",
+        title="Write the step",
+        answer="step",
+        checks=[
+            Check("the big batch's step", 1, "All ranks together must do what one would do alone.", _big_batch),
+            Check("identical replicas", 1, "Replicas that differ in one bit drift apart for ever.", _identical),
+            Check("own shard, own parameters", 1, "A rank can see only what lies in its own memory.", _own_shard),
+        ],
+        hints=[
+            "`np.split(x, world)` gives the shards.",
+            "Call `gradient` once per rank, with `replicas[rank]` and that rank's shard.",
+            "The average is the mean over ranks; every rank subtracts `lr` times the same average.",
+        ],
+    ),
+    Task(
+        id="01.3",
+        title="Two meters",
+        answer="meters",
+        checks=[
+            Check("no drift", 1, "Exactly 0, not nearly: the replicas do the same arithmetic.", _no_drift),
+            Check("any two replicas", 1, "The two that are furthest apart need not include rank 0.", _any_pair),
+            Check(
+                "the largest gap", 1, "One wrong rank, or one wrong parameter, must not be averaged away.", _largest_gap
+            ),
+        ],
+        hints=[
+            "For one parameter, the largest difference between any two replicas is its maximum minus its minimum.",
+            "The gap compares every rank's average with the whole batch's gradient: `averaged - whole` broadcasts.",
+        ],
+    ),
+    Task(
+        id="01.4",
+        title="What another worker changes",
+        answer="plan",
+        checks=[
+            Check(
+                "global batch",
+                1,
+                "The optimizer sees the global batch, not the local one.",
+                _arithmetic(0, "global batch"),
+            ),
+            Check("steps", 1, "Fewer steps per epoch is what the extra workers buy.", _arithmetic(1, "steps")),
+            Check("memory", 1, "Data parallelism does not make a large model fit.", _arithmetic(2, "numbers held")),
+        ],
+        hints=[
+            "b_global = K · b_local, and a step uses one global batch.",
+            "Does a rank hold less when there are more?",
+        ],
+    ),
+)

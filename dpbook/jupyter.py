@@ -1,0 +1,74 @@
+"""Start JupyterLab for the book: on this machine only, with its token, and without a request to any other host."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from dpbook import book, workbook
+from dpbook.errors import DpbookError
+
+FIRST = "chapters/00_start_here.ipynb"
+
+
+def server_command(
+    directory: Path, *, ip: str = "127.0.0.1", port: int = 8888, browser: bool = True, allow_root: bool = False
+) -> list[str]:
+    """The command line that serves the notebooks below ``directory`` and opens the first chapter."""
+    first = f"/lab/tree/{FIRST}" if (directory / FIRST).is_file() else "/lab"
+    command = [
+        *(sys.executable, "-m", "jupyterlab"),
+        f"--ServerApp.root_dir={directory}",
+        f"--ServerApp.ip={ip}",
+        f"--ServerApp.port={port}",
+        f"--LabApp.default_url={first}",
+        "--ServerApp.answer_yes=True",  # Ctrl-C ends it without a question
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--LabApp.extension_manager=readonly",
+    ]
+    if not browser:
+        command.append("--no-browser")
+    if allow_root:
+        command.append("--allow-root")
+    return command
+
+
+def environment(base: Mapping[str, str]) -> dict[str, str]:
+    """``base``, with the checkout on the path, so that a kernel finds dpbook without installation.
+
+    The book's defaults for JupyterLab come before the user's configuration path: no question about fetching news.
+    """
+    before = {"PYTHONPATH": book.root(), "JUPYTER_CONFIG_PATH": Path(__file__).parent / "data" / "jupyter"}
+    paths = {name: os.pathsep.join([str(first), *filter(None, [base.get(name)])]) for name, first in before.items()}
+    return {**base, **paths}
+
+
+def has_display(env: Mapping[str, str]) -> bool:
+    """Whether a browser opened here could be seen by anyone."""
+    return not sys.platform.startswith("linux") or bool(env.get("DISPLAY") or env.get("WAYLAND_DISPLAY"))
+
+
+def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> None:
+    """Bring ``workbook/`` up to date, then become JupyterLab: this call does not return.
+
+    Raises `DpbookError` for root without ``allow_root``, and where JupyterLab is not installed.
+    """
+    if os.geteuid() == 0 and not allow_root:
+        raise DpbookError(
+            "you are root: code in a notebook could change anything on this machine. "
+            "Use an ordinary user, or say --allow-root where that is what you want, as in a container"
+        )
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise DpbookError("JupyterLab is not installed here: `make lab` installs it into .venv")
+    target = book.root() / "workbook"
+    print(f"Your copy of the notebooks: {target}\n{workbook.refresh(book.root(), target)}")
+    browser = browser and has_display(os.environ)
+    if not browser:
+        print("Open the address that JupyterLab prints below, with its token, in a browser. Ctrl-C ends it.")
+    sys.stdout.flush()
+    command = server_command(target, ip=ip, port=port, browser=browser, allow_root=allow_root)
+    os.execve(command[0], command, environment(os.environ))

@@ -1,0 +1,83 @@
+"""What strict comparison of notebooks needs beyond nbval. Loaded by ``dpbook validate`` (``pytest -p``).
+
+- a code cell that was never executed fails: nbval passes it without comparing anything;
+- a kernel that dies fails its cell at once: nbval waits for the whole cell time-out;
+- a trailing ``;`` silences a cell as it did when the output was stored: nbval runs cells without history;
+- a cell tagged ``measurement`` is compared by its shape: the kinds of its outputs, and its text without the numbers.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Generator, Sequence
+from queue import Empty
+from typing import Any
+
+import pytest
+from nbval.kernel import RunningKernel
+from nbval.plugin import IPyNbCell, coalesce_streams
+
+POLL_SECONDS = 1.0
+_NUMBER = re.compile(r"[-+]?(\d[\d,_]*\.?\d*(e[-+]?\d+)?|\bnan\b|\binf\b)", re.IGNORECASE)
+
+
+class _Kernel(RunningKernel):  # type: ignore[misc]  # nbval has no types
+    def execute_cell_input(self, cell_input: str, allow_stdin: bool | None = None) -> str:
+        message: str = self.kc.execute(cell_input, store_history=True, allow_stdin=allow_stdin, stop_on_error=False)
+        return message
+
+    def await_reply(self, msg_id: str, timeout: float | None = None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        while end is None or time.monotonic() < end:
+            try:
+                super().await_reply(msg_id, timeout=POLL_SECONDS)
+                return
+            except Empty:
+                if not self.is_alive():
+                    raise RuntimeError("the kernel died while it ran this cell") from None
+        raise Empty
+
+
+def pytest_configure() -> None:
+    """Let nbval use a kernel that notices its own death and keeps history."""
+    import nbval.plugin
+
+    nbval.plugin.RunningKernel = _Kernel
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Before a cell runs: was it ever executed? After: has a measurement kept its shape?"""
+    if not isinstance(item, IPyNbCell):
+        return (yield)
+    cell, skipped = item.cell, item.options["skip"]
+    if cell.source.strip() and cell.execution_count is None and not skipped:
+        item.raise_cell_error("This cell was never executed: dpbook validate --write stores its output")
+    result = yield
+    if "measurement" in cell.metadata.get("tags", []) and not skipped:
+        stored, found = shape(coalesce_streams(cell.outputs)), shape(item.test_outputs)
+        if stored != found:
+            item.raise_cell_error("A measurement has changed its shape", f"stored: {stored}\nfound:  {found}")
+    return result
+
+
+def shape(outputs: Sequence[Any]) -> list[Any]:
+    """The kinds of ``outputs`` in order, and their plain text with each number replaced and each run of blanks one."""
+    return [_shape(output) for output in outputs]
+
+
+def _shape(output: Any) -> tuple[str, ...]:
+    if output["output_type"] == "stream":
+        return (output["name"], _skeleton(output["text"]))
+    if output["output_type"] == "error":
+        return ("error", output["ename"])
+    data = output["data"]
+    kinds = sorted(kind for kind in data if not kind.startswith("application/vnd.jupyter"))
+    return (*kinds, _skeleton(data.get("text/plain", "")))
+
+
+def _skeleton(text: str) -> str:
+    """Widths of columns and rules follow the numbers, so they are no part of the shape."""
+    text = re.sub(r"([-=─━])\1+", r"\1", _NUMBER.sub("0", text))
+    return "\n".join(" ".join(line.split()) for line in text.strip().splitlines())

@@ -1,0 +1,135 @@
+"""Do the notebooks still print what they show? Execution and strict comparison under one fixed environment."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpbook import book, jupyter
+from dpbook.errors import DpbookError, check_int
+from dpbook.files import write_atomically
+
+CELL_SECONDS = 120
+# One thread, because a sum over several differs from run to run; no progress bars, as their rates do; fixed hashes.
+FIXED = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3"}
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def compare(paths: Sequence[Path], jobs: int = 2) -> int:
+    """Run ``paths`` (notebooks, or folders of them or of tests) through pytest and nbval; return its exit status."""
+    check_int("jobs", jobs, 1)
+    _need("pytest", "nbval", "xdist")
+    targets = _targets(paths)
+    one_notebook = len(targets) == 1 and targets[0].is_file()
+    command = [
+        *(sys.executable, "-m", "pytest", "-p", "dpbook.nbval_plugin"),
+        *("--nbval", "--nbval-current-env"),
+        f"--nbval-cell-timeout={CELL_SECONDS}",
+        "--nbval-kernel-startup-timeout=120",
+        *(("-n", "0") if jobs == 1 or one_notebook else ("-n", str(jobs), "--dist=loadscope")),
+        *(f"--rootdir={book.root()}", "-c", str(book.root() / "pyproject.toml")),
+        *map(str, targets),
+    ]
+    with _environment() as env:
+        return subprocess.run(command, env=env, cwd=book.root()).returncode
+
+
+def write(paths: Sequence[Path]) -> int:
+    """Execute the notebooks in ``paths`` and store their outputs; one that fails stays as it was (status 1)."""
+    _need("nbclient", "nbformat")
+    targets = _targets(paths)
+    notebooks = [notebook for path in targets for notebook in (_notebooks(path) if path.is_dir() else [path])]
+    failed = 0
+    with _environment() as env:
+        for path in notebooks:
+            problem = _execute(path, env)
+            print(f"{path}: {problem or 'written'}", flush=True)
+            failed += bool(problem)
+    return 1 if failed else 0
+
+
+def _execute(path: Path, env: dict[str, str]) -> str:
+    """Execute one notebook in place, atomically. Returns what went wrong; the file is then as before."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        startup_timeout=120,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        record_timing=False,
+        coalesce_streams=True,
+        skip_cells_with_tag="nbval-skip",
+    )
+    try:
+        client.execute(env=env, stderr=subprocess.DEVNULL)  # the kernel's own log, not the cells' standard error
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        return f"not written: {error}"
+    _settle(notebook)
+    write_atomically(path, (nbformat.writes(notebook).rstrip("\n") + "\n").encode())
+    return ""
+
+
+def _settle(notebook: Any) -> None:
+    """Keep of an executed notebook what is the same on the next machine, and what reads without a kernel."""
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata["kernelspec"] = dict(KERNELSPEC)
+    notebook.metadata["language_info"] = dict(LANGUAGE)
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags", [])
+        if "measurement" in tags and "nbval-ignore-output" not in tags:
+            tags.append("nbval-ignore-output")
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if len(data) > 1:  # a stored view has no model behind it: the picture beside it is what can be seen
+                data.pop(WIDGET_VIEW, None)
+            if "traceback" in output:
+                output["traceback"] = [_without_machine(line) for line in output["traceback"]]
+
+
+def _without_machine(text: str) -> str:
+    for prefix in (f"{book.root()}{os.sep}", f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}"):
+        text = text.replace(prefix, "")
+    return text
+
+
+def _targets(paths: Sequence[Path]) -> list[Path]:
+    """``paths``, which must exist, or else all chapters and solutions. Raises `DpbookError` if that is nothing."""
+    for path in paths:
+        if not path.exists():
+            raise DpbookError(f"{path} does not exist")
+    published = [n for folder in ("chapters", "exercises/solutions") for n in _notebooks(book.root() / folder)]
+    targets = [path.resolve() for path in paths] or published
+    if not targets:
+        raise DpbookError("there are no notebooks to validate")
+    return targets
+
+
+def _notebooks(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+
+
+def _need(*packages: str) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DpbookError(f"{', '.join(missing)} not installed: `make test` installs what checking needs")
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[dict[str, str]]:
+    """The environment in which outputs are stored and compared, without the user's own IPython start-up files."""
+    with tempfile.TemporaryDirectory(prefix="dpbook-ipython-") as ipython:
+        yield {**jupyter.environment(os.environ), **FIXED, "IPYTHONDIR": ipython}

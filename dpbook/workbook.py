@@ -1,0 +1,142 @@
+"""The reader's copy of the notebooks.
+
+Chapters and exercises are published in the repository and worked on in ``workbook/``. A manifest remembers what was
+last written there, so that a later copy can tell a file the reader has changed from one that is merely old:
+
+- an unchanged file is updated; one that the reader deleted comes back;
+- a changed file stays. If the published one has changed since, the new version is laid beside it as
+  ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has worked in that one too), once per version.
+
+Nothing that a reader has changed is ever overwritten or removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpbook.errors import DpbookError
+from dpbook.files import write_atomically
+
+MANIFEST = ".manifest.json"
+
+
+@dataclass
+class Report:
+    """What one copy did, as paths relative to the workbook."""
+
+    new: list[str] = field(default_factory=list)
+    restored: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    beside: list[tuple[str, str]] = field(default_factory=list)
+    current: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [
+            f"  {len(names)} {said}: {', '.join(names)}"
+            for names, said in (
+                (self.new, "new"),
+                (self.restored, "restored (you had deleted them)"),
+                (self.updated, "updated"),
+                (self.kept, "yours, left alone"),
+            )
+            if names
+        ]
+        lines += [f"  {name} is yours and has a new version: see {beside}" for name, beside in self.beside]
+        if self.current:
+            lines.append(f"  {len(self.current)} as published")
+        return "\n".join(lines)
+
+
+@dataclass
+class _Manifest:
+    """``written``: hash of what was last written to each path; ``offered``: of the last version given to the reader."""
+
+    written: dict[str, str] = field(default_factory=dict)
+    offered: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> _Manifest:
+        """Without a readable manifest every file that differs counts as the reader's, which loses nothing."""
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            return cls(dict(stored["written"]), dict(stored["offered"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return cls()
+
+    def write(self, path: Path) -> None:
+        stored = {"written": self.written, "offered": self.offered}
+        write_atomically(path, (json.dumps(stored, indent=1, sort_keys=True) + "\n").encode())
+
+
+def refresh(book: Path, workbook: Path) -> Report:
+    """Copy the notebooks published in ``book`` to ``workbook``, keeping whatever the reader has changed.
+
+    Raises `DpbookError` if ``book`` publishes nothing.
+    """
+    published = list(_published(book))
+    if not published:
+        raise DpbookError(f"no chapters or exercises found in {book}")
+    manifest = _Manifest.read(workbook / MANIFEST)
+    report = Report()
+    for source in published:
+        _refresh_one(source.relative_to(book).as_posix(), source.read_bytes(), workbook, manifest, report)
+    manifest.write(workbook / MANIFEST)
+    return report
+
+
+def _published(book: Path) -> Iterator[Path]:
+    """Everything in chapters/, and the learner's notebooks of exercises/; never the solutions."""
+    for path in sorted((book / "chapters").rglob("*")):
+        inside = path.relative_to(book).parts
+        if path.is_file() and not any(part.startswith((".", "__")) for part in inside):
+            yield path
+    yield from sorted((book / "exercises").glob("[!.]*.ipynb"))
+
+
+def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest, report: Report) -> None:
+    target = workbook / name
+    version = _digest(content)
+    known = manifest.written.get(name)
+    there = _digest(target.read_bytes()) if target.exists() else None
+    if there == version:
+        manifest.written[name] = version
+        report.current.append(name)
+    elif there is None:
+        _put(name, content, workbook, manifest)
+        (report.new if known is None else report.restored).append(name)
+    elif there == known:
+        _put(name, content, workbook, manifest)
+        report.updated.append(name)
+    elif manifest.offered.get(name) == version:
+        report.kept.append(name)
+    else:
+        beside = _free_name(name, version, workbook, manifest)
+        _put(beside, content, workbook, manifest)
+        report.beside.append((name, beside))
+    manifest.offered[name] = version
+
+
+def _free_name(name: str, version: str, workbook: Path, manifest: _Manifest) -> str:
+    """The first name beside ``name`` that is free, or holds nothing of the reader's."""
+    stem, dot, suffix = name.rpartition(".")
+    for number in itertools.count(1):
+        beside = f"{stem}.new{number if number > 1 else ''}{dot}{suffix}"
+        target = workbook / beside
+        if not target.exists() or _digest(target.read_bytes()) in (version, manifest.written.get(beside)):
+            return beside
+    raise AssertionError("unreachable: the numbers do not end")
+
+
+def _put(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> None:
+    write_atomically(workbook / name, content)
+    manifest.written[name] = _digest(content)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

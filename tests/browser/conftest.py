@@ -1,0 +1,60 @@
+"""Fixtures for the tests in a real browser; the helpers are in ``jupyterlab.py``.
+
+``open_notebook("chapters/05_all_reduce.ipynb")`` opens a notebook of the server's own copy and returns a `Notebook`.
+When the test ends, an error in the page or a request to another host fails it.
+"""
+
+import pytest
+
+try:
+    from playwright.sync_api import sync_playwright
+except ImportError:
+    sync_playwright = None
+else:
+    from tests.browser.jupyterlab import FLAGS, SECONDS, Notebook, Watch, find_chromium, serve
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what is in this folder, and say why it is skipped where it cannot run."""
+    missing = "playwright is not installed" if sync_playwright is None else None
+    if missing is None and find_chromium() is None:
+        missing = "there is no Chromium here (Debian: apt install chromium)"
+    for item in items:
+        if "browser" in item.path.parts[-2:]:
+            item.add_marker(pytest.mark.browser)
+            if missing:
+                item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory):
+    """A JupyterLab `Server` on a copy of the notebooks."""
+    with serve(tmp_path_factory.mktemp("jupyterlab")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A headless Chromium."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium):
+    """A fresh page, watched for errors and for requests to other hosts."""
+    context = chromium.new_context(viewport={"width": 1400, "height": 1000})
+    context.set_default_timeout(SECONDS * 1000)
+    page = context.new_page()
+    watch = Watch(page)
+    yield page
+    context.close()
+    watch.assert_clean()
+
+
+@pytest.fixture
+def open_notebook(page, lab):
+    """A function that opens a notebook, by its path in the server's directory, and waits for its kernel."""
+    return lambda path: Notebook(page, lab, path).open()

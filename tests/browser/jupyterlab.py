@@ -1,0 +1,193 @@
+"""A JupyterLab server of its own, and one notebook in a browser page: what the browser tests are written with."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from playwright.sync_api import Locator, Page, expect
+
+from dpbook import book, jupyter, workbook
+from dpbook.validate import FIXED
+
+SECONDS = 90  # for anything that waits: a shared machine may be slow
+FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
+# Off-screen cells are in the page only without windowing.
+SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {"windowingMode": "none"}}
+
+
+def find_chromium():
+    """The path of a Chromium or Chrome on this machine, or None."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+@dataclass
+class Server:
+    """A running JupyterLab: ``directory`` is the reader's copy it serves."""
+
+    directory: Path
+    url: str
+    token: str
+
+    def api(self, path):
+        """The JSON that the server's REST API returns for ``path``, such as ``"kernels"``."""
+        request = urllib.request.Request(f"{self.url}api/{path}", headers={"Authorization": f"token {self.token}"})
+        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+            return json.load(answer)
+
+
+@contextlib.contextmanager
+def serve(folder):
+    """Start JupyterLab as ``dpbook lab`` does, on its own copy below ``folder``; stop it by its process id."""
+    directory = folder / "workbook"
+    directory.mkdir()
+    if book.chapters():
+        workbook.refresh(book.root(), directory)
+    env = jupyter.environment(os.environ) | FIXED | _private(folder)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = jupyter.server_command(directory, port=port, browser=False, allow_root=os.geteuid() == 0)
+    log = folder / "jupyterlab.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
+    try:
+        yield _wait_until_it_answers(process, folder / "runtime", directory, log)
+    finally:
+        _stop(process)
+
+
+def _private(folder):
+    """No configuration, kernel, history or workspace of this machine's user is read or written."""
+    for name, content in SETTINGS.items():
+        path = folder / "settings" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content))
+    places = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "IPYTHONDIR": "ipython",
+    }
+    return {name: str(folder / place) for name, place in places.items()}
+
+
+def _wait_until_it_answers(process, runtime, directory, log):
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(OSError, ValueError):  # not there yet, half-written, not listening yet
+            said = json.loads((runtime / f"jpserver-{process.pid}.json").read_text())
+            server = Server(directory, said["url"], said["token"])
+            server.api("status")
+            return server
+        time.sleep(0.1)
+    raise RuntimeError(f"JupyterLab does not answer (exit status {process.poll()}):\n{log.read_text()[-3000:]}")
+
+
+def _stop(process):
+    """The server ends its kernels when it is asked to; what is left of its session after that is ended with it."""
+    process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=20)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class Notebook:
+    """One notebook, open in a browser page. ``path`` is relative to the server's directory."""
+
+    def __init__(self, page: Page, server: Server, path: str) -> None:
+        self.page = page
+        self.server = server
+        self.path = path
+
+    def open(self) -> "Notebook":
+        """Load it in JupyterLab and wait until its kernel is idle. Nothing has been run then."""
+        self.page.goto(f"{self.server.url}lab/tree/{quote(self.path)}?reset&token={self.server.token}")
+        expect(self.panel.locator(".jp-Cell").first).to_be_visible(timeout=SECONDS * 1000)
+        self.wait_until_idle()
+        return self
+
+    @property
+    def panel(self) -> Locator:
+        """The visible notebook."""
+        return self.page.locator(".jp-NotebookPanel:visible")
+
+    def cell(self, number: int) -> Locator:
+        """Cell ``number`` of the notebook, counted from 0 over code and prose alike."""
+        return self.panel.locator(".jp-Notebook .jp-Cell").nth(number)
+
+    def output(self, number: int) -> Locator:
+        """Everything that cell ``number`` shows."""
+        return self.cell(number).locator(".jp-Cell-outputWrapper")
+
+    def wait_until_idle(self) -> None:
+        """Wait until the server and the indicator in the page agree that the kernel has nothing to do."""
+        end = time.monotonic() + SECONDS
+        while self._kernel_state() != "idle":
+            if time.monotonic() > end:
+                raise TimeoutError(f"the kernel of {self.path} is {self._kernel_state()} after {SECONDS} s")
+            self.page.wait_for_timeout(100)  # lets the page work; time.sleep would not
+        idle = self.panel.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
+        expect(idle).to_be_visible(timeout=SECONDS * 1000)
+
+    def run_all(self) -> None:
+        """Run every cell, from cleared outputs, and wait until each code cell has its number and the kernel is idle."""
+        self.menu("Edit", "Clear Outputs of All Cells")
+        self.menu("Run", "Run All Cells")
+        prompts = self.panel.locator(".jp-CodeCell:not(:has(.cm-placeholder)) .jp-InputPrompt")
+        for number in range(prompts.count()):
+            expect(prompts.nth(number)).to_have_text(re.compile(r"\[\d+\]"), timeout=SECONDS * 1000)
+        self.wait_until_idle()
+
+    def menu(self, menu: str, item: str) -> None:
+        """Choose from a menu. An item's accessible name also holds its shortcut, so only its beginning is compared."""
+        self.page.get_by_role("menuitem", name=re.compile(f"^{re.escape(menu)}$")).click()
+        self.page.get_by_role("menuitem", name=re.compile(f"^{re.escape(item)}")).first.click()
+
+    def errors(self) -> list[str]:
+        """Tracebacks and standard error shown under any cell."""
+        kinds = ("application/vnd.jupyter.error", "application/vnd.jupyter.stderr")
+        shown = self.panel.locator(", ".join(f'[data-mime-type="{kind}"]' for kind in kinds))
+        return shown.all_inner_texts()
+
+    def _kernel_state(self) -> str:
+        sessions = [s for s in self.server.api("sessions") if s["path"] == self.path]
+        return sessions[0]["kernel"]["execution_state"] if sessions else "not started"
+
+
+class Watch:
+    """What went wrong in a page unseen: errors of its scripts, and requests to any other host."""
+
+    def __init__(self, page: Page) -> None:
+        self.page_errors: list[str] = []
+        self.elsewhere: list[str] = []
+        page.on("pageerror", lambda error: self.page_errors.append(str(error)))
+        page.on("request", lambda request: self._look_at(request.url))
+        page.on("websocket", lambda socket: self._look_at(socket.url))
+
+    def _look_at(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname not in ("127.0.0.1", "localhost"):
+            self.elsewhere.append(url)
+
+    def assert_clean(self) -> None:
+        """Raise an AssertionError that lists what was seen, if anything."""
+        assert self.page_errors == []
+        assert self.elsewhere == []

@@ -1,0 +1,70 @@
+"""Does a notebook with a widget live in JupyterLab as a reader opens it?"""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from dpbook.validate import KERNELSPEC
+
+playwright = pytest.importorskip("playwright.sync_api")
+
+SLIDER = """\
+import ipywidgets
+rank = ipywidgets.IntSlider(value=1, max=4, description="rank")
+seen = ipywidgets.HTML()
+def show(change):
+    seen.value = f'<p class="seen">rank {change["new"]} contributes {10 ** change["new"]}</p>'
+rank.observe(show, "value")
+ipywidgets.VBox([rank, seen])"""
+
+
+def store(lab, name, *cells):
+    """Without a kernelspec JupyterLab would ask for one."""
+    nbformat.write(new_notebook(cells=list(cells), metadata={"kernelspec": KERNELSPEC}), lab.directory / name)
+
+
+@pytest.fixture
+def notebook(lab, open_notebook):
+    store(lab, "smoke.ipynb", new_markdown_cell("# Smoke"), new_code_cell(SLIDER), new_code_cell("rank.value"))
+    return open_notebook("smoke.ipynb")
+
+
+def test_a_slider_moves_by_keyboard_and_the_kernel_answers(notebook):
+    notebook.run_all()
+    slider = notebook.output(1).get_by_role("slider")
+    slider.focus()
+    for _ in range(2):
+        slider.press("ArrowRight")
+    playwright.expect(notebook.output(1).locator(".seen")).to_have_text("rank 3 contributes 1000")
+    assert notebook.errors() == []
+
+
+def test_nobody_is_asked_about_news(notebook):
+    """JupyterLab asks as soon as it is restored, which it is when a notebook has run."""
+    notebook.run_all()
+    assert notebook.page.get_by_text("Jupyter news").count() == 0
+
+
+def test_a_cell_is_found_by_its_place_in_the_notebook(notebook):
+    notebook.run_all()
+    playwright.expect(notebook.cell(0)).to_contain_text("Smoke")
+    playwright.expect(notebook.output(2)).to_contain_text("1")
+
+
+def test_an_error_in_a_cell_is_seen(lab, open_notebook):
+    store(lab, "fails.ipynb", new_code_cell("1 / 0"))
+    notebook = open_notebook("fails.ipynb")
+    notebook.run_all()
+    assert "ZeroDivisionError" in notebook.errors()[0]
+
+
+def test_a_request_to_another_host_and_a_page_error_are_seen(chromium):
+    from tests.browser.jupyterlab import Watch
+
+    page = chromium.new_page()
+    watch = Watch(page)
+    page.set_content('<img src="http://nowhere.invalid/x.png"><script>throw new Error("seen")</script>')
+    page.wait_for_timeout(200)
+    assert watch.elsewhere == ["http://nowhere.invalid/x.png"]
+    assert watch.page_errors == ["seen"]
+    page.close()

@@ -1,0 +1,63 @@
+"""Reading pictures back: what the tests know of an SVG."""
+
+from xml.etree import ElementTree
+
+from dpbook.collectives import Round, Schedule, all_gather, reduce_scatter
+from dpbook.figures.svg import text_width
+
+NS = "{http://www.w3.org/2000/svg}"
+DOUBLE = Schedule(
+    4, 1,
+    [*(Round.of(worker, 0, 0, True) for worker in (1, 2, 2, 3)), Round.of(0, [1, 2, 3], 0, False)],
+    name="rank 2 is asked twice",
+)  # fmt: skip
+EXTRA_ROUND = Schedule(4, 4, [*reduce_scatter(4).rounds, reduce_scatter(4).rounds[2], *all_gather(4).rounds])
+
+
+def parse(picture):
+    return ElementTree.fromstring(picture.svg)
+
+
+def texts(root):
+    """Every line of text in the order it is drawn."""
+    return ["".join(node.itertext()) for node in root.iter(f"{NS}text")]
+
+
+def outside(root):
+    """Texts and boxes that reach beyond the picture, by the same estimate of widths that lays it out."""
+    _, _, width, height = map(float, root.get("viewBox").split())
+    found = []
+    turned = {id(t) for g in root.iter(f"{NS}g") if "rotate" in g.get("transform", "") for t in g.iter()}
+    for node in root.iter(f"{NS}text"):
+        content, size, x = node.text or "", float(node.get("font-size")), float(node.get("x"))
+        bold, mono = node.get("font-weight") == "700", "mono" in node.get("font-family", "")
+        length = text_width(content, size, bold=bold, mono=mono)
+        left = x - length * {None: 0, "middle": 0.5, "end": 1}[node.get("text-anchor")]
+        y = float(node.get("y"))
+        moved = id(node) in turned or node.get("x") == "0"  # placed by a rotation or a motion
+        if not moved and not (left >= 0 and left + length <= width + 0.5 and y - size >= 0 and y + size / 3 <= height):
+            found.append(content)
+    for node in root.iter(f"{NS}rect"):
+        x, y = (float(node.get(name, 0)) for name in ("x", "y"))
+        if x < 0 or y < 0 or x + float(node.get("width")) > width or y + float(node.get("height")) > height:
+            found.append(ElementTree.tostring(node))
+    return found
+
+
+def overlapping(root):
+    """Pairs of texts on one line whose estimated boxes overlap by more than the estimate's slack."""
+    boxes = []
+    for node in root.iter(f"{NS}text"):
+        if node.get("x") == "0":
+            continue
+        size, x, y = (float(node.get(name)) for name in ("font-size", "x", "y"))
+        mono, bold = "mono" in node.get("font-family", ""), node.get("font-weight") == "700"
+        length = 0.8 * text_width(node.text or "", size, bold=bold, mono=mono)
+        left = x - length * {None: 0, "middle": 0.5, "end": 1}[node.get("text-anchor")]
+        boxes.append((left, left + length, y - 0.7 * size, y, node.text))
+    return [
+        (a[4], b[4])
+        for i, a in enumerate(boxes)
+        for b in boxes[:i]
+        if a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
+    ]

@@ -1,0 +1,91 @@
+"""Do whole schedules show their rounds and bytes, and bars the bytes that were counted?"""
+
+import pytest
+
+from dpbook.collectives import ALGORITHMS, FixedBounds, Round, Schedule, count, parameter_server, ring, tree
+from dpbook.errors import InvalidArgument
+from dpbook.figures import draw_overview, draw_traffic, palette
+from dpbook.figures.traffic import HEIGHT
+from tests.figures.reading import DOUBLE, NS, outside, overlapping, parse, texts
+
+ALL = [build(4) for build in ALGORITHMS.values()]
+
+
+@pytest.mark.parametrize("world", range(1, 17))
+def test_an_overview_shows_every_rank_and_stays_in_its_frame(world):
+    schedules = [build(world) for build in ALGORITHMS.values()]
+    root = parse(draw_overview(*schedules))
+    assert texts(root).count(f"rank {world - 1}") == len(schedules)
+    assert outside(root) == []
+
+
+def test_an_overview_says_what_was_counted():
+    shown = texts(parse(draw_overview(*ALL)))
+    assert shown[0] == "Tree needs the fewest rounds, ring moves the least through one rank"
+    assert "6 rounds, 24 messages; the busiest rank sends or receives 6 MB, 1.5 × the buffer of 4 MB" in shown
+
+
+def test_an_overview_draws_an_arrow_for_each_message():
+    root = parse(draw_overview(ring(4)))
+    arrows = [p for p in root.iter(f"{NS}path") if p.get("fill") == palette.COMMUNICATION]
+    assert len(arrows) == 24 + 2  # and two in the legend
+
+
+def test_a_fault_is_seen_in_an_overview():
+    assert "counted twice" in texts(parse(draw_overview(DOUBLE)))
+    assert "counted twice" not in texts(parse(draw_overview(*ALL)))
+
+
+def test_a_schedule_of_one_size_is_counted_at_that_size():
+    schedule = Schedule(2, 2, [Round.of([0, 1], [1, 0], [0, 1], True)], FixedBounds((0, 5, 6)))
+    assert "the buffer of 24 B" in draw_overview(schedule).svg
+
+
+def test_pictures_are_deterministic_and_take_a_title():
+    assert draw_overview(*ALL).svg == draw_overview(*ALL).svg
+    assert draw_overview(*ALL, title="<Mine>").alt.startswith("<Mine>. ")
+    assert draw_traffic(ALL, 100).svg == draw_traffic(ALL, 100).svg
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 8, 9, 16, 32])
+@pytest.mark.parametrize("size", [1, 10, 10**9])
+def test_bars_stay_in_their_frame(world, size):
+    root = parse(draw_traffic([build(world) for build in ALGORITHMS.values()], size))
+    assert outside(root) == []
+    assert overlapping(root) == []
+
+
+def test_bars_are_as_high_as_the_bytes_counted():
+    schedule = parameter_server(4)
+    root = parse(draw_traffic([schedule], 1000))
+    groups = [g for g in root.iter(f"{NS}g") if len(g) == 4 and all(n.tag == f"{NS}rect" for n in g)]
+    heights = [[float(bar.get("height")) for bar in group] for group in groups]
+    counted = count(schedule, 1000)
+    scale = HEIGHT / (counted.busiest_bytes * 1.12)
+    for found, nbytes in zip(heights, (counted.sent_bytes, counted.received_bytes), strict=True):
+        assert found == pytest.approx([n * scale for n in nbytes], abs=0.01)
+
+
+def test_the_lower_bound_is_named():
+    assert "some rank must send this much: 6 MB" in texts(parse(draw_traffic(ALL, 10**6)))
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: draw_overview(), "schedules"),
+        (lambda: draw_overview("ring"), "schedule"),
+        (lambda: draw_overview(ring(17)), "world of ring"),
+        (lambda: draw_overview(Schedule(2, 1, [Round.of(0, 1, 0, True)] * 33)), "number of rounds"),
+        (lambda: draw_overview(ring(4), size=0), "size"),
+        (lambda: draw_overview(ring(4), itemsize=0), "itemsize"),
+        (lambda: draw_traffic([], 10), "schedules"),
+        (lambda: draw_traffic(7, 10), "schedule"),
+        (lambda: draw_traffic([ring(4), tree(5)], 10), "world of tree"),
+        (lambda: draw_traffic([ring(33)], 10), "world"),
+        (lambda: draw_traffic([ring(4)], 0), "size"),
+    ],
+)
+def test_bad_input_is_named(call, name):
+    with pytest.raises(InvalidArgument, match=f"^{name}"):
+        call()

@@ -1,0 +1,69 @@
+"""Do the colours stay apart for every reader, and does text read on them?"""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dpbook.figures import palette
+from dpbook.figures.cells import EDGE, FILL
+
+# Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009),
+# severity 1.0; they act on linear RGB.
+SIGHT = {
+    "usual": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+XYZ = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+
+
+def lab(colour, sight):
+    """CIE L*a*b* (1976) under D65 of a colour as it is seen."""
+    seen = np.clip(np.asarray(SIGHT[sight]) @ palette.linear(colour), 0, 1)
+    ratio = np.asarray(XYZ) @ seen / [0.95047, 1.0, 1.08883]
+    x, y, z = np.where(ratio > 216 / 24389, np.cbrt(ratio), (24389 / 27 * ratio + 16) / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def distance(a, b, sight):
+    return float(np.linalg.norm(lab(a, sight) - lab(b, sight)))
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+@pytest.mark.parametrize(("a", "b"), list(combinations(palette.COLOURS, 2)))
+def test_any_two_colours_are_told_apart(a, b, sight):
+    assert distance(palette.COLOURS[a], palette.COLOURS[b], sight) >= 20  # 2.3 is just noticeable
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_the_fills_of_a_schedules_cells_are_told_apart(sight):
+    fills = [FILL[kind] for kind in ("own", "partial", "complete", "fault")]
+    assert min(distance(a, b, sight) for a, b in combinations(fills, 2)) >= 12
+
+
+def test_a_simulation_that_sees_no_difference_would_be_noticed():
+    assert distance("#b35a00", "#6f7500", "deuteranopia") < 20 < distance("#b35a00", "#6f7500", "usual")
+
+
+@pytest.mark.parametrize("colour", [*palette.COLOURS.values(), *FILL.values(), palette.PANEL])
+def test_text_reads_on_every_colour(colour):
+    assert palette.contrast(palette.text_on(colour), colour) >= 4.5
+
+
+@pytest.mark.parametrize("colour", [palette.INK, palette.MUTED])
+@pytest.mark.parametrize("ground", [palette.PAPER, palette.PANEL])
+def test_prose_reads_on_paper(colour, ground):
+    assert palette.contrast(colour, ground) >= 4.5
+
+
+@pytest.mark.parametrize("colour", [palette.COMPUTATION, palette.COMMUNICATION, palette.EXPOSED, *EDGE.values()])
+def test_lines_are_seen_on_paper(colour):
+    assert palette.contrast(colour, palette.PAPER) >= 3  # WCAG 2.2, non-text contrast
+
+
+def test_contrast_and_tint_have_the_known_ends():
+    assert palette.contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert palette.tint("#123456", 1) == "#123456"
+    assert palette.tint("#123456", 0) == palette.PAPER

@@ -1,0 +1,181 @@
+"""Wrong answers to exercise 05, each with the mistake that people make."""
+
+import numpy as np
+
+from dpbook import collectives
+from dpbook.collectives import Round, Schedule
+from dpbook.grading.mutants import Mutant
+
+
+def _ring(buffers, cut, take=lambda r, s: r - s, add_to=lambda r, s: r - s, rounds=lambda n: n - 1):
+    n = len(buffers)
+    ranks = [buffer.copy() for buffer in buffers]
+
+    def chunk(c):
+        return slice(cut[c % n], cut[c % n + 1])
+
+    for s in range(rounds(n)):
+        sent = [ranks[r][chunk(take(r, s))].copy() for r in range(n)]
+        for r in range(n):
+            ranks[(r + 1) % n][chunk(add_to(r, s))] += sent[r]
+    for s in range(n - 1):
+        sent = [ranks[r][chunk(r + 1 - s)].copy() for r in range(n)]
+        for r in range(n):
+            ranks[(r + 1) % n][chunk(r + 1 - s)] = sent[r]
+    return ranks
+
+
+def _even(buffers):
+    return collectives.chunk_bounds(len(buffers[0]), len(buffers))
+
+
+def as_published(buffers):
+    n = len(buffers)
+    return _ring(buffers, [c * (len(buffers[0]) // n) for c in range(n + 1)], add_to=lambda r, s: r - s - 1)
+
+
+def tail_forgotten(buffers):
+    n = len(buffers)
+    return _ring(buffers, [c * (len(buffers[0]) // n) for c in range(n + 1)])
+
+
+def tail_rounded_up(buffers):
+    n, size = len(buffers), len(buffers[0])
+    step = -(-size // n) if size >= n else 0
+    return _ring(buffers, [min(c * step, size) for c in range(n + 1)])
+
+
+def one_round_short(buffers):
+    return _ring(buffers, _even(buffers), rounds=lambda n: max(0, n - 2))
+
+
+def in_place(buffers):
+    for buffer, total in zip(buffers, _ring(buffers, _even(buffers)), strict=True):
+        buffer[:] = total
+    return buffers
+
+
+def first_rank_alone(buffers):
+    total = sum(buffers)
+    return [total] + [buffer.copy() for buffer in buffers[1:]]
+
+
+def half_double(world):
+    ranks = np.arange(world)
+    return Schedule(world, 1, [Round.of(ranks, (ranks + 1) % world, 0, True) for _ in range(world.bit_length() - 1)])
+
+
+def copies(world):
+    ranks = np.arange(world)
+    return Schedule(world, 1, [Round.of(ranks, ranks ^ 2**s, 0, False) for s in range(world.bit_length() - 1)])
+
+
+def always_the_neighbour(world):
+    ranks = np.arange(world)
+    return Schedule(world, 1, [Round.of(ranks, ranks ^ 1, 0, True) for _ in range(world.bit_length() - 1)])
+
+
+def everyone_to_everyone(world):
+    """Every chunk goes straight to its owner and back: 2(N - 1) rounds."""
+    ranks = np.arange(world)
+    rounds = [Round.of(ranks, (ranks + s) % world, (ranks + s) % world, True) for s in range(1, world)]
+    rounds += [Round.of(ranks, (ranks + s) % world, ranks, False) for s in range(1, world)]
+    return Schedule(world, world, rounds)
+
+
+def twice_the_bytes(world):
+    """Right in log2(N) rounds, but each round is sent again as a copy of the partner's result."""
+    ranks = np.arange(world)
+    rounds = []
+    for s in range(world.bit_length() - 1):
+        partner = ranks ^ 2**s
+        rounds += [Round.of(ranks, partner, 0, True), Round.of(ranks, partner, 0, False)]
+    return Schedule(world, 1, rounds)
+
+
+def _program(first_sent):
+    def program(comm, x):
+        n, r = comm.world_size, comm.rank
+        cut = collectives.chunk_bounds(len(x), n)
+
+        def chunk(c):
+            return x[cut[c % n] : cut[c % n + 1]]
+
+        for s in range(n - 1):
+            comm.sendrecv(chunk(r - s + first_sent), (r + 1) % n, chunk(r - s + first_sent - 1), (r - 1) % n, op="sum")
+
+    return program
+
+
+def everyone_sends_first(comm, x):
+    n, r = comm.world_size, comm.rank
+    cut = collectives.chunk_bounds(len(x), n)
+
+    def chunk(c):
+        return x[cut[c % n] : cut[c % n + 1]]
+
+    for s in range(n - 1):
+        comm.send(chunk(r - s - 1), (r + 1) % n)
+        comm.recv(chunk(r - s - 2), (r - 1) % n, op="sum")
+
+
+def whole_buffers(comm, x):
+    """Rank 0 adds everything and sends everybody the whole sum."""
+    if comm.rank == 0:
+        for source in range(1, comm.world_size):
+            comm.recv(x, source, op="sum")
+        for to in range(1, comm.world_size):
+            comm.send(x, to)
+    else:
+        comm.send(x, 0)
+        comm.recv(x, 0)
+
+
+def sum_by_hand(comm, x):
+    n, r = comm.world_size, comm.rank
+    cut = collectives.chunk_bounds(len(x), n)
+
+    def chunk(c):
+        return x[cut[c % n] : cut[c % n + 1]]
+
+    for s in range(n - 1):
+        arrived = np.empty_like(chunk(r - s - 2))
+        comm.sendrecv(chunk(r - s - 1), (r + 1) % n, arrived, (r - 1) % n)
+        chunk(r - s - 2)[:] += arrived
+
+
+def tail_left_out(comm, x):
+    n, r = comm.world_size, comm.rank
+    size = len(x) // n
+
+    def chunk(c):
+        return x[c % n * size : (c % n + 1) * size]
+
+    for s in range(n - 1):
+        comm.sendrecv(chunk(r - s - 1), (r + 1) % n, chunk(r - s - 2), (r - 1) % n, op="sum")
+
+
+MUTANTS = (
+    Mutant("05.1", "as published", as_published, "sizes that divide"),
+    Mutant("05.1", "one round short", one_round_short, "sizes that divide"),
+    Mutant("05.1", "only rank 0 has the sum", first_rank_alone, "sizes that divide"),
+    Mutant("05.1", "tail forgotten", tail_forgotten, "sizes that do not divide"),
+    Mutant("05.1", "small buffers forgotten", tail_rounded_up, "fewer elements than ranks"),
+    Mutant("05.1", "in place", in_place, "inputs unchanged"),
+    Mutant("05.2", "one half only", (63, 252_000_000), "rounds"),
+    Mutant("05.2", "N in place of N - 1", (128, 512_000_000), "rounds"),
+    Mutant("05.2", "whole buffers", (126, 126 * 256_000_000), "bytes"),
+    Mutant("05.2", "bits", (126, 8 * 504_000_000), "bytes"),
+    Mutant("05.3", "neighbour in place of partner", half_double, "every contribution once"),
+    Mutant("05.3", "stores in place of adding", copies, "every contribution once"),
+    Mutant("05.3", "always the same partner", always_the_neighbour, "every contribution once"),
+    Mutant("05.3", "the tree itself", collectives.tree, "rounds"),
+    Mutant("05.3", "everyone to everyone", everyone_to_everyone, "rounds"),
+    Mutant("05.3", "each round twice", twice_the_bytes, "bytes"),
+    Mutant("05.4", "the chapter's owners", _program(first_sent=0), "rank r owns chunk r"),
+    Mutant("05.4", "off by one to the other side", _program(first_sent=1), "rank r owns chunk r"),
+    Mutant("05.4", "everyone sends first", everyone_sends_first, "rank r owns chunk r"),
+    Mutant("05.4", "sum by hand", sum_by_hand, "rank r owns chunk r"),
+    Mutant("05.4", "tail left out", tail_left_out, "any size"),
+    Mutant("05.4", "whole buffers through rank 0", whole_buffers, "bytes"),
+)

@@ -1,0 +1,404 @@
+"""Is every kind of answer judged right, in this process, whatever it does?"""
+
+import builtins
+import contextlib
+import signal
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dpbook.collectives import Schedule, ring
+from dpbook.errors import InvalidArgument
+from dpbook.grading import Check, LocalAnswer, Task, Wrong, call, check, judge
+from dpbook.grading import answer as answer_module
+
+# pytest reports the SystemExit that ends a thread; Python itself says nothing.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+def failed(report):
+    return [case.name for case in report.cases if not case.passed]
+
+
+def first(report):
+    return next(case for case in report.cases if not case.passed)
+
+
+def test_a_right_answer_earns_every_point(all_reduce):
+    report = check("90.1", all_reduce)
+    assert (report.points, report.possible, report.passed) == (4, 4, True)
+
+
+def test_every_case_has_its_own_verdict(all_reduce):
+    def forgets_small_buffers(buffers):
+        return all_reduce(buffers) if buffers.shape[1] > 4 else buffers
+
+    report = check("90.1", forgets_small_buffers)
+    assert failed(report) == ["small buffers"]
+    assert report.points == 3
+
+
+def test_a_wrong_number_is_located(all_reduce):
+    def wrong_on_the_last_rank(buffers):
+        result = all_reduce(buffers)
+        result[-1, 3] += 1
+        return result
+
+    case = first(check("90.1", wrong_on_the_last_rank))
+    assert case.where.startswith("world 1: rank 0, element 3: ")
+
+
+def test_the_learners_line_and_message_are_shown():
+    def raises(buffers):
+        return buffers[99, 0]
+
+    got = first(check("90.1", raises)).got
+    assert got.startswith("IndexError: index 99 is out of bounds")
+    assert "of your code, in raises: return buffers[99, 0]" in got
+
+
+def endless(buffers):
+    while True:
+        pass
+
+
+def endless_and_deaf(buffers):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+
+
+def waits(buffers):
+    time.sleep(60)
+
+
+def waits_for_a_thread(buffers, target=endless):
+    thread = threading.Thread(target=target, args=(buffers,))
+    thread.start()
+    thread.join()
+
+
+def waits_for_a_deaf_thread(buffers):
+    def deaf_once(buffers):
+        with contextlib.suppress(BaseException):
+            endless(buffers)
+        endless(buffers)
+
+    waits_for_a_thread(buffers, deaf_once)
+
+
+@pytest.mark.parametrize("answer", [endless, endless_and_deaf, waits, waits_for_a_thread])
+def test_an_answer_that_does_not_end_is_stopped(answer):
+    before = signal.getsignal(signal.SIGURG)
+    task = one_check(lambda answer, rng: call(answer, 0, seconds=0.2))
+    assert first(judge(task, LocalAnswer(answer))).got == "none after 0.2 s: a loop that does not end?"
+    assert signal.getsignal(signal.SIGURG) == before
+
+
+def test_an_answer_is_stopped_in_a_thread_that_is_not_the_main_one():
+    reports = []
+    task = one_check(lambda answer, rng: call(answer, 0, seconds=0.2))
+    thread = threading.Thread(target=lambda: reports.append(judge(task, LocalAnswer(endless))))
+    thread.start()
+    thread.join(30)
+    assert first(reports[0]).expected == "an answer in time"
+
+
+@pytest.mark.parametrize("answer", [waits_for_a_thread, waits_for_a_deaf_thread])
+def test_threads_that_the_answer_started_end_with_it(answer):
+    before = set(threading.enumerate())
+    task = one_check(lambda answer, rng: call(answer, 0, seconds=0.2))
+    judge(task, LocalAnswer(answer))
+    end = time.monotonic() + 15
+    while not before.issuperset(threading.enumerate()) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert before.issuperset(threading.enumerate())
+
+
+def test_a_check_as_a_whole_is_limited(monkeypatch):
+    monkeypatch.setattr(answer_module, "CHECK_SECONDS", 0.2)
+
+    def patient(answer, rng):
+        for _ in range(100):
+            call(answer, 0.05)
+
+    assert first(judge(one_check(patient), LocalAnswer(time.sleep))).got.startswith("none after 0.2 s in this check")
+
+
+def one_check(run):
+    return Task("90.9", "Trial", "name", [Check("only", 1, "Because.", run)])
+
+
+def test_the_stop_button_interrupts():
+    def presses_stop(buffers):
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        check("90.1", presses_stop)
+
+
+def leaves(buffers):
+    raise SystemExit(0)
+
+
+def recurses(buffers):
+    return recurses(buffers)
+
+
+def generates(buffers):
+    yield buffers
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise self
+
+
+def raises_the_unprintable(buffers):
+    raise Unprintable
+
+
+@pytest.mark.parametrize(
+    ("answer", "got"),
+    [
+        (leaves, "SystemExit: 0"),
+        (recurses, "RecursionError: "),
+        (generates, "a generator"),
+        (raises_the_unprintable, "an error that cannot be printed"),
+        (lambda buffers: None, "None"),
+        (lambda buffers: "right", "a str, 'right'"),
+        (lambda buffers: buffers.sum(axis=0), "an array of shape (7,), float64"),
+        (lambda buffers: buffers.astype(np.float32), "an array of shape (1, 7), float32"),
+        (lambda buffers: buffers.tolist(), "a list of 1: [["),
+        (lambda buffers: [0] * 10**7, "a value of more than 200,000 items"),
+        (lambda buffers: np.broadcast_to(0.0, (10**6, 10**6)), "an array of 8,000,000,000,000 bytes"),
+        (lambda buffers: SimpleNamespace(), "a SimpleNamespace"),
+        (lambda: 0, "TypeError: "),
+        (7, "an int, 7"),
+    ],
+)
+def test_what_came_is_said_in_a_sentence(answer, got):
+    report = check("90.1", answer)
+    assert not report.cases[0].passed
+    assert first(report).got.startswith(got)
+
+
+def test_changed_inputs_are_found(all_reduce):
+    def adds_in_place(buffers):
+        buffers[0] += buffers[1:].sum(axis=0)
+        return np.tile(buffers[0], (len(buffers), 1))
+
+    report = check("90.1", adds_in_place)
+    assert failed(report) == ["inputs stay"]
+    assert first(report).expected.startswith("argument 1 left as it was: ")
+
+
+def test_a_check_sees_its_own_inputs_not_the_changed_ones():
+    def zeroes_everything(buffers):
+        buffers[:] = 0
+        return buffers
+
+    assert "the sum on every rank" in failed(check("90.1", zeroes_everything))
+
+
+def test_prints_are_shown_and_cut(all_reduce, capsys):
+    def chatty(buffers):
+        print("x" * 100_000)
+        return all_reduce(buffers)
+
+    report = check("90.1", chatty)
+    assert report.points == 4
+    assert report.printed.startswith("xxx")
+    assert len(report.printed) < 2000
+    assert capsys.readouterr() == ("", "")
+
+
+def always_true(*args, **kwargs):
+    return True
+
+
+def test_replacing_what_numpy_compares_with_fools_nobody(monkeypatch):
+    names = ("allclose", "array_equal", "isclose", "equal", "less_equal", "all", "any", "testing")
+    with monkeypatch.context() as patch:
+        for name in names:
+            patch.setattr(np, name, always_true)
+        report = check("90.1", lambda buffers: buffers * 0 - 1)
+    assert failed(report) == ["the sum on every rank", "small buffers"]
+
+
+class Liar:
+    """Equal to everything, true, and an array of whatever is wanted."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+    __bool__ = __le__ = __lt__ = __ge__ = always_true
+
+    def __array__(self, *args, **kwargs):
+        raise AssertionError("nobody should ask")
+
+    def __array_ufunc__(self, *args, **kwargs):
+        return True
+
+    def __abs__(self):
+        return 0
+
+    def __sub__(self, other):
+        return 0
+
+    __rsub__ = __sub__
+
+
+class LyingArray(np.ndarray):
+    def __eq__(self, other):
+        return np.ones(self.shape, bool)
+
+    def __array_ufunc__(self, *args, **kwargs):
+        return np.ones(self.shape, bool)
+
+
+class LyingFloat(float):
+    def __eq__(self, other):
+        return True
+
+    def __rsub__(self, other):
+        return 0.0
+
+    __hash__ = float.__hash__
+
+
+@pytest.mark.parametrize(
+    "answer", [lambda buffers: Liar(), lambda buffers: np.full_like(buffers, -1).view(LyingArray), Liar()]
+)
+def test_an_object_that_lies_is_taken_apart(answer):
+    assert not check("90.1", answer).cases[0].passed
+
+
+@pytest.mark.parametrize(
+    "number", [LyingFloat(3), Liar(), "1.875", True, [1.875], float("nan"), 10**400, lambda: 1.875]
+)
+def test_a_number_that_is_none_or_lies_fails(number):
+    assert check("90.2", number).points == 0
+
+
+@pytest.mark.parametrize("number", [1.875, np.float32(1.875), np.array(1.875), LyingFloat(1.875), 1.875 + 1e-12])
+def test_a_right_number_passes_in_every_form(number):
+    assert check("90.2", number).points == 1
+
+
+class LyingSchedule(Schedule):
+    def walk(self):
+        return iter(ring(self.world).rounds)
+
+
+@pytest.mark.parametrize(
+    ("answer", "got"),
+    [
+        (lambda world: Schedule(world, world, ring(world).rounds[:-1]), "lost contribution"),
+        (lambda world: Schedule(world, world, [*ring(world).rounds, *ring(world).rounds]), "double contribution"),
+        (lambda world: Schedule(world, 1, [], before=ring(world).after[:1]), "complete on every rank"),
+        (lambda world: ring(world + 1), "one for "),
+        (lambda world: list(ring(world).rounds), "a Round"),
+        (lambda world: world, "an int, "),
+    ],
+)
+def test_a_schedule_is_judged_by_what_it_does(answer, got):
+    assert first(check("90.10", answer)).got.startswith(got)
+
+
+def test_a_schedule_cannot_change_between_two_looks():
+    looks = []
+
+    class Fickle(list):
+        def __iter__(self):
+            looks.append(1)
+            return iter(ring(4).rounds if len(looks) == 1 else [])
+
+    task = one_check(lambda answer, rng: repr([call(answer), call(answer)]))
+    assert judge(task, LocalAnswer(lambda: Schedule(4, 4, Fickle(ring(4).rounds)))).passed
+    assert check("90.10", lambda world: LyingSchedule(world, world, [])).cases[0].passed  # what it yields is right
+
+
+def test_par_is_noted(build):
+    assert check("90.10", build).cases[0].note.endswith("rounds, at par")
+
+
+def test_a_check_calls_through_a_function_of_its_own():
+    def in_place(function, x):
+        function(x)
+        return x
+
+    def run(answer, rng):
+        got = call(answer, np.zeros(3), through=in_place)
+        if got.tolist() != [1, 1, 1]:
+            raise Wrong("ones", "others")
+
+    def add_one(x):
+        x += 1
+
+    assert judge(one_check(run), LocalAnswer(add_one)).passed
+
+
+def stub(buffers):
+    # YOUR CODE HERE
+    raise NotImplementedError
+
+
+def stub_in_another_thread(buffers):
+    try:
+        stub(buffers)
+    except NotImplementedError as error:
+        raise RuntimeError("rank 0 failed") from error
+
+
+@pytest.mark.parametrize("answer", [stub, stub_in_another_thread, None, ...])
+def test_a_stub_is_not_an_answer(answer):
+    report = check("90.1", answer)
+    assert not report.answered
+    assert repr(report) == "90.1 All-reduce: not answered yet, 0 of 4 points"
+
+
+def test_an_answer_for_some_inputs_alone_is_one(all_reduce):
+    report = check("90.1", lambda buffers: all_reduce(buffers) if len(buffers) == 4 else stub(buffers))
+    assert report.answered
+    assert report.points == 1
+
+
+def test_a_check_that_stumbles_over_odd_data_fails_it():
+    report = judge(one_check(lambda answer, rng: call(answer)["key"]), LocalAnswer(dict))
+    assert first(report).got == "a value on which the check itself stopped: KeyError: 'key'"
+
+
+def test_the_seed_decides_the_instances():
+    seen = []
+    answer = LocalAnswer(lambda buffers: seen.append(buffers.tolist()))
+    task = one_check(lambda answer, rng: call(answer, rng.normal(size=3)))
+    for seed in (0, 0, 1):
+        judge(task, answer, seed)
+    assert seen[0] == seen[1] != seen[2]
+
+
+def test_checks_draw_independently(all_reduce):
+    draws = []
+    checks = [Check(name, 1, "Because.", lambda answer, rng: draws.append(rng.random())) for name in "ab"]
+    judge(Task("90.9", "Trial", "name", checks), LocalAnswer(0))
+    assert draws[0] != draws[1]
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, None])
+def test_a_seed_is_a_number(seed, all_reduce):
+    with pytest.raises(InvalidArgument, match="seed must be"):
+        check("90.1", all_reduce, seed=seed)
+
+
+def test_builtins_are_left_as_they_are(all_reduce):
+    before = builtins.print
+    check("90.1", all_reduce)
+    assert builtins.print is before

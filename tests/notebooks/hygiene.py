@@ -1,0 +1,169 @@
+"""What a published notebook must and must not hold. A check takes a notebook (parsed JSON) and returns complaints."""
+
+import math
+import re
+import statistics
+from collections import Counter
+
+MACHINE_PATH = re.compile(r"(?<![\w.$}~/:-])(/home/\w|/root\b|/tmp/|/work/|/Users/\w)|\b[A-Z]:\\\w")
+DATA_URI = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]*")
+NO_ALT = re.compile(r"<img\b(?![^>]*\balt=(\"[^\"]|'[^']))[^>]*>", re.IGNORECASE)
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def text(source):
+    """Notebooks store text as a string or as a list of lines."""
+    return source if isinstance(source, str) else "".join(source)
+
+
+def tags(cell):
+    return cell["metadata"].get("tags", [])
+
+
+def code_cells(notebook):
+    """Number and cell of every code cell that holds code."""
+    return [(n, c) for n, c in enumerate(notebook["cells"]) if c["cell_type"] == "code" and text(c["source"]).strip()]
+
+
+def lines(cell):
+    return sum(bool(line.strip()) for line in text(cell["source"]).splitlines())
+
+
+def bundles(notebook):
+    """Cell number, kind and text of everything stored as an output, pictures left out."""
+    for number, cell in code_cells(notebook):
+        for output in cell["outputs"]:
+            if "text" in output:
+                yield number, "text/plain", text(output["text"])
+            if "traceback" in output:
+                yield number, "text/plain", "\n".join(output["traceback"])
+            for kind, data in output.get("data", {}).items():
+                if isinstance(data, str | list) and not kind.startswith("image/"):
+                    yield number, kind, text(data)
+
+
+def unexecuted(notebook):
+    return [
+        f"cell {n} was never executed"
+        for n, cell in code_cells(notebook)
+        if cell["execution_count"] is None and "nbval-skip" not in tags(cell)
+    ]
+
+
+def stored_errors(notebook):
+    return [
+        f"cell {n} stores an error: {output['ename']}"
+        for n, cell in code_cells(notebook)
+        for output in cell["outputs"]
+        if output["output_type"] == "error" and "raises-exception" not in tags(cell)
+    ]
+
+
+def standard_error(notebook):
+    return [
+        f"cell {n} writes to standard error"
+        for n, cell in code_cells(notebook)
+        for output in cell["outputs"]
+        if output.get("name") == "stderr"
+    ]
+
+
+def widget_state(notebook):
+    """Stored state is large and stale; a stored view without it shows an error in place of the picture beside it."""
+    found = ["the metadata hold widget state"] if "widgets" in notebook["metadata"] else []
+    return found + [
+        f"cell {n} stores a widget's view beside its picture"
+        for n, cell in code_cells(notebook)
+        for output in cell["outputs"]
+        if WIDGET_VIEW in output.get("data", {}) and len(output["data"]) > 1
+    ]
+
+
+def machine_paths(notebook):
+    sources = [(n, text(cell["source"])) for n, cell in enumerate(notebook["cells"])]
+    outputs = [(n, found) for n, _, found in bundles(notebook)]
+    return [
+        f"cell {n} names a path of one machine: {match[0]}"
+        for n, found in sources + outputs
+        if (match := MACHINE_PATH.search(DATA_URI.sub("", found)))
+    ]
+
+
+def cell_ids(notebook):
+    ids = [cell.get("id") for cell in notebook["cells"]]
+    missing = [f"cell {n} has no id" for n, name in enumerate(ids) if not name]
+    return missing + [f"{count} cells have the id {name}" for name, count in Counter(ids).items() if name and count > 1]
+
+
+def pictures_without_words(notebook):
+    markdown = [(n, text(c["source"])) for n, c in enumerate(notebook["cells"]) if c["cell_type"] == "markdown"]
+    html = [(n, found) for n, kind, found in bundles(notebook) if kind == "text/html"]
+    return [f"cell {n} shows a picture without alt text" for n, found in markdown + html if NO_ALT.search(found)] + [
+        f"cell {n} shows a picture without alt text" for n, found in markdown if re.search(r"!\[\s*\]\(", found)
+    ]
+
+
+def measurements(notebook):
+    return [
+        f"cell {n} measures: {problem}"
+        for n, cell in code_cells(notebook)
+        if "measurement" in tags(cell)
+        for problem, wrong in (
+            ("it stores no output", not cell["outputs"]),
+            ("it also needs the tag nbval-ignore-output", "nbval-ignore-output" not in tags(cell)),
+        )
+        if wrong
+    ]
+
+
+def long_cells(notebook):
+    return [f"cell {n} has {lines(cell)} lines, over 20" for n, cell in code_cells(notebook) if lines(cell) > 20]
+
+
+def median_length(notebook):
+    median = statistics.median([lines(cell) for _, cell in code_cells(notebook)] or [0])
+    return [f"the median code cell has {median} lines, over 5"] if median > 5 else []
+
+
+def too_much(notebook):
+    return _size(notebook, (0, 30), (0, 2_500))
+
+
+def too_little(notebook):
+    return _size(notebook, (18, math.inf), (1_200, math.inf))
+
+
+def _size(notebook, cells, words):
+    n_words = sum(
+        len(DATA_URI.sub("", text(c["source"])).split()) for c in notebook["cells"] if c["cell_type"] == "markdown"
+    )
+    return [
+        f"{count} {what}, where {least} to {most} are wanted"
+        for what, count, (least, most) in (
+            ("code cells", len(code_cells(notebook)), cells),
+            ("words", n_words, words),
+        )
+        if not least <= count <= most
+    ]
+
+
+EVERYWHERE = (
+    stored_errors,
+    standard_error,
+    widget_state,
+    machine_paths,
+    cell_ids,
+    pictures_without_words,
+    measurements,
+)
+EXECUTED = (*EVERYWHERE, unexecuted)
+CHAPTER = (*EXECUTED, long_cells, median_length, too_much)
+
+
+def checks(folder, name):
+    """The checks for a notebook in ``folder`` (a path inside the repository)."""
+    if folder == "exercises":
+        return (*EVERYWHERE, long_cells)
+    if folder == "exercises/solutions":
+        return EXECUTED
+    return CHAPTER if name.startswith("00_") else (*CHAPTER, too_little)

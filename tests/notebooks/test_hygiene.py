@@ -1,0 +1,156 @@
+"""Is every published notebook fit to be read, and would each check notice if it were not?"""
+
+import copy
+import json
+import re
+import subprocess
+
+import pytest
+
+from dpbook import book
+from tests.notebooks import hygiene
+
+ROOT = book.root()
+NOTEBOOKS = [
+    pytest.param(path, check, id=f"{path.relative_to(ROOT).as_posix()}-{check.__name__}")
+    for folder in ("chapters", "exercises", "exercises/solutions")
+    for path in sorted((ROOT / folder).glob("*.ipynb"))
+    for check in hygiene.checks(folder, path.name)
+]
+
+
+@pytest.mark.skipif(not NOTEBOOKS, reason="there are no notebooks yet")
+@pytest.mark.parametrize(("path", "check"), NOTEBOOKS)
+def test_a_published_notebook_is_fit_to_be_read(path, check):
+    assert check(json.loads(path.read_text(encoding="utf-8"))) == []
+
+
+def test_every_chapter_says_what_it_needs():
+    assert len(book.chapters()) == len(list((ROOT / "chapters").glob("*.ipynb")))
+
+
+def code(source, *outputs, tags=(), count=1, name="a"):
+    metadata = {"tags": list(tags)}
+    return {"cell_type": "code", "id": name, "metadata": metadata, "source": source, "outputs": list(outputs)} | {
+        "execution_count": count
+    }
+
+
+def markdown(source, name="m"):
+    return {"cell_type": "markdown", "id": name, "metadata": {}, "source": source}
+
+
+def stream(text, name="stdout"):
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def shown(**data):
+    return {"output_type": "display_data", "metadata": {}, "data": {k.replace("_", "/"): v for k, v in data.items()}}
+
+
+def notebook(*cells, **metadata):
+    return {"cells": list(cells), "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+
+
+ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []}
+VIEW = {hygiene.WIDGET_VIEW.replace("/", "_"): {"model_id": "1"}}
+GOOD = notebook(
+    markdown(["# Title\n", "![A ring of four ranks](ring.png) and half/work/or so"]),
+    code("", count=None, name="b"),
+    code("print(1)", stream("1\n"), name="c"),
+    code("1 / 0", ERROR, tags=["raises-exception"], name="d"),
+    code("sleep()", tags=["nbval-skip"], count=None, name="e"),
+    code("time()", stream("3 ms"), tags=["measurement", "nbval-ignore-output"], name="f"),
+    code(
+        "play()", shown(text_plain="viewer", text_html='<img src="data:image/png;base64,AA/tmp/" alt="ring">'), name="g"
+    ),
+    code("slider", shown(**VIEW), name="h"),
+)
+
+BAD = [
+    (hygiene.unexecuted, notebook(code("print(1)", count=None))),
+    (hygiene.stored_errors, notebook(code("1 / 0", ERROR))),
+    (hygiene.standard_error, notebook(code("warn()", stream("careful", name="stderr")))),
+    (hygiene.widget_state, notebook(widgets={"state": {}})),
+    (hygiene.widget_state, notebook(code("play()", shown(text_html="<b>x</b>", **VIEW)))),
+    (hygiene.machine_paths, notebook(code("open('/" + "tmp/x')"))),
+    (hygiene.machine_paths, notebook(markdown("see /" + "home/ada/data"))),
+    (hygiene.machine_paths, notebook(code("f()", stream("saved to C:" + "\\data")))),
+    (hygiene.machine_paths, notebook(code("f()", shown(text_html="<i>/" + "Users/ada</i>")))),
+    (hygiene.machine_paths, notebook(code("f()", {**ERROR, "traceback": ["File /" + "root/x.py"]}))),
+    (hygiene.cell_ids, notebook(code("1"), code("2"))),
+    (hygiene.cell_ids, notebook(code("1", name=None))),
+    (hygiene.pictures_without_words, notebook(code("f()", shown(text_html='<img src="x.png">')))),
+    (hygiene.pictures_without_words, notebook(code("f()", shown(text_html='<img alt="" src="x.png">')))),
+    (hygiene.pictures_without_words, notebook(markdown("![](x.png)"))),
+    (hygiene.measurements, notebook(code("time()", tags=["measurement", "nbval-ignore-output"]))),
+    (hygiene.measurements, notebook(code("time()", stream("3 ms"), tags=["measurement"]))),
+    (hygiene.long_cells, notebook(code("\n".join(["f()"] * 21)))),
+    (hygiene.median_length, notebook(code("\n".join(["f()"] * 6)))),
+    (hygiene.too_much, notebook(*[code("f()")] * 31)),
+    (hygiene.too_much, notebook(markdown("word " * 2501))),
+    (hygiene.too_little, notebook(markdown("word " * 1200), *[code("f()")] * 17)),
+    (hygiene.too_little, notebook(markdown("word " * 1199), *[code("f()")] * 18)),
+]
+
+
+@pytest.mark.parametrize(("check", "bad"), BAD, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_check_finds_what_it_is_for(check, bad):
+    assert check(copy.deepcopy(bad))
+
+
+@pytest.mark.parametrize("check", hygiene.CHAPTER, ids=lambda check: check.__name__)
+def test_a_check_is_quiet_on_a_good_notebook(check):
+    assert check(GOOD) == []
+
+
+def test_a_chapter_of_the_right_size_is_neither_too_long_nor_too_short():
+    right = notebook(markdown("word " * 1200), *[code("f()")] * 18)
+    assert hygiene.too_little(right) + hygiene.too_much(right) == []
+
+
+def test_every_check_is_known_to_be_able_to_fail():
+    assert {check for check, _ in BAD} == {*hygiene.CHAPTER, hygiene.too_little}
+
+
+REGISTRY = re.compile(r"\b(pypi\.org|pythonhosted\.org|download\.pytorch\.org|registry\.npmjs\.org|anaconda\.org)\b")
+
+
+def strays(written):
+    """Machine paths and registry hosts in a text."""
+    return [match[0] for pattern in (hygiene.MACHINE_PATH, REGISTRY) for match in pattern.finditer(written)]
+
+
+def tracked():
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return [] if listed.returncode else [ROOT / name for name in listed.stdout.split("\0") if name]
+
+
+def test_no_file_of_the_repository_names_a_machine_or_a_registry():
+    files = tracked()
+    if not files:
+        pytest.skip("this is no git checkout")
+    these = {"tests/notebooks/hygiene.py", "tests/notebooks/test_hygiene.py"}  # they spell out what they look for
+    found = {}
+    for path in files:
+        name = path.relative_to(ROOT).as_posix()
+        if name in these or path.suffix == ".ipynb" or not path.is_file():
+            continue
+        try:
+            written = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        if strays(written):
+            found[name] = strays(written)
+    assert found == {}
+
+
+@pytest.mark.parametrize("written", ["cd /" + "work/main", "mirror: https://pypi" + ".org/simple", "D:" + "\\book"])
+def test_a_stray_name_is_found(written):
+    assert strays(written)
+
+
+@pytest.mark.parametrize("written", ["https://example.org/tmp/x", "~/work/x", "frame/work/x", "$HOME/tmp/", "4/work"])
+def test_an_innocent_slash_is_not(written):
+    assert strays(written) == []

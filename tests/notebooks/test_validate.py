@@ -1,0 +1,188 @@
+"""Does strict validation fail where it should and pass where it should, in both directions?"""
+
+import json
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from dpbook import book, validate
+from dpbook.errors import DpbookError
+from dpbook.nbval_plugin import shape
+
+pytestmark = pytest.mark.processes
+
+
+def dpbook(*args):
+    command = [sys.executable, "-m", "dpbook", "validate", *map(str, args)]
+    return subprocess.run(command, cwd=book.root(), capture_output=True, text=True)
+
+
+def store(path, *cells):
+    """Each cell is a source, or a source and its tags."""
+    made = [new_code_cell(c) if isinstance(c, str) else new_code_cell(c[0], metadata={"tags": c[1]}) for c in cells]
+    nbformat.write(new_notebook(cells=made), path)
+    return path
+
+
+CELLS = (
+    "import dpbook, os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['TQDM_DISABLE'], hash('a') == hash('a'))",
+    "1 + 1",
+    "[3];",
+    ("1 / 0", ["raises-exception"]),
+    ("import time\nprint(f'{time.time():.6f} s on {time.monotonic_ns()} ns')", ["measurement"]),
+    ("raise SystemExit('never to be run')", ["nbval-skip"]),
+    "import ipywidgets\nipywidgets.IntSlider(value=2, max=5)",
+    "from dpbook import errors\ntry:\n    errors.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",
+)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path = store(tmp_path_factory.mktemp("book") / "01_good.ipynb", *CELLS)
+    ids = [cell["id"] for cell in json.loads(path.read_text())["cells"]]
+    run = dpbook("--write", path)
+    assert run.returncode == 0, run.stdout + run.stderr
+    stored = json.loads(path.read_text())
+    assert [cell["id"] for cell in stored["cells"]] == ids
+    return path
+
+
+def test_what_was_written_passes(written):
+    run = dpbook(written)
+    assert run.returncode == 0, run.stdout
+    assert "7 passed, 1 skipped" in run.stdout
+
+
+def test_writing_again_changes_only_the_measurement(written, tmp_path):
+    again = tmp_path / written.name
+    again.write_bytes(written.read_bytes())
+    assert dpbook("--write", again).returncode == 0
+    first, second = (json.loads(path.read_text()) for path in (written, again))
+    assert first["cells"].pop(4) != second["cells"].pop(4)
+    assert first == second
+
+
+def test_the_metadata_are_the_same_on_every_machine(written):
+    metadata = json.loads(written.read_text())["metadata"]
+    assert metadata["kernelspec"] == {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    assert set(metadata) == {"kernelspec", "language_info"}
+    assert "version" not in metadata["language_info"]
+
+
+def test_an_output_widget_is_written_without_its_state(tmp_path):
+    path = store(
+        tmp_path / "01_output.ipynb", "import ipywidgets\nout = ipywidgets.Output()\nwith out:\n    print(1)\nout"
+    )
+    run = dpbook("--write", path)
+    assert run.returncode == 0, run.stdout + run.stderr
+    stored = json.loads(path.read_text())
+    assert "widgets" not in stored["metadata"]
+    assert list(stored["cells"][0]["outputs"][0]["data"]) == ["text/plain"]
+
+
+def test_a_semicolon_silences_and_a_skipped_cell_is_not_run(written):
+    cells = json.loads(written.read_text())["cells"]
+    assert cells[2]["outputs"] == []
+    assert cells[5]["execution_count"] is None
+
+
+def test_a_measurement_is_tagged_for_plain_nbval_too(written):
+    assert "nbval-ignore-output" in json.loads(written.read_text())["cells"][4]["metadata"]["tags"]
+
+
+def changed(written, folder, number, change):
+    stored = nbformat.read(written, as_version=4)
+    change(stored.cells[number])
+    path = folder / "01_changed.ipynb"
+    nbformat.write(stored, path)
+    return path
+
+
+def forget(cell):
+    cell.execution_count, cell.outputs = None, []
+
+
+def lose_a_line(cell):
+    cell.outputs[0].text = "nothing measured\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "words"),
+    [
+        (1, lambda cell: cell.outputs[0].data.update({"text/plain": "3"}), "Cell outputs differ"),
+        (1, forget, "never executed"),
+        (1, lambda cell: cell.update(source="1 / 0"), "caused an exception"),
+        (3, lambda cell: cell.update(source="1 / 1"), "Cell outputs differ"),
+        (4, lose_a_line, "changed its shape"),
+    ],
+    ids=["output differs", "never executed", "raises", "no longer raises", "measurement"],
+)
+def test_a_notebook_that_no_longer_tells_the_truth_fails(written, tmp_path, number, change, words):
+    run = dpbook(changed(written, tmp_path, number, change))
+    assert run.returncode == 1, run.stdout
+    assert words in run.stdout
+    assert "1 failed" in run.stdout
+
+
+@pytest.mark.timeout(60)
+def test_a_dead_kernel_fails_at_once(tmp_path):
+    path = store(tmp_path / "01_dies.ipynb", "import os\nos._exit(3)", "1")
+    stored = nbformat.read(path, as_version=4)
+    for count, cell in enumerate(stored.cells):
+        cell.execution_count = count + 1
+    nbformat.write(stored, path)
+    run = dpbook(path)
+    assert run.returncode == 1, run.stdout
+    assert "the kernel died while it ran this cell" in run.stdout
+
+
+def test_a_notebook_that_fails_is_not_written(tmp_path):
+    path = store(tmp_path / "01_fails.ipynb", "1 / 0")
+    before = path.read_bytes()
+    run = dpbook("--write", path)
+    assert run.returncode == 1
+    assert "ZeroDivisionError" in run.stdout
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("work", [validate.compare, validate.write])
+def test_a_book_without_notebooks_is_an_error_and_no_silent_success(tmp_path, monkeypatch, work):
+    monkeypatch.setattr(validate.book, "root", lambda: tmp_path)
+    with pytest.raises(DpbookError, match="no notebooks"):
+        work([])
+
+
+def out(text):
+    return [new_output("stream", name="stdout", text=text)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ring  12.50 ms", "ring  9.1 ms"),
+        ("a | 1\n--+----", "a |    1e-05\n--+--------"),
+        ("gain -3 %", "gain 4 %"),
+        ("1,024 bytes", "99 bytes"),
+        ("nan s", "1.5 s"),
+    ],
+)
+def test_other_numbers_are_the_same_shape(one, other):
+    assert shape(out(one)) == shape(out(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("ring 1 ms", "ring 1 s"), ("1\n2", "1"), ("1 2 3", "1 2"), ("1 ms", "")],
+)
+def test_other_words_are_another_shape(one, other):
+    assert shape(out(one)) != shape(out(other))
+
+
+def test_a_missing_picture_is_another_shape():
+    picture = new_output("display_data", data={"text/plain": "<Figure>", "image/png": "AAAA"})
+    words = new_output("display_data", data={"text/plain": "<Figure>"})
+    assert shape([picture]) != shape([words])

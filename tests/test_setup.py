@@ -1,0 +1,111 @@
+"""Are the pins whole, and does the set-up say what is wrong instead of leaving half an environment?"""
+
+import re
+import shutil
+import subprocess
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+
+from dpbook import book
+
+ROOT = book.root()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DIRECT = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
+PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("requirement", DIRECT, ids=lambda r: r.name)
+def test_a_direct_dependency_is_pinned_inside_its_range(requirement):
+    assert requirement.specifier.contains(PINS[requirement.name])
+
+
+def test_every_line_of_the_constraints_is_a_pin_of_a_public_version():
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert len(lines) == len(PINS)
+    assert not [name for name, version in PINS.items() if "+" in version]
+    assert "pip" not in PINS
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """What the set-up needs of a checkout, and nothing else."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "tools/venv.sh"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def python_that(checkout, script):
+    """A stand-in for Python: answers the version check, and does ``script`` for everything else."""
+    path = checkout / "python-for-the-test"
+    path.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && exit 0\n[ "$1" = --version ] && echo Python 3.11 && exit 0\n{script}\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+def make(checkout, python, target="lab"):
+    command = ["make", target, f"PYTHON={python}"]
+    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=60)
+
+
+def test_a_python_without_ensurepip_is_told_what_to_install_and_leaves_nothing(checkout):
+    run = make(checkout, python_that(checkout, "mkdir -p .venv/bin; echo 'ensurepip is not available'; exit 1"))
+    assert run.returncode != 0
+    assert "apt install python3-venv" in run.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_a_machine_without_a_new_enough_python_is_told_so(checkout):
+    run = make(checkout, "no-such-python")
+    assert run.returncode != 0
+    assert "Python 3.11 or newer" in run.stderr
+    assert not (checkout / ".venv").exists()
+
+
+FAKE_VENV = """
+mkdir -p .venv/bin
+cat > .venv/bin/python <<'SH'
+#!/bin/sh
+[ "$1" = -c ] && exit 0
+case "$*" in *install*) echo "$*" >> pip.log; %s ;; esac
+SH
+chmod +x .venv/bin/python
+"""
+
+
+def test_an_installation_that_stopped_is_taken_up_again(checkout):
+    python = python_that(checkout, FAKE_VENV % "exit 1")
+    for attempt in (1, 2):
+        assert make(checkout, python).returncode != 0
+        assert len((checkout / "pip.log").read_text().splitlines()) == attempt
+
+
+def test_a_second_run_installs_nothing_and_a_changed_pin_does(checkout):
+    python = python_that(checkout, FAKE_VENV % "exit 0")
+    for _ in range(2):
+        assert make(checkout, python).returncode == 0
+    assert len((checkout / "pip.log").read_text().splitlines()) == 1
+    with (checkout / "constraints.txt").open("a") as file:
+        file.write("# changed\n")
+    assert make(checkout, python).returncode == 0
+    assert len((checkout / "pip.log").read_text().splitlines()) == 2
+
+
+def test_an_environment_that_no_longer_works_is_made_anew(checkout):
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / "half").touch()
+    assert make(checkout, python_that(checkout, FAKE_VENV % "exit 0")).returncode == 0
+    assert not (checkout / ".venv" / "half").exists()
+
+
+def test_clean_keeps_the_readers_work(checkout):
+    (checkout / "workbook").mkdir()
+    (checkout / "workbook" / "mine.ipynb").touch()
+    (checkout / ".venv").mkdir()
+    subprocess.run(["make", "clean"], cwd=checkout, capture_output=True, timeout=60)
+    assert not (checkout / ".venv").exists()
+    assert (checkout / "workbook" / "mine.ipynb").exists()
