@@ -18,10 +18,10 @@ Kind = Literal["lost", "double", "unknown", "surplus"]
 class Fault:
     """One chunk of one rank that ends without what was promised.
 
-    ``kind``: "lost" (contributions are missing), "double" (some are counted twice), "unknown" (something was added that
-    no rank vouches for), "surplus" (more is in it than was promised). ``round`` is the round in which
-    it happened, or None where a loss has no single round; ``contributors`` are the ranks whose contributions
-    are concerned. ``str`` gives the explanation.
+    ``kind``: "lost" (contributions are missing), "double" (some are counted twice), "unknown" (something was added
+    that no rank vouches for), "surplus" (more is in it than was promised). ``round`` is the index of the round in which
+    it happened, or None where a loss has no single round; ``contributors`` are the ranks whose contributions are
+    concerned. ``str`` gives the explanation, in which rounds are counted from 1, as in the pictures.
     """
 
     kind: Kind
@@ -106,13 +106,13 @@ def explain(schedule: Schedule, chunk: int, rank: int) -> Fault:
         times = ", ".join(f"rank {r}'s {cell.counts[r]} times" for r in e.ranks[:4] if cell.counts[r] > 1)
         return Fault(
             "double", chunk, rank, e.round, e.ranks,
-            f"double contribution in round {e.round}: rank {e.source} sends chunk {chunk} to rank {e.dest}, "
+            f"double contribution in round {e.round + 1}: rank {e.source} sends chunk {chunk} to rank {e.dest}, "
             f"which adds it though it already has the contribution of {ranks_in_words(e.ranks)}; "
             f"{end} counting {times}",
         )  # fmt: skip
     if cell.unknown is not None or not ledger.known[rank]:
         e = cell.unknown or _Event(0, rank, rank, ())
-        where = f"in round {e.round} rank {e.source} sends chunk {chunk} to rank {e.dest}, which adds it, but"
+        where = f"in round {e.round + 1} rank {e.source} sends chunk {chunk} to rank {e.dest}, which adds it, but"
         reason = f"{where} one of the two holds nothing to rely on" if cell.unknown else "it never gets one"
         return Fault(
             "unknown", chunk, rank, e.round if cell.unknown else None, (), f"{end} without a known sum: {reason}"
@@ -134,7 +134,7 @@ def _explain_loss(ledger: _Ledger, chunk: int, rank: int, missing: tuple[int, ..
     if last is not None:
         lost = sorted(set(missing) & set(last.ranks))
         text += (
-            f"; it was last overwritten in round {last.round}, when rank {last.source} sent the chunk to rank "
+            f"; it was last overwritten in round {last.round + 1}, when rank {last.source} sent the chunk to rank "
             f"{last.dest}, which replaced a copy holding that of {ranks_in_words(lost)}"
         )
     else:

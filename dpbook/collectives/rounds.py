@@ -92,7 +92,11 @@ class Round:
         return not written.isdisjoint(zip(self.source.tolist(), self.chunk.tolist(), strict=True))
 
     def check(self, index: int, world: int, n_chunks: int) -> None:
-        """Raise `ScheduleError` where a message is out of range or two messages write one (rank, chunk)."""
+        """Raise `ScheduleError` where a message is out of range or two messages write one (rank, chunk).
+
+        Texts count rounds from 1, as the pictures do; ``index`` is this round's place in the schedule.
+        """
+        where = f"round {index + 1}"
         for field, values, limit in (
             ("source", self.source, world),
             ("dest", self.dest, world),
@@ -101,17 +105,17 @@ class Round:
             # Seen as unsigned, a negative number is a very large one: one comparison checks both ends.
             outside = values.view(np.uint64) >= limit
             if outside.any():
-                raise ScheduleError(f"round {index}: {field} {values[outside][0]} is not in 0..{limit - 1}")
+                raise ScheduleError(f"{where}: {field} {values[outside][0]} is not in 0..{limit - 1}")
         to_self = self.source == self.dest
         if to_self.any():
-            raise ScheduleError(f"round {index}: rank {self.source[to_self][0]} sends a message to itself")
+            raise ScheduleError(f"{where}: rank {self.source[to_self][0]} sends a message to itself")
         cell = np.sort(self.dest * n_chunks + self.chunk)
         twice = cell[1:] == cell[:-1]
         if twice.any():
             rank, chunk = divmod(int(cell[1:][twice][0]), n_chunks)
             senders = self.source[(self.dest == rank) & (self.chunk == chunk)].tolist()
             raise ScheduleError(
-                f"round {index}: ranks {senders} all write chunk {chunk} of rank {rank}; "
+                f"{where}: ranks {senders} all write chunk {chunk} of rank {rank}; "
                 "a round may write a chunk once, so put the messages in separate rounds"
             )
 

@@ -7,9 +7,7 @@ itself loads no torch.
 from __future__ import annotations
 
 import inspect
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -24,12 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule
+from dpbook.distributed.traces import INSTALLED, RESULT, TASK, why_it_failed
 from dpbook.errors import InvalidArgument, RankFailed, check_int
-
-_INSTALLED = "-packages" + os.sep  # site-packages, or Debian's dist-packages
-_LIBRARY = str(Path(__file__).parents[1]) + os.sep
-
-TASK, RESULT, ERROR, STACK = "task.pickle", "result-{}.pickle", "error-{}.json", "stack-{}.txt"
 
 STARTUP = 120.0
 """Seconds that the launcher and the imports may take on a busy machine, beyond the time-out of the program."""
@@ -47,6 +41,8 @@ def run(
     copies = [np.array(buffer) for buffer in buffers]
     if not copies or any(copy.ndim != 1 for copy in copies):
         raise InvalidArgument("buffers", [copy.shape for copy in copies], "one 1-D array per rank")
+    if isinstance(program, Schedule) and program.world != len(copies):
+        raise InvalidArgument("buffers", f"{len(copies)} buffers", f"one per rank of the schedule, {program.world}")
     return start(_run_on_this_rank, [(program, copy) for copy in copies], timeout=timeout)
 
 
@@ -84,7 +80,7 @@ def start(
             _print_output(folder, world)
         results = [folder / RESULT.format(rank) for rank in range(world)]
         if status != 0 or not all(result.exists() for result in results):
-            raise RankFailed(_failure(folder, world, timeout, status, said))
+            raise RankFailed(why_it_failed(folder, world, timeout, status, said))
         return [cloudpickle.loads(result.read_bytes()) for result in results]
 
 
@@ -106,12 +102,12 @@ def _by_value(function: Callable[..., Any], args: list[tuple[Any, ...]]) -> byte
 def _is_installed(module: ModuleType) -> bool:
     """Whether every process can import a module: one of Python's, an installed one or one of dpbook."""
     known = sys.stdlib_module_names | {"dpbook", "__main__"}
-    return module.__name__.partition(".")[0] in known or _INSTALLED in (getattr(module, "__file__", None) or "")
+    return module.__name__.partition(".")[0] in known or INSTALLED in (getattr(module, "__file__", None) or "")
 
 
 def _torchrun(folder: Path, world: int, timeout: float) -> tuple[int, str]:
     """Run the workers under torchrun; returns its exit status and what it said. It picks a free port itself."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
+    command = [sys.executable, "-m", "dpbook.distributed.launcher", "--standalone", f"--nproc-per-node={world}"]
     command += ["--redirects=3", f"--log-dir={folder}", "-m", "dpbook.distributed.worker", str(folder)]
     root = str(Path(__file__).parents[2])
     environment = os.environ | {
@@ -153,61 +149,3 @@ def _print_output(folder: Path, world: int) -> None:
         for log in sorted(folder.glob(f"*/attempt_0/{rank}/stdout.log")):
             for line in log.read_text(errors="replace").splitlines():
                 print(f"[rank {rank}] {line}")
-
-
-def _failure(folder: Path, world: int, timeout: float, status: int, launcher_said: str) -> str:
-    """Who died, or the first error in time, or where each rank was when time ran out, or what the launcher said."""
-    deaths = _silent_deaths(folder, world, launcher_said) if status >= 0 else {}  # unless the launcher itself was ended
-    for rank, code in deaths.items():
-        return f"rank {rank} died: {_cause_of_death(code)}; the others were ended{_last_words(folder, rank)}"
-    errors = {r: json.loads(p.read_text()) for r in range(world) if (p := folder / ERROR.format(r)).exists()}
-    if errors:
-        rank, first = min(errors.items(), key=lambda item: float(item[1]["time"]))
-        return f"rank {rank} failed first: {first['type']}: {first['message']}\n\n{first['traceback'].rstrip()}"
-    stacks = {r: stack for r in range(world) if (stack := _text(folder / STACK.format(r)))}
-    if stacks:
-        where = "\n".join(f"  rank {rank}: {_innermost(stack)}" for rank, stack in stacks.items())
-        return f"no result after {timeout:g} s; the ranks were at\n{where}"
-    finished = [r for r in range(world) if (folder / RESULT.format(r)).exists()]
-    tail = "\n".join(launcher_said.strip().splitlines()[-15:])
-    return f"a process ended without a word (finished: {finished} of {world} ranks); the launcher said\n{tail}"
-
-
-def _silent_deaths(folder: Path, world: int, launcher_said: str) -> dict[int, int]:
-    """The exit codes of the ranks that neither finished nor said why, and that the launcher did not end itself."""
-    report = re.findall(r"rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)", launcher_said)
-    ended = set(re.findall(r"Sending process (\d+) closing signal", launcher_said))
-    exits = {int(rank): (int(code), pid in ended) for rank, code, pid in report}
-    deaths = {}
-    for rank in range(world):
-        begun = (folder / STACK.format(rank)).exists()
-        code, excused = exits.get(rank, (0, not begun))  # the launcher does not report status 0
-        left = [folder / name.format(rank) for name in (RESULT, ERROR, STACK)]
-        spoke = any(path.exists() and path.stat().st_size for path in left)
-        if not excused and (code < 0 or not spoke):
-            deaths[rank] = code
-    return deaths
-
-
-def _text(path: Path) -> str:
-    return path.read_text(errors="replace") if path.exists() else ""
-
-
-def _last_words(folder: Path, rank: int) -> str:
-    """The end of what a rank wrote to stderr, on lines of its own."""
-    said = "".join(map(_text, folder.glob(f"*/attempt_0/{rank}/stderr.log"))).strip().splitlines()[-15:]
-    return "\n".join(["; its last words were", *said]) if said else ""
-
-
-def _cause_of_death(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"it left with exit status {code}"
-
-
-def _innermost(stack: str) -> str:
-    """The innermost frame of a faulthandler dump that is neither an installed package's nor the library's own."""
-    main_thread = re.split(r"hread 0x", stack)[-1]  # threads are listed from the youngest to the oldest
-    frames = re.findall(r'File "(.*)", line (\d+) in (.*)', main_thread)
-    for file, line, function in frames:
-        if _INSTALLED not in file and not file.startswith(_LIBRARY):
-            return f"line {line} of {function}"
-    return f"line {frames[0][1]} of {frames[0][2]}" if frames else "an unknown place"

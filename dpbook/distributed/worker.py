@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import os
@@ -18,11 +17,12 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from dpbook.distributed.processes import ERROR, RESULT, STACK, TASK
+from dpbook.distributed.lifetime import end_with_parent
+from dpbook.distributed.traces import ERROR, RESULT, STACK, TASK
 
 
 def main(folder: Path) -> None:
-    _die_with_parent()
+    end_with_parent()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
     try:
@@ -61,13 +61,6 @@ def _write_error(folder: Path, rank: int, error: BaseException) -> None:
         "traceback": "".join(traceback.format_exception(error)),
     }
     (folder / ERROR.format(rank)).write_text(json.dumps(report))
-
-
-def _die_with_parent() -> None:
-    """Ask Linux to end this process with its launcher, even one that was killed."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 if __name__ == "__main__":

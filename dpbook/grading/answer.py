@@ -56,7 +56,12 @@ class Answer(Protocol):
 
 
 def call(
-    answer: Answer, *args: Any, through: Through | None = None, unchanged: bool = False, seconds: float = CALL_SECONDS
+    answer: Answer,
+    *args: Any,
+    through: Through | None = None,
+    unchanged: bool = False,
+    seconds: float = CALL_SECONDS,
+    where: str = "",
 ) -> Any:
     """Call the learner's function on copies of ``args`` (plain data) and return what it returned as plain data.
 
@@ -64,9 +69,15 @@ def call(
     return what was changed in place. It must be a function at the top level of a module of dpbook, so that another
     process can find it, and return plain data. With ``unchanged`` the function must leave its arguments as they are.
     Raises `Wrong` or `NotAnswered` for whatever else happens, which ends the check: an error, a loop, a ``SystemExit``,
-    more than ``seconds`` in this call or `CHECK_SECONDS` in the whole check, a value that is no plain data.
+    more than ``seconds`` in this call or `CHECK_SECONDS` in the whole check, a value that is no plain data. ``where``
+    says in words which instance this is.
     """
-    return answer.call(args, through, unchanged, seconds)
+    try:
+        return answer.call(args, through, unchanged, seconds)
+    except NotAnswered:
+        raise
+    except Wrong as wrong:
+        raise Wrong(wrong.expected, wrong.got, ": ".join(filter(None, (where, wrong.where)))) from None
 
 
 def value(answer: Answer) -> Any:

@@ -68,7 +68,7 @@ def expect_schedule(
     except ScheduleError as error:
         raise Wrong("rounds that keep the rules of a schedule", str(error), where) from None
     if fault is not None:
-        place = f"chunk {fault.chunk}" if fault.round is None else f"round {fault.round}, chunk {fault.chunk}"
+        place = f"chunk {fault.chunk}" if fault.round is None else f"round {fault.round + 1}, chunk {fault.chunk}"
         raise Wrong(describe(after, world), str(fault), _join(where, f"rank {fault.rank}, {place}"))
     return got
 

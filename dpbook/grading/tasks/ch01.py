@@ -60,13 +60,13 @@ def _big_batch(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         replicas, x, y = _instance(rng, world)
         expected = replicas - 0.1 * _gradient(replicas[0], x, y)
-        got = call(answer, replicas, x, y, 0.1, through=_drive)["new"]
+        got = call(answer, replicas, x, y, 0.1, through=_drive, where=f"{world} ranks")["new"]
         expect_close(expected, got, 1e-12, f"{world} ranks", axes=("rank", "parameter"))
 
 
 def _identical(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
-        new = call(answer, *_instance(rng, world), 0.1, through=_drive)["new"]
+        new = call(answer, *_instance(rng, world), 0.1, through=_drive, where=f"{world} ranks")["new"]
         expect_equal(np.tile(new[0], (world, 1)), new, f"{world} ranks", axes=("rank", "parameter"))
 
 

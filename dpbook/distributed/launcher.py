@@ -1,0 +1,11 @@
+"""torchrun, ending with the process that started it: a notebook kernel that is killed leaves no ranks behind."""
+
+from __future__ import annotations
+
+from dpbook.distributed.lifetime import end_with_parent
+
+if __name__ == "__main__":
+    end_with_parent()
+    from torch.distributed.run import main
+
+    main()

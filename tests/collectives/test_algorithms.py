@@ -1,0 +1,237 @@
+"""Each algorithm: what it computes, in how many rounds, and how many bytes it moves."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpbook import collectives
+from dpbook.collectives import bandwidth_lower_bound, count, frames, simulate, verify
+from dpbook.errors import InvalidArgument
+from tests.collectives.oracles import (
+    ALL_SCHEDULES,
+    WORLDS,
+    broken_promises,
+    collective_schedules,
+    hierarchical,
+    integers,
+    plain,
+    torch_reduce_scatter,
+)
+
+ALGORITHMS = list(collectives.ALGORITHMS)
+
+
+def sizes(world):
+    """0, 1, below the world, not divisible, divisible."""
+    return sorted({0, 1, max(world - 1, 0), 2 * world + 1, 3 * world})
+
+
+# What they compute
+
+
+@pytest.mark.parametrize(("world", "name"), ALL_SCHEDULES)
+def test_every_schedule_keeps_its_promise(world, name):
+    schedule = collective_schedules(world)[name]
+    assert broken_promises(schedule) == []
+    assert verify(schedule).schedule is schedule
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_all_reduce_gives_every_rank_the_sum(world, name):
+    for size in sizes(world):
+        buffers = integers(world, size)
+        result = simulate(collectives.ALGORITHMS[name](world), buffers).buffers
+        np.testing.assert_array_equal(result, np.broadcast_to(buffers.sum(axis=0), (world, size)))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_rank_contributes_once(world):
+    """Rank r contributes 10^r: a double count would show as a digit 2."""
+    for name in ALGORITHMS:
+        buffers = np.array([[10**r] for r in range(world)])
+        assert simulate(collectives.ALGORITHMS[name](world), buffers).buffers.tolist() == [[int("1" * world)]] * world
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_reduce_leaves_the_sum_on_its_root(world):
+    for root in range(world):
+        buffers = integers(world, 3)
+        assert simulate(collectives.reduce(world, root), buffers).buffers[root].tolist() == buffers.sum(0).tolist()
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_broadcast_gives_every_rank_the_buffer_of_its_root(world):
+    for root in range(world):
+        buffers = integers(world, 3)
+        assert (
+            simulate(collectives.broadcast(world, root), buffers).buffers.tolist() == [buffers[root].tolist()] * world
+        )
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_reduce_scatter_leaves_chunk_r_plus_1_on_rank_r(world):
+    size = 2 * world + 1
+    buffers, offsets = integers(world, size), collectives.chunk_bounds(size, world)
+    result = simulate(collectives.reduce_scatter(world), buffers).buffers
+    for rank in range(world):
+        mine = slice(offsets[(rank + 1) % world], offsets[(rank + 1) % world + 1])
+        np.testing.assert_array_equal(result[rank, mine], buffers[:, mine].sum(axis=0))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_relabelled_it_leaves_chunk_r_on_rank_r_as_torch_does(world):
+    schedule = torch_reduce_scatter(world)
+    assert [dict(h) for h in schedule.after] == [{r: frozenset(range(world))} for r in range(world)]
+    assert verify(schedule)
+    buffers = integers(world, 3 * world)
+    result = simulate(schedule, buffers).buffers.reshape(world, world, 3)
+    np.testing.assert_array_equal(result[range(world), range(world)], buffers.sum(axis=0).reshape(world, 3))
+
+
+@pytest.mark.parametrize("name", ["tree", "parameter_server"])
+def test_the_single_chunk_algorithms_keep_replicas_bit_equal(name):
+    buffers = np.random.default_rng(1).standard_normal((7, 50)).astype(np.float32)
+    result = simulate(collectives.ALGORITHMS[name](7), buffers).buffers
+    assert {row.tobytes() for row in result} == {result[0].tobytes()}
+
+
+def test_the_ring_adds_each_chunk_in_its_own_order():
+    """Chunk c starts at rank c and goes right: ((x_c + x_{c+1}) + …). Non-associative numbers tell the orders apart."""
+    buffers = np.random.default_rng(2).standard_normal((5, 5)).astype(np.float32)
+    expected = []
+    for chunk in range(5):
+        total = buffers[chunk, chunk]
+        for step in range(1, 5):
+            total = buffers[(chunk + step) % 5, chunk] + total
+        expected.append(total)
+    assert simulate(collectives.ring(5), buffers).buffers[3].tolist() == np.array(expected).tolist()
+    assert buffers.sum(axis=0).tolist() != np.array(expected).tolist()
+
+
+# The worked example: four ranks, chunk c of rank r starts at (r + 1) · 10 + c
+
+WORKED = np.array([[(r + 1) * 10 + c for c in range(4)] for r in range(4)])
+
+
+def test_worked_example_after_round_1():
+    first = list(frames(collectives.ring(4), WORKED))[1].buffers
+    assert [first[1, 0], first[2, 1], first[3, 2], first[0, 3]] == [30, 52, 74, 56]
+
+
+def test_worked_example_ends_with_the_four_sums_everywhere():
+    assert simulate(collectives.ring(4), WORKED).buffers.tolist() == [[100, 104, 108, 112]] * 4
+
+
+def test_worked_example_takes_6_rounds_and_sends_1_5_buffers_per_rank():
+    traffic = simulate(collectives.ring(4), WORKED).traffic
+    assert traffic.rounds == 6
+    assert traffic.sent_bytes.tolist() == [1.5 * WORKED[0].nbytes] * 4
+
+
+def test_worked_example_owners_after_the_reduce_scatter():
+    owners = [next(iter(holding)) for holding in collectives.reduce_scatter(4).after]
+    assert dict(zip("abcd", owners, strict=True)) == {"a": 3, "b": 0, "c": 1, "d": 2}
+    after = simulate(collectives.reduce_scatter(4), WORKED).buffers
+    assert [after[owner, chunk] for chunk, owner in enumerate(owners)] == [100, 104, 108, 112]
+
+
+# Rounds and bytes
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_rounds_are_those_of_the_textbook(world):
+    depth = math.ceil(math.log2(world))
+    expected = {"ring": 2 * (world - 1), "tree": 2 * depth, "parameter_server": 2 * (world - 1)}
+    assert {name: len(collectives.ALGORITHMS[name](world).rounds) for name in ALGORITHMS} == expected
+
+
+@pytest.mark.parametrize("name", list(collective_schedules(1)))
+def test_a_world_of_one_sends_nothing(name):
+    schedule = collective_schedules(1)[name]
+    assert len(schedule.rounds) == 0
+    assert count(schedule, 10).total_bytes == 0
+    assert simulate(schedule, np.ones((1, 5))).buffers.tolist() == [[1.0] * 5]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_ring_sends_the_lower_bound_when_the_world_divides_the_size(world):
+    traffic = count(collectives.ring(world), 12 * world, itemsize=4)
+    assert traffic.sent_bytes.tolist() == traffic.received_bytes.tolist()
+    assert traffic.sent_bytes.tolist() == [bandwidth_lower_bound(world, 48 * world)] * world
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("world", WORLDS[1:])
+def test_no_all_reduce_beats_the_lower_bound(world, name):
+    for size in (world, 2 * world + 1, 97):
+        assert count(collectives.ALGORITHMS[name](world), size).busiest_bytes >= bandwidth_lower_bound(world, 4 * size)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", ["tree", "parameter_server"])
+def test_a_tree_sends_as_many_bytes_in_all_as_a_parameter_server(world, name):
+    assert count(collectives.ALGORITHMS[name](world), 10, 8).total_bytes == 2 * (world - 1) * 80
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_root_of_a_parameter_server_moves_every_buffer_both_ways(world):
+    traffic = count(collectives.parameter_server(world), 10, 8)
+    assert (traffic.sent_bytes[0], traffic.received_bytes[0]) == ((world - 1) * 80, (world - 1) * 80)
+    assert traffic.sent_bytes[1:].tolist() == [80] * (world - 1)
+
+
+@pytest.mark.parametrize(("world", "name"), ALL_SCHEDULES)
+def test_count_agrees_with_counting_one_message_at_a_time(world, name):
+    schedule = collective_schedules(world)[name]
+    for size in sizes(world):
+        lengths = np.diff(schedule.bounds(size, 2)).tolist()
+        sent, received, messages = [0] * world, [0] * world, 0
+        for round_ in schedule.rounds:
+            for m in round_:
+                sent[m.source] += 2 * lengths[m.chunk]
+                received[m.dest] += 2 * lengths[m.chunk]
+                messages += lengths[m.chunk] > 0
+        traffic = count(schedule, size, itemsize=2)
+        assert (traffic.sent_bytes.tolist(), traffic.received_bytes.tolist()) == (sent, received)
+        assert (traffic.messages, traffic.rounds) == (messages, len(schedule.rounds))
+
+
+def test_count_says_what_it_counted():
+    said = "6 rounds, 24 messages, 2,400 bytes in all, at most 600 sent or received by one rank"
+    assert repr(count(collectives.ring(4), 100)) == said
+
+
+@pytest.mark.parametrize(("size", "itemsize", "named"), [(-1, 4, "size"), (1.5, 4, "size"), (3, 0, "itemsize")])
+def test_count_refuses_what_is_no_size(size, itemsize, named):
+    with pytest.raises(InvalidArgument, match=f"^{named} must be"):
+        count(collectives.ring(2), size, itemsize)
+
+
+def test_the_lower_bound_needs_a_world():
+    with pytest.raises(InvalidArgument, match=r"^world must be"):
+        bandwidth_lower_bound(0, 8)
+
+
+# Composed
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 1), (1, 4), (4, 1), (2, 2), (2, 3), (3, 2), (4, 4), (3, 5)])
+def test_a_hierarchical_ring_is_an_all_reduce(nodes, ranks):
+    schedule = hierarchical(nodes, ranks)
+    assert broken_promises(schedule) == []
+    assert verify(schedule)
+    for size in sizes(nodes * ranks):
+        buffers = integers(nodes * ranks, size)
+        result = simulate(schedule, buffers).buffers
+        np.testing.assert_array_equal(result, np.broadcast_to(buffers.sum(axis=0), result.shape))
+        np.testing.assert_array_equal(result, plain(schedule, buffers))
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 3), (3, 2), (4, 4)])
+def test_a_hierarchical_ring_sends_between_nodes_only_what_a_ring_of_nodes_would(nodes, ranks):
+    schedule, size = hierarchical(nodes, ranks), 6 * nodes * ranks
+    between = sum(size // schedule.n_chunks for r in schedule.rounds for m in r if m.source // ranks != m.dest // ranks)
+    assert between == 2 * (nodes - 1) * size
+    assert len(schedule.rounds) == 2 * (ranks - 1) + 2 * (nodes - 1)
