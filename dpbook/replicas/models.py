@@ -3,6 +3,9 @@
 All parameters of a model lie in one flat array, because an all-reduce moves one buffer; `views` gives each tensor
 its name and shape back without copying. A loss looks at one example at a time, so the gradient of the mean loss is
 the mean of the examples' gradients: the fact on which data parallelism stands.
+
+Forward and backward passes use operators and NumPy's functions alone, so that they also run on numbers that carry their
+rounding errors (see `rounded`).
 """
 
 from __future__ import annotations
@@ -54,28 +57,40 @@ def squared_error(output: Array, y: Array) -> tuple[Array, Array]:
         # A column against a flat array would broadcast to a matrix without a word.
         raise InvalidArgument("y", _kind(y), f"targets like the outputs, {_kind(output)}")
     error = output - y
-    return np.sum(error * error, axis=1), 2 * error
+    return (error * error).sum(axis=1), 2 * error
 
 
 def cross_entropy(output: Array, y: Array) -> tuple[Array, Array]:
     """Softmax cross-entropy of each example and its derivative; ``y`` holds n integer labels from 0 to outputs − 1."""
+    # Each row's own maximum: with the batch's maximum an example's loss would depend on its neighbours.
+    return _shifted_cross_entropy(output, y, output.max(axis=1, keepdims=True))
+
+
+def batch_maximum_cross_entropy(output: Array, y: Array) -> tuple[Array, Array]:
+    """`cross_entropy` as it should not be written: shifted by the largest score of the whole batch.
+
+    In exact arithmetic the shift cancels. In floating point a row's bits depend on its neighbours. A row whose scores
+    lie far below the batch's maximum loses digits, many of them once its exponentials are subnormal (709 below in
+    float64, 88 in float32), and all where they are 0 (746 and 104 below): its loss is then −inf and its slopes NaN.
+    """
+    return _shifted_cross_entropy(output, y, output.max())
+
+
+def _shifted_cross_entropy(output: Array, y: Array, shift: Array) -> tuple[Array, Array]:
     n, classes = output.shape
     if y.shape != (n,) or y.dtype.kind not in "iu":
         raise InvalidArgument("y", _kind(y), f"{n} integer labels in one dimension")
     if y.min() < 0 or y.max() >= classes:
         raise InvalidArgument("y", f"{y.min()}..{y.max()}", f"labels from 0 to {classes - 1}")
-    # Each row's own maximum: with the batch's maximum an example's loss would depend on its neighbours.
-    shifted = output - output.max(axis=1, keepdims=True)
+    shifted = output - shift
     exponentials = np.exp(shifted)
     totals = exponentials.sum(axis=1, keepdims=True)
-    rows = np.arange(n)
-    slopes = exponentials / totals
-    slopes[rows, y] -= 1
-    return np.log(totals[:, 0]) - shifted[rows, y], slopes
+    slopes = exponentials / totals - (y[:, None] == np.arange(classes))
+    return np.log(totals[:, 0]) - shifted[np.arange(n), y], slopes
 
 
-class _Network(ABC):
-    """What both models share: named views of the flat parameters, and the mean over examples."""
+class Network(ABC):
+    """What the models share: named views of the flat parameters, and the mean over examples."""
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], loss: Loss) -> None:
         self.shapes = shapes
@@ -86,8 +101,8 @@ class _Network(ABC):
     def _outputs(self, p: dict[str, Array], x: Array) -> Array: ...
 
     @abstractmethod
-    def _sum_gradients(self, p: dict[str, Array], x: Array, y: Array, total: dict[str, Array]) -> None:
-        """Write the sum of the examples' gradients into the arrays of ``total``."""
+    def sum_gradients(self, p: dict[str, Array], x: Array, y: Array) -> dict[str, Array]:
+        """Return the sum of the examples' gradients, tensor by tensor, from the tensors ``p`` of the parameters."""
 
     def views(self, params: Array) -> dict[str, Array]:
         """Return every tensor under its name, as a view of the flat array ``params`` of shape (size,)."""
@@ -120,17 +135,16 @@ class _Network(ABC):
 
     def gradient(self, params: Array, x: Array, y: Array) -> Array:
         """Return the gradient of the mean loss: the sum over the rows of ``x`` (n, inputs), divided by n at the end."""
-        p, x = self._check(params, x)
-        total = np.empty_like(params)
-        self._sum_gradients(p, x, np.asarray(y), self.views(total))
-        total /= len(x)
-        return total
+        p, x = self.check(params, x)
+        sums = self.sum_gradients(p, x, np.asarray(y))
+        return np.concatenate([sums[name].ravel() for name in self.shapes]) / len(x)
 
     def predict(self, params: Array, x: Array) -> Array:
         """Return the outputs (n, outputs) for the rows of ``x`` (n, inputs): values, or one score per class."""
-        return self._outputs(*self._check(params, x))
+        return self._outputs(*self.check(params, x))
 
-    def _check(self, params: Array, x: Array) -> tuple[dict[str, Array], Array]:
+    def check(self, params: Array, x: Array) -> tuple[dict[str, Array], Array]:
+        """Return the tensors of ``params`` and ``x``, or raise `InvalidArgument` if they do not fit together."""
         tensors = self.views(params)
         inputs = next(iter(self.shapes.values()))[0]
         if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != inputs or len(x) == 0:
@@ -140,7 +154,7 @@ class _Network(ABC):
         return tensors, x
 
 
-class Linear(_Network):
+class Linear(Network):
     """x W + b, with W (inputs, outputs) and b (outputs)."""
 
     def __init__(self, inputs: int, outputs: int = 1, loss: Loss = squared_error) -> None:
@@ -154,13 +168,12 @@ class Linear(_Network):
         output: Array = x @ p["W"] + p["b"]
         return output
 
-    def _sum_gradients(self, p: dict[str, Array], x: Array, y: Array, total: dict[str, Array]) -> None:
+    def sum_gradients(self, p: dict[str, Array], x: Array, y: Array) -> dict[str, Array]:
         _, slopes = self._loss(self._outputs(p, x), y)
-        total["W"][...] = x.T @ slopes
-        total["b"][...] = slopes.sum(axis=0)
+        return {"W": x.T @ slopes, "b": slopes.sum(axis=0)}
 
 
-class MLP(_Network):
+class MLP(Network):
     """tanh(x W1 + b1) W2 + b2: two layers, with W1 (inputs, hidden) and W2 (hidden, outputs)."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int = 1, loss: Loss = squared_error) -> None:
@@ -180,14 +193,16 @@ class MLP(_Network):
         output: Array = self._hidden(p, x) @ p["W2"] + p["b2"]
         return output
 
-    def _sum_gradients(self, p: dict[str, Array], x: Array, y: Array, total: dict[str, Array]) -> None:
+    def sum_gradients(self, p: dict[str, Array], x: Array, y: Array) -> dict[str, Array]:
         hidden = self._hidden(p, x)
         _, slopes = self._loss(hidden @ p["W2"] + p["b2"], y)
-        total["W2"][...] = hidden.T @ slopes
-        total["b2"][...] = slopes.sum(axis=0)
         before_tanh = (slopes @ p["W2"].T) * (1 - hidden * hidden)  # tanh' = 1 − tanh²
-        total["W1"][...] = x.T @ before_tanh
-        total["b1"][...] = before_tanh.sum(axis=0)
+        return {
+            "W1": x.T @ before_tanh,
+            "b1": before_tanh.sum(axis=0),
+            "W2": hidden.T @ slopes,
+            "b2": slopes.sum(axis=0),
+        }
 
 
 def accuracy(model: Model, params: Array, x: Array, labels: Array) -> float:

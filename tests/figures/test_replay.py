@@ -131,5 +131,5 @@ def test_bad_input_is_named(call, name):
 
 
 def test_a_schedule_that_breaks_its_rules_says_so():
-    with pytest.raises(ScheduleError, match="round 0"):
+    with pytest.raises(ScheduleError, match="round 1"):
         replay(Schedule(2, 1, [Round.of(0, 5, 0, True)]))

@@ -1,6 +1,7 @@
 """Do the distances count what they say?"""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -90,6 +91,7 @@ def test_compare_counts_errors_and_ulps():
     found = compare(np.array([1.0 + 2**-51, -4.0, -0.0, np.inf]), reference)
     assert (found.max_error, found.ulps, found.differing, found.size) == (2**-51, 2, 1, 4)
     assert repr(found) == "Exactness(max error 4.44e-16, at most 2 ulp, 1 of 4 differ)"
+    assert (found.bound, found.verdict) == (None, None)
 
 
 def test_compare_takes_every_ranks_average_at_once():
@@ -98,7 +100,34 @@ def test_compare_takes_every_ranks_average_at_once():
 
 
 def test_compare_says_equal_only_if_all_are():
-    assert repr(compare(np.ones(3), np.ones(3))) == "Exactness(all 3 elements equal)"
+    assert repr(compare(np.ones(3), np.ones(3))) == "Exactness(bit-identical: all 3 elements equal)"
+    assert repr(compare([0.0], [-0.0])) == "Exactness(signs of zero differ: all 1 elements equal)"
+
+
+def test_verdict_needs_every_element_within_its_own_bound():
+    reference, bound = np.array([1.0, 1e-9]), np.array([1e-6, 1e-15])
+    found = compare(reference + np.array([1e-7, 1e-16]), reference, bound)
+    assert (found.verdict, found.bound) == ("rounding", 1e-6)
+    assert re.fullmatch(r"Exactness\(rounding: max error 1e-07, .*, 2 of 2 differ, bound 1e-06\)", repr(found))
+    assert compare(reference + np.array([0, 1e-14]), reference, bound).verdict == "different"
+    assert compare(np.stack([reference, reference + np.array([0, 1e-14])]), reference, bound).verdict == "different"
+
+
+@pytest.mark.parametrize(
+    ("value", "reference", "verdict"),
+    [
+        (1.0, 1.0, "bit-identical"),
+        (np.inf, np.inf, "bit-identical"),
+        (0.0, -0.0, "rounding"),
+        (1.0, 1.0 + 2**-52, "rounding"),
+        (1.0, 1.5, "different"),
+        (np.inf, 1.7e308, "different"),
+        (np.nan, np.nan, "different"),
+        (np.nan, 1.0, "different"),
+    ],
+)
+def test_verdicts(value, reference, verdict):
+    assert compare([value], [reference], 1e-12).verdict == verdict
 
 
 def test_compare_does_not_overlook_nan():
@@ -114,6 +143,10 @@ def test_compare_does_not_overlook_nan():
         lambda: ulp_distance(np.ones(2, np.float32), np.ones(2)),
         lambda: ulp_distance(np.ones(2), np.ones(3)),
         lambda: compare(np.ones(0), np.ones(0)),
+        lambda: compare(np.ones(3), np.ones(3), np.ones(2)),
+        lambda: compare(np.ones(3), np.ones(3), -1.0),
+        lambda: compare(np.ones(3), np.ones(3), np.inf),
+        lambda: compare(np.ones(3), np.ones(3), "x"),
         lambda: drift(np.ones(3)),
         lambda: drift(np.ones((0, 3))),
         lambda: drift([np.ones(2), np.ones(3)]),

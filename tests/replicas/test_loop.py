@@ -22,6 +22,8 @@ from dpbook.replicas import (
     cross_entropy,
     digits,
     drift,
+    gradient_bound,
+    in_own_order,
     local_gradients,
     shard,
     split,
@@ -32,12 +34,6 @@ from dpbook.replicas import (
 
 WORLDS = [*range(1, 10), 16]
 ALGORITHMS = list(collectives.ALGORITHMS)
-
-
-def own_order(buffers):
-    """An all-reduce of ranks that each add up in their own order, beginning with themselves."""
-    world = len(buffers)
-    return np.stack([sum((buffers[(r + k) % world] for k in range(1, world)), buffers[r]) for r in range(world)])
 
 
 def without_last(buffers):
@@ -76,7 +72,7 @@ def test_average_of_integers_is_exact_on_every_rank(name, world, size):
 
 def test_average_leaves_the_gradients_alone_and_keeps_their_dtype():
     gradients = np.ones((3, 5), np.float32)
-    for all_reduce in (collectives.ring(3), own_order):
+    for all_reduce in (collectives.ring(3), in_own_order):
         assert average(gradients, all_reduce).dtype == np.float32
     assert (gradients == 1).all()
 
@@ -91,32 +87,6 @@ def test_every_rank_updates_from_its_own_average():
 # Averaged shard gradients are the gradient of the whole batch
 
 
-def magnitude(model, params, x, y):
-    """The gradient's formula with every term in absolute value: what a relative rounding error multiplies at most."""
-    p = {name: np.abs(tensor) for name, tensor in model.views(params).items()}
-    x, y = np.abs(x), np.abs(y)
-    if isinstance(model, Linear):
-        slopes = 2 * (x @ p["W"] + p["b"] + y)
-        terms = [x.T @ slopes, slopes.sum(axis=0)]
-    else:
-        hidden = 1 + x @ p["W1"] + p["b1"]  # |tanh| ≤ 1, and tanh passes on the error of its argument
-        slopes = 2 * (hidden @ p["W2"] + p["b2"] + y)
-        before = (slopes @ p["W2"].T) * (1 + 2 * hidden)  # 1 − h² is at most 1; an error of h counts 2|h| times
-        terms = [x.T @ before, before.sum(axis=0), hidden.T @ slopes, slopes.sum(axis=0)]
-    return np.concatenate([term.ravel() for term in terms]) / len(x)
-
-
-def rounding_bound(model, params, x, y, world):
-    """|averaged − big batch| ≤ 2 γ_m · magnitude to first order, with γ_m = m u / (1 − m u) (Higham 2002, section 3.1).
-
-    m counts the roundings on the longest path: dot products over inputs and hidden units, the sum over the
-    examples, the sum over the ranks, two divisions, and a handful of single operations.
-    """
-    m = len(x) + 2 * getattr(model, "hidden", 0) + model.inputs + world + 20
-    unit = np.finfo(params.dtype).eps / 2
-    return 2 * m * unit / (1 - m * unit) * magnitude(model, params, x, y)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("model", [Linear(3), MLP(3, 5)], ids=repr)
 @pytest.mark.parametrize("world", WORLDS)
@@ -125,12 +95,12 @@ def test_averaged_gradient_is_the_big_batch_gradient_within_rounding(world, mode
     params = np.random.default_rng(world).standard_normal(model.size).astype(dtype)
     big_batch = model.gradient(params, x, y)
     gradients = local_gradients(model, np.tile(params, (world, 1)), shard(x, y, world))
-    bound = rounding_bound(model, params, x, y, world)
+    bound = gradient_bound(model, params, x, y)
     for name in ALGORITHMS:
         averaged = average(gradients, collectives.ALGORITHMS[name](world))
-        assert (np.abs(averaged - big_batch) <= bound).all(), name
+        assert compare(averaged, big_batch, bound).verdict in ("rounding", "bit-identical"), name
     if world > 1:  # and the bound is not so wide that a missing rank fits in
-        assert (np.abs(average(gradients, without_last) - big_batch) > bound).any()
+        assert compare(average(gradients, without_last), big_batch, bound).verdict == "different"
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -144,6 +114,121 @@ def test_averaged_gradient_of_integers_is_the_big_batch_gradient_exactly(name, w
     gradients = local_gradients(model, np.tile(params, (world, 1)), shard(x, y, world))
     averaged = average(gradients, collectives.ALGORITHMS[name](world))
     np.testing.assert_array_equal(averaged, np.tile(model.gradient(params, x, y), (world, 1)))
+
+
+# Unequal shards
+
+
+def uneven(examples, world, seed):
+    """Sizes that add up to ``examples``, some of them 0 where there are few."""
+    cuts = np.sort(np.random.default_rng(seed).integers(0, examples + 1, world - 1))
+    return np.diff([0, *cuts, examples]).tolist()
+
+
+@pytest.mark.parametrize("examples", [1, 5, 40])
+@pytest.mark.parametrize("world", WORLDS)
+def test_unequal_shards_are_the_batch_in_order(world, examples):
+    x, y = np.arange(2.0 * examples).reshape(-1, 2), np.arange(examples)
+    sizes = uneven(examples, world, world)
+    shards = shard(x, y, world, sizes)
+    assert [len(own_x) for own_x, _ in shards] == sizes
+    np.testing.assert_array_equal(np.concatenate([own_x for own_x, _ in shards]), x)
+    np.testing.assert_array_equal(np.concatenate([own_y for _, own_y in shards]), y)
+
+
+def test_a_rank_without_examples_contributes_nothing_and_takes_part():
+    model, (x, y) = Linear(2), synthetic_task(3, 2)
+    params = np.random.default_rng(0).standard_normal((3, model.size))
+    gradients = local_gradients(model, params, shard(x, y, 3, [2, 0, 1]))
+    assert not gradients[1].any()
+    assert gradients[[0, 2]].all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("world", WORLDS)
+def test_weights_of_equal_shards_change_no_bit(world, dtype):
+    gradients = np.random.default_rng(world).standard_normal((world, 11)).astype(dtype)
+    plain = average(gradients, collectives.ring(world))
+    for share in (1, 3, 1366):
+        np.testing.assert_array_equal(average(gradients, collectives.ring(world), [share] * world), plain)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_weighted_average_of_integers_is_the_big_batch_gradient(world):
+    """All sums are exact here, which leaves the roundings of the divisions: two for a shard, three for a weight."""
+    rng = np.random.default_rng(world)
+    model, n = Linear(4, 2), 6 * world + 1
+    x, y = (rng.integers(-9, 10, (n, columns)).astype(np.float64) for columns in (4, 2))
+    params = rng.integers(-9, 10, model.size).astype(np.float64)
+    sizes = uneven(n, world, world)
+    gradients = local_gradients(model, np.tile(params, (world, 1)), shard(x, y, world, sizes))
+    averaged = average(gradients, collectives.ring(world), sizes)
+    scale = (np.abs(gradients) * np.array(sizes)[:, None]).sum(axis=0) / n
+    assert (np.abs(averaged - model.gradient(params, x, y)) <= 2**-53 * (world + 8) * scale).all()
+
+
+@pytest.mark.parametrize("optimizer", [SGD, Momentum, Adam])
+@pytest.mark.parametrize("world", [2, 3, 5, 9])
+def test_unequal_shards_train_like_one_process(world, optimizer):
+    data = synthetic_task(40, 3)
+    settings = {"optimizer": optimizer, "steps": 20, "lr": 0.05}
+    alone = train(MLP(3, 4), data, 1, **settings)
+    sizes = [1] * (world - 1) + [41 - world]
+    together = train(MLP(3, 4), data, world, sizes=sizes, **settings)
+    biased = train(MLP(3, 4), data, world, sizes=sizes, weighted=False, **settings)
+    assert together.drift == biased.drift == 0  # a bias is the same on every rank: no comparison of replicas shows it
+    assert together.gap < 1e-14
+    assert biased.gap > 1e-2
+    np.testing.assert_allclose(together.losses, alone.losses, rtol=1e-12)
+    np.testing.assert_allclose(together.params, np.tile(alone.params, (world, 1)), rtol=0, atol=1e-12)
+    assert np.abs(biased.params[0] - alone.params[0]).max() > 1e-3
+
+
+def test_more_ranks_than_examples():
+    data = synthetic_task(3, 3)
+    alone = train(MLP(3, 4), data, 1, steps=5)
+    together = train(MLP(3, 4), data, 5, sizes=[0, 1, 1, 0, 1], steps=5)
+    assert together.drift == 0
+    np.testing.assert_allclose(together.params, np.tile(alone.params, (5, 1)), rtol=0, atol=1e-14)
+
+
+# What a log shows
+
+
+@pytest.mark.parametrize("sizes", [None, [5, 12, 7]])
+def test_the_batchs_loss_is_the_weighted_mean_of_the_ranks(sizes):
+    run = train(MLP(3, 4), synthetic_task(24, 3), 3, sizes=sizes, steps=6)
+    alone = train(MLP(3, 4), synthetic_task(24, 3), 1, steps=6)
+    assert run.local_losses.shape == (6, 3)
+    np.testing.assert_allclose(run.losses, np.average(run.local_losses, axis=1, weights=sizes), rtol=1e-15)
+    np.testing.assert_allclose(run.losses, alone.losses, rtol=1e-12)
+    assert (np.abs(run.local_losses[:, 0] - run.losses) > 1e-3).all()  # rank 0's log is another number
+
+
+# Replicas that start differently
+
+
+@pytest.mark.parametrize("optimizer", [SGD, Momentum, Adam])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+def test_an_initial_offset_stays_or_shrinks_by_the_decay_alone(optimizer, weight_decay):
+    """All ranks step along one direction, so differences see only params · (1 − lr · weight_decay)."""
+    model, world, steps, lr = MLP(3, 4), 4, 100, 0.05
+    start = np.stack([model.init(np.random.default_rng(rank)) for rank in range(world)])
+    decaying = partial(optimizer, weight_decay=weight_decay)
+    run = train(model, synthetic_task(24, 3), world, optimizer=decaying, start=start, steps=steps, lr=lr)
+    offset, expected = run.params - run.params[0], (start - start[0]) * (1 - lr * weight_decay) ** steps
+    # Three roundings per step and replica, of numbers that never exceed 10; and those of the power itself.
+    np.testing.assert_allclose(offset, expected, rtol=steps * 2**-52, atol=2 * 3 * steps * 10 * 2**-53)
+    assert run.drift > 0.1
+    assert np.abs(run.params).max() < 10
+    assert np.abs(run.params - start).max() > 0.1  # and the replicas did move
+
+
+def test_start_is_where_training_starts():
+    data, model = synthetic_task(24, 3), MLP(3, 4)
+    drawn = train(model, data, 2, steps=3, seed=5)
+    given = train(model, data, 2, steps=3, start=np.tile(model.init(np.random.default_rng(5)), (2, 1)))
+    np.testing.assert_array_equal(given.params, drawn.params)
 
 
 # Training
@@ -160,14 +245,17 @@ def test_replicas_stay_bit_equal(optimizer, name, world):
     assert drift(run.params).identical
 
 
-def test_equal_averages_are_not_enough():
-    """Ranks that add up in their own order pass `allclose` and drift; two ranks cannot show it, for a + b = b + a."""
-    data = synthetic_task(48, 3)
-    pair = train(MLP(3, 4), data, 2, own_order)
-    trio = train(MLP(3, 4), data, 3, own_order)
+@pytest.mark.parametrize(("dtype", "smallest", "largest"), [(np.float32, 1e-9, 1e-7), (np.float64, 1e-18, 1e-15)])
+def test_equal_averages_are_not_enough(dtype, smallest, largest):
+    """Ranks that add up in their own order pass `allclose` and drift; two ranks cannot show it, for a + b = b + a.
+
+    Seen in 200 steps of the book's MLP on three ranks: 1.5e-8 in float32, 1.1e-16 in float64.
+    """
+    data = tuple(part[:768] for part in synthetic_task(dtype=dtype))
+    pair, trio = (train(MLP(16, 32), data, world, in_own_order) for world in (2, 3))
     assert pair.drift == 0
-    assert 0 < trio.drift < 1e-12
-    assert np.allclose(trio.params, trio.params[0], rtol=0, atol=1e-12)
+    assert smallest < trio.drift < largest
+    assert np.allclose(trio.params, trio.params[0])
 
 
 def test_gap_shows_a_sum_that_is_wrong_on_every_rank():
@@ -304,9 +392,15 @@ X, Y = np.zeros((6, 3)), np.zeros((6, 1))
         ("y", lambda: shard(X, Y[:5], 1)),
         ("global batch", lambda: shard(X, Y, 4)),
         ("global batch", lambda: shard(X[:0], Y[:0], 1)),
+        ("sizes", lambda: shard(X, Y, 2, [3, 2])),
+        ("sizes", lambda: shard(X, Y, 2, [3, 2, 1])),
+        ("sizes", lambda: shard(X, Y, 2, [7, -1])),
+        ("counts", lambda: average(np.zeros((2, 3)), in_own_order, [1, 2, 3])),
+        ("start", lambda: train(Linear(3), (X, Y), 2, start=np.zeros(4))),
+        ("start", lambda: train(Linear(3), (X, Y), 2, start=np.zeros((2, 4), np.float32))),
         ("shards", lambda: local_gradients(Linear(3), np.zeros((2, 4)), shard(X, Y, 3))),
-        ("gradients", lambda: average(np.zeros(3), own_order)),
-        ("gradients", lambda: average(np.zeros((2, 3), int), own_order)),
+        ("gradients", lambda: average(np.zeros(3), in_own_order)),
+        ("gradients", lambda: average(np.zeros((2, 3), int), in_own_order)),
         ("all_reduce", lambda: average(np.zeros((2, 3)), collectives.ring(3))),
         ("all_reduce", lambda: average(np.zeros((2, 3)), "ring")),
         ("all_reduce", lambda: average(np.zeros((2, 3)), lambda buffers: buffers.sum(axis=0))),
