@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dpbook import book, doctor
-from dpbook.doctor import Gpu, Torch
+from dpbook.diagnosis import Gpu, Torch
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +51,19 @@ def test_versions_compare_as_numbers(version, release):
 
 
 def test_a_module_that_raises_is_reported_with_its_last_line():
-    assert doctor._run_python("raise ImportError('libmissing.so: not found')") == (
+    assert doctor._run_python("-c", "raise ImportError('libmissing.so: not found')") == (
         "",
         "ImportError: libmissing.so: not found",
     )
 
 
 def test_a_module_that_crashes_the_interpreter_is_reported():
-    assert "signal 6" in doctor._run_python("import os; os.abort()")[1]
+    assert "signal 6" in doctor._run_python("-c", "import os; os.abort()")[1]
 
 
 def test_a_module_that_never_answers_is_reported(monkeypatch):
     monkeypatch.setattr(doctor, "PROBE_SECONDS", 0.5)
-    assert "no answer" in doctor._run_python("import time; time.sleep(60)")[1]
+    assert "no answer" in doctor._run_python("-c", "import time; time.sleep(60)")[1]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from dpbook.collectives.algorithms import (
     tree,
 )
 from dpbook.collectives.bounds import Bounds, EvenSplit, FixedBounds, chunk_bounds
+from dpbook.collectives.comm import Comm, Program
 from dpbook.collectives.compose import beside, embed, relabel
 from dpbook.collectives.cost import Traffic, bandwidth_lower_bound, count
 from dpbook.collectives.explain import Fault
@@ -21,7 +22,7 @@ from dpbook.collectives.rounds import LazyRounds, Message, Round
 from dpbook.collectives.schedule import Schedule
 from dpbook.collectives.serial import from_json, to_json
 from dpbook.collectives.simulate import Frame, Simulation, frames, simulate
-from dpbook.collectives.spmd import Comm, Program, run
+from dpbook.collectives.spmd import run
 from dpbook.collectives.verify import Verified, find_fault, verify
 
 __all__ = [

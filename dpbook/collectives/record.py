@@ -10,11 +10,12 @@ from numpy.lib.array_utils import byte_bounds
 from numpy.typing import DTypeLike, NDArray
 
 from dpbook.collectives.bounds import Bounds, EvenSplit, FixedBounds
+from dpbook.collectives.comm import Program
 from dpbook.collectives.placement import Placement
 from dpbook.collectives.rounds import Message, Round
 from dpbook.collectives.schedule import Schedule
 from dpbook.collectives.simulate import simulate
-from dpbook.collectives.spmd import Call, Half, Program, World
+from dpbook.collectives.spmd import Call, Half, World
 from dpbook.errors import ScheduleError, check_int
 
 

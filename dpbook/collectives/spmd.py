@@ -1,52 +1,25 @@
-"""Rank programs: ordinary functions ``program(comm, x)`` that see only their own rank.
+"""Ranks in one process: `run` executes a rank program on every rank of a world, one at a time in a fixed order.
 
-`run` executes one on every rank of a world inside this process, one rank at a time in a fixed order, so that a run
-is deterministic. ``send`` waits until its receiver is there (rendezvous, as in gloo), so what deadlocks here
+A run is deterministic. ``send`` waits until its receiver is there (rendezvous, as in gloo), so what deadlocks here
 deadlocks between real processes; here it ends at once with a report.
 """
 
 from __future__ import annotations
 
 import ctypes
-import linecache
-import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbook.collectives.comm import Op, Program, check_message
+from dpbook.collectives.source_line import line_of_caller, line_of_error
 from dpbook.errors import Deadlock, InvalidArgument, MessageError, RankFailed, ScheduleError
-
-Op = Literal["copy", "sum"]
-
-
-class Comm(Protocol):
-    """What a rank program may do. Views are slices of the program's 1-D buffer; all calls wait until they are done."""
-
-    @property
-    def rank(self) -> int: ...
-
-    @property
-    def world_size(self) -> int: ...
-
-    def send(self, view: NDArray[Any], to: int) -> None:
-        """Send ``view`` to rank ``to``; waits until that rank receives it."""
-
-    def recv(self, view: NDArray[Any], source: int, op: Op = "copy") -> None:
-        """Receive from rank ``source`` into ``view``, replacing ("copy") or adding to ("sum") what is there."""
-
-    def sendrecv(self, send: NDArray[Any], to: int, recv: NDArray[Any], source: int, op: Op = "copy") -> None:
-        """Do both at once, so that a circle of ranks does not wait for itself; ``send`` is read first."""
-
-
-Program = Callable[[Comm, NDArray[Any]], object]
 
 
 def run(program: Program, buffers: Sequence[NDArray[Any]], *, timeout: float = 30.0) -> list[NDArray[Any]]:
@@ -140,7 +113,7 @@ class _Rank:
             self._check(half)
             if half.sends:
                 half.payload = half.view.copy()  # read before the other half of a sendrecv writes
-        self.call = Call(self.rank, halves, text, _line_of_caller())
+        self.call = Call(self.rank, halves, text, line_of_caller(2))
         self._world.on_call(self.call)
         self._world.match(self.call)
         if not self.call.done:
@@ -201,7 +174,7 @@ class World:
         if isinstance(error, MessageError | ScheduleError):
             raise error
         if error is not None:
-            where = _line_of_error(error)
+            where = line_of_error(error)
             raise RankFailed(f"rank {rank.rank} raised {type(error).__name__}: {error} ({where})") from error
 
     def match(self, call: Call) -> None:
@@ -242,19 +215,6 @@ class World:
                 rank.thread.join(timeout=1.0)
 
 
-def check_message(rank: int, world_size: int, view: object, peer: int, op: str | None) -> None:
-    """Raise `InvalidArgument` unless ``view``, ``peer`` and (for a receive) ``op`` make a message."""
-    if not isinstance(view, np.ndarray) or view.ndim != 1:
-        raise InvalidArgument("view", view, "a 1-D slice of the buffer")
-    if isinstance(peer, bool) or not isinstance(peer, int | np.integer) or not 0 <= peer < world_size or peer == rank:
-        name = "to" if op is None else "source"
-        raise InvalidArgument(f"{name} on rank {rank}", peer, f"another rank in 0..{world_size - 1}")
-    if op is not None and op not in ("copy", "sum"):
-        raise InvalidArgument("op", op, "'copy' or 'sum'")
-    if op is not None and not view.flags.writeable:
-        raise InvalidArgument("view", "a read-only array", "writable")
-
-
 def _deliver(sender: Call, receiver: Call, sent: Half, received: Half) -> None:
     assert sent.payload is not None
     if sent.payload.shape != received.view.shape or sent.payload.dtype != received.view.dtype:
@@ -266,20 +226,3 @@ def _deliver(sender: Call, receiver: Call, sent: Half, received: Half) -> None:
         np.add(received.view, sent.payload, out=received.view)
     else:
         np.copyto(received.view, sent.payload)
-
-
-def _line_of_caller() -> str:
-    """Where the program made the call: 'line 3 of f: `comm.send(x, 1)`'."""
-    return _describe_line(sys._getframe(3))
-
-
-def _line_of_error(error: BaseException) -> str:
-    """The line of the program that raised, leaving out the frames of this module."""
-    frames = [(f, n) for f, n in traceback.walk_tb(error.__traceback__) if f.f_code.co_filename != __file__]
-    return _describe_line(*frames[-1]) if frames else "in the call of the program"
-
-
-def _describe_line(frame: FrameType, number: int | None = None) -> str:
-    number = number or frame.f_lineno
-    source = linecache.getline(frame.f_code.co_filename, number, frame.f_globals).strip()
-    return f"line {number} of {frame.f_code.co_name}" + (f": `{source}`" if source else "")

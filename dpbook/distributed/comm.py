@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from dpbook.collectives.spmd import Op, check_message
+from dpbook.collectives.comm import Op, check_message
 
 
 class ProcessComm:
