@@ -6,23 +6,20 @@ if replicas stay equal here, it is because the all-reduce gave all of them the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from dpbook import collectives
 from dpbook.errors import InvalidArgument, check_int
-from dpbook.replicas.exactness import compare, drift
 from dpbook.replicas.models import Array, Model
-from dpbook.replicas.optim import SGD, Optimizer
+from dpbook.replicas.optim import Optimizer
 from dpbook.replicas.weighting import rank_weights
 
 Shard: TypeAlias = tuple[Array, Array]
 AllReduce: TypeAlias = collectives.Schedule | Callable[[Array], Array]
 """A schedule, or a function from the ranks' buffers (world, size) to the sums (world, size) that each rank has."""
-Reporter: TypeAlias = Callable[[int, float], None]
 
 
 def shard(x: Array, y: Array, world: int, sizes: Sequence[int] | Array | None = None) -> list[Shard]:
@@ -109,124 +106,3 @@ def update(params: Array, averaged: Array, optimizers: Sequence[Optimizer]) -> A
         found = (len(params), len(averaged), len(optimizers))
         raise InvalidArgument("params, averaged, optimizers", found, "of one length, the world")
     return np.stack([own.step(p, g) for own, p, g in zip(optimizers, params, averaged, strict=True)])
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a training run leaves behind.
-
-    Attributes:
-        params: (world, size), the parameters of each replica after the last step.
-        losses: (steps,), the loss of each step's global batch before its update.
-        final_loss: loss over all of the data after the last update, at rank 0's parameters.
-        drifts: (steps,), largest absolute difference between any two replicas' parameters after each update.
-        gaps: (steps,), largest absolute difference between any rank's averaged gradient and the gradient of the
-            whole global batch computed in one go at rank 0's parameters.
-        local_losses: (steps, world), the mean loss of each rank's own shard (0 for an empty one). Column 0 is what a
-            program that logs on rank 0 without an all-reduce calls "the loss".
-    """
-
-    params: Array = field(repr=False)
-    losses: Array
-    final_loss: float
-    drifts: Array
-    gaps: Array
-    local_losses: Array = field(default_factory=lambda: np.empty((0, 0)), repr=False)
-
-    @property
-    def world(self) -> int:
-        return len(self.params)
-
-    @property
-    def drift(self) -> float:
-        """Largest drift after any step: 0 says that the replicas never parted."""
-        return float(self.drifts.max())
-
-    @property
-    def gap(self) -> float:
-        """Largest gap in any step."""
-        return float(self.gaps.max())
-
-    def __repr__(self) -> str:
-        replicas = "1 replica" if self.world == 1 else f"{self.world} replicas"
-        steps = "1 step" if len(self.losses) == 1 else f"{len(self.losses)} steps"
-        loss = f"loss {self.losses[0]:.6f} → {self.final_loss:.6f}"
-        return f"Run({replicas}, {steps}, {loss}, drift {self.drift:.3g}, gap {self.gap:.1g})"
-
-
-def train(
-    model: Model,
-    data: Shard,
-    world: int,
-    all_reduce: AllReduce | None = None,
-    *,
-    optimizer: Callable[[float], Optimizer] = SGD,
-    steps: int = 200,
-    lr: float = 0.02,
-    global_batch: int | None = None,
-    sizes: Sequence[int] | None = None,
-    weighted: bool = True,
-    start: Array | None = None,
-    seed: int = 0,
-    report: Reporter | None = None,
-) -> Run:
-    """Train ``world`` replicas of ``model``; a world of 1 is ordinary training on one process.
-
-    Args:
-        data: examples and targets; the model computes in the examples' dtype.
-        all_reduce: how gradients are summed; a ring by default.
-        optimizer: makes one replica's optimizer from the learning rate, such as ``Adam`` or ``partial(SGD, …)``.
-        global_batch: examples per step over all ranks. Every epoch shuffles the data and drops what does not fill a
-            batch. By default all data, in its order.
-        sizes: examples of each rank in every step, which add up to the global batch. By default all ranks have the
-            same number, and ``world`` must divide the global batch.
-        weighted: whether gradients are weighted by ``sizes``. Without weights the gradient is biased, unless all are
-            equal; then the weights change nothing.
-        start: each replica's initial parameters (world, size), of the examples' dtype, instead of drawn ones.
-        seed: of the initial parameters, which every replica draws for itself, and of the shuffling.
-        report: called after each step with its number, from 1, and the loss of its batch.
-    """
-    check_int("steps", steps, 1)
-    check_int("seed", seed, 0)
-    check_int("world", world, 1)
-    if not callable(optimizer):
-        raise InvalidArgument("optimizer", optimizer, "a function from the learning rate to an Optimizer, such as SGD")
-    x, y = (np.asarray(part) for part in data)
-    all_reduce = collectives.ring(world) if all_reduce is None else all_reduce
-    if start is None:
-        params = np.stack([model.init(np.random.default_rng(seed), x.dtype) for _ in range(world)])
-    else:
-        params = _check_start(start, (world, model.size), x.dtype)
-    optimizers = [optimizer(lr) for _ in range(world)]
-    losses, local_losses, drifts, gaps = np.empty(steps), np.empty((steps, world)), np.empty(steps), np.empty(steps)
-    for step, batch in zip(range(steps), _batches(len(x), global_batch, seed), strict=False):
-        shards = shard(x[batch], y[batch], world, sizes)
-        counts = [len(own_x) for own_x, _ in shards]
-        ranks = zip(params, shards, strict=True)
-        local_losses[step] = [model.loss(own, *local) if len(local[0]) else 0.0 for own, local in ranks]
-        losses[step] = np.mean(rank_weights(counts) * local_losses[step])
-        averaged = average(local_gradients(model, params, shards), all_reduce, counts if weighted else None)
-        gaps[step] = compare(averaged, model.gradient(params[0], x[batch], y[batch])).max_error
-        params = update(params, averaged, optimizers)
-        drifts[step] = drift(params).largest
-        if report:
-            report(step + 1, float(losses[step]))
-    return Run(params, losses, model.loss(params[0], x, y), drifts, gaps, local_losses)
-
-
-def _check_start(start: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-    if not isinstance(start, np.ndarray) or start.shape != shape or start.dtype != dtype:
-        raise InvalidArgument("start", getattr(start, "shape", start), f"one row per replica, {dtype} of shape {shape}")
-    return start
-
-
-def _batches(examples: int, size: int | None, seed: int) -> Iterator[Array | slice]:
-    """Yield without end what selects each global batch."""
-    if size is None:
-        while True:
-            yield slice(None)
-    check_int("global_batch", size, 1, examples)
-    stream = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])  # apart from the initial parameters'
-    while True:
-        order = stream.permutation(examples)
-        yield from order[: examples - examples % size].reshape(-1, size)

@@ -1,0 +1,49 @@
+"""The forgotten division by the world: gradients are summed, never averaged, so they are K times too large.
+
+SGD and momentum are linear in the gradients, so K times the gradient is K times the learning rate: the loss may fall
+faster than it should, until at some learning rate it diverges. Decoupled weight decay is not multiplied along.
+
+Adam divides by the gradients' own size, so that a factor cancels but for ε: K times the gradient with ε gives the steps
+of the gradient with ε / K, exactly. AdamW hides the fault just as well, because its decay sees no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpbook import collectives
+from dpbook.errors import InvalidArgument
+from dpbook.replicas.learning_rate import check_positive
+from dpbook.replicas.models import Array
+
+
+def undivided(schedule: collectives.Schedule) -> Callable[[Array], Array]:
+    """Return an all-reduce after which the usual division leaves the plain sum, as if it had been forgotten."""
+    if not isinstance(schedule, collectives.Schedule):
+        raise InvalidArgument("schedule", schedule, "a Schedule, such as ring(8)")
+
+    def all_reduce(buffers: Array) -> Array:
+        return np.asarray(collectives.simulate(schedule, buffers).buffers) * len(buffers)
+
+    return all_reduce
+
+
+def adam_scale_effect(root_mean_square: ArrayLike, scale: float, epsilon: float = 1e-8) -> Array:
+    """Return by which share Adam's step grows if all gradients are multiplied by ``scale``.
+
+    The direction m̂ / (√v̂ + ε) becomes m̂ / (√v̂ + ε / scale): it grows by ε (1 − 1 / scale) / (√v̂ + ε / scale), which is
+    about ε / √v̂ where gradients are larger than ε, and at most scale − 1 where they are far smaller.
+
+    Args:
+        root_mean_square: √v̂, the size of recent gradients; 0 or more.
+        scale: the world size if the division is missing.
+    """
+    root = np.asarray(root_mean_square, np.float64)
+    if not (root >= 0).all():
+        raise InvalidArgument("root_mean_square", root_mean_square, "numbers of at least 0")
+    scale, epsilon = check_positive("scale", scale), check_positive("epsilon", epsilon)
+    effect: Array = epsilon * (1 - 1 / scale) / (root + epsilon / scale)
+    return effect
