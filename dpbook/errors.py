@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -47,4 +48,22 @@ def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -
         raise InvalidArgument(name, value, expected) from None
     if number < minimum or (maximum is not None and number > maximum):
         raise InvalidArgument(name, value, expected)
+    return number
+
+
+def check_float(
+    name: str, value: Any, *, minimum: float = -math.inf, above: float = -math.inf, below: float = math.inf
+) -> float:
+    """Return ``value`` as a finite float in the given range, or raise `InvalidArgument`.
+
+    A plain float, not NumPy's: a float64 scalar would turn float32 arrays into float64.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (minimum <= number < below and number > above):
+        lower = f"at least {minimum:g}" if math.isinf(above) else f"above {above:g}"
+        upper = "finite" if math.isinf(below) else f"below {below:g}"
+        raise InvalidArgument(name, value, f"a number {lower} and {upper}")
     return number

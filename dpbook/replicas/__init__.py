@@ -25,17 +25,9 @@ from dpbook.replicas.learning_rate import (
     warm_up,
 )
 from dpbook.replicas.loop import average, local_gradients, shard, update
+from dpbook.replicas.losses import batch_maximum_cross_entropy, cross_entropy, squared_error
 from dpbook.replicas.missing_division import adam_scale_effect, undivided
-from dpbook.replicas.models import (
-    MLP,
-    Linear,
-    Model,
-    Network,
-    accuracy,
-    batch_maximum_cross_entropy,
-    cross_entropy,
-    squared_error,
-)
+from dpbook.replicas.models import MLP, Linear, Model, Network, accuracy
 from dpbook.replicas.noise_scale import NoiseScale, example_gradients, noise_scale, smooth, variance_by_batch
 from dpbook.replicas.optim import SGD, Adam, Momentum, Optimizer
 from dpbook.replicas.rounded import Rounded, gradient_bound

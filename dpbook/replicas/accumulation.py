@@ -13,9 +13,10 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from dpbook.errors import InvalidArgument, check_int
+from dpbook.replicas.array import Array
 from dpbook.replicas.feeding import Feed
 from dpbook.replicas.loop import Shard, local_gradients
-from dpbook.replicas.models import Array, Model
+from dpbook.replicas.models import Model
 from dpbook.replicas.weighting import rank_weights
 
 Leftover: TypeAlias = Literal["step", "drop", "carry"]

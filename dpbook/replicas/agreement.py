@@ -16,7 +16,7 @@ import numpy as np
 from dpbook import collectives
 from dpbook.collectives import Round, Schedule, interpret
 from dpbook.errors import InvalidArgument, check_int
-from dpbook.replicas.models import Array
+from dpbook.replicas.array import Array
 
 SHOWN_DEPTH = 24  # a longer chain of additions is written with an ellipsis
 

@@ -7,8 +7,9 @@ from numpy.typing import DTypeLike
 
 from dpbook import collectives
 from dpbook.errors import check_int
+from dpbook.replicas.array import Array
 from dpbook.replicas.coupled import Coupled, Pass
-from dpbook.replicas.models import Array, Loss, squared_error
+from dpbook.replicas.losses import Loss, squared_error
 
 EPSILON = 1e-5  # added to a variance before its root is taken
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from dpbook import collectives
 from dpbook.errors import InvalidArgument, check_int
+from dpbook.replicas.array import Array
 from dpbook.replicas.coupled import Coupled, Pass
-from dpbook.replicas.models import Array, cross_entropy
+from dpbook.replicas.losses import cross_entropy
 
 
 class Contrastive(Coupled):

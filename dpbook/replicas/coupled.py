@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpbook.errors import InvalidArgument
-from dpbook.replicas.models import Array, Network
+from dpbook.replicas.array import Array
+from dpbook.replicas.models import Network
 
 Pass: TypeAlias = Generator[Any, Any, dict[str, Array]]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpbook.errors import DpbookError, InvalidArgument, check_int
-from dpbook.replicas.models import Array
+from dpbook.replicas.array import Array
 
 IMAGES = 1797
 TRAINING_IMAGES = 1440  # worlds 1–6, 8, 9 and 16 divide it

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpbook.errors import InvalidArgument
-from dpbook.replicas.models import Array
+from dpbook.replicas.array import Array
 
 _BITS: dict[np.dtype[Any], type[np.signedinteger[Any]]] = {
     np.dtype(np.float16): np.int16,

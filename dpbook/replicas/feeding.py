@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from dpbook.errors import InvalidArgument, check_int
-from dpbook.replicas.models import Array
+from dpbook.replicas.array import Array
 
 
 class EpochSampler(Protocol):

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dpbook.errors import InvalidArgument, check_int
+from dpbook.errors import InvalidArgument, check_float, check_int
 from dpbook.replicas.optim import Adam
 
 LearningRate: TypeAlias = Callable[[int], float]
@@ -27,12 +27,12 @@ LearningRate: TypeAlias = Callable[[int], float]
 
 def linear_scaling(lr: float, batch: int, base_batch: int) -> float:
     """Return lr · batch / base_batch: for SGD, with or without momentum."""
-    return check_positive("lr", lr) * _ratio(batch, base_batch)
+    return check_float("lr", lr, above=0) * _ratio(batch, base_batch)
 
 
 def square_root_scaling(lr: float, batch: int, base_batch: int) -> float:
     """Return lr · √(batch / base_batch): for Adam; see `adam_scaling` for what belongs to it."""
-    return check_positive("lr", lr) * math.sqrt(_ratio(batch, base_batch))
+    return check_float("lr", lr, above=0) * math.sqrt(_ratio(batch, base_batch))
 
 
 def adam_scaling(adam: Adam, batch: int, base_batch: int) -> Adam:
@@ -68,7 +68,7 @@ def warm_up(peak: float, steps: int, share: float = 0.05, start: float = 0.0) ->
         share: of the steps that are warm-up, rounded to whole ones; the last of them has the peak.
         start: what the growth begins above; step 0 is already one amount higher.
     """
-    check_positive("peak", peak)
+    check_float("peak", peak, above=0)
     if not 0 <= start <= peak:
         raise InvalidArgument("start", start, f"a number from 0 to the peak, {peak:g}")
     if not 0 <= share <= 1:
@@ -92,18 +92,7 @@ def efficient_lr(largest: float, batch: int, noise_scale: float) -> float:
     """
     if not noise_scale >= 0:
         raise InvalidArgument("noise_scale", noise_scale, "a number of at least 0")
-    return check_positive("largest", largest) / (1 + noise_scale / check_int("batch", batch, 1))
-
-
-def check_positive(name: str, value: float) -> float:
-    """Return ``value`` as a float, or raise `InvalidArgument` if it is not finite and above 0."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise InvalidArgument(name, value, "a finite number above 0")
-    return number
+    return check_float("largest", largest, above=0) / (1 + noise_scale / check_int("batch", batch, 1))
 
 
 def _ratio(batch: int, base_batch: int) -> float:

@@ -13,7 +13,8 @@ import numpy as np
 
 from dpbook import collectives
 from dpbook.errors import InvalidArgument, check_int
-from dpbook.replicas.models import Array, Model
+from dpbook.replicas.array import Array
+from dpbook.replicas.models import Model
 from dpbook.replicas.optim import Optimizer
 from dpbook.replicas.weighting import rank_weights
 

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpbook import collectives
-from dpbook.errors import InvalidArgument
-from dpbook.replicas.learning_rate import check_positive
-from dpbook.replicas.models import Array
+from dpbook.errors import InvalidArgument, check_float
+from dpbook.replicas.array import Array
 
 
 def undivided(schedule: collectives.Schedule) -> Callable[[Array], Array]:
@@ -44,6 +43,6 @@ def adam_scale_effect(root_mean_square: ArrayLike, scale: float, epsilon: float 
     root = np.asarray(root_mean_square, np.float64)
     if not (root >= 0).all():
         raise InvalidArgument("root_mean_square", root_mean_square, "numbers of at least 0")
-    scale, epsilon = check_positive("scale", scale), check_positive("epsilon", epsilon)
+    scale, epsilon = check_float("scale", scale, above=0), check_float("epsilon", epsilon, above=0)
     effect: Array = epsilon * (1 - 1 / scale) / (root + epsilon / scale)
     return effect

@@ -1,4 +1,4 @@
-"""Two models with gradients by hand, and the two losses that they are trained on.
+"""Two models with gradients by hand.
 
 All parameters of a model lie in one flat array, because an all-reduce moves one buffer; `views` gives each tensor
 its name and shape back without copying. A loss looks at one example at a time, so the gradient of the mean loss is
@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from dpbook.errors import InvalidArgument, check_int
-
-Array: TypeAlias = NDArray[Any]
-Loss: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
-"""``loss(output, y)`` with ``output`` of shape (n, outputs) returns the n losses of the examples, and the (n, outputs)
-derivatives of each example's loss by its own outputs."""
+from dpbook.replicas.array import Array, describe
+from dpbook.replicas.losses import Loss, squared_error
 
 INITIAL_SCALE = 0.1  # standard deviation of a weight before training
 
@@ -48,47 +44,6 @@ class Model(Protocol):
         """Return the model's outputs, one row per example."""
 
 
-def squared_error(output: Array, y: Array) -> tuple[Array, Array]:
-    """Loss ‖output − y‖² of each example, without a factor ½, and its derivative.
-
-    ``y`` has the shape (n, outputs) and the dtype of ``output``.
-    """
-    if y.shape != output.shape or y.dtype != output.dtype:
-        # A column against a flat array would broadcast to a matrix without a word.
-        raise InvalidArgument("y", _kind(y), f"targets like the outputs, {_kind(output)}")
-    error = output - y
-    return (error * error).sum(axis=1), 2 * error
-
-
-def cross_entropy(output: Array, y: Array) -> tuple[Array, Array]:
-    """Softmax cross-entropy of each example and its derivative; ``y`` holds n integer labels from 0 to outputs − 1."""
-    # Each row's own maximum: with the batch's maximum an example's loss would depend on its neighbours.
-    return _shifted_cross_entropy(output, y, output.max(axis=1, keepdims=True))
-
-
-def batch_maximum_cross_entropy(output: Array, y: Array) -> tuple[Array, Array]:
-    """`cross_entropy` as it should not be written: shifted by the largest score of the whole batch.
-
-    In exact arithmetic the shift cancels. In floating point a row's bits depend on its neighbours. A row whose scores
-    lie far below the batch's maximum loses digits, many of them once its exponentials are subnormal (709 below in
-    float64, 88 in float32), and all where they are 0 (746 and 104 below): its loss is then −inf and its slopes NaN.
-    """
-    return _shifted_cross_entropy(output, y, output.max())
-
-
-def _shifted_cross_entropy(output: Array, y: Array, shift: Array) -> tuple[Array, Array]:
-    n, classes = output.shape
-    if y.shape != (n,) or y.dtype.kind not in "iu":
-        raise InvalidArgument("y", _kind(y), f"{n} integer labels in one dimension")
-    if y.min() < 0 or y.max() >= classes:
-        raise InvalidArgument("y", f"{y.min()}..{y.max()}", f"labels from 0 to {classes - 1}")
-    shifted = output - shift
-    exponentials = np.exp(shifted)
-    totals = exponentials.sum(axis=1, keepdims=True)
-    slopes = exponentials / totals - (y[:, None] == np.arange(classes))
-    return np.log(totals[:, 0]) - shifted[np.arange(n), y], slopes
-
-
 class Network(ABC):
     """What the models share: named views of the flat parameters, and the mean over examples."""
 
@@ -107,9 +62,9 @@ class Network(ABC):
     def views(self, params: Array) -> dict[str, Array]:
         """Return every tensor under its name, as a view of the flat array ``params`` of shape (size,)."""
         if not isinstance(params, np.ndarray) or params.shape != (self.size,):
-            raise InvalidArgument("params", _kind(params), f"a flat array of {self.size} parameters")
+            raise InvalidArgument("params", describe(params), f"a flat array of {self.size} parameters")
         if params.dtype not in (np.float32, np.float64):
-            raise InvalidArgument("params", _kind(params), "of dtype float32 or float64")
+            raise InvalidArgument("params", describe(params), "of dtype float32 or float64")
         tensors, start = {}, 0
         for name, shape in self.shapes.items():
             stop = start + math.prod(shape)
@@ -148,9 +103,9 @@ class Network(ABC):
         tensors = self.views(params)
         inputs = next(iter(self.shapes.values()))[0]
         if not isinstance(x, np.ndarray) or x.ndim != 2 or x.shape[1] != inputs or len(x) == 0:
-            raise InvalidArgument("x", _kind(x), f"an array of shape (n, {inputs}) with n > 0")
+            raise InvalidArgument("x", describe(x), f"an array of shape (n, {inputs}) with n > 0")
         if x.dtype != params.dtype:
-            raise InvalidArgument("x", _kind(x), f"of the parameters' dtype {params.dtype}")
+            raise InvalidArgument("x", describe(x), f"of the parameters' dtype {params.dtype}")
         return tensors, x
 
 
@@ -209,12 +164,5 @@ def accuracy(model: Model, params: Array, x: Array, labels: Array) -> float:
     """Return the share of the rows of ``x`` whose largest output is the one of their label, from 0 to 1."""
     labels = np.asarray(labels)
     if labels.shape != (len(x),):
-        raise InvalidArgument("labels", _kind(labels), f"{len(x)} labels in one dimension")
+        raise InvalidArgument("labels", describe(labels), f"{len(x)} labels in one dimension")
     return float(np.mean(model.predict(params, x).argmax(axis=1) == labels))
-
-
-def _kind(value: object) -> str:
-    """Say what an argument is without printing its numbers."""
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} array of shape {value.shape}"
-    return repr(value)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpbook.errors import InvalidArgument, check_int
-from dpbook.replicas.models import Array, Model
+from dpbook.replicas.array import Array
+from dpbook.replicas.models import Model
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,20 @@ own. Nothing is random: the same gradients give the same parameters, bit for bit
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 
 import numpy as np
 
-from dpbook.errors import InvalidArgument
-from dpbook.replicas.models import Array
+from dpbook.errors import InvalidArgument, check_float
+from dpbook.replicas.array import Array
 
 
 class Optimizer(ABC):
     """One replica's rule for an update, and what it remembers of earlier gradients."""
 
     def __init__(self, lr: float, *, weight_decay: float = 0.0) -> None:
-        self.lr = _check_float("lr", lr, above=0)
-        self.weight_decay = _check_float("weight_decay", weight_decay, minimum=0)
+        self.lr = check_float("lr", lr, above=0)
+        self.weight_decay = check_float("weight_decay", weight_decay, minimum=0)
 
     @abstractmethod
     def direction(self, gradient: Array) -> Array:
@@ -53,7 +52,7 @@ class Momentum(Optimizer):
 
     def __init__(self, lr: float, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
         super().__init__(lr, weight_decay=weight_decay)
-        self.momentum = _check_float("momentum", momentum, minimum=0, below=1)
+        self.momentum = check_float("momentum", momentum, minimum=0, below=1)
         self.velocity: Array | None = None
 
     def direction(self, gradient: Array) -> Array:
@@ -73,9 +72,9 @@ class Adam(Optimizer):
         self, lr: float, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.0
     ) -> None:
         super().__init__(lr, weight_decay=weight_decay)
-        self.beta1 = _check_float("beta1", beta1, minimum=0, below=1)
-        self.beta2 = _check_float("beta2", beta2, minimum=0, below=1)
-        self.epsilon = _check_float("epsilon", epsilon, above=0)
+        self.beta1 = check_float("beta1", beta1, minimum=0, below=1)
+        self.beta2 = check_float("beta2", beta2, minimum=0, below=1)
+        self.epsilon = check_float("epsilon", epsilon, above=0)
         self.steps = 0
         self.moments: tuple[Array, Array] | None = None
 
@@ -87,17 +86,3 @@ class Adam(Optimizer):
         corrected_m = m / (1 - self.beta1**self.steps)
         corrected_v = v / (1 - self.beta2**self.steps)
         return corrected_m / (np.sqrt(corrected_v) + self.epsilon)
-
-
-def _check_float(
-    name: str, value: float, *, minimum: float = -math.inf, above: float = -math.inf, below: float = math.inf
-) -> float:
-    try:
-        number = float(value)  # a NumPy scalar would turn float32 parameters into float64
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (minimum <= number < below and number > above):
-        lower = f"at least {minimum:g}" if math.isinf(above) else f"above {above:g}"
-        upper = "finite" if math.isinf(below) else f"below {below:g}"
-        raise InvalidArgument(name, value, f"a number {lower} and {upper}")
-    return number

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dpbook.errors import InvalidArgument
-from dpbook.replicas.models import Array
+from dpbook.replicas.array import Array
 from dpbook.replicas.rounding import SAFETY, gamma, unit_roundoff
 
 FUNCTION_ULPS = 4  # what NumPy aims at for exp, log and tanh; the worst found on this book's inputs was 2.3

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from dpbook.errors import InvalidArgument, check_int
-from dpbook.replicas.models import Array
+from dpbook.replicas.array import Array
 
 BFLOAT16_UNIT = 2.0**-8
 """Unit roundoff of bfloat16, which has 8 significant bits. NumPy has no such dtype; see `to_bfloat16`."""

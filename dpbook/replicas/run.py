@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpbook.replicas.models import Array
+from dpbook.replicas.array import Array
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from dpbook.collectives import chunk_bounds
 from dpbook.errors import InvalidArgument, check_int
-from dpbook.replicas.models import Array
+from dpbook.replicas.array import Array
 
 Fit: TypeAlias = Callable[[Array, int], Array]
 Cut: TypeAlias = Callable[[Array, int], list[Array]]

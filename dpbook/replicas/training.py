@@ -11,11 +11,12 @@ import numpy as np
 from dpbook import collectives
 from dpbook.errors import Deadlock, InvalidArgument, check_int
 from dpbook.replicas.accumulation import Leftover, accumulated_gradients, groups
+from dpbook.replicas.array import Array
 from dpbook.replicas.exactness import compare, drift
 from dpbook.replicas.feeding import Feed
 from dpbook.replicas.learning_rate import LearningRate
 from dpbook.replicas.loop import AllReduce, Shard, average, shard, update
-from dpbook.replicas.models import Array, Model
+from dpbook.replicas.models import Model
 from dpbook.replicas.optim import SGD, Optimizer
 from dpbook.replicas.run import Run
 from dpbook.replicas.weighting import rank_weights
