@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from dpbook import book, workbook
-from dpbook.errors import DpbookError
+from dpbook.errors import DpbookError, InvalidArgument, check_int
 
+LAST_PORT = 65535
 FIRST = "chapters/00_start_here.ipynb"
 
 
@@ -24,6 +26,8 @@ def server_command(
         f"--ServerApp.root_dir={directory}",
         f"--ServerApp.ip={ip}",
         f"--ServerApp.port={port}",
+        # JupyterLab tries ports up to twice this number away, also past the last one that there is.
+        f"--ServerApp.port_retries={max(0, min(50, (LAST_PORT - port) // 2 - 1))}",
         f"--LabApp.default_url={first}",
         "--ServerApp.answer_yes=True",  # Ctrl-C ends it without a question
         "--LabApp.news_url=None",
@@ -52,10 +56,27 @@ def has_display(env: Mapping[str, str]) -> bool:
     return not sys.platform.startswith("linux") or bool(env.get("DISPLAY") or env.get("WAYLAND_DISPLAY"))
 
 
+def check_address(ip: str, port: int) -> None:
+    """Raise `InvalidArgument` unless ``port`` is one and ``ip`` names an address of this machine (``*``: all of them).
+
+    Whether the port is free is left to JupyterLab, which tries the ones after it.
+    """
+    check_int("port", port, 1, LAST_PORT)
+    if ip == "*":
+        return
+    try:
+        family, kind, protocol, _, (host, _, *rest) = socket.getaddrinfo(ip, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind((host, 0, *rest))
+    except (OSError, UnicodeError):  # it has no such form, is not known, or is another machine's
+        raise InvalidArgument("ip", ip, "an address of this machine, such as 127.0.0.1, or * for all of them") from None
+
+
 def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> None:
     """Bring ``workbook/`` up to date, then become JupyterLab: this call does not return.
 
-    Raises `DpbookError` for root without ``allow_root``, and where JupyterLab is not installed.
+    Raises `DpbookError` for root without ``allow_root``, where JupyterLab is not installed, and for an address on which
+    nothing can listen here.
     """
     if os.geteuid() == 0 and not allow_root:
         raise DpbookError(
@@ -64,6 +85,7 @@ def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> None:
         )
     if importlib.util.find_spec("jupyterlab") is None:
         raise DpbookError("JupyterLab is not installed here: `make lab` installs it into .venv")
+    check_address(ip, port)
     target = book.root() / "workbook"
     print(f"Your copy of the notebooks: {target}\n{workbook.refresh(book.root(), target)}")
     browser = browser and has_display(os.environ)

@@ -29,6 +29,7 @@ def compare(paths: Sequence[Path], jobs: int = 2) -> int:
     check_int("jobs", jobs, 1)
     _need("pytest", "nbval", "xdist")
     targets = _targets(paths)
+    _check_readable(_notebooks(targets))
     one_notebook = len(targets) == 1 and targets[0].is_file()
     command = [
         *(sys.executable, "-m", "pytest", "-p", "dpbook.nbval_plugin"),
@@ -36,7 +37,9 @@ def compare(paths: Sequence[Path], jobs: int = 2) -> int:
         f"--nbval-cell-timeout={CELL_SECONDS}",
         "--nbval-kernel-startup-timeout=120",
         *(("-n", "0") if jobs == 1 or one_notebook else ("-n", str(jobs), "--dist=loadscope")),
-        *(f"--rootdir={book.root()}", "-c", str(book.root() / "pyproject.toml")),
+        # Names in the report are relative to the root directory: it holds the checkout and whatever lies outside it.
+        f"--rootdir={os.path.commonpath([book.root(), *targets])}",
+        *("-c", str(book.root() / "pyproject.toml"), "-o", f"cache_dir={book.root() / '.pytest_cache'}"),
         *map(str, targets),
     ]
     with _environment() as env:
@@ -46,8 +49,9 @@ def compare(paths: Sequence[Path], jobs: int = 2) -> int:
 def write(paths: Sequence[Path]) -> int:
     """Execute the notebooks in ``paths`` and store their outputs; one that fails stays as it was (status 1)."""
     _need("nbclient", "nbformat")
-    targets = _targets(paths)
-    notebooks = [notebook for path in targets for notebook in (_notebooks(path) if path.is_dir() else [path])]
+    notebooks = _notebooks(_targets(paths))
+    if not notebooks:
+        raise DpbookError("there are no notebooks to write")
     failed = 0
     with _environment() as env:
         for path in notebooks:
@@ -63,7 +67,10 @@ def _execute(path: Path, env: dict[str, str]) -> str:
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-    notebook = nbformat.read(path, as_version=4)
+    try:
+        notebook = _read(path)
+    except DpbookError as error:
+        return f"not written: {error}"
     client = NotebookClient(
         notebook,
         timeout=CELL_SECONDS,
@@ -106,20 +113,58 @@ def _without_machine(text: str) -> str:
     return text
 
 
+def _read(path: Path) -> Any:
+    """The notebook stored in ``path``. Raises `DpbookError` if there is none."""
+    import nbformat
+
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+    except Exception as error:  # nbformat stumbles over a malformed file in as many ways as there are
+        said = str(error).strip().partition("\n")[0]
+        raise DpbookError(f"it cannot be read as a notebook ({type(error).__name__}: {said})") from error
+    return notebook
+
+
+def _check_readable(notebooks: Sequence[Path]) -> None:
+    """Raise `DpbookError` that names every notebook that cannot be read."""
+    problems = []
+    for path in notebooks:
+        try:
+            _read(path)
+        except DpbookError as error:
+            problems.append(f"{path}: {error}")
+    if problems:
+        raise DpbookError("\n".join(problems))
+
+
 def _targets(paths: Sequence[Path]) -> list[Path]:
-    """``paths``, which must exist, or else all chapters and solutions. Raises `DpbookError` if that is nothing."""
+    """``paths``, or else all chapters and solutions. Raises `DpbookError` for one with nothing in it to validate."""
     for path in paths:
         if not path.exists():
             raise DpbookError(f"{path} does not exist")
-    published = [n for folder in ("chapters", "exercises/solutions") for n in _notebooks(book.root() / folder)]
-    targets = [path.resolve() for path in paths] or published
+        if path.is_dir() and not _notebooks([path]) and not any(path.rglob("test_*.py")):
+            raise DpbookError(f"{path} holds no notebooks and no tests")
+        if not path.is_dir() and path.suffix not in (".ipynb", ".py"):
+            raise DpbookError(f"{path} is no notebook (.ipynb)")
+    targets = [path.resolve() for path in paths] or _notebooks(
+        [book.root() / folder for folder in ("chapters", "exercises/solutions")]
+    )
     if not targets:
         raise DpbookError("there are no notebooks to validate")
     return targets
 
 
-def _notebooks(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+def _notebooks(paths: Sequence[Path]) -> list[Path]:
+    """The notebooks among ``paths``, and those in the folders among them but for hidden ones."""
+    return [notebook for path in paths for notebook in _inside(path) if notebook.suffix == ".ipynb"]
+
+
+def _inside(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.rglob("*.ipynb"))
+    return [one for one in found if not any(part.startswith(".") for part in one.relative_to(path).parts)]
 
 
 def _need(*packages: str) -> None:

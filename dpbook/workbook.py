@@ -3,11 +3,12 @@
 Chapters and exercises are published in the repository and worked on in ``workbook/``. A manifest remembers what was
 last written there, so that a later copy can tell a file the reader has changed from one that is merely old:
 
-- an unchanged file is updated; one that the reader deleted comes back;
+- an unchanged file is updated; one that the reader deleted comes back. A notebook is changed by a change to what its
+  cells say: running and saving it changes nothing, and an update brings the published outputs;
 - a changed file stays. If the published one has changed since, the new version is laid beside it as
   ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has worked in that one too), once per version.
 
-Nothing that a reader has changed is ever overwritten or removed.
+Nothing that a reader has written is ever overwritten or removed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dpbook.errors import DpbookError
 from dpbook.files import write_atomically
 
 MANIFEST = ".manifest.json"
+FORMAT = 2  # of the manifest; in format 1, ``written`` held hashes of whole files, for notebooks too
 
 
 @dataclass
@@ -55,7 +58,7 @@ class Report:
 
 @dataclass
 class _Manifest:
-    """``written``: hash of what was last written to each path; ``offered``: of the last version given to the reader."""
+    """``written``: digest of what was last written to each path; ``offered``: hash of the version last offered."""
 
     written: dict[str, str] = field(default_factory=dict)
     offered: dict[str, str] = field(default_factory=dict)
@@ -65,12 +68,14 @@ class _Manifest:
         """Without a readable manifest every file that differs counts as the reader's, which loses nothing."""
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored.get("format", 1) not in (1, FORMAT):
+                return cls()
             return cls(dict(stored["written"]), dict(stored["offered"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return cls()
 
     def write(self, path: Path) -> None:
-        stored = {"written": self.written, "offered": self.offered}
+        stored = {"format": FORMAT, "written": self.written, "offered": self.offered}
         write_atomically(path, (json.dumps(stored, indent=1, sort_keys=True) + "\n").encode())
 
 
@@ -101,42 +106,73 @@ def _published(book: Path) -> Iterator[Path]:
 
 def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest, report: Report) -> None:
     target = workbook / name
-    version = _digest(content)
-    known = manifest.written.get(name)
-    there = _digest(target.read_bytes()) if target.exists() else None
-    if there == version:
-        manifest.written[name] = version
-        report.current.append(name)
-    elif there is None:
+    version = _hash(content)
+    offered = manifest.offered.get(name) == version
+    if not target.exists():
+        (report.restored if name in manifest.written else report.new).append(name)
         _put(name, content, workbook, manifest)
-        (report.new if known is None else report.restored).append(name)
-    elif there == known:
-        _put(name, content, workbook, manifest)
-        report.updated.append(name)
-    elif manifest.offered.get(name) == version:
-        report.kept.append(name)
     else:
-        beside = _free_name(name, version, workbook, manifest)
-        _put(beside, content, workbook, manifest)
-        report.beside.append((name, beside))
+        there = target.read_bytes()
+        untouched = manifest.written.get(name) in _digests(name, there)
+        as_published = _digest(name, there) == _digest(name, content)
+        if there == content or (as_published and (offered or not untouched)):
+            manifest.written[name] = _digest(name, content)
+            report.current.append(name)
+        elif untouched:
+            _put(name, content, workbook, manifest)
+            report.updated.append(name)
+        elif offered:
+            report.kept.append(name)
+        else:
+            beside = _free_name(name, content, workbook, manifest)
+            _put(beside, content, workbook, manifest)
+            report.beside.append((name, beside))
     manifest.offered[name] = version
 
 
-def _free_name(name: str, version: str, workbook: Path, manifest: _Manifest) -> str:
+def _free_name(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> str:
     """The first name beside ``name`` that is free, or holds nothing of the reader's."""
     stem, dot, suffix = name.rpartition(".")
     for number in itertools.count(1):
         beside = f"{stem}.new{number if number > 1 else ''}{dot}{suffix}"
         target = workbook / beside
-        if not target.exists() or _digest(target.read_bytes()) in (version, manifest.written.get(beside)):
+        if not target.exists():
+            return beside
+        there = _digests(beside, target.read_bytes())
+        if _digest(beside, content) in there or manifest.written.get(beside) in there:
             return beside
     raise AssertionError("unreachable: the numbers do not end")
 
 
 def _put(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> None:
     write_atomically(workbook / name, content)
-    manifest.written[name] = _digest(content)
+    manifest.written[name] = _digest(name, content)
 
 
-def _digest(content: bytes) -> str:
+def _digests(name: str, content: bytes) -> tuple[str, str]:
+    """What a manifest may hold for ``content``: its digest, or in format 1 the hash of the whole file."""
+    return _digest(name, content), _hash(content)
+
+
+def _digest(name: str, content: bytes) -> str:
+    """What changes when a reader changes the file: of a notebook what its cells say, of any other file every byte."""
+    try:
+        return _hash(json.dumps(_cells(content)).encode()) if name.endswith(".ipynb") else _hash(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, whatever its name
+        return _hash(content)
+
+
+def _cells(content: bytes) -> list[list[Any]]:
+    """The cells in order, without what running and saving alters: outputs, counts, metadata, how lines are stored.
+
+    Blank cells are left out: JupyterLab adds one when the last cell is run.
+    """
+    cells = [
+        [cell.get("id"), cell["cell_type"], "".join(cell["source"]), cell.get("attachments") or {}]
+        for cell in json.loads(content)["cells"]
+    ]
+    return [cell for cell in cells if cell[2].strip() or cell[3]]
+
+
+def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()

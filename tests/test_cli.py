@@ -64,6 +64,34 @@ def test_the_server_listens_on_this_machine_and_keeps_its_token(tmp_path):
     assert not [option for option in command if "token" in option or "password" in option]
 
 
+@pytest.mark.parametrize(("port", "tries"), [(1, 50), (8888, 50), (65433, 50), (65533, 0), (65535, 0)])
+def test_no_port_past_the_last_one_is_tried(tmp_path, port, tries):
+    """JupyterLab tries ``port`` + 0 … 4 and then any at most 2 · (tries + 1) away."""
+    assert f"--ServerApp.port_retries={tries}" in jupyter.server_command(tmp_path, port=port)
+    assert tries == 0 or port + 2 * (tries + 1) <= 65535
+
+
+@pytest.mark.parametrize("ip", ["127.0.0.1", "0.0.0.0", "localhost", "*"])
+def test_addresses_of_this_machine_are_fine(ip):
+    jupyter.check_address(ip, 65535)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        *(("--port", port, f"port must be an integer from 1 to 65535, got {port}") for port in ("-1", "0", "65536")),
+        *(("--ip", ip, "ip must be an address of this machine") for ip in ("300.1.1.1", "192.0.2.1", "", "a..b")),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_refused_before_anything_is_done(
+    monkeypatch, capsys, option, value, words
+):
+    monkeypatch.setattr(jupyter.workbook, "refresh", lambda *_: pytest.fail("files were copied"))
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("the server was started"))
+    assert main(["lab", "--allow-root", option, value]) == 1
+    assert words in capsys.readouterr().err
+
+
 def test_the_first_chapter_is_opened_where_there_is_one(tmp_path):
     assert "--LabApp.default_url=/lab" in jupyter.server_command(tmp_path)
     (tmp_path / "chapters").mkdir()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dpbook import book
-from dpbook.grading import tasks
+from dpbook.grading import LocalAnswer, judge, task, tasks
 from dpbook.grading.mutants import trial
 from dpbook.grading.notebooks import answers, read, stale
 from dpbook.grading.structure import faults
@@ -15,12 +15,12 @@ EXERCISES = book.root() / "exercises"
 SOLUTIONS = sorted((EXERCISES / "solutions").glob("*.ipynb"))
 
 
-def mutants(chapter):
+def wrong_answers(chapter):
     path = Path(__file__).parent / "mutants" / f"ch{chapter:02}.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.MUTANTS
+    return module
 
 
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
@@ -34,18 +34,25 @@ def test_the_learners_notebooks_are_those_generated_from_the_solutions():
 
 def test_every_chapter_with_tasks_has_an_exercise():
     made_up = {0, 90}  # chapter 00 has its task in the chapter; 90 is that of these tests
-    assert {task.chapter for task in tasks()} - made_up == {int(path.name[:2]) for path in SOLUTIONS}
+    assert {asked.chapter for asked in tasks()} - made_up == {int(path.name[:2]) for path in SOLUTIONS}
 
 
 def test_the_book_is_worth_at_most_100_points():
-    assert sum(task.points for task in tasks() if task.chapter != 90) <= 100
+    assert sum(asked.points for asked in tasks() if asked.chapter != 90) <= 100
 
 
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
 def test_the_reference_passes_and_stub_and_mutants_fail(path):
     references, stubs = answers(read(path)), answers(read(EXERCISES / path.name))
-    wrong = mutants(int(path.name[:2]))
-    for task in tasks(int(path.name[:2])):
-        number = sum(mutant.task == task.id for mutant in wrong)
-        assert 3 <= number <= 6, f"{task.id} has {number} mutants"
-        assert trial(task.id, reference=references[task.id], stub=stubs[task.id], mutants=wrong) == []
+    wrong = wrong_answers(int(path.name[:2])).MUTANTS
+    for asked in tasks(int(path.name[:2])):
+        number = sum(mutant.task == asked.id for mutant in wrong)
+        assert 3 <= number <= 6, f"{asked.id} has {number} mutants"
+        assert trial(asked.id, reference=references[asked.id], stub=stubs[asked.id], mutants=wrong) == []
+
+
+@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+def test_a_worthless_answer_earns_nothing(path):
+    for task_id, answer in getattr(wrong_answers(int(path.name[:2])), "WORTHLESS", ()):
+        report = judge(task(task_id), LocalAnswer(answer))
+        assert report.points == 0, f"{task_id}\n{report}"

@@ -5,7 +5,7 @@ import re
 import statistics
 from collections import Counter
 
-MACHINE_PATH = re.compile(r"(?<![\w.$}~/:-])(/home/\w|/root\b|/tmp/|/work/|/Users/\w)|\b[A-Z]:\\\w")
+MACHINE_PATH = re.compile(r"(?<![\w.$}~/:-])/((home|tmp|work|Users)/\w|root\b)|\b[A-Z]:\\\w")
 DATA_URI = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]*")
 NO_ALT = re.compile(r"<img\b(?![^>]*\balt=(\"[^\"]|'[^']))[^>]*>", re.IGNORECASE)
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"

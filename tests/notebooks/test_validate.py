@@ -1,6 +1,7 @@
 """Does strict validation fail where it should and pass where it should, in both directions?"""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -137,6 +138,58 @@ def test_a_dead_kernel_fails_at_once(tmp_path):
     run = dpbook(path)
     assert run.returncode == 1, run.stdout
     assert "the kernel died while it ran this cell" in run.stdout
+
+
+def test_a_notebook_outside_the_checkout_fails_under_its_name(tmp_path):
+    run = dpbook(store(tmp_path / "01_outside.ipynb", "1 + 1"))
+    assert run.returncode == 1, run.stdout
+    assert re.search(r"FAILED \S*01_outside\.ipynb::Cell 0", run.stdout), run.stdout
+
+
+NO_NOTEBOOKS = ["", "no JSON", "[]", "{}", '{"cells": 3}', '{"nbformat": 9, "cells": []}', "\udcff"]
+
+
+@pytest.fixture
+def unreadable(tmp_path):
+    """A folder with a good notebook, after all the kinds of bad ones."""
+    for number, text in enumerate(NO_NOTEBOOKS):
+        (tmp_path / f"{number}_bad.ipynb").write_text(text, errors="surrogateescape")
+    return store(tmp_path / "good.ipynb", "1 + 1").parent
+
+
+def test_notebooks_that_cannot_be_read_are_named_without_a_traceback(unreadable):
+    run = dpbook(unreadable)
+    assert run.returncode == 1
+    said = re.findall(r"(\d)_bad\.ipynb: it cannot be read as a notebook \(", run.stderr)
+    assert said == [str(number) for number in range(len(NO_NOTEBOOKS))]
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_the_notebooks_after_one_that_cannot_be_read_are_written(unreadable):
+    run = dpbook("--write", unreadable)
+    assert run.returncode == 1
+    assert run.stdout.count("not written: it cannot be read as a notebook") == len(NO_NOTEBOOKS)
+    assert json.loads((unreadable / "good.ipynb").read_text())["cells"][0]["execution_count"] == 1
+    assert [(unreadable / f"{n}_bad.ipynb").read_bytes() for n in range(len(NO_NOTEBOOKS))] == [
+        text.encode(errors="surrogateescape") for text in NO_NOTEBOOKS
+    ]
+
+
+@pytest.mark.parametrize("work", [validate.compare, validate.write])
+def test_a_path_with_nothing_to_validate_is_an_error(tmp_path, work):
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "copy.ipynb").touch()
+    with pytest.raises(DpbookError, match=r"notes\.txt is no notebook"):
+        work([tmp_path / "notes.txt"])
+    with pytest.raises(DpbookError, match="holds no notebooks"):
+        work([tmp_path])
+
+
+def test_tests_alone_are_nothing_to_write(tmp_path):
+    (tmp_path / "test_it.py").touch()
+    with pytest.raises(DpbookError, match="no notebooks to write"):
+        validate.write([tmp_path])
 
 
 def test_a_notebook_that_fails_is_not_written(tmp_path):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.grading import Answer, Check, Task, call, expect, expect_close, expect_equal, value
+from dpbook.grading.answer import NotAnswered
 
 Array = NDArray[np.float64]
 WORLDS = (1, 2, 3, 5, 8)
@@ -39,15 +40,15 @@ def _gradient(params: Array, x: Array, y: Array) -> Array:
     return gradient
 
 
-def _drive(step: Callable[..., Any], replicas: Array, x: Array, y: Array, lr: float) -> dict[str, Any]:
+def _drive(step: Callable[..., Any], params: Array, x: Array, y: Array, lr: float) -> dict[str, Any]:
     """The new replicas, and what the step asked the gradient of, call by call."""
     asked: list[tuple[Array, Array]] = []
 
-    def gradient(params: Array, x: Array, y: Array) -> Array:
-        asked.append((np.array(params), np.array(x)))
-        return _gradient(params, x, y)
+    def gradient(own: Array, x: Array, y: Array) -> Array:
+        asked.append((np.array(own), np.array(x)))
+        return _gradient(own, x, y)
 
-    new = step(replicas, gradient, x, y, lr)
+    new = step(params, gradient, x, y, lr)
     return {"new": new, "params": [p for p, _ in asked], "shards": [s for _, s in asked]}
 
 
@@ -56,32 +57,38 @@ def _instance(rng: np.random.Generator, world: int) -> tuple[Array, Array, Array
     return np.tile(rng.normal(size=3), (world, 1)), x, x @ rng.normal(size=3) + rng.normal(size=4 * world)
 
 
+def _step(answer: Answer, world: int, params: Array, x: Array, y: Array) -> dict[str, Any]:
+    """One step of the answer, after which the parameters must be right; what it asked for besides."""
+    where = f"{world} ranks"
+    got = call(answer, params, x, y, 0.1, through=_drive, where=where)
+    shards = zip(np.split(x, world), np.split(y, world), strict=True)
+    local = [_gradient(own, *shard) for own, shard in zip(params, shards, strict=True)]
+    expect_close(params - 0.1 * np.mean(local, axis=0), got["new"], 1e-12, where, axes=("rank", "parameter"))
+    return dict(got)
+
+
 def _big_batch(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
-        replicas, x, y = _instance(rng, world)
-        expected = replicas - 0.1 * _gradient(replicas[0], x, y)
-        got = call(answer, replicas, x, y, 0.1, through=_drive, where=f"{world} ranks")["new"]
-        expect_close(expected, got, 1e-12, f"{world} ranks", axes=("rank", "parameter"))
+        _step(answer, world, *_instance(rng, world))
 
 
 def _identical(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
-        new = call(answer, *_instance(rng, world), 0.1, through=_drive, where=f"{world} ranks")["new"]
+        new = _step(answer, world, *_instance(rng, world))["new"]
         expect_equal(np.tile(new[0], (world, 1)), new, f"{world} ranks", axes=("rank", "parameter"))
 
 
 def _own_shard(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         _, x, y = _instance(rng, world)
-        replicas = rng.normal(size=(world, 3))  # apart on purpose: whose parameters does a rank use?
-        got = call(answer, replicas, x, y, 0.1, through=_drive)
-        where = f"{world} ranks"
+        params = rng.normal(size=(world, 3))  # apart on purpose: whose parameters does a rank use?
+        got, where = _step(answer, world, params, x, y), f"{world} ranks"
         expect(len(got["shards"]) == world, f"{world} local gradients", f"{len(got['shards'])}", where)
         rows = sorted(map(tuple, np.concatenate(got["shards"]).tolist()))
         expect(rows == sorted(map(tuple, x.tolist())), "each example on exactly one rank", "another division", where)
         sizes = [len(shard) for shard in got["shards"]]
         expect(sizes == [4] * world, "4 examples on each rank", f"{sizes}", where)
-        expect_equal(replicas, np.stack(got["params"]), f"{where}, parameters", axes=("rank", "parameter"))
+        expect_equal(params, np.stack(got["params"]), f"{where}, parameters", axes=("rank", "parameter"))
 
 
 # 01.3: two meters
@@ -136,6 +143,63 @@ def _arithmetic(index: int, what: str) -> Callable[[Answer, np.random.Generator]
     return run
 
 
+# 01.5: which meter shows it?
+
+WORLD, STEPS = 4, 3
+Exchange = Callable[[Array], Array]
+
+
+def _sum(gradients: Array) -> Array:
+    """What an all-reduce returns: every rank has the sum."""
+    return np.tile(gradients.sum(axis=0), (len(gradients), 1))
+
+
+def _one_misses(gradients: Array) -> Array:
+    sums = _sum(gradients)
+    sums[-1] = len(gradients) * gradients[-1]
+    return sums
+
+
+def _meters_of(exchange: Exchange, *, same_shard: bool = False, offset: float = 0.0) -> str:
+    """Run a few steps with one mistake and say which meter moved by more than rounding."""
+    rng = np.random.default_rng(0)
+    params, x, y = _instance(rng, WORLD)
+    params[-1] += offset
+    drift = gap = 0.0
+    for _ in range(STEPS):
+        shards = list(zip(np.split(x, WORLD), np.split(y, WORLD), strict=True))
+        shards = [shards[0]] * WORLD if same_shard else shards
+        local = np.stack([_gradient(own, *shard) for own, shard in zip(params, shards, strict=True)])
+        averaged = exchange(local) / WORLD
+        gap = max(gap, float(np.abs(averaged - _gradient(params[0], x, y)).max()))
+        params = params - 0.1 * averaged
+        drift = max(drift, float(np.ptp(params, axis=0).max()))
+    moved = [name for name, value_ in (("drift", drift), ("gap", gap)) if value_ > 1e-9]
+    return {0: "neither", 1: "".join(moved), 2: "both"}[len(moved)]
+
+
+MISTAKES: dict[str, Callable[[], str]] = {
+    "no mistake": lambda: _meters_of(_sum),
+    "the division by the world size is missing": lambda: _meters_of(lambda g: WORLD * _sum(g)),
+    "one rank misses the exchange": lambda: _meters_of(_one_misses),
+    "every rank reads the first shard": lambda: _meters_of(_sum, same_shard=True),
+    "one rank starts from other parameters": lambda: _meters_of(_sum, offset=0.5),
+}
+
+
+def _shown_by(names: Sequence[str]) -> Callable[[Answer, np.random.Generator], None]:
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        got = value(answer)
+        expect(isinstance(got, dict) and set(got) == set(MISTAKES), "one entry for each of the five", repr(got))
+        if not any(got.values()):
+            raise NotAnswered
+        for name in names:
+            shown = MISTAKES[name]()
+            expect(got[name] == shown, f"what a run with it shows: {shown}", f"{got[name]}", name)
+
+    return run
+
+
 TASKS = (
     Task(
         id="01.1",
@@ -163,7 +227,7 @@ TASKS = (
         ],
         hints=[
             "`np.split(x, world)` gives the shards.",
-            "Call `gradient` once per rank, with `replicas[rank]` and that rank's shard.",
+            "Call `gradient` once per rank, with `params[rank]` and that rank's shard.",
             "The average is the mean over ranks; every rank subtracts `lr` times the same average.",
         ],
     ),
@@ -200,6 +264,30 @@ TASKS = (
         hints=[
             "b_global = K · b_local, and a step uses one global batch.",
             "Does a rank hold less when there are more?",
+        ],
+    ),
+    Task(
+        id="01.5",
+        title="Which meter shows it?",
+        answer="shows",
+        checks=[
+            Check(
+                "replicas equal",
+                1,
+                "Equal replicas prove that all ranks got the same sum, not that it was the right one.",
+                _shown_by(list(MISTAKES)[:2] + list(MISTAKES)[3:4]),
+            ),
+            Check(
+                "replicas apart",
+                1,
+                "Once replicas differ, their gradients are taken at different places, and both meters move.",
+                _shown_by(["one rank misses the exchange", "one rank starts from other parameters"]),
+            ),
+        ],
+        hints=[
+            "Drift moves only if some rank applies another update, or starts elsewhere.",
+            "Without the division all ranks take the same step. Is it the right one?",
+            "A rank at other parameters contributes a gradient taken there.",
         ],
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.collectives import Schedule, complete_on, count, record
+from dpbook.collectives import Round, Schedule, complete_on, count, record, reduce_scatter, ring, simulate
 from dpbook.grading import (
     Answer,
     Check,
@@ -28,10 +29,24 @@ POWERS_OF_TWO = (1, 2, 4, 8, 16)
 # 05.1: debug the ring
 
 
-def _rows(function: Callable[..., Any], buffers: list[NDArray[Any]]) -> NDArray[Any] | list[Any]:
-    """What the ranks end with: an array (world, size), or a list where they do not make one."""
-    rows = [np.asarray(row) for row in function(buffers)]
-    return np.stack(rows) if rows and all(row.shape == rows[0].shape for row in rows) else rows
+def _states(function: Callable[..., Any], buffers: list[NDArray[Any]]) -> list[Any]:
+    """Half-way and at the end: an array (world, size) each, or a list where the rows do not make one."""
+    states = []
+    for state in function(buffers):
+        rows = [np.asarray(row) for row in state]
+        states.append(np.stack(rows) if rows and all(row.shape == rows[0].shape for row in rows) else rows)
+    return states
+
+
+def _judge_ring(answer: Answer, buffers: list[NDArray[Any]], **options: Any) -> None:
+    world = len(buffers)
+    where = f"world {world}, size {len(buffers[0])}"
+    got = call(answer, buffers, through=_states, where=where, **options)
+    expect(len(got) == 2, "a pair: (half-way, end)", f"{len(got)} values", where)
+    half = np.asarray(simulate(reduce_scatter(world), buffers).buffers)
+    expect_equal(half, got[0], f"{where}, half-way", axes=("rank", "element"))
+    end = np.tile(np.sum(buffers, axis=0), (world, 1))
+    expect_equal(end, got[1], f"{where}, at the end", axes=("rank", "element"))
 
 
 def _ring_of(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
@@ -40,17 +55,13 @@ def _ring_of(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.G
     def run(answer: Answer, rng: np.random.Generator) -> None:
         for world in WORLDS:
             for size in sizes(world):
-                buffers = [rng.integers(-99, 100, size) for _ in range(world)]
-                expected = np.tile(np.sum(buffers, axis=0), (world, 1))
-                where = f"world {world}, size {size}"
-                got = call(answer, buffers, through=_rows, where=where)
-                expect_equal(expected, got, where, axes=("rank", "element"))
+                _judge_ring(answer, [rng.integers(-99, 100, size) for _ in range(world)])
 
     return run
 
 
 def _inputs_stay(answer: Answer, rng: np.random.Generator) -> None:
-    call(answer, [rng.integers(0, 9, 6) for _ in range(3)], unchanged=True)
+    _judge_ring(answer, [rng.integers(0, 9, 6) for _ in range(3)], unchanged=True)
 
 
 # 05.2: predict the price
@@ -78,36 +89,34 @@ def _bytes(answer: Answer, rng: np.random.Generator) -> None:
 # 05.3: a schedule in log2(N) rounds
 
 
-def _schedules(answer: Answer) -> Iterator[tuple[int, Schedule]]:
+def _schedules(answer: Answer) -> Iterator[tuple[int, int, Schedule]]:
+    """World, log2 of it, and a schedule of one chunk and that many rounds that keeps its promise."""
     for world in POWERS_OF_TWO:
-        yield world, expect_schedule(call(answer, world, where=f"world {world}"), world)
-
-
-def _keeps_its_promise(answer: Answer, rng: np.random.Generator) -> None:
-    for _ in _schedules(answer):
-        pass
+        where = f"world {world}"
+        schedule = expect_schedule(call(answer, world, where=where), world)
+        expect(schedule.n_chunks == 1, "one chunk", f"{schedule.n_chunks} chunks", where)
+        par = world.bit_length() - 1
+        expect_at_most(par, len(schedule.rounds), "rounds", where)
+        yield world, par, schedule
 
 
 def _par_rounds(answer: Answer, rng: np.random.Generator) -> str:
-    note = ""
-    for world, schedule in _schedules(answer):
-        note = expect_at_most(world.bit_length() - 1, len(schedule.rounds), "rounds", f"world {world}")
-    return note + " for 16 ranks"
+    return "16 ranks in {1} rounds".format(*list(_schedules(answer))[-1])
 
 
 def _par_bytes(answer: Answer, rng: np.random.Generator) -> str:
     note = ""
-    for world, schedule in _schedules(answer):
-        par = (world.bit_length() - 1) * 1000
-        note = expect_at_most(par, count(schedule, 1000, 1).busiest_bytes, "bytes per rank", f"world {world}")
-    return note + " for 1,000 bytes on 16 ranks"
+    for world, par, schedule in _schedules(answer):
+        sent = count(schedule, 1, 1).busiest_bytes
+        note = expect_at_most(par, sent, "buffers sent or received by one rank", f"world {world}")
+    return note + " for 16 ranks"
 
 
 # 05.4: a rank program
 
 
 def _programs(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple[str, int, int, Schedule]]:
-    for world in WORLDS:
+    for world in (*WORLDS[1:], 1):  # one rank alone has nobody to send to, and would say less about a mistake
         for size in sizes(world):
             where = f"world {world}, size {size}"
             yield where, world, size, call(answer, world, size, through=record, where=where)
@@ -120,20 +129,55 @@ def _owners(schedule: Schedule, world: int, size: int) -> tuple[Any, ...]:
     return tuple(complete_on([int(owner[begin])], world) for begin in schedule.bounds(size, 8)[:-1])
 
 
+def _owning(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple[str, int, int, Schedule]]:
+    """As `_programs`, and each leaves the right chunk complete on the right rank."""
+    for where, world, size, recorded in _programs(answer, sizes):
+        after = _owners(recorded, world, size)
+        expect_schedule(replace(recorded, after=after), world, after=after, where=where)
+        yield where, world, size, recorded
+
+
 def _ownership(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
     def run(answer: Answer, rng: np.random.Generator) -> None:
-        for where, world, size, recorded in _programs(answer, sizes):
-            after = _owners(recorded, world, size)
-            expect_schedule(replace(recorded, after=after), world, after=after, where=where)
+        deque(_owning(answer, sizes), maxlen=0)
 
     return run
 
 
 def _program_bytes(answer: Answer, rng: np.random.Generator) -> str:
     note = ""
-    for where, world, size, recorded in _programs(answer, lambda world: [world * 12]):
+    for where, world, size, recorded in _owning(answer, lambda world: [world * 12]):
         note = expect_at_most((world - 1) * 12 * 8, count(recorded, size, 8).busiest_bytes, "bytes per rank", where)
     return note + " for 192 numbers on 16 ranks"
+
+
+# 05.5: find the fault
+
+
+BROKEN_ROUND, BROKEN_CHUNK = 2, 4
+
+
+def broken_ring() -> Schedule:
+    """A ring of five ranks in which one message is stored where it should be added."""
+    rounds = [list(round_) for round_ in ring(5).rounds]
+    rounds[BROKEN_ROUND] = [m._replace(reduce=m.chunk != BROKEN_CHUNK) for m in rounds[BROKEN_ROUND]]
+    return Schedule(5, 5, [Round.from_messages(messages) for messages in rounds], name="a broken ring")
+
+
+def _located(answer: Answer) -> tuple[Any, Any, Any]:
+    got = value(answer)
+    expect(isinstance(got, tuple | list) and len(got) == 3, "three numbers: (round, rank, chunk)", repr(got))
+    return got[0], got[1], got[2]
+
+
+def _when(answer: Answer, rng: np.random.Generator) -> None:
+    expect(_located(answer)[0] == BROKEN_ROUND + 1, "another round", f"round {_located(answer)[0]}")
+
+
+def _where(answer: Answer, rng: np.random.Generator) -> None:
+    _, rank, chunk = _located(answer)
+    (receiver,) = (m.dest for m in ring(5).rounds[BROKEN_ROUND] if m.chunk == BROKEN_CHUNK)
+    expect((rank, chunk) == (receiver, BROKEN_CHUNK), "another rank or chunk", f"rank {rank}, chunk {chunk}")
 
 
 TASKS = (
@@ -186,8 +230,7 @@ TASKS = (
         title="Halve the tree's rounds",
         answer="all_reduce",
         checks=[
-            Check("every contribution once", 1, "A schedule that is fast and wrong is wrong.", _keeps_its_promise),
-            Check("rounds", 1, "For small buffers the number of rounds is the price.", _par_rounds),
+            Check("log2(N) rounds", 2, "For small buffers the number of rounds is the price.", _par_rounds),
             Check("bytes", 1, "Rounds can be bought with bytes; here the price is fixed.", _par_bytes),
         ],
         hints=[
@@ -219,6 +262,20 @@ TASKS = (
             "Begin with the chapter's program. After its first half rank r owns chunk r + 1; by how much are you off?",
             "Let every rank send the chunk before the one that it sends in the chapter.",
             "Use `comm.sendrecv`: a circle in which everyone sends first waits for ever.",
+        ],
+    ),
+    Task(
+        id="05.5",
+        title="Find the fault",
+        answer="fault",
+        checks=[
+            Check("round", 1, "When: every state before that round is right.", _when),
+            Check("rank and chunk", 1, "Where: the other chunks and ranks are not to blame.", _where),
+        ],
+        hints=[
+            "Which contribution is missing at the end, and of which chunk?",
+            "A chunk travels round the ring once. Follow that chunk, round by round, in the picture or in the viewer.",
+            "`collectives.find_fault(broken)` says it all.",
         ],
     ),
 )

@@ -34,6 +34,17 @@ def _largest(replicas):
     return np.ptp(replicas, axis=0).max()
 
 
+def _shows(**changed):
+    right = {
+        "no mistake": "neither",
+        "the division by the world size is missing": "gap",
+        "one rank misses the exchange": "both",
+        "every rank reads the first shard": "gap",
+        "one rank starts from other parameters": "both",
+    }
+    return right | {next(name for name in right if key in name): value for key, value in changed.items()}
+
+
 MUTANTS = (
     Mutant("01.1", "sum in place of average", (-182, -144), "three and three"),
     Mutant("01.1", "sign", (91, 72), "three and three"),
@@ -56,4 +67,15 @@ MUTANTS = (
     Mutant("01.4", "rounds up", lambda n, b, k, p: (k * b, -(-n // (k * b)), 2 * p), "steps"),
     Mutant("01.4", "memory is shared out", lambda n, b, k, p: (k * b, n // (k * b), 2 * p // k), "memory"),
     Mutant("01.4", "parameters only", lambda n, b, k, p: (k * b, n // (k * b), p), "memory"),
+    Mutant("01.5", "drift shows a missing division", _shows(division="drift"), "replicas equal"),
+    Mutant("01.5", "drift shows a repeated shard", _shows(reads="both"), "replicas equal"),
+    Mutant("01.5", "rounding counts", _shows(mistake="gap"), "replicas equal"),
+    Mutant("01.5", "only drift", _shows(misses="drift"), "replicas apart"),
+    Mutant("01.5", "the gap forgives a start", _shows(starts="drift"), "replicas apart"),
 )
+
+WORTHLESS = (
+    ("01.2", lambda params, gradient, x, y, lr: None),
+    ("01.2", lambda params, gradient, x, y, lr: params),
+)
+"""Answers that must not earn a single point."""

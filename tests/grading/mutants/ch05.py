@@ -7,7 +7,7 @@ from dpbook.collectives import Round, Schedule
 from dpbook.grading.mutants import Mutant
 
 
-def _ring(buffers, cut, take=lambda r, s: r - s, add_to=lambda r, s: r - s, rounds=lambda n: n - 1):
+def _ring(buffers, cut, add_to=lambda r, s: r - s, rounds=lambda n: n - 1):
     n = len(buffers)
     ranks = [buffer.copy() for buffer in buffers]
 
@@ -15,14 +15,15 @@ def _ring(buffers, cut, take=lambda r, s: r - s, add_to=lambda r, s: r - s, roun
         return slice(cut[c % n], cut[c % n + 1])
 
     for s in range(rounds(n)):
-        sent = [ranks[r][chunk(take(r, s))].copy() for r in range(n)]
+        sent = [ranks[r][chunk(r - s)].copy() for r in range(n)]
         for r in range(n):
             ranks[(r + 1) % n][chunk(add_to(r, s))] += sent[r]
+    half = [x.copy() for x in ranks]
     for s in range(n - 1):
         sent = [ranks[r][chunk(r + 1 - s)].copy() for r in range(n)]
         for r in range(n):
             ranks[(r + 1) % n][chunk(r + 1 - s)] = sent[r]
-    return ranks
+    return half, ranks
 
 
 def _even(buffers):
@@ -39,10 +40,8 @@ def tail_forgotten(buffers):
     return _ring(buffers, [c * (len(buffers[0]) // n) for c in range(n + 1)])
 
 
-def tail_rounded_up(buffers):
-    n, size = len(buffers), len(buffers[0])
-    step = -(-size // n) if size >= n else 0
-    return _ring(buffers, [min(c * step, size) for c in range(n + 1)])
+def small_buffers_forgotten(buffers):
+    return _ring(buffers, _even(buffers) if len(buffers[0]) >= len(buffers) else [0] * (len(buffers) + 1))
 
 
 def one_round_short(buffers):
@@ -50,14 +49,16 @@ def one_round_short(buffers):
 
 
 def in_place(buffers):
-    for buffer, total in zip(buffers, _ring(buffers, _even(buffers)), strict=True):
+    half, end = _ring(buffers, _even(buffers))
+    for buffer, total in zip(buffers, end, strict=True):
         buffer[:] = total
-    return buffers
+    return half, buffers
 
 
-def first_rank_alone(buffers):
+def no_ring(buffers):
+    """Right at the end, but nothing went round: the half-way state shows it."""
     total = sum(buffers)
-    return [total] + [buffer.copy() for buffer in buffers[1:]]
+    return [buffer.copy() for buffer in buffers], [total] * len(buffers)
 
 
 def half_double(world):
@@ -83,13 +84,14 @@ def everyone_to_everyone(world):
     return Schedule(world, world, rounds)
 
 
-def twice_the_bytes(world):
-    """Right in log2(N) rounds, but each round is sent again as a copy of the partner's result."""
+def one_speaks_for_two(world):
+    """Right and as quick: but in the last round only one of each pair sends, to two receivers."""
     ranks = np.arange(world)
-    rounds = []
-    for s in range(world.bit_length() - 1):
-        partner = ranks ^ 2**s
-        rounds += [Round.of(ranks, partner, 0, True), Round.of(ranks, partner, 0, False)]
+    depth = world.bit_length() - 1
+    rounds = [Round.of(ranks, ranks ^ 2**s, 0, True) for s in range(depth)]
+    if depth > 1:
+        receivers = np.arange(world)
+        rounds[-1] = Round.of((receivers ^ 2 ** (depth - 1)) & ~1, receivers, 0, True)
     return Schedule(world, 1, rounds)
 
 
@@ -155,27 +157,44 @@ def tail_left_out(comm, x):
         comm.sendrecv(chunk(r - s - 1), (r + 1) % n, chunk(r - s - 2), (r - 1) % n, op="sum")
 
 
+def nothing(comm, x):
+    pass
+
+
 MUTANTS = (
     Mutant("05.1", "as published", as_published, "sizes that divide"),
     Mutant("05.1", "one round short", one_round_short, "sizes that divide"),
-    Mutant("05.1", "only rank 0 has the sum", first_rank_alone, "sizes that divide"),
+    Mutant("05.1", "no ring at all", no_ring, "sizes that divide"),
     Mutant("05.1", "tail forgotten", tail_forgotten, "sizes that do not divide"),
-    Mutant("05.1", "small buffers forgotten", tail_rounded_up, "fewer elements than ranks"),
+    Mutant("05.1", "small buffers forgotten", small_buffers_forgotten, "fewer elements than ranks"),
     Mutant("05.1", "in place", in_place, "inputs unchanged"),
     Mutant("05.2", "one half only", (63, 252_000_000), "rounds"),
     Mutant("05.2", "N in place of N - 1", (128, 512_000_000), "rounds"),
     Mutant("05.2", "whole buffers", (126, 126 * 256_000_000), "bytes"),
     Mutant("05.2", "bits", (126, 8 * 504_000_000), "bytes"),
-    Mutant("05.3", "neighbour in place of partner", half_double, "every contribution once"),
-    Mutant("05.3", "stores in place of adding", copies, "every contribution once"),
-    Mutant("05.3", "always the same partner", always_the_neighbour, "every contribution once"),
-    Mutant("05.3", "the tree itself", collectives.tree, "rounds"),
-    Mutant("05.3", "everyone to everyone", everyone_to_everyone, "rounds"),
-    Mutant("05.3", "each round twice", twice_the_bytes, "bytes"),
+    Mutant("05.3", "neighbour in place of partner", half_double, "log2(N) rounds"),
+    Mutant("05.3", "stores in place of adding", copies, "log2(N) rounds"),
+    Mutant("05.3", "always the same partner", always_the_neighbour, "log2(N) rounds"),
+    Mutant("05.3", "the tree itself", collectives.tree, "log2(N) rounds"),
+    Mutant("05.3", "everyone to everyone", everyone_to_everyone, "log2(N) rounds"),
+    Mutant("05.3", "one speaks for two", one_speaks_for_two, "bytes"),
     Mutant("05.4", "the chapter's owners", _program(first_sent=0), "rank r owns chunk r"),
     Mutant("05.4", "off by one to the other side", _program(first_sent=1), "rank r owns chunk r"),
     Mutant("05.4", "everyone sends first", everyone_sends_first, "rank r owns chunk r"),
     Mutant("05.4", "sum by hand", sum_by_hand, "rank r owns chunk r"),
     Mutant("05.4", "tail left out", tail_left_out, "any size"),
     Mutant("05.4", "whole buffers through rank 0", whole_buffers, "bytes"),
+    Mutant("05.5", "index in place of number", (2, 2, 4), "round"),
+    Mutant("05.5", "where it is missing at the end", (3, 0, 4), "rank and chunk"),
+    Mutant("05.5", "the sender", (3, 1, 4), "rank and chunk"),
 )
+
+WORTHLESS = (
+    ("05.1", as_published),
+    ("05.1", lambda buffers: [sum(buffers)] * len(buffers)),
+    ("05.3", collectives.tree),
+    ("05.3", collectives.ring),
+    ("05.4", nothing),
+    ("05.4", _program(first_sent=0)),
+)
+"""Answers that must not earn a single point."""

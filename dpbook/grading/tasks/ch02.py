@@ -1,0 +1,242 @@
+"""Exercise 02: drift without a bug, orders of addition, tokens, batch normalisation over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook import collectives
+from dpbook.collectives import Round, Schedule
+from dpbook.grading import Answer, Check, Task, call, expect, expect_close, expect_equal, value
+from dpbook.replicas import agreement, drift, in_own_order, rounding_bound
+
+Array = NDArray[Any]
+WORLDS = (1, 2, 5, 7, 16)
+
+# 02.1: drift without a bug
+
+
+def _positive(rng: np.random.Generator, world: int, size: int) -> Array:
+    """Positive terms do not cancel, so that `allclose`, whose tolerance is relative, passes whatever the order."""
+    return rng.uniform(1, 2, (world, size)).astype(np.float32)
+
+
+def _right_sum(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        whole = rng.integers(-99, 100, (world, 9)).astype(np.float32)
+        exact = np.tile(whole.sum(axis=0), (world, 1))  # whole numbers this small are added exactly in any order
+        where = f"world {world}, whole numbers"
+        expect_equal(exact, call(answer, whole, unchanged=True, where=where), where, axes=("rank", "element"))
+        terms = _positive(rng, world, 50)
+        exact = np.tile(terms.sum(axis=0, dtype=np.float64).astype(np.float32), (world, 1))
+        where = f"world {world}, numbers from 1 to 2"
+        got = call(answer, terms, where=where)
+        expect_close(exact, got, rounding_bound(terms, n_ops=world), where, axes=("rank", "element"))
+
+
+def _drifts(answer: Answer, rng: np.random.Generator) -> None:
+    for world in (3, 4, *WORLDS[2:]):
+        where = f"world {world}, float32"
+        got = np.asarray(call(answer, _positive(rng, world, 1000), where=where))
+        expect(got.ndim == 2, "an array (world, size)", f"{got.ndim} dimensions", where)
+        same = "1,000 sums with the same bits on every rank"
+        expect(not drift(got).identical, "two ranks that differ in their last bits", same, where)
+        expect(np.allclose(got, got[0]), "sums that pass allclose", "sums that do not", where)
+
+
+# 02.2: which orders agree?
+
+
+def _in_pairs(world: int) -> Schedule:
+    ranks = np.arange(world)
+    return Schedule(world, 1, [Round.of(ranks, ranks ^ 2**s, 0, True) for s in range(world.bit_length() - 1)])
+
+
+def _round_the_circle(world: int) -> Schedule:
+    ranks = np.arange(world)
+    return Schedule(world, 1, [Round.of((ranks + 2**s) % world, ranks, 0, True) for s in range(world.bit_length() - 1)])
+
+
+def _in_rank_order(buffers: Array) -> Array:
+    total = buffers[0]
+    for own in buffers[1:]:
+        total = total + own
+    return np.array([total] * len(buffers), dtype=buffers.dtype)
+
+
+WAYS: dict[str, Callable[[int], Schedule] | Callable[[Array], Array]] = {
+    "A": collectives.parameter_server,
+    "B": collectives.ring,
+    "C": _in_pairs,
+    "D": _round_the_circle,
+    "E": in_own_order,
+    "F": _in_rank_order,
+}
+
+
+def _agrees(way: str, world: int) -> bool:
+    make: Any = WAYS[way]
+    return agreement(make, world).agrees if way in "EF" else agreement(make(world)).agrees
+
+
+def _predicted(answer: Answer, index: int) -> Any:
+    got = value(answer)
+    expect(isinstance(got, tuple | list) and len(got) == 2, "a pair: (letters, smallest world)", repr(got))
+    return got[index]
+
+
+def _letters(answer: Answer, rng: np.random.Generator) -> None:
+    got = _predicted(answer, 0)
+    expect(isinstance(got, str), "a string of letters from A to F", repr(got))
+    chosen = set(got.upper()) - set(" ,")
+    for way in WAYS:
+        if _agrees(way, 4) != (way in chosen):
+            expected = "equal bits on all four ranks" if _agrees(way, 4) else "two ranks whose sums may differ in bits"
+            expect(False, expected, f"{way} {'named' if way in chosen else 'not named'}", f"way {way}")
+    expect(chosen <= set(WAYS), "letters from A to F", got)
+
+
+def _smallest_world(answer: Answer, rng: np.random.Generator) -> None:
+    got = _predicted(answer, 1)
+    smallest = next(world for world in range(1, 17) if not _agrees("E", world))
+    expect(got == smallest, "the smallest world in which way E can differ", f"{got}")
+
+
+# 02.3: weigh by tokens
+
+
+def _tokens(answer: Answer, world: int, lengths: list[list[int]], rng: np.random.Generator, where: str) -> None:
+    """Gradients per token are drawn, so that the mean over all of them is known."""
+    per_token = [rng.integers(-9, 10, (sum(own), 6)).astype(float) for own in lengths]
+    means = np.stack([g.mean(axis=0) if len(g) else np.full(6, np.nan) for g in per_token])
+    expected = np.tile(np.concatenate(per_token).mean(axis=0), (world, 1))
+    got = call(answer, means, lengths, through=_with_all_reduce, where=where)
+    expect_close(expected, got, 1e-12, where, axes=("rank", "parameter"))
+
+
+def _with_all_reduce(function: Callable[..., Any], gradients: Array, lengths: list[list[int]]) -> Array:
+    return np.asarray(function(gradients, lengths, _all_reduce))
+
+
+def _all_reduce(buffers: Any) -> Array:
+    rows = np.asarray(buffers)
+    return np.broadcast_to(rows.sum(axis=0), rows.shape).copy()
+
+
+def _draw_lengths(rng: np.random.Generator, world: int) -> list[list[int]]:
+    """Rank 0 has one long sequence, the others up to three short ones: neither ranks nor sequences weigh alike."""
+    rest = [rng.integers(1, 8, rng.integers(1, 4)).tolist() for _ in range(world - 1)]
+    return [[int(rng.integers(20, 40))], *rest]
+
+
+def _unequal_tokens(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        _tokens(answer, world, _draw_lengths(rng, world), rng, f"world {world}")
+
+
+def _empty_rank(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS[1:]:
+        lengths = _draw_lengths(rng, world)
+        empty = int(rng.integers(world))
+        lengths[empty] = []
+        if world == 2:
+            lengths[1 - empty] = [3, 4]
+        _tokens(answer, world, lengths, rng, f"world {world}, rank {empty} without a token")
+
+
+# 02.4: batch normalisation over all ranks
+
+EPSILON = 1e-5
+
+
+def _batch_norm(x: Array, slopes: Array) -> tuple[Array, Array]:
+    """The whole batch at once: (x − mean) / √(variance + ε), and the derivative of the loss by x."""
+    inverse = 1 / np.sqrt(x.var() + EPSILON)
+    y = (x - x.mean()) * inverse
+    return y, inverse * (slopes - slopes.mean() - y * (slopes * y).mean())
+
+
+def _normalised(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, list[Array], list[Array], Any]]:
+    for world in WORLDS:
+        ends = np.cumsum(rng.integers(1, 9, world))
+        x, slopes = rng.normal(rng.normal(), 2, ends[-1]), rng.normal(size=ends[-1])
+        whole = _batch_norm(x, slopes)
+        where = f"world {world} with {', '.join(map(str, np.diff([0, *ends])))} examples"
+        parts = [np.split(values, ends[:-1]) for values in (x, slopes, *whole)]
+        got = call(answer, parts[0], parts[1], unchanged=True, where=where)
+        expect(isinstance(got, tuple | list) and len(got) == 2, "two lists: (y, dx)", repr(got), where)
+        yield where, parts[2], parts[3], got
+
+
+def _forward(answer: Answer, rng: np.random.Generator) -> None:
+    for where, y, _, got in _normalised(answer, rng):
+        expect_close(list(y), got[0], 1e-9, f"{where}, y")
+
+
+def _backward(answer: Answer, rng: np.random.Generator) -> None:
+    for where, _, dx, got in _normalised(answer, rng):
+        expect_close(list(dx), got[1], 1e-9, f"{where}, dx")
+
+
+TASKS = (
+    Task(
+        id="02.1",
+        title="Drift without a bug",
+        answer="all_reduce",
+        checks=[
+            Check("the right sum", 1, "Every contribution once on every rank, and no error but rounding.", _right_sum),
+            Check("and yet it drifts", 1, "Right on every rank is not the same as equal on all ranks.", _drifts),
+        ],
+        hints=[
+            "Addition commutes but does not associate: let the ranks put their parentheses in different places.",
+            "Let rank r begin with its own buffer and go round the circle: r, r + 1, …, back to r − 1.",
+            "`np.roll(buffers, -1, axis=0)[r]` is the buffer of rank r + 1.",
+        ],
+    ),
+    Task(
+        id="02.2",
+        title="Which ways keep replicas equal?",
+        answer="prediction",
+        checks=[
+            Check("the ways", 1, "Same additions, same bits: whether they are done once or on every rank.", _letters),
+            Check("the smallest world", 1, "A test on two ranks cannot see this drift.", _smallest_world),
+        ],
+        hints=[
+            "Write down the sum with its parentheses on rank 0 and on rank 1. Then use a + b = b + a.",
+            "On two ranks there is one addition. How many are needed for two ways to put the parentheses?",
+        ],
+    ),
+    Task(
+        id="02.3",
+        title="A mean over tokens",
+        answer="average",
+        checks=[
+            Check("unequal tokens", 1, "Every token must count alike, on whichever rank it is.", _unequal_tokens),
+            Check("a rank without tokens", 1, "One NaN on one rank is NaN on all after the sum.", _empty_rank),
+        ],
+        hints=[
+            "A rank's mean times its number of tokens is its sum.",
+            "Weight first, then sum: after the sum the ranks' parts cannot be told apart.",
+            "0 times NaN is NaN. A rank without tokens has to contribute zeros.",
+        ],
+    ),
+    Task(
+        id="02.4",
+        title="Batch normalisation over all ranks",
+        answer="batch_norm",
+        checks=[
+            Check("forward", 1, "Statistics of eight examples are noisy, and other ones on every rank.", _forward),
+            Check(
+                "backward", 1, "Every example moves the mean and the variance of all, on other ranks too.", _backward
+            ),
+        ],
+        hints=[
+            "The mean of the batch is a sum over ranks divided by a number of examples summed over ranks.",
+            "The mean of the ranks' variances is not the variance: it forgets how far the ranks' means are apart.",
+            "`slopes.mean()` and `(slopes * y).mean()` of the backward pass are means over the batch too.",
+        ],
+    ),
+)

@@ -1,0 +1,232 @@
+"""Exercise 03: a rank's part, an epoch's order, two wrong seeds in numbers, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.grading import Answer, Check, Task, call, expect, value
+
+WORLDS = (1, 2, 5, 7, 16)
+
+# 03.1: the part of a rank
+
+
+def _parts(part: Callable[..., Any], order: NDArray[np.int64], world: int) -> list[Any]:
+    """What each rank reads, as flat lists."""
+    return [np.ravel(part(order, world, rank)).tolist() for rank in range(world)]
+
+
+def _dealt(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
+    """A check of all ranks' parts on each world, with the sizes that ``sizes(world)`` gives."""
+
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        for world in WORLDS:
+            for size in sizes(world):
+                order = rng.permutation(size) + int(rng.integers(100))  # numbers of examples need not start at 0
+                each = -(-size // world)
+                cards = order[np.arange(each * world) % size]
+                expected = [cards[rank::world].tolist() for rank in range(world)]
+                where = f"world {world}, size {size}"
+                got = call(answer, order, world, through=_parts, where=where)
+                lengths = [len(own) for own in got]
+                expect(lengths == [each] * world, f"parts of {[each] * world} examples", f"{lengths}", where)
+                for rank, (right, own) in enumerate(zip(expected, got, strict=True)):
+                    expect(own == right, f"{right}", f"{own}", f"{where}: rank {rank}, order {order.tolist()}")
+
+    return run
+
+
+def _uneven(world: int) -> list[int]:
+    """Sizes that the world does not divide, on both sides of it."""
+    return [size for size in (1, max(1, world // 2 - 1), world + 1, 3 * world - 1, 4 * world + 1) if size % world]
+
+
+# 03.2: the order of an epoch
+
+
+def _order(answer: Answer, n: int, seed: int, epoch: int) -> list[Any]:
+    ordered: list[Any] = np.ravel(call(answer, n, seed, epoch, where=f"epoch_order({n}, {seed}, {epoch})")).tolist()
+    return ordered
+
+
+def _orders_twice(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        n, seed, epoch = (int(number) for number in rng.integers((20, 0, 0), (90, 1000, 50)))
+        where = f"epoch_order({n}, {seed}, {epoch})"
+        ranks = [_order(answer, n, seed, epoch) for _ in range(world + 1)]
+        found = len(set(ranks[0]) & set(range(n)))
+        expect(found == len(ranks[0]) == n, f"every number from 0 to {n - 1} once",
+               f"{found} of them among {len(ranks[0])}", where)  # fmt: skip
+        expect(ranks[0] != list(range(n)), "a shuffled order", "the numbers in their own order", where)
+        for number, order in enumerate(ranks[1:], start=2):
+            expect(order == ranks[0], "the same order at every call", f"another one at call {number}", where)
+
+
+def _orders_apart(answer: Answer, rng: np.random.Generator) -> None:
+    start = int(rng.integers(100))
+    near = [start + offset for offset in (0, 1, 2, 3, 5, 10, 100, 1000)]
+    far = [0, 1, 2, 10_000, 1_000_000]
+    pairs = sorted({*product(near, near), *product(far, far)})
+    seen: dict[tuple[Any, ...], tuple[int, int]] = {}
+    for pair in pairs:
+        other = seen.setdefault(tuple(_order(answer, 40, *pair)), pair)
+        expect(other == pair, "two different orders", "the same one", f"(seed, epoch) = {other} and {pair}")
+
+
+# 03.3: predict two mistakes
+
+EXAMPLES, WORLD, BATCH = 60_000, 4, 32
+
+
+def _predicted(answer: Answer, rng: np.random.Generator) -> None:
+    got = value(answer)
+    good = isinstance(got, tuple | list) and len(got) == 2
+    good = good and all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in got)
+    expect(good, "two pairs: ((examples, percent), (examples, percent))", repr(got))
+    own_step = EXAMPLES * (1 - (1 - BATCH / EXAMPLES) ** WORLD)
+    own_epoch = 1 - (1 - 1 / WORLD) ** WORLD
+    expected = {"all rank 0": (BATCH, 100 / WORLD), "own seeds": (own_step, 100 * own_epoch)}
+    for (mistake, (step, percent)), said in zip(expected.items(), got, strict=True):
+        expect(said[0] == round(step), "the number of different examples in a step", f"{said[0]}", mistake)
+        expect(said[1] == round(percent), "the percentage of the data in an epoch", f"{said[1]}", mistake)
+
+
+# 03.4: who waits
+
+
+def _batches(length: int, batch: int) -> int:
+    """Counted by taking batches until nothing is left."""
+    return sum(1 for _ in range(0, length, batch))
+
+
+def _nobody(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        batch, full = (int(number) for number in rng.integers((3, 0), (20, 9)))
+        lengths = [full * batch + int(extra) for extra in rng.integers(1, batch + 1, world)]
+        lengths[0], lengths[-1] = full * batch + batch, full * batch + (1 if world > 1 else batch)
+        for given in (lengths, lengths[::-1], [lengths[0]] * world):
+            where = f"first_wait({given}, {batch})"
+            got = call(answer, given, batch, where=where)
+            expect(got is None, f"None: every rank has {_batches(given[0], batch)} batches", f"{got!r}", where)
+        if world > 1:  # an answer that always says None has found nothing
+            late = [*lengths[1:], lengths[0] + batch]
+            where = f"first_wait({late}, {batch})"
+            expect(call(answer, late, batch, where=where) is not None, "a rank that waits", "None", where)
+
+
+def _somebody(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS[1:]:
+        for batch in (1, 8):
+            base = int(rng.integers(0, 6)) * batch + batch  # the fewest batches are full, so one more example counts
+            lengths = [base + int(extra) for extra in rng.integers(0, 3 * batch, world)]
+            few, many = (int(rank) for rank in rng.permutation(world)[:2])
+            lengths[few], lengths[many] = base, base + int(rng.integers(1, 3 * batch + 1))
+            steps = [_batches(length, batch) for length in lengths]
+            fewest = min(steps)
+            waiting = next(rank for rank, own in enumerate(steps) if own > fewest)
+            where = f"first_wait({lengths}, {batch})"
+            got = call(answer, lengths, batch, where=where)
+            expect(isinstance(got, tuple | list) and len(got) == 3, "(rank that waits, step, rank that has ended)",
+                   repr(got), where)  # fmt: skip
+            named = ("the rank that waits", "the step, counted from 1", "the rank that has ended")
+            for name, right, said in zip(named, (waiting, fewest + 1, steps.index(fewest)), got, strict=True):
+                expect(said == right, f"{right}", f"{said}", f"{where}: {name}")
+
+
+TASKS = (
+    Task(
+        id="03.1",
+        title="The part of a rank",
+        answer="part",
+        checks=[
+            Check(
+                "sizes that divide",
+                1,
+                "Dealt out like cards, a step reads the same examples whatever the number of ranks.",
+                _dealt(lambda world: [world, 6 * world]),
+            ),
+            Check(
+                "padding",
+                1,
+                "Every rank must have as many as every other, and nothing may be lost, however few there are.",
+                _dealt(_uneven),
+            ),
+        ],
+        hints=[
+            "Without padding the part of a rank is one slice with a step.",
+            "How many examples must each rank have? Round the quotient up; the padded order is that times the world.",
+            "With fewer examples than ranks the order is repeated more than once: `np.resize` repeats from the start.",
+        ],
+    ),
+    Task(
+        id="03.2",
+        title="The order of an epoch",
+        answer="epoch_order",
+        checks=[
+            Check(
+                "the same on every rank",
+                1,
+                "The ranks never talk about the order: whoever computes it must get the same one.",
+                _orders_twice,
+            ),
+            Check(
+                "no two alike",
+                1,
+                "A second run with another seed must not be the first one, an epoch late.",
+                _orders_apart,
+            ),
+        ],
+        hints=[
+            "A generator made in the function from its arguments gives the same numbers wherever it is made.",
+            "Any sum of seed and epoch gives the same number for two pairs. Do not add them.",
+            "`np.random.default_rng` takes a list of integers as its seed.",
+        ],
+    ),
+    Task(
+        id="03.3",
+        title="Predict two mistakes",
+        answer="prediction",
+        checks=[
+            Check(
+                "four numbers",
+                1,
+                "One mistake shows in every step, the other only in what an epoch leaves out.",
+                _predicted,
+            ),
+        ],
+        hints=[
+            "Four ranks that do the same read one local batch, four times.",
+            "A rank that draws a quarter leaves an example out with probability 3/4. All four leave it out with …?",
+            "In a step a rank draws 32 of 60,000: two ranks hardly ever meet.",
+        ],
+    ),
+    Task(
+        id="03.4",
+        title="Who waits for whom",
+        answer="first_wait",
+        checks=[
+            Check(
+                "nobody waits",
+                1,
+                "Ranks exchange once per batch: what must be equal is the number of batches, not of examples.",
+                _nobody,
+            ),
+            Check(
+                "the rank, the step, the other rank",
+                1,
+                "A hang says nothing by itself; who had how many batches says it all.",
+                _somebody,
+            ),
+        ],
+        hints=[
+            "How many batches are 17 examples in batches of 8? The last one need not be full.",
+            "The ranks with the fewest batches end first. In which step does the first of the others wait?",
+            "`steps.index(min(steps))` is the lowest rank with the fewest.",
+        ],
+    ),
+)

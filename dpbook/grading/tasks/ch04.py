@@ -1,0 +1,231 @@
+"""Exercise 04: four factors, the leftover, the noise scale, a warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.grading import Answer, Check, Task, call, expect, expect_close, value
+from dpbook.replicas import SGD, Adam, Momentum, Optimizer, Sampler, accumulate, feed
+
+Array = NDArray[np.float64]
+WORLDS = (2, 5, 7, 16)
+ACCUMULATIONS = (1, 2, 5, 7, 8, 16)
+
+# 04.1: predict how many times too large
+
+EXAMPLES, WORLD, ACCUMULATION = 945, 8, 8
+
+
+def _carried() -> float:
+    """The first update of the second epoch, where each micro-batch's gradient is 1 and leftovers stay."""
+    fed = feed([Sampler(EXAMPLES, WORLD, rank) for rank in range(WORLD)], EXAMPLES, batch=1)
+    turns = list(accumulate(int(fed.steps[0, 0]), ACCUMULATION, leftover="carry"))
+    done = [turn.index for turn in turns if turn.update]
+    over = sum(Fraction(1, turn.divisor) for turn in turns if turn.index > done[-1])
+    return float(over + sum(Fraction(1, turn.divisor) for turn in turns if turn.index <= done[0]))
+
+
+def _first_step(make: Callable[[float], Optimizer]) -> float:
+    """How many times as far the first step goes with the sum of the ranks' gradients as with their mean."""
+    start, mean = np.zeros(1), np.ones(1)
+    return float(make(0.1).step(start, WORLD * mean)[0] / make(0.1).step(start, mean)[0])
+
+
+def _predicts(part: slice, expected: Callable[[], list[float]], what: str) -> Callable[..., None]:
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        got = value(answer)
+        expect(isinstance(got, tuple | list) and len(got) == 4, "four numbers", repr(got))
+        for name, number, factor in zip(what.split(", "), got[part], expected(), strict=True):
+            near = isinstance(number, int | float) and abs(number - factor) < 1e-6
+            expect(near, f"{name}: the factor that such a run has", f"{number}")
+
+    return run
+
+
+# 04.2: the leftover
+
+
+def _updates(function: Callable[..., Any], epochs: list[Array], accumulation: int) -> Array:
+    """What the optimizer is given, as an array (updates, size)."""
+    return np.array([np.asarray(row, float) for row in function(epochs, accumulation)])
+
+
+def _cases(rng: np.random.Generator) -> Iterator[tuple[list[int], int]]:
+    """Micro-batches of each epoch, and the accumulation: with and without leftovers, and shorter than one update."""
+    yield [7, 7], 4
+    yield [119, 119], 8
+    for accumulation in ACCUMULATIONS:
+        longer = int(rng.integers(accumulation + 1, 3 * accumulation + 2))
+        yield [2 * accumulation, longer, int(rng.integers(1, accumulation + 1)), longer], accumulation
+
+
+def _unit_epochs(lengths: list[int]) -> list[Array]:
+    """Epochs in which micro-batch m has gradient 1 in element m and 0 elsewhere, so that an update tells its parts."""
+    return np.split(np.eye(sum(lengths)), np.cumsum(lengths)[:-1])
+
+
+def _shares(lengths: list[int], accumulation: int) -> Array:
+    """The share of each micro-batch in each update, (updates, micro-batches)."""
+    rows, begin = [], 0
+    for length in lengths:
+        for first in range(0, length, accumulation):
+            size = min(accumulation, length - first)
+            rows.append(np.zeros(sum(lengths)))
+            rows[-1][begin + first : begin + first + size] = 1 / size
+        begin += length
+    return np.array(rows)
+
+
+def _whole(answer: Answer, rng: np.random.Generator) -> None:
+    for lengths, accumulation in _cases(rng):
+        where = f"epochs of {lengths} micro-batches, accumulation {accumulation}"
+        got = call(answer, _unit_epochs(lengths), accumulation, through=_updates, where=where)
+        expected = _shares(lengths, accumulation)
+        expect(len(got) == len(expected), f"{len(expected)} updates", f"{len(got)}", where)
+        for update, rows in enumerate(zip(expected, got, strict=True)):
+            asked, came = (f"update {update} from micro-batches {np.flatnonzero(row).tolist()}" for row in rows)
+            expect(asked == came, asked, came, f"{where}, numbered through")
+
+
+def _means(answer: Answer, rng: np.random.Generator) -> None:
+    for lengths, accumulation in _cases(rng):
+        where = f"epochs of {lengths} micro-batches, accumulation {accumulation}"
+        for kind, gradients in (("all 1", np.ones((sum(lengths), 1))), ("random", rng.normal(size=(sum(lengths), 3)))):
+            epochs, told = np.split(gradients, np.cumsum(lengths)[:-1]), f"{where}, gradients {kind}"
+            got = call(answer, epochs, accumulation, through=_updates, unchanged=True, where=told)
+            expect_close(_shares(lengths, accumulation) @ gradients, got, 1e-12, told, axes=("update", "parameter"))
+
+
+# 04.3: the noise scale
+
+
+def _noise_scale(steps: Array, local_batch: int) -> float:
+    """tr Σ / |G|², by another way than the task's hint: from the ranks' sample covariance."""
+    world = steps.shape[1]
+    noise = local_batch * steps.var(axis=1, ddof=1).sum(axis=1)
+    signal = (steps.mean(axis=1) ** 2).sum(axis=1) - noise / (local_batch * world)
+    return float(noise.sum() / signal.sum())
+
+
+def _estimates(count: int) -> Callable[[Answer, np.random.Generator], None]:
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        for world in WORLDS:
+            local_batch = int(rng.integers(2, 40))
+            signs = rng.choice([-1.0, 1.0], size=6)
+            lengths = np.linspace(2, 4, count)[:, None, None]  # a signal well above 0, which changes with the steps
+            steps = signs * lengths + rng.normal(size=(count, world, 6)) * rng.uniform(0.2, 0.5)
+            expected = _noise_scale(steps, local_batch)
+            where = f"{count} {'step' if count == 1 else 'steps'}, {world} ranks of {local_batch} examples"
+            got = call(answer, steps, local_batch, unchanged=True, where=where)
+            expect(np.ndim(got) == 0, "one number", repr(got), where)
+            expect_close(expected, float(got), 1e-9 * expected, where)  # rounding is about 1e-15 of it
+
+    return run
+
+
+# 04.4: the warm-up
+
+
+def _schedule(function: Callable[..., Any], steps: int, over: int, start: float, peak: float) -> Array:
+    return np.asarray(function(steps, over, start, peak), float)
+
+
+def _rises(answer: Answer, rng: np.random.Generator) -> None:
+    for steps, over in ((6, 3), (20, 1), (100, 5), (int(rng.integers(30, 90)), int(rng.integers(6, 20))), (9, 9)):
+        start = int(rng.integers(1, 10)) / 100
+        peak = start * int(rng.integers(2, 17))
+        expected = np.full(steps, peak)
+        expected[:over] = np.linspace(start, peak, over + 1)[1:]
+        where = f"{steps} steps, {over} of warm-up"
+        got = call(answer, steps, over, start, peak, through=_schedule, where=where)
+        expect_close(expected, got, 1e-12, where, axes=("step",))
+
+
+TASKS = (
+    Task(
+        id="04.1",
+        title="Predict four factors",
+        answer="prediction",
+        checks=[
+            Check(
+                "the leftover",
+                1,
+                "A buffer that is not empty at an epoch's end enlarges the next epoch's first update.",
+                _predicts(slice(0, 1), lambda: [_carried()], "leftover"),
+            ),
+            Check(
+                "three optimizers",
+                1,
+                "Which optimizer you tune with decides whether the loss shows a missing division.",
+                _predicts(
+                    slice(1, 4), lambda: [_first_step(make) for make in (SGD, Momentum, Adam)], "SGD, momentum, Adam"
+                ),
+            ),
+        ],
+        hints=[
+            "How many micro-batches has each rank after padding, and how many remain when you take them by eights?",
+            "The first update of the second epoch is (what remained + 8) / 8.",
+            "SGD and momentum are linear in the gradient. What does Adam divide by?",
+        ],
+    ),
+    Task(
+        id="04.2",
+        title="Repair the loop",
+        answer="updates",
+        checks=[
+            Check(
+                "each micro-batch once",
+                1,
+                "A gradient that is lost, used twice or used an epoch late is not the gradient of any batch.",
+                _whole,
+            ),
+            Check("every update is a mean", 1, "The learning rate was tuned for means, not for 7/8 of one.", _means),
+        ],
+        hints=[
+            "After the last micro-batch of an epoch there must be an update, whether the group is full or not.",
+            "How many micro-batches of an epoch are in full groups? `n - n % accumulation`.",
+            "Those after them are divided by their own number, `n % accumulation`.",
+        ],
+    ),
+    Task(
+        id="04.3",
+        title="The noise scale, free",
+        answer="noise_scale",
+        checks=[
+            Check("one step", 1, "Two batch sizes, two equations: signal and noise fall out of them.", _estimates(1)),
+            Check(
+                "many steps",
+                1,
+                "A quotient with a small denominator must not be averaged; its parts may.",
+                _estimates(12),
+            ),
+        ],
+        hints=[
+            "Subtract the two equations: |G|² goes, and s − a = tr Σ (1/b − 1/B) is left.",
+            "Multiply them by b and by B and subtract: tr Σ goes, and B·a − b·s = (B − b) |G|² is left.",
+            "Average tr Σ over the steps, average |G|² over the steps, and divide last.",
+        ],
+    ),
+    Task(
+        id="04.4",
+        title="Warm up",
+        answer="warm_up",
+        checks=[
+            Check(
+                "the whole schedule",
+                1,
+                "A rate of 0 wastes a step, and a peak that is never reached is a smaller rate for the whole run.",
+                _rises,
+            )
+        ],
+        hints=[
+            "One amount is (peak − start) / over.",
+            "Step 0 is one amount above the start, step 1 two, and step over − 1 has the peak.",
+        ],
+    ),
+)
