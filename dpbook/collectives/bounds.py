@@ -23,6 +23,10 @@ class Bounds(Protocol):
     @property
     def n_chunks(self) -> int: ...
 
+    @property
+    def size(self) -> int | None:
+        """The only size that it can cut, or None if it cuts all."""
+
     def __call__(self, size: int, itemsize: int) -> IntArray: ...
 
 
@@ -37,6 +41,10 @@ class EvenSplit:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n_chunks", check_int("n_chunks", self.n_chunks, 1))
+
+    @property
+    def size(self) -> None:
+        return None
 
     def __call__(self, size: int, itemsize: int) -> IntArray:
         short, longer = divmod(size, self.n_chunks)
@@ -63,9 +71,13 @@ class FixedBounds:
     def n_chunks(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def size(self) -> int:
+        return self.offsets[-1]
+
     def __call__(self, size: int, itemsize: int) -> IntArray:
-        if size != self.offsets[-1]:
-            raise InvalidArgument("size", size, f"{self.offsets[-1]}, the only size that these chunk bounds hold for")
+        if size != self.size:
+            raise InvalidArgument("size", size, f"{self.size}, the only size that these chunk bounds hold for")
         return np.array(self.offsets, dtype=np.int64)
 
 

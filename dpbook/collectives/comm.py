@@ -1,14 +1,15 @@
-"""What a rank program is, and what it may do."""
+"""What a rank program is, what it may do, and what has to hold wherever it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.errors import InvalidArgument
+from dpbook.errors import InvalidArgument, MessageError
 
 Op = Literal["copy", "sum"]
 
@@ -47,3 +48,46 @@ def check_message(rank: int, world_size: int, view: object, peer: int, op: str |
         raise InvalidArgument("op", op, "'copy' or 'sum'")
     if op is not None and not view.flags.writeable:
         raise InvalidArgument("view", "a read-only array", "writable")
+
+
+def deliver(
+    payload: NDArray[Any], view: NDArray[Any], op: Op, sender: tuple[int, str], receiver: tuple[int, str]
+) -> None:
+    """Store what has arrived in ``view``, or add it. Each end is a rank and, where known, its line in the program.
+
+    Raises `MessageError` unless ``payload`` has the length and dtype of ``view``.
+    """
+    if payload.shape != view.shape or payload.dtype != view.dtype:
+        raise MessageError(f"{_tell(sender, 'sends', payload)}, but {_tell(receiver, 'receives', view)}")
+    if op == "sum":
+        np.add(view, payload, out=view)
+    else:
+        np.copyto(view, payload)
+
+
+def _tell(end: tuple[int, str], verb: str, array: NDArray[Any]) -> str:
+    rank, line = end
+    return f"rank {rank} {verb} {array.size} × {array.dtype}" + (f" ({line})" if line else "")
+
+
+def copy_buffers(buffers: Sequence[NDArray[Any]] | NDArray[Any]) -> list[NDArray[Any]]:
+    """A copy of each rank's buffer. Raises `InvalidArgument` unless they are 1-D arrays, at least one."""
+    expected = "one 1-D array per rank"
+    try:
+        copies = [np.array(buffer) for buffer in buffers]
+    except (TypeError, ValueError):  # nothing to iterate over; lists of unequal length
+        raise InvalidArgument("buffers", buffers, expected) from None
+    if not copies or any(copy.ndim != 1 for copy in copies):
+        raise InvalidArgument("buffers", [copy.shape for copy in copies], expected)
+    return copies
+
+
+def check_timeout(timeout: Any) -> float:
+    """Return ``timeout`` as a float, or raise `InvalidArgument`."""
+    try:
+        seconds = float(timeout)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InvalidArgument("timeout", timeout, "a positive number of seconds")
+    return seconds

@@ -11,8 +11,9 @@ import numpy as np
 from dpbook.collectives.bounds import Bounds
 from dpbook.collectives.placement import Holding, Placement, merge
 from dpbook.collectives.rounds import IntArray, LazyRounds, Round, as_integers
-from dpbook.collectives.schedule import Schedule, check_compatible
+from dpbook.collectives.schedule import Schedule, check_compatible, check_schedule
 from dpbook.errors import InvalidArgument, ScheduleError, check_int
+from dpbook.text import plural
 
 
 def embed(
@@ -31,6 +32,7 @@ def embed(
     alone): after a reduce-scatter inside each node, one rank brings the sum of its node. Ranks and chunks
     that are not named take no part, and nothing is promised of them. Raises `InvalidArgument`.
     """
+    check_schedule(schedule)
     check_int("world", world, schedule.world)
     n_chunks = check_int("n_chunks", schedule.n_chunks if n_chunks is None else n_chunks, 1)
     places = _distinct("ranks", ranks, schedule.world, world)
@@ -77,6 +79,7 @@ def embed(
 
 def relabel(schedule: Schedule, ranks: Sequence[int] | None = None, chunks: Sequence[int] | None = None) -> Schedule:
     """The same schedule with rank i called ``ranks[i]`` and chunk c called ``chunks[c]``; both permutations."""
+    check_schedule(schedule)
     return embed(schedule, schedule.world, range(schedule.world) if ranks is None else ranks, schedule.n_chunks, chunks)
 
 
@@ -88,7 +91,7 @@ def beside(*schedules: Schedule) -> Schedule:
     """
     if not schedules:
         raise InvalidArgument("schedules", schedules, "at least one schedule")
-    for other in schedules[1:]:
+    for other in schedules:
         check_compatible(schedules[0], other)
 
     def together(index: int) -> Round:
@@ -127,5 +130,5 @@ def _distinct(name: str, values: Sequence[int] | IntArray, length: int, limit: i
     array = as_integers(name, values)
     in_range = array.size == 0 or (array.min() >= 0 and array.max() < limit)
     if array.shape != (length,) or len(np.unique(array)) != length or not in_range:
-        raise InvalidArgument(name, values, f"{length} distinct numbers in 0..{limit - 1}")
+        raise InvalidArgument(name, values, f"{plural(length, 'distinct number')} in 0..{limit - 1}")
     return array

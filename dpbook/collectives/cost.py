@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpbook.collectives.rounds import IntArray
-from dpbook.collectives.schedule import Schedule
-from dpbook.errors import check_int
+from dpbook.collectives.schedule import Schedule, check_schedule
+from dpbook.errors import check_float, check_int
+from dpbook.text import plural
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,8 @@ class Traffic:
 
     def __repr__(self) -> str:
         return (
-            f"{self.rounds} rounds, {self.messages} messages, {self.total_bytes:,} bytes in all, "
+            f"{plural(self.rounds, 'round')}, {plural(self.messages, 'message')}, "
+            f"{plural(self.total_bytes, 'byte', ',')} in all, "
             f"at most {self.busiest_bytes:,} sent or received by one rank"
         )
 
@@ -42,6 +44,7 @@ def count(schedule: Schedule, size: int, itemsize: int = 4) -> Traffic:
 
     A message of an empty chunk is none: nothing is sent. Raises `InvalidArgument`.
     """
+    check_schedule(schedule)
     bounds = schedule.bounds(check_int("size", size, 0), check_int("itemsize", itemsize, 1))
     chunk_bytes = np.diff(bounds) * itemsize
     sent = np.zeros(schedule.world)  # float64 counts exactly up to 2**53 bytes, and bincount adds it fastest
@@ -59,7 +62,7 @@ def bandwidth_lower_bound(world: int, nbytes: float) -> float:
     """Bytes that some rank must send in any all-reduce of ``nbytes``: 2(N − 1)/N · nbytes.
 
     Holds where sums are made at the ranks (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
-    clusters of workstations", 2009); a switch that adds evades it.
+    clusters of workstations", 2009); a switch that adds evades it. Raises `InvalidArgument`.
     """
     check_int("world", world, 1)
-    return 2 * (world - 1) / world * nbytes
+    return 2 * (world - 1) / world * check_float("nbytes", nbytes, minimum=0)

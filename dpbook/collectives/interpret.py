@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from dpbook.collectives.rounds import Round
-from dpbook.collectives.schedule import Schedule
+from dpbook.collectives.schedule import Schedule, check_schedule
 
 
 class Cells(Protocol):
@@ -29,6 +29,7 @@ class Cells(Protocol):
 
 def interpret(schedule: Schedule, cells: Cells) -> Iterator[Round]:
     """Carry out the rounds on ``cells``, yielding each round when it is done. Raises `ScheduleError`."""
+    check_schedule(schedule)
     for round_ in schedule.walk():
         parts = round_.parts()
         payloads = [cells.read(part, round_) for part in parts]

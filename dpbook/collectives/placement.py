@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
+from dpbook.errors import InvalidArgument, check_int
+
 Holding = Mapping[int, frozenset[int]]
 Placement = tuple[Holding, ...]  # one holding per chunk
 
@@ -19,13 +21,13 @@ Placement = tuple[Holding, ...]  # one holding per chunk
 @lru_cache(maxsize=64)
 def everyone(world: int) -> frozenset[int]:
     """All ranks; one object per world, so that placements share it and compare at once."""
-    return frozenset(range(world))
+    return frozenset(range(check_int("world", world, 1)))
 
 
 @lru_cache(maxsize=64)
 def partial(world: int) -> Holding:
     """Each rank holds its own contribution: where every all-reduce begins."""
-    return MappingProxyType({rank: frozenset((rank,)) for rank in range(world)})
+    return MappingProxyType({rank: frozenset((rank,)) for rank in range(check_int("world", world, 1))})
 
 
 @lru_cache(maxsize=64)
@@ -35,8 +37,11 @@ def complete_everywhere(world: int) -> Holding:
 
 
 def complete_on(ranks: Iterable[int], world: int) -> Holding:
-    """The given ranks hold the complete sum, the others nothing of use."""
-    return MappingProxyType(dict.fromkeys(ranks, everyone(world)))
+    """The given ranks hold the complete sum, the others nothing of use. Raises `InvalidArgument`."""
+    if not isinstance(ranks, Iterable):
+        raise InvalidArgument("ranks", ranks, "a collection of ranks")
+    whole = everyone(world)
+    return MappingProxyType({check_int("rank", rank, 0, world - 1): whole for rank in ranks})
 
 
 def merge(a: Holding, b: Holding) -> Holding | None:

@@ -9,7 +9,8 @@ from typing import NamedTuple, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpbook.errors import InvalidArgument, ScheduleError
+from dpbook.errors import InvalidArgument, ScheduleError, check_int
+from dpbook.text import plural
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -124,7 +125,9 @@ class LazyRounds(Sequence[Round]):
     """``length`` rounds, made by ``make(index)`` when asked for: a long schedule is not held in memory."""
 
     def __init__(self, length: int, make: Callable[[int], Round]) -> None:
-        self._length = length
+        self._length = check_int("length", length, 0)
+        if not callable(make):
+            raise InvalidArgument("make", make, "a function from a round's index to the Round")
         self._make = make
 
     def __len__(self) -> int:
@@ -138,7 +141,7 @@ class LazyRounds(Sequence[Round]):
         if isinstance(index, slice):
             return [self._make(i) for i in range(*index.indices(self._length))]
         if not -self._length <= index < self._length:
-            raise IndexError(f"round {index} of a schedule of {self._length} rounds")
+            raise IndexError(f"round {index} of a schedule of {plural(self._length, 'round')}")
         return self._make(index % self._length)
 
     def __iter__(self) -> Iterator[Round]:

@@ -9,7 +9,7 @@ from typing import Any
 from dpbook.collectives.bounds import Bounds, EvenSplit, FixedBounds
 from dpbook.collectives.placement import Holding, Placement, complete_everywhere, everyone, partial
 from dpbook.collectives.rounds import Round
-from dpbook.collectives.schedule import Schedule
+from dpbook.collectives.schedule import Schedule, check_schedule
 from dpbook.errors import InvalidArgument
 
 FORMAT = "dpbook.schedule"
@@ -18,6 +18,7 @@ VERSION = 1
 
 def to_json(schedule: Schedule) -> str:
     """Write a schedule out, every round of it. Raises `InvalidArgument` for chunk bounds of an unknown rule."""
+    check_schedule(schedule)
     return json.dumps(
         {
             "format": FORMAT,
@@ -45,7 +46,7 @@ def from_json(text: str) -> Schedule:
     """Read what `to_json` wrote. Raises `InvalidArgument` for anything else, `ScheduleError` for illegal rounds."""
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise InvalidArgument("text", str(error), "JSON as written by to_json") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
         found = {key: data.get(key) for key in ("format", "version")} if isinstance(data, dict) else data

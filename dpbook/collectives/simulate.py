@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from dpbook.collectives.cost import Traffic, count
 from dpbook.collectives.interpret import Cells, interpret
 from dpbook.collectives.rounds import IntArray, Round
-from dpbook.collectives.schedule import Schedule
+from dpbook.collectives.schedule import Schedule, check_schedule
 from dpbook.errors import InvalidArgument
+from dpbook.text import plural
 
 Buffers = Sequence[NDArray[Any]] | NDArray[Any]
 
@@ -59,7 +60,7 @@ def simulate(schedule: Schedule, buffers: Buffers, *, in_place: bool = False) ->
     run. The buffers are copied unless ``in_place``, which needs them contiguous and writable.
     Raises `InvalidArgument`, and `ScheduleError` where the schedule breaks its own rules.
     """
-    rows = _check_buffers(schedule.world, buffers)
+    rows = _check_buffers(schedule, buffers)
     if in_place:
         _check_in_place(buffers)
         result = buffers
@@ -83,7 +84,7 @@ class Frame:
 
 def frames(schedule: Schedule, buffers: Buffers) -> Iterator[Frame]:
     """Yield the state before the first round and after each one; nothing is computed before it is asked for."""
-    rows = list(np.stack(_check_buffers(schedule.world, buffers)))
+    rows = list(np.stack(_check_buffers(schedule, buffers)))
     cells = _Slices(schedule, rows)
     yield Frame(0, None, np.stack(rows))
     for index, round_ in enumerate(interpret(schedule, cells), start=1):
@@ -164,17 +165,20 @@ class _Padded:
             np.take(wide, self.position, out=row, mode="clip")
 
 
-def _check_buffers(world: int, buffers: Buffers) -> list[NDArray[Any]]:
+def _check_buffers(schedule: Schedule, buffers: Buffers) -> list[NDArray[Any]]:
+    check_schedule(schedule)
     try:
         rows = [np.asarray(row) for row in buffers]
-    except TypeError:
+    except (TypeError, ValueError):  # nothing to iterate over; lists of unequal length
         raise InvalidArgument("buffers", buffers, "one 1-D array per rank") from None
-    if len(rows) != world:
-        raise InvalidArgument("buffers", f"{len(rows)} buffers", f"one buffer per rank, {world}")
+    if len(rows) != schedule.world:
+        raise InvalidArgument("buffers", plural(len(rows), "buffer"), f"one buffer per rank, {schedule.world}")
     for rank, row in enumerate(rows):
-        if row.ndim != 1 or row.shape != rows[0].shape or row.dtype != rows[0].dtype:
-            expected = f"1-D and like that of rank 0, {rows[0].shape} {rows[0].dtype}"
-            raise InvalidArgument(f"buffer of rank {rank}", f"{row.shape} {row.dtype}", expected)
+        if row.ndim != 1:
+            raise InvalidArgument(f"buffer of rank {rank}", row, "a 1-D array")
+        if row.shape != rows[0].shape or row.dtype != rows[0].dtype:
+            expected = f"like that of rank 0, {rows[0].size} × {rows[0].dtype}"
+            raise InvalidArgument(f"buffer of rank {rank}", f"{row.size} × {row.dtype}", expected)
     if rows[0].dtype.kind not in "biufc":
         raise InvalidArgument("dtype of buffers", rows[0].dtype, "numeric")
     return rows

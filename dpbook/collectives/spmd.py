@@ -14,10 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.collectives.comm import Op, Program, check_message
+from dpbook.collectives.comm import Op, Program, check_message, check_timeout, copy_buffers, deliver
 from dpbook.collectives.source_line import line_of_caller, line_of_error
 from dpbook.errors import Deadlock, InvalidArgument, MessageError, RankFailed, ScheduleError
 
@@ -28,9 +27,7 @@ def run(program: Program, buffers: Sequence[NDArray[Any]], *, timeout: float = 3
     Raises `Deadlock` as soon as no rank can go on, `MessageError` where the ends of a message disagree, and
     `RankFailed` where a rank raises or computes for ``timeout`` seconds without sending or receiving.
     """
-    copies = [np.array(buffer) for buffer in buffers]
-    if not copies or any(copy.ndim != 1 for copy in copies):
-        raise InvalidArgument("buffers", [copy.shape for copy in copies], "one 1-D array per rank")
+    copies = copy_buffers(buffers)
     World(program, copies, timeout).run()
     return copies
 
@@ -129,11 +126,11 @@ class World:
     """All ranks of one run, and the baton that passes between them. `record` listens by overriding the hooks."""
 
     def __init__(self, program: Program, buffers: list[NDArray[Any]], timeout: float) -> None:
-        if not timeout > 0:
-            raise InvalidArgument("timeout", timeout, "a positive number of seconds")
+        if not callable(program):
+            raise InvalidArgument("program", program, "a rank program, a function of (comm, x)")
         self.program = program
         self.buffers = buffers
-        self.timeout = timeout
+        self.timeout = check_timeout(timeout)
         self.baton = threading.Semaphore(0)
         self.cancelled = False
         self.running: _Rank | None = None
@@ -217,12 +214,4 @@ class World:
 
 def _deliver(sender: Call, receiver: Call, sent: Half, received: Half) -> None:
     assert sent.payload is not None
-    if sent.payload.shape != received.view.shape or sent.payload.dtype != received.view.dtype:
-        raise MessageError(
-            f"rank {sender.rank} sends {sent.payload.size} × {sent.payload.dtype} ({sender.line}), "
-            f"but rank {receiver.rank} receives {received.view.size} × {received.view.dtype} ({receiver.line})"
-        )
-    if received.op == "sum":
-        np.add(received.view, sent.payload, out=received.view)
-    else:
-        np.copyto(received.view, sent.payload)
+    deliver(sent.payload, received.view, received.op, (sender.rank, sender.line), (receiver.rank, receiver.line))

@@ -18,7 +18,7 @@ from dpbook.collectives.explain import Fault, explain
 from dpbook.collectives.interpret import interpret
 from dpbook.collectives.placement import Holding
 from dpbook.collectives.rounds import BoolArray, IntArray, Round
-from dpbook.collectives.schedule import Schedule
+from dpbook.collectives.schedule import Schedule, check_schedule
 from dpbook.errors import ScheduleError
 
 Bits = NDArray[np.uint64]
@@ -48,8 +48,9 @@ def verify(schedule: Schedule) -> Verified:
 def find_fault(schedule: Schedule) -> Fault | None:
     """The first chunk and rank that does not hold what ``schedule.after`` promises, explained; None if all do.
 
-    Raises `ScheduleError` where the schedule breaks the rules of a round.
+    Raises `ScheduleError` where the schedule breaks the rules of a round, `InvalidArgument` for what is no schedule.
     """
+    check_schedule(schedule)
     cells = _Contributors(schedule)
     deque(interpret(schedule, cells), maxlen=0)
     for chunk, promised in enumerate(schedule.after):

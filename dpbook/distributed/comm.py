@@ -9,13 +9,20 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from dpbook.collectives.comm import Op, check_message
+from dpbook.collectives.comm import Op, check_message, deliver
+from dpbook.collectives.source_line import line_of_caller
+from dpbook.errors import InvalidArgument
+
+HEADER = np.dtype([("size", np.int64), ("dtype", "S24")])
+"""What goes ahead of every message. A message is received as it was sent and only then compared with the view that it
+is for, so the two ranks stay in step even where they disagree. Of an empty view the header is all that travels."""
 
 
 class ProcessComm:
     """What a rank program gets as ``comm`` in a real process; see `dpbook.collectives.Comm`.
 
-    Needs an initialised process group (gloo). An empty view is no message.
+    Needs an initialised process group (gloo). As in one process, ends that disagree raise `MessageError`: here on the
+    receiving rank.
     """
 
     def __init__(self) -> None:
@@ -24,35 +31,44 @@ class ProcessComm:
 
     def send(self, view: NDArray[Any], to: int) -> None:
         check_message(self.rank, self.world_size, view, to, None)
-        if view.size:
-            dist.send(_as_bytes(np.ascontiguousarray(view)), to)
+        _wait(_begin_to_send(view, to))
 
     def recv(self, view: NDArray[Any], source: int, op: Op = "copy") -> None:
         check_message(self.rank, self.world_size, view, source, op)
-        if view.size:
-            arrived = np.empty_like(view, order="C")
-            dist.recv(_as_bytes(arrived), source)
-            _store(view, arrived, op)
+        deliver(_receive(source), view, op, (source, ""), (self.rank, line_of_caller(1)))
 
     def sendrecv(self, send: NDArray[Any], to: int, recv: NDArray[Any], source: int, op: Op = "copy") -> None:
         check_message(self.rank, self.world_size, send, to, None)
         check_message(self.rank, self.world_size, recv, source, op)
-        arrived = np.empty_like(recv, order="C")
-        sending = dist.isend(_as_bytes(np.ascontiguousarray(send)), to) if send.size else None
-        receiving = dist.irecv(_as_bytes(arrived), source) if recv.size else None
-        for request in (sending, receiving):
-            if request is not None:
-                request.wait()
-        _store(recv, arrived, op)  # only now: the two slices may overlap
+        sending = _begin_to_send(send, to)
+        arrived = _receive(source)
+        _wait(sending)  # before anything is stored: the two slices may overlap
+        deliver(arrived, recv, op, (source, ""), (self.rank, line_of_caller(1)))
+
+
+def _begin_to_send(view: NDArray[Any], to: int) -> list[dist.Work | None]:
+    if view.dtype.kind in "OV":
+        raise InvalidArgument("view", f"an array of {view.dtype}", "of a plain dtype to travel between processes")
+    header = np.array([(view.size, view.dtype.str)], HEADER)
+    return [dist.isend(_as_bytes(part), to) for part in (header, view) if part.size]
+
+
+def _wait(sending: list[dist.Work | None]) -> None:
+    for request in sending:
+        if request is not None:
+            request.wait()
+
+
+def _receive(source: int) -> NDArray[Any]:
+    header = np.empty(1, HEADER)
+    dist.recv(_as_bytes(header), source)
+    size, dtype = int(header["size"][0]), header["dtype"][0].decode()
+    arrived = np.empty(size, dtype)
+    if size:
+        dist.recv(_as_bytes(arrived), source)
+    return arrived
 
 
 def _as_bytes(array: NDArray[Any]) -> torch.Tensor:
-    """The memory of a contiguous array as a tensor of bytes: any dtype can travel."""
-    return torch.from_numpy(array.view(np.uint8))
-
-
-def _store(view: NDArray[Any], arrived: NDArray[Any], op: Op) -> None:
-    if op == "sum":
-        np.add(view, arrived, out=view)
-    else:
-        np.copyto(view, arrived)
+    """The memory of an array, copied where it is not contiguous, as a tensor of bytes: any plain dtype can travel."""
+    return torch.from_numpy(np.ascontiguousarray(array).view(np.uint8))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives.interpret import interpret
 from dpbook.collectives.rounds import Message, Round
-from dpbook.collectives.schedule import Schedule
+from dpbook.collectives.schedule import Schedule, check_schedule
 from dpbook.errors import InvalidArgument
 
 
@@ -25,6 +25,9 @@ def execute(schedule: Schedule, buffer: torch.Tensor | NDArray[Any]) -> None:
     dtype. The result has the bits that `simulate` predicts. Raises `InvalidArgument`, and whatever
     torch.distributed raises when a peer fails.
     """
+    check_schedule(schedule)
+    if not isinstance(buffer, np.ndarray | torch.Tensor):
+        raise InvalidArgument("buffer", buffer, "a 1-D tensor or array")
     if isinstance(buffer, np.ndarray) and not (buffer.flags.writeable and buffer.flags.c_contiguous):
         raise InvalidArgument("buffer", buffer, "writable and contiguous")
     tensor = torch.from_numpy(buffer) if isinstance(buffer, np.ndarray) else buffer

@@ -1,4 +1,7 @@
-"""torchrun, ending with the process that started it: a notebook kernel that is killed leaves no ranks behind."""
+"""torchrun, ending with the process that started it: a notebook kernel that is killed leaves no ranks behind.
+
+This holds on Linux. Elsewhere torchrun outlives a caller that is killed, until its ranks' time is up.
+"""
 
 from __future__ import annotations
 

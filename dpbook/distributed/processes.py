@@ -18,12 +18,14 @@ from types import ModuleType
 from typing import Any
 
 import cloudpickle
-import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule
+from dpbook.collectives.comm import check_timeout, copy_buffers
+from dpbook.distributed.lifetime import PARENT
 from dpbook.distributed.traces import INSTALLED, RESULT, TASK, why_it_failed
 from dpbook.errors import InvalidArgument, RankFailed, check_int
+from dpbook.text import plural
 
 STARTUP = 120.0
 """Seconds that the launcher and the imports may take on a busy machine, beyond the time-out of the program."""
@@ -38,11 +40,13 @@ def run(
     arrays; they are not changed. Raises `RankFailed` with the first failing rank's error, or with the line that
     each rank had reached after ``timeout`` seconds.
     """
-    copies = [np.array(buffer) for buffer in buffers]
-    if not copies or any(copy.ndim != 1 for copy in copies):
-        raise InvalidArgument("buffers", [copy.shape for copy in copies], "one 1-D array per rank")
+    if not isinstance(program, Schedule) and not callable(program):
+        raise InvalidArgument("program", program, "a rank program or a Schedule")
+    copies = copy_buffers(buffers)
     if isinstance(program, Schedule) and program.world != len(copies):
-        raise InvalidArgument("buffers", f"{len(copies)} buffers", f"one per rank of the schedule, {program.world}")
+        raise InvalidArgument(
+            "buffers", plural(len(copies), "buffer"), f"one per rank of the schedule, {program.world}"
+        )
     return start(_run_on_this_rank, [(program, copy) for copy in copies], timeout=timeout)
 
 
@@ -66,11 +70,12 @@ def start(
     False. When a rank fails the others are ended; nothing is left running, also after an interrupt.
     Raises `RankFailed`.
     """
+    if not isinstance(args, Sequence) or not all(isinstance(arguments, Sequence) for arguments in args):
+        raise InvalidArgument("args", args, "a tuple of arguments per rank")
     world = check_int("number of ranks", len(args), 1)
     if not callable(function):
         raise InvalidArgument("function", function, "callable")
-    if not timeout > 0:
-        raise InvalidArgument("timeout", timeout, "a positive number of seconds")
+    timeout = check_timeout(timeout)
     with tempfile.TemporaryDirectory(prefix="dpbook-") as name:
         folder = Path(name)
         call = _by_value(function, list(args))
@@ -111,6 +116,7 @@ def _torchrun(folder: Path, world: int, timeout: float) -> tuple[int, str]:
     command += ["--redirects=3", f"--log-dir={folder}", "-m", "dpbook.distributed.worker", str(folder)]
     root = str(Path(__file__).parents[2])
     environment = os.environ | {
+        PARENT: str(os.getpid()),
         "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", _loopback()),
@@ -134,7 +140,10 @@ def _loopback() -> str:
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:
-    """End the launcher, which ends its workers; if it will not, killing it ends them too (see `worker`)."""
+    """End the launcher, which ends its workers; if it will not, it is killed, which on Linux ends them too.
+
+    Elsewhere workers whose launcher had to be killed go on until their time is up (see `lifetime` and `worker`).
+    """
     if launcher.poll() is None:
         launcher.send_signal(signal.SIGTERM)
         try:

@@ -8,6 +8,8 @@ import re
 import signal
 from pathlib import Path
 
+from dpbook.text import plural
+
 INSTALLED = "-packages" + os.sep  # site-packages, or Debian's dist-packages
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
 
@@ -30,7 +32,9 @@ def why_it_failed(folder: Path, world: int, timeout: float, status: int, launche
         return f"no result after {timeout:g} s; the ranks were at\n{where}"
     finished = [r for r in range(world) if (folder / RESULT.format(r)).exists()]
     tail = "\n".join(launcher_said.strip().splitlines()[-15:])
-    return f"a process ended without a word (finished: {finished} of {world} ranks); the launcher said\n{tail}"
+    return (
+        f"a process ended without a word (finished: {finished} of {plural(world, 'rank')}); the launcher said\n{tail}"
+    )
 
 
 def _silent_deaths(folder: Path, world: int, launcher_said: str) -> dict[int, int]:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpbook.collectives import Schedule, Traffic, count
+from dpbook.collectives.schedule import check_schedule
 from dpbook.errors import InvalidArgument, check_int
 from dpbook.figures import palette, words
 from dpbook.figures.cells import EDGE, FILL, badge
 from dpbook.figures.picture import Picture
-from dpbook.figures.replay import Kind, State, check_schedule, replay
+from dpbook.figures.replay import Kind, State, replay
 from dpbook.figures.svg import document, element, number, text
+from dpbook.text import plural
 
 MAX_RANKS = 16
 MAX_ROUNDS = 32
@@ -33,13 +35,15 @@ class _Panel:
         return self.traffic.busiest_bytes / self.nbytes
 
     @property
+    def rounds(self) -> str:
+        return plural(self.traffic.rounds, "round")
+
+    @property
     def numbers(self) -> str:
-        rounds = "1 round" if self.traffic.rounds == 1 else f"{self.traffic.rounds} rounds"
-        messages = "1 message" if self.traffic.messages == 1 else f"{self.traffic.messages:,} messages"
+        messages = plural(self.traffic.messages, "message", ",")
         busiest, whole = words.bytes_in_words(self.traffic.busiest_bytes), words.bytes_in_words(self.nbytes)
-        return (
-            f"{rounds}, {messages}; the busiest rank sends or receives {busiest}, {_times(self)} the buffer of {whole}"
-        )
+        moved = f"{busiest}, {_times(self)} the buffer of {whole}"
+        return f"{self.rounds}, {messages}; the busiest rank sends or receives {moved}"
 
 
 def draw_overview(
@@ -73,14 +77,14 @@ def _panel(schedule: Schedule, size: int | None, itemsize: int) -> _Panel:
     check_schedule(schedule)
     check_int(f"world of {schedule.name}", schedule.world, 1, MAX_RANKS)
     check_int(f"number of rounds of {schedule.name}", len(schedule.rounds), 0, MAX_ROUNDS)
-    fixed = getattr(schedule.bounds, "offsets", None)
-    size = check_int("size", (1_000_000 if fixed is None else fixed[-1]) if size is None else size, 1)
+    default = 1_000_000 if schedule.bounds.size is None else schedule.bounds.size
+    size = check_int("size", default if size is None else size, 1)
     return _Panel(schedule, replay(schedule), count(schedule, size, itemsize), size * itemsize)
 
 
 def _finding(panels: Sequence[_Panel]) -> str:
     if len(panels) == 1:
-        return f"{_rounds(panels[0])}, and {_times(panels[0])} the buffer through the busiest rank"
+        return f"{panels[0].rounds}, and {_times(panels[0])} the buffer through the busiest rank"
     quick = min(panels, key=lambda p: p.traffic.rounds)
     light = min(panels, key=lambda p: p.buffers_moved)
     if quick is light:
@@ -91,10 +95,6 @@ def _finding(panels: Sequence[_Panel]) -> str:
 def _short(panel: _Panel) -> str:
     name = panel.schedule.name.partition("(")[0].replace("_", " ").strip()
     return name[:1].upper() + name[1:]
-
-
-def _rounds(panel: _Panel) -> str:
-    return "1 round" if panel.traffic.rounds == 1 else f"{panel.traffic.rounds} rounds"
 
 
 def _times(panel: _Panel) -> str:

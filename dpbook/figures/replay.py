@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import Message, Round, Schedule, Traffic, count, frames, interpret
 from dpbook.collectives.rounds import BoolArray
+from dpbook.collectives.schedule import check_schedule
 from dpbook.errors import InvalidArgument, check_int
 
 MAX_RANKS = 32
@@ -105,17 +106,10 @@ def replay(schedule: Schedule, buffers: Any = None, size: int | None = None) -> 
     return list(_states(schedule, buffers))
 
 
-def check_schedule(schedule: object) -> None:
-    """Raise `InvalidArgument` for anything that is no schedule."""
-    if not isinstance(schedule, Schedule):
-        raise InvalidArgument("schedule", schedule, "a Schedule, such as collectives.ring(4)")
-
-
 def _size(schedule: Schedule, size: int | None) -> int:
     if size is not None:
         return check_int("size", size, 0)
-    fixed = getattr(schedule.bounds, "offsets", None)
-    return schedule.n_chunks if fixed is None else int(fixed[-1])
+    return schedule.n_chunks if schedule.bounds.size is None else schedule.bounds.size
 
 
 def _states(schedule: Schedule, buffers: Any) -> Iterator[State]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dpbook.collectives import Schedule, Traffic, bandwidth_lower_bound, count
+from dpbook.collectives.schedule import check_schedule
 from dpbook.errors import InvalidArgument, check_int
 from dpbook.figures import palette
 from dpbook.figures.picture import Picture
-from dpbook.figures.replay import check_schedule
 from dpbook.figures.svg import document, element, number, text
 from dpbook.figures.words import bytes_in_words
+from dpbook.text import plural
 
 MAX_RANKS = 32
 MARGIN, LEFT, TOP, HEIGHT = 20, 104, 88, 220
@@ -41,6 +42,7 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *,
             f"{s.name.partition('(')[0].replace('_', ' ')} {bytes_in_words(t.busiest_bytes)}"
             for s, t in zip(schedules, traffic, strict=True)
         )
+    holders = "The only rank holds" if world == 1 else f"Each of {world} ranks holds"
     bar = 14.0 if world <= 8 else 5.0
     panel = max(190.0, world * (2 * bar + 10))
     width = LEFT + len(schedules) * (panel + PANEL_GAP) - PANEL_GAP + MARGIN
@@ -48,7 +50,7 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *,
     top = max(bound, *(t.busiest_bytes for t in traffic), 1) * 1.12
     body = [
         text(MARGIN, 34, title, 17, bold=True, room=width - 2 * MARGIN),
-        text(MARGIN, 56, f"Each of {world} ranks holds {bytes_in_words(nbytes)}.", 13, fill=palette.MUTED),
+        text(MARGIN, 56, f"{holders} {bytes_in_words(nbytes)}.", 13, fill=palette.MUTED),
         _axis(top, width),
         *(
             _bars(s, t, LEFT + shift + i * (panel + PANEL_GAP), panel, bar, top)
@@ -57,7 +59,8 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *,
         _bound(bound, top, width),
         _legend(TOP + HEIGHT + 56, bound),
     ]
-    alt = f"{title}. {world} ranks with {bytes_in_words(nbytes)} each. The lower bound is {bytes_in_words(bound)}."
+    alt = f"{title}. {plural(world, 'rank')} with {bytes_in_words(nbytes)} each."
+    alt += f" The lower bound is {bytes_in_words(bound)}."
     described = " ".join(
         f"{s.name}: sent {', '.join(map(bytes_in_words, t.sent_bytes.tolist()))}; "
         f"received {', '.join(map(bytes_in_words, t.received_bytes.tolist()))}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dpbook.collectives import Message
 from dpbook.figures.replay import Kind, State
+from dpbook.text import plural
 
 MEANING: dict[Kind, str] = {
     "own": "one contribution",
@@ -82,7 +83,7 @@ def alternative(state: State) -> str:
 def totals(state: State) -> str:
     """Messages, bytes and complete cells, from the first round on."""
     sent = state.traffic.sent_bytes.tolist()
-    messages = "1 message" if state.traffic.messages == 1 else f"{state.traffic.messages:,} messages"
+    messages = plural(state.traffic.messages, "message", ",")
     whole, most = bytes_in_words(sum(sent)), bytes_in_words(max(sent))
     each = f"each rank has sent {most}" if len(set(sent)) == 1 else f"no rank has sent more than {most}"
     return f"So far {messages} and {whole} in all; {each}"
@@ -103,7 +104,7 @@ def description(state: State) -> str:
 
 
 def _chunks(number: int) -> str:
-    return "1 chunk is" if number == 1 else f"{number} chunks are"
+    return f"{plural(number, 'chunk')} {'is' if number == 1 else 'are'}"
 
 
 def bytes_in_words(nbytes: float) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 from dpbook.grading.task import Task, task
-from dpbook.grading.text import plural
+from dpbook.text import plural
 
 _opened: dict[str, int] = {}  # by task; lasts as long as the kernel
 

@@ -35,11 +35,6 @@ def a(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"
 
 
-def plural(number: int, noun: str) -> str:
-    """``1 point``, ``2 points``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def describe(value: Any) -> str:
     """Plain data in one line: its value, cut short where it is long, and an array's dtype and shape."""
     kind = type(value)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpbook.errors import DpbookError, InvalidArgument, check_int
-from dpbook.replicas.array import Array
+from dpbook.replicas.array import Array, describe
 
 IMAGES = 1797
 TRAINING_IMAGES = 1440  # worlds 1–6, 8, 9 and 16 divide it
@@ -42,8 +42,9 @@ def split(images: Array, labels: Array) -> tuple[tuple[Array, Array], tuple[Arra
     Args:
         images, labels: what `digits` returns.
     """
-    if not len(images) == len(labels) == IMAGES:
-        raise InvalidArgument("images, labels", (len(images), len(labels)), f"{IMAGES} of each")
+    for name, array in (("images", images), ("labels", labels)):
+        if not isinstance(array, np.ndarray) or array.shape[:1] != (IMAGES,):
+            raise InvalidArgument(name, describe(array), f"an array of {IMAGES}, one per digit")
     order = np.arange(IMAGES) * STRIDE % IMAGES
     train, test = order[:TRAINING_IMAGES], order[TRAINING_IMAGES:]
     return (images[train], labels[train]), (images[test], labels[test])

@@ -17,6 +17,7 @@ from dpbook.replicas.array import Array
 from dpbook.replicas.models import Model
 from dpbook.replicas.optim import Optimizer
 from dpbook.replicas.weighting import rank_weights
+from dpbook.text import plural
 
 Shard: TypeAlias = tuple[Array, Array]
 AllReduce: TypeAlias = collectives.Schedule | Callable[[Array], Array]
@@ -34,12 +35,12 @@ def shard(x: Array, y: Array, world: int, sizes: Sequence[int] | Array | None = 
     """
     check_int("world", world, 1)
     if len(x) != len(y):
-        raise InvalidArgument("y", f"{len(y)} targets", f"as long as x, {len(x)}")
+        raise InvalidArgument("y", plural(len(y), "target"), f"as long as x, {len(x)}")
     if len(x) == 0 or (sizes is None and len(x) % world):
         raise InvalidArgument("global batch", len(x), f"a multiple of the world, {world}, unless sizes are given")
     shares = [len(x) // world] * world if sizes is None else [check_int("sizes", size, 0) for size in sizes]
     if len(shares) != world or sum(shares) != len(x):
-        raise InvalidArgument("sizes", shares, f"{world} numbers of examples that add up to {len(x)}")
+        raise InvalidArgument("sizes", shares, f"{plural(world, 'number')} of examples that add up to {len(x)}")
     ends = np.cumsum(shares)[:-1]
     return list(zip(np.split(x, ends), np.split(y, ends), strict=True))
 
@@ -56,7 +57,9 @@ def local_gradients(model: Model, params: Array, shards: Sequence[Shard]) -> Arr
         part in the average.
     """
     if len(params) != len(shards):
-        raise InvalidArgument("shards", f"{len(shards)} shards", f"one for each of {len(params)} replicas")
+        raise InvalidArgument(
+            "shards", plural(len(shards), "shard"), f"one for each of {plural(len(params), 'replica')}"
+        )
     ranks = zip(params, shards, strict=True)
     return np.stack([model.gradient(own, x, y) if len(x) else np.zeros_like(own) for own, (x, y) in ranks])
 
@@ -69,7 +72,8 @@ def average(gradients: Array, all_reduce: AllReduce, counts: Sequence[int] | Arr
 
     Args:
         gradients: (world, size), one row per rank, floats.
-        all_reduce: a schedule for that world, or a function that returns each rank's sum as an array (world, size).
+        all_reduce: the schedule of an all-reduce for that world, or a function that returns each rank's sum as an
+            array (world, size).
         counts: number of examples (or tokens) that each rank's gradient is the mean over.
     """
     if not isinstance(gradients, np.ndarray) or gradients.ndim != 2 or gradients.dtype.kind != "f":
@@ -77,11 +81,14 @@ def average(gradients: Array, all_reduce: AllReduce, counts: Sequence[int] | Arr
     if counts is not None:
         weights = rank_weights(counts)
         if len(weights) != len(gradients):
-            raise InvalidArgument("counts", counts, f"one number for each of {len(gradients)} ranks")
+            raise InvalidArgument("counts", counts, f"one number for each of {plural(len(gradients), 'rank')}")
         gradients = gradients * weights.astype(gradients.dtype)[:, None]
     if isinstance(all_reduce, collectives.Schedule):
         if all_reduce.world != len(gradients):
             raise InvalidArgument("all_reduce", all_reduce, f"a schedule for a world of {len(gradients)}")
+        if not all_reduce.is_all_reduce:
+            expected = "a schedule that leads from partial to complete on every rank, an all-reduce"
+            raise InvalidArgument("all_reduce", all_reduce, expected)
         sums = np.asarray(collectives.simulate(all_reduce, gradients).buffers)
     elif callable(all_reduce):
         sums = all_reduce(gradients.copy())

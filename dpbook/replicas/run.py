@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpbook.replicas.array import Array
+from dpbook.text import plural
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,6 @@ class Run:
         return float(self.gaps.max())
 
     def __repr__(self) -> str:
-        replicas = "1 replica" if self.world == 1 else f"{self.world} replicas"
-        steps = "1 step" if len(self.losses) == 1 else f"{len(self.losses)} steps"
         loss = f"loss {self.losses[0]:.6f} → {self.final_loss:.6f}"
-        return f"Run({replicas}, {steps}, {loss}, drift {self.drift:.3g}, gap {self.gap:.1g})"
+        length = f"{plural(self.world, 'replica')}, {plural(len(self.losses), 'step')}"
+        return f"Run({length}, {loss}, drift {self.drift:.3g}, gap {self.gap:.1g})"

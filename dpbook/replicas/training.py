@@ -61,7 +61,7 @@ def train(
     """
     check_int("steps", steps, 1)
     check_int("seed", seed, 0)
-    x, y = (np.asarray(part) for part in data)
+    x, y = _pair(data)
     batches = islice(_batches(len(x), global_batch, seed), steps)
     updates = (([shard(x[batch], y[batch], world, sizes)], 1) for batch in batches)
     return _follow(model, (x, y), world, updates, all_reduce, optimizer, lr, weighted, start, seed, report)
@@ -96,7 +96,9 @@ def train_on(
         Deadlock: an epoch has different numbers of batches for different ranks.
     """
     check_int("seed", seed, 0)
-    x, y = (np.asarray(part) for part in data)
+    x, y = _pair(data)
+    if not isinstance(fed, Feed):
+        raise InvalidArgument("fed", fed, "a Feed")
     if not len(x) == len(y) == fed.examples:
         raise InvalidArgument("data", (len(x), len(y)), f"{fed.examples} examples and targets, as the feed has")
     if fed.hang:
@@ -122,6 +124,8 @@ def _follow(
     report: Reporter | None,
 ) -> Run:
     check_int("world", world, 1)
+    if not (isinstance(getattr(model, "size", None), int) and callable(getattr(model, "gradient", None))):
+        raise InvalidArgument("model", model, "a Model, such as MLP(16, 32)")
     if not callable(optimizer):
         raise InvalidArgument("optimizer", optimizer, "a function from the learning rate to an Optimizer, such as SGD")
     all_reduce = collectives.ring(world) if all_reduce is None else all_reduce
@@ -154,6 +158,16 @@ def _follow(
 
 def _join(parts: Sequence[Shard]) -> Shard:
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+
+
+def _pair(data: Shard) -> Shard:
+    expected = "a pair of arrays, examples and targets"
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise InvalidArgument("data", data, expected)
+    x, y = map(np.asarray, data)
+    if x.ndim == 0 or y.ndim == 0:
+        raise InvalidArgument("data", data, expected)
+    return x, y
 
 
 def _check_start(start: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:

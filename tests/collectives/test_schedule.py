@@ -83,7 +83,7 @@ def test_a_schedule_follows_its_own_bounds():
         ({"rounds": (r for r in ())}, "rounds"),
         ({"bounds": EvenSplit(3)}, "bounds"),
         ({"before": (partial(3),)}, "before"),
-        ({"after": (complete_on([5], 3),) * 2}, "after"),
+        ({"after": (complete_on([5], 6),) * 2}, "after"),
         ({"after": ({0: frozenset({3})}, {})}, "after"),
     ],
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpbook.collectives import ring
 from dpbook.distributed import run, start
 from dpbook.errors import InvalidArgument, RankFailed
 
@@ -119,6 +120,11 @@ def test_what_cannot_travel_is_refused_before_anything_starts(function, args, mo
         (lambda: start("print", [()]), "function"),
         (lambda: start(print, [()], timeout=0), "timeout"),
         (lambda: start(print, [()], timeout=float("nan")), "timeout"),
+        (lambda: start(print, 5), "args"),
+        (lambda: start(print, [1]), "args"),
+        (lambda: run(print, [np.zeros(2)], timeout="x"), "timeout"),
+        (lambda: run(5, [np.zeros(2)]), "program"),
+        (lambda: run(ring(2), 5), "buffers"),
         (lambda: run(print, []), "buffers"),
         (lambda: run(print, np.zeros(3)), "buffers"),
         (lambda: run(print, np.zeros((2, 2, 2))), "buffers"),

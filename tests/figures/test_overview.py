@@ -1,10 +1,12 @@
 """Do whole schedules show their rounds and bytes, and bars the bytes that were counted?"""
 
+import re
+
 import pytest
 
 from dpbook.collectives import ALGORITHMS, FixedBounds, Round, Schedule, count, parameter_server, ring, tree
 from dpbook.errors import InvalidArgument
-from dpbook.figures import draw_overview, draw_traffic, palette
+from dpbook.figures import draw_overview, draw_schedule, draw_traffic, palette
 from dpbook.figures.traffic import HEIGHT
 from tests.figures.reading import DOUBLE, NS, outside, overlapping, parse, texts
 
@@ -89,3 +91,10 @@ def test_the_lower_bound_is_named():
 def test_bad_input_is_named(call, name):
     with pytest.raises(InvalidArgument, match=f"^{name}"):
         call()
+
+
+@pytest.mark.parametrize("schedule", [ring(1), tree(2), Schedule(2, 1, [Round.of(0, 1, 0, True)])], ids=repr)
+@pytest.mark.parametrize("draw", [draw_overview, draw_schedule, lambda s: draw_traffic([s], 1)])
+def test_one_of_a_kind_is_told_in_the_singular(draw, schedule):
+    told = " ".join([*texts(parse(draw(schedule))), draw(schedule).alt])
+    assert not re.search(r"\b1 (round|rank|message|chunk|cell)s\b", told)

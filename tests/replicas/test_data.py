@@ -58,8 +58,9 @@ def test_synthetic_task_keeps_the_dtype():
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("images, labels", lambda: split(np.zeros((1440, 64)), np.zeros(1440))),
-        ("images, labels", lambda: split(np.zeros((1797, 64)), np.zeros(1796))),
+        ("images", lambda: split(np.zeros((1440, 64)), np.zeros(1440))),
+        ("labels", lambda: split(np.zeros((1797, 64)), np.zeros(1796))),
+        ("images", lambda: split(1, 2)),
         ("examples", lambda: synthetic_task(0)),
         ("inputs", lambda: synthetic_task(4, 0)),
         ("noise", lambda: synthetic_task(noise=-1)),

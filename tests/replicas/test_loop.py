@@ -29,6 +29,7 @@ from dpbook.replicas import (
     split,
     synthetic_task,
     train,
+    train_on,
     update,
 )
 
@@ -403,6 +404,8 @@ X, Y = np.zeros((6, 3)), np.zeros((6, 1))
         ("gradients", lambda: average(np.zeros((2, 3), int), in_own_order)),
         ("all_reduce", lambda: average(np.zeros((2, 3)), collectives.ring(3))),
         ("all_reduce", lambda: average(np.zeros((2, 3)), "ring")),
+        ("all_reduce", lambda: average(np.zeros((2, 3)), collectives.reduce_scatter(2))),
+        ("all_reduce", lambda: average(np.zeros((2, 3)), collectives.all_gather(2))),
         ("all_reduce", lambda: average(np.zeros((2, 3)), lambda buffers: buffers.sum(axis=0))),
         ("params, averaged, optimizers", lambda: update(np.zeros((2, 3)), np.zeros((2, 3)), [SGD(1)])),
         ("steps", lambda: train(Linear(3), (X, Y), 2, steps=0)),
@@ -415,6 +418,14 @@ X, Y = np.zeros((6, 3)), np.zeros((6, 1))
         ("global_batch", lambda: train(Linear(3), (X, Y), 2, global_batch=8)),
         ("dtype", lambda: train(Linear(3), (X.astype(int), Y), 2)),
         ("all_reduce", lambda: train(Linear(3), (X, Y), 2, collectives.ring(3))),
+        ("all_reduce", lambda: train(Linear(3), (X, Y), 2, collectives.reduce_scatter(2))),
+        ("model", lambda: train(5, (X, Y), 2)),
+        ("model", lambda: train(Linear, (X, Y), 2)),
+        ("data", lambda: train(Linear(3), X, 2)),
+        ("data", lambda: train(Linear(3), 5, 2)),
+        ("data", lambda: train(Linear(3), (X, Y, Y), 2)),
+        ("data", lambda: train(Linear(3), (1, 2), 2)),
+        ("fed", lambda: train_on(Linear(3), (X, Y), 5)),
     ],
 )
 def test_bad_input_is_named(name, call):
