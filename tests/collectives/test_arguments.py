@@ -47,7 +47,7 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("value", [None, 3, "ring", ring, [Round.of(0, 1, 0, True)]], ids=repr)
+@pytest.mark.parametrize("value", [None, 3, "ring", ring, [Round.of(0, 1, 0, True)]], ids=lambda v: type(v).__name__)
 @pytest.mark.parametrize("reader", READERS)
 def test_what_is_no_schedule_is_refused(reader, value):
     with pytest.raises(InvalidArgument, match=r"^schedule must be a Schedule, such as collectives.ring\(4\), got "):
