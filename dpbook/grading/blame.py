@@ -35,7 +35,8 @@ def blame(error: BaseException) -> str:
     message = one_line(str.__str__(str(error)))
     said = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = next(filter(None, map(_last_line, _causes(error))), "")
-    return f"{said} ({place})" if place else said
+    told = place.partition(" your code")[0] in message  # the error of a rank program quotes the line itself
+    return f"{said} ({place})" if place and not told else said
 
 
 def is_stub(error: BaseException) -> bool:

@@ -2,7 +2,8 @@
 
 IEEE addition commutes, a + b is b + a to the last bit, but it does not associate. So the bits of a sum are decided by
 the tree of its additions, left and right of each being free. The interpreter runs over such trees: two ranks agree on
-every input if they end with the same tree. Whether the sums are *right* is another question, which `verify` answers.
+every input if they end with the same tree; adding 0 counts for nothing, though it turns a −0 into +0, and the payloads
+of NaN are left out. Whether the sums are *right* is another question, which `verify` answers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Expression:
         self.rank = rank
 
     def __add__(self, other: object) -> Expression:
-        if isinstance(other, int) and other == 0:  # where `sum` and `zeros_like` begin; x + 0 is x
+        if isinstance(other, int) and other == 0:  # where `sum` and `zeros_like` begin; x + 0 is x, but for −0
             return self
         if not isinstance(other, Expression):
             return NotImplemented
@@ -90,7 +91,9 @@ class Agreement:
 
 
 def agreement(all_reduce: Schedule | Callable[[Array], Array], world: int | None = None) -> Agreement:
-    """Say whether ``all_reduce`` leaves the same bits on all ranks for every input (payloads of NaN apart).
+    """Say whether ``all_reduce`` leaves the same bits on all ranks for every input.
+
+    Two things are left out: payloads of NaN, and the sign of a zero, which is lost where a rank begins with 0 + x.
 
     Args:
         all_reduce: a schedule of any kind: compared are the ranks to which ``after`` promises the same contributions.

@@ -21,7 +21,7 @@ BFLOAT16_UNIT = 2.0**-8
 
 SAFETY = 1.001  # a bound is computed in float64 and rounded itself: up to 10¹² terms this covers it
 
-_MOST_ROUNDINGS = 2.0**60  # the roundings that a failure probability is shared among: more than any run here makes
+_MOST_PRODUCTS = 2.0**60  # the products of n factors that a failure probability is shared among: more than any run has
 
 
 def unit_roundoff(dtype: DTypeLike) -> float:
@@ -34,7 +34,8 @@ def gamma(n_ops: int, unit: float, failure: float | None = None) -> float:
 
     With ``failure`` it is the smaller of that and γ̃_n(λ) = exp(λ √n u + n u² / (1 − u)) − 1, which grows with √n only
     (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019, theorem 2.4). If rounding errors
-    are independent and 0 on average, that fails with probability ``failure`` at most, for 2⁶⁰ roundings together.
+    are independent and 0 on average, the theorem bounds one product of n factors 1 + δ, such as a term of a sum picks
+    up; λ is chosen so that for 2⁶⁰ such products together it fails with probability ``failure`` at most.
 
     Raises:
         InvalidArgument: n u is 1 or more: then γ_n bounds nothing (n = 256 in bfloat16).
@@ -46,7 +47,7 @@ def gamma(n_ops: int, unit: float, failure: float | None = None) -> float:
     if failure is not None:
         if not 0 < failure < 1:
             raise InvalidArgument("failure", failure, "a probability between 0 and 1")
-        spread = math.sqrt(2 * math.log(2 * _MOST_ROUNDINGS / failure)) / (1 - unit)  # λ of 2 exp(−λ²(1 − u)²/2)
+        spread = math.sqrt(2 * math.log(2 * _MOST_PRODUCTS / failure)) / (1 - unit)  # λ of 2 exp(−λ²(1 − u)²/2)
         exponent = spread * math.sqrt(n) * unit + n * unit**2 / (1 - unit)
         certain = min(certain, math.expm1(exponent) if exponent < 700 else math.inf)
     if math.isinf(certain):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpbook import collectives
 from dpbook.collectives import Round, Schedule
-from dpbook.grading import Answer, Check, Task, call, expect, expect_close, expect_equal, value
+from dpbook.grading import Answer, Check, Task, Wrong, call, expect, expect_close, expect_equal, value
 from dpbook.replicas import agreement, drift, in_own_order, rounding_bound
 
 Array = NDArray[Any]
@@ -24,6 +25,21 @@ def _positive(rng: np.random.Generator, world: int, size: int) -> Array:
     return rng.uniform(1, 2, (world, size)).astype(np.float32)
 
 
+def _only_added(answer: Answer, rng: np.random.Generator) -> None:
+    """Three numbers have three float32 sums; noise and a higher precision give others if the sizes differ enough."""
+    a, b, c = terms = _positive(rng, 3, 1000) * 2 ** rng.integers(0, 10, (3, 1000)).astype(np.float32)
+    possible = np.stack([(a + b) + c, (b + c) + a, (a + c) + b])
+    where = "world 3, numbers from 1 to 1,024"
+    got = call(answer, terms, where=where)
+    expect_close(terms.sum(axis=0) + np.zeros_like(terms), got, rounding_bound(terms), where, axes=("rank", "element"))
+    wrong = np.argwhere((got[:, None] != possible).all(axis=1))
+    if len(wrong):
+        rank, element = wrong[0]
+        sums = ", ".join(f"{total:.9g}" for total in np.unique(possible[:, element]))
+        place = f"{where}: rank {rank}, element {element}"
+        expect(False, f"a float32 sum of the three terms: {sums}", f"{got[rank, element]:.9g}", place)
+
+
 def _right_sum(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         whole = rng.integers(-99, 100, (world, 9)).astype(np.float32)
@@ -35,6 +51,7 @@ def _right_sum(answer: Answer, rng: np.random.Generator) -> None:
         where = f"world {world}, numbers from 1 to 2"
         got = call(answer, terms, where=where)
         expect_close(exact, got, rounding_bound(terms, n_ops=world), where, axes=("rank", "element"))
+    _only_added(answer, rng)
 
 
 def _drifts(answer: Answer, rng: np.random.Generator) -> None:
@@ -45,6 +62,7 @@ def _drifts(answer: Answer, rng: np.random.Generator) -> None:
         same = "1,000 sums with the same bits on every rank"
         expect(not drift(got).identical, "two ranks that differ in their last bits", same, where)
         expect(np.allclose(got, got[0]), "sums that pass allclose", "sums that do not", where)
+    _only_added(answer, rng)
 
 
 # 02.2: which orders agree?
@@ -102,7 +120,7 @@ def _letters(answer: Answer, rng: np.random.Generator) -> None:
 def _smallest_world(answer: Answer, rng: np.random.Generator) -> None:
     got = _predicted(answer, 1)
     smallest = next(world for world in range(1, 17) if not _agrees("E", world))
-    expect(got == smallest, "the smallest world in which way E can differ", f"{got}")
+    expect(got == smallest, "the smallest world in which way E can differ, a whole number", repr(got))
 
 
 # 02.3: weigh by tokens
@@ -113,17 +131,23 @@ def _tokens(answer: Answer, world: int, lengths: list[list[int]], rng: np.random
     per_token = [rng.integers(-9, 10, (sum(own), 6)).astype(float) for own in lengths]
     means = np.stack([g.mean(axis=0) if len(g) else np.full(6, np.nan) for g in per_token])
     expected = np.tile(np.concatenate(per_token).mean(axis=0), (world, 1))
-    got = call(answer, means, lengths, through=_with_all_reduce, where=where)
+    got = call(answer, means, lengths, 0, through=_with_all_reduce, where=where)
     expect_close(expected, got, 1e-12, where, axes=("rank", "parameter"))
+    marked = call(answer, means, lengths, 1000, through=_with_all_reduce, where=where)
+    follows = np.shape(marked) == expected.shape and not np.isclose(marked, expected).all(axis=1).any()
+    asked = "on every rank what comes back from all_reduce: with other sums another mean"
+    expect(follows, asked, "the same mean, whatever all_reduce returns", where)
 
 
-def _with_all_reduce(function: Callable[..., Any], gradients: Array, lengths: list[list[int]]) -> Array:
-    return np.asarray(function(gradients, lengths, _all_reduce))
+def _with_all_reduce(function: Callable[..., Any], gradients: Array, lengths: list[list[int]], extra: float) -> Any:
+    """Call with an all-reduce whose sums are larger by ``extra``."""
 
+    def all_reduce(buffers: Any) -> Array:
+        rows = np.asarray(buffers)
+        return np.broadcast_to(rows.sum(axis=0) + extra, rows.shape).copy()
 
-def _all_reduce(buffers: Any) -> Array:
-    rows = np.asarray(buffers)
-    return np.broadcast_to(rows.sum(axis=0), rows.shape).copy()
+    got = function(gradients, lengths, all_reduce)
+    return np.asarray(got) if isinstance(got, list | tuple) else got
 
 
 def _draw_lengths(rng: np.random.Generator, world: int) -> list[list[int]]:
@@ -159,6 +183,26 @@ def _batch_norm(x: Array, slopes: Array) -> tuple[Array, Array]:
     return y, inverse * (slopes - slopes.mean() - y * (slopes * y).mean())
 
 
+def _in_step(function: Callable[..., Any], x: list[Array], slopes: list[Array]) -> list[Any]:
+    """Run one generator per rank, each with its own examples, and send all of them the sum of what they yield."""
+    ranks = [function(own, slope) for own, slope in zip(x, slopes, strict=True)]
+    expect(all(isinstance(rank, Generator) for rank in ranks), "`totals = yield values` in it", "no `yield`")
+    totals: Any = None
+    while True:
+        values, results = [], []
+        for rank in ranks:
+            try:
+                values.append(np.asarray(rank.send(copy(totals))))  # a rank may write to its own
+            except StopIteration as stop:
+                results.append(stop.value)
+        if len(results) == len(ranks):
+            return results
+        expect(not results, "as many all-reduces on every rank", "a rank that returns while others wait for a sum")
+        if any(own.shape != values[0].shape or own.dtype.kind not in "biuf" for own in values):
+            raise Wrong("numbers of one shape from every rank", ", ".join(f"{own.dtype} {own.shape}" for own in values))
+        totals = np.sum(values, axis=0)
+
+
 def _normalised(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, list[Array], list[Array], Any]]:
     for world in WORLDS:
         ends = np.cumsum(rng.integers(1, 9, world))
@@ -166,9 +210,11 @@ def _normalised(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str,
         whole = _batch_norm(x, slopes)
         where = f"world {world} with {', '.join(map(str, np.diff([0, *ends])))} examples"
         parts = [np.split(values, ends[:-1]) for values in (x, slopes, *whole)]
-        got = call(answer, parts[0], parts[1], unchanged=True, where=where)
-        expect(isinstance(got, tuple | list) and len(got) == 2, "two lists: (y, dx)", repr(got), where)
-        yield where, parts[2], parts[3], got
+        got = call(answer, parts[0], parts[1], through=_in_step, unchanged=True, where=where)
+        for rank, pair in enumerate(got):
+            is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+            expect(is_pair, "two arrays: (y, dx)", repr(pair), f"{where}, rank {rank}")
+        yield where, parts[2], parts[3], list(zip(*got, strict=True))
 
 
 def _forward(answer: Answer, rng: np.random.Generator) -> None:
@@ -234,7 +280,7 @@ TASKS = (
             ),
         ],
         hints=[
-            "The mean of the batch is a sum over ranks divided by a number of examples summed over ranks.",
+            "The mean of the batch is a sum over ranks divided by a number of examples summed over ranks: yield both.",
             "The mean of the ranks' variances is not the variance: it forgets how far the ranks' means are apart.",
             "`slopes.mean()` and `(slopes * y).mean()` of the backward pass are means over the batch too.",
         ],

@@ -24,6 +24,18 @@ def noise(buffers):
     return np.stack([row if rank % 2 else np.nextafter(row, np.float32(np.inf)) for rank, row in enumerate(sums)])
 
 
+def noise_on_fractions(buffers):
+    """Noise that spares whole numbers, whose sums are exact."""
+    sums = one_sum_for_all(buffers)
+    return np.where(sums == np.round(sums), sums, noise(buffers))
+
+
+def one_rank_in_double_precision(buffers):
+    sums = one_sum_for_all(buffers)
+    sums[0] = buffers.sum(axis=0, dtype=np.float64)
+    return sums
+
+
 def _own_order(buffers, adds_in):
     """The reference, in another precision."""
     sums = buffers.astype(adds_in)
@@ -67,59 +79,78 @@ def empty_rank_is_left_out_of_the_exchange(gradients, lengths, all_reduce):
     return all_reduce(gradients[held] * tokens[held, None]) / tokens.sum()
 
 
-def _statistics(parts):
-    everything = np.concatenate(parts)
-    return everything.mean(), everything.var()
+def never_reduced(gradients, lengths, all_reduce):
+    tokens = np.array([sum(own) for own in lengths])
+    mean = (np.nan_to_num(gradients) * tokens[:, None]).sum(axis=0) / tokens.sum()
+    return np.tile(mean, (len(lengths), 1))
 
 
-def _batch_norm(statistics=_statistics, mean_over=lambda parts: np.concatenate(parts).mean(), each=False):
-    """Batch normalisation with one thing wrong; with ``each`` the backward pass knows the own rank only."""
+def reduced_for_show(gradients, lengths, all_reduce):
+    all_reduce(np.nan_to_num(gradients))
+    return never_reduced(gradients, lengths, all_reduce)
+
+
+def _moments(x):
+    n, total, squares = yield len(x), x.sum(), (x**2).sum()
+    return total / n, squares / n - (total / n) ** 2
+
+
+def _means(slopes, y):
+    n, first, second = yield len(y), slopes.sum(), (slopes * y).sum()
+    return first / n, second / n
+
+
+def _batch_norm(moments=_moments, means=_means):
+    """Batch normalisation with one thing wrong."""
 
     def batch_norm(x, slopes):
-        mean, variance = statistics(x)
+        mean, variance = yield from moments(x)
         inverse = 1 / np.sqrt(variance + 1e-5)
-        y = [(own - mean) * inverse for own in x]
-        products = [g * own for g, own in zip(slopes, y, strict=True)]
-        dx = []
-        for g, own, product in zip(slopes, y, products, strict=True):
-            by_mean, by_variance = mean_over([g] if each else slopes), mean_over([product] if each else products)
-            dx.append(inverse * (g - by_mean - own * by_variance))
-        return y, dx
+        y = (x - mean) * inverse
+        by_mean, by_variance = yield from means(slopes, y)
+        return y, inverse * (slopes - by_mean - y * by_variance)
 
     return batch_norm
 
 
-def local_only(x, slopes):
-    pairs = [_batch_norm()([own], [g]) for own, g in zip(x, slopes, strict=True)]
-    return [y for (y,), _ in pairs], [dx for _, (dx,) in pairs]
+def own_moments(x):
+    yield 0
+    return x.mean(), x.var()
 
 
-def mean_of_variances(parts):
-    return np.concatenate(parts).mean(), np.mean([part.var() for part in parts])
+def own_means(slopes, y):
+    yield 0
+    return slopes.mean(), (slopes * y).mean()
 
 
-def mean_of_means(parts):
-    mean = np.mean([part.mean() for part in parts])
-    return mean, np.mean((np.concatenate(parts) - mean) ** 2)
+def mean_of_variances(x):
+    mean, _ = yield from _moments(x)
+    world, variances = yield 1, x.var()
+    return mean, variances / world
 
 
-def local_number(parts):
-    """Sums over the ranks, divided by the number of examples of one of them."""
-    everything, n = np.concatenate(parts), len(parts[0])
-    mean = everything.sum() / n
-    return mean, abs((everything**2).sum() / n - mean**2)
+def mean_of_means(x):
+    world, means = yield 1, x.mean()
+    n, squares = yield len(x), ((x - means / world) ** 2).sum()
+    return means / world, squares / n
 
 
-def no_gradient_of_the_statistics(x, slopes):
-    y, _ = _batch_norm()(x, slopes)
-    inverse = 1 / np.sqrt(np.concatenate(x).var() + 1e-5)
-    return y, [g * inverse for g in slopes]
+def own_number(x):
+    """Sums over the ranks, divided by the number of the own examples."""
+    total, squares = yield x.sum(), (x**2).sum()
+    mean = total / len(x)
+    return mean, abs(squares / len(x) - mean**2)
+
+
+def constant_statistics(slopes, y):
+    yield 0
+    return 0, 0
 
 
 MUTANTS = (
     Mutant("02.1", "one sum for all", one_sum_for_all, "and yet it drifts"),
     Mutant("02.1", "the ring", ring, "and yet it drifts"),
-    Mutant("02.1", "double precision", double_precision, "and yet it drifts"),
+    Mutant("02.1", "double precision", double_precision, "the right sum"),
     Mutant("02.1", "own contribution forgotten", own_forgotten, "the right sum"),
     Mutant("02.1", "noise", noise, "the right sum"),
     Mutant("02.1", "half precision", half_precision, "the right sum"),
@@ -135,10 +166,20 @@ MUTANTS = (
     Mutant("02.3", "after the sum", after_the_sum, "unequal tokens"),
     Mutant("02.3", "NaN", empty_rank_is_nan, "a rank without tokens"),
     Mutant("02.3", "one rank stays away", empty_rank_is_left_out_of_the_exchange, "a rank without tokens"),
-    Mutant("02.4", "every rank for itself", local_only, "forward"),
+    Mutant("02.4", "every rank for itself", _batch_norm(own_moments, own_means), "forward"),
     Mutant("02.4", "mean of local variances", _batch_norm(mean_of_variances), "forward"),
     Mutant("02.4", "mean of local means", _batch_norm(mean_of_means), "forward"),
-    Mutant("02.4", "local number of examples", _batch_norm(local_number), "forward"),
-    Mutant("02.4", "forward only", _batch_norm(each=True), "backward"),
-    Mutant("02.4", "statistics taken as constants", no_gradient_of_the_statistics, "backward"),
+    Mutant("02.4", "own number of examples", _batch_norm(own_number), "forward"),
+    Mutant("02.4", "forward only", _batch_norm(means=own_means), "backward"),
+    Mutant("02.4", "statistics taken as constants", _batch_norm(means=constant_statistics), "backward"),
 )
+
+WORTHLESS = (
+    ("02.1", noise),
+    ("02.1", noise_on_fractions),
+    ("02.1", one_rank_in_double_precision),
+    ("02.3", never_reduced),
+    ("02.3", reduced_for_show),
+    ("02.4", _batch_norm(own_moments, own_means)),
+)
+"""Answers that must not earn a single point."""
