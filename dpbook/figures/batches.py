@@ -88,6 +88,8 @@ def _draw(moments: list[Moment], after: int) -> Picture:
 def _headline(moments: list[Moment], after: int) -> str:
     if after == 0:
         return "Before the first micro-batch the buffer is empty"
+    if after == len(moments):
+        return _outcome(moments)
     last = moments[after - 1]
     place = f"Epoch {last.epoch + 1}, micro-batch {last.index + 1}"
     if not last.added:
@@ -95,6 +97,16 @@ def _headline(moments: list[Moment], after: int) -> str:
     if last.update:
         return f"{place}: update by {_decimal(last.buffer)}, then the buffer is cleared"
     return f"{place}: the buffer holds {_decimal(last.buffer)}"
+
+
+def _outcome(moments: list[Moment]) -> str:
+    """What all the updates were, without repeats, and what became of no update."""
+    sizes = list(dict.fromkeys(_decimal(moment.buffer) for moment in moments if moment.update))
+    said = "Every update is 1" if sizes == ["1"] else f"Updates {' and '.join(sizes)}" if sizes else "No update"
+    lost = sum(not moment.added for moment in moments)
+    if lost:
+        return f"{said}; {lost} micro-batch{'es are' if lost > 1 else ' is'} not computed"
+    return said if moments[-1].update else f"{said}; {_decimal(moments[-1].buffer)} stays behind"
 
 
 def _cell(moment: Moment, y: float, *, shown: bool, now: bool) -> Iterator[str]:

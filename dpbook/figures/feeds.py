@@ -37,12 +37,15 @@ def play_feeds(feeds: Feeds) -> Viewer:
 
 
 def draw_feeds(feeds: Feeds, epoch: int = 0) -> Picture:
-    """Draw what `play_feeds` shows at the end of an epoch, with everything that each rank has read in it."""
+    """Draw what `play_feeds` shows at the end of an epoch, with everything that each rank has read in it.
+
+    ``epoch`` counts from 0, as for `Feed`; the title counts from 1.
+    """
     _check(feeds)
     check_int("epoch", epoch, 0, next(iter(feeds.values())).epochs - 1)
     readings = {name: _read(fed, epoch, _steps(feeds, epoch)) for name, fed in feeds.items()}
     lists = {name: [_listed(own) for own in reading.lists] for name, reading in readings.items()}
-    return _draw(f"Who has read what in epoch {epoch}", readings, lists, marked=False)
+    return _draw(f"Who has read what in epoch {epoch + 1}", readings, lists, marked=False)
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def _read(fed: Feed, epoch: int, step: int) -> Reading:
 
 def _draw_step(feeds: Feeds, epoch: int, step: int, after: int) -> Picture:
     readings = {name: _read(fed, epoch, step) for name, fed in feeds.items()}
-    title = f"Epoch {epoch}, step {step} of {_steps(feeds, epoch)}" if step else "Nothing is read yet"
+    title = f"Epoch {epoch + 1}, step {step} of {_steps(feeds, epoch)}" if step else "Nothing is read yet"
     lists = {name: _said(reading, started=step > 0) for name, reading in readings.items()}
     return _draw(title, readings, lists, marked=True, after=after)
 

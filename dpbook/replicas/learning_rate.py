@@ -9,7 +9,8 @@ convolutional neural networks, 2014, who found the linear rule to work better). 
 gradient divided by its own size, a stochastic differential equation gives the square root as long as noise outweighs
 the gradient (Malladi, Lyu, Panigrahi and Arora, On the SDEs and Scaling Rules for Adaptive Gradient Algorithms, 2022).
 
-Both rules end where the noise no longer dominates: see `efficient_lr`.
+The linear rule needs no noise: steps on the full batch obey it as well, up to k lr λ of about 2. Adam's square root
+needs it. How the *best* rate of a batch grows with it, rather than one once chosen, depends on noise: `efficient_lr`.
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ def efficient_lr(largest: float, batch: int, noise_scale: float) -> float:
     """Return largest / (1 + noise_scale / batch), the best SGD step for a batch on a quadratic loss.
 
     ``largest`` is the best one without noise. Far below the noise scale this is linear in the batch, far above it is
-    constant: a batch beyond the noise scale deserves no larger step (McCandlish et al., An Empirical Model of
-    Large-Batch Training, 2018, section 2, whose noise scale weights directions by curvature; with equal curvature it
-    is `NoiseScale.scale`).
+    constant: a batch beyond the noise scale deserves at most twice the step of one that is equal to it (McCandlish et
+    al., An Empirical Model of Large-Batch Training, 2018, section 2, whose noise scale weights directions by curvature;
+    with equal curvature it is `NoiseScale.scale`).
     """
     if not noise_scale >= 0:
         raise InvalidArgument("noise_scale", noise_scale, "a number of at least 0")

@@ -137,8 +137,9 @@ def _follow(
     losses, local_losses, drifts, gaps = [], [], [], []
     for step, (micro_batches, divisor) in enumerate(updates):
         if callable(lr):
+            now = optimizer(lr(step)).lr  # which may have scaled and must have checked it
             for own in optimizers:
-                own.lr = optimizer(lr(step)).lr
+                own.lr = now
         read = [_join(parts) for parts in zip(*micro_batches, strict=True)]
         counts = [len(x) for x, _ in read]
         local_losses.append([model.loss(p, *own) if n else 0.0 for p, own, n in zip(params, read, counts, strict=True)])

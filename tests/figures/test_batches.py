@@ -75,6 +75,20 @@ def test_what_becomes_of_the_leftover_is_shown_at_the_end_of_its_epoch_only():
     assert texts(parse(draw_accumulation(7, 4, "drop"))).count("not computed") == 2
 
 
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((7, 4, "carry"), "Updates 1 and 1.75; 0.75 stays behind"),
+        ((7, 4, "step"), "Every update is 1"),
+        ((7, 4, "drop"), "Every update is 1; 6 micro-batches are not computed"),
+        ((8, 4, "carry"), "Every update is 1"),
+        ((1, 5, "carry"), "No update; 0.4 stays behind"),
+    ],
+)
+def test_the_last_headline_says_what_came_of_it(shape, words):
+    assert draw_accumulation(*shape).alt.startswith(f"{words}. Updates so far: ")
+
+
 def test_the_headline_says_what_the_buffer_holds():
     viewer = play_accumulation(7, 4)
     for after, words in (

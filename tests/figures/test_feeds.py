@@ -59,6 +59,7 @@ def test_what_nobody_reads_is_crossed_out(world, examples):
     lost = examples % world
     picture = figures.draw_feeds({"drop": fed}, epoch=1)
     assert crosses(picture) == lost
+    assert picture.alt.startswith("Who has read what in epoch 2.")
     assert f"{lost} never" in picture.alt
 
 
@@ -70,7 +71,7 @@ def test_nothing_is_lost_before_the_epoch_has_ended():
 def test_every_epoch_starts_with_an_empty_grid():
     viewer = figures.play_feeds({"pad": small()})
     assert "6 read so far, 6 different" in at(viewer, 1).alt
-    assert at(viewer, 4).alt.startswith("Epoch 1, step 1 of 3.")
+    assert at(viewer, 4).alt.startswith("Epoch 2, step 1 of 3.")
     assert "6 read so far, 6 different" in at(viewer, 4).alt
 
 

@@ -10,15 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.grading import Answer, Check, Task, call, expect, value
+from dpbook.grading.text import describe
 
 WORLDS = (1, 2, 5, 7, 16)
+
+
+def _numbers(got: Any, where: str) -> list[Any]:
+    """An array or a list of numbers, as a list."""
+    items = got.ravel().tolist() if isinstance(got, np.ndarray) else got
+    good = isinstance(items, list | tuple) and all(isinstance(item, int | float) for item in items)
+    expect(good, "a 1-D array or list of numbers", describe(got), where)
+    return list(items)
+
 
 # 03.1: the part of a rank
 
 
 def _parts(part: Callable[..., Any], order: NDArray[np.int64], world: int) -> list[Any]:
-    """What each rank reads, as flat lists."""
-    return [np.ravel(part(order, world, rank)).tolist() for rank in range(world)]
+    """What each rank reads."""
+    return [part(order, world, rank) for rank in range(world)]
 
 
 def _dealt(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
@@ -32,7 +42,8 @@ def _dealt(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Gen
                 cards = order[np.arange(each * world) % size]
                 expected = [cards[rank::world].tolist() for rank in range(world)]
                 where = f"world {world}, size {size}"
-                got = call(answer, order, world, through=_parts, where=where)
+                parts = call(answer, order, world, through=_parts, where=where)
+                got = [_numbers(own, f"{where}: rank {rank}") for rank, own in enumerate(parts)]
                 lengths = [len(own) for own in got]
                 expect(lengths == [each] * world, f"parts of {[each] * world} examples", f"{lengths}", where)
                 for rank, (right, own) in enumerate(zip(expected, got, strict=True)):
@@ -50,8 +61,8 @@ def _uneven(world: int) -> list[int]:
 
 
 def _order(answer: Answer, n: int, seed: int, epoch: int) -> list[Any]:
-    ordered: list[Any] = np.ravel(call(answer, n, seed, epoch, where=f"epoch_order({n}, {seed}, {epoch})")).tolist()
-    return ordered
+    where = f"epoch_order({n}, {seed}, {epoch})"
+    return _numbers(call(answer, n, seed, epoch, where=where), where)
 
 
 def _orders_twice(answer: Answer, rng: np.random.Generator) -> None:
@@ -70,7 +81,7 @@ def _orders_twice(answer: Answer, rng: np.random.Generator) -> None:
 def _orders_apart(answer: Answer, rng: np.random.Generator) -> None:
     start = int(rng.integers(100))
     near = [start + offset for offset in (0, 1, 2, 3, 5, 10, 100, 1000)]
-    far = [0, 1, 2, 10_000, 1_000_000]
+    far = [0, 1, 2, 11, 111, 10_000, 1_000_000]  # 1 and 11 look like 11 and 1 if their digits are joined
     pairs = sorted({*product(near, near), *product(far, far)})
     seen: dict[tuple[Any, ...], tuple[int, int]] = {}
     for pair in pairs:
@@ -92,8 +103,8 @@ def _predicted(answer: Answer, rng: np.random.Generator) -> None:
     own_epoch = 1 - (1 - 1 / WORLD) ** WORLD
     expected = {"all rank 0": (BATCH, 100 / WORLD), "own seeds": (own_step, 100 * own_epoch)}
     for (mistake, (step, percent)), said in zip(expected.items(), got, strict=True):
-        expect(said[0] == round(step), "the number of different examples in a step", f"{said[0]}", mistake)
-        expect(said[1] == round(percent), "the percentage of the data in an epoch", f"{said[1]}", mistake)
+        expect(said[0] == round(step), "the number of different examples in a step", repr(said[0]), mistake)
+        expect(said[1] == round(percent), "the percentage of the data in an epoch", repr(said[1]), mistake)
 
 
 # 03.4: who waits
@@ -135,7 +146,7 @@ def _somebody(answer: Answer, rng: np.random.Generator) -> None:
                    repr(got), where)  # fmt: skip
             named = ("the rank that waits", "the step, counted from 1", "the rank that has ended")
             for name, right, said in zip(named, (waiting, fewest + 1, steps.index(fewest)), got, strict=True):
-                expect(said == right, f"{right}", f"{said}", f"{where}: {name}")
+                expect(said == right, f"{right}", repr(said), f"{where}: {name}")
 
 
 TASKS = (

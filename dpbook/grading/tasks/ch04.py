@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.grading import Answer, Check, Task, call, expect, expect_close, value
+from dpbook.grading.text import describe
 from dpbook.replicas import SGD, Adam, Momentum, Optimizer, Sampler, accumulate, feed
 
 Array = NDArray[np.float64]
@@ -42,7 +42,7 @@ def _predicts(part: slice, expected: Callable[[], list[float]], what: str) -> Ca
         expect(isinstance(got, tuple | list) and len(got) == 4, "four numbers", repr(got))
         for name, number, factor in zip(what.split(", "), got[part], expected(), strict=True):
             near = isinstance(number, int | float) and abs(number - factor) < 1e-6
-            expect(near, f"{name}: the factor that such a run has", f"{number}")
+            expect(near, f"{name}: the factor that such a run has", describe(number))
 
     return run
 
@@ -50,9 +50,14 @@ def _predicts(part: slice, expected: Callable[[], list[float]], what: str) -> Ca
 # 04.2: the leftover
 
 
-def _updates(function: Callable[..., Any], epochs: list[Array], accumulation: int) -> Array:
+def _updates(answer: Answer, epochs: list[Array], accumulation: int, where: str) -> Array:
     """What the optimizer is given, as an array (updates, size)."""
-    return np.array([np.asarray(row, float) for row in function(epochs, accumulation)])
+    got, size = call(answer, epochs, accumulation, unchanged=True, where=where), epochs[0].shape[1]
+    expect(isinstance(got, list | tuple | np.ndarray), "a list of arrays, one per update", describe(got), where)
+    for update, row in enumerate(got):
+        good = isinstance(row, np.ndarray) and row.shape == (size,)
+        expect(good, f"an array of shape ({size},)", describe(row), f"{where}: update {update}")
+    return np.array(got, float)
 
 
 def _cases(rng: np.random.Generator) -> Iterator[tuple[list[int], int]]:
@@ -84,7 +89,7 @@ def _shares(lengths: list[int], accumulation: int) -> Array:
 def _whole(answer: Answer, rng: np.random.Generator) -> None:
     for lengths, accumulation in _cases(rng):
         where = f"epochs of {lengths} micro-batches, accumulation {accumulation}"
-        got = call(answer, _unit_epochs(lengths), accumulation, through=_updates, where=where)
+        got = _updates(answer, _unit_epochs(lengths), accumulation, where)
         expected = _shares(lengths, accumulation)
         expect(len(got) == len(expected), f"{len(expected)} updates", f"{len(got)}", where)
         for update, rows in enumerate(zip(expected, got, strict=True)):
@@ -97,7 +102,7 @@ def _means(answer: Answer, rng: np.random.Generator) -> None:
         where = f"epochs of {lengths} micro-batches, accumulation {accumulation}"
         for kind, gradients in (("all 1", np.ones((sum(lengths), 1))), ("random", rng.normal(size=(sum(lengths), 3)))):
             epochs, told = np.split(gradients, np.cumsum(lengths)[:-1]), f"{where}, gradients {kind}"
-            got = call(answer, epochs, accumulation, through=_updates, unchanged=True, where=told)
+            got = _updates(answer, epochs, accumulation, told)
             expect_close(_shares(lengths, accumulation) @ gradients, got, 1e-12, told, axes=("update", "parameter"))
 
 
@@ -119,11 +124,14 @@ def _estimates(count: int) -> Callable[[Answer, np.random.Generator], None]:
             signs = rng.choice([-1.0, 1.0], size=6)
             lengths = np.linspace(2, 4, count)[:, None, None]  # a signal well above 0, which changes with the steps
             steps = signs * lengths + rng.normal(size=(count, world, 6)) * rng.uniform(0.2, 0.5)
-            expected = _noise_scale(steps, local_batch)
-            where = f"{count} {'step' if count == 1 else 'steps'}, {world} ranks of {local_batch} examples"
-            got = call(answer, steps, local_batch, unchanged=True, where=where)
-            expect(np.ndim(got) == 0, "one number", repr(got), where)
-            expect_close(expected, float(got), 1e-9 * expected, where)  # rounding is about 1e-15 of it
+            faint = steps.copy()
+            faint[0] -= 0.99 * faint[0].mean(axis=0)  # the mean is less than its noise: this step's |G|² is negative
+            for drawn, what in ((steps, ""), (faint, ", the first with an estimate of |G|² below 0")):
+                expected = _noise_scale(drawn, local_batch)
+                where = f"{count} {'step' if count == 1 else 'steps'}, {world} ranks of {local_batch} examples{what}"
+                got = call(answer, drawn, local_batch, unchanged=True, where=where)
+                expect(isinstance(got, int | float), "one number", describe(got), where)
+                expect_close(expected, float(got), 1e-9 * abs(expected), where)  # rounding is about 1e-13 of it
 
     return run
 
@@ -131,19 +139,15 @@ def _estimates(count: int) -> Callable[[Answer, np.random.Generator], None]:
 # 04.4: the warm-up
 
 
-def _schedule(function: Callable[..., Any], steps: int, over: int, start: float, peak: float) -> Array:
-    return np.asarray(function(steps, over, start, peak), float)
-
-
 def _rises(answer: Answer, rng: np.random.Generator) -> None:
     for steps, over in ((6, 3), (20, 1), (100, 5), (int(rng.integers(30, 90)), int(rng.integers(6, 20))), (9, 9)):
-        start = int(rng.integers(1, 10)) / 100
-        peak = start * int(rng.integers(2, 17))
-        expected = np.full(steps, peak)
-        expected[:over] = np.linspace(start, peak, over + 1)[1:]
-        where = f"{steps} steps, {over} of warm-up"
-        got = call(answer, steps, over, start, peak, through=_schedule, where=where)
-        expect_close(expected, got, 1e-12, where, axes=("step",))
+        lr, k = int(rng.integers(1, 10)) / 100, int(rng.integers(2, 17))
+        expected = np.full(steps, k * lr)
+        expected[:over] = np.linspace(lr, k * lr, over + 1)[1:]
+        where = f"{steps} steps, {over} of warm-up, lr {lr}, k {k}"
+        got = call(answer, steps, over, lr, k, where=where)
+        expect(isinstance(got, list | tuple | np.ndarray), "a list of rates, one per step", describe(got), where)
+        expect_close(expected.tolist(), got, 1e-12, where)
 
 
 TASKS = (
@@ -224,8 +228,9 @@ TASKS = (
             )
         ],
         hints=[
-            "One amount is (peak − start) / over.",
-            "Step 0 is one amount above the start, step 1 two, and step over − 1 has the peak.",
+            "SGD's linear rule: k times the batch, k times the rate. That is the peak.",
+            "One amount is (peak − lr) / over.",
+            "Step 0 is one amount above lr, step 1 two, and step over − 1 has the peak.",
         ],
     ),
 )

@@ -46,8 +46,8 @@ def each_rank_its_own(n, seed, epoch):
     return np.random.default_rng().permutation(n)
 
 
-def in_order(n, seed, epoch):
-    return np.arange(n)
+def digits_joined(n, seed, epoch):
+    return np.random.default_rng(int(f"{seed}{epoch}")).permutation(n)
 
 
 def with_replacement(n, seed, epoch):
@@ -98,10 +98,10 @@ MUTANTS = (
     Mutant("03.1", "padded once only", padded_once, "padding"),
     Mutant("03.1", "padded with zeros", padded_with_zeros, "padding"),
     Mutant("03.2", "not seeded", each_rank_its_own, "the same on every rank"),
-    Mutant("03.2", "not shuffled", in_order, "the same on every rank"),
     Mutant("03.2", "drawn with replacement", with_replacement, "the same on every rank"),
     Mutant("03.2", "seed + epoch", by_sum, "no two alike"),
     Mutant("03.2", "1000 · seed + epoch", by_thousands, "no two alike"),
+    Mutant("03.2", "digits of seed and epoch joined", digits_joined, "no two alike"),
     Mutant("03.2", "epoch ignored", seed_alone, "no two alike"),
     Mutant("03.3", "mistakes swapped", ((128, 68), (32, 25)), "four numbers"),
     Mutant("03.3", "1 - 1/K of the data", ((32, 25), (128, 75)), "four numbers"),

@@ -52,11 +52,10 @@ def uncorrected(steps, b):
     return _sums(steps, lambda s, a: a, lambda s, a: (s - a) / (1 / b - 1 / b / world))
 
 
-def not_squared(steps, b):
-    world = steps.shape[1]
-    return _sums(
-        steps, lambda s, a: np.sqrt(max(world * a - s, 0) / (world - 1)), lambda s, a: (s - a) / (1 / b - 1 / b / world)
-    )
+def clamped(steps, b):
+    """An estimate of a square may be negative; made positive it is no longer right on average."""
+    signals, noises = zip(*(_estimate(step, b) for step in steps), strict=True)
+    return float(sum(noises) / sum(max(signal, 1e-12) for signal in signals))
 
 
 def local_batch_forgotten(steps, b):
@@ -77,11 +76,11 @@ def _sums(steps, signal, noise):
     return float(sum(noise(*pair) for pair in pairs) / sum(signal(*pair) for pair in pairs))
 
 
-def _warm_up(done, start=lambda start: start):
+def _warm_up(done, start=lambda lr: lr, factor=lambda k: k):
     """``done(step, over)`` is the share of the way from the start to the peak."""
 
-    def warm_up(steps, over, begin, peak):
-        return [start(begin) + (peak - start(begin)) * done(step, over) for step in range(steps)]
+    def warm_up(steps, over, lr, k):
+        return [start(lr) + (factor(k) * lr - start(lr)) * done(step, over) for step in range(steps)]
 
     return warm_up
 
@@ -101,7 +100,7 @@ MUTANTS = (
     Mutant("04.2", "sum in place of mean", _updates(lambda i, n, k: 1), "every update is a mean"),
     Mutant("04.3", "b and B swapped", swapped, "one step"),
     Mutant("04.3", "signal not corrected for noise", uncorrected, "one step"),
-    Mutant("04.3", "root of the signal", not_squared, "one step"),
+    Mutant("04.3", "signal not below 0", clamped, "one step"),
     Mutant("04.3", "local batch forgotten", local_batch_forgotten, "one step"),
     Mutant("04.3", "mean of ratios", mean_of_ratios, "many steps"),
     Mutant("04.3", "last step only", last_step_only, "many steps"),
@@ -109,5 +108,11 @@ MUTANTS = (
     Mutant("04.4", "off by one", _warm_up(lambda step, over: min(1, step / over)), "the whole schedule"),
     Mutant("04.4", "rises from 0", _warm_up(lambda s, over: min(1, (s + 1) / over), lambda s: 0), "the whole schedule"),
     Mutant("04.4", "never the peak", _warm_up(lambda s, over: min(s + 1, over) / (over + 1)), "the whole schedule"),
+    Mutant(
+        "04.4",
+        "square root of k",
+        _warm_up(lambda step, over: min(1, (step + 1) / over), factor=lambda k: k**0.5),
+        "the whole schedule",
+    ),
     Mutant("04.4", "rises for ever", _warm_up(lambda step, over: (step + 1) / over), "the whole schedule"),
 )
