@@ -2,7 +2,7 @@
 
 How to write a task
 -------------------
-A task is a `Task` in the tuple ``TASKS`` of ``dpbook/grading/tasks/chNN.py``: what the learner's name is called, and a
+A task is a `Task` in the tuple ``TASKS`` of ``dpbook/grading/tasks/chNN``: what the learner's name is called, and a
 list of `Check`, each with its points and the reason why it matters. A check is an ordinary function; it draws instances
 from ``rng``, asks for values, and compares them with its own reference::
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from pathlib import Path
+from importlib.util import find_spec
 from pkgutil import iter_modules
 
 import numpy as np
@@ -115,8 +115,8 @@ def tasks(chapter: int | None = None) -> list[Task]:
 
 @cache
 def _load(name: str) -> None:
-    """Register the ``TASKS`` of the module ``name`` in ``tasks/``, if there is one; once."""
-    if not (Path(_package.__file__).parent / f"{name}.py").is_file():
+    """Register the ``TASKS`` of the module or package ``name`` in ``tasks/``, if there is one; once."""
+    if find_spec(f"{_package.__name__}.{name}") is None:
         return
     new_tasks: Sequence[Task] = import_module(f"{_package.__name__}.{name}").TASKS
     for new in new_tasks:

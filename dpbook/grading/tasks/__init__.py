@@ -1,1 +1,1 @@
-"""One module per chapter, ``chNN.py``, each with its ``TASKS``; loaded when a task is first asked for."""
+"""One module per chapter, ``chNN.py``, or a package where that grew long, each with its ``TASKS``; loaded when needed."""

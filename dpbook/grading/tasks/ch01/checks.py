@@ -1,4 +1,4 @@
-"""Exercise 01: the average, the step, the two meters, the arithmetic."""
+"""What the tasks of exercise 01 check: the average, the step, the two meters, the arithmetic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.grading import Answer, Check, Task, call, expect, expect_close, expect_equal, value
+from dpbook.grading import Answer, call, expect, expect_close, expect_equal, value
 from dpbook.grading.answer import NotAnswered
 
 Array = NDArray[np.float64]
@@ -20,7 +20,7 @@ EXAMPLES = np.arange(1.0, 7.0)
 EACH = 2 * (0 - 3 * EXAMPLES) * EXAMPLES  # derivative of (w·x − 3x)² by w, at w = 0
 
 
-def _predicts(index: int, cut: int) -> Callable[[Answer, np.random.Generator], None]:
+def predicts(index: int, cut: int) -> Callable[[Answer, np.random.Generator], None]:
     def run(answer: Answer, rng: np.random.Generator) -> None:
         got = value(answer)
         expect(isinstance(got, tuple | list) and len(got) == 2, "two numbers: (equal, unequal)", repr(got))
@@ -67,18 +67,18 @@ def _step(answer: Answer, world: int, params: Array, x: Array, y: Array) -> dict
     return dict(got)
 
 
-def _big_batch(answer: Answer, rng: np.random.Generator) -> None:
+def big_batch(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         _step(answer, world, *_instance(rng, world))
 
 
-def _identical(answer: Answer, rng: np.random.Generator) -> None:
+def identical(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         new = _step(answer, world, *_instance(rng, world))["new"]
         expect_equal(np.tile(new[0], (world, 1)), new, f"{world} ranks", axes=("rank", "parameter"))
 
 
-def _own_shard(answer: Answer, rng: np.random.Generator) -> None:
+def own_shard(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         _, x, y = _instance(rng, world)
         params = rng.normal(size=(world, 3))  # apart on purpose: whose parameters does a rank use?
@@ -100,14 +100,14 @@ def _measured(answer: Answer, index: int, replicas: Array, averaged: Array, whol
     return float(got[index])
 
 
-def _no_drift(answer: Answer, rng: np.random.Generator) -> None:
+def no_drift(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         replicas = np.tile(rng.normal(size=4), (world, 1))
         got = _measured(answer, 0, replicas, replicas, replicas[0])
         expect(got == 0, "drift 0", f"{got}", f"{world} equal replicas")
 
 
-def _any_pair(answer: Answer, rng: np.random.Generator) -> None:
+def any_pair(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS[1:]:
         replicas = np.tile(rng.integers(-9, 10, 4).astype(float), (world, 1))
         low, high = rng.permutation(world)[:2] if world == 2 else 1 + rng.permutation(world - 1)[:2]
@@ -117,7 +117,7 @@ def _any_pair(answer: Answer, rng: np.random.Generator) -> None:
         expect(got == 5, "drift 5", f"{got}", f"{world} ranks, of which {low} and {high} are 5 apart")
 
 
-def _largest_gap(answer: Answer, rng: np.random.Generator) -> None:
+def largest_gap(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         whole = rng.integers(-9, 10, 4).astype(float)
         averaged = np.tile(whole, (world, 1))
@@ -130,7 +130,7 @@ def _largest_gap(answer: Answer, rng: np.random.Generator) -> None:
 # 01.4: the arithmetic
 
 
-def _arithmetic(index: int, what: str) -> Callable[[Answer, np.random.Generator], None]:
+def arithmetic(index: int, what: str) -> Callable[[Answer, np.random.Generator], None]:
     def run(answer: Answer, rng: np.random.Generator) -> None:
         for world in WORLDS:
             examples, local, size = (int(n) for n in rng.integers((1000, 1, 10), (2000, 90, 99)))
@@ -187,7 +187,7 @@ MISTAKES: dict[str, Callable[[], str]] = {
 }
 
 
-def _shown_by(names: Sequence[str]) -> Callable[[Answer, np.random.Generator], None]:
+def shown_by(names: Sequence[str]) -> Callable[[Answer, np.random.Generator], None]:
     def run(answer: Answer, rng: np.random.Generator) -> None:
         got = value(answer)
         expect(isinstance(got, dict) and set(got) == set(MISTAKES), "one entry for each of the five", repr(got))
@@ -198,96 +198,3 @@ def _shown_by(names: Sequence[str]) -> Callable[[Answer, np.random.Generator], N
             expect(got[name] == shown, f"what a run with it shows: {shown}", f"{got[name]}", name)
 
     return run
-
-
-TASKS = (
-    Task(
-        id="01.1",
-        title="Predict the average",
-        answer="prediction",
-        checks=[
-            Check("three and three", 1, "With equal shards the average is the big batch's gradient.", _predicts(0, 3)),
-            Check(
-                "two and four", 1, "With unequal shards it is not: the smaller shard weighs too much.", _predicts(1, 2)
-            ),
-        ],
-        hints=[
-            "At w = 0 the derivative of one example is 2(0 − 3x)·x.",
-            "Take the mean of each shard first, then the mean of the two.",
-        ],
-    ),
-    Task(
-        id="01.2",
-        title="Write the step",
-        answer="step",
-        checks=[
-            Check("the big batch's step", 1, "All ranks together must do what one would do alone.", _big_batch),
-            Check("identical replicas", 1, "Replicas that differ in one bit drift apart for ever.", _identical),
-            Check("own shard, own parameters", 1, "A rank can see only what lies in its own memory.", _own_shard),
-        ],
-        hints=[
-            "`np.split(x, world)` gives the shards.",
-            "Call `gradient` once per rank, with `params[rank]` and that rank's shard.",
-            "The average is the mean over ranks; every rank subtracts `lr` times the same average.",
-        ],
-    ),
-    Task(
-        id="01.3",
-        title="Two meters",
-        answer="meters",
-        checks=[
-            Check("no drift", 1, "Exactly 0, not nearly: the replicas do the same arithmetic.", _no_drift),
-            Check("any two replicas", 1, "The two that are furthest apart need not include rank 0.", _any_pair),
-            Check(
-                "the largest gap", 1, "One wrong rank, or one wrong parameter, must not be averaged away.", _largest_gap
-            ),
-        ],
-        hints=[
-            "For one parameter, the largest difference between any two replicas is its maximum minus its minimum.",
-            "The gap compares every rank's average with the whole batch's gradient: `averaged - whole` broadcasts.",
-        ],
-    ),
-    Task(
-        id="01.4",
-        title="What another worker changes",
-        answer="plan",
-        checks=[
-            Check(
-                "global batch",
-                1,
-                "The optimizer sees the global batch, not the local one.",
-                _arithmetic(0, "global batch"),
-            ),
-            Check("steps", 1, "Fewer steps per epoch is what the extra workers buy.", _arithmetic(1, "steps")),
-            Check("memory", 1, "Data parallelism does not make a large model fit.", _arithmetic(2, "numbers held")),
-        ],
-        hints=[
-            "b_global = K · b_local, and a step uses one global batch.",
-            "Does a rank hold less when there are more?",
-        ],
-    ),
-    Task(
-        id="01.5",
-        title="Which meter shows it?",
-        answer="shows",
-        checks=[
-            Check(
-                "replicas equal",
-                1,
-                "Equal replicas prove that all ranks got the same sum, not that it was the right one.",
-                _shown_by(list(MISTAKES)[:2] + list(MISTAKES)[3:4]),
-            ),
-            Check(
-                "replicas apart",
-                1,
-                "Once replicas differ, their gradients are taken at different places, and both meters move.",
-                _shown_by(["one rank misses the exchange", "one rank starts from other parameters"]),
-            ),
-        ],
-        hints=[
-            "Drift moves only if some rank applies another update, or starts elsewhere.",
-            "Without the division all ranks take the same step. Is it the right one?",
-            "A rank at other parameters contributes a gradient taken there.",
-        ],
-    ),
-)

@@ -1,4 +1,4 @@
-"""Exercise 05: a wrong ring, a price, a schedule, a rank program."""
+"""What the tasks of exercise 05 check: a wrong ring, a price, a schedule, a rank program, a fault."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from dpbook.collectives import Round, Schedule, complete_on, count, record, reduce_scatter, ring, simulate
 from dpbook.grading import (
     Answer,
-    Check,
-    Task,
     call,
     expect,
     expect_at_most,
@@ -49,7 +47,7 @@ def _judge_ring(answer: Answer, buffers: list[NDArray[Any]], **options: Any) -> 
     expect_equal(end, got[1], f"{where}, at the end", axes=("rank", "element"))
 
 
-def _ring_of(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
+def ring_of(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
     """A check of the ring on each world, with the sizes that ``sizes(world)`` gives."""
 
     def run(answer: Answer, rng: np.random.Generator) -> None:
@@ -60,7 +58,7 @@ def _ring_of(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.G
     return run
 
 
-def _inputs_stay(answer: Answer, rng: np.random.Generator) -> None:
+def inputs_stay(answer: Answer, rng: np.random.Generator) -> None:
     _judge_ring(answer, [rng.integers(0, 9, 6) for _ in range(3)], unchanged=True)
 
 
@@ -75,12 +73,12 @@ def _predicted(answer: Answer, index: int) -> Any:
     return got[index]
 
 
-def _rounds(answer: Answer, rng: np.random.Generator) -> None:
+def rounds(answer: Answer, rng: np.random.Generator) -> None:
     rounds = _predicted(answer, 0)
     expect(rounds == 2 * (PRICED_WORLD - 1), "the rounds of both halves of the ring", f"{rounds}")
 
 
-def _bytes(answer: Answer, rng: np.random.Generator) -> None:
+def bytes(answer: Answer, rng: np.random.Generator) -> None:
     nbytes = _predicted(answer, 1)
     expected = 2 * (PRICED_WORLD - 1) * PRICED_BYTES // PRICED_WORLD
     expect(nbytes == expected, "one chunk of the buffer per round", f"{nbytes}")
@@ -100,11 +98,11 @@ def _schedules(answer: Answer) -> Iterator[tuple[int, int, Schedule]]:
         yield world, par, schedule
 
 
-def _par_rounds(answer: Answer, rng: np.random.Generator) -> str:
+def par_rounds(answer: Answer, rng: np.random.Generator) -> str:
     return "16 ranks in {1} rounds".format(*list(_schedules(answer))[-1])
 
 
-def _par_bytes(answer: Answer, rng: np.random.Generator) -> str:
+def par_bytes(answer: Answer, rng: np.random.Generator) -> str:
     note = ""
     for world, par, schedule in _schedules(answer):
         sent = count(schedule, 1, 1).busiest_bytes
@@ -137,14 +135,14 @@ def _owning(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple
         yield where, world, size, recorded
 
 
-def _ownership(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
+def ownership(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
     def run(answer: Answer, rng: np.random.Generator) -> None:
         deque(_owning(answer, sizes), maxlen=0)
 
     return run
 
 
-def _program_bytes(answer: Answer, rng: np.random.Generator) -> str:
+def program_bytes(answer: Answer, rng: np.random.Generator) -> str:
     note = ""
     for where, world, size, recorded in _owning(answer, lambda world: [world * 12]):
         note = expect_at_most((world - 1) * 12 * 8, count(recorded, size, 8).busiest_bytes, "bytes per rank", where)
@@ -170,112 +168,11 @@ def _located(answer: Answer) -> tuple[Any, Any, Any]:
     return got[0], got[1], got[2]
 
 
-def _when(answer: Answer, rng: np.random.Generator) -> None:
+def when(answer: Answer, rng: np.random.Generator) -> None:
     expect(_located(answer)[0] == BROKEN_ROUND + 1, "another round", f"round {_located(answer)[0]}")
 
 
-def _where(answer: Answer, rng: np.random.Generator) -> None:
+def where(answer: Answer, rng: np.random.Generator) -> None:
     _, rank, chunk = _located(answer)
     (receiver,) = (m.dest for m in ring(5).rounds[BROKEN_ROUND] if m.chunk == BROKEN_CHUNK)
     expect((rank, chunk) == (receiver, BROKEN_CHUNK), "another rank or chunk", f"rank {rank}, chunk {chunk}")
-
-
-TASKS = (
-    Task(
-        id="05.1",
-        title="Mend the published ring",
-        answer="ring_all_reduce",
-        checks=[
-            Check(
-                "sizes that divide",
-                1,
-                "A chunk must be added to the same chunk: anything else mixes gradients of different parameters.",
-                _ring_of(lambda world: [world, 3 * world]),
-            ),
-            Check(
-                "sizes that do not divide",
-                1,
-                "Real gradients have no reason to divide by the number of ranks; a tail that is left out stays local.",
-                _ring_of(lambda world: [3 * world + 1, 10 * world - 1]),
-            ),
-            Check(
-                "fewer elements than ranks",
-                1,
-                "A bias of ten elements on sixteen ranks is an everyday case.",
-                _ring_of(lambda world: [1, max(1, world - 1)]),
-            ),
-            Check("inputs unchanged", 1, "The caller may still need the local gradients.", _inputs_stay),
-        ],
-        hints=[
-            "Print the state after the first round of four ranks, and compare it with chapter 05.",
-            "Which chunk is sent, and to which chunk is it added? Both must have the same number.",
-            "`len(buffer) // n` forgets what is left over: `np.array_split` and `collectives.chunk_bounds` do not.",
-        ],
-    ),
-    Task(
-        id="05.2",
-        title="Predict the price",
-        answer="prediction",
-        checks=[
-            Check("rounds", 1, "Each round costs a latency; with many ranks that is what hurts.", _rounds),
-            Check("bytes", 1, "The bytes of one rank hardly grow with the world: why the ring scales.", _bytes),
-        ],
-        hints=[
-            "Both halves of the ring have the same number of rounds.",
-            "In each round a rank sends one chunk, one 64th of the buffer.",
-        ],
-    ),
-    Task(
-        id="05.3",
-        title="Halve the tree's rounds",
-        answer="all_reduce",
-        checks=[
-            Check("log2(N) rounds", 2, "For small buffers the number of rounds is the price.", _par_rounds),
-            Check("bytes", 1, "Rounds can be bought with bytes; here the price is fixed.", _par_bytes),
-        ],
-        hints=[
-            "In each round of a tree half of the ranks or more are idle. Let all of them exchange in pairs.",
-            "After the first round each pair agrees; after the second each group of four. Who is whose partner?",
-            "In round s rank r exchanges with rank `r ^ 2**s`, and both add.",
-        ],
-    ),
-    Task(
-        id="05.4",
-        title="A reduce-scatter with PyTorch's owners",
-        answer="reduce_scatter",
-        checks=[
-            Check(
-                "rank r owns chunk r",
-                1,
-                "Two halves of an all-reduce fit together only where they agree on the owners.",
-                _ownership(lambda world: [world, 4 * world]),
-            ),
-            Check(
-                "any size",
-                1,
-                "Uneven and empty chunks are the rule, and a hang or a lost tail is how they show.",
-                _ownership(lambda world: [1, 3 * world + 2]),
-            ),
-            Check("bytes", 1, "Sending whole buffers gives the right sum at N times the price.", _program_bytes),
-        ],
-        hints=[
-            "Begin with the chapter's program. After its first half rank r owns chunk r + 1; by how much are you off?",
-            "Let every rank send the chunk before the one that it sends in the chapter.",
-            "Use `comm.sendrecv`: a circle in which everyone sends first waits for ever.",
-        ],
-    ),
-    Task(
-        id="05.5",
-        title="Find the fault",
-        answer="fault",
-        checks=[
-            Check("round", 1, "When: every state before that round is right.", _when),
-            Check("rank and chunk", 1, "Where: the other chunks and ranks are not to blame.", _where),
-        ],
-        hints=[
-            "Which contribution is missing at the end, and of which chunk?",
-            "A chunk travels round the ring once. Follow that chunk, round by round, in the picture or in the viewer.",
-            "`collectives.find_fault(broken)` says it all.",
-        ],
-    ),
-)
