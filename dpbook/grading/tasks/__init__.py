@@ -1,1 +1,4 @@
-"""One module per chapter, ``chNN.py``, or a package where that grew long, each with its ``TASKS``; loaded when needed."""
+"""One package per chapter, loaded late: ``chNN/__init__.py`` holds its ``TASKS``, ``checks.py`` how they are checked.
+
+Chapter 00, which has a single task, is a module.
+"""

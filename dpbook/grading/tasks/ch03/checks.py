@@ -1,4 +1,4 @@
-"""Exercise 03: a rank's part, an epoch's order, two wrong seeds in numbers, and who waits for whom."""
+"""What the tasks of exercise 03 check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.grading import Answer, Check, Task, call, expect, value
+from dpbook.grading import Answer, call, expect, value
 from dpbook.grading.text import describe
 
 WORLDS = (1, 2, 5, 7, 16)
@@ -31,7 +31,7 @@ def _parts(part: Callable[..., Any], order: NDArray[np.int64], world: int) -> li
     return [part(order, world, rank) for rank in range(world)]
 
 
-def _dealt(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
+def dealt(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
     """A check of all ranks' parts on each world, with the sizes that ``sizes(world)`` gives."""
 
     def run(answer: Answer, rng: np.random.Generator) -> None:
@@ -52,7 +52,7 @@ def _dealt(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Gen
     return run
 
 
-def _uneven(world: int) -> list[int]:
+def uneven(world: int) -> list[int]:
     """Sizes that the world does not divide, on both sides of it."""
     return [size for size in (1, max(1, world // 2 - 1), world + 1, 3 * world - 1, 4 * world + 1) if size % world]
 
@@ -65,7 +65,7 @@ def _order(answer: Answer, n: int, seed: int, epoch: int) -> list[Any]:
     return _numbers(call(answer, n, seed, epoch, where=where), where)
 
 
-def _orders_twice(answer: Answer, rng: np.random.Generator) -> None:
+def orders_twice(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         n, seed, epoch = (int(number) for number in rng.integers((20, 0, 0), (90, 1000, 50)))
         where = f"epoch_order({n}, {seed}, {epoch})"
@@ -78,7 +78,7 @@ def _orders_twice(answer: Answer, rng: np.random.Generator) -> None:
             expect(order == ranks[0], "the same order at every call", f"another one at call {number}", where)
 
 
-def _orders_apart(answer: Answer, rng: np.random.Generator) -> None:
+def orders_apart(answer: Answer, rng: np.random.Generator) -> None:
     start = int(rng.integers(100))
     near = [start + offset for offset in (0, 1, 2, 3, 5, 10, 100, 1000)]
     far = [0, 1, 2, 11, 111, 10_000, 1_000_000]  # 1 and 11 look like 11 and 1 if their digits are joined
@@ -94,7 +94,7 @@ def _orders_apart(answer: Answer, rng: np.random.Generator) -> None:
 EXAMPLES, WORLD, BATCH = 60_000, 4, 32
 
 
-def _predicted(answer: Answer, rng: np.random.Generator) -> None:
+def predicted(answer: Answer, rng: np.random.Generator) -> None:
     got = value(answer)
     good = isinstance(got, tuple | list) and len(got) == 2
     good = good and all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in got)
@@ -115,7 +115,7 @@ def _batches(length: int, batch: int) -> int:
     return sum(1 for _ in range(0, length, batch))
 
 
-def _nobody(answer: Answer, rng: np.random.Generator) -> None:
+def nobody(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         batch, full = (int(number) for number in rng.integers((3, 0), (20, 9)))
         lengths = [full * batch + int(extra) for extra in rng.integers(1, batch + 1, world)]
@@ -130,7 +130,7 @@ def _nobody(answer: Answer, rng: np.random.Generator) -> None:
             expect(call(answer, late, batch, where=where) is not None, "a rank that waits", "None", where)
 
 
-def _somebody(answer: Answer, rng: np.random.Generator) -> None:
+def somebody(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS[1:]:
         for batch in (1, 8):
             base = int(rng.integers(0, 6)) * batch + batch  # the fewest batches are full, so one more example counts
@@ -147,97 +147,3 @@ def _somebody(answer: Answer, rng: np.random.Generator) -> None:
             named = ("the rank that waits", "the step, counted from 1", "the rank that has ended")
             for name, right, said in zip(named, (waiting, fewest + 1, steps.index(fewest)), got, strict=True):
                 expect(said == right, f"{right}", repr(said), f"{where}: {name}")
-
-
-TASKS = (
-    Task(
-        id="03.1",
-        title="The part of a rank",
-        answer="part",
-        checks=[
-            Check(
-                "sizes that divide",
-                1,
-                "Dealt out like cards, a step reads the same examples whatever the number of ranks.",
-                _dealt(lambda world: [world, 6 * world]),
-            ),
-            Check(
-                "padding",
-                1,
-                "Every rank must have as many as every other, and nothing may be lost, however few there are.",
-                _dealt(_uneven),
-            ),
-        ],
-        hints=[
-            "Without padding the part of a rank is one slice with a step.",
-            "How many examples must each rank have? Round the quotient up; the padded order is that times the world.",
-            "With fewer examples than ranks the order is repeated more than once: `np.resize` repeats from the start.",
-        ],
-    ),
-    Task(
-        id="03.2",
-        title="The order of an epoch",
-        answer="epoch_order",
-        checks=[
-            Check(
-                "the same on every rank",
-                1,
-                "The ranks never talk about the order: whoever computes it must get the same one.",
-                _orders_twice,
-            ),
-            Check(
-                "no two alike",
-                1,
-                "A second run with another seed must not be the first one, an epoch late.",
-                _orders_apart,
-            ),
-        ],
-        hints=[
-            "A generator made in the function from its arguments gives the same numbers wherever it is made.",
-            "Any sum of seed and epoch gives the same number for two pairs. Do not add them.",
-            "`np.random.default_rng` takes a list of integers as its seed.",
-        ],
-    ),
-    Task(
-        id="03.3",
-        title="Predict two mistakes",
-        answer="prediction",
-        checks=[
-            Check(
-                "four numbers",
-                1,
-                "One mistake shows in every step, the other only in what an epoch leaves out.",
-                _predicted,
-            ),
-        ],
-        hints=[
-            "Four ranks that do the same read one local batch, four times.",
-            "A rank that draws a quarter leaves an example out with probability 3/4. All four leave it out with …?",
-            "In a step a rank draws 32 of 60,000: two ranks hardly ever meet.",
-        ],
-    ),
-    Task(
-        id="03.4",
-        title="Who waits for whom",
-        answer="first_wait",
-        checks=[
-            Check(
-                "nobody waits",
-                1,
-                "Ranks exchange once per batch: what must be equal is the number of batches, not of examples.",
-                _nobody,
-            ),
-            Check(
-                "the rank, the step, the other rank",
-                1,
-                "A hang says nothing by itself; who had how many batches says it all.",
-                _somebody,
-            ),
-        ],
-        hints=[
-            "How many batches are 17 examples in batches of 8? The last one need not be full.",
-            "The ranks with the fewest batches end first. In which step does the first of the others wait?",
-            "`steps.index(min(steps))` is the lowest rank with the fewest.",
-        ],
-    ),
-)

@@ -1,4 +1,4 @@
-"""Exercise 02: drift without a bug, orders of addition, tokens, batch normalisation over all ranks."""
+"""What the tasks of exercise 02 check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpbook import collectives
 from dpbook.collectives import Round, Schedule
-from dpbook.grading import Answer, Check, Task, Wrong, call, expect, expect_close, expect_equal, value
+from dpbook.grading import Answer, Wrong, call, expect, expect_close, expect_equal, value
 from dpbook.replicas import agreement, drift, in_own_order, rounding_bound
 
 Array = NDArray[Any]
@@ -40,7 +40,7 @@ def _only_added(answer: Answer, rng: np.random.Generator) -> None:
         expect(False, f"a float32 sum of the three terms: {sums}", f"{got[rank, element]:.9g}", place)
 
 
-def _right_sum(answer: Answer, rng: np.random.Generator) -> None:
+def right_sum(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         whole = rng.integers(-99, 100, (world, 9)).astype(np.float32)
         exact = np.tile(whole.sum(axis=0), (world, 1))  # whole numbers this small are added exactly in any order
@@ -54,7 +54,7 @@ def _right_sum(answer: Answer, rng: np.random.Generator) -> None:
     _only_added(answer, rng)
 
 
-def _drifts(answer: Answer, rng: np.random.Generator) -> None:
+def drifts(answer: Answer, rng: np.random.Generator) -> None:
     for world in (3, 4, *WORLDS[2:]):
         where = f"world {world}, float32"
         got = np.asarray(call(answer, _positive(rng, world, 1000), where=where))
@@ -106,7 +106,7 @@ def _predicted(answer: Answer, index: int) -> Any:
     return got[index]
 
 
-def _letters(answer: Answer, rng: np.random.Generator) -> None:
+def the_ways(answer: Answer, rng: np.random.Generator) -> None:
     got = _predicted(answer, 0)
     expect(isinstance(got, str), "a string of letters from A to F", repr(got))
     chosen = set(got.upper()) - set(" ,")
@@ -117,7 +117,7 @@ def _letters(answer: Answer, rng: np.random.Generator) -> None:
     expect(chosen <= set(WAYS), "letters from A to F", got)
 
 
-def _smallest_world(answer: Answer, rng: np.random.Generator) -> None:
+def smallest_world(answer: Answer, rng: np.random.Generator) -> None:
     got = _predicted(answer, 1)
     smallest = next(world for world in range(1, 17) if not _agrees("E", world))
     expect(got == smallest, "the smallest world in which way E can differ, a whole number", repr(got))
@@ -156,12 +156,12 @@ def _draw_lengths(rng: np.random.Generator, world: int) -> list[list[int]]:
     return [[int(rng.integers(20, 40))], *rest]
 
 
-def _unequal_tokens(answer: Answer, rng: np.random.Generator) -> None:
+def unequal_tokens(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         _tokens(answer, world, _draw_lengths(rng, world), rng, f"world {world}")
 
 
-def _empty_rank(answer: Answer, rng: np.random.Generator) -> None:
+def empty_rank(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS[1:]:
         lengths = _draw_lengths(rng, world)
         empty = int(rng.integers(world))
@@ -217,72 +217,11 @@ def _normalised(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str,
         yield where, parts[2], parts[3], list(zip(*got, strict=True))
 
 
-def _forward(answer: Answer, rng: np.random.Generator) -> None:
+def forward(answer: Answer, rng: np.random.Generator) -> None:
     for where, y, _, got in _normalised(answer, rng):
         expect_close(list(y), got[0], 1e-9, f"{where}, y")
 
 
-def _backward(answer: Answer, rng: np.random.Generator) -> None:
+def backward(answer: Answer, rng: np.random.Generator) -> None:
     for where, _, dx, got in _normalised(answer, rng):
         expect_close(list(dx), got[1], 1e-9, f"{where}, dx")
-
-
-TASKS = (
-    Task(
-        id="02.1",
-        title="Drift without a bug",
-        answer="all_reduce",
-        checks=[
-            Check("the right sum", 1, "Every contribution once on every rank, and no error but rounding.", _right_sum),
-            Check("and yet it drifts", 1, "Right on every rank is not the same as equal on all ranks.", _drifts),
-        ],
-        hints=[
-            "Addition commutes but does not associate: let the ranks put their parentheses in different places.",
-            "Let rank r begin with its own buffer and go round the circle: r, r + 1, …, back to r − 1.",
-            "`np.roll(buffers, -1, axis=0)[r]` is the buffer of rank r + 1.",
-        ],
-    ),
-    Task(
-        id="02.2",
-        title="Which ways keep replicas equal?",
-        answer="prediction",
-        checks=[
-            Check("the ways", 1, "Same additions, same bits: whether they are done once or on every rank.", _letters),
-            Check("the smallest world", 1, "A test on two ranks cannot see this drift.", _smallest_world),
-        ],
-        hints=[
-            "Write down the sum with its parentheses on rank 0 and on rank 1. Then use a + b = b + a.",
-            "On two ranks there is one addition. How many are needed for two ways to put the parentheses?",
-        ],
-    ),
-    Task(
-        id="02.3",
-        title="A mean over tokens",
-        answer="average",
-        checks=[
-            Check("unequal tokens", 1, "Every token must count alike, on whichever rank it is.", _unequal_tokens),
-            Check("a rank without tokens", 1, "One NaN on one rank is NaN on all after the sum.", _empty_rank),
-        ],
-        hints=[
-            "A rank's mean times its number of tokens is its sum.",
-            "Weight first, then sum: after the sum the ranks' parts cannot be told apart.",
-            "0 times NaN is NaN. A rank without tokens has to contribute zeros.",
-        ],
-    ),
-    Task(
-        id="02.4",
-        title="Batch normalisation over all ranks",
-        answer="batch_norm",
-        checks=[
-            Check("forward", 1, "Statistics of eight examples are noisy, and other ones on every rank.", _forward),
-            Check(
-                "backward", 1, "Every example moves the mean and the variance of all, on other ranks too.", _backward
-            ),
-        ],
-        hints=[
-            "The mean of the batch is a sum over ranks divided by a number of examples summed over ranks: yield both.",
-            "The mean of the ranks' variances is not the variance: it forgets how far the ranks' means are apart.",
-            "`slopes.mean()` and `(slopes * y).mean()` of the backward pass are means over the batch too.",
-        ],
-    ),
-)

@@ -1,4 +1,4 @@
-"""Exercise 04: four factors, the leftover, the noise scale, a warm-up."""
+"""What the tasks of exercise 04 check."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.grading import Answer, Check, Task, call, expect, expect_close, value
+from dpbook.grading import Answer, call, expect, expect_close, value
 from dpbook.grading.text import describe
-from dpbook.replicas import SGD, Adam, Momentum, Optimizer, Sampler, accumulate, feed
+from dpbook.replicas import Optimizer, Sampler, accumulate, feed
 
 Array = NDArray[np.float64]
 WORLDS = (2, 5, 7, 16)
@@ -21,7 +21,7 @@ ACCUMULATIONS = (1, 2, 5, 7, 8, 16)
 EXAMPLES, WORLD, ACCUMULATION = 945, 8, 8
 
 
-def _carried() -> float:
+def carried() -> float:
     """The first update of the second epoch, where each micro-batch's gradient is 1 and leftovers stay."""
     fed = feed([Sampler(EXAMPLES, WORLD, rank) for rank in range(WORLD)], EXAMPLES, batch=1)
     turns = list(accumulate(int(fed.steps[0, 0]), ACCUMULATION, leftover="carry"))
@@ -30,13 +30,13 @@ def _carried() -> float:
     return float(over + sum(Fraction(1, turn.divisor) for turn in turns if turn.index <= done[0]))
 
 
-def _first_step(make: Callable[[float], Optimizer]) -> float:
+def first_step(make: Callable[[float], Optimizer]) -> float:
     """How many times as far the first step goes with the sum of the ranks' gradients as with their mean."""
     start, mean = np.zeros(1), np.ones(1)
     return float(make(0.1).step(start, WORLD * mean)[0] / make(0.1).step(start, mean)[0])
 
 
-def _predicts(part: slice, expected: Callable[[], list[float]], what: str) -> Callable[..., None]:
+def predicts(part: slice, expected: Callable[[], list[float]], what: str) -> Callable[..., None]:
     def run(answer: Answer, rng: np.random.Generator) -> None:
         got = value(answer)
         expect(isinstance(got, tuple | list) and len(got) == 4, "four numbers", repr(got))
@@ -86,7 +86,7 @@ def _shares(lengths: list[int], accumulation: int) -> Array:
     return np.array(rows)
 
 
-def _whole(answer: Answer, rng: np.random.Generator) -> None:
+def whole(answer: Answer, rng: np.random.Generator) -> None:
     for lengths, accumulation in _cases(rng):
         where = f"epochs of {lengths} micro-batches, accumulation {accumulation}"
         got = _updates(answer, _unit_epochs(lengths), accumulation, where)
@@ -97,7 +97,7 @@ def _whole(answer: Answer, rng: np.random.Generator) -> None:
             expect(asked == came, asked, came, f"{where}, numbered through")
 
 
-def _means(answer: Answer, rng: np.random.Generator) -> None:
+def means(answer: Answer, rng: np.random.Generator) -> None:
     for lengths, accumulation in _cases(rng):
         where = f"epochs of {lengths} micro-batches, accumulation {accumulation}"
         for kind, gradients in (("all 1", np.ones((sum(lengths), 1))), ("random", rng.normal(size=(sum(lengths), 3)))):
@@ -117,7 +117,7 @@ def _noise_scale(steps: Array, local_batch: int) -> float:
     return float(noise.sum() / signal.sum())
 
 
-def _estimates(count: int) -> Callable[[Answer, np.random.Generator], None]:
+def estimates(count: int) -> Callable[[Answer, np.random.Generator], None]:
     def run(answer: Answer, rng: np.random.Generator) -> None:
         for world in WORLDS:
             local_batch = int(rng.integers(2, 40))
@@ -139,7 +139,7 @@ def _estimates(count: int) -> Callable[[Answer, np.random.Generator], None]:
 # 04.4: the warm-up
 
 
-def _rises(answer: Answer, rng: np.random.Generator) -> None:
+def rises(answer: Answer, rng: np.random.Generator) -> None:
     for steps, over in ((6, 3), (20, 1), (100, 5), (int(rng.integers(30, 90)), int(rng.integers(6, 20))), (9, 9)):
         lr, k = int(rng.integers(1, 10)) / 100, int(rng.integers(2, 17))
         expected = np.full(steps, k * lr)
@@ -148,89 +148,3 @@ def _rises(answer: Answer, rng: np.random.Generator) -> None:
         got = call(answer, steps, over, lr, k, where=where)
         expect(isinstance(got, list | tuple | np.ndarray), "a list of rates, one per step", describe(got), where)
         expect_close(expected.tolist(), got, 1e-12, where)
-
-
-TASKS = (
-    Task(
-        id="04.1",
-        title="Predict four factors",
-        answer="prediction",
-        checks=[
-            Check(
-                "the leftover",
-                1,
-                "A buffer that is not empty at an epoch's end enlarges the next epoch's first update.",
-                _predicts(slice(0, 1), lambda: [_carried()], "leftover"),
-            ),
-            Check(
-                "three optimizers",
-                1,
-                "Which optimizer you tune with decides whether the loss shows a missing division.",
-                _predicts(
-                    slice(1, 4), lambda: [_first_step(make) for make in (SGD, Momentum, Adam)], "SGD, momentum, Adam"
-                ),
-            ),
-        ],
-        hints=[
-            "How many micro-batches has each rank after padding, and how many remain when you take them by eights?",
-            "The first update of the second epoch is (what remained + 8) / 8.",
-            "SGD and momentum are linear in the gradient. What does Adam divide by?",
-        ],
-    ),
-    Task(
-        id="04.2",
-        title="Repair the loop",
-        answer="updates",
-        checks=[
-            Check(
-                "each micro-batch once",
-                1,
-                "A gradient that is lost, used twice or used an epoch late is not the gradient of any batch.",
-                _whole,
-            ),
-            Check("every update is a mean", 1, "The learning rate was tuned for means, not for 7/8 of one.", _means),
-        ],
-        hints=[
-            "After the last micro-batch of an epoch there must be an update, whether the group is full or not.",
-            "How many micro-batches of an epoch are in full groups? `n - n % accumulation`.",
-            "Those after them are divided by their own number, `n % accumulation`.",
-        ],
-    ),
-    Task(
-        id="04.3",
-        title="The noise scale, free",
-        answer="noise_scale",
-        checks=[
-            Check("one step", 1, "Two batch sizes, two equations: signal and noise fall out of them.", _estimates(1)),
-            Check(
-                "many steps",
-                1,
-                "A quotient with a small denominator must not be averaged; its parts may.",
-                _estimates(12),
-            ),
-        ],
-        hints=[
-            "Subtract the two equations: |G|² goes, and s − a = tr Σ (1/b − 1/B) is left.",
-            "Multiply them by b and by B and subtract: tr Σ goes, and B·a − b·s = (B − b) |G|² is left.",
-            "Average tr Σ over the steps, average |G|² over the steps, and divide last.",
-        ],
-    ),
-    Task(
-        id="04.4",
-        title="Warm up",
-        answer="warm_up",
-        checks=[
-            Check(
-                "the whole schedule",
-                1,
-                "A rate of 0 wastes a step, and a peak that is never reached is a smaller rate for the whole run.",
-                _rises,
-            )
-        ],
-        hints=[
-            "SGD's linear rule: k times the batch, k times the rate. That is the peak.",
-            "One amount is (peak − lr) / over.",
-            "Step 0 is one amount above lr, step 1 two, and step over − 1 has the peak.",
-        ],
-    ),
-)
