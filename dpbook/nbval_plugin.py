@@ -2,6 +2,7 @@
 
 - a code cell that was never executed fails: nbval passes it without comparing anything;
 - a kernel that dies fails its cell at once: nbval waits for the whole cell time-out;
+- a kernel that does not start is started again: two that start at once may choose the same port;
 - a trailing ``;`` silences a cell as it did when the output was stored: nbval runs cells without history;
 - a cell tagged ``measurement`` is compared by its shape: the kinds of its outputs, and its text without the numbers.
 """
@@ -19,10 +20,20 @@ from nbval.kernel import RunningKernel
 from nbval.plugin import IPyNbCell, coalesce_streams
 
 POLL_SECONDS = 1.0
+STARTS = 3  # at most, per notebook
 _NUMBER = re.compile(r"[-+]?(\d[\d,_]*\.?\d*(e[-+]?\d+)?|\bnan\b|\binf\b)", re.IGNORECASE)
 
 
 class _Kernel(RunningKernel):  # type: ignore[misc]  # nbval has no types
+    def __init__(self, *args: Any, **options: Any) -> None:
+        for start in range(STARTS):
+            try:
+                super().__init__(*args, **options)
+                return
+            except RuntimeError:
+                if start + 1 == STARTS:
+                    raise
+
     def execute_cell_input(self, cell_input: str, allow_stdin: bool | None = None) -> str:
         message: str = self.kc.execute(cell_input, store_history=True, allow_stdin=allow_stdin, stop_on_error=False)
         return message

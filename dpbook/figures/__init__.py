@@ -9,7 +9,8 @@ from dpbook.figures.loop import play_loop
 from dpbook.figures.overview import draw_overview
 from dpbook.figures.picture import Picture
 from dpbook.figures.player import Viewer, play
-from dpbook.figures.plots import Plot, digits_grid, drift_and_gap, loss_curve
+from dpbook.figures.plot import Plot
+from dpbook.figures.plots import digits_grid, drift_and_gap, loss_curve
 from dpbook.figures.replay import demonstration
 from dpbook.figures.schedule import draw_schedule
 from dpbook.figures.traffic import draw_traffic

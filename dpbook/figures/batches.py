@@ -13,7 +13,7 @@ from dpbook.errors import InvalidArgument, check_int
 from dpbook.figures.palette import COMMUNICATION, COMPLETE, COMPUTATION, EXPOSED, IDLE, INK, MUTED, PANEL, tint
 from dpbook.figures.picture import Picture
 from dpbook.figures.player import Viewer
-from dpbook.figures.plots import LINES, Plot, _check_title, _figure, _in_style, _plot
+from dpbook.figures.plot import LINES, Plot, check_title, finish, in_style, new_figure
 from dpbook.figures.svg import document, element, text
 from dpbook.replicas import NoiseScale
 from dpbook.replicas.accumulation import Leftover, accumulate
@@ -150,7 +150,7 @@ def _decimal(value: Fraction) -> str:
     return f"{float(value):.4g}"
 
 
-@_in_style
+@in_style
 def against_batch(
     batches: ArrayLike, series: Mapping[str, ArrayLike], title: str, unit: str, *, log: bool = False
 ) -> Plot:
@@ -163,14 +163,14 @@ def against_batch(
         unit: what was measured.
         log: logarithmic axis of the measurements too.
     """
-    _check_title(title)
+    check_title(title)
     sizes = np.asarray(batches, float)
     if sizes.ndim != 1 or not len(sizes) or not (np.isfinite(sizes) & (sizes > 0)).all():
         raise InvalidArgument("batches", batches, "one or more positive sizes in one dimension")
     named = {name: np.asarray(values, float) for name, values in series.items()}
     if not 1 <= len(named) <= len(LINES) or not all(_fits(values, sizes, log) for values in named.values()):
         raise InvalidArgument("series", series, f"1 to {len(LINES)} finite measurements of each batch by name")
-    figure, axes = _figure(title)
+    figure, axes = new_figure(title)
     for (name, values), (colour, dashes, width) in zip(named.items(), LINES, strict=False):
         axes.plot(sizes, values, dashes, marker="o", color=colour, linewidth=width, label=name)
     axes.set(xscale="log", xlabel="batch (examples)", ylabel=unit, yscale="log" if log else "linear")
@@ -181,7 +181,7 @@ def against_batch(
     if len(named) > 1:
         axes.legend(handlelength=3.5)
     told = "; ".join(f"{name}: " + ", ".join(f"{value:.2g}" for value in values) for name, values in named.items())
-    return _plot(figure, f"{title}. {unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {told}.")
+    return finish(figure, f"{title}. {unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {told}.")
 
 
 def _about(value: float) -> str:
@@ -193,7 +193,7 @@ def _fits(values: NDArray[np.float64], sizes: NDArray[np.float64], log: bool) ->
     return values.shape == sizes.shape and bool(np.isfinite(values).all() and (not log or (values > 0).all()))
 
 
-@_in_style
+@in_style
 def noise_scale_estimates(
     single: Sequence[NoiseScale], smoothed: Sequence[NoiseScale], direct: float, title: str
 ) -> Plot:
@@ -202,14 +202,14 @@ def noise_scale_estimates(
     The axis ends at three times ``direct``; single steps beyond it, or below 0, are drawn as triangles at its edge.
     Raises `InvalidArgument`.
     """
-    _check_title(title)
+    check_title(title)
     if not 0 < direct < float("inf"):
         raise InvalidArgument("direct", direct, "a positive finite number")
     if not len(single) or len(single) != len(smoothed):
         raise InvalidArgument("smoothed", len(smoothed), f"one for each of one or more single steps, {len(single)}")
     steps, top = np.arange(1, len(single) + 1), 3 * direct
     scales = np.array([estimate.scale for estimate in single])
-    figure, axes = _figure(title)
+    figure, axes = new_figure(title)
     marks = (("o", (scales >= 0) & (scales <= top)), ("^", scales > top), ("v", scales < 0))
     for marker, which in marks:
         axes.plot(
@@ -223,7 +223,7 @@ def noise_scale_estimates(
     axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), handlelength=3, borderaxespad=0.1)
     axes.set_title(title, pad=28)
     beyond = int((scales > top).sum() + (scales < 0).sum())
-    return _plot(
+    return finish(
         figure,
         f"{title}. Directly measured: {_about(direct)} examples; "
         f"smoothed over {len(single)} steps: {_about(smooth[-1])}. "

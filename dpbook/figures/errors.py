@@ -11,13 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpbook.errors import InvalidArgument
 from dpbook.figures import palette
-from dpbook.figures.plots import LINES, Plot, _check_title, _figure, _in_style, _magnitude, _plot
+from dpbook.figures.plot import LINES, Plot, check_title, finish, in_style, new_figure
+from dpbook.figures.plots import magnitude
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@_in_style
+@in_style
 def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: str = "largest error") -> Plot:
     """Place named errors on one logarithmic axis, left or right of the largest that rounding can explain.
 
@@ -27,12 +28,12 @@ def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: st
         title: states the finding.
         unit: what the axis measures.
     """
-    _check_title(title)
+    check_title(title)
     if not isinstance(errors, Mapping) or not 1 <= len(errors) <= 10 or not _positive(list(errors.values())):
         raise InvalidArgument("errors", errors, "1 to 10 positive finite numbers by name")
     if not _positive([bound]):
         raise InvalidArgument("bound", bound, "a positive finite number")
-    figure, axes = _figure(title)
+    figure, axes = new_figure(title)
     axes.set_title("")  # names of errors are long: the title begins above them, at the figure's edge
     figure.suptitle(title, x=0.02, ha="left", fontsize=11.5, fontweight="bold")
     figure.set_figheight(1.3 + 0.36 * len(errors))
@@ -47,23 +48,23 @@ def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: st
     for x, align, words in ((bound / 1.5, "right", "rounding explains it"), (bound * 1.5, "left", "different")):
         axes.text(x, -0.55, words, ha=align, va="center", fontsize=8.5, color=palette.MUTED)
     told = [f"{name}: " + (f"{error:.2g}" if error > bound else "within it") for name, error in errors.items()]
-    return _plot(figure, f"{title}. The bound on rounding is {_magnitude(bound)}. {'; '.join(told)}.")
+    return finish(figure, f"{title}. The bound on rounding is {magnitude(bound)}. {'; '.join(told)}.")
 
 
-@_in_style
+@in_style
 def distances(series: Mapping[str, ArrayLike], title: str, unit: str) -> Plot:
     """Plot up to four named series of distances, one value per step from step 1, on a linear axis from 0."""
-    _check_title(title)
+    check_title(title)
     named: dict[str, NDArray[Any]] = {name: np.asarray(values, float) for name, values in dict(series).items()}
     if not 1 <= len(named) <= len(LINES) or any(v.ndim != 1 or not np.isfinite(v).all() for v in named.values()):
         raise InvalidArgument("series", series, f"1 to {len(LINES)} one-dimensional, finite series by name")
-    figure, axes = _figure(title)
+    figure, axes = new_figure(title)
     for (name, values), line in zip(named.items(), LINES, strict=False):
         _line(axes, name, values, line)
     axes.set(xlabel="step", ylabel=unit, ylim=(0, 1.15 * max(values.max() for values in named.values())))
     axes.legend(loc="lower left", handlelength=3)
     ends = "; ".join(f"{name}: {values[0]:.3g} → {values[-1]:.3g}" for name, values in named.items())
-    return _plot(figure, f"{title}. {unit.capitalize()}, first to last step: {ends}.")
+    return finish(figure, f"{title}. {unit.capitalize()}, first to last step: {ends}.")
 
 
 def _limits(bound: float, errors: list[float]) -> tuple[float, float]:

@@ -1,138 +1,54 @@
-"""Data plots of the chapters, by matplotlib, in the book's palette; each says in words what it shows."""
+"""Data plots of chapter 01: the loss of runs, what keeps replicas apart, and the digits."""
 
 from __future__ import annotations
 
-import io
-from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.errors import InvalidArgument, check_int
 from dpbook.figures import palette
+from dpbook.figures.plot import DPI, LINES, Plot, check_title, finish, in_style, new_figure
 from dpbook.replicas import Run
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-DPI = 130
-PIXELS_PER_INCH = 100  # in the page: the picture is 1.3 times as sharp as it is large there
-STYLE: dict[str, Any] = {
-    "figure.facecolor": palette.PAPER,
-    "axes.facecolor": palette.PAPER,
-    "axes.edgecolor": palette.MUTED,
-    "axes.labelcolor": palette.INK,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11.5,
-    "axes.titleweight": "bold",
-    "axes.titlepad": 12,
-    "figure.constrained_layout.h_pad": 0.08,
-    "figure.constrained_layout.w_pad": 0.08,
-    "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": palette.IDLE,
-    "grid.linewidth": 0.7,
-    "text.color": palette.INK,
-    "xtick.color": palette.MUTED,
-    "ytick.color": palette.MUTED,
-    "legend.frameon": False,
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters everywhere
-    "font.size": 10,
-}
-LINES = (
-    (palette.COMPUTATION, "-", 4.5),
-    (palette.COMMUNICATION, "--", 2.2),
-    (palette.INK, ":", 1.8),
-    (palette.EXPOSED, "-.", 1.5),
-)
-"""Colour, dashes and width: later lines are thinner, so that one that lies on another is seen."""
 
 Runs = Run | Sequence[Run] | Mapping[str, Run]
 
 
-P = ParamSpec("P")
-
-
-def _in_style(draw: Callable[P, Plot]) -> Callable[P, Plot]:
-    """Draw in the book's style, and leave matplotlib's settings as they were."""
-
-    @wraps(draw)
-    def styled(*args: P.args, **kwargs: P.kwargs) -> Plot:
-        from matplotlib import rc_context  # here, so that pictures of schedules need no matplotlib
-
-        with rc_context(STYLE):
-            return draw(*args, **kwargs)
-
-    return styled
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A PNG and what it shows in words.
-
-    The words are the output's text and the alternative text in its metadata. nbconvert's classic template puts them
-    into the page; its lab template and JupyterLab 4.6 leave them out, so the text around a plot should say it too.
-    The PNG is not put into HTML, where validation would compare its bytes: they differ between versions of matplotlib.
-    """
-
-    png: bytes = field(repr=False)
-    alt: str
-
-    def save(self, path: str | Path) -> None:
-        """Write the PNG to a file."""
-        Path(path).write_bytes(self.png)
-
-    def __repr__(self) -> str:
-        return self.alt
-
-    def _repr_mimebundle_(
-        self, include: object = None, exclude: object = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        width = int.from_bytes(self.png[16:20], "big") * PIXELS_PER_INCH // DPI  # from the header of the PNG
-        data = {"image/png": b64encode(self.png).decode(), "text/plain": repr(self)}
-        return data, {"image/png": {"alt": self.alt, "width": width}}
-
-
-@_in_style
+@in_style
 def loss_curve(runs: Runs, title: str, *, log: bool = False) -> Plot:
     """Plot the loss of each step for one run, several, or several by name (default: by their number of replicas).
 
     ``title`` states the finding. ``log``: logarithmic axis of the loss. Raises `InvalidArgument`.
     """
     named = _named(runs)
-    _check_title(title)
-    figure, axes = _figure(title)
+    check_title(title)
+    figure, axes = new_figure(title)
     for (name, run), (colour, dashes, width) in zip(named.items(), LINES, strict=False):
         axes.plot(_steps(run.losses), run.losses, dashes, color=colour, linewidth=width, label=name)
     axes.set(xlabel="step", ylabel="loss of the global batch", yscale="log" if log else "linear")
     if len(named) > 1:
         axes.legend(loc="upper right", handlelength=3)
     ends = "; ".join(f"{name}: {run.losses[0]:.4g} → {run.losses[-1]:.4g}" for name, run in named.items())
-    return _plot(figure, f"{title}. Loss of the global batch from the first to the last step: {ends}.")
+    return finish(figure, f"{title}. Loss of the global batch from the first to the last step: {ends}.")
 
 
-@_in_style
+@in_style
 def drift_and_gap(run: Run, title: str) -> Plot:
     """Plot, on a logarithmic axis, the drift between replicas and the gap to the big batch after each step.
 
     Values of exactly 0 have no place on such an axis: they lie on a line of their own at its foot, labelled 0.
     """
     _named(run)
-    _check_title(title)
+    check_title(title)
     series = {"drift: largest difference between replicas": run.drifts, "gap: to the big-batch gradient": run.gaps}
     positive = np.concatenate([v[np.isfinite(v) & (v > 0)] for v in series.values()])
     low = floor(log10(positive.min())) if positive.size else -17
     high = max(low + 1, ceil(log10(positive.max())) if positive.size else -15)
     zero = 10.0 ** (low - 1)
-    figure, axes = _figure(title)
+    figure, axes = new_figure(title)
     axes.axhspan(zero / 10**0.4, zero * 10**0.4, color=palette.PANEL, zorder=0)
     for (name, values), (colour, _, width) in zip(series.items(), LINES, strict=False):
         axes.plot(_steps(values), np.where(values == 0, zero, values), color=colour, linewidth=width, label=name)
@@ -143,18 +59,18 @@ def drift_and_gap(run: Run, title: str) -> Plot:
     axes.yaxis.minorticks_off()
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8.5, handlelength=3, borderaxespad=0.1)
     axes.set_title(title, pad=26)
-    drift, gap = _magnitude(run.drift), _magnitude(run.gap)
-    return _plot(figure, f"{title}. Over {len(run.drifts)} steps the drift is {drift} and the gap {gap}.")
+    drift, gap = magnitude(run.drift), magnitude(run.gap)
+    return finish(figure, f"{title}. Over {len(run.drifts)} steps the drift is {drift} and the gap {gap}.")
 
 
-def _magnitude(value: float) -> str:
+def magnitude(value: float) -> str:
     """A power of ten that bounds ``value``: its digits differ between processors."""
     if not np.isfinite(value):
         return "not finite"
     return "exactly 0" if value == 0 else f"at most 1e{ceil(log10(value)):+03d}"
 
 
-@_in_style
+@in_style
 def digits_grid(shards: Sequence[tuple[NDArray[Any], NDArray[Any]]], title: str, *, each: int = 10) -> Plot:
     """Show the first ``each`` digits of every shard, a row per rank, with their labels.
 
@@ -163,7 +79,7 @@ def digits_grid(shards: Sequence[tuple[NDArray[Any], NDArray[Any]]], title: str,
     from matplotlib.figure import Figure
 
     check_int("each", each, 1, 20)
-    _check_title(title)
+    check_title(title)
     if not isinstance(shards, Sequence) or not 1 <= len(shards) <= 16:
         raise InvalidArgument("shards", shards, "a list of 1 to 16 shards, each (images, labels)")
     for images, labels in shards:
@@ -182,22 +98,7 @@ def digits_grid(shards: Sequence[tuple[NDArray[Any], NDArray[Any]]], title: str,
     left, top = 0.85 / figure.get_figwidth(), 1 - 0.55 / figure.get_figheight()
     figure.subplots_adjust(left=left, right=0.98, top=top, bottom=0.03, hspace=0.45, wspace=0.15)
     told = " ".join(f"Rank {r}: {', '.join(map(str, labels[:each]))}." for r, (_, labels) in enumerate(shards))
-    return _plot(figure, f"{title}. The first digits of each shard. {told}")
-
-
-def _figure(title: str) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.6, 3.5), dpi=DPI, layout="constrained")
-    axes = figure.subplots()
-    axes.set_title(title)
-    return figure, axes
-
-
-def _plot(figure: Figure, alt: str) -> Plot:
-    file = io.BytesIO()
-    figure.savefig(file, format="png", metadata={"Software": None})
-    return Plot(file.getvalue(), alt)
+    return finish(figure, f"{title}. The first digits of each shard. {told}")
 
 
 def _steps(values: NDArray[Any]) -> NDArray[np.int64]:
@@ -218,8 +119,3 @@ def _named(runs: Runs) -> dict[str, Run]:
     if not 1 <= len(runs) <= len(LINES) or not all(isinstance(run, Run) for run in runs.values()):
         raise InvalidArgument("runs", runs, f"1 to {len(LINES)} runs, each a Run")
     return dict(runs)
-
-
-def _check_title(title: object) -> None:
-    if not isinstance(title, str) or not title.strip():
-        raise InvalidArgument("title", title, "a sentence that states the finding")

@@ -12,7 +12,7 @@ from dpbook import replicas
 from dpbook.errors import InvalidArgument
 from dpbook.figures import against_batch, draw_accumulation, noise_scale_estimates, play_accumulation
 from dpbook.figures.palette import COMPLETE, EXPOSED
-from dpbook.figures.plots import LINES
+from dpbook.figures.plot import LINES
 from dpbook.replicas import NoiseScale
 from tests.figures.reading import outside, overlapping, parse, texts
 
