@@ -4,6 +4,7 @@ from dpbook.figures.additions import draw_additions, play_additions
 from dpbook.figures.animate import animate
 from dpbook.figures.batches import against_batch, draw_accumulation, noise_scale_estimates, play_accumulation
 from dpbook.figures.errors import distances, error_ladder
+from dpbook.figures.explorer import Explorer, Knob
 from dpbook.figures.feeds import draw_feeds, play_feeds
 from dpbook.figures.loop import play_loop
 from dpbook.figures.overview import draw_overview
@@ -16,6 +17,8 @@ from dpbook.figures.schedule import draw_schedule
 from dpbook.figures.traffic import draw_traffic
 
 __all__ = [
+    "Explorer",
+    "Knob",
     "Picture",
     "Plot",
     "Viewer",

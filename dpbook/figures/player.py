@@ -9,6 +9,7 @@ from typing import Any
 from dpbook.collectives import Schedule
 from dpbook.errors import check_int
 from dpbook.figures.picture import Picture
+from dpbook.figures.plot import Plot
 from dpbook.figures.replay import replay
 from dpbook.figures.schedule import draw_state
 from dpbook.figures.table import Table
@@ -64,9 +65,17 @@ class Viewer:
     def __repr__(self) -> str:
         return f"Viewer. {self._first.alt}"
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        view = {"version_major": 2, "version_minor": 0, "model_id": self.controls.box.model_id}
-        return {WIDGET_VIEW: view, "text/html": self._first.html, "text/plain": repr(self)}
+    def _repr_mimebundle_(
+        self, include: object = None, exclude: object = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        return live(self._first, self.controls.box, repr(self))
+
+
+def live(figure: Picture | Plot, box: Any, text: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """An output: the widget ``box`` where a kernel runs, ``figure`` elsewhere, ``text`` where neither is seen."""
+    data, metadata = figure._repr_mimebundle_()
+    view = {"version_major": 2, "version_minor": 0, "model_id": box.model_id}
+    return {WIDGET_VIEW: view, **data, "text/plain": text}, metadata
 
 
 class Controls:

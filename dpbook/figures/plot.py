@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -82,15 +83,26 @@ class Plot:
         """Write the PNG to a file."""
         Path(path).write_bytes(self.png)
 
+    @property
+    def html(self) -> str:
+        """The plot as an ``<img>`` with its PNG in the address, for a live viewer."""
+        return (
+            f'<img alt="{escape(self.alt)}" width="{self._width}" style="max-width:100%;height:auto" '
+            f'src="data:image/png;base64,{b64encode(self.png).decode()}">'
+        )
+
+    @property
+    def _width(self) -> int:
+        return int.from_bytes(self.png[16:20], "big") * PIXELS_PER_INCH // DPI  # from the header of the PNG
+
     def __repr__(self) -> str:
         return self.alt
 
     def _repr_mimebundle_(
         self, include: object = None, exclude: object = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        width = int.from_bytes(self.png[16:20], "big") * PIXELS_PER_INCH // DPI  # from the header of the PNG
         data = {"image/png": b64encode(self.png).decode(), "text/plain": repr(self)}
-        return data, {"image/png": {"alt": self.alt, "width": width}}
+        return data, {"image/png": {"alt": self.alt, "width": self._width}}
 
 
 def new_figure(title: str) -> tuple[Figure, Axes]:

@@ -15,7 +15,7 @@ from dpbook.figures.player import WIDGET_VIEW
 
 def test_it_offers_the_widget_the_picture_and_the_words():
     viewer = play(ring(4))
-    bundle = viewer._repr_mimebundle_()
+    bundle, _ = viewer._repr_mimebundle_()
     assert set(bundle) == {WIDGET_VIEW, "text/html", "text/plain"}
     assert bundle[WIDGET_VIEW]["model_id"] == viewer.controls.box.model_id
     assert bundle["text/html"] == draw_schedule(ring(4), 0).html
@@ -79,7 +79,7 @@ def test_every_state_can_be_shown(world):
 
 def test_one_cell_shows_one_set_of_widgets():
     viewer = play(ring(4))
-    assert viewer._repr_mimebundle_()[WIDGET_VIEW] == viewer._repr_mimebundle_()[WIDGET_VIEW]
+    assert viewer._repr_mimebundle_()[0][WIDGET_VIEW] == viewer._repr_mimebundle_()[0][WIDGET_VIEW]
 
 
 def test_a_round_that_is_not_there_is_refused():

@@ -122,7 +122,7 @@ def test_the_alternative_text_tells_messages_and_totals():
 
 def test_a_notebook_gets_an_image_with_its_text():
     picture = draw_schedule(ring(4), 1)
-    bundle = picture._repr_mimebundle_()
+    bundle, _ = picture._repr_mimebundle_()
     assert set(bundle) == {"text/html", "text/plain"}
     assert bundle["text/plain"] == repr(picture) == picture.alt
     source = re.fullmatch(
