@@ -21,6 +21,10 @@ class InvalidArgument(DpbookError, ValueError):
         super().__init__(f"{name} must be {expected}, got {shown}")
 
 
+class UnitsError(DpbookError, ValueError):
+    """A quantity has a value that cannot be right in its unit: most likely it was given in another."""
+
+
 class ScheduleError(DpbookError):
     """A schedule breaks its own rules, or does not compute what it promises."""
 

@@ -1,12 +1,10 @@
-"""Collective algorithms, each a schedule.
+"""The parameter server, trees and rings: collective algorithms, each a schedule.
 
 Names follow MPI and Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
 MPICH" (2005). Every function takes the number of ranks and raises `InvalidArgument` if it is below 1.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 
@@ -79,14 +77,6 @@ def broadcast(world: int, root: int = 0) -> Schedule:
 def tree(world: int) -> Schedule:
     """Binomial tree all-reduce: reduce to rank 0, then broadcast; 2⌈log2 world⌉ rounds of the whole buffer."""
     return reduce(world).then(broadcast(world)).named(f"tree(world={world})")
-
-
-ALGORITHMS: dict[str, Callable[[int], Schedule]] = {
-    "parameter_server": parameter_server,
-    "tree": tree,
-    "ring": ring,
-}
-"""Every all-reduce by name: a function from the world size to a `Schedule`."""
 
 
 def _circle(world: int) -> tuple[IntArray, IntArray]:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
-from dpbook.collectives.cost import Traffic, count
 from dpbook.collectives.interpret import Cells, interpret
 from dpbook.collectives.rounds import IntArray, Round
 from dpbook.collectives.schedule import Schedule, check_schedule
+from dpbook.collectives.traffic import Traffic, count
 from dpbook.errors import InvalidArgument
 from dpbook.text import plural
 

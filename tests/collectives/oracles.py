@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dpbook import collectives
-from dpbook.collectives import Round, Schedule, beside, embed, relabel
+from dpbook.collectives import Round, Schedule, relabel
 
 WORLDS = [*range(1, 10), 16]
 
@@ -59,33 +59,17 @@ def collective_schedules(world):
     for root in range(world):
         made[f"reduce to {root}"] = collectives.reduce(world, root)
         made[f"broadcast from {root}"] = collectives.broadcast(world, root)
+    for nodes in divisors(world):
+        made[f"hierarchical ring, {nodes} nodes"] = collectives.hierarchical_ring(nodes, world // nodes)
+        made[f"ring per port, {nodes} nodes"] = collectives.ring_per_port(nodes, world // nodes)
     return made
 
 
+def divisors(number):
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
 ALL_SCHEDULES = [(world, name) for world in WORLDS for name in collective_schedules(world)]
-
-
-def hierarchical(nodes, ranks):
-    """An all-reduce over nodes × ranks: scatter inside each node, a ring between the nodes, gather inside.
-
-    nodes · ranks chunks: local chunk c is the group c·nodes … c·nodes + nodes − 1, and the local rank that owns
-    it takes it through the ring of its peers on the other nodes.
-    """
-    world, n_chunks = nodes * ranks, nodes * ranks
-    groups = [range(c * nodes, (c + 1) * nodes) for c in range(ranks)]
-    members = [range(node * ranks, (node + 1) * ranks) for node in range(nodes)]
-    turn = [(r + 1) % ranks for r in range(ranks)]  # rank r ends with chunk r + 1 of a plain reduce-scatter
-    owner_of = [turn.index(c) for c in range(ranks)]
-    scatter = [embed(collectives.reduce_scatter(ranks), world, m, n_chunks, groups) for m in members]
-    rings = [
-        embed(
-            collectives.ring(nodes), world, [m[owner_of[c]] for m in members], n_chunks, groups[c], speaks_for=members
-        )
-        for c in range(ranks)
-    ]
-    everyone = [range(world)] * ranks
-    gather = [embed(collectives.all_gather(ranks), world, m, n_chunks, groups, speaks_for=everyone) for m in members]
-    return beside(*scatter).then(beside(*rings)).then(beside(*gather)).named(f"hierarchical({nodes} × {ranks})")
 
 
 def torch_reduce_scatter(world):

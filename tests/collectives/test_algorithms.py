@@ -1,19 +1,31 @@
 """Each algorithm: what it computes, in how many rounds, and how many bytes it moves."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from dpbook import collectives
-from dpbook.collectives import bandwidth_lower_bound, count, frames, simulate, verify
+from dpbook.collectives import (
+    Link,
+    Topology,
+    bandwidth_lower_bound,
+    count,
+    count_ports,
+    frames,
+    hierarchical_ring,
+    ring_per_port,
+    simulate,
+    verify,
+)
 from dpbook.errors import InvalidArgument
 from tests.collectives.oracles import (
     ALL_SCHEDULES,
     WORLDS,
     broken_promises,
     collective_schedules,
-    hierarchical,
+    divisors,
     integers,
     plain,
     torch_reduce_scatter,
@@ -142,8 +154,15 @@ def test_worked_example_owners_after_the_reduce_scatter():
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_rounds_are_those_of_the_textbook(world):
-    depth = math.ceil(math.log2(world))
-    expected = {"ring": 2 * (world - 1), "tree": 2 * depth, "parameter_server": 2 * (world - 1)}
+    depth, folded = math.ceil(math.log2(world)), 0 if math.log2(world).is_integer() else 2
+    core = math.floor(math.log2(world))
+    expected = {
+        "ring": 2 * (world - 1),
+        "tree": 2 * depth,
+        "parameter_server": 2 * (world - 1),
+        "recursive_doubling": core + folded,
+        "halving_doubling": 2 * core + folded,
+    }
     assert {name: len(collectives.ALGORITHMS[name](world).rounds) for name in ALGORITHMS} == expected
 
 
@@ -214,24 +233,108 @@ def test_the_lower_bound_needs_a_world():
         bandwidth_lower_bound(0, 8)
 
 
-# Composed
+# Halving and doubling
 
 
-@pytest.mark.parametrize(("nodes", "ranks"), [(1, 1), (1, 4), (4, 1), (2, 2), (2, 3), (3, 2), (4, 4), (3, 5)])
-def test_a_hierarchical_ring_is_an_all_reduce(nodes, ranks):
-    schedule = hierarchical(nodes, ranks)
-    assert broken_promises(schedule) == []
-    assert verify(schedule)
-    for size in sizes(nodes * ranks):
-        buffers = integers(nodes * ranks, size)
-        result = simulate(schedule, buffers).buffers
-        np.testing.assert_array_equal(result, np.broadcast_to(buffers.sum(axis=0), result.shape))
-        np.testing.assert_array_equal(result, plain(schedule, buffers))
+@pytest.mark.parametrize("world", [2, 4, 8, 16])
+def test_halving_leaves_chunk_r_on_rank_r_half_way(world):
+    schedule = collectives.halving_doubling(world)
+    buffers = integers(world, world)
+    half_way = list(frames(schedule, buffers))[len(schedule.rounds) // 2].buffers
+    np.testing.assert_array_equal(np.diagonal(half_way), buffers.sum(axis=0))
+
+
+def test_halving_sends_half_as_much_in_each_round_and_doubling_twice_as_much():
+    chunks = [len(round_) // 16 for round_ in collectives.halving_doubling(16).rounds]
+    assert chunks == [8, 4, 2, 1, 1, 2, 4, 8]
+
+
+@pytest.mark.parametrize("world", [2, 4, 8, 16, 64])
+def test_halving_doubling_sends_the_lower_bound_in_a_power_of_two(world):
+    traffic = count(collectives.halving_doubling(world), 5 * world, 8)
+    assert traffic.sent_bytes.tolist() == [bandwidth_lower_bound(world, 40 * world)] * world
+
+
+@pytest.mark.parametrize("world", [3, 5, 6, 7, 9, 12])
+@pytest.mark.parametrize("name", ["recursive_doubling", "halving_doubling"])
+def test_in_a_folded_world_the_ranks_too_many_send_once_and_receive_once(world, name):
+    core = 2 ** math.floor(math.log2(world))
+    schedule = collectives.ALGORITHMS[name](world)
+    traffic = count(schedule, 3 * core, 8)
+    assert schedule.n_chunks == (core if name == "halving_doubling" else 1)
+    assert traffic.sent_bytes[core:].tolist() == traffic.received_bytes[core:].tolist() == [24 * core] * (world - core)
+    ends = [{rank for m in schedule.rounds[i] for rank in (m.source, m.dest)} for i in (0, -1)]
+    assert ends == [{*range(core, world), *range(world - core)}] * 2
+
+
+# Over nodes
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [*itertools.product(range(1, 5), range(1, 5)), (2, 8), (3, 5)])
+def test_every_all_reduce_over_nodes_gives_every_rank_the_sum(nodes, ranks):
+    made = [hierarchical_ring(nodes, ranks), *(ring_per_port(nodes, ranks, ports) for ports in divisors(ranks))]
+    for schedule in made:
+        assert verify(schedule)
+        for size in sizes(nodes * ranks):
+            buffers = integers(nodes * ranks, size)
+            result = simulate(schedule, buffers).buffers
+            np.testing.assert_array_equal(result, np.broadcast_to(buffers.sum(axis=0), result.shape))
+
+
+@pytest.mark.parametrize(("nodes", "ranks"), [(2, 3), (3, 2), (4, 4)])
+def test_what_verification_says_of_them_is_what_counting_by_hand_says(nodes, ranks):
+    for schedule in (hierarchical_ring(nodes, ranks), ring_per_port(nodes, ranks)):
+        assert broken_promises(schedule) == []
+        buffers = integers(nodes * ranks, 2 * schedule.n_chunks + 1)
+        np.testing.assert_array_equal(simulate(schedule, buffers).buffers, plain(schedule, buffers))
 
 
 @pytest.mark.parametrize(("nodes", "ranks"), [(2, 3), (3, 2), (4, 4)])
 def test_a_hierarchical_ring_sends_between_nodes_only_what_a_ring_of_nodes_would(nodes, ranks):
-    schedule, size = hierarchical(nodes, ranks), 6 * nodes * ranks
+    schedule, size = hierarchical_ring(nodes, ranks), 6 * nodes * ranks
     between = sum(size // schedule.n_chunks for r in schedule.rounds for m in r if m.source // ranks != m.dest // ranks)
     assert between == 2 * (nodes - 1) * size
     assert len(schedule.rounds) == 2 * (ranks - 1) + 2 * (nodes - 1)
+
+
+def test_a_hierarchical_ring_of_single_ranks_or_of_one_node_is_a_ring():
+    for shape in ((5, 1), (1, 5)):
+        ours, ring = hierarchical_ring(*shape), collectives.ring(5)
+        assert count(ours, 50).sent_bytes.tolist() == count(ring, 50).sent_bytes.tolist()
+        assert len(ours.rounds) == len(ring.rounds)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "ports"), [(2, 4, 4), (2, 4, 2), (2, 4, 1), (3, 6, 3), (4, 1, 1), (3, 8, 8)]
+)
+def test_each_port_sends_one_ring_and_receives_one(nodes, ranks, ports):
+    """Bytes between nodes are the same through every port, in every round."""
+    topology = Topology(nodes, ranks, Link(0, 1e9), Link(0, 1e9), ports)
+    schedule = ring_per_port(nodes, ranks, ports)
+    world = nodes * ranks
+    counted = count_ports(schedule, 3 * schedule.n_chunks, topology)
+    expected = 2 * (world - 1) * 3 * 4
+    assert counted.between_sent.tolist() == counted.between_received.tolist() == [[expected] * ports] * nodes
+
+
+def test_one_ring_leaves_a_node_by_one_port():
+    counted = count_ports(collectives.ring(8), 80, Topology(2, 4, Link(0, 1e9), Link(0, 1e9)))
+    assert np.count_nonzero(counted.between_sent) == np.count_nonzero(counted.between_received) == 2
+
+
+@pytest.mark.parametrize("ports", [3, 0, 5, 1.5])
+def test_ports_must_divide_the_ranks_of_a_node(ports):
+    with pytest.raises(InvalidArgument, match=r"^ports must be"):
+        ring_per_port(2, 4, ports)
+
+
+@pytest.mark.parametrize("make", [hierarchical_ring, ring_per_port])
+@pytest.mark.parametrize(("shape", "named"), [((0, 2), "nodes"), ((2, 0), "per_node"), ((2.0, 2), "nodes")])
+def test_a_shape_must_be_one(make, shape, named):
+    with pytest.raises(InvalidArgument, match=f"^{named} must be"):
+        make(*shape)
+
+
+@pytest.mark.parametrize("make", [hierarchical_ring, ring_per_port])
+def test_a_cluster_of_32_nodes_of_8_is_proved(make):
+    assert verify(make(32, 8))

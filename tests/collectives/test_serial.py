@@ -12,6 +12,7 @@ from dpbook.collectives import (
     FixedBounds,
     Schedule,
     from_json,
+    hierarchical_ring,
     record,
     reduce_scatter,
     ring,
@@ -23,7 +24,6 @@ from dpbook.errors import DpbookError, InvalidArgument, ScheduleError
 from tests.collectives.oracles import (
     ALL_SCHEDULES,
     collective_schedules,
-    hierarchical,
     integers,
     legal_schedules,
     torch_reduce_scatter,
@@ -54,7 +54,7 @@ def test_every_schedule_survives(world, name):
 @pytest.mark.parametrize(
     "schedule",
     [
-        hierarchical(2, 3),
+        hierarchical_ring(2, 3),
         reduce_scatter(4).then(Schedule(4, 4, [], before=reduce_scatter(4).after, after=reduce_scatter(4).after)),
         torch_reduce_scatter(5),
         record(lopsided, 3, 7, after=({0: frozenset({0, 1})}, {})),

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from dpbook import collectives
-from dpbook.collectives import Round, Schedule, beside, embed, ring, simulate, tree
+from dpbook.collectives import Round, Schedule, beside, embed, hierarchical_ring, ring, simulate, tree
 from dpbook.distributed import run, start
-from tests.collectives.oracles import hierarchical, plain
+from tests.collectives.oracles import plain
 from tests.collectives.programs import PROGRAMS
 
 pytestmark = pytest.mark.processes
@@ -37,7 +37,7 @@ def schedules(world):
     made = [make(world) for make in collectives.ALGORITHMS.values()]
     made += [collectives.reduce_scatter(world), collectives.reduce(world, world - 1), collectives.broadcast(world, 1)]
     if world == 5:
-        made += [embed(hierarchical(2, 2), 5, [4, 0, 3, 1])]
+        made += [embed(hierarchical_ring(2, 2), 5, [4, 0, 3, 1])]
         made += [beside(embed(ring(2), 5, [4, 1]), embed(tree(3), 5, [0, 2, 3], 2, [[0, 1]])).named("ring beside tree")]
     return made
 

@@ -8,18 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpbook import collectives
-from dpbook.collectives import LazyRounds, Round, Schedule, find_fault, relabel, run, simulate, verify
+from dpbook.collectives import (
+    LazyRounds,
+    Round,
+    Schedule,
+    find_fault,
+    recursive_doubling,
+    relabel,
+    run,
+    simulate,
+    verify,
+)
 from dpbook.errors import InvalidArgument
 from dpbook.replicas import agreement, drift, in_own_order
 
 WORLDS = [*range(1, 10), 16]
-
-
-def recursive_doubling(world):
-    """In round s rank r exchanges its sum with rank r xor 2^s: one adds a + b and the other b + a."""
-    ranks = np.arange(world)
-    rounds = LazyRounds(world.bit_length() - 1, lambda s: Round.of(ranks ^ 2**s, ranks, 0, True))
-    return Schedule(world, 1, rounds, name=f"recursive_doubling(world={world})")
 
 
 def dissemination(world):
@@ -80,12 +83,28 @@ def test_the_books_schedules_keep_replicas_bit_equal(name, world):
     assert repr(agreement(schedule)) == f"{schedule.name}: all ranks end with the same bits"
 
 
-@pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
-def test_pairwise_exchange_agrees_because_addition_commutes(world):
-    schedule = recursive_doubling(world)
-    verify(schedule)
-    assert agreement(schedule).agrees
-    assert bits_agree(schedule)
+def test_a_pairwise_exchange_agrees_because_addition_commutes():
+    """The two ranks of a pair add left and right the other way round: a + b is b + a, to the last bit."""
+    buffers = np.array([[1e8], [3.0], [-1e8], [0.5]], np.float32)
+    orders = [(buffers[a] + buffers[b]) + (buffers[c] + buffers[d]) for a, b, c, d in ([0, 1, 2, 3], [3, 2, 1, 0])]
+    ends = np.asarray(simulate(recursive_doubling(4), buffers).buffers)
+    assert {row.tobytes() for row in ends} == {order.tobytes() for order in orders}
+
+
+@pytest.mark.parametrize("world", [3, 5, 6, 7, 9])
+def test_ranks_folded_away_have_the_bits_of_the_others(world):
+    core = 2 ** (world.bit_length() - 1)
+    sums = agreement(recursive_doubling(world)).sums
+    assert f"x0 + x{core}" in repr(sums[0, 0])
+    assert all(sums[rank, 0] is sums[0, 0] for rank in range(world))
+    assert bits_agree(recursive_doubling(world))
+
+
+@pytest.mark.parametrize(("nodes", "per_node"), [(1, 4), (4, 1), (2, 3), (3, 2), (3, 4)])
+@pytest.mark.parametrize("make", [collectives.hierarchical_ring, collectives.ring_per_port])
+def test_schedules_over_nodes_keep_replicas_bit_equal(make, nodes, per_node):
+    assert agreement(make(nodes, per_node)).agrees
+    assert bits_agree(make(nodes, per_node))
 
 
 @pytest.mark.parametrize("world", [4, 8, 16])

@@ -1,0 +1,18 @@
+"""Quantities in words, with the prefixes of the SI: decimal, so that 1 MB is 1,000,000 bytes."""
+
+from __future__ import annotations
+
+import math
+
+PREFIXES = {1e15: "P", 1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "µ", 1e-9: "n", 1e-12: "p"}
+
+
+def in_words(value: float, unit: str) -> str:
+    """``value`` to three digits with the prefix that fits: ``in_words(5e-6, "s")`` is "5 µs"."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g} {unit}"
+    rounded = abs(float(f"{value:.3g}"))  # 999.9 is 1 k
+    scale = next((scale for scale in PREFIXES if rounded >= scale), min(PREFIXES))
+    if rounded >= 1000 * scale:  # beyond the largest prefix
+        return f"{value:.3g} {unit}"
+    return f"{value / scale:.3g} {PREFIXES[scale]}{unit}"
