@@ -1,4 +1,4 @@
-"""Quantities in words, with the prefixes of the SI: decimal, so that 1 MB is 1,000,000 bytes."""
+"""Quantities in words: with decimal prefixes, so that 1 MB is 1,000,000 bytes, or binary ones, where 1 MiB is 2^20."""
 
 from __future__ import annotations
 
@@ -16,3 +16,9 @@ def in_words(value: float, unit: str) -> str:
     if rounded >= 1000 * scale:  # beyond the largest prefix
         return f"{value:.3g} {unit}"
     return f"{value / scale:.3g} {PREFIXES[scale]}{unit}"
+
+
+def in_binary(nbytes: float) -> str:
+    """``nbytes`` to four digits in units of 1,024: ``in_binary(25 * 2**20)`` is "25 MiB"."""
+    power = min(max(int(math.log2(nbytes)) // 10, 0), 4) if nbytes >= 1 else 0
+    return f"{nbytes / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

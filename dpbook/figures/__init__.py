@@ -1,8 +1,11 @@
-"""Pictures and viewers, in one palette: schedules as SVG, data plots as PNG, each with its words."""
+"""Pictures and viewers, in one palette: schedules and timelines as SVG, data plots as PNG, each with its words."""
 
 from dpbook.figures.additions import draw_additions, play_additions
 from dpbook.figures.animate import animate
 from dpbook.figures.batches import against_batch, draw_accumulation, noise_scale_estimates, play_accumulation
+from dpbook.figures.buckets import cap_sweep, draw_plan
+from dpbook.figures.capacity import explore_memory, explore_scaling, memory_bars, scaling_bars
+from dpbook.figures.costs import cost_curves, fitted_sweep
 from dpbook.figures.errors import distances, error_ladder
 from dpbook.figures.explorer import Explorer, Knob
 from dpbook.figures.feeds import draw_feeds, play_feeds
@@ -14,6 +17,8 @@ from dpbook.figures.plot import Plot
 from dpbook.figures.plots import digits_grid, drift_and_gap, loss_curve
 from dpbook.figures.replay import demonstration
 from dpbook.figures.schedule import draw_schedule
+from dpbook.figures.step import explore_buckets, explore_savings, play_step
+from dpbook.figures.timeline import draw_timelines
 from dpbook.figures.traffic import draw_traffic
 
 __all__ = [
@@ -24,6 +29,8 @@ __all__ = [
     "Viewer",
     "against_batch",
     "animate",
+    "cap_sweep",
+    "cost_curves",
     "demonstration",
     "digits_grid",
     "distances",
@@ -31,15 +38,25 @@ __all__ = [
     "draw_additions",
     "draw_feeds",
     "draw_overview",
+    "draw_plan",
     "draw_schedule",
+    "draw_timelines",
     "draw_traffic",
     "drift_and_gap",
     "error_ladder",
+    "explore_buckets",
+    "explore_memory",
+    "explore_savings",
+    "explore_scaling",
+    "fitted_sweep",
     "loss_curve",
+    "memory_bars",
     "noise_scale_estimates",
     "play",
     "play_accumulation",
     "play_additions",
     "play_feeds",
     "play_loop",
+    "play_step",
+    "scaling_bars",
 ]

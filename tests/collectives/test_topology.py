@@ -7,7 +7,7 @@ import pytest
 
 from dpbook.collectives import Link, Topology
 from dpbook.collectives.topology import topology_for
-from dpbook.collectives.units import in_words
+from dpbook.collectives.units import in_binary, in_words
 from dpbook.errors import DpbookError, InvalidArgument, UnitsError
 
 SLOW, FAST = Link.gigabits(400, latency=5e-6), Link.gigabytes(450, latency=2e-6, name="NVLink")
@@ -133,3 +133,18 @@ def test_a_topology_says_what_it_is():
 )
 def test_quantities_get_the_prefix_that_fits(value, said):
     assert in_words(value, "s") == said
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [
+        (0, "0 B"),
+        (1000, "1000 B"),
+        (1024, "1 KiB"),
+        (25 * 2**20, "25 MiB"),
+        (1.5 * 2**30, "1.5 GiB"),
+        (2**52, "4096 TiB"),
+    ],
+)
+def test_binary_sizes_in_words(nbytes, words):
+    assert in_binary(nbytes) == words

@@ -1,0 +1,147 @@
+"""What a cluster will do: memory against a device's limit, and step times as the world grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from dpbook.errors import InvalidArgument, check_float
+from dpbook.figures import palette
+from dpbook.figures.explorer import Explorer, Knob
+from dpbook.figures.plot import Plot, check_title, finish, in_style, new_figure
+from dpbook.planning import (
+    ACCELERATORS,
+    LINKS,
+    MODELS,
+    RECIPES,
+    Algorithm,
+    Cluster,
+    Job,
+    Memory,
+    Step,
+    memory_per_rank,
+    strong,
+    weak,
+)
+
+PARTS = {
+    "weights": palette.COMPUTATION,
+    "gradients": palette.COMMUNICATION,
+    "optimizer": palette.PARTIAL,
+    "buckets": palette.tint(palette.COMMUNICATION, 0.45),
+    "activations": palette.COMPLETE,
+}
+WORLDS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+SEQUENCES = 8192
+
+
+@in_style
+def memory_bars(memories: Mapping[str, Memory], capacity: float, title: str) -> Plot:
+    """Stack what each of up to 8 named setups keeps on a rank, against the ``capacity`` (bytes) of its device."""
+    check_title(title)
+    check_float("capacity", capacity, above=0)
+    if not isinstance(memories, Mapping) or not 1 <= len(memories) <= 8:
+        raise InvalidArgument("memories", memories, "1 to 8 Memory by name")
+    figure, axes = new_figure(title)
+    figure.set_figheight(1.5 + 0.42 * len(memories))
+    left = np.zeros(len(memories))
+    for part in (field.name for field in fields(Memory)):
+        width = np.array([getattr(memory, part) for memory in memories.values()]) / 1e9
+        if width.any():
+            axes.barh(range(len(memories)), width, left=left, color=PARTS[part], label=part, height=0.62)
+        left += width
+    axes.axvline(capacity / 1e9, color=palette.EXPOSED, linewidth=2, linestyle="--")
+    axes.text(capacity / 1e9, -0.62, f"{capacity / 1e9:,.0f} GB ", color=palette.EXPOSED, fontweight="bold", ha="right")
+    for row, total in enumerate(left):
+        fits = "fits" if total * 1e9 <= capacity else "does not fit"
+        axes.text(total, row, f" {total:,.1f} GB, {fits}", va="center", fontsize=9)
+    axes.set(xlabel="GB per rank", xlim=(0, 1.32 * max(*left, capacity / 1e9)), ylim=(len(memories) - 0.5, -0.95))
+    axes.set_yticks(range(len(memories)), labels=list(memories))
+    axes.grid(axis="y", visible=False)
+    axes.legend(loc="lower right", fontsize=8.5)
+    told = "; ".join(f"{name}: {memory.total / 1e9:,.1f} GB" for name, memory in memories.items())
+    return finish(figure, f"{title}. Per rank, of {capacity / 1e9:,.0f} GB: {told}.")
+
+
+@in_style
+def scaling_bars(steps: Sequence[Step], title: str) -> Plot:
+    """Stack forward, backward and exposed communication of 1 to 16 steps, each with its efficiency, by their worlds."""
+    check_title(title)
+    if not 1 <= len(steps) <= 16 or not all(isinstance(step, Step) for step in steps):
+        raise InvalidArgument("steps", steps, "1 to 16 Step, as planning.weak and planning.strong return them")
+    figure, axes = new_figure(title)
+    places, bottom = range(len(steps)), np.zeros(len(steps))
+    unit, name = (1.0, "seconds") if max(step.seconds for step in steps) >= 1 else (1e3, "milliseconds")
+    for part, colour in (
+        ("forward", palette.tint(palette.COMPUTATION, 0.55)),
+        ("backward", palette.COMPUTATION),
+        ("exposed", palette.EXPOSED),
+    ):
+        height = np.array([getattr(step, part) for step in steps]) * unit
+        label = "exposed communication" if part == "exposed" else part
+        axes.bar(places, height, bottom=bottom, color=colour, label=label, width=0.7)
+        bottom += height
+    for place, step in enumerate(steps):
+        axes.text(place, bottom[place], f"{step.efficiency:.0%}", ha="center", va="bottom", fontsize=8.5)
+    axes.set_xticks(places, labels=[f"{step.world:,}" for step in steps])
+    axes.set(xlabel="GPUs (above each bar: efficiency)", ylabel=f"{name} per step", ylim=(0, 1.25 * bottom.max()))
+    axes.grid(axis="x", visible=False)
+    axes.legend(loc="upper center", ncols=3, fontsize=8.5)
+    told = "; ".join(f"{s.world:,}: {s.seconds:.3g} s, efficiency {s.efficiency:.0%}" for s in steps)
+    return finish(figure, f"{title}. Step time by number of GPUs: {told}.")
+
+
+def explore_memory() -> Explorer:
+    """Turn model, GPU, number of ranks and recipe, and see which ZeRO stage fits (activations left out)."""
+
+    def draw(model: str, accelerator: str, world: int, recipe: str) -> Plot:
+        stages = ("plain", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+        parameters, capacity = MODELS[model].parameters, ACCELERATORS[accelerator].memory
+        memories = {name: memory_per_rank(parameters, world, s, recipe) for s, name in enumerate(stages)}
+        fitting = [name for name, memory in memories.items() if memory.total <= capacity]
+        found = f"{fitting[0]} is enough" if fitting else "nothing fits"
+        return memory_bars(memories, capacity, f"{model} on {world:,} × {accelerator}: {found}")
+
+    worlds = {f"{world:,}": world for world in (1, 2, 4, *WORLDS)}
+    return Explorer(
+        draw,
+        [
+            Knob("world", "GPUs", worlds, "8"),
+            Knob("model", "model", {name: name for name in MODELS}, ordered=False),
+            Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM", ordered=False),
+            Knob("recipe", "recipe", {recipe.name: name for name, recipe in RECIPES.items()}, ordered=False),
+        ],
+    )
+
+
+def explore_scaling() -> Explorer:
+    """Turn model, GPU, network, batch, precision on the wire and bucket cap, and see step time as the world grows."""
+
+    def draw(
+        model: str, accelerator: str, network: str, batch: str, itemsize: int, cap: float, algorithm: Algorithm
+    ) -> Plot:
+        job = Job(MODELS[model].parameters, itemsize=itemsize, cap=cap, algorithm=algorithm)
+        cluster = Cluster(ACCELERATORS[accelerator], 8, LINKS[network])
+        steps = weak(job, cluster, WORLDS) if batch == "weak" else strong(job, cluster, WORLDS, SEQUENCES)
+        low = min(steps, key=lambda step: step.efficiency)
+        found = f"at worst {low.efficiency:.0%}, at {low.world:,} GPUs"
+        return scaling_bars(steps, f"{model} on {accelerator}: {found}")
+
+    batches = {"1 sequence per GPU (weak)": "weak", f"{SEQUENCES:,} sequences in all (strong)": "strong"}
+    networks = [name for name in LINKS if not name.startswith(("NVLink", "PCIe"))]
+    algorithms = {"rings inside, double tree between": "double_tree", "one ring per port": "ring_per_port"}
+    caps = {"25 MiB": 25 * 2**20, "100 MiB": 100 * 2**20, "1 GiB": 2**30, "one bucket": 1e15}
+    return Explorer(
+        draw,
+        [
+            Knob("cap", "bucket cap", caps),
+            Knob("itemsize", "on the wire", {"bf16": 2, "fp32": 4, "8 bits": 1}),
+            Knob("algorithm", "all-reduce", algorithms, ordered=False),
+            Knob("batch", "batch", batches, ordered=False),
+            Knob("model", "model", {name: name for name in MODELS}, ordered=False),
+            Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM", ordered=False),
+            Knob("network", "network per port", {n: n for n in networks}, "InfiniBand NDR 400 Gb/s", ordered=False),
+        ],
+    )

@@ -1,0 +1,100 @@
+"""What a collective costs against the size of its message: curves with their crossovers, and measured sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.collectives import Fit
+from dpbook.collectives.units import in_words
+from dpbook.errors import InvalidArgument, check_float
+from dpbook.figures import palette
+from dpbook.figures.plot import LINES, Plot, check_title, finish, in_style, new_figure
+
+Seconds = Callable[[NDArray[Any]], NDArray[Any]]
+POINTS = 400
+
+
+@in_style
+def cost_curves(
+    costs: Mapping[str, Seconds], title: str, *, smallest: float = 1e3, largest: float = 1e9, mark: bool = True
+) -> Plot:
+    """Plot up to four costs by name, such as `AlphaBeta`, over message sizes in bytes; both axes are logarithmic.
+
+    ``mark``: put a dot and a size where another one becomes the cheapest. Raises `InvalidArgument`.
+    """
+    check_title(title)
+    if not isinstance(costs, Mapping) or not 1 <= len(costs) <= len(LINES) or not all(map(callable, costs.values())):
+        raise InvalidArgument("costs", costs, f"1 to {len(LINES)} functions of bytes by name")
+    check_float("largest", largest, above=check_float("smallest", smallest, above=0))
+    sizes = np.geomspace(smallest, largest, POINTS)
+    seconds = {name: cost(sizes) for name, cost in costs.items()}
+    figure, axes = new_figure(title)
+    for (name, values), (colour, dashes, width) in zip(seconds.items(), LINES, strict=False):
+        axes.plot(sizes, values, dashes, color=colour, linewidth=width, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="bytes of the buffer", ylabel="seconds")
+    _size_axis(axes, smallest, largest)
+    told = []
+    best = np.argmin(list(seconds.values()), axis=0)
+    for left, right in pairwise(range(POINTS)):
+        if mark and best[left] != best[right]:
+            before, after = list(seconds)[best[left]], list(seconds)[best[right]]
+            size = _where_equal(costs[before], costs[after], sizes[left], sizes[right])
+            height = float(costs[after](np.array([size]))[0])
+            axes.plot([size], [height], "o", color=palette.INK, markersize=6, zorder=5)
+            axes.annotate(in_words(size, "B"), (size, height), (8, -13), textcoords="offset points", fontweight="bold")
+            told.append(f"{after} becomes cheaper than {before} at {in_words(size, 'B')}")
+    axes.legend(loc="upper left", handlelength=3)
+    ends = [f"{name}: {in_words(v[0], 's')} → {in_words(v[-1], 's')}" for name, v in seconds.items()]
+    return finish(
+        figure,
+        f"{title}. Time of a call from {in_words(smallest, 'B')} to {in_words(largest, 'B')}. "
+        f"{'; '.join([*ends, *told])}.",
+    )
+
+
+@in_style
+def fitted_sweep(fit: Fit, title: str) -> Plot:
+    """Plot a measured sweep, the α–β line fitted to it, and shade where the line is within the fit's tolerance."""
+    check_title(title)
+    if not isinstance(fit, Fit):
+        raise InvalidArgument("fit", fit, "a Fit, as collectives.fit returns it")
+    figure, axes = new_figure(title)
+    smallest, largest = max(float(fit.nbytes.min()), 1.0), float(fit.nbytes.max())
+    sizes = np.geomspace(smallest, largest, POINTS)
+    if fit.good:
+        label = f"within {fit.tolerance:.0%}"
+        axes.axvspan(*fit.good, color=palette.tint(palette.COMPLETE, 0.18), zorder=0, label=label)
+    axes.plot(sizes, fit.model(sizes), color=palette.COMMUNICATION, linewidth=2, label="α + β · bytes")
+    axes.plot(fit.nbytes, fit.seconds, "o", color=palette.INK, markersize=5, label="measured")
+    axes.set(xscale="log", yscale="log", xlabel="bytes of the buffer", ylabel="seconds")
+    _size_axis(axes, smallest, largest)
+    axes.legend(loc="upper left")
+    return finish(
+        figure,
+        f"{title}. {len(fit.nbytes)} measured calls and the fitted line, which is "
+        + ("within its tolerance over a range of sizes." if fit.good else "nowhere within its tolerance."),
+    )
+
+
+def _size_axis(axes: Any, smallest: float, largest: float) -> None:
+    """Label sizes in bytes at every power of 1,000."""
+    powers = range(int(np.ceil(np.log10(smallest) / 3)), int(np.floor(np.log10(largest) / 3)) + 1)
+    axes.set_xticks([1e3**p for p in powers], labels=[in_words(1e3**p, "B") for p in powers])
+
+
+def _where_equal(a: Seconds, b: Seconds, low: float, high: float) -> float:
+    """The size between ``low`` and ``high`` at which the costs ``a`` and ``b`` change places, by bisection."""
+
+    def ahead(size: float) -> bool:
+        return bool(a(np.array([size]))[0] < b(np.array([size]))[0])
+
+    first = ahead(low)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if ahead(middle) == first else (low, middle)
+    return high

@@ -1,0 +1,38 @@
+"""Timelines as JSON, with a format version."""
+
+from __future__ import annotations
+
+import json
+
+from dpbook.errors import InvalidArgument
+from dpbook.overlap.timeline import Span, Timeline
+
+FORMAT = "dpbook.timeline"
+VERSION = 1
+
+
+def to_json(timeline: Timeline) -> str:
+    """Write a timeline out; `from_json` gives the same one back."""
+    if not isinstance(timeline, Timeline):
+        raise InvalidArgument("timeline", timeline, "a Timeline")
+    spans = [[s.name, int(s.rank), s.lane, s.kind, float(s.start), float(s.end)] for s in timeline.spans]
+    return json.dumps({"format": FORMAT, "version": VERSION, "window": timeline.window, "spans": spans})
+
+
+def from_json(text: str) -> Timeline:
+    """Read what `to_json` wrote. Raises `InvalidArgument` for anything else."""
+    try:
+        data = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument("text", str(error), "JSON as written by to_json") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
+        found = {key: data.get(key) for key in ("format", "version")} if isinstance(data, dict) else data
+        raise InvalidArgument("text", found, f"of format {FORMAT!r}, version {VERSION}")
+    try:
+        return Timeline(tuple(Span(*fields) for fields in data["spans"]), tuple(data["window"]))
+    except InvalidArgument:
+        raise
+    except (KeyError, TypeError) as error:
+        raise InvalidArgument(
+            "text", repr(error), "a complete timeline; a field is missing or of a wrong type"
+        ) from None

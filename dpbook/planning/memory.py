@@ -1,0 +1,161 @@
+"""What training keeps in each rank's memory: plain data parallelism and ZeRO.
+
+Source: Rajbhandari, Rasley, Ruwase and He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"
+(2020), section 3 and figure 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import ceil
+from typing import TYPE_CHECKING
+
+from dpbook.errors import InvalidArgument, check_float, check_int
+
+if TYPE_CHECKING:
+    from dpbook.planning.models import Transformer
+
+STAGES = (0, 1, 2, 3)
+"""What ZeRO shards: 0 nothing (plain data parallelism), 1 optimizer state, 2 gradients too, 3 weights too."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Bytes per parameter of a way to train; ``optimizer``: what only the update needs, master weights included."""
+
+    name: str
+    weights: int
+    gradients: int
+    optimizer: int
+
+    @property
+    def total(self) -> int:
+        """Bytes per trained parameter."""
+        return self.weights + self.gradients + self.optimizer
+
+
+RECIPES: dict[str, Recipe] = {
+    "mixed": Recipe("bf16 weights and gradients; fp32 master weights and two Adam moments", 2, 2, 12),
+    "autocast": Recipe("fp32 weights, gradients and two Adam moments; bf16 only inside operations", 4, 4, 8),
+    "bf16": Recipe("bf16 weights, gradients and two Adam moments", 2, 2, 4),
+    "momentum": Recipe("fp32 weights, gradients and one momentum buffer", 4, 4, 4),
+}
+"""Ways to train by name; "mixed" is the one of the ZeRO paper."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one rank, by what they hold."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    buckets: float = 0.0
+    activations: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Bytes in all."""
+        return self.weights + self.gradients + self.optimizer + self.buckets + self.activations
+
+    def __repr__(self) -> str:
+        parts = ((field.name, getattr(self, field.name)) for field in fields(self))
+        told = ", ".join(f"{name} {nbytes / 1e9:,.1f}" for name, nbytes in parts if nbytes)
+        return f"{self.total / 1e9:,.1f} GB per rank ({told})"
+
+
+def memory_per_rank(
+    parameters: int,
+    world: int,
+    stage: int = 0,
+    recipe: str | Recipe = "mixed",
+    *,
+    trainable: int | None = None,
+    bucket_copy: bool = False,
+    activations: float = 0,
+) -> Memory:
+    """Bytes that each of ``world`` ranks keeps for a model of ``parameters`` under ZeRO ``stage`` 0–3.
+
+    Only ``trainable`` parameters (default: all) have gradients and optimizer state. ``bucket_copy`` adds the second
+    copy of the gradients that DDP keeps unless its gradients are views of the buckets; ``activations`` (bytes) are
+    added as they are. Left out: fragmentation, temporary buffers, the framework. Raises `InvalidArgument`.
+    """
+    check_int("world", world, 1)
+    _check_stage(stage)
+    use = _recipe(recipe)
+    trained = parameters if trainable is None else check_int("trainable", trainable, 1, parameters)
+    check_int("parameters", parameters, 1)
+    gradients = use.gradients * trained / (world if stage >= 2 else 1)
+    if bucket_copy and stage:
+        raise InvalidArgument("bucket_copy", bucket_copy, "False with ZeRO, which keeps no second copy")
+    return Memory(
+        weights=use.weights * parameters / (world if stage >= 3 else 1),
+        gradients=gradients,
+        optimizer=use.optimizer * trained / (world if stage >= 1 else 1),
+        buckets=gradients if bucket_copy else 0.0,
+        activations=check_float("activations", activations, minimum=0),
+    )
+
+
+def first_stage_that_fits(
+    parameters: int, world: int, capacity: float, recipe: str | Recipe = "mixed", *, activations: float = 0
+) -> int | None:
+    """The lowest ZeRO stage with which ``world`` ranks of ``capacity`` bytes hold the model; None if none does."""
+    check_float("capacity", capacity, above=0)
+    fitting = (
+        stage
+        for stage in STAGES
+        if memory_per_rank(parameters, world, stage, recipe, activations=activations).total <= capacity
+    )
+    return next(fitting, None)
+
+
+def smallest_world_that_fits(
+    parameters: int, capacity: float, stage: int, recipe: str | Recipe = "mixed", *, activations: float = 0
+) -> int | None:
+    """The fewest ranks of ``capacity`` bytes that hold the model under ``stage``; None where no number does.
+
+    What is not sharded stays on every rank, so under stage 0 the answer is 1 or None: more ranks never help.
+    """
+    room = check_float("capacity", capacity, above=0) - check_float("activations", activations, minimum=0)
+    _check_stage(stage)
+    use = _recipe(recipe)
+    per_parameter = (use.optimizer, use.gradients, use.weights)  # in the order in which the stages shard them
+    sharded = sum(per_parameter[:stage]) * check_int("parameters", parameters, 1)
+    left = room - sum(per_parameter[stage:]) * parameters
+    if left < 0 or (left == 0 and sharded):
+        return None
+    return max(1, ceil(sharded / left)) if sharded else 1
+
+
+def sent_per_rank(parameters: int, world: int, stage: int = 0, itemsize: int = 2) -> float:
+    """Bytes that a rank sends in a step, gradients and weights in ``itemsize`` bytes, by bandwidth-optimal collectives.
+
+    Stages 0–2 send 2(N − 1)/N of the model: a reduce-scatter of the gradients, then an all-gather of gradients (0) or
+    of updated weights (1, 2). Stage 3 gathers the weights twice, for forward and for backward: 3(N − 1)/N.
+    """
+    _check_stage(stage)
+    whole = check_int("parameters", parameters, 1) * check_int("itemsize", itemsize, 1)
+    return (3 if stage == 3 else 2) * (check_int("world", world, 1) - 1) / world * whole
+
+
+def activation_bytes(model: Transformer, tokens: int, *, checkpointing: bool = False) -> int:
+    """Bytes of activations that backward needs for ``tokens`` per rank, in bf16 and with fused attention.
+
+    34 bytes per token, layer and hidden unit, or 2 with ``checkpointing`` of whole layers: Korthikanti et al.,
+    "Reducing Activation Recomputation in Large Transformer Models" (2022), without the attention scores, which fused
+    attention does not store. It was derived for an MLP of four times the hidden width: an estimate for others.
+    """
+    return (2 if checkpointing else 34) * check_int("tokens", tokens, 1) * model.hidden * model.layers
+
+
+def _check_stage(stage: int) -> None:
+    check_int("stage", stage, STAGES[0], STAGES[-1])
+
+
+def _recipe(recipe: str | Recipe) -> Recipe:
+    if isinstance(recipe, Recipe):
+        return recipe
+    if recipe not in RECIPES:
+        raise InvalidArgument("recipe", recipe, f"a Recipe or one of {', '.join(RECIPES)}")
+    return RECIPES[recipe]

@@ -1,0 +1,230 @@
+"""Does a trace come back as the timeline it was, and does one of torch's say what ran when?"""
+
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpbook import book
+from dpbook.errors import InvalidArgument
+from dpbook.overlap import (
+    KINDS,
+    Span,
+    Timeline,
+    chrome_trace,
+    equal_layers,
+    hook,
+    mlp,
+    plan,
+    read_profile,
+    read_profiles,
+    recorded_traces,
+    simulate_step,
+    split_waits,
+    write_trace,
+)
+
+DATA = Path(__file__).parent / "data"
+CUDA = DATA / "cuda_made_by_hand.json"
+LAYERS = equal_layers(3, 0.1, 0.2, 30)
+STEP = simulate_step(LAYERS, hook(LAYERS), lambda n: n / 300, factors=(1, 1.7), streams=2, call_launch=0.001)
+
+
+# Written and read
+
+
+@pytest.mark.parametrize("name", ["step.json", "step.json.gz"])
+def test_what_is_written_is_read_as_the_same_timeline(tmp_path, name):
+    assert read_profile(write_trace(STEP, tmp_path / name)) == STEP
+
+
+moments = st.floats(-1e6, 1e6)
+spans = st.builds(
+    lambda name, rank, lane, kind, times: Span(name, rank, lane, kind, *sorted(times)),
+    st.text(),
+    st.integers(0, 3),
+    st.text(),
+    st.sampled_from(KINDS),
+    st.tuples(moments, moments),
+)
+
+
+@given(st.lists(spans, max_size=8))
+def test_any_timeline_survives_to_the_last_bit(tmp_path_factory, found):
+    timeline = Timeline(tuple(found), (-2e6, 2e6))
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    assert read_profile(write_trace(timeline, path)) == timeline
+
+
+def test_the_trace_has_a_process_for_each_rank_and_a_thread_for_each_lane():
+    events = chrome_trace(STEP)["traceEvents"]
+    named = {(e["pid"], e["tid"], e["name"]): e["args"]["name"] for e in events if e["ph"] == "M"}
+    assert [named[rank, 0, "process_name"] for rank in (0, 1)] == ["rank 0", "rank 1"]
+    complete = [e for e in events if e["ph"] == "X"]
+    assert len(complete) == len(STEP.spans)
+    for event, span in zip(complete, STEP.spans, strict=True):
+        assert named[event["pid"], event["tid"], "thread_name"] == span.lane
+        assert (event["ts"], event["ts"] + event["dur"]) == pytest.approx((span.start * 1e6, span.end * 1e6))
+
+
+def test_ranks_written_apart_are_read_together(tmp_path):
+    paths = [write_trace(STEP.of(rank), tmp_path / f"{rank}.json") for rank in (0, 1)]
+    assert read_profiles(paths) == STEP
+
+
+# torch on CPUs, recorded
+
+
+def test_the_recorded_run_has_both_ranks_and_all_kinds():
+    timeline = read_profiles(recorded_traces())
+    assert timeline.ranks == (0, 1)
+    assert timeline.window[0] == 0
+    for rank in timeline.ranks:
+        for kind in ("computation", "communication", "launch"):
+            assert 0 < timeline.busy(kind, rank) < timeline.duration
+        assert 0 < timeline.exposed(rank) < timeline.busy("communication", rank)
+
+
+def test_the_recorded_steps_sent_the_buckets_that_the_plan_says():
+    about = json.loads((book.root() / "dpbook/data/traces/ddp_gloo.json").read_text(encoding="utf-8"))
+    buckets = plan(mlp(6, 512), cap=about["bucket_cap_mb"] * 2**20, first=None)
+    for step in (10, 11):
+        timeline = read_profiles(recorded_traces(), step)
+        for rank in timeline.ranks:
+            names = [span.name for span in timeline.spans if span.rank == rank]
+            assert names.count("gloo:all_reduce") == names.count("c10d::allreduce_") == buckets.calls
+
+
+def test_a_thread_does_one_thing_at_a_time():
+    for path in recorded_traces():
+        timeline = read_profile(path)
+        (rank,) = timeline.ranks
+        for lane in timeline.lanes(rank):
+            spans = [span for span in timeline.spans if span.lane == lane]
+            assert all(a.end <= b.start for a, b in pairwise(spans))
+
+
+def test_in_the_recorded_run_some_communication_is_waiting():
+    timeline = read_profiles(recorded_traces(), step=11)
+    apart = split_waits(timeline)
+    assert 0 < apart.busy("wait") < timeline.busy("communication")
+    for rank in timeline.ranks:
+        assert apart.busy("communication", rank) <= timeline.busy("communication", rank)
+
+
+def test_the_recorded_files_name_no_host_or_folder_and_say_where_they_come_from():
+    assert len(recorded_traces()) == 2
+    for path in recorded_traces():
+        text = gzip.decompress(path.read_bytes()).decode()
+        assert len(path.read_bytes()) < 200_000
+        assert "host_name" not in text
+        assert ".py" not in text
+        assert '"/' not in text
+    about = json.loads((book.root() / "dpbook/data/traces/ddp_gloo.json").read_text(encoding="utf-8"))
+    assert about["files"] == [path.name for path in recorded_traces()]
+    assert {"machine", "torch", "python", "date", "model", "backend"} <= set(about)
+
+
+# torch on GPUs, made by hand
+
+
+def test_kernels_and_not_operators_are_what_a_gpu_does():
+    timeline = read_profile(CUDA)
+    assert timeline.ranks == (3,)
+    found = sorted((s.kind, s.lane, round(1e6 * s.start), round(1e6 * s.end)) for s in timeline.spans)
+    assert found == [
+        ("communication", "communication", 280, 680),
+        ("communication", "communication", 730, 780),
+        ("computation", "compute", 80, 380),
+        ("computation", "compute", 430, 480),
+        ("computation", "compute", 480, 490),
+        ("computation", "compute", 1080, 1090),
+        ("copy", "copy", 10, 30),
+        ("launch", "launch", 0, 10),
+        ("launch", "launch", 100, 140),
+        ("launch", "launch", 150, 155),
+    ]
+    assert timeline.exposed() == pytest.approx(290e-6)
+    assert timeline.overlap() == pytest.approx(160 / 450)
+
+
+def test_a_step_is_its_window_and_what_starts_in_it():
+    timeline = read_profile(CUDA, step=5)
+    assert timeline.window == pytest.approx((0, 1e-3))
+    assert len(timeline.spans) == 9
+    with pytest.raises(InvalidArgument, match=r"step must be a step in cuda_made_by_hand.json \(5\), got 6"):
+        read_profile(CUDA, step=6)
+
+
+def test_traces_with_other_origins_are_read_on_one_clock(tmp_path):
+    data = json.loads(CUDA.read_text(encoding="utf-8"))
+    data["distributedInfo"]["rank"] = 4
+    data["baseTimeNanoseconds"] += 250_000
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(data))
+    both = read_profiles([CUDA, other])
+    starts = [min(s.start for s in both.spans if s.rank == rank) for rank in (3, 4)]
+    assert starts == pytest.approx([0, 250e-6])
+
+
+# Files that are no trace
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+def event(**changes):
+    return {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, **changes}]}
+
+
+OWN = chrome_trace(STEP)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "a trace in JSON"),
+        (b"{", "a trace in JSON"),
+        (b"\xff\xfe", "a trace in JSON"),
+        (gzip.compress(b"{}" * 100, mtime=0)[:20], "compression is damaged"),
+        (b"\x1f\x8b not really", "compression is damaged|can be read"),
+        ({}, 'a list "traceEvents"'),
+        (3, 'a list "traceEvents"'),
+        ({"traceEvents": []}, "computation or communication in it"),
+        ([], "computation or communication in it"),
+        (event(name="autograd::engine::evaluate_function"), "computation or communication in it"),
+        (event(ts="now"), "events have a ts and a dur"),
+        (event(dur=-1), "events have a ts and a dur"),
+        ({**OWN, "otherData": {**OWN["otherData"], "version": 2}}, "of version 1, not 2"),
+        ({**OWN, "otherData": {**OWN["otherData"], "window_s": 3}}, "as write_trace wrote it"),
+        ({**OWN, "traceEvents": [{"ph": "X"}]}, "as write_trace wrote it"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_refused(tmp_path, content, message):
+    with pytest.raises(InvalidArgument, match=message):
+        read_profile(write(tmp_path / "bad.json", content))
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ([DATA / "none.json"], "a file that can be read"),
+        ([DATA], "a file that can be read"),
+        ([], "one path or more"),
+        ([CUDA, CUDA], "without rank 3"),
+    ],
+)
+def test_bad_paths_are_named(paths, message):
+    with pytest.raises(InvalidArgument, match=message):
+        read_profiles(paths)
+
+
+def test_own_traces_and_torchs_do_not_mix(tmp_path):
+    with pytest.raises(InvalidArgument, match=r"all from torch\.profiler, or all from write_trace"):
+        read_profiles([CUDA, write_trace(STEP, tmp_path / "own.json")])

@@ -1,0 +1,164 @@
+"""Do step times, tokens per second and walls come out as recomputed by hand, and as the simulator says?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpbook.collectives import AlphaBeta, Link
+from dpbook.errors import InvalidArgument, UnitsError
+from dpbook.overlap import equal_layers, naive_flat, per_tensor_plan, simulate_step, tensors_of, tokens_to_hide
+from dpbook.planning import ACCELERATORS, LINKS, Accelerator, Cluster, Job, best_cap, predict, strong, wall, weak
+
+H100 = ACCELERATORS["H100 SXM"]
+LARGE = 70_000_000_000
+WIRE = Link(0, 400e9)
+"""Eight 400 Gb/s ports of a node, as if they were one link of each rank: what the printed figures assume."""
+
+
+def flat(world):
+    return Cluster(H100, world, WIRE, per_node=1)
+
+
+def test_70_billion_on_256_h100():
+    step = predict(Job(LARGE), flat(256))
+    assert round(step.compute, 2) == 3.48
+    assert round(256 * 4096 / step.compute / 1e3) == 301
+    assert round(step.communication, 2) == 0.70
+    assert step.backward == pytest.approx(2 / 3 * step.compute)
+
+
+@pytest.mark.parametrize(("window", "waiting"), [("none", 0.617), ("backward", 0.485), ("all", 0.378)])
+def test_at_2048_gpus_and_a_fixed_global_batch(window, waiting):
+    (step,) = strong(Job(LARGE, window=window), flat(2048), [2048], 256, cut_sequences=True)
+    assert step.tokens == 512  # an eighth of a sequence
+    assert round(step.compute, 2) == 0.43
+    share = step.exposed / step.seconds if window != "all" else (step.communication - step.compute) / step.communication
+    assert share == pytest.approx(waiting, abs=1e-3)
+
+
+def test_at_a_fixed_batch_per_gpu_compute_stays():
+    steps = weak(Job(LARGE), flat(256), [256, 1024, 2048, 8192])
+    assert {round(step.compute, 2) for step in steps} == {3.48}
+    assert all(step.efficiency > 0.999 for step in steps)
+
+
+@pytest.mark.parametrize(("window", "gpus"), [("backward", 850), ("all", 1274)])
+def test_the_wall_of_the_preset(window, gpus):
+    assert wall(Job(LARGE, window=window), flat(256), 256, range(2, 8193)) == gpus
+
+
+def test_half_the_bytes_move_the_wall_to_twice_the_world_if_compute_stays():
+    walls = [wall(Job(LARGE, itemsize=itemsize), flat(256), 256, range(2, 8193)) for itemsize in (2, 1)]
+    assert walls == [850, 1698]
+
+
+def test_tokens_per_gpu_decide_and_not_the_models_size():
+    for parameters in (70_000_000, LARGE):
+        exposed = []
+        for context in (1000, 1400):  # F/B is 1,236 tokens
+            job = Job(parameters, context=context, cap=parameters * 2 / 1024)
+            step = predict(job, flat(1024))
+            exposed.append(step.exposed > 2 * step.communication / 1024)
+        assert exposed == [True, False]
+    assert round(tokens_to_hide(H100.flops / 2, WIRE.bandwidth)) == 1236
+
+
+def test_8_bit_collectives_save_70_gb_of_payload():
+    assert Job(LARGE).wire_bytes - Job(LARGE, itemsize=1).wire_bytes == 70e9
+
+
+def test_one_rank_has_nothing_to_send():
+    step = predict(Job(LARGE), flat(1))
+    assert (step.communication, step.exposed, step.efficiency) == (0, 0, 1)
+
+
+@given(
+    calls=st.integers(1, 40), forward=st.floats(0.01, 1), alpha=st.floats(0, 0.01), nbytes=st.integers(1, 1000),
+    rate=st.floats(1e6, 1e9),
+)  # fmt: skip
+def test_it_agrees_with_the_simulated_step(calls, forward, alpha, nbytes, rate):
+    """Equal layers, one bucket for each: the formula of `predict` against the event simulation."""
+    parameters = 1000 * calls * nbytes
+    world = 2
+    accelerator = Accelerator("made up", 1e12, 1e9, Link(0, 1e9), "this test")
+    context = round(forward * accelerator.flops / 2 / parameters) or 1
+    link = Link(alpha, rate)
+    cluster = Cluster(accelerator, world, link, per_node=1, utilisation=1)
+    job = Job(parameters, context=context, itemsize=1, cap=parameters / calls)
+    step = predict(job, cluster)
+    layers = equal_layers(calls, step.forward, step.backward, parameters)
+    price = AlphaBeta(2 * link.alpha, link.beta)  # a ring of two: two rounds of half of the buffer
+    simulated = simulate_step(layers, per_tensor_plan(tensors_of(layers)), price)
+    assert step.seconds == pytest.approx(simulated.duration)
+    assert step.communication == pytest.approx(simulated.busy("communication"))
+    unhidden = predict(Job(parameters, context=context, itemsize=1, cap=2 * parameters, window="none"), cluster)
+    assert unhidden.seconds == pytest.approx(simulate_step(layers, naive_flat(layers), price).duration)
+
+
+@given(st.floats(1e8, 1e12), st.floats(1.01, 100), st.integers(1, 64))
+def test_more_bandwidth_never_slows_a_step(bandwidth, times, nodes):
+    slow, fast = (Cluster(H100, 8 * nodes, Link(5e-6, b)) for b in (bandwidth, bandwidth * times))
+    assert predict(Job(10**9), fast).seconds <= predict(Job(10**9), slow).seconds * (1 + 1e-12)
+
+
+@given(st.integers(1, 10**11), st.integers(1, 64), st.sampled_from(["none", "backward", "all"]))
+def test_exposed_time_lies_between_0_and_the_communication(parameters, nodes, window):
+    step = predict(Job(parameters, window=window), Cluster(H100, 8 * nodes, LINKS["InfiniBand NDR 400 Gb/s"]))
+    assert 0 <= step.exposed <= step.communication * (1 + 1e-9)
+    assert 0 < step.efficiency <= 1
+
+
+def test_frozen_weights_send_less_and_compute_less():
+    full, adapted = (predict(Job(10**9, gradients=g), flat(8)) for g in (None, 10**7))
+    assert adapted.communication == pytest.approx(full.communication / 100)
+    assert adapted.forward == full.forward
+    assert adapted.backward == pytest.approx(full.backward * (1 + 0.01) / 2)
+
+
+def test_the_best_cap_is_no_worse_than_the_usual_one():
+    cluster = Cluster(H100, 1024, LINKS["InfiniBand NDR 400 Gb/s"])
+    job = Job(7_000_000_000)
+    best = best_cap(job, cluster)
+    times = [predict(Job(7_000_000_000, cap=cap), cluster).seconds for cap in (best, 25 * 2**20, best * 2, best / 2)]
+    assert min(times) == times[0]
+    assert best > 25 * 2**20  # 2(N − 1) latencies for each bucket: a large world wants large buckets
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "ring_per_port", "hierarchical_ring"])
+def test_a_node_alone_uses_its_fabric_only(algorithm):
+    job = Job(10**9, algorithm=algorithm)
+    times = {predict(job, Cluster(H100, 8, link)).seconds for link in LINKS.values()}
+    assert len(times) == 1
+
+
+def test_fewer_ports_cost_more():
+    times = [
+        predict(Job(LARGE, cap=1e12), Cluster(H100, 256, LINKS["InfiniBand NDR 400 Gb/s"], ports=p)) for p in (8, 4, 1)
+    ]
+    assert [round(step.communication / times[0].communication) for step in times] == [1, 2, 8]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: predict(Job(10), flat(8), 0.5), "sequences must be a whole number per rank"),
+        (lambda: strong(Job(10), flat(8), [16], 8), "world must be a divisor of the 8 sequences"),
+        (lambda: Cluster(H100, 12, WIRE), "world must be at most 8, or a multiple"),
+        (lambda: Cluster(H100, 8, 400e9), "between must be a Link"),
+        (lambda: Cluster("H100", 8, WIRE), "accelerator must be an Accelerator"),
+        (lambda: Cluster(H100, 8, WIRE, utilisation=50), "utilisation must be a share"),
+        (lambda: Job(10, gradients=11), "gradients must be"),
+        (lambda: Job(10, window="forward"), "window must be one of none, backward, all"),
+        (lambda: Job(10, algorithm="tree"), "algorithm must be one of"),
+        (lambda: wall(Job(10, window="none"), flat(8), 8, [8]), "window must be backward or all"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(call, message):
+    with pytest.raises(InvalidArgument, match=f"^{message}"):
+        call()
+
+
+@pytest.mark.parametrize(("flops", "memory"), [(989, 80e9), (989e12, 80)])
+def test_tera_and_giga_left_out_are_noticed(flops, memory):
+    with pytest.raises(UnitsError, match=r"is 989e12|is 80e9"):
+        Accelerator("H100", flops, memory, WIRE, "")
