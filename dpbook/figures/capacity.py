@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 
+from dpbook.collectives.units import in_words
 from dpbook.errors import InvalidArgument, check_float
 from dpbook.figures import palette
 from dpbook.figures.explorer import Explorer, Knob
@@ -67,26 +68,30 @@ def memory_bars(memories: Mapping[str, Memory], capacity: float, title: str) -> 
 
 @in_style
 def scaling_bars(steps: Sequence[Step], title: str) -> Plot:
-    """Stack forward, backward and exposed communication of 1 to 16 steps, each with its efficiency, by their worlds."""
+    """Stack what forward, backward and exposed communication take of 1 to 16 steps, by their worlds.
+
+    What is not exposed is the efficiency.
+    """
     check_title(title)
     if not 1 <= len(steps) <= 16 or not all(isinstance(step, Step) for step in steps):
         raise InvalidArgument("steps", steps, "1 to 16 Step, as planning.weak and planning.strong return them")
-    figure, axes = new_figure(title)
+    figure, axes = new_figure(title, layout="none")
+    figure.subplots_adjust(left=0.1, right=0.98, bottom=0.15, top=0.88)
     places, bottom = range(len(steps)), np.zeros(len(steps))
-    unit, name = (1.0, "seconds") if max(step.seconds for step in steps) >= 1 else (1e3, "milliseconds")
     for part, colour in (
         ("forward", palette.tint(palette.COMPUTATION, 0.55)),
         ("backward", palette.COMPUTATION),
         ("exposed", palette.EXPOSED),
     ):
-        height = np.array([getattr(step, part) for step in steps]) * unit
+        height = np.array([100 * getattr(step, part) / step.seconds for step in steps])
         label = "exposed communication" if part == "exposed" else part
         axes.bar(places, height, bottom=bottom, color=colour, label=label, width=0.7)
         bottom += height
     for place, step in enumerate(steps):
-        axes.text(place, bottom[place], f"{step.efficiency:.0%}", ha="center", va="bottom", fontsize=8.5)
-    axes.set_xticks(places, labels=[f"{step.world:,}" for step in steps])
-    axes.set(xlabel="GPUs (above each bar: efficiency)", ylabel=f"{name} per step", ylim=(0, 1.25 * bottom.max()))
+        axes.text(place, 101, in_words(step.seconds, "s"), ha="center", va="bottom", fontsize=8)
+    axes.set_xticks(places, labels=[f"{step.world:,}" for step in steps], fontsize=9)
+    axes.set(xlabel="GPUs (above each bar: time of a step)", ylabel="share of the step (%)", ylim=(0, 122))
+    axes.set_yticks(range(0, 101, 20))
     axes.grid(axis="x", visible=False)
     axes.legend(loc="upper center", ncols=3, fontsize=8.5)
     told = "; ".join(f"{s.world:,}: {s.seconds:.3g} s, efficiency {s.efficiency:.0%}" for s in steps)
@@ -109,9 +114,9 @@ def explore_memory() -> Explorer:
         draw,
         [
             Knob("world", "GPUs", worlds, "8"),
-            Knob("model", "model", {name: name for name in MODELS}, ordered=False),
-            Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM", ordered=False),
-            Knob("recipe", "recipe", {recipe.name: name for name, recipe in RECIPES.items()}, ordered=False),
+            Knob("model", "model", {name: name for name in MODELS}),
+            Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM"),
+            Knob("recipe", "recipe", {name: name for name in RECIPES}),
         ],
     )
 
@@ -129,19 +134,19 @@ def explore_scaling() -> Explorer:
         found = f"at worst {low.efficiency:.0%}, at {low.world:,} GPUs"
         return scaling_bars(steps, f"{model} on {accelerator}: {found}")
 
-    batches = {"1 sequence per GPU (weak)": "weak", f"{SEQUENCES:,} sequences in all (strong)": "strong"}
+    batches = {"weak: 1 sequence per GPU": "weak", f"strong: {SEQUENCES:,} in all": "strong"}
     networks = [name for name in LINKS if not name.startswith(("NVLink", "PCIe"))]
-    algorithms = {"rings inside, double tree between": "double_tree", "one ring per port": "ring_per_port"}
+    algorithms = {"double tree": "double_tree", "ring per port": "ring_per_port"}
     caps = {"25 MiB": 25 * 2**20, "100 MiB": 100 * 2**20, "1 GiB": 2**30, "one bucket": 1e15}
     return Explorer(
         draw,
         [
             Knob("cap", "bucket cap", caps),
             Knob("itemsize", "on the wire", {"bf16": 2, "fp32": 4, "8 bits": 1}),
-            Knob("algorithm", "all-reduce", algorithms, ordered=False),
-            Knob("batch", "batch", batches, ordered=False),
-            Knob("model", "model", {name: name for name in MODELS}, ordered=False),
-            Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM", ordered=False),
-            Knob("network", "network per port", {n: n for n in networks}, "InfiniBand NDR 400 Gb/s", ordered=False),
+            Knob("algorithm", "all-reduce", algorithms),
+            Knob("batch", "batch", batches),
+            Knob("model", "model", {name: name for name in MODELS}),
+            Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM"),
+            Knob("network", "network per port", {n: n for n in networks}, "InfiniBand NDR 400 Gb/s"),
         ],
     )

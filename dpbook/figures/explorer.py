@@ -18,14 +18,14 @@ from dpbook.figures.plot import Plot
 class Knob:
     """One thing to vary: the argument ``name`` of the drawing, its ``label``, and its values by what they are called.
 
-    ``start`` is what the first value is called (default: the first). An ``ordered`` knob is a slider, another a list.
+    ``start`` is what the first value is called (default: the first). It becomes a slider: in JupyterLab the arrow keys
+    of a list belong to the notebook.
     """
 
     name: str
     label: str
     values: Mapping[str, Any]
     start: str | None = None
-    ordered: bool = True
 
     def __post_init__(self) -> None:
         if not self.values:
@@ -76,7 +76,7 @@ class Explorer:
         """The figure with one knob turned, as HTML; where the choices contradict each other, what is wrong."""
         self.chosen[name] = choice
         try:
-            return self.figure.html
+            return self.figure.inline
         except DpbookError as error:
             return f'<p role="alert" style="max-width:60em">{escape(str(error))}</p>'
 
@@ -98,11 +98,10 @@ class Controls:
         self.picture = ipywidgets.HTML()
         self.knobs = {}
         for knob in knobs:
-            kind = ipywidgets.SelectionSlider if knob.ordered else ipywidgets.Dropdown
-            self.knobs[knob.name] = widget = kind(
+            self.knobs[knob.name] = widget = ipywidgets.SelectionSlider(
                 options=list(knob.values), value=chosen[knob.name], description=knob.label, tooltip=knob.label,
                 style={"description_width": "initial"},
-                layout={"flex": "1 1 260px", "min_width": "260px", "max_width": "460px"},
+                layout={"flex": "1 1 320px", "min_width": "320px", "max_width": "520px"},
             )  # fmt: skip
             widget.observe(self._on_turn(knob.name, redraw), "value")
         first = next(iter(chosen.items()))

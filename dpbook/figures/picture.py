@@ -24,6 +24,11 @@ class Picture:
     alt: str
 
     @property
+    def inline(self) -> str:
+        """The markup that a live viewer shows: the SVG itself."""
+        return self.svg
+
+    @property
     def html(self) -> str:
         """The picture as an ``<img>`` with its SVG in the address."""
         data = b64encode(self.svg.encode()).decode()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 from dpbook.errors import InvalidArgument
 from dpbook.figures import palette
@@ -32,6 +32,7 @@ STYLE: dict[str, Any] = {
     "figure.constrained_layout.h_pad": 0.08,
     "figure.constrained_layout.w_pad": 0.08,
     "axes.grid": True,
+    "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "grid.color": palette.IDLE,
@@ -84,8 +85,8 @@ class Plot:
         Path(path).write_bytes(self.png)
 
     @property
-    def html(self) -> str:
-        """The plot as an ``<img>`` with its PNG in the address, for a live viewer."""
+    def inline(self) -> str:
+        """The markup that a live viewer shows: an ``<img>`` with the PNG in its address."""
         return (
             f'<img alt="{escape(self.alt)}" width="{self._width}" style="max-width:100%;height:auto" '
             f'src="data:image/png;base64,{b64encode(self.png).decode()}">'
@@ -105,11 +106,14 @@ class Plot:
         return data, {"image/png": {"alt": self.alt, "width": self._width}}
 
 
-def new_figure(title: str) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes; ``title`` states the finding. Raises `InvalidArgument`."""
+def new_figure(title: str, layout: Literal["constrained", "none"] = "constrained") -> tuple[Figure, Axes]:
+    """A figure with one pair of axes and its ``title``.
+
+    ``layout`` "none" leaves the margins to `Figure.subplots_adjust`; finding them takes a third of the drawing.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.6, 3.5), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(6.6, 3.5), dpi=DPI, layout=layout)
     axes = figure.subplots()
     axes.set_title(title)
     return figure, axes

@@ -16,9 +16,7 @@ def draw(a, b):
 
 @pytest.fixture
 def explorer():
-    return Explorer(
-        draw, [Knob("a", "A", {"one": 1, "two": 2}, "two"), Knob("b", "B", {"x": 10, "y": 2}, ordered=False)]
-    )
+    return Explorer(draw, [Knob("a", "A", {"one": 1, "two": 2}, "two"), Knob("b", "B", {"x": 10, "y": 2})])
 
 
 def test_it_starts_as_its_knobs_do(explorer):
