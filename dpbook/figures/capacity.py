@@ -75,7 +75,7 @@ def scaling_bars(steps: Sequence[Step], title: str) -> Plot:
     check_title(title)
     if not 1 <= len(steps) <= 16 or not all(isinstance(step, Step) for step in steps):
         raise InvalidArgument("steps", steps, "1 to 16 Step, as planning.weak and planning.strong return them")
-    figure, axes = new_figure(title, layout="none")
+    figure, axes = new_figure(title, layout=None)
     figure.subplots_adjust(left=0.1, right=0.98, bottom=0.15, top=0.88)
     places, bottom = range(len(steps)), np.zeros(len(steps))
     for part, colour in (

@@ -106,10 +106,10 @@ class Plot:
         return data, {"image/png": {"alt": self.alt, "width": self._width}}
 
 
-def new_figure(title: str, layout: Literal["constrained", "none"] = "constrained") -> tuple[Figure, Axes]:
+def new_figure(title: str, layout: Literal["constrained"] | None = "constrained") -> tuple[Figure, Axes]:
     """A figure with one pair of axes and its ``title``.
 
-    ``layout`` "none" leaves the margins to `Figure.subplots_adjust`; finding them takes a third of the drawing.
+    ``layout`` None leaves the margins to `Figure.subplots_adjust`; finding them takes a third of the drawing.
     """
     from matplotlib.figure import Figure
 
