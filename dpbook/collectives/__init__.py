@@ -19,6 +19,7 @@ from dpbook.collectives.compose import beside, embed, relabel
 from dpbook.collectives.doubling import halving_doubling, recursive_doubling
 from dpbook.collectives.explain import Fault
 from dpbook.collectives.fit import Fit, fit
+from dpbook.collectives.gloo import GlooBounds, gloo_ring
 from dpbook.collectives.interpret import Cells, interpret
 from dpbook.collectives.lower_bounds import bandwidth_lower_bound, latency_lower_bound
 from dpbook.collectives.nodes import hierarchical_ring, ring_per_port
@@ -47,6 +48,7 @@ __all__ = [
     "Fit",
     "FixedBounds",
     "Frame",
+    "GlooBounds",
     "Holding",
     "LazyRounds",
     "Link",
@@ -83,6 +85,7 @@ __all__ = [
     "fit",
     "frames",
     "from_json",
+    "gloo_ring",
     "halving_doubling",
     "hierarchical_ring",
     "interpret",

@@ -7,6 +7,7 @@ import operator
 from typing import Any
 
 from dpbook.collectives.bounds import Bounds, EvenSplit, FixedBounds
+from dpbook.collectives.gloo import GlooBounds
 from dpbook.collectives.placement import Holding, Placement, complete_everywhere, everyone, partial
 from dpbook.collectives.rounds import Round
 from dpbook.collectives.schedule import Schedule, check_schedule
@@ -78,7 +79,9 @@ def _bounds_to_data(bounds: Bounds) -> dict[str, Any]:
         return {"rule": "even", "n_chunks": bounds.n_chunks}
     if isinstance(bounds, FixedBounds):
         return {"rule": "fixed", "offsets": list(bounds.offsets)}
-    raise InvalidArgument("bounds", bounds, "EvenSplit or FixedBounds to be written as JSON")
+    if isinstance(bounds, GlooBounds):
+        return {"rule": "gloo", "n_chunks": bounds.n_chunks}
+    raise InvalidArgument("bounds", bounds, "EvenSplit, FixedBounds or GlooBounds to be written as JSON")
 
 
 def _bounds_from_data(data: dict[str, Any]) -> Bounds:
@@ -86,7 +89,9 @@ def _bounds_from_data(data: dict[str, Any]) -> Bounds:
         return EvenSplit(data["n_chunks"])
     if data["rule"] == "fixed":
         return FixedBounds(tuple(data["offsets"]))
-    raise InvalidArgument("rule of the bounds", data["rule"], "'even' or 'fixed'")
+    if data["rule"] == "gloo":
+        return GlooBounds(data["n_chunks"])
+    raise InvalidArgument("rule of the bounds", data["rule"], "'even', 'fixed' or 'gloo'")
 
 
 def _holding_to_data(holding: Holding, world: int) -> str | dict[str, str | list[int]]:

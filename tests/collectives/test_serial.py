@@ -94,7 +94,7 @@ def test_bounds_of_an_unknown_rule_are_refused():
         def __call__(self, size, itemsize):
             return np.array([0, size])
 
-    with pytest.raises(InvalidArgument, match="EvenSplit or FixedBounds"):
+    with pytest.raises(InvalidArgument, match="EvenSplit, FixedBounds or GlooBounds"):
         to_json(Schedule(1, 1, [], Foreign()))
 
 
