@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -39,6 +40,21 @@ class MessageError(DpbookError):
 
 class RankFailed(DpbookError):
     """One rank raised, hung or died; the others were ended."""
+
+
+class ReplicasDiffer(DpbookError):
+    """Ranks that must hold the same do not."""
+
+
+class UnusedParameters(DpbookError):
+    """Parameters that are trained got no gradient in a backward whose gradients are averaged."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        shown = ", ".join(names[:8]) + (f", … ({len(names)} in all)" if len(names) > 8 else "")
+        super().__init__(
+            f"no gradient for {shown}: the loss of this rank does not depend on what is trained. "
+            "Freeze it (requires_grad=False), use it, or wrap the module with find_unused=True"
+        )
 
 
 def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
