@@ -15,6 +15,7 @@ from dpbook.figures.picture import Picture
 from dpbook.figures.player import Viewer, play
 from dpbook.figures.plot import Plot
 from dpbook.figures.plots import digits_grid, drift_and_gap, loss_curve
+from dpbook.figures.ranks import draw_ranks
 from dpbook.figures.replay import demonstration
 from dpbook.figures.schedule import draw_schedule
 from dpbook.figures.step import explore_buckets, explore_savings, play_step
@@ -39,6 +40,7 @@ __all__ = [
     "draw_feeds",
     "draw_overview",
     "draw_plan",
+    "draw_ranks",
     "draw_schedule",
     "draw_timelines",
     "draw_traffic",

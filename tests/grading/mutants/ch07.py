@@ -1,0 +1,114 @@
+"""Wrong answers to exercise 07, each with the mistake that people make."""
+
+from dpbook.grading.mutants import Mutant
+from dpbook.overlap.intervals import difference, length, union
+
+
+def of_kind(spans, *kinds):
+    return union([(span.start, span.end) for span in spans if span.kind in kinds])
+
+
+def sum_of_spans(spans):
+    """Each message by itself: what travels at the same time counts twice."""
+    computation = of_kind(spans, "computation")
+    return sum(length(difference(union([(s.start, s.end)]), computation)) for s in spans if s.kind == "communication")
+
+
+def pairwise(spans):
+    """Takes every overlap of a message with a piece of computation away, though two pieces may overlap too."""
+    communication = length(of_kind(spans, "communication"))
+    pieces = [s for s in spans if s.kind == "computation"]
+    messages = [s for s in spans if s.kind == "communication"]
+    return communication - sum(max(0, min(c.end, m.end) - max(c.start, m.start)) for c in pieces for m in messages)
+
+
+def totals(spans):
+    """Takes all of computation away, whenever it ran."""
+    return max(0, length(of_kind(spans, "communication")) - length(of_kind(spans, "computation")))
+
+
+def idle(spans):
+    """All time without computation, whatever else happens."""
+    whole = union([(min(s.start for s in spans), max(s.end for s in spans))])
+    return length(difference(whole, of_kind(spans, "computation")))
+
+
+def waiting_too(spans):
+    return length(difference(of_kind(spans, "communication", "wait"), of_kind(spans, "computation")))
+
+
+def anything_hides(spans):
+    return length(difference(of_kind(spans, "communication"), of_kind(spans, "computation", "copy", "launch")))
+
+
+def tokens(operations=4, trips=2, whole=False, bits=False, sized=True, model=False):
+    """F/B with one thing wrong."""
+
+    def answer(parameters, flops, bandwidth, itemsize, world):
+        share = 1 if whole else (world - 1) / world
+        size = trips * share * (itemsize if sized else 2) * (8 if bits else 1)
+        return size * flops / (operations * bandwidth) * (parameters / 7e9 if model else 1)
+
+    return answer
+
+
+def diagnosis(*, launch=True, every_rank=True, first_forward=False, mixed=False, seconds=False, threshold=0.5):
+    """The rules of the reference with one of them wrong."""
+
+    def answer(timeline):
+        rank = timeline.ranks[0]
+        spans = timeline.of(rank).spans
+        messages = [s for s in spans if s.kind == "communication"]
+        forwards = [s for s in spans if s.kind == "computation" and s.name == "forward"]
+        work = [timeline.busy("computation", r) for r in timeline.ranks]
+        if launch and timeline.busy("launch") > timeline.busy("computation"):
+            return "launch-bound"
+        waits = timeline.busy("wait", rank) > timeline.busy("communication", rank)
+        if max(work) > 1.2 * min(work) if every_rank else waits:
+            return "straggler"
+        synced = len(forwards) > len(messages) if first_forward else messages[0].start < forwards[-1].start
+        if synced:
+            return "extra syncs"
+        lost = timeline.exposed() > (0.1 if seconds else threshold * timeline.busy("communication"))
+        longest = max(s.duration for s in messages) > 0.5 * sum(s.duration for s in messages)
+        if mixed:
+            return "blocking hook" if lost else "healthy"
+        return "healthy" if not lost else "giant bucket" if longest else "blocking hook"
+
+    return answer
+
+
+def always_healthy(timeline):
+    return "healthy"
+
+
+MUTANTS = (
+    Mutant("07.1", "sum of spans", sum_of_spans, "unions, not sums"),
+    Mutant("07.1", "overlaps in pairs", pairwise, "unions, not sums"),
+    Mutant("07.1", "totals", totals, "unions, not sums"),
+    Mutant("07.1", "idle time", idle, "unions, not sums"),
+    Mutant("07.1", "waiting counted", waiting_too, "unions, not sums"),
+    Mutant("07.1", "launches hide", anything_hides, "unions, not sums"),
+    Mutant("07.2", "forward counted too", tokens(operations=6), "2 bytes, many ranks"),
+    Mutant("07.2", "one half of the ring", tokens(trips=1), "2 bytes, many ranks"),
+    Mutant("07.2", "bits", tokens(bits=True), "2 bytes, many ranks"),
+    Mutant("07.2", "a larger model needs more", tokens(model=True), "2 bytes, many ranks"),
+    Mutant("07.2", "always 2 bytes", tokens(sized=False), "any element and world"),
+    Mutant("07.2", "twice the buffer in any world", tokens(whole=True), "any element and world"),
+    Mutant("07.3", "everything exposed is a blocking hook", diagnosis(mixed=True), "where the messages lie"),
+    Mutant("07.3", "an absolute threshold", diagnosis(seconds=True), "where the messages lie"),
+    Mutant("07.3", "exposed at all", diagnosis(threshold=0.02), "where the messages lie"),
+    Mutant("07.3", "launches overlooked", diagnosis(launch=False), "what lies around them"),
+    Mutant("07.3", "rank 0 alone", diagnosis(every_rank=False), "what lies around them"),
+    Mutant("07.3", "more forwards than messages", diagnosis(first_forward=True), "what lies around them"),
+)
+
+WORTHLESS = (
+    ("07.1", sum_of_spans),
+    ("07.1", idle),
+    ("07.2", tokens(operations=6)),
+    ("07.2", tokens(trips=1)),
+    ("07.3", always_healthy),
+    ("07.3", lambda timeline: "straggler"),
+)
+"""Answers that must not earn a single point."""
