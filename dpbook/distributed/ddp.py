@@ -35,7 +35,8 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         module: on the device on which it will run.
         find_unused: let parameters get no gradient; one that gets none on any rank keeps what it had. Without it such
             a backward raises `UnusedParameters` on the ranks concerned.
-        broadcast_buffers: give every rank rank 0's buffers before each synced forward in training, as torch does.
+        broadcast_buffers: give every rank rank 0's buffers before a forward in training that follows a synced one, as
+            torch does. Evaluation sends nothing, so that one rank may evaluate alone.
         group: the ranks; None for all of them.
         all_reduce: begins to sum a 1-D tensor over the group, in place; default: torch.distributed's.
 
@@ -64,6 +65,7 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
             named, self.first_plan(find_unused), all_reduce or _over(group), world,
             overlap=self.overlap, find_unused=find_unused, group=group,
         )  # fmt: skip
+        self._after_sync = True
         for _, parameter in named:
             setattr(parameter, _MARK, True)
 
@@ -87,12 +89,15 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward."""
-        if torch.is_grad_enabled() and self._reducer.enabled:
-            self._reducer.forget()
-            if self._reducer.order and self._reducer.traffic.syncs == 1:
-                self._replan()
-            if self.broadcast_buffers and self.training:
-                broadcast(self.module.buffers(), self.group)
+        if torch.is_grad_enabled():
+            if self._reducer.enabled:
+                self._reducer.forget()
+                if self._reducer.order and self._reducer.traffic.syncs == 1:
+                    self._replan()
+            if self.training:
+                if self.broadcast_buffers and self._after_sync:
+                    broadcast(self.module.buffers(), self.group)
+                self._after_sync = self._reducer.enabled
         return self.module(*args, **kwargs)
 
     @contextmanager
