@@ -4,5 +4,6 @@ Importing this loads no torch; the processes that are started do.
 """
 
 from dpbook.distributed.processes import run, start
+from dpbook.distributed.sweep import Sweep, sweep
 
-__all__ = ["run", "start"]
+__all__ = ["Sweep", "run", "start", "sweep"]
