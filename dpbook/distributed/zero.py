@@ -60,8 +60,8 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for piece, own, local in zip(self.pieces, self.param_groups, self.local.param_groups, strict=True):
-            local.update({key: value for key, value in own.items() if key != "params"})  # what a scheduler has changed
+        self._hand_down_options()
+        for piece in self.pieces:
             piece.take_gradients()
         self.local.step()
         for piece in self.pieces:
@@ -82,18 +82,23 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's part of the state: every rank saves its own, and loads it into a world of the same size."""
+        self._hand_down_options()
         return {"rank": self.rank, "world": self.world, "local": self.local.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what the same rank of a world of the same size has saved. Raises `InvalidArgument` for another's."""
         theirs = state_dict.get("rank"), state_dict.get("world")
         if theirs != (self.rank, self.world):
-            raise InvalidArgument(
-                "state_dict", f"of rank {theirs[0]} of {theirs[1]}", f"of {self.rank} of {self.world}"
-            )
+            mine = f"that of rank {self.rank} in a world of {self.world}"
+            raise InvalidArgument("state_dict", f"that of rank {theirs[0]} in a world of {theirs[1]}", mine)
         self.local.load_state_dict(state_dict["local"])
         for own, local in zip(self.param_groups, self.local.param_groups, strict=True):
             own.update({key: value for key, value in local.items() if key != "params"})
+
+    def _hand_down_options(self) -> None:
+        """What a scheduler has changed in our groups, such as ``lr``, holds for the local optimizer too."""
+        for own, local in zip(self.param_groups, self.local.param_groups, strict=True):
+            local.update({key: value for key, value in own.items() if key != "params"})
 
 
 class _Piece:
