@@ -5,6 +5,7 @@ import pytest
 
 from dpbook import collectives
 from dpbook.collectives import Round, Schedule, beside, embed, hierarchical_ring, ring, simulate, tree
+from dpbook.collectives.interpret import interpret
 from dpbook.distributed import run, start
 from tests.collectives.oracles import plain
 from tests.collectives.programs import PROGRAMS
@@ -47,6 +48,8 @@ def schedule_cases(world):
     sizes = [1, world - 1, world, 2 * world + 1, 1001, 70_001]
     cases = [(s, size, dtype) for s in schedules(world) for size in sizes for dtype in ("f4", "f8")]
     cases += [(s, 1001, dtype) for s in schedules(world)[:3] for dtype in ("f2", "i4", "i8", "u1", "c8", "c16", "?")]
+    if world == 2:  # messages of several segments
+        cases += [(schedule, 2_500_001, "f4") for schedule in (ring(2), tree(2))]
     return cases + [(jumble(seed, world), 100, "f4") for seed in range(20)]
 
 
@@ -61,7 +64,12 @@ def on_one_rank(rank, world, schedules, programs, data):
     import torch
 
     from dpbook.distributed.comm import ProcessComm
-    from dpbook.distributed.execute import execute
+    from dpbook.distributed.execute import _Batched, execute
+
+    def batched(schedule, x):
+        """As messages go out on GPUs, here over gloo."""
+        for _ in interpret(schedule, _Batched(schedule, torch.from_numpy(x))):
+            pass
 
     def carried_out(how, size, dtype):
         x = data(world, size, dtype)[rank].copy()
@@ -82,6 +90,7 @@ def on_one_rank(rank, world, schedules, programs, data):
     comm = ProcessComm()
     return {
         "schedules": [carried_out(lambda x, s=s: execute(s, x), size, dtype) for s, size, dtype in schedules],
+        "batched": [carried_out(lambda x, s=s: batched(s, x), size, dtype) for s, size, dtype in schedules],
         "programs": [carried_out(lambda x, p=p: p(comm, x), size, dtype) for p, size, dtype in programs],
         "tensor": tensor.tolist(),
         "who": (comm.rank, comm.world_size),
@@ -111,6 +120,10 @@ def test_schedules_end_with_the_bits_of_the_simulation(ranks):
     for index, (schedule, size, dtype) in enumerate(schedule_cases(world)):
         expected = simulate(schedule, noise(world, size, dtype)).buffers
         assert b"".join(rank["schedules"][index] for rank in ranks) == expected.tobytes(), (schedule, size, dtype)
+
+
+def test_messages_handed_over_together_as_for_nccl_leave_the_same_bits(ranks):
+    assert all(rank["batched"] == rank["schedules"] for rank in ranks)
 
 
 def test_schedules_end_with_the_bits_of_the_oracle(ranks):
