@@ -31,7 +31,7 @@ fmt: ## put the code into the project's style
 
 bench: ## measure on this machine; prints ratios
 	@tools/venv.sh dev
-	@set -e; for script in $(wildcard tests/benchmarks/*.py); do echo "== $$script"; $(BIN)/python $$script; done
+	@set -e; for script in $(wildcard tests/benchmarks/bench_*.py); do echo "== $$script"; $(BIN)/python $$script; done
 
 clean: ## remove .venv, caches and build products; never workbook/
 	rm -rf .venv build dist dpbook.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -7,49 +7,18 @@ Seconds depend on the machine and on what else it does; ratios of two things mea
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import os
-import platform
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-WIDTH = 76  # of the first column
 sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 
 from dpbook.collectives import count, ring, simulate  # noqa: E402
-
-
-class Row(NamedTuple):
-    what: str
-    values: list[float]
-    unit: str
-    at_least: float | None = None
-    at_most: float | None = None
-
-    def __str__(self) -> str:
-        middle, goal = median(self.values), "–"
-        if self.at_least is not None:
-            goal = f"≥ {self.at_least:g}: {'met' if middle >= self.at_least else 'MISSED'}"
-        elif self.at_most is not None:
-            goal = f"≤ {self.at_most:g}: {'met' if middle <= self.at_most else 'MISSED'}"
-        spread = f"{min(self.values):.2f} to {max(self.values):.2f}"
-        return f"{self.what:<{WIDTH}}{middle:>9.2f} {self.unit:<4}{spread:>19}   {goal}"
-
-
-def seconds(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
+from tests.benchmarks.rows import Row, begin, seconds  # noqa: E402
 
 
 def message_by_message(schedule, buffers):
@@ -135,12 +104,7 @@ def in_a_fresh_process(repeats: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7, help="how often each is measured (default 7)")
-    repeats = max(1, parser.parse_args().repeats)
-    print(f"{datetime.date.today()}, {processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    print(f"{platform.platform()}, Python {platform.python_version()}, NumPy {np.__version__}; {repeats} repeats\n")
-    print(f"{'':<{WIDTH}}{'median':>9}     {'least to most':>19}   goal")
+    repeats = begin(__doc__, repeats=7)
     # First, while this process is small: Linux counts the peak of a process from the size of the one that forked it.
     for row in in_a_fresh_process(repeats):
         print(row, flush=True)
@@ -148,12 +112,6 @@ def main() -> None:
         print(row, flush=True)
     print(against_the_memory(repeats), flush=True)
     print(Row("count the ring of 8,192", [seconds(lambda: count(ring(8192), 10**6)) for _ in range(repeats)], "s"))
-
-
-def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    return names[0].partition(": ")[2] if names else platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,53 @@
+"""How fast are our wrappers beside torch's DDP, what does overlap save on a slow link, and is the simulator right?
+
+    python tests/benchmarks/bench_ddp.py [--repeats 15]
+
+Two processes over gloo on this machine, one torch thread each. Where it says so the link is emulated.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from dpbook.collectives import Link
+from dpbook.distributed import start
+from tests.benchmarks import ddp_steps
+from tests.benchmarks.rows import Row, begin
+
+LINK = Link.gigabits(0.5, latency=1e-4)
+
+
+def on_two_ranks(function, *args):
+    """What rank 0 measured."""
+    return start(function, [(rank, *args) for rank in range(2)], timeout=900)[0]
+
+
+def ratios(times: dict, above: str, below: str) -> list[float]:
+    """Of neighbours in time, so that what the machine does meanwhile counts little."""
+    return [a / b for a, b in zip(times[above], times[below], strict=True)]
+
+
+def main() -> None:
+    repeats = begin(__doc__, repeats=15)
+    times = on_two_ranks(ddp_steps.rings, repeats)
+    print(Row("ring of 2, 25 MB: speed beside dist.all_reduce", ratios(times, "gloo", "ring"), "×", at_least=0.9))
+    for name, times in on_two_ranks(ddp_steps.against_torch, repeats).items():
+        print(Row(f"{name}: bucketed / torch's DDP", ratios(times, "bucketed", "torch"), "×", at_most=1.05))
+        print(Row("    no sync / torch's DDP", ratios(times, "local", "torch"), "×"), flush=True)
+    times = on_two_ranks(ddp_steps.over_a_link, repeats, LINK)
+    print(f"small GPT over an emulated link, {LINK}:")
+    for name in times:
+        print(Row(f"    {name}", [1e3 * t for t in times[name]], "ms"))
+    print(Row("    flat / bucketed", ratios(times, "flat", "bucketed"), "×", at_least=1.3), flush=True)
+    for cap, found in on_two_ranks(ddp_steps.predicted_and_measured, repeats, LINK).items():
+        off = median(found["predicted"]) / median(found["measured"]) - 1
+        print(Row(f"    cap {cap:2} MiB: measured", [1e3 * t for t in found["measured"]], "ms"))
+        print(Row("        predicted, off by percent", [100 * off], "%", at_least=-10, at_most=10), flush=True)
+
+
+if __name__ == "__main__":
+    main()
