@@ -9,6 +9,7 @@ from dpbook.figures.costs import cost_curves, fitted_sweep
 from dpbook.figures.errors import distances, error_ladder
 from dpbook.figures.explorer import Explorer, Knob
 from dpbook.figures.feeds import draw_feeds, play_feeds
+from dpbook.figures.groups import draw_groups
 from dpbook.figures.loop import play_loop
 from dpbook.figures.overview import draw_overview
 from dpbook.figures.picture import Picture
@@ -38,6 +39,7 @@ __all__ = [
     "draw_accumulation",
     "draw_additions",
     "draw_feeds",
+    "draw_groups",
     "draw_overview",
     "draw_plan",
     "draw_ranks",

@@ -57,7 +57,8 @@ def memory_bars(memories: Mapping[str, Memory], capacity: float, title: str) -> 
     axes.text(capacity / 1e9, -0.62, f"{capacity / 1e9:,.0f} GB ", color=palette.EXPOSED, fontweight="bold", ha="right")
     for row, total in enumerate(left):
         fits = "fits" if total * 1e9 <= capacity else "does not fit"
-        axes.text(total, row, f" {total:,.1f} GB, {fits}", va="center", fontsize=9)
+        legible = {"facecolor": palette.PAPER, "edgecolor": "none", "pad": 0}  # on the line of the capacity
+        axes.text(total, row, f" {total:,.1f} GB, {fits}", va="center", fontsize=9, bbox=legible)
     axes.set(xlabel="GB per rank", xlim=(0, 1.32 * max(*left, capacity / 1e9)), ylim=(len(memories) - 0.5, -0.95))
     axes.set_yticks(range(len(memories)), labels=list(memories))
     axes.grid(axis="y", visible=False)

@@ -1,5 +1,6 @@
 """What a cluster will do: memory per rank, step time, and where plain data parallelism stops."""
 
+from dpbook.planning.groups import Mesh
 from dpbook.planning.hardware import ACCELERATORS, LINKS, Accelerator, Cluster
 from dpbook.planning.memory import (
     RECIPES,
@@ -24,6 +25,7 @@ __all__ = [
     "Cluster",
     "Job",
     "Memory",
+    "Mesh",
     "Recipe",
     "Step",
     "Transformer",

@@ -1,0 +1,77 @@
+"""The groups of a mesh: in each dimension, who shares the work with whom, and whether it stays inside a node."""
+
+from __future__ import annotations
+
+from dpbook.errors import InvalidArgument, check_int
+from dpbook.figures.palette import COMMUNICATION, INK, MUTED, PANEL, tint
+from dpbook.figures.picture import Picture
+from dpbook.figures.svg import document, element, text
+from dpbook.planning import Mesh
+from dpbook.text import plural
+
+MOST_RANKS, MOST_DIMENSIONS = 32, 5
+LEFT, RIGHT, TOP = 84, 150, 76
+GAP, CELL, HIGH, ROW = 14, 40, 38, 58
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef"
+
+
+def draw_groups(mesh: Mesh, per_node: int, rank: int, title: str) -> Picture:
+    """Draw every rank of ``mesh`` once per dimension, with the letter of its group; that of ``rank`` is marked.
+
+    Nodes of ``per_node`` ranks are framed. Up to 32 ranks and 5 dimensions; ``title`` states the finding. Raises
+    `InvalidArgument`.
+    """
+    if not isinstance(mesh, Mesh) or mesh.world > MOST_RANKS or len(mesh.sizes) > MOST_DIMENSIONS:
+        raise InvalidArgument("mesh", mesh, f"a Mesh of at most {MOST_RANKS} ranks and {MOST_DIMENSIONS} dimensions")
+    check_int("per_node", per_node, 1)
+    check_int("rank", rank, 0, mesh.world - 1)
+    if not isinstance(title, str) or not title.strip():
+        raise InvalidArgument("title", title, "a sentence that states the finding")
+    width = min(CELL, (1000 - LEFT - RIGHT) / mesh.world)
+    places = [LEFT + r * width + r // per_node * GAP for r in range(mesh.world)]
+    right = places[-1] + width
+    whole = max(right + RIGHT, 560)
+    parts = [text(20, 30, title, 16, bold=True, room=whole - 40)]
+    parts += _nodes(mesh, per_node, places, width)
+    said = []
+    for row, name in enumerate(mesh.sizes):
+        y = TOP + row * ROW
+        parts += _row(mesh, name, rank, y, places, width)
+        nodes = mesh.nodes_per_group(per_node, name)
+        reach = "inside a node" if nodes == 1 else f"over {nodes} nodes"
+        parts.append(text(right + 16, y + HIGH / 2 + 4, reach, 12, fill=MUTED, room=RIGHT - 24))
+        said.append(f"{name}: {', '.join(map(str, mesh.group(rank, name)))}, {reach}")
+    alt = f"{title}. {mesh!r}, {per_node} in a node. The groups of rank {rank}: {'; '.join(said)}."
+    return Picture(document(whole, TOP + len(mesh.sizes) * ROW + 4, title, alt, parts), alt)
+
+
+def _nodes(mesh: Mesh, per_node: int, places: list[float], width: float) -> list[str]:
+    """A frame around each node, with its number above."""
+    parts = []
+    for node, first in enumerate(range(0, mesh.world, per_node)):
+        x, end = places[first], places[min(first + per_node, mesh.world) - 1] + width
+        box = {"x": x - 4, "y": TOP - 10, "width": end - x + 8, "height": len(mesh.sizes) * ROW - 2}
+        parts.append(element("rect", **box, rx=8, fill="none", stroke=MUTED, stroke_dasharray="5 4"))
+        label = f"node {node}" if end - x >= 44 else str(node)
+        parts.append(text((x + end) / 2, TOP - 18, label, 12, anchor="middle", fill=MUTED))
+    return parts
+
+
+def _row(mesh: Mesh, name: str, rank: int, y: float, places: list[float], width: float) -> list[str]:
+    """One dimension: its name and size, and all ranks."""
+    groups = mesh.groups(name).tolist()
+    letter = {r: LETTERS[number] for number, group in enumerate(groups) for r in group}
+    parts = [
+        text(20, y + 17, name, 14, bold=True, room=LEFT - 30),
+        text(20, y + 33, plural(mesh.sizes[name], "rank"), 11, fill=MUTED, room=LEFT - 30),
+    ]
+    for r, x in enumerate(places):
+        mine, middle = letter[r] == letter[rank], x + width / 2
+        box = {"x": x + 2, "y": y, "width": width - 4, "height": HIGH, "rx": 5}
+        fill, stroke = (tint(COMMUNICATION, 0.3), COMMUNICATION) if mine else (PANEL, None)
+        parts += [
+            element("rect", **box, fill=fill, stroke=stroke, stroke_width=2.5 if r == rank else 1.5 if mine else None),
+            text(middle, y + 16, str(r), 12, anchor="middle", bold=r == rank, fill=INK),
+            text(middle, y + 32, letter[r], 11, anchor="middle", bold=mine, fill=INK if mine else MUTED),
+        ]
+    return parts
