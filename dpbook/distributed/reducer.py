@@ -29,6 +29,10 @@ AllReduce = Callable[[torch.Tensor], Handle]
 """Begin to sum a 1-D tensor over all ranks in place."""
 
 
+LARGE = 2**15
+"""Elements. A gradient of so many goes into its bucket at once, while it is in the cache; smaller ones go together."""
+
+
 @dataclass
 class Traffic:
     """What the wrapper has sent so far: collectives of gradients, and the bytes of their buffers."""
@@ -40,13 +44,15 @@ class Traffic:
 
 @dataclass
 class _Bucket:
-    """A flat buffer, its parameters and the views of the buffer that become their gradients."""
+    """A flat buffer and the parameters whose gradients it holds.
+
+    ``missing`` have no gradient yet; ``small`` have one that is not in the buffer yet.
+    """
 
     buffer: torch.Tensor
     members: tuple[int, ...]
-    parameters: list[nn.Parameter]
-    views: list[torch.Tensor]
     missing: set[int] = field(default_factory=set)
+    small: list[int] = field(default_factory=list)
     handle: Handle | None = None
 
 
@@ -70,7 +76,7 @@ class Reducer:
     ) -> None:
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
-        self.all_reduce, self.world, self.group = all_reduce, world, group
+        self.all_reduce, self.scale, self.group = all_reduce, 1 / world, group
         self.overlap, self.find_unused = overlap, find_unused
         self.enabled = True
         self.traffic = Traffic()
@@ -89,13 +95,16 @@ class Reducer:
         """Use other buckets from the next backward on. Gradients keep their values."""
         self.plan = plan
         self.bucket_of = [bucket for bucket, _ in plan.places]
+        self.views: dict[int, torch.Tensor] = {}
         self.buckets = [self._allocate(bucket.tensors, bucket.offsets, bucket.elements) for bucket in plan.buckets]
 
     def _allocate(self, members: tuple[int, ...], offsets: Sequence[int], elements: int) -> _Bucket:
-        parameters = [self.parameters[i] for i in members]
-        buffer = torch.zeros(elements, dtype=parameters[0].dtype, device=parameters[0].device)
-        views = [buffer[o : o + p.numel()].view_as(p) for o, p in zip(offsets, parameters, strict=True)]
-        return _Bucket(buffer, members, parameters, views)
+        first = self.parameters[members[0]]
+        buffer = torch.zeros(elements, dtype=first.dtype, device=first.device)
+        for index, offset in zip(members, offsets, strict=True):
+            parameter = self.parameters[index]
+            self.views[index] = buffer[offset : offset + parameter.numel()].view_as(parameter)
+        return _Bucket(buffer, members)
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def ready(parameter: torch.Tensor) -> None:
@@ -111,6 +120,10 @@ class Reducer:
         self.order.append(index)
         bucket = self.buckets[self.bucket_of[index]]
         bucket.missing.discard(index)
+        if self.parameters[index].numel() >= LARGE:
+            self._fill([index])
+        else:
+            bucket.small.append(index)
         if self.overlap and not bucket.missing:
             self._send_full()
 
@@ -118,7 +131,7 @@ class Reducer:
         """The first gradient of a backward: ask the autograd engine to call `_finish` at the end of it."""
         self._running, self._next, self.order = True, 0, []
         for bucket in self.buckets:
-            bucket.missing = set(bucket.members)
+            bucket.missing, bucket.small = set(bucket.members), []
         torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _send_full(self) -> None:
@@ -127,21 +140,31 @@ class Reducer:
             self._next += 1
 
     def _send(self, bucket: _Bucket) -> None:
-        """Copy what is not in the bucket yet, scale it by 1/world, and begin to sum. A missing gradient counts as 0."""
-        pairs = [(v, p) for v, p in zip(bucket.views, bucket.parameters, strict=True) if p.grad is not v]
-        fresh = [(view, p.grad) for view, p in pairs if p.grad is not None]
-        with torch.no_grad():
-            for view, parameter in pairs:
-                if parameter.grad is None:
-                    view.zero_()
-            if fresh:
-                torch._foreach_copy_([view for view, _ in fresh], [gradient for _, gradient in fresh])
-            bucket.buffer.mul_(1 / self.world)  # before the sum, as torch does: the other order has other bits
-        for view, parameter in pairs:
-            parameter.grad = view
+        """Fill in what is not in the bucket yet, and begin to sum."""
+        self._fill([*bucket.small, *bucket.missing])
         bucket.handle = self.all_reduce(bucket.buffer)
         self.traffic.calls += 1
         self.traffic.nbytes += bucket.buffer.numel() * bucket.buffer.element_size()
+
+    def _fill(self, indices: Sequence[int]) -> None:
+        """Bring gradients into their buckets, times 1/world, and make them views of these. None counts as 0.
+
+        They are scaled before the sum, as torch does it: the other order has other bits.
+        """
+        views = [self.views[index] for index in indices]
+        gradients = [self.parameters[index].grad for index in indices]
+        with torch.no_grad():
+            if len(indices) == 1 and gradients[0] is not None:
+                torch.mul(gradients[0], self.scale, out=views[0])
+            elif indices:
+                fresh = [(v, g) for v, g in zip(views, gradients, strict=True) if g is not None and g is not v]
+                if fresh:
+                    torch._foreach_copy_([view for view, _ in fresh], [gradient for _, gradient in fresh])
+                for view in (v for v, g in zip(views, gradients, strict=True) if g is None):
+                    view.zero_()
+                torch._foreach_mul_(views, self.scale)
+        for index, view in zip(indices, views, strict=True):
+            self.parameters[index].grad = view
 
     def _finish(self) -> None:
         """The end of backward: send what is left, wait for all, and say which parameters got no gradient."""
