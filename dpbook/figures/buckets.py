@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dpbook.collectives.units import in_binary
 from dpbook.errors import InvalidArgument
 from dpbook.figures import palette
-from dpbook.figures.palette import COMMUNICATION, EXPOSED, INK, MUTED, tint
+from dpbook.figures.palette import COMMUNICATION, EXPOSED, INK, MUTED, PAPER, tint
 from dpbook.figures.picture import Picture
 from dpbook.figures.plot import Plot, check_title, finish, in_style, new_figure
 from dpbook.figures.svg import document, element, text
@@ -36,13 +36,14 @@ def draw_plan(plan: Plan, cap: int | None = None, title: str | None = None) -> P
     scale = (WIDTH - LEFT - RIGHT) / max(*sizes, 1)
     body = [text(MARGIN, 32, title, 17, bold=True, room=WIDTH - 2 * MARGIN)]
     body.append(text(MARGIN, 54, "first bucket to be launched at the top; every segment is a tensor", 12, fill=MUTED))
-    y = float(TOP)
+    y, labels = float(TOP), []
     for place, bucket in enumerate(shown):
         if place and bucket != shown[place - 1] + 1:
             left_out = plural(bucket - shown[place - 1] - 1, "bucket")
-            body.append(text(LEFT, y + 14, f"… {left_out} …", 12, fill=MUTED))
+            labels.append(text(LEFT, y + 14, f"… {left_out} …", 12, fill=MUTED, halo=PAPER))
             y += ROW
-        body += _row(plan, bucket, y, scale)
+        body += _bars(plan, bucket, y, scale)
+        labels += _labels(plan, bucket, y, scale)
         y += ROW
     if cap and cap <= max(sizes):
         x = LEFT + cap * scale
@@ -50,22 +51,27 @@ def draw_plan(plan: Plan, cap: int | None = None, title: str | None = None) -> P
         body.append(text(x, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=EXPOSED))
     told = f"from {in_binary(min(sizes))} to {in_binary(max(sizes))}" if plan.calls > 1 else ""
     alt = f"{title}: {in_binary(plan.total_bytes)} in all{', ' + told if told else ''}."
-    return Picture(document(WIDTH, y + MARGIN + 6, alt, "", body), alt)
+    return Picture(document(WIDTH, y + MARGIN + 6, alt, "", [*body, *labels]), alt)
 
 
-def _row(plan: Plan, bucket: int, y: float, scale: float) -> Iterator[str]:
-    members = plan.buckets[bucket].tensors
-    yield text(LEFT - 10, y + 13, f"bucket {bucket + 1}", 12, anchor="end")
-    widths = [plan.tensors[t].nbytes * scale for t in members]
+def _bars(plan: Plan, bucket: int, y: float, scale: float) -> Iterator[str]:
+    widths = [plan.tensors[t].nbytes * scale for t in plan.buckets[bucket].tensors]
     if len(widths) > MOST_TENSORS:
         widths = [sum(widths)]
-    x = float(LEFT)
-    for place, width in enumerate(widths):
-        fill = COMMUNICATION if place % 2 == 0 else tint(COMMUNICATION, 0.6)
+    x, seen = float(LEFT), 0
+    for width in widths:
+        fill = COMMUNICATION if seen % 2 == 0 else tint(COMMUNICATION, 0.6)
+        seen += width >= 1  # biases between weights would give all weights one colour
         yield element("rect", x=x, y=y, width=max(width, 0.5), height=BAR, fill=fill)
         x += width
-    size = in_binary(plan.buckets[bucket].nbytes)
-    yield text(x + 8, y + 13, f"{size}, {plural(len(members), 'tensor')}", 11, fill=INK)
+
+
+def _labels(plan: Plan, bucket: int, y: float, scale: float) -> Iterator[str]:
+    """Its number at the left of the bar, its size at the right."""
+    nbytes, members = plan.buckets[bucket].nbytes, len(plan.buckets[bucket].tensors)
+    told = f"{in_binary(nbytes)}, {plural(members, 'tensor')}"
+    yield text(LEFT - 10, y + 13, f"bucket {bucket + 1}", 12, anchor="end")
+    yield text(LEFT + nbytes * scale + 8, y + 13, told, 11, fill=INK, halo=PAPER)
 
 
 @in_style
@@ -81,9 +87,10 @@ def cap_sweep(sweep: CapSweep, title: str) -> Plot:
         label="exposed communication",
     )  # fmt: skip
     axes.plot([sweep.best], [1e3 * sweep.duration], "o", color=palette.INK, markersize=7, zorder=5)
+    side = "left" if sweep.best == sweep.caps[0] else "right" if sweep.best == sweep.caps[-1] else "center"
     axes.annotate(
         f"{in_binary(sweep.best)}: {milliseconds(sweep.duration)}", (sweep.best, 1e3 * sweep.duration), (0, 10),
-        textcoords="offset points", ha="center", fontweight="bold",
+        textcoords="offset points", ha=side, fontweight="bold",
     )  # fmt: skip
     axes.set(xscale="log", xlabel="bucket cap (bytes)", ylabel="milliseconds")
     axes.set_ylim(0, 1.3e3 * float(sweep.durations.max()))

@@ -10,6 +10,7 @@ from dpbook.figures.picture import Picture, stacked
 from dpbook.figures.player import Viewer
 from dpbook.figures.timeline import check_timelines, draw_timelines, draw_until, from_zero, until
 from dpbook.overlap import (
+    FIRST_CAP,
     MIB,
     Layer,
     Price,
@@ -78,12 +79,17 @@ def explore_savings() -> Explorer:
     )
 
 
-def explore_buckets(layers: Sequence[Layer], price: Price, caps: Sequence[int] = CAPS_MIB) -> Explorer:
-    """Turn the bucket cap, in MiB, and see the buckets and the step; ``price`` is bytes → seconds of a collective."""
+def explore_buckets(
+    layers: Sequence[Layer], price: Price, caps: Sequence[int] = CAPS_MIB, first: int | None = FIRST_CAP
+) -> Explorer:
+    """Turn the bucket cap, in MiB, and see the buckets and the step.
+
+    ``price`` is bytes → seconds of a collective; ``first`` is the cap of the first bucket, as in `overlap.plan`.
+    """
     tensors = tensors_of(layers)
 
     def draw(cap: int) -> Picture:
-        buckets = plan(tensors, cap)
+        buckets = plan(tensors, cap, first)
         step = simulate_step(layers, buckets, price)
         exposed = f"{milliseconds(step.duration)}, {milliseconds(step.exposed())} exposed"
         timeline = draw_timelines({f"cap {cap / MIB:g} MiB": step}, f"The step takes {exposed}")
