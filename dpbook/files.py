@@ -1,10 +1,14 @@
-"""Writing files so that nobody ever reads half of one."""
+"""Writing files so that nobody ever reads half of one, and reading back what has a format and a version."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from dpbook.errors import InvalidArgument
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -22,3 +26,15 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def parse(text: str, format_: str, version: int) -> dict[str, Any]:
+    """Read a JSON object with these values at "format" and "version". Raises `InvalidArgument` for anything else."""
+    try:
+        data = json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument("text", str(error), "JSON as written by to_json") from None
+    if not isinstance(data, dict) or data.get("format") != format_ or data.get("version") != version:
+        found = {key: data.get(key) for key in ("format", "version")} if isinstance(data, dict) else data
+        raise InvalidArgument("text", found, f"of format {format_!r}, version {version}")
+    return data

@@ -12,6 +12,7 @@ from dpbook.collectives.placement import Holding, Placement, complete_everywhere
 from dpbook.collectives.rounds import Round
 from dpbook.collectives.schedule import Schedule, check_schedule
 from dpbook.errors import InvalidArgument
+from dpbook.files import parse
 
 FORMAT = "dpbook.schedule"
 VERSION = 1
@@ -45,13 +46,7 @@ def to_json(schedule: Schedule) -> str:
 
 def from_json(text: str) -> Schedule:
     """Read what `to_json` wrote. Raises `InvalidArgument` for anything else, `ScheduleError` for illegal rounds."""
-    try:
-        data = json.loads(text)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument("text", str(error), "JSON as written by to_json") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
-        found = {key: data.get(key) for key in ("format", "version")} if isinstance(data, dict) else data
-        raise InvalidArgument("text", found, f"of format {FORMAT!r}, version {VERSION}")
+    data = parse(text, FORMAT, VERSION)
     try:
         world = data["world"]
         schedule = Schedule(

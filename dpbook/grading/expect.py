@@ -35,6 +35,7 @@ def expect_close(expected: Any, got: Any, bound: Any, where: str = "", axes: Seq
 
 
 def _agree(expected: Any, got: Any, bound: Any, where: str, axes: Sequence[str]) -> None:
+    expected = expected.item() if isinstance(expected, np.generic) else expected  # answers arrive as plain data
     found = difference(expected, got, bound, axes)
     if found is not None:
         within = "" if bound is None or np.ndim(bound) else f", give or take {bound:.3g}"

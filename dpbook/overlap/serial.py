@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from dpbook.errors import InvalidArgument
+from dpbook.files import parse
 from dpbook.overlap.timeline import Span, Timeline
 
 FORMAT = "dpbook.timeline"
@@ -21,13 +22,7 @@ def to_json(timeline: Timeline) -> str:
 
 def from_json(text: str) -> Timeline:
     """Read what `to_json` wrote. Raises `InvalidArgument` for anything else."""
-    try:
-        data = json.loads(text)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument("text", str(error), "JSON as written by to_json") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
-        found = {key: data.get(key) for key in ("format", "version")} if isinstance(data, dict) else data
-        raise InvalidArgument("text", found, f"of format {FORMAT!r}, version {VERSION}")
+    data = parse(text, FORMAT, VERSION)
     try:
         return Timeline(tuple(Span(*fields) for fields in data["spans"]), tuple(data["window"]))
     except InvalidArgument:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dpbook.collectives import ALGORITHMS, Schedule, to_json
+from dpbook.grading.answer import Wrong
+from dpbook.grading.expect import expect_close, expect_equal
 from dpbook.grading.text import describe
 from dpbook.grading.values import NotPlain, difference, plain
 
@@ -169,3 +171,11 @@ def test_what_is_the_same_in_another_form(expected, got):
 def test_a_place_in_nested_data_is_named():
     found = difference({"a": [1, np.zeros(3)]}, {"a": [1, np.array([0, 0, 1.0])]})
     assert found.where.startswith("'a', item 1, element 2: 0.0 expected, 1.0 came")
+
+
+def test_a_numpy_scalar_that_is_expected_is_a_plain_number():
+    """What an answer returns arrives as plain data: a judge that computes with NumPy must not ask for NumPy's type."""
+    expect_close(np.float64(0.5), 0.5, 1e-9)
+    expect_equal(np.int64(3), 3)
+    with pytest.raises(Wrong):
+        expect_equal(np.int64(3), 4)
