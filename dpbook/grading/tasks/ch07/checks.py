@@ -71,7 +71,7 @@ def _instances(rng: np.random.Generator) -> Iterator[tuple[str, list[Ticks]]]:
 def exposes(answer: Answer, rng: np.random.Generator) -> None:
     for where, spans in _instances(rng):
         expected = int(np.count_nonzero(_ticks(spans, M) & ~_ticks(spans, C))) / 1e3
-        told = where + (f" {spans} (ms)" if len(spans) <= 5 else "")
+        told = where + (f" {spans} in ms; the answer is in s" if len(spans) <= 5 else "")
         got = _number(call(answer, _rows(spans), through=_on_spans, where=told), told)
         expect_close(expected, got, 1e-9, told)
 
