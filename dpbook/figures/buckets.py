@@ -90,7 +90,8 @@ def cap_sweep(sweep: CapSweep, title: str) -> Plot:
     side = "left" if sweep.best == sweep.caps[0] else "right" if sweep.best == sweep.caps[-1] else "center"
     axes.annotate(
         f"{in_binary(sweep.best)}: {milliseconds(sweep.duration)}", (sweep.best, 1e3 * sweep.duration), (0, -16),
-        textcoords="offset points", ha=side, fontweight="bold", bbox={"facecolor": palette.PAPER, "edgecolor": "none", "pad": 1},
+        textcoords="offset points", ha=side, fontweight="bold",
+        bbox={"facecolor": palette.PAPER, "edgecolor": "none", "pad": 1},
     )  # fmt: skip
     axes.set(xscale="log", xlabel="bucket cap (bytes)", ylabel="milliseconds")
     axes.set_ylim(0, 1.3e3 * float(sweep.durations.max()))
