@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import json
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import cloudpickle
 import torch
 import torch.distributed as dist
 
-from dpbook.distributed.lifetime import end_with_parent
+from dpbook.distributed.lifetime import end_with_parent, leave
 from dpbook.distributed.traces import ERROR, RESULT, STACK, TASK
 
 
@@ -46,21 +44,6 @@ def main(folder: Path) -> int:
         if dist.is_initialized():
             dist.destroy_process_group()
     return 0
-
-
-def leave(status: int) -> NoReturn:
-    """End the process without taking the interpreter down: what a program left to do at its end is done first.
-
-    gloo's threads may still hold the last tensors. Where the interpreter is gone when they let go of them, the process
-    aborts ("terminate called without an active exception"): about once in fifty starts with torch 2.13.
-    """
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def _run(folder: Path, rank: int, task: dict[str, Any]) -> None:

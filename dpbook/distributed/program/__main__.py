@@ -1,0 +1,124 @@
+"""One rank of a training run: `torchrun -m dpbook.distributed.program [options]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tqdm import tqdm
+
+from dpbook.distributed.lifetime import leave
+from dpbook.distributed.program.metrics import Metrics
+from dpbook.distributed.program.models import flops_per_token
+from dpbook.distributed.program.options import Options, add_options, from_namespace
+from dpbook.distributed.program.trainer import Trainer, train
+from dpbook.errors import DpbookError
+
+TIMEOUT = timedelta(minutes=10)
+"""Of a collective: a rank that has not come by then is lost."""
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+"""What torchrun would have told a single process."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="torchrun -m dpbook.distributed.program", description=__doc__)
+    add_options(parser)
+    try:
+        options = from_namespace(parser.parse_args(arguments))
+    except DpbookError as error:
+        parser.error(str(error))
+    device = bind()
+    try:
+        _run(options, device)
+    except DpbookError as error:
+        print(f"rank {os.environ.get('RANK', 0)}: {error}", file=sys.stderr, flush=True)
+        return 1
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return 0
+
+
+def bind() -> torch.device:
+    """Join the process group that torchrun describes; without torchrun, a group of this process alone.
+
+    Every rank takes the accelerator of its local rank, before anything else does: else all would sit on the first.
+    """
+    for name, value in (
+        ("RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("LOCAL_RANK", "0"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "0"),
+    ):
+        os.environ.setdefault(name, value)
+    local = int(os.environ["LOCAL_RANK"])
+    if torch.cuda.device_count() > local:
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+        dist.init_process_group("nccl", timeout=TIMEOUT, device_id=device)
+        return device
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    return torch.device("cpu")
+
+
+def _run(options: Options, device: torch.device) -> None:
+    trainer = Trainer(options, device)
+    before = trainer.resume()
+    first = dist.get_rank() == 0
+    if first and before is not None:
+        print(_resumed(before, trainer), file=sys.stderr, flush=True)
+    metrics = Metrics(options.folder, trainer.step) if first else None
+    if first:
+        (options.folder / "run.json").write_text(json.dumps(describe(trainer), indent=1) + "\n", encoding="utf-8")
+    with tqdm(total=options.steps, initial=trainer.step, unit="step", disable=None if first else True) as progress:
+        train(trainer, metrics, progress)
+
+
+def describe(trainer: Trainer) -> dict[str, Any]:
+    """What the report needs to know of a run, besides its metrics."""
+    cuda = trainer.device.type == "cuda"
+    return {
+        "options": trainer.options.to_data(),
+        "world": trainer.world,
+        "backend": dist.get_backend(),
+        "device": torch.cuda.get_device_name(trainer.device) if cuda else platform.processor() or platform.machine(),
+        "parameters": sum(p.numel() for p in trainer.module.parameters()),
+        "trained": sum(p.numel() for p in trainer.trained),
+        "payload_bytes": trainer.payload,
+        "tokens_per_step": trainer.tokens_per_step,
+        "flops_per_token": flops_per_token(trainer.module) if trainer.options.model == "gpt" else None,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _resumed(before: dict[str, Any], trainer: Trainer) -> str:
+    said = f"resumed after step {before['step']} of {trainer.options.steps}"
+    if before["world"] == trainer.world:
+        return said
+    old, new = before["world"], trainer.world
+    batch = trainer.options.batch * trainer.options.accumulation
+    said += (
+        f". The world has changed from {old} to {new} ranks, and so the global batch from {old * batch} to "
+        f"{new * batch} examples: this is not the run that it would have been. To keep the batch, multiply "
+        f"--accumulation by {old}/{new}"
+    )
+    if trainer.options.strategy == "zero1":
+        said += ". The moments of the sharded optimizer begin at zero"
+    return said
+
+
+if __name__ == "__main__":
+    leave(main())

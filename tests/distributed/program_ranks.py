@@ -1,0 +1,140 @@
+"""What each rank does for test_program.py: runs of the training program, in one start per world."""
+
+import dataclasses
+import json
+
+import torch
+import torch.distributed as dist
+
+from dpbook.distributed.program.options import Options
+from dpbook.distributed.program.trainer import Trainer
+from dpbook.errors import DpbookError
+
+CPU = torch.device("cpu")
+SMALL = {"width": 32, "depth": 1, "context": 16, "batch": 2, "warmup": 3, "save_every": 2, "lr": 0.01}
+
+
+def weights(trainer):
+    return [p.detach().numpy().tobytes() for p in trainer.module.parameters()]
+
+
+def losses(options, steps):
+    """The losses of some steps, and the weights after each."""
+    trainer = Trainer(options, CPU)
+    found = [(trainer.train_step(), weights(trainer)) for _ in range(steps)]
+    return [values for values, _ in found], [w for _, w in found]
+
+
+def strategies(folder):
+    """Every strategy, with accumulation: values per step, and the weights at the end."""
+    return {
+        name: losses(Options(name=name, out=folder, strategy=name, accumulation=2, cap=0.01, **SMALL), 4)
+        for name in ("torch", "naive", "hook", "bucketed", "zero1")
+    }
+
+
+def resumed(folder, rank):
+    """For each strategy: the weights of six steps in one go, and of three, an end, and three more."""
+    found = {}
+    for name in ("torch", "bucketed", "zero1"):
+        options = Options(name=f"resumed-{name}", out=folder, strategy=name, **SMALL)
+        whole = losses(dataclasses.replace(options, name="whole"), 6)[1][-1]
+        first = Trainer(options, CPU)
+        for _ in range(3):
+            first.train_step()
+        first.save()
+        first.train_step()  # lost: it was never saved
+        again = Trainer(options, CPU)
+        said = again.resume()
+        for _ in range(3):
+            again.train_step()
+        found[name] = weights(again) == whole, said["step"], said["world"]
+    return found
+
+
+def big_batch(folder, rank, world):
+    """The losses of this world, and those of one process whose batch is as large: they see the same examples."""
+    options = Options(name="batch", out=folder, **SMALL)
+    many = losses(options, 3)[0]
+    alone = None
+    group = dist.new_group([0])
+    if rank == 0:
+        alone = one_process(dataclasses.replace(options, batch=options.batch * world))
+    dist.destroy_process_group(group) if rank == 0 else None
+    dist.barrier()
+    return many, alone
+
+
+def one_process(options):
+    """The same training by hand: no wrapper, no process group."""
+    from dpbook.distributed.program.batches import Text, batches
+    from dpbook.distributed.program.models import build
+
+    model, source = build(options), Text(options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
+    found = []
+    for step in range(3):
+        for group in optimizer.param_groups:
+            group["lr"] = options.lr * (step + 1) / options.warmup
+        optimizer.zero_grad()
+        (batch,) = batches(source, options, step, 0, 1)
+        loss = model(*batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), options.clip)
+        optimizer.step()
+        found.append(float(loss))
+    return found
+
+
+def variants(folder):
+    """Options that change what is computed or sent: the losses, the payload and what was really sent."""
+    found = {}
+    for name, options in {
+        "lora": {"lora": 4},
+        "bf16": {"precision": "bf16"},
+        "checkpointing": {"checkpointing": True},
+        "plain": {},
+        "cnn": {"model": "cnn", "batch": 64, "lr": 0.003},
+    }.items():
+        trainer = Trainer(Options(name=name, out=folder, **{**SMALL, **options}), CPU)
+        values = [trainer.train_step() for _ in range(3)]
+        traffic = trainer.model.traffic
+        dtypes = sorted({str(p.grad.dtype) for p in trainer.trained})
+        frozen = [p for p in trainer.module.parameters() if not p.requires_grad]
+        found[name] = {
+            "losses": [v["loss"] for v in values],
+            "payload": trainer.payload,
+            "sent": traffic.nbytes,
+            "dtypes": dtypes,
+            "frozen without gradient": all(p.grad is None for p in frozen),
+            "trained": sum(p.numel() for p in trainer.trained),
+        }
+    return found
+
+
+def refusals(folder):
+    def said(call):
+        try:
+            call()
+        except DpbookError as error:
+            return str(error)
+        return "accepted"
+
+    options = Options(name="cnn", out=folder, model="cnn", batch=1000)
+    return {"too large": said(lambda: Trainer(options, CPU).train_step())}
+
+
+def everything(rank, world, folder):
+    torch.set_num_threads(1)
+    return json.loads(
+        json.dumps(
+            {
+                "strategies": strategies(folder),
+                "resumed": resumed(folder, rank),
+                "big batch": big_batch(folder, rank, world),
+                "variants": variants(folder),
+                "refusals": refusals(folder),
+            },
+            default=lambda value: value.hex(),
+        )
+    )
