@@ -7,11 +7,13 @@ When the test ends, an error in the page or a request to another host fails it.
 import pytest
 
 try:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 except ImportError:
     sync_playwright = None
 else:
     from tests.browser.jupyterlab import FLAGS, SECONDS, Notebook, Watch, find_chromium, serve
+
+    expect.set_options(timeout=SECONDS * 1000)
 
 
 def pytest_collection_modifyitems(items):
