@@ -34,9 +34,8 @@ class ObservedLink(SlowLink):
 
     def charge(self, nbytes: int) -> float:
         """As `SlowLink.charge`."""
-        begun = max(time.monotonic(), self.queued_until)
         due = super().charge(nbytes)
-        self.messages.append((begun, due))
+        self.messages.append((due - self.price(nbytes), due))
         return due
 
 

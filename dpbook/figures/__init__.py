@@ -5,7 +5,7 @@ from dpbook.figures.animate import animate
 from dpbook.figures.batches import against_batch, draw_accumulation, noise_scale_estimates, play_accumulation
 from dpbook.figures.buckets import cap_sweep, draw_plan
 from dpbook.figures.capacity import explore_memory, explore_scaling, memory_bars, scaling_bars
-from dpbook.figures.costs import cost_curves, fitted_sweep
+from dpbook.figures.costs import cost_curves, fitted_sweep, sweeps
 from dpbook.figures.errors import distances, error_ladder
 from dpbook.figures.explorer import Explorer, Knob
 from dpbook.figures.feeds import draw_feeds, play_feeds
@@ -16,6 +16,7 @@ from dpbook.figures.picture import Picture
 from dpbook.figures.player import Viewer, play
 from dpbook.figures.plot import Plot
 from dpbook.figures.plots import digits_grid, drift_and_gap, loss_curve
+from dpbook.figures.predictions import step_bars, step_prediction
 from dpbook.figures.ranks import draw_ranks
 from dpbook.figures.replay import demonstration
 from dpbook.figures.schedule import draw_schedule
@@ -63,4 +64,7 @@ __all__ = [
     "play_loop",
     "play_step",
     "scaling_bars",
+    "step_bars",
+    "step_prediction",
+    "sweeps",
 ]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import Fit
 from dpbook.collectives.units import in_words
+from dpbook.distributed import Sweep
 from dpbook.errors import InvalidArgument, check_float
 from dpbook.figures import palette
 from dpbook.figures.plot import LINES, Plot, check_title, finish, in_style, new_figure
@@ -79,6 +80,25 @@ def fitted_sweep(fit: Fit, title: str) -> Plot:
         f"{title}. {len(fit.nbytes)} measured calls and the fitted line, which is "
         + ("within its tolerance over a range of sizes." if fit.good else "nowhere within its tolerance."),
     )
+
+
+@in_style
+def sweeps(measured: Mapping[str, Sweep], title: str) -> Plot:
+    """Plot the bus bandwidth of up to four measured sweeps by name against the size of the message."""
+    check_title(title)
+    if not isinstance(measured, Mapping) or not 1 <= len(measured) <= len(LINES):
+        raise InvalidArgument("measured", measured, f"1 to {len(LINES)} Sweep by name")
+    figure, axes = new_figure(title)
+    for (name, sweep), (colour, dashes, _) in zip(measured.items(), LINES, strict=False):
+        axes.plot(
+            sweep.nbytes, sweep.busbw / 1e9, dashes, color=colour, linewidth=2, marker="o", markersize=4, label=name
+        )
+    axes.set(xscale="log", xlabel="bytes of the buffer", ylabel="bus bandwidth (GB/s)", ylim=(0, None))
+    sizes = np.concatenate([sweep.nbytes for sweep in measured.values()])
+    _size_axis(axes, float(sizes.min()), float(sizes.max()))
+    axes.legend(loc="upper left", handlelength=3)
+    told = "; ".join(f"{name}: at most {in_words(float(one.busbw.max()), 'B')}/s" for name, one in measured.items())
+    return finish(figure, f"{title}. {told}.")
 
 
 def _size_axis(axes: Any, smallest: float, largest: float) -> None:

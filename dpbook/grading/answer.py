@@ -45,8 +45,8 @@ class Answer(Protocol):
     def printed(self) -> str:
         """The beginning of what it printed."""
 
-    def begin(self) -> None:
-        """A check begins: its time starts anew."""
+    def begin(self, seconds: float | None = None) -> None:
+        """A check begins, which may take so long in all; None is `CHECK_SECONDS`."""
 
     def value(self) -> Any:
         """The answer itself as plain data."""
@@ -69,7 +69,7 @@ def call(
     return what was changed in place. It must be a function at the top level of a module of dpbook, so that another
     process can find it, and return plain data. With ``unchanged`` the function must leave its arguments as they are.
     Raises `Wrong` or `NotAnswered` for whatever else happens, which ends the check: an error, a loop, a ``SystemExit``,
-    more than ``seconds`` in this call or `CHECK_SECONDS` in the whole check, a value that is no plain data. ``where``
+    more than ``seconds`` in this call or the check's in all, a value that is no plain data. ``where``
     says in words which instance this is.
     """
     try:
@@ -97,8 +97,8 @@ class LocalAnswer:
     def printed(self) -> str:
         return str(self._printed)
 
-    def begin(self) -> None:
-        self._left = CHECK_SECONDS
+    def begin(self, seconds: float | None = None) -> None:
+        self._whole = self._left = CHECK_SECONDS if seconds is None else seconds
 
     def value(self) -> Any:
         if self._answered is None or self._answered is ...:
@@ -126,7 +126,7 @@ class LocalAnswer:
 
     def _run(self, work: Callable[[], Any], seconds: float) -> Any:
         """``work()``, limited in time, with what it prints captured and what it raises turned into `Wrong`."""
-        spent = f"{seconds:g} s" if seconds <= self._left else f"{CHECK_SECONDS:g} s in this check"
+        spent = f"{seconds:g} s" if seconds <= self._left else f"{self._whole:g} s in this check"
         start = time.monotonic()
         try:
             with self._printed.capture():

@@ -37,7 +37,7 @@ def judge(asked: Task, answer: Answer, seed: int = 0) -> Report:
 
 
 def _judge(one: Check, answer: Answer, rng: np.random.Generator) -> Case:
-    answer.begin()
+    answer.begin(one.seconds)
     try:
         note = one.run(answer, rng)
     except NotAnswered as wrong:

@@ -26,12 +26,14 @@ class Check:
 
     ``run(answer, rng)`` gets the answer's values through `call` or `value` and returns if they are right (with a note
     to show, if it likes) or raises `Wrong`, which the functions of `expect` do. ``why`` says why it matters.
+    ``seconds``: that the answer may take in all, where that is more than the usual `answer.CHECK_SECONDS`.
     """
 
     name: str
     points: int
     why: str
     run: Run
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         check_int("points", self.points, 1)

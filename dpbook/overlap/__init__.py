@@ -10,6 +10,7 @@ read_profiles(recorded_traces(), step=10)                   # a Timeline too, of
 from dpbook.overlap.buckets import CAP, FIRST_CAP, MIB, first_step_plan, flat_plan, per_tensor_plan, plan
 from dpbook.overlap.layers import Layer, equal_layers, layers_of, tensors_of
 from dpbook.overlap.layout import Bucket, Plan
+from dpbook.overlap.measured import StepRecord, recorded_steps
 from dpbook.overlap.merge import merge, split_waits
 from dpbook.overlap.recorded import recorded_traces
 from dpbook.overlap.serial import from_json, to_json
@@ -37,6 +38,7 @@ __all__ = [
     "Plan",
     "Price",
     "Span",
+    "StepRecord",
     "Strategy",
     "Tensor",
     "Timeline",
@@ -59,6 +61,7 @@ __all__ = [
     "plan",
     "read_profile",
     "read_profiles",
+    "recorded_steps",
     "recorded_traces",
     "simulate_step",
     "single",

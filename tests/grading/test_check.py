@@ -131,6 +131,12 @@ def test_a_check_as_a_whole_is_limited(monkeypatch):
     assert first(judge(one_check(patient), LocalAnswer(time.sleep))).got.startswith("none after 0.2 s in this check")
 
 
+def test_a_check_may_be_given_more_time(monkeypatch):
+    monkeypatch.setattr(answer_module, "CHECK_SECONDS", 0.1)
+    patient = Check("only", 1, "Because.", lambda answer, rng: call(answer, 0.3, seconds=20), seconds=20)
+    assert judge(Task("90.9", "Trial", "name", [patient]), LocalAnswer(time.sleep)).passed
+
+
 def one_check(run):
     return Task("90.9", "Trial", "name", [Check("only", 1, "Because.", run)])
 

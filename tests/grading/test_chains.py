@@ -1,0 +1,48 @@
+"""Is the oracle of exercise 10 right, and does our own wrapper pass what an answer is put through?"""
+
+import numpy as np
+import pytest
+
+from dpbook.distributed import trials
+from dpbook.distributed.wires import in_threads
+from dpbook.grading.tasks.ch10.chains import Chain
+
+
+class Local:
+    """No wrapper at all."""
+
+    def __init__(self, module, world, broadcast, all_reduce):
+        pass
+
+    def finish(self):
+        pass
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_numpy_gradients_are_those_of_autograd(seed):
+    chain = Chain.draw(np.random.default_rng(seed), 1)
+    (found,) = in_threads(lambda wire: trials.train(Local, "naive", chain.trial, wire), 1)
+    for expected, got in zip(chain.states(), found["states"], strict=True):
+        assert len(expected) == len(got)
+        assert all(np.abs(e - g).max() < 1e-12 for e, g in zip(expected, got, strict=True))
+
+
+def test_the_tensors_are_those_that_torch_would_train():
+    chain = Chain.draw(np.random.default_rng(0), 2)
+    named = [(n, tuple(p.shape)) for n, p in trials.Chain(chain.trial, 1).named_parameters() if p.requires_grad]
+    assert [(tensor.name, tensor.shape) for tensor, _ in chain.tensors()] == named
+
+
+def test_the_big_batch_moves_every_trained_parameter_and_no_frozen_one():
+    chain = Chain.draw(np.random.default_rng(0), 3)
+    first, last = chain.states()[0], chain.states()[-1]
+    moved = [not np.array_equal(a, b) for a, b in zip(first, last, strict=True)]
+    assert moved.count(False) == 2
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_a_drawn_cap_makes_several_buckets(crossed):
+    for seed in range(20):
+        chain = Chain.draw(np.random.default_rng(seed), 3, layers=9, crossed=crossed)
+        assert 2 < chain.plan().calls < len(chain.tensors())
+    assert (len(set(chain.orders)) > 1) == crossed
