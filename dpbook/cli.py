@@ -13,7 +13,11 @@ from dpbook.errors import DpbookError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's own) and return its exit status."""
-    args = _parser().parse_args(argv)
+    own, script = _split(sys.argv[1:] if argv is None else list(argv))
+    args, unknown = _parser().parse_known_args(own)
+    if unknown and args.command != "launch":
+        _parser().error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.unknown, args.script = unknown, script
     try:
         status: int = args.run(args)
     except DpbookError as error:
@@ -22,6 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return status
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Our arguments, and those after the first "--" of a launch: somebody's script with its own."""
+    if argv[:1] != ["launch"] or "--" not in argv:
+        return argv, []
+    place = argv.index("--")
+    return argv[:place], argv[place + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,6 +59,31 @@ def _parser() -> argparse.ArgumentParser:
     validate.add_argument("--write", action="store_true", help="run the notebooks and store their outputs instead")
     validate.add_argument("-n", "--jobs", type=int, default=2, help="notebooks checked at once (default: %(default)s)")
     validate.set_defaults(run=_validate)
+
+    bench = commands.add_parser("bench", help="time all-reduces between processes, over a range of message sizes")
+    bench.add_argument("--nproc", type=int, default=2, help="number of ranks (default: %(default)s)")
+    bench.add_argument("--algorithms", default="dist.all_reduce,ring", help="names, with commas (default: %(default)s)")
+    bench.add_argument("--smallest", type=int, default=10, help="smallest size: 2 to this power bytes (default: 10)")
+    bench.add_argument("--largest", type=int, default=24, help="largest size: 2 to this power bytes (default: 24)")
+    bench.add_argument("--repeats", type=int, default=25, help="timed calls per size (default: %(default)s)")
+    bench.add_argument("--out", type=Path, help="folder to write bench.json and bench.png into")
+    bench.set_defaults(run=_bench)
+
+    launch = commands.add_parser(
+        "launch",
+        help="train on several processes: our program, or a script of your own after --",
+        description="Start a training run with torchrun. Options that are not listed here are the program's; "
+        "`dpbook launch --program-help` lists those. A script of your own comes after --, with its arguments.",
+    )
+    launch.add_argument("--nproc", type=int, help="ranks on this machine (default: one per GPU; without any, 2)")
+    launch.add_argument("--nnodes", type=int, default=1, help="number of machines (default: %(default)s)")
+    launch.add_argument("--rdzv-endpoint", metavar="HOST:PORT", help="where several machines meet: one of them")
+    launch.add_argument(
+        "--max-restarts", type=int, default=0, help="how often a failed run is started again (default: 0)"
+    )
+    launch.add_argument("--no-preflight", action="store_true", help="start even where a problem is foreseen")
+    launch.add_argument("--program-help", action="store_true", help="list the options of our training program")
+    launch.set_defaults(run=_launch)
     return parser
 
 
@@ -71,3 +108,46 @@ def _validate(args: argparse.Namespace) -> int:
     if args.write:
         return validate.write(args.paths)
     return validate.compare(args.paths, jobs=args.jobs)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from tqdm import tqdm
+
+    from dpbook import bench
+    from dpbook.errors import check_int
+
+    check_int("--smallest", args.smallest, 2, 32)
+    check_int("--largest", args.largest, args.smallest, 32)
+    sizes = [2**power for power in range(args.smallest, args.largest + 1)]
+    names = args.algorithms.split(",")
+    found = bench.run(args.nproc, names, sizes, args.repeats, lambda each: tqdm(each, unit="algorithm"))
+    print(found)
+    for path in bench.write(found, args.out) if args.out else ():
+        print(f"written: {path}")
+    return 0
+
+
+def _launch(args: argparse.Namespace) -> int:
+    from dpbook import machine
+    from dpbook.distributed import launch, preflight
+    from dpbook.distributed.program.options import add_options, from_namespace
+
+    program = argparse.ArgumentParser(prog="dpbook launch", usage="dpbook launch [launch options] [options below]")
+    add_options(program)
+    if args.program_help:
+        program.print_help()
+        return 0
+    if args.script and args.unknown:
+        program.error(f"unrecognized arguments before --: {' '.join(args.unknown)}")
+    options = None if args.script else from_namespace(program.parse_args(args.unknown))
+    gpus = machine.accelerators()
+    nproc = args.nproc if args.nproc is not None else launch.default_processes(gpus)
+    ours = ("-m", "dpbook.distributed.program", *args.unknown)
+    started = launch.Launch(tuple(args.script) or ours, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts)
+    found = preflight.preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, options=options, gpus=gpus)
+    for finding in found:
+        print(f"dpbook launch: {finding}", file=sys.stderr)
+    if any(finding.kind == "problem" for finding in found) and not args.no_preflight:
+        print("dpbook launch: not started (--no-preflight starts all the same)", file=sys.stderr)
+        return 1
+    return launch.run(started, lambda text: print(f"dpbook launch: {text}", file=sys.stderr))

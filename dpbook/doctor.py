@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from dpbook import book, jupyter
+from dpbook import book, jupyter, machine
 from dpbook.diagnosis import Diagnosis, Gpu, Needs, Package, Torch, gib
 from dpbook.errors import DpbookError
 
@@ -41,12 +40,12 @@ def diagnose() -> Diagnosis:
     except DpbookError as error:
         chapters = ()
         problems.append(f"a readable chapter: {error}")
-    shared = shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None
+    shared = machine.shared_memory()
     return Diagnosis(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        cores=_cores(),
-        memory=_memory(),
+        cores=machine.cores(),
+        memory=machine.memory(),
         shared_memory=shared,
         packages=packages,
         torch=torch.result(),
@@ -124,21 +123,3 @@ def _warnings(torch: Torch, shared: int | None) -> list[str]:
     if shared is not None and shared < SMALL_SHM:
         found.append(f"shared memory is {gib(shared)}: in a container, give it more (docker run --shm-size=1g)")
     return found
-
-
-def _cores() -> int:
-    """The cores this process may use, where the system says; else all."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _memory() -> int | None:
-    """The machine's memory in bytes, or the container's limit if that is lower."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return None
-    limit = Path("/sys/fs/cgroup/memory.max")
-    given = limit.read_text().strip() if limit.is_file() else ""
-    return min(total, int(given)) if given.isdigit() else total

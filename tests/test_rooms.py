@@ -20,7 +20,7 @@ ALLOWED = {
     "figures": NUMERIC | {"distributed", "lab"},
     "grading": NUMERIC | {"distributed", "lab", "figures"},
 }
-SHARED = {"errors", "files", "text", "book", ""}  # "" is the package itself
+SHARED = {"errors", "files", "text", "book", "machine", ""}  # "" is the package itself
 ROOMS = sorted(p.name for p in PACKAGE.iterdir() if (p / "__init__.py").is_file())
 
 

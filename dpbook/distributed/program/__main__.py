@@ -39,9 +39,6 @@ def main(arguments: list[str] | None = None) -> int:
     device = bind()
     try:
         _run(options, device)
-    except DpbookError as error:
-        print(f"rank {os.environ.get('RANK', 0)}: {error}", file=sys.stderr, flush=True)
-        return 1
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()

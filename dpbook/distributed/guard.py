@@ -1,0 +1,74 @@
+"""What torchrun starts for each rank: another script or module, whose end is written down.
+
+    python -m dpbook.distributed.guard FOLDER SCRIPT [arguments]
+    python -m dpbook.distributed.guard FOLDER -m MODULE [arguments]
+
+The script needs no change. If it raises, the error goes to FOLDER with its time, so that the first of all ranks can be
+told; if the rank is ended because another failed, it goes there where it was.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from dpbook.distributed.lifetime import end_with_parent, leave
+from dpbook.distributed.traces import ERROR, STACK
+
+
+def main(arguments: list[str]) -> int:
+    """Run the script and return the exit status."""
+    end_with_parent()
+    folder, rank = Path(arguments[0]), int(os.environ["RANK"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (ERROR, STACK):  # of an attempt before this one
+        (folder / name.format(rank)).unlink(missing_ok=True)
+    stack = open(folder / STACK.format(rank), "w")  # noqa: SIM115  # open until the process ends
+    faulthandler.register(signal.SIGTERM, file=stack, chain=True)
+    try:
+        if arguments[1] == "-m":
+            sys.argv = arguments[2:]
+            runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = arguments[1:]
+            sys.path.insert(0, str(Path(arguments[1]).resolve().parent))
+            runpy.run_path(arguments[1], run_name="__main__")
+    except SystemExit as error:
+        return _status(error)
+    except BaseException as error:  # whatever it is, the launcher tells it
+        report = {
+            "time": time.time(),
+            "type": type(error).__name__,
+            "message": str(error),
+            "traceback": "".join(traceback.format_exception(type(error), error, _of_the_script(error.__traceback__))),
+        }
+        (folder / ERROR.format(rank)).write_text(json.dumps(report), encoding="utf-8")
+        print(report["traceback"], file=sys.stderr, end="")
+        return 1
+    return 0
+
+
+def _of_the_script(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames that started the script."""
+    while trace and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
+
+
+def _status(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1:]))

@@ -1,0 +1,208 @@
+"""Does a launch start what it should, foresee what cannot work, and say plainly who failed? Each run takes seconds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dpbook import book, machine
+from dpbook.cli import main
+from dpbook.distributed.launch import Launch, default_processes
+from dpbook.distributed.preflight import parameters, preflight
+from dpbook.distributed.program import Options
+from dpbook.distributed.program.models import build
+from dpbook.errors import InvalidArgument
+
+GPUS = [machine.Accelerator("H100", 80 * 10**9)] * 4
+SCRIPTS = {
+    "raises": 'raise ValueError("on purpose") if rank == 1 else dist.barrier()',
+    "dies": "os.kill(os.getpid(), 9) if rank == 1 else dist.barrier()",
+    "exits": "sys.exit(3) if rank == 1 else dist.barrier()",
+    "hangs": "time.sleep(60) if rank == 1 else dist.barrier()",
+    "works": 'dist.barrier(); print("argument", sys.argv[1], os.environ["OMP_NUM_THREADS"])',
+}
+HEAD = """import os, sys, time
+from datetime import timedelta
+import torch.distributed as dist
+dist.init_process_group("gloo", timeout=timedelta(seconds=3))
+rank = dist.get_rank()
+"""
+
+
+def launch(*arguments, folder, **options):
+    command = [sys.executable, "-m", "dpbook", "launch", *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": str(book.root())}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, **options)
+
+
+def script(folder, name):
+    path = folder / f"{name}.py"
+    path.write_text(HEAD + SCRIPTS[name] + "\n")
+    return path
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", "dpbook launch: rank 1 failed first: ValueError: on purpose"),
+        ("dies", "dpbook launch: rank 1 died: killed by SIGKILL; the others were ended"),
+        ("exits", "dpbook launch: rank 1 died: it left with exit status 3; the others were ended"),
+        ("hangs", "rank 1 never came: it was at line 6 of <module>"),
+    ],
+)
+def test_the_first_that_failed_is_named_in_the_last_lines(tmp_path, name, said):
+    found = launch("--nproc", 2, "--", script(tmp_path, name), folder=tmp_path)
+    assert found.returncode != 0
+    assert said in "\n".join(found.stderr.splitlines()[-8:])
+
+
+@pytest.mark.processes
+def test_a_script_gets_its_arguments_and_its_share_of_the_cores(tmp_path):
+    found = launch("--nproc", 2, "--", script(tmp_path, "works"), "--flag", folder=tmp_path)
+    assert found.returncode == 0
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.cores() // 2)))
+    assert f"argument --flag {threads}" in found.stdout
+
+
+@pytest.mark.processes
+def test_our_program_trains_is_ended_by_a_signal_and_resumes(tmp_path):
+    options = ["--nproc", 2, "--name", "r", "--width", 32, "--depth", 1, "--context", 16, "--save-every", 5]
+    command = [sys.executable, "-m", "dpbook", "launch", *map(str, options), "--steps", "100000"]
+    env = {**os.environ, "PYTHONPATH": str(book.root())}
+    child = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 90
+    while not list((tmp_path / "runs/r").glob("checkpoint-*.pt")) and time.monotonic() < until:
+        time.sleep(0.1)
+    child.send_signal(signal.SIGTERM)
+    said = child.communicate(timeout=60)[1]
+    assert child.returncode == 128 + signal.SIGTERM
+    assert said.splitlines()[-1] == "dpbook launch: ended by SIGTERM; no rank is left"
+    assert not running(str(tmp_path))
+    done = max(int(path.stem.split("-")[1]) for path in (tmp_path / "runs/r").glob("checkpoint-*.pt"))
+    again = launch(*options, "--steps", done + 5, folder=tmp_path)
+    assert again.returncode == 0
+    assert f"resumed after step {done} of {done + 5}" in again.stderr
+    lines = (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, done + 6))
+
+
+def running(folder):
+    """Ranks whose working directory is ``folder``."""
+    found = []
+    for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
+        try:
+            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd") == folder:
+                found.append(entry)
+        except OSError:
+            continue
+    return found
+
+
+def said_by(*arguments, **options):
+    return [str(finding) for finding in preflight(*arguments, **options)]
+
+
+def test_more_ranks_than_gpus_is_a_problem_and_as_many_are_not():
+    assert said_by(4, gpus=GPUS) == []
+    assert said_by(5, gpus=GPUS)[0].startswith("problem: 5 ranks on 4 GPUs: NCCL refuses two ranks on one")
+
+
+def test_more_ranks_than_cores_is_a_warning():
+    assert any(text.startswith(f"warning: {10**4} ranks on") for text in said_by(10**4, gpus=[]))
+
+
+def test_a_model_that_does_not_fit_is_foreseen():
+    large = Options(width=32 * 512, depth=64)
+    assert any(
+        "the model needs" in text and "a H100 has 80.0 GB" in text for text in said_by(4, gpus=GPUS, options=large)
+    )
+    assert said_by(4, gpus=GPUS, options=Options()) == []
+
+
+@pytest.mark.parametrize("strategy", ["bucketed", "zero1"])
+def test_sharded_optimizer_state_lets_a_larger_model_fit(strategy):
+    options = Options(width=32 * 88, depth=64, strategy=strategy)  # 6.1 billion: 98 GB, or 61 with ZeRO-1 on four
+    assert (said_by(4, gpus=GPUS, options=options) == []) == (strategy == "zero1")
+
+
+def test_ranks_without_a_step_are_foreseen():
+    assert any(
+        "more than the 1,440 digits" in text for text in said_by(2, gpus=[], options=Options(model="cnn", batch=721))
+    )
+
+
+@pytest.mark.parametrize("endpoint", [None, "host", "host:port", ":29500"])
+def test_several_nodes_need_a_place_to_meet(endpoint):
+    assert any("need --rdzv-endpoint HOST:PORT" in text for text in said_by(1, nnodes=2, endpoint=endpoint, gpus=GPUS))
+
+
+@pytest.mark.parametrize("options", [{}, {"width": 96, "depth": 2, "context": 33}, {"model": "cnn"}])
+def test_parameters_are_counted_as_they_are_built(options):
+    wanted = Options(**options)
+    assert parameters(wanted) == sum(p.numel() for p in build(wanted).parameters())
+
+
+def test_two_ranks_without_gpus_and_one_per_gpu_with():
+    assert default_processes([]) == min(2, machine.cores())
+    assert default_processes(GPUS) == 4
+
+
+def test_several_nodes_meet_at_the_endpoint(tmp_path):
+    command = Launch(("-m", "m"), 8, nnodes=2, endpoint="a:1", max_restarts=3).command(tmp_path)
+    assert {"--nnodes=2", "--rdzv-endpoint=a:1", "--nproc-per-node=8", "--max-restarts=3"} <= set(command)
+    assert "--standalone" not in command
+    assert command[-2:] == ["-m", "m"]
+
+
+def test_what_the_user_has_set_stays(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert Launch(("-m", "m"), 1).environment()["OMP_NUM_THREADS"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Launch((), 1), "program"),
+        (lambda: Launch(("nowhere.py",), 1), "script must be a file that exists"),
+        (lambda: Launch(("-m", "m"), 0), "nproc"),
+        (lambda: Launch(("-m", "m"), 1, max_restarts=-1), "max_restarts"),
+    ],
+)
+def test_bad_launches_are_named(make, said):
+    with pytest.raises(InvalidArgument, match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--width", "33"], "width must be a multiple of 32"),
+        (["--nnodes", "2"], "need --rdzv-endpoint"),
+        (["--", "nowhere.py"], "script must be a file that exists"),
+        (["--model", "cnn", "--batch", "1000"], "not started"),
+    ],
+)
+def test_bad_command_lines_start_nothing(arguments, said, capsys):
+    assert main(["launch", *arguments]) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--help", "--program-help"])
+def test_help_loads_no_torch(flag):
+    code = f"""
+import sys
+from dpbook.cli import main
+try:
+    main(["launch", {flag!r}])
+except SystemExit:
+    pass
+print("torch" in sys.modules)
+"""
+    child = subprocess.run([sys.executable, "-c", code], cwd=book.root(), capture_output=True, text=True, check=True)
+    assert child.stdout.splitlines()[-1] == "False"
+    assert "--" in child.stdout
