@@ -28,7 +28,6 @@ class Handle(Protocol):
 AllReduce = Callable[[torch.Tensor], Handle]
 """Begin to sum a 1-D tensor over all ranks in place."""
 
-
 LARGE = 2**15
 """Elements. A gradient of so many goes into its bucket at once, while it is in the cache; smaller ones go together."""
 
@@ -86,10 +85,10 @@ class Reducer:
         self.hooks = [p.register_post_accumulate_grad_hook(self._hook(i)) for i, p in enumerate(self.parameters)]
 
     def forget(self) -> None:
-        """Drop what a backward that raised has left behind."""
+        """End what a backward that raised has left behind: its messages still write into the buckets."""
         self._running = False
         for bucket in self.buckets:
-            bucket.handle = None
+            self._receive(bucket)
 
     def rebuild(self, plan: Plan) -> None:
         """Use other buckets from the next backward on. Gradients keep their values."""
