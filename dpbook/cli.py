@@ -84,6 +84,11 @@ def _parser() -> argparse.ArgumentParser:
     launch.add_argument("--no-preflight", action="store_true", help="start even where a problem is foreseen")
     launch.add_argument("--program-help", action="store_true", help="list the options of our training program")
     launch.set_defaults(run=_launch)
+
+    report = commands.add_parser("report", help="write the report of a run once more")
+    report.add_argument("folder", type=Path, help="folder of the run, such as runs/run")
+    report.add_argument("--baseline", type=Path, help="folder of the same training on one process, to compare with")
+    report.set_defaults(run=_report)
     return parser
 
 
@@ -150,4 +155,16 @@ def _launch(args: argparse.Namespace) -> int:
     if any(finding.kind == "problem" for finding in found) and not args.no_preflight:
         print("dpbook launch: not started (--no-preflight starts all the same)", file=sys.stderr)
         return 1
-    return launch.run(started, lambda text: print(f"dpbook launch: {text}", file=sys.stderr))
+    status = launch.run(started, lambda text: print(f"dpbook launch: {text}", file=sys.stderr))
+    if status == 0 and options is not None:
+        from dpbook import report
+
+        print(f"report: {report.write(options.folder)}")
+    return status
+
+
+def _report(args: argparse.Namespace) -> int:
+    from dpbook import report
+
+    print(report.write(args.folder, args.baseline))
+    return 0

@@ -20,7 +20,7 @@ from dpbook.errors import Deadlock, MessageError, check_int
 Event = tuple[str, int]
 """``("sent", elements)``, ``("waited", message)``, the messages counted from 0, and whatever else is put into a log."""
 
-PATIENCE = 1.0
+PATIENCE = 3.0
 """Seconds for which a thread waits for the others before it says that they do not come."""
 GIVE_UP = timedelta(seconds=20)
 

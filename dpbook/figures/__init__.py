@@ -19,6 +19,7 @@ from dpbook.figures.plots import digits_grid, drift_and_gap, loss_curve
 from dpbook.figures.predictions import step_bars, step_prediction
 from dpbook.figures.ranks import draw_ranks
 from dpbook.figures.replay import demonstration
+from dpbook.figures.runs import run_loss, run_seconds
 from dpbook.figures.schedule import draw_schedule
 from dpbook.figures.step import explore_buckets, explore_savings, play_step
 from dpbook.figures.timeline import draw_timelines
@@ -63,6 +64,8 @@ __all__ = [
     "play_feeds",
     "play_loop",
     "play_step",
+    "run_loss",
+    "run_seconds",
     "scaling_bars",
     "step_bars",
     "step_prediction",

@@ -71,7 +71,7 @@ def one_process(options):
     from dpbook.distributed.program.models import build
 
     model, source = build(options), Text(options)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95))
     found = []
     for step in range(3):
         for group in optimizer.param_groups:

@@ -87,6 +87,9 @@ def test_our_program_trains_is_ended_by_a_signal_and_resumes(tmp_path):
     again = launch(*options, "--steps", done + 5, folder=tmp_path)
     assert again.returncode == 0
     assert f"resumed after step {done} of {done + 5}" in again.stderr
+    assert again.stdout.splitlines()[-1] == "report: runs/r/report.html"
+    page = (tmp_path / "runs/r/report.html").read_text(encoding="utf-8")
+    assert "simulated step" in page
     lines = (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, done + 6))
 

@@ -16,9 +16,10 @@ import torch.distributed as dist
 from tqdm import tqdm
 
 from dpbook.distributed.lifetime import leave
-from dpbook.distributed.program.metrics import Metrics
+from dpbook.distributed.program.metrics import DESCRIPTION, PREDICTION, Metrics
 from dpbook.distributed.program.models import flops_per_token
 from dpbook.distributed.program.options import Options, add_options, from_namespace
+from dpbook.distributed.program.prediction import predict
 from dpbook.distributed.program.trainer import Trainer, train
 from dpbook.errors import DpbookError
 
@@ -76,9 +77,13 @@ def _run(options: Options, device: torch.device) -> None:
         print(_resumed(before, trainer), file=sys.stderr, flush=True)
     metrics = Metrics(options.folder, trainer.step) if first else None
     if first:
-        (options.folder / "run.json").write_text(json.dumps(describe(trainer), indent=1) + "\n", encoding="utf-8")
+        (options.folder / DESCRIPTION).write_text(json.dumps(describe(trainer), indent=1) + "\n", encoding="utf-8")
     with tqdm(total=options.steps, initial=trainer.step, unit="step", disable=None if first else True) as progress:
         train(trainer, metrics, progress)
+    if options.predict:
+        predicted = predict(trainer)
+        if first:
+            (options.folder / PREDICTION).write_text(json.dumps(predicted, indent=1) + "\n", encoding="utf-8")
 
 
 def describe(trainer: Trainer) -> dict[str, Any]:

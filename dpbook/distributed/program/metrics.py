@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-FILE = "metrics.jsonl"
+FILE, DESCRIPTION, PREDICTION = "metrics.jsonl", "run.json", "prediction.json"
+"""In the folder of a run: a line per step; what was run, where; what the simulator says of a step."""
 
 
 class Metrics:

@@ -50,6 +50,7 @@ class Options:
     compile: bool = field(default=False, metadata=about("torch.compile the model"))
     cap: float = field(default=25.0, metadata=about("bucket cap in MiB", least=0))
     save_every: int = field(default=50, metadata=about("steps between checkpoints; 0: only the last", least=0))
+    predict: bool = field(default=True, metadata=about("measure layers and all-reduces at the end, for the report"))
     profile: int = field(default=0, metadata=about("trace so many steps, after the first ten; 0: none", least=0))
 
     def __post_init__(self) -> None:

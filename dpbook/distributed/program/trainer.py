@@ -25,6 +25,8 @@ from dpbook.distributed.zero import ShardedOptimizer
 from dpbook.overlap import MIB
 
 WRAPPERS = {"naive": NaiveDDP, "hook": HookDDP}
+ADAMW = {"betas": (0.9, 0.95)}
+"""Usual for transformers: with the default of 0.999 an odd batch early on throws the loss back."""
 TRACE_AFTER = 10
 """Steps before a trace begins: the first ones allocate, and settle the buckets."""
 
@@ -48,9 +50,9 @@ class Trainer:
             self.module.compile()
         self.model = _wrap(self.module, options)
         if options.strategy == "zero1":
-            self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, lr=options.lr)
+            self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, **ADAMW)
         else:
-            self.optimizer = torch.optim.AdamW(self.trained, lr=options.lr)
+            self.optimizer = torch.optim.AdamW(self.trained, **ADAMW)
 
     def resume(self) -> dict[str, Any] | None:
         """Continue from the newest checkpoint; what it says of itself, or None where there is none.

@@ -11,7 +11,14 @@ from dpbook.grading.mutants import Mutant
 # 10.1: broadcast and average
 
 
-def naive(*, what=lambda module: [*module.parameters(), *module.buffers()], divide=True, wait=True, send=None):
+def naive(
+    *,
+    what=lambda module: [*module.parameters(), *module.buffers()],
+    divide=True,
+    wait=True,
+    send=None,
+    zeros=False,
+):
     """Broadcast ``what``, then sum every gradient (or what ``send`` makes of a parameter)."""
 
     class Naive:
@@ -22,6 +29,8 @@ def naive(*, what=lambda module: [*module.parameters(), *module.buffers()], divi
 
         def finish(self):
             for parameter in self.module.parameters():
+                if zeros and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
                 if parameter.grad is not None:
                     tensor = send(parameter) if send else parameter.grad
                     if divide:
@@ -85,7 +94,7 @@ def first_half(module, world, all_reduce):
 # 10.3: the published wrapper
 
 
-def published(*, flush=False, drop=False, guard=True, clear=False, wait=False):
+def published(*, flush=False, drop=False, guard=True, clear=False, wait=False, above=False):
     """As published; ``flush``, ``guard`` and ``clear`` are the repairs."""
 
     class Published:
@@ -100,7 +109,7 @@ def published(*, flush=False, drop=False, guard=True, clear=False, wait=False):
             self.bucket.append(p)
             self.shapes.append(p.shape)
             self.held += p.grad.numel() * p.grad.element_size()
-            if self.held >= self.cap:
+            if self.held > self.cap or (self.held == self.cap and not above):
                 self.flush()
 
         def flush(self):
@@ -204,20 +213,20 @@ MUTANTS = (
     Mutant("10.1", "no broadcast", naive(what=lambda module: []), BIG),
     Mutant("10.1", "buffers left out", naive(what=lambda module: module.parameters()), BIG),
     Mutant("10.1", "frozen parameters left out", naive(what=trained_only), BIG),
-    Mutant("10.1", "no division", naive(divide=False), BIG),
     Mutant("10.1", "no wait", naive(wait=False), BIG),
     Mutant("10.1", "the parameter averaged", naive(send=lambda parameter: parameter.data), BIG),
+    Mutant("10.1", "zeros for what is frozen", naive(zeros=True), BIG),
     Mutant("10.2", "a hook that waits", attached(at_once=True), IN_TIME),
     Mutant("10.2", "sent after backward", attached(late=True), IN_TIME),
     Mutant("10.2", "half of it sent after backward", first_half, IN_TIME),
     Mutant("10.2", "no division", attached(divide=False), IN_TIME),
     Mutant("10.2", "the parameter averaged", attached(send=lambda parameter: parameter.data), IN_TIME),
-    Mutant("10.3", "as published", published(), ONE),
     Mutant("10.3", "only the shapes cleared", published(clear=True), ONE),
     Mutant("10.3", "what is left is dropped", published(clear=True, drop=True), ONE),
     Mutant("10.3", "only the last bucket sent", published(flush=True), SEVERAL),
     Mutant("10.3", "an empty bucket sent", published(flush=True, clear=True, guard=False), SEVERAL),
     Mutant("10.3", "a bucket that is waited for", published(flush=True, clear=True, wait=True), SEVERAL),
+    Mutant("10.3", "a cap to be exceeded", published(flush=True, clear=True, above=True), SEVERAL),
     Mutant("10.4", "never reset", own(reset=False), "the gradients of the big batch"),
     Mutant("10.4", "everything after backward", own(overlapped=False), ORDER),
     Mutant("10.4", "sent as they get full", own(ordered=False), ORDER),

@@ -24,7 +24,7 @@ TASKS = (
             Check(
                 "any world, in one process",
                 1,
-                "A circle in which everyone sends first waits for ever, and so does one of pairs in an odd world.",
+                "A circle in which everyone sends first waits for ever; an undivided sum makes a step N times as long.",
                 any_world,
             ),
             Check(

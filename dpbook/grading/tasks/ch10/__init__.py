@@ -68,7 +68,7 @@ TASKS = (
             Check(
                 "several buckets",
                 1,
-                "Gradients that come back with another's shape raise an error, or train on another's numbers.",
+                "A list that outlives its bucket mixes up gradients; a bucket that goes out late hides nothing.",
                 several_buckets,
             ),
         ],
@@ -93,7 +93,7 @@ TASKS = (
             Check(
                 "buckets in order, during backward",
                 1,
-                "Collectives have no names: ranks that send in orders of their own add what does not belong together.",
+                "Buckets in an order of one's own add what does not belong together; those sent late hide nothing.",
                 in_time,
             ),
             Check(

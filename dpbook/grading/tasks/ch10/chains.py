@@ -79,6 +79,12 @@ class Chain:
         """As plain data."""
         return dict(vars(self))
 
+    @property
+    def layer_bytes(self) -> int:
+        """Of a weight and a bias: a cap that most layers reach exactly."""
+        width = int(self.biases.shape[2])
+        return ITEMSIZE * width * (width + 1)
+
     def tensors(self) -> list[tuple[Tensor, int]]:
         """What is trained, in the order of the parameters, each with the layer whose backward completes it."""
         width, found = self.biases.shape[2], []

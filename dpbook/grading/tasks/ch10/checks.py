@@ -98,6 +98,15 @@ def _judge_waits(log: Log, messages: int, where: str) -> None:
     expect(len(waits) == messages, f"a wait for each of {plural(messages, 'message')}", f"{len(waits)}", where)
 
 
+def _judge_local(ranks: Sequence[dict[str, Any]], where: str) -> None:
+    """Nothing is sent in the micro-batches that are not synced."""
+    for rank, found in enumerate(ranks):
+        for step, log in enumerate(found["logs"]):
+            early = sum(event == "sent" for event, _ in log[: len(log) - len(_synced(log))])
+            place = f"{where}, step {step + 1} of rank {rank}"
+            expect(early == 0, "no message inside no_sync()", plural(early, "message"), place)
+
+
 def _synced(log: Log) -> Log:
     """What came after the micro-batches that are not synced."""
     *before, _ = (k for k, (event, _) in enumerate(log) if event == "micro")
@@ -117,7 +126,14 @@ def _latest(chain: Chain) -> list[int]:
 def averages(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         chain, where = Chain.draw(rng, world), plural(world, "rank")
-        _judge_states(chain, _try(answer, "naive", chain, where), where)
+        ranks = _try(answer, "naive", chain, where)
+        _judge_states(chain, ranks, where)
+        elements = sum(tensor.elements for tensor, _ in chain.tensors())
+        for rank, found in enumerate(ranks):
+            for step, log in enumerate(found["logs"]):
+                sent = sum(size for event, size in log if event == "sent")
+                place = f"{where}, step {step + 1} of rank {rank}"
+                expect(sent <= elements, f"{elements} elements sent, those of all gradients", f"{sent}", place)
 
 
 # 10.2: hooks
@@ -157,8 +173,8 @@ def _judge_backward(log: Log, chain: Chain, where: str) -> None:
 
 def _judge_buckets(answer: Answer, kind: str, chain: Chain, where: str) -> list[dict[str, Any]]:
     ranks = _try(answer, kind, chain, where)
-    _judge_states(chain, ranks, where)
     _judge_sizes([bucket.elements for bucket in chain.plan().buckets], ranks, where)
+    _judge_states(chain, ranks, where)
     return ranks
 
 
@@ -171,7 +187,7 @@ def one_bucket(answer: Answer, rng: np.random.Generator) -> None:
 def several_buckets(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         drawn = Chain.draw(rng, world)
-        for cap in (drawn.cap, 1, drawn.plan().total_bytes):
+        for cap in (drawn.cap, 1, drawn.layer_bytes, drawn.plan().total_bytes):
             chain = replace(drawn, cap=cap)
             where = f"{plural(world, 'rank')}, cap {cap} bytes"
             ranks = _judge_buckets(answer, "buckets", chain, where)
@@ -195,9 +211,10 @@ def _whole(rng: np.random.Generator, world: int) -> Iterator[tuple[str, Chain]]:
 
 
 def _judge_whole(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> None:
+    """What was sent first: it says more about a mistake than the numbers that come of it."""
+    _judge_local(ranks, where)
+    _judge_sizes([bucket.elements for bucket in chain.plan().buckets], ranks, where)
     _judge_states(chain, ranks, where)
-    cut = chain.plan()
-    _judge_sizes([bucket.elements for bucket in cut.buckets], ranks, where)
     if len(set(chain.orders)) == 1:
         _judge_times(_latest(chain), ranks, where)
 
@@ -217,13 +234,9 @@ def accumulation(answer: Answer, rng: np.random.Generator) -> None:
         chain = Chain.draw(rng, world, micro=3)
         where = f"{plural(world, 'rank')}, 3 micro-batches"
         ranks = _try(answer, "whole", chain, where)
-        for rank, found in enumerate(ranks):
-            for step, log in enumerate(found["logs"]):
-                early = sum(event == "sent" for event, _ in log[: log.index(("micro", 1))])
-                place = f"{where}, step {step + 1} of rank {rank}"
-                expect(early == 0, "no message inside no_sync()", f"{plural(early, 'message')}", place)
-        _judge_states(chain, ranks, where)
+        _judge_local(ranks, where)
         _judge_sizes([bucket.elements for bucket in chain.plan().buckets], ranks, where)
+        _judge_states(chain, ranks, where)
 
 
 def processes(answer: Answer, rng: np.random.Generator) -> str:

@@ -1,0 +1,166 @@
+"""The report of a training run: what it cost, beside what was predicted, as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from dpbook import figures, files
+from dpbook.collectives import bandwidth_lower_bound
+from dpbook.collectives.units import in_words
+from dpbook.distributed.program import metrics
+from dpbook.errors import DpbookError
+from dpbook.overlap import Timeline, read_profiles
+from dpbook.planning import ACCELERATORS
+
+FILE = "report.html"
+WARM = 5
+"""Steps at the beginning that do not count: the first ones allocate and settle the buckets."""
+STYLE = """body{font:16px/1.5 system-ui,sans-serif;color:#1b2430;max-width:60em;margin:2em auto;padding:0 1em}
+table{border-collapse:collapse;margin:1em 0}
+td,th{padding:.25em 1em .25em 0;text-align:left;vertical-align:top;border-bottom:1px solid #d5dae1}
+img{max-width:100%;height:auto;margin:.5em 0}"""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the metrics of a run say, over the steps after the first few; ``peak_flops`` is of one device, if known."""
+
+    about: dict[str, Any]
+    lines: list[dict[str, Any]]
+    prediction: dict[str, Any] | None
+
+    @property
+    def counted(self) -> list[dict[str, Any]]:
+        """The lines that count."""
+        return self.lines[WARM:] if len(self.lines) > 2 * WARM else self.lines
+
+    @property
+    def seconds(self) -> float:
+        """Median step time."""
+        return float(median(line["seconds"] for line in self.counted))
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens, or images, per second over all ranks."""
+        return float(self.about["tokens_per_step"]) / self.seconds
+
+    @property
+    def model_flops_utilisation(self) -> float | None:
+        """MFU: operations of the model per second over the peak of all devices; None where no peak is known."""
+        peak = peak_flops(str(self.about["device"]))
+        if peak is None or self.about["flops_per_token"] is None:
+            return None
+        return float(self.about["flops_per_token"]) * self.tokens_per_second / (peak * int(self.about["world"]))
+
+
+def peak_flops(device: str) -> float | None:
+    """The bf16 peak of a device by the name that its driver gives it; None for one that is not in our table."""
+    for name, accelerator in ACCELERATORS.items():
+        if name.split()[0].lower() in device.lower().replace("geforce ", ""):
+            return accelerator.flops
+    return None
+
+
+def summarise(folder: Path) -> Summary:
+    """Read a run's folder. Raises `DpbookError` where there is no run or it has no step."""
+    try:
+        about = json.loads((folder / metrics.DESCRIPTION).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DpbookError(f"{folder} holds no run that can be read: {error}") from None
+    lines = metrics.read(folder)
+    if not lines:
+        raise DpbookError(f"{folder} holds no step yet")
+    path = folder / metrics.PREDICTION
+    return Summary(about, lines, json.loads(path.read_text(encoding="utf-8")) if path.exists() else None)
+
+
+def write(folder: Path, baseline: Path | None = None) -> Path:
+    """Write ``report.html`` into the ``folder`` of a run and return its path; an older report is replaced.
+
+    ``baseline`` is the folder of the same training on one process: with it the report gives the scaling efficiency.
+    Raises `DpbookError`.
+    """
+    summary = summarise(folder)
+    alone = None if baseline is None else summarise(baseline)
+    name = escape(str(summary.about["options"]["name"]))
+    body = "\n".join(_sections(folder, summary, alone))
+    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Run {name}</title><style>{STYLE}</style>'
+    files.write_atomically(folder / FILE, f"{page}<h1>Run {name}</h1>\n{body}</html>\n".encode())
+    return folder / FILE
+
+
+def _sections(folder: Path, summary: Summary, alone: Summary | None) -> Iterator[str]:
+    yield _table(_results(summary, alone))
+    yield "<h2>Loss</h2>" + figures.run_loss(summary.lines, "The loss of the whole batch, over all ranks").inline
+    predicted = summary.prediction["seconds"] if summary.prediction else None
+    yield "<h2>Time of a step</h2>"
+    yield figures.run_seconds(summary.counted, "Step times on rank 0", predicted).inline
+    if summary.prediction:
+        yield _table(_predicted(summary, summary.prediction))
+    traces = sorted(folder.glob("trace-rank*.json.gz"))
+    if traces:
+        yield "<h2>Where the time goes</h2>"
+        yield _traced(traces)
+    yield "<h2>What was run</h2>"
+    yield _table(_facts(summary.about))
+
+
+def _results(summary: Summary, alone: Summary | None) -> Iterator[tuple[str, str]]:
+    world, payload = int(summary.about["world"]), float(summary.about["payload_bytes"])
+    last = summary.lines[-1]
+    yield "loss", f"{last['loss']:.4f} after step {last['step']:,}"
+    yield "step", f"{1e3 * summary.seconds:,.3g} ms (median of {len(summary.counted)})"
+    unit = "tokens" if summary.about["flops_per_token"] else "images"
+    yield "throughput", f"{summary.tokens_per_second:,.0f} {unit}/s over {world} ranks"
+    if alone is not None:
+        share = summary.tokens_per_second / (world * alone.tokens_per_second / int(alone.about["world"]))
+        yield "scaling efficiency", f"{share:.0%} of {world} times one process"
+    used = summary.model_flops_utilisation
+    yield "model FLOPs utilisation", "no peak known for this device" if used is None else f"{used:.1%} of the bf16 peak"
+    yield "peak memory", f"{in_words(max(line['memory'] for line in summary.lines), 'B')} on rank 0"
+    yield "gradients averaged", f"{in_words(payload, 'B')} per step"
+    yield "sent by each rank", f"{in_words(bandwidth_lower_bound(world, payload), 'B')} per step, if by a ring"
+
+
+def _predicted(summary: Summary, prediction: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    off = prediction["seconds"] / summary.seconds - 1
+    yield "simulated step", f"{1e3 * prediction['seconds']:,.3g} ms, {off:+.0%} beside the measured one"
+    yield (
+        "of it exposed",
+        f"{1e3 * prediction['exposed']:,.3g} of {1e3 * prediction['communication']:,.3g} ms of communication",
+    )
+    line = f"{in_words(prediction['alpha'], 's')} + {in_words(prediction['beta'], 's')}/B · n"
+    yield "all-reduce, fitted", f"{line}, in {prediction['calls']} calls per step"
+
+
+def _traced(paths: Sequence[Path]) -> str:
+    try:
+        timeline: Timeline = read_profiles(paths)
+    except DpbookError as error:
+        return f"<p>The traces cannot be read: {escape(str(error))}</p>"
+    title = (
+        f"{1e3 * timeline.exposed():.3g} of {1e3 * timeline.busy('communication'):.3g} ms of communication are exposed"
+    )
+    shown = figures.draw_ranks(timeline, title).html if len(timeline.ranks) <= 8 else ""
+    return f"{shown}<p>{escape(repr(timeline))}</p>"
+
+
+def _facts(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    options = about["options"]
+    yield "model", f"{options['model']}, {about['parameters']:,} parameters, {about['trained']:,} trained"
+    yield "strategy", f"{options['strategy']} on {about['world']} ranks over {about['backend']}"
+    yield "device", f"{about['device']}, {about['cores']} cores"
+    yield "versions", f"torch {about['torch']}, Python {about['python']}"
+    yield "date", str(about["date"])
+    yield "options", ", ".join(f"{key} {value}" for key, value in options.items())
+
+
+def _table(rows: Iterator[tuple[str, str]]) -> str:
+    cells = (f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows)
+    return f"<table>{''.join(cells)}</table>"
