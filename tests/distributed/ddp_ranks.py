@@ -17,7 +17,7 @@ from dpbook.errors import DpbookError
 WRAPPERS = {"naive": NaiveDDP, "hook": HookDDP, "bucketed": BucketedDDP}
 SMALL = {"cap": 800, "first": None}  # bytes: several buckets even for these models, in torch too
 TORCH = {"bucket_cap_mb": 800 / 2**20}
-STEPS = 20
+STEPS, LATE_STEPS = 20, 8
 
 
 class Tied(nn.Module):
@@ -153,7 +153,7 @@ def trajectories(rank, world):
         found["accumulated"][name] = train(wrap(name, seeded(rank, Tied)), rank, world, accumulation=3, steps=5)
         if name != "torch":
             late = wrap(name, seeded(rank, Tied), all_reduce=delayed(rank))
-            found["delayed"][name] = train(late, rank, world)
+            found["delayed"][name] = train(late, rank, world, steps=LATE_STEPS)
     return found
 
 

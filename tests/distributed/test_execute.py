@@ -90,7 +90,7 @@ def on_one_rank(rank, world, schedules, programs, data):
     comm = ProcessComm()
     return {
         "schedules": [carried_out(lambda x, s=s: execute(s, x), size, dtype) for s, size, dtype in schedules],
-        "batched": [carried_out(lambda x, s=s: batched(s, x), size, dtype) for s, size, dtype in schedules],
+        "batched": [carried_out(lambda x, s=s: batched(s, x), size, dtype) for s, size, dtype in schedules[::3]],
         "programs": [carried_out(lambda x, p=p: p(comm, x), size, dtype) for p, size, dtype in programs],
         "tensor": tensor.tolist(),
         "who": (comm.rank, comm.world_size),
@@ -123,7 +123,7 @@ def test_schedules_end_with_the_bits_of_the_simulation(ranks):
 
 
 def test_messages_handed_over_together_as_for_nccl_leave_the_same_bits(ranks):
-    assert all(rank["batched"] == rank["schedules"] for rank in ranks)
+    assert all(rank["batched"] == rank["schedules"][::3] for rank in ranks)
 
 
 def test_schedules_end_with_the_bits_of_the_oracle(ranks):
