@@ -29,7 +29,7 @@ img{max-width:100%;height:auto;margin:.5em 0}"""
 
 @dataclass(frozen=True)
 class Summary:
-    """What the metrics of a run say, over the steps after the first few; ``peak_flops`` is of one device, if known."""
+    """What the files of a run say; figures are over the steps after the first few."""
 
     about: dict[str, Any]
     lines: list[dict[str, Any]]

@@ -10,18 +10,15 @@ told; if the rank is ended because another failed, it goes there where it was.
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import runpy
 import signal
 import sys
-import time
-import traceback
 from pathlib import Path
 from types import TracebackType
 
 from dpbook.distributed.lifetime import end_with_parent, leave
-from dpbook.distributed.traces import ERROR, STACK
+from dpbook.distributed.traces import ERROR, STACK, write_error
 
 
 def main(arguments: list[str]) -> int:
@@ -44,14 +41,8 @@ def main(arguments: list[str]) -> int:
     except SystemExit as error:
         return _status(error)
     except BaseException as error:  # whatever it is, the launcher tells it
-        report = {
-            "time": time.time(),
-            "type": type(error).__name__,
-            "message": str(error),
-            "traceback": "".join(traceback.format_exception(type(error), error, _of_the_script(error.__traceback__))),
-        }
-        (folder / ERROR.format(rank)).write_text(json.dumps(report), encoding="utf-8")
-        print(report["traceback"], file=sys.stderr, end="")
+        told = write_error(folder, rank, error, _of_the_script(error.__traceback__))
+        print(told, file=sys.stderr, end="")
         return 1
     return 0
 

@@ -11,11 +11,11 @@ from typing import Literal
 from dpbook import machine
 from dpbook.distributed.program.options import Options
 from dpbook.planning import memory_per_rank
+from dpbook.replicas.data import TRAINING_IMAGES
 
 SMALL_SHM = 64 * 2**20
 PER_PROCESS = 400 * 2**20
 """Bytes that Python with torch takes before there is a model."""
-DIGITS = 1440
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Acc
 
 def _batch(world: int, options: Options) -> Iterator[Finding]:
     examples = world * options.batch * options.accumulation
-    if options.model == "cnn" and examples > DIGITS:
+    if options.model == "cnn" and examples > TRAINING_IMAGES:
         yield Finding(
-            "problem", f"a global batch of {examples:,} is more than the {DIGITS:,} digits: no rank could take a step"
+            "problem",
+            f"a global batch of {examples:,} is more than the {TRAINING_IMAGES:,} digits: no rank could take a step",
         )

@@ -7,7 +7,10 @@ import math
 import os
 import re
 import signal
+import time
+import traceback
 from pathlib import Path
+from types import TracebackType
 
 from dpbook.text import plural
 
@@ -21,6 +24,14 @@ _COLLECTIVES = os.path.join("torch", "distributed", "distributed_c10d")
 """In the stack of a rank that waits for others."""
 _TIME_UP = "Timeout ("
 """How faulthandler begins what it writes when the time is up, and not when a rank is ended because another failed."""
+
+
+def write_error(folder: Path, rank: int, error: BaseException, trace: TracebackType | None) -> str:
+    """Write down that a rank raised ``error``, with its time and the traceback from ``trace``, which is returned."""
+    told = "".join(traceback.format_exception(type(error), error, trace))
+    report = {"time": time.time(), "type": type(error).__name__, "message": str(error), "traceback": told}
+    (folder / ERROR.format(rank)).write_text(json.dumps(report), encoding="utf-8")
+    return told
 
 
 def why_it_failed(folder: Path, world: int, timeout: float, status: int, launcher_said: str) -> str:

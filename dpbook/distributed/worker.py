@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import signal
 import sys
-import time
-import traceback
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from dpbook.distributed.lifetime import end_with_parent, leave
-from dpbook.distributed.traces import ERROR, RESULT, STACK, TASK
+from dpbook.distributed.traces import RESULT, STACK, TASK, write_error
 
 
 def main(folder: Path) -> int:
@@ -38,7 +35,7 @@ def main(folder: Path) -> int:
         _run(folder, rank, task)
         faulthandler.cancel_dump_traceback_later()
     except BaseException as error:  # sys.exit in a program is a failure too
-        _write_error(folder, rank, error)
+        write_error(folder, rank, error, error.__traceback__)  # first: what the others then see is a consequence
         return 1
     finally:
         if dist.is_initialized():
@@ -52,17 +49,6 @@ def _run(folder: Path, rank: int, task: dict[str, Any]) -> None:
     partial = folder / f"{RESULT.format(rank)}.partial"
     partial.write_bytes(cloudpickle.dumps(result))
     partial.rename(folder / RESULT.format(rank))
-
-
-def _write_error(folder: Path, rank: int, error: BaseException) -> None:
-    """Before the process group ends: what the other ranks then see is a consequence, and comes later."""
-    report = {
-        "time": time.time(),
-        "type": type(error).__name__,
-        "message": str(error),
-        "traceback": "".join(traceback.format_exception(error)),
-    }
-    (folder / ERROR.format(rank)).write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

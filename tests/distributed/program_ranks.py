@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import torch
-import torch.distributed as dist
 
 from dpbook.distributed.program.options import Options
 from dpbook.distributed.program.trainer import Trainer
@@ -33,7 +32,7 @@ def strategies(folder):
     }
 
 
-def resumed(folder, rank):
+def resumed(folder):
     """For each strategy: the weights of six steps in one go, and of three, an end, and three more."""
     found = {}
     for name in ("torch", "bucketed", "zero1"):
@@ -52,17 +51,11 @@ def resumed(folder, rank):
     return found
 
 
-def big_batch(folder, rank, world):
+def big_batch(folder, world):
     """The losses of this world, and those of one process whose batch is as large: they see the same examples."""
     options = Options(name="batch", out=folder, **SMALL)
     many = losses(options, 3)[0]
-    alone = None
-    group = dist.new_group([0])
-    if rank == 0:
-        alone = one_process(dataclasses.replace(options, batch=options.batch * world))
-    dist.destroy_process_group(group) if rank == 0 else None
-    dist.barrier()
-    return many, alone
+    return many, one_process(dataclasses.replace(options, batch=options.batch * world))
 
 
 def one_process(options):
@@ -130,8 +123,8 @@ def everything(rank, world, folder):
         json.dumps(
             {
                 "strategies": strategies(folder),
-                "resumed": resumed(folder, rank),
-                "big batch": big_batch(folder, rank, world),
+                "resumed": resumed(folder),
+                "big batch": big_batch(folder, world),
                 "variants": variants(folder),
                 "refusals": refusals(folder),
             },
