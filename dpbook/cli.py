@@ -81,6 +81,18 @@ def _parser() -> argparse.ArgumentParser:
     launch.add_argument(
         "--max-restarts", type=int, default=0, help="how often a failed run is started again (default: 0)"
     )
+    launch.add_argument(
+        "--start-timeout", type=float, default=300, metavar="S",
+        help="seconds for which ranks and machines wait for each other to start (default: %(default)s)",
+    )  # fmt: skip
+    launch.add_argument(
+        "--check-calls", type=float, nargs="?", default=0, const=60, metavar="S",
+        help="slow: before every collective that Python code calls, see that all ranks make the same call, and name "
+        "the one that has not come after S seconds (default: 60)",
+    )  # fmt: skip
+    launch.add_argument(
+        "--no-alone", action="store_true", help="leave out the short run on one process that the report compares with"
+    )
     launch.add_argument("--no-preflight", action="store_true", help="start even where a problem is foreseen")
     launch.add_argument("--program-help", action="store_true", help="list the options of our training program")
     launch.set_defaults(run=_launch)
@@ -148,19 +160,30 @@ def _launch(args: argparse.Namespace) -> int:
     gpus = machine.accelerators()
     nproc = args.nproc if args.nproc is not None else launch.default_processes(gpus)
     ours = ("-m", "dpbook.distributed.program", *args.unknown)
-    started = launch.Launch(tuple(args.script) or ours, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts)
+    started = launch.Launch(
+        tuple(args.script) or ours, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts,
+        args.start_timeout, args.check_calls,
+    )  # fmt: skip
     found = preflight.preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, options=options, gpus=gpus)
-    for finding in found:
-        print(f"dpbook launch: {finding}", file=sys.stderr)
-    if any(finding.kind == "problem" for finding in found) and not args.no_preflight:
-        print("dpbook launch: not started (--no-preflight starts all the same)", file=sys.stderr)
-        return 1
-    status = launch.run(started, lambda text: print(f"dpbook launch: {text}", file=sys.stderr))
-    if status == 0 and options is not None:
-        from dpbook import report
 
+    def say(text: str) -> None:
+        print(f"dpbook launch: {text}", file=sys.stderr, flush=True)
+
+    for finding in found:
+        say(str(finding))
+    if any(finding.kind == "problem" for finding in found) and not args.no_preflight:
+        say("not started (--no-preflight starts all the same)")
+        return 1
+    ended = launch.run(started, say)
+    if ended.status == 0 and ended.had_rank_0 and options is not None:
+        from dpbook import report
+        from dpbook.distributed import baseline
+
+        if started.nnodes * nproc > 1 and not args.no_alone:
+            say(f"{baseline.STEPS} steps on one process, to compare with (--no-alone leaves them out)")
+            baseline.train_alone(options, nproc, say)
         print(f"report: {report.write(options.folder)}")
-    return status
+    return ended.status
 
 
 def _report(args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from dpbook import figures, files
 from dpbook.collectives import bandwidth_lower_bound
 from dpbook.collectives.units import in_words
+from dpbook.distributed.baseline import FOLDER as BASELINE
 from dpbook.distributed.program import metrics
 from dpbook.errors import DpbookError
 from dpbook.overlap import Timeline, read_profiles
@@ -83,11 +84,12 @@ def summarise(folder: Path) -> Summary:
 def write(folder: Path, baseline: Path | None = None) -> Path:
     """Write ``report.html`` into the ``folder`` of a run and return its path; an older report is replaced.
 
-    ``baseline`` is the folder of the same training on one process: with it the report gives the scaling efficiency.
-    Raises `DpbookError`.
+    ``baseline`` is the folder of the same training on one process: with it the report gives the scaling efficiency. By
+    default it is what a launch has kept for this, if it has. Raises `DpbookError`.
     """
     summary = summarise(folder)
-    alone = None if baseline is None else summarise(baseline)
+    kept = folder / BASELINE
+    alone = summarise(baseline) if baseline else summarise(kept) if kept.exists() else None
     name = escape(str(summary.about["options"]["name"]))
     body = "\n".join(_sections(folder, summary, alone))
     page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Run {name}</title><style>{STYLE}</style>'
@@ -120,6 +122,7 @@ def _results(summary: Summary, alone: Summary | None) -> Iterator[tuple[str, str
     yield "throughput", f"{summary.tokens_per_second:,.0f} {unit}/s over {world} ranks"
     if alone is not None:
         share = summary.tokens_per_second / (world * alone.tokens_per_second / int(alone.about["world"]))
+        yield "one process alone", f"{alone.tokens_per_second:,.0f} {unit}/s, {1e3 * alone.seconds:,.3g} ms per step"
         yield "scaling efficiency", f"{share:.0%} of {world} times one process"
     used = summary.model_flops_utilisation
     yield "model FLOPs utilisation", "no peak known for this device" if used is None else f"{used:.1%} of the bf16 peak"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -78,13 +79,12 @@ class _OneRank:
         self.rank = dist.get_rank()
         self.chunks = [buffer[begin:end] for begin, end in pairwise(offsets)]
         self.segment = max(1, SEGMENT // buffer.element_size())
-        longest = min(self.segment, max((chunk.numel() for chunk in self.chunks), default=0))
-        self.scratch = [buffer.new_empty(longest) for _ in range(WINDOW)]
 
     def read(self, part: Round, within: Round) -> _InFlight:
         """Begin to send; every rank goes through the schedule in its order, so messages between two ranks match."""
         written = {m.chunk for m in within.select(within.dest == self.rank)}
         flight = _InFlight([], [], [])
+        scratch = _scratch(self.segment, self.chunks[0].dtype)
         for message in part.select(part.source == self.rank):
             chunk = self.chunks[message.chunk]
             for piece in self._segments(chunk.clone() if message.chunk in written else chunk):
@@ -95,7 +95,7 @@ class _OneRank:
                 if within.reduce is False:  # straight to its place
                     flight.requests.append(_required(dist.irecv(piece, message.source)))
                 else:
-                    values = self.scratch[len(flight.arrivals) % WINDOW][: piece.numel()]
+                    values = scratch[len(flight.arrivals) % WINDOW][: piece.numel()]
                     flight.arrivals.append(_Arrival(values, piece, message.source))
         return flight
 
@@ -125,6 +125,12 @@ class _OneRank:
     def _segments(self, chunk: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """A chunk cut into segments; none of an empty one."""
         return chunk.split(self.segment) if chunk.numel() else ()
+
+
+@lru_cache(maxsize=2)
+def _scratch(elements: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Where segments wait to be added, kept from call to call: fresh memory costs a page fault every 4 KiB."""
+    return [torch.empty(elements, dtype=dtype) for _ in range(WINDOW)]
 
 
 class _Batched(_OneRank):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,10 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpbook import machine
+from dpbook.distributed import guard
 from dpbook.distributed.lifetime import PARENT
-from dpbook.distributed.traces import who_never_came, why_it_failed
-from dpbook.errors import InvalidArgument, check_int
+from dpbook.distributed.traces import STACK, who_never_came, why_it_failed
+from dpbook.errors import InvalidArgument, check_float, check_int
 
+START_TIMEOUT = 300.0
+"""Seconds; torch itself waits for half an hour."""
 GRACE = 15.0
 """Seconds that ranks have to end by themselves after a signal, before they are killed."""
 POLL = 0.2
@@ -30,7 +35,10 @@ class Launch:
     """``program`` on ``nproc`` ranks of this machine, of ``nnodes`` machines that meet at ``endpoint`` (host:port).
 
     ``program`` is a script and its arguments, or "-m", a module and its arguments. A failed run is started again
-    up to ``max_restarts`` times. Raises `InvalidArgument`.
+    up to ``max_restarts`` times. Ranks and nodes wait for each other for ``start_timeout`` seconds. With
+    ``check_calls`` they compare their collectives before they call them, and wait for so many seconds for one that
+    does not come (0: no check). Each rank gets ``threads`` for computation, by default its share of the cores. Raises
+    `InvalidArgument`.
     """
 
     program: tuple[str, ...]
@@ -38,6 +46,9 @@ class Launch:
     nnodes: int = 1
     endpoint: str | None = None
     max_restarts: int = 0
+    start_timeout: float = START_TIMEOUT
+    check_calls: float = 0.0
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         if not self.program:
@@ -47,6 +58,8 @@ class Launch:
         check_int("nproc", self.nproc, 1)
         check_int("nnodes", self.nnodes, 1)
         check_int("max_restarts", self.max_restarts, 0)
+        check_float("start_timeout", self.start_timeout, minimum=1)
+        check_float("check_calls", self.check_calls, minimum=0)
 
     def command(self, folder: Path) -> list[str]:
         """What is started: torchrun, and under it our guard around the program."""
@@ -54,15 +67,16 @@ class Launch:
             meeting = ["--standalone"]
         else:
             meeting = [f"--nnodes={self.nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}"]
+            meeting += [f"--rdzv-conf=join_timeout={math.ceil(self.start_timeout)}"]
         own = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}", "--monitor-interval=0.2"]
         quiet = ",".join(f"{local}:3" for local in range(1, self.nproc))  # rank 0 speaks for all
         logs = [f"--log-dir={folder / 'logs'}", *([f"--redirects={quiet}"] if quiet else [])]
-        guard = ["-m", "dpbook.distributed.guard", str(folder)]
-        return [sys.executable, "-m", "dpbook.distributed.launcher", *meeting, *own, *logs, *guard, *self.program]
+        guarded = ["-m", "dpbook.distributed.guard", str(folder), *self.program]
+        return [sys.executable, "-m", "dpbook.distributed.launcher", *meeting, *own, *logs, *guarded]
 
     def environment(self) -> dict[str, str]:
         """The variables that the ranks get, besides this process's own; what the user has set stays."""
-        threads = max(1, machine.cores() // self.nproc)
+        threads = self.threads or max(1, machine.cores() // self.nproc)
         root = str(Path(__file__).parents[2])
         return {
             "OMP_NUM_THREADS": str(threads),
@@ -70,12 +84,22 @@ class Launch:
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             **os.environ,
             PARENT: str(os.getpid()),
+            guard.START_TIMEOUT: str(self.start_timeout),
+            guard.CHECK_CALLS: str(self.check_calls),
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         }
 
 
-def run(launch: Launch, say: Callable[[str], None] = lambda text: None) -> int:
-    """Carry it out, and return 0, or another status where it failed; ``say`` is then told why, at the end.
+@dataclass(frozen=True)
+class Ended:
+    """How a launch ended: an exit ``status``, 0 if all went well, and whether rank 0 ran on this node."""
+
+    status: int
+    had_rank_0: bool
+
+
+def run(launch: Launch, say: Callable[[str], None] = lambda text: None) -> Ended:
+    """Carry it out, and return how it ended; where it failed ``say`` is told why, at the end.
 
     Ctrl-C and SIGTERM are passed on; nothing is left running. What rank 0 writes is seen; the others' output is kept,
     and the end of it told if they fail.
@@ -93,12 +117,23 @@ def run(launch: Launch, say: Callable[[str], None] = lambda text: None) -> int:
         reader.join(GRACE)
         if signalled:
             say(f"ended by {signal.Signals(signalled).name}; no rank is left")
-            return 128 + signalled
-        if child.returncode:
+        elif child.returncode:
             log = said.decode(errors="replace")
-            why = why_it_failed(folder, launch.nproc, time.monotonic() - begun, child.returncode, log)
-            say("\n".join(filter(None, [why, who_never_came(folder, launch.nproc)])))
-        return child.returncode
+            say(_why(launch, folder, time.monotonic() - begun, child.returncode, log))
+        return Ended(128 + signalled if signalled else child.returncode, (folder / STACK.format(0)).exists())
+
+
+def _why(launch: Launch, folder: Path, seconds: float, status: int, log: str) -> str:
+    """Why it failed, as far as this node can tell."""
+    if launch.nnodes > 1 and re.search("Rendezvous(Timeout|Connection)Error", log):
+        return f"not all of the {launch.nnodes} nodes came to {launch.endpoint} within {launch.start_timeout:g} s"
+    world = launch.nnodes * launch.nproc
+    told = [why_it_failed(folder, world, seconds, status, log), who_never_came(folder, world)]
+    if not launch.check_calls and re.search("mismatch|different calls", "".join(told)):
+        told.append("--check-calls tells which rank makes which call")
+    if launch.nnodes > 1:
+        told.append("That is what this node saw; the first to fail may be a rank of another.")
+    return "\n".join(filter(None, told))
 
 
 def _pass_on(child: subprocess.Popen[bytes], said: bytearray) -> None:

@@ -120,7 +120,7 @@ class Reducer:
         bucket = self.buckets[self.bucket_of[index]]
         bucket.missing.discard(index)
         if self.parameters[index].numel() >= LARGE:
-            self._fill([index])
+            self._fill(bucket, [index])
         else:
             bucket.small.append(index)
         if self.overlap and not bucket.missing:
@@ -140,13 +140,13 @@ class Reducer:
 
     def _send(self, bucket: _Bucket) -> None:
         """Fill in what is not in the bucket yet, and begin to sum."""
-        self._fill([*bucket.small, *bucket.missing])
+        self._fill(bucket, [*bucket.small, *bucket.missing])
         bucket.handle = self.all_reduce(bucket.buffer)
         self.traffic.calls += 1
         self.traffic.nbytes += bucket.buffer.numel() * bucket.buffer.element_size()
 
-    def _fill(self, indices: Sequence[int]) -> None:
-        """Bring gradients into their buckets, times 1/world, and make them views of these. None counts as 0.
+    def _fill(self, bucket: _Bucket, indices: Sequence[int]) -> None:
+        """Bring gradients into their bucket, times 1/world, and make them views of it. None counts as 0.
 
         They are scaled before the sum, as torch does it: the other order has other bits.
         """
@@ -161,7 +161,8 @@ class Reducer:
                     torch._foreach_copy_([view for view, _ in fresh], [gradient for _, gradient in fresh])
                 for view in (v for v, g in zip(views, gradients, strict=True) if g is None):
                     view.zero_()
-                torch._foreach_mul_(views, self.scale)
+                whole = len(indices) == len(bucket.members)  # then one multiplication is enough
+                torch._foreach_mul_([bucket.buffer] if whole else views, self.scale)
         for index, view in zip(indices, views, strict=True):
             self.parameters[index].grad = view
 

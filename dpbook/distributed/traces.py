@@ -11,17 +11,22 @@ import time
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from dpbook.text import plural
 
 INSTALLED = "-packages" + os.sep  # site-packages, or Debian's dist-packages
-_LIBRARY = str(Path(__file__).parents[1]) + os.sep
+_LIBRARY = str(Path(__file__).parents[1])
 
 TASK, RESULT, ERROR, STACK = "task.pickle", "result-{}.pickle", "error-{}.json", "stack-{}.txt"
 """Written by the caller; and, one per rank, when it returns, when it raises, and when its time is up."""
 
-_COLLECTIVES = os.path.join("torch", "distributed", "distributed_c10d")
-"""In the stack of a rank that waits for others."""
+_WAITING = (
+    os.path.join("torch", "distributed", "distributed_c10d"),
+    os.path.join("torch", "autograd", "graph"),  # backward, in which a wrapper averages
+    os.path.join(_LIBRARY, "distributed", "execute"),
+)
+"""Where the stack of a rank that waits for others passes."""
 _TIME_UP = "Timeout ("
 """How faulthandler begins what it writes when the time is up, and not when a rank is ended because another failed."""
 
@@ -39,7 +44,7 @@ def why_it_failed(folder: Path, world: int, timeout: float, status: int, launche
     deaths = _silent_deaths(folder, world, launcher_said) if status >= 0 else {}  # unless the launcher itself was ended
     for rank, code in deaths.items():
         return f"rank {rank} died: {_cause_of_death(code)}; the others were ended{_last_words(folder, rank)}"
-    errors = {r: json.loads(p.read_text()) for r in range(world) if (p := folder / ERROR.format(r)).exists()}
+    errors = _errors(folder, world)
     stacks = {r: stack for r in range(world) if (stack := _text(folder / STACK.format(r)))}
     causes = {r: error for r, error in errors.items() if error["time"] < _time_was_up(folder, stacks)}
     if causes:
@@ -57,16 +62,29 @@ def why_it_failed(folder: Path, world: int, timeout: float, status: int, launche
 
 
 def who_never_came(folder: Path, world: int) -> str:
-    """Which ranks were elsewhere when the others waited in a collective; a line each, "" if there are none.
+    """Which ranks were elsewhere when others waited in a collective, or who waited in which; "" where neither is known.
 
     A time-out is raised by a rank that waited, so that a launcher blames the wrong one.
     """
-    said = []
-    for rank in range(world):
-        stack = _text(folder / STACK.format(rank))
-        if stack and not (folder / ERROR.format(rank)).exists() and _COLLECTIVES not in _main_thread(stack):
-            said.append(f"rank {rank} never came: it was at {_innermost(stack)}")
-    return "\n".join(said)
+    errors = {
+        r: json.loads(p.read_text())["traceback"] for r in range(world) if (p := folder / ERROR.format(r)).exists()
+    }
+    ended = {r: stack for r in range(world) if (stack := _text(folder / STACK.format(r))) and r not in errors}
+    absent = {r: stack for r, stack in ended.items() if _call(stack) is None}
+    missed = [f"rank {r} never came: it was at {_innermost(stack)}" for r, stack in absent.items()]
+    missed += [f"rank {r} had finished" for r in range(world) if (folder / RESULT.format(r)).exists()]
+    if missed:
+        return "\n".join(missed)
+    calls = {r: _call(stack) for r, stack in sorted(({r: _as_dumped(t) for r, t in errors.items()} | ended).items())}
+    if None in calls.values() or len(set(calls.values())) < 2:
+        return ""
+    return "\n".join(["the ranks waited in different calls:", *(f"  rank {r}: {call}" for r, call in calls.items())])
+
+
+def _errors(folder: Path, world: int) -> dict[int, dict[str, Any]]:
+    """What the ranks that raised have written down."""
+    paths = {rank: folder / ERROR.format(rank) for rank in range(world)}
+    return {rank: json.loads(path.read_text(encoding="utf-8")) for rank, path in paths.items() if path.exists()}
 
 
 def _time_was_up(folder: Path, stacks: dict[int, str]) -> float:
@@ -92,8 +110,9 @@ def _silent_deaths(folder: Path, world: int, launcher_said: str) -> dict[int, in
     for rank in range(world):
         begun = (folder / STACK.format(rank)).exists()
         code, excused = exits.get(rank, (0, not begun))  # the launcher does not report status 0
-        left = [folder / name.format(rank) for name in (RESULT, ERROR, STACK)]
-        spoke = any(path.exists() and path.stat().st_size for path in left)
+        finished = (folder / RESULT.format(rank)).exists()
+        left = [folder / name.format(rank) for name in (ERROR, STACK)]
+        spoke = finished or any(path.exists() and path.stat().st_size for path in left)
         if not excused and (code < 0 or not spoke):
             deaths[rank] = code
     return deaths
@@ -105,7 +124,8 @@ def _text(path: Path) -> str:
 
 def _last_words(folder: Path, rank: int) -> str:
     """The end of what a rank wrote to stderr, on lines of its own."""
-    said = "".join(map(_text, folder.glob(f"*/attempt_0/{rank}/stderr.log"))).strip().splitlines()[-15:]
+    attempts = sorted(folder.glob(f"**/attempt_*/{rank}/stderr.log"))  # that of the last
+    said = (_text(attempts[-1]) if attempts else "").strip().splitlines()[-15:]
     return "\n".join(["; its last words were", *said]) if said else ""
 
 
@@ -118,10 +138,17 @@ def _main_thread(stack: str) -> str:
     return re.split(r"hread 0x", stack)[-1]
 
 
+def _call(stack: str) -> str | None:
+    """The call in which a rank waited for others, and from where it was called; None where it was in none."""
+    frames = re.findall(r'File "(.*)", line (\d+) in (.*)', _main_thread(stack))
+    inside = [function for file, _, function in frames if any(place in file for place in _WAITING)]
+    return f"{inside[-1]}, {_innermost(stack)}" if inside else None
+
+
 def _innermost(stack: str) -> str:
     """The innermost frame of a faulthandler dump that is neither an installed package's nor the library's own."""
     frames = re.findall(r'File "(.*)", line (\d+) in (.*)', _main_thread(stack))
     for file, line, function in frames:
-        if INSTALLED not in file and not file.startswith(_LIBRARY):
+        if INSTALLED not in file and not file.startswith(_LIBRARY + os.sep):
             return f"line {line} of {function}"
     return f"line {frames[0][1]} of {frames[0][2]}" if frames else "an unknown place"

@@ -47,7 +47,7 @@ def vectors(batch: int, width: int) -> Callable[[nn.Module], torch.Tensor]:
     return lambda model: F.cross_entropy(model(x), y)
 
 
-def text(batch: int = 8, length: int = 64) -> Callable[[nn.Module], torch.Tensor]:
+def text(batch: int = 12, length: int = 64) -> Callable[[nn.Module], torch.Tensor]:
     x = torch.randint(0, 256, (batch, length))
     return lambda model: F.cross_entropy(model(x).flatten(0, 1), x.flatten())
 

@@ -28,6 +28,7 @@ import torch.distributed as dist  # noqa: E402
 
 from dpbook.collectives import Link  # noqa: E402
 from dpbook.distributed import start  # noqa: E402
+from dpbook.distributed.launcher import MEMORY  # noqa: E402
 from tests.benchmarks import ddp_steps  # noqa: E402
 from tests.benchmarks.rows import Row, processor  # noqa: E402
 
@@ -80,7 +81,7 @@ def command(rank: int, repeats: int, folder: str) -> list[str]:
 
 def environment(rank: int) -> dict[str, str]:
     where = {"MASTER_ADDR": "10.98.76.1", "MASTER_PORT": str(PORT), "GLOO_SOCKET_IFNAME": f"dpbook{rank}"}
-    return {**os.environ, **where, "RANK": str(rank), "WORLD_SIZE": "2"}
+    return {**os.environ, **MEMORY, **where, "RANK": str(rank), "WORLD_SIZE": "2"}
 
 
 def one_rank(folder: str, repeats: int) -> None:

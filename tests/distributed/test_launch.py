@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +16,7 @@ from dpbook.distributed.preflight import parameters, preflight
 from dpbook.distributed.program import Options
 from dpbook.distributed.program.models import build
 from dpbook.errors import InvalidArgument
+from tests.distributed import restarts
 
 GPUS = [machine.Accelerator("H100", 80 * 10**9)] * 4
 SCRIPTS = {
@@ -23,11 +24,18 @@ SCRIPTS = {
     "dies": "os.kill(os.getpid(), 9) if rank == 1 else dist.barrier()",
     "exits": "sys.exit(3) if rank == 1 else dist.barrier()",
     "hangs": "time.sleep(60) if rank == 1 else dist.barrier()",
+    "waits": 'print("here", flush=True) if rank == 0 else None; time.sleep(60)',
+    "sums": 'x = torch.tensor(10**rank); dist.all_reduce(x); print(f"rank-{rank}-sum-{x}")',
+    "differ": "dist.all_reduce(torch.ones(5 if rank == 0 else 3))",
+    "skips": "dist.all_reduce(torch.ones(3)) if rank == 0 else None\ndist.barrier()",
     "works": 'dist.barrier(); print("argument", sys.argv[1], os.environ["OMP_NUM_THREADS"])',
 }
 HEAD = """import os, sys, time
 from datetime import timedelta
+import torch
 import torch.distributed as dist
+if sys.argv[1:] == ["late"] and os.environ["RANK"] == "1":
+    time.sleep(60)
 dist.init_process_group("gloo", timeout=timedelta(seconds=3))
 rank = dist.get_rank()
 """
@@ -52,13 +60,34 @@ def script(folder, name):
         ("raises", "dpbook launch: rank 1 failed first: ValueError: on purpose"),
         ("dies", "dpbook launch: rank 1 died: killed by SIGKILL; the others were ended"),
         ("exits", "dpbook launch: rank 1 died: it left with exit status 3; the others were ended"),
-        ("hangs", "rank 1 never came: it was at line 6 of <module>"),
+        ("hangs", "rank 1 never came: it was at line 9 of <module>"),
+        ("skips", "  rank 0: all_reduce, line 9 of <module>\n  rank 1: barrier, line 10 of <module>"),
+        ("differ", "--check-calls tells which rank makes which call"),
     ],
 )
 def test_the_first_that_failed_is_named_in_the_last_lines(tmp_path, name, said):
     found = launch("--nproc", 2, "--", script(tmp_path, name), folder=tmp_path)
     assert found.returncode != 0
     assert said in "\n".join(found.stderr.splitlines()[-8:])
+
+
+@pytest.mark.processes
+def test_a_rank_that_does_not_come_to_the_start_is_named_in_time(tmp_path):
+    found = launch("--nproc", 2, "--start-timeout", 2, "--", script(tmp_path, "works"), "late", folder=tmp_path)
+    assert found.returncode != 0
+    last = found.stderr.splitlines()[-3:]
+    assert last[-2:] == [
+        "TimeoutError: the other ranks did not come to init_process_group within 2 s",
+        "rank 1 never came: it was at line 6 of <module>",
+    ]
+
+
+@pytest.mark.processes
+def test_nodes_that_do_not_come_are_waited_for_in_time(tmp_path):
+    where = ["--nnodes", 2, "--rdzv-endpoint", "localhost:0", "--start-timeout", 2]
+    found = launch("--nproc", 1, *where, "--", script(tmp_path, "works"), folder=tmp_path)
+    assert found.returncode != 0
+    assert found.stderr.splitlines()[-1] == "dpbook launch: not all of the 2 nodes came to localhost:0 within 2 s"
 
 
 @pytest.mark.processes
@@ -69,41 +98,78 @@ def test_a_script_gets_its_arguments_and_its_share_of_the_cores(tmp_path):
     assert f"argument --flag {threads}" in found.stdout
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """A run from beginning to end: its folder, and what the launch said."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    process = restarts.begin(folder)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    return folder, said
+
+
 @pytest.mark.processes
-def test_our_program_trains_is_ended_by_a_signal_and_resumes(tmp_path):
-    options = ["--nproc", 2, "--name", "r", "--width", 32, "--depth", 1, "--context", 16, "--save-every", 5]
-    command = [sys.executable, "-m", "dpbook", "launch", *map(str, options), "--steps", "100000"]
-    env = {**os.environ, "PYTHONPATH": str(book.root())}
-    child = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 90
-    while not list((tmp_path / "runs/r").glob("checkpoint-*.pt")) and time.monotonic() < until:
-        time.sleep(0.1)
-    child.send_signal(signal.SIGTERM)
-    said = child.communicate(timeout=60)[1]
-    assert child.returncode == 128 + signal.SIGTERM
-    assert said.splitlines()[-1] == "dpbook launch: ended by SIGTERM; no rank is left"
-    assert not running(str(tmp_path))
-    done = max(int(path.stem.split("-")[1]) for path in (tmp_path / "runs/r").glob("checkpoint-*.pt"))
-    again = launch(*options, "--steps", done + 5, folder=tmp_path)
-    assert again.returncode == 0
-    assert f"resumed after step {done} of {done + 5}" in again.stderr
-    assert again.stdout.splitlines()[-1] == "report: runs/r/report.html"
-    page = (tmp_path / "runs/r/report.html").read_text(encoding="utf-8")
+def test_our_program_ends_in_a_report_that_sets_it_beside_one_process(uninterrupted):
+    folder, said = uninterrupted
+    assert said.splitlines()[-1] == "report: runs/r/report.html"
+    page = (folder / "runs/r/report.html").read_text(encoding="utf-8")
     assert "simulated step" in page
-    lines = (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == list(range(1, done + 6))
+    assert "of 2 times one process" in page
+    lines = (folder / "runs/r/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, restarts.STEPS + 1))
 
 
-def running(folder):
-    """Ranks whose working directory is ``folder``."""
-    found = []
-    for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
-        try:
-            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd") == folder:
-                found.append(entry)
-        except OSError:
-            continue
-    return found
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the rank in /proc")
+def test_a_run_whose_rank_is_killed_ends_with_the_bits_of_one_that_was_not(uninterrupted, tmp_path):
+    process = restarts.begin(tmp_path, "--max-restarts", "1", "--no-alone", "--no-predict")
+    restarts.kill_rank_1(tmp_path, process, wait=0.0)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert f" of {restarts.STEPS}" in said[said.index("resumed after step") :]
+    assert restarts.same_bits(restarts.weights(tmp_path), restarts.weights(uninterrupted[0]))
+
+
+@pytest.mark.processes
+def test_a_signal_ends_all_ranks(tmp_path):
+    process = launch_in_the_background(tmp_path, script(tmp_path, "waits"))
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said.splitlines()[-1] == "dpbook launch: ended by SIGTERM; no rank is left"
+    assert not restarts.in_folder(tmp_path)
+
+
+def launch_in_the_background(folder, path):
+    command = [sys.executable, "-m", "dpbook", "launch", "--nproc", "2", "--", str(path)]
+    env = {**os.environ, "PYTHONPATH": str(book.root())}
+    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+FAKE = {
+    "scontrol": 'printf "127.0.0.1\\nlocalhost\\n"',
+    "srun": 'shift; for node in 1 2; do "$@" & nodes="${nodes:-} $!"; done; for node in $nodes; do wait $node; done',
+    "dpbook": 'shift; exec "$PYTHON" -m dpbook launch --nproc 1 "$@"',
+}
+"""What a cluster has: the names of the nodes, and a way to run a command on each of two."""
+
+
+@pytest.mark.processes
+def test_the_slurm_script_starts_a_launcher_on_each_of_two_nodes_and_their_ranks_meet(tmp_path):
+    for name, body in FAKE.items():
+        path = tmp_path / name
+        path.write_text(f"#!/usr/bin/env bash\nset -eu\n{body}\n")
+        path.chmod(0o755)
+    slurm = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_ID": str(os.getpid())}
+    ours = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable, "DPBOOK": str(tmp_path / "dpbook")}
+    found = subprocess.run(
+        [book.root() / "docs/slurm.sbatch", "--", script(tmp_path, "sums")],
+        cwd=tmp_path, env={**os.environ, **slurm, **ours, "PYTHONPATH": str(book.root())},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert sorted(found.stdout.split()) == ["rank-0-sum-11", "rank-1-sum-11"]
 
 
 def said_by(*arguments, **options):

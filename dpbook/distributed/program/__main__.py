@@ -51,14 +51,7 @@ def bind() -> torch.device:
 
     Every rank takes the accelerator of its local rank, before anything else does: else all would sit on the first.
     """
-    for name, value in (
-        ("RANK", "0"),
-        ("WORLD_SIZE", "1"),
-        ("LOCAL_RANK", "0"),
-        ("MASTER_ADDR", "127.0.0.1"),
-        ("MASTER_PORT", "0"),
-    ):
-        os.environ.setdefault(name, value)
+    os.environ.update(ALONE | os.environ)
     local = int(os.environ["LOCAL_RANK"])
     if torch.cuda.device_count() > local:
         device = torch.device("cuda", local)

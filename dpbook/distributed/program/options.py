@@ -71,6 +71,14 @@ class Options:
         """Where the run's files are."""
         return Path(self.out) / self.name
 
+    def to_arguments(self) -> list[str]:
+        """The command line that means these options."""
+        said = []
+        for name, value in self.to_data().items():
+            flag = name.replace("_", "-")
+            said += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+        return said
+
     def to_data(self) -> dict[str, Any]:
         """As JSON takes it."""
         return asdict(self)

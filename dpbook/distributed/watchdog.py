@@ -1,0 +1,43 @@
+"""A rank that waits too long for the others to meet: torch itself waits for half an hour, and then blames nobody."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+MEETING = "init_process_group"
+LOOK = 0.25
+"""Seconds between two looks at where the main thread is."""
+
+
+def watch_start(patience: float, late: Callable[[], None]) -> None:
+    """Call ``late`` from a thread if the main thread stays in `init_process_group` for ``patience`` seconds.
+
+    The first meeting counts; nothing happens in a program that never calls it.
+    """
+    threading.Thread(target=_watch, args=(threading.get_ident(), patience, late), daemon=True).start()
+
+
+def _watch(thread: int, patience: float, late: Callable[[], None]) -> None:
+    begun: float | None = None
+    while True:
+        time.sleep(LOOK)
+        if not _is_meeting(sys._current_frames().get(thread)):
+            if begun is not None:
+                return
+        elif begun is None:
+            begun = time.monotonic()
+        elif time.monotonic() - begun > patience:
+            late()
+            return
+
+
+def _is_meeting(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == MEETING:
+            return True
+        frame = frame.f_back
+    return False
