@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from dpbook.collectives.source_line import line_of_caller
+from dpbook.distributed.traces import INSTALLED
 from dpbook.errors import Deadlock, MessageError
 
 ALIKE: dict[str, tuple[str, ...]] = {
@@ -56,12 +58,19 @@ def _checked(name: str, collective: Callable[..., Any], patience: timedelta) -> 
         given.apply_defaults()
         group = given.arguments.get("group")
         if dist.get_rank(group) >= 0:  # else torch warns of a group that this rank is not in
-            _agree(
-                _told(name, given.arguments), line_of_caller(1), tuple(dist.get_process_group_ranks(group)), patience
-            )
+            ranks = tuple(dist.get_process_group_ranks(group))
+            _agree(_told(name, given.arguments), _line(), ranks, patience)
         return collective(*args, **kwargs)
 
     return call
+
+
+def _line() -> str:
+    """Where the program called, not where one function of torch called another."""
+    depth, frame = 2, sys._getframe(2)
+    while INSTALLED in frame.f_code.co_filename and frame.f_back is not None:
+        depth, frame = depth + 1, frame.f_back
+    return line_of_caller(depth)
 
 
 def _told(name: str, arguments: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ import pytest
 from dpbook import book, machine
 from dpbook.cli import main
 from dpbook.distributed.launch import Launch, default_processes
+from dpbook.distributed.launcher import MEMORY
 from dpbook.distributed.preflight import parameters, preflight
 from dpbook.distributed.program import Options
 from dpbook.distributed.program.models import build
@@ -25,12 +26,13 @@ SCRIPTS = {
     "exits": "sys.exit(3) if rank == 1 else dist.barrier()",
     "hangs": "time.sleep(60) if rank == 1 else dist.barrier()",
     "waits": 'print("here", flush=True) if rank == 0 else None; time.sleep(60)',
-    "sums": 'x = torch.tensor(10**rank); dist.all_reduce(x); print(f"rank-{rank}-sum-{x}")',
+    "sums": 'x = torch.tensor(10**rank); dist.all_reduce(x); print(f"rank-{rank}-sum-{x}\\n", end="")',
     "differ": "dist.all_reduce(torch.ones(5 if rank == 0 else 3))",
     "skips": "dist.all_reduce(torch.ones(3)) if rank == 0 else None\ndist.barrier()",
-    "works": 'dist.barrier(); print("argument", sys.argv[1], os.environ["OMP_NUM_THREADS"])',
+    "works": 'dist.barrier(); print("argument", sys.argv[1], *map(os.environ.get, VARIABLES))',
 }
 HEAD = """import os, sys, time
+VARIABLES = "OMP_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"
 from datetime import timedelta
 import torch
 import torch.distributed as dist
@@ -60,8 +62,8 @@ def script(folder, name):
         ("raises", "dpbook launch: rank 1 failed first: ValueError: on purpose"),
         ("dies", "dpbook launch: rank 1 died: killed by SIGKILL; the others were ended"),
         ("exits", "dpbook launch: rank 1 died: it left with exit status 3; the others were ended"),
-        ("hangs", "rank 1 never came: it was at line 9 of <module>"),
-        ("skips", "  rank 0: all_reduce, line 9 of <module>\n  rank 1: barrier, line 10 of <module>"),
+        ("hangs", "rank 1 never came: it was at line 10 of <module>"),
+        ("skips", "  rank 0: all_reduce, line 10 of <module>\n  rank 1: barrier, line 11 of <module>"),
         ("differ", "--check-calls tells which rank makes which call"),
     ],
 )
@@ -78,7 +80,7 @@ def test_a_rank_that_does_not_come_to_the_start_is_named_in_time(tmp_path):
     last = found.stderr.splitlines()[-3:]
     assert last[-2:] == [
         "TimeoutError: the other ranks did not come to init_process_group within 2 s",
-        "rank 1 never came: it was at line 6 of <module>",
+        "rank 1 never came: it was at line 7 of <module>",
     ]
 
 
@@ -91,11 +93,12 @@ def test_nodes_that_do_not_come_are_waited_for_in_time(tmp_path):
 
 
 @pytest.mark.processes
-def test_a_script_gets_its_arguments_and_its_share_of_the_cores(tmp_path):
+def test_a_script_gets_its_arguments_its_share_of_the_cores_and_memory_that_it_keeps(tmp_path):
     found = launch("--nproc", 2, "--", script(tmp_path, "works"), "--flag", folder=tmp_path)
     assert found.returncode == 0
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.cores() // 2)))
-    assert f"argument --flag {threads}" in found.stdout
+    kept = [os.environ.get(name, value) for name, value in reversed(MEMORY.items())]
+    assert found.stdout.split() == ["argument", "--flag", threads, *kept]
 
 
 @pytest.fixture(scope="module")
@@ -240,6 +243,8 @@ def test_what_the_user_has_set_stays(monkeypatch):
         (lambda: Launch(("nowhere.py",), 1), "script must be a file that exists"),
         (lambda: Launch(("-m", "m"), 0), "nproc"),
         (lambda: Launch(("-m", "m"), 1, max_restarts=-1), "max_restarts"),
+        (lambda: Launch(("-m", "m"), 1, start_timeout=0), "start_timeout"),
+        (lambda: Launch(("-m", "m"), 1, check_calls=-1), "check_calls"),
     ],
 )
 def test_bad_launches_are_named(make, said):

@@ -144,6 +144,11 @@ def test_the_command_line_gives_every_option():
     assert given == Options(strategy="zero1", save_every=7, checkpointing=True, lr=0.5, name="a.b-1")
 
 
+@pytest.mark.parametrize("options", [Options(), Options(strategy="hook", checkpointing=True, predict=False, cap=0.25)])
+def test_options_become_the_command_line_that_means_them(options):
+    assert parsed(*options.to_arguments()) == options
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

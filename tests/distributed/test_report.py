@@ -61,7 +61,15 @@ def test_the_prediction_stands_beside_the_measurement(tmp_path):
 def test_efficiency_is_that_against_one_process(tmp_path):
     alone = run(tmp_path / "alone", seconds=0.15, world=1, tokens_per_step=2000)
     rows = told(report.write(run(tmp_path / "r"), alone))
+    assert rows["one process alone"] == "13,333 tokens/s, 150 ms per step"
     assert rows["scaling efficiency"] == "75% of 4 times one process"
+
+
+def test_the_process_that_a_launch_kept_is_compared_with_by_default(tmp_path):
+    folder = run(tmp_path / "r")
+    assert "scaling efficiency" not in told(report.write(folder))
+    run(folder / "alone", seconds=0.1, world=1, tokens_per_step=2000)
+    assert told(report.write(folder))["scaling efficiency"] == "50% of 4 times one process"
 
 
 def test_an_unknown_device_has_no_utilisation(tmp_path):
