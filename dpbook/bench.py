@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dpbook import files
+from dpbook import files, machine
 from dpbook.collectives import ALGORITHMS, Fit, fit
 from dpbook.distributed import Sweep, sweep
 from dpbook.errors import InvalidArgument
@@ -50,7 +50,7 @@ class Bench:
                 }
                 for (name, one), fitted in zip(self.sweeps.items(), self.fits().values(), strict=True)
             },
-            "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+            "machine": {"processor": machine.processor(), "cores": os.cpu_count()},
             "versions": {"python": platform.python_version(), "torch": version("torch")},
             "date": str(datetime.date.today()),
         }

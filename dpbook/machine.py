@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -25,6 +27,13 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The name of the processor; its architecture where the system does not say more."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.*)$", info.read_text() if info.exists() else "", re.MULTILINE)
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def memory() -> int | None:

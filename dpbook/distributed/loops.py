@@ -2,10 +2,12 @@
 
 Everything goes in and comes out as plain data, so that whoever judges needs no torch.
 """
-# No deferred annotations here: torch compares those of a communication hook with its own types.
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,6 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
+
+from dpbook.distributed.payload import Sent, watch
 
 Trial = Mapping[str, Any]
 """What is tried, as a dict:
@@ -31,9 +35,8 @@ def train(answer: Callable[..., Any], trial: Trial, rank: int) -> dict[str, Any]
     that averaged gradients), ``logged`` (what was returned), ``saved`` (what was handed to ``save``, each a dict of
     arrays) and ``weights`` (the model's parameters at the end).
     """
-    torch.set_num_threads(1)
     model, seen, saved = _model(trial["weights"][rank]), [], []
-    syncs: list[int] = []
+    watches: list[list[Sent]] = []
 
     def see(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         if torch.is_grad_enabled():
@@ -45,10 +48,11 @@ def train(answer: Callable[..., Any], trial: Trial, rank: int) -> dict[str, Any]
     model.register_forward_pre_hook(see)
     data = TensorDataset(torch.tensor(trial["x"]), torch.tensor(trial["y"]))
     settings = [trial[name] for name in ("epochs", "batch", "accumulation", "rate")]
-    with _counted(syncs):
+    with _watched(watches):
         logged = answer(model, data, *settings, save)
     weights = [parameter.detach().numpy().copy() for parameter in model.parameters()]
-    return {"seen": seen, "syncs": len(syncs), "logged": logged, "saved": saved, "weights": weights}
+    syncs = sum(sent.last for sent in chain(*watches))
+    return {"seen": seen, "syncs": syncs, "logged": logged, "saved": saved, "weights": weights}
 
 
 def _model(weights: Sequence[Any]) -> nn.Sequential:
@@ -61,19 +65,13 @@ def _model(weights: Sequence[Any]) -> nn.Sequential:
 
 
 @contextmanager
-def _counted(syncs: list[int]) -> Iterator[None]:
-    """Every DDP that is made meanwhile adds an item to ``syncs`` for each backward that averages gradients."""
+def _watched(watches: list[list[Sent]]) -> Iterator[None]:
+    """Every DDP that is made meanwhile is watched: an item of ``watches`` is what one of them sent."""
     make = DistributedDataParallel.__init__
-
-    def average(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        if bucket.is_last():
-            syncs.append(1)
-        buffer = bucket.buffer().mul_(1 / dist.get_world_size())
-        return dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: done.value()[0])
 
     def made(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        self.register_comm_hook(None, average)
+        watches.append(watch(self))
 
     DistributedDataParallel.__init__ = made
     try:
@@ -90,6 +88,7 @@ def train_alone(answer: Callable[..., Any], trials: Sequence[Trial]) -> list[dic
 
 def train_on_this_rank(answer: Callable[..., Any], trials: Sequence[Trial], rank: int) -> list[dict[str, Any]]:
     """`train` for each trial, on a rank that is a process of a process group."""
+    torch.set_num_threads(1)
     return [train(answer, trial, rank) for trial in trials]
 
 

@@ -26,11 +26,12 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
+from dpbook import machine  # noqa: E402
 from dpbook.collectives import Link  # noqa: E402
 from dpbook.distributed import start  # noqa: E402
 from dpbook.distributed.launcher import MEMORY  # noqa: E402
 from tests.benchmarks import ddp_steps  # noqa: E402
-from tests.benchmarks.rows import Row, processor  # noqa: E402
+from tests.benchmarks.rows import Row  # noqa: E402
 
 SPEED = 500  # Mbit/s
 LINK = Link.gigabits(SPEED / 1000, latency=1e-4)
@@ -134,7 +135,7 @@ def record(repeats: int, emulated: dict, real: dict, steps: dict) -> dict:
         "measured": [ms(found["measured"]) for found in steps.values()],
         "predicted_from": "backward times measured in turn with the steps, the closed form of a ring, the bucket rule",
         "repeats": repeats,
-        "machine": f"{processor()}, {os.cpu_count()} cores, one torch thread per rank, gloo",
+        "machine": f"{machine.processor()}, {os.cpu_count()} cores, one torch thread per rank, gloo",
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": platform.system(),

@@ -8,11 +8,12 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import numpy as np
+
+from dpbook import machine
 
 WIDTH = 76  # of the first column
 
@@ -41,18 +42,12 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    return names[0].partition(": ")[2] if names else platform.processor() or platform.machine()
-
-
 def begin(doc: str, repeats: int) -> int:
     """Read ``--repeats`` from the command line, print the head of the table, and return the number."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=repeats, help=f"how often each is measured (default {repeats})")
     repeats = max(1, parser.parse_args().repeats)
-    print(f"{datetime.date.today()}, {processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{datetime.date.today()}, {machine.processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"{platform.platform()}, Python {platform.python_version()}, NumPy {np.__version__}; {repeats} repeats\n")
     print(f"{'':<{WIDTH}}{'median':>9}     {'least to most':>19}   goal")
     return repeats

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
+from dpbook import machine
 from dpbook.distributed.lifetime import leave
 from dpbook.distributed.program.metrics import DESCRIPTION, PREDICTION, Metrics
 from dpbook.distributed.program.models import flops_per_token
@@ -86,7 +87,7 @@ def describe(trainer: Trainer) -> dict[str, Any]:
         "options": trainer.options.to_data(),
         "world": trainer.world,
         "backend": dist.get_backend(),
-        "device": torch.cuda.get_device_name(trainer.device) if cuda else platform.processor() or platform.machine(),
+        "device": torch.cuda.get_device_name(trainer.device) if cuda else machine.processor(),
         "parameters": sum(p.numel() for p in trainer.module.parameters()),
         "trained": sum(p.numel() for p in trainer.trained),
         "payload_bytes": trainer.payload,
