@@ -22,7 +22,7 @@ from dpbook.distributed.traces import STACK, who_never_came, why_it_failed
 from dpbook.errors import InvalidArgument, check_float, check_int
 
 START_TIMEOUT = 300.0
-"""Seconds; torch itself waits for half an hour."""
+"""Seconds; torch itself waits for ten minutes with NCCL, for thirty with gloo."""
 GRACE = 15.0
 """Seconds that ranks have to end by themselves after a signal, before they are killed."""
 POLL = 0.2

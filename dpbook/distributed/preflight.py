@@ -100,7 +100,7 @@ def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Acc
     stage = 1 if options.strategy == "zero1" else 0
     need = memory_per_rank(parameters(options), world, stage, "autocast").total
     if gpus:
-        room, where = min(gpu.memory for gpu in gpus), f"a {gpus[0].name}"
+        room, where = min(gpu.memory for gpu in gpus), f"a GPU ({gpus[0].name})"
     else:
         total = machine.memory()
         if total is None:

@@ -1,4 +1,4 @@
-"""A rank that waits too long for the others to meet: torch itself waits for half an hour, and then blames nobody."""
+"""A rank that waits too long for the others to meet: torch waits for ten minutes or thirty, and blames nobody."""
 
 from __future__ import annotations
 

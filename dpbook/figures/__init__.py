@@ -6,6 +6,7 @@ from dpbook.figures.batches import against_batch, draw_accumulation, noise_scale
 from dpbook.figures.buckets import cap_sweep, draw_plan
 from dpbook.figures.capacity import explore_memory, explore_scaling, memory_bars, scaling_bars
 from dpbook.figures.costs import cost_curves, fitted_sweep, sweeps
+from dpbook.figures.diagnosis import play_diagnosis
 from dpbook.figures.errors import distances, error_ladder
 from dpbook.figures.explorer import Explorer, Knob
 from dpbook.figures.feeds import draw_feeds, play_feeds
@@ -24,6 +25,7 @@ from dpbook.figures.schedule import draw_schedule
 from dpbook.figures.step import explore_buckets, explore_savings, play_step
 from dpbook.figures.timeline import draw_timelines
 from dpbook.figures.traffic import draw_traffic
+from dpbook.figures.wire import explore_wire
 
 __all__ = [
     "Explorer",
@@ -54,6 +56,7 @@ __all__ = [
     "explore_memory",
     "explore_savings",
     "explore_scaling",
+    "explore_wire",
     "fitted_sweep",
     "loss_curve",
     "memory_bars",
@@ -61,6 +64,7 @@ __all__ = [
     "play",
     "play_accumulation",
     "play_additions",
+    "play_diagnosis",
     "play_feeds",
     "play_loop",
     "play_step",

@@ -191,7 +191,8 @@ def test_more_ranks_than_cores_is_a_warning():
 def test_a_model_that_does_not_fit_is_foreseen():
     large = Options(width=32 * 512, depth=64)
     assert any(
-        "the model needs" in text and "a H100 has 80.0 GB" in text for text in said_by(4, gpus=GPUS, options=large)
+        "the model needs" in text and "a GPU (H100) has 80.0 GB" in text
+        for text in said_by(4, gpus=GPUS, options=large)
     )
     assert said_by(4, gpus=GPUS, options=Options()) == []
 

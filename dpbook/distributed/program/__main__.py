@@ -26,7 +26,10 @@ from dpbook.errors import DpbookError
 
 TIMEOUT = timedelta(minutes=10)
 """Of a collective: a rank that has not come by then is lost."""
-ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+ALONE = {
+    "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+}  # fmt: skip
 """What torchrun would have told a single process."""
 
 
@@ -51,11 +54,11 @@ def bind() -> torch.device:
     """Join the process group that torchrun describes; without torchrun, a group of this process alone.
 
     Every rank takes the accelerator of its local rank, before anything else does: else all would sit on the first.
+    Where there are fewer accelerators than ranks none takes one: NCCL refuses two ranks on one.
     """
     os.environ.update(ALONE | os.environ)
-    local = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() > local:
-        device = torch.device("cuda", local)
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
         dist.init_process_group("nccl", timeout=TIMEOUT, device_id=device)
         return device
