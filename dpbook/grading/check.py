@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -27,14 +28,14 @@ def check(task_id: str, answer: Any, *, seed: int = 0) -> Report:
     return replace(report, notes=record(found, report.points)) if report.answered else report
 
 
-def judge(asked: Task, answer: Answer, seed: int = 0, only: str | None = None) -> Report:
-    """Run the checks of ``asked`` on ``answer``, or the one named ``only``, and report; records nothing.
+def judge(asked: Task, answer: Answer, seed: int = 0, only: Collection[str] | None = None) -> Report:
+    """Run the checks of ``asked`` on ``answer``, or those named in ``only``, and report; records nothing.
 
     Each has randomness of its own, whichever others are run.
     """
     streams = np.random.SeedSequence(check_int("seed", seed, 0)).spawn(len(asked.checks))
     start = time.perf_counter()
-    wanted = [pair for pair in zip(asked.checks, streams, strict=True) if only in (None, pair[0].name)]
+    wanted = [pair for pair in zip(asked.checks, streams, strict=True) if only is None or pair[0].name in only]
     cases = [_judge(one, answer, np.random.default_rng(stream)) for one, stream in wanted]
     seconds = time.perf_counter() - start
     return Report(asked.id, asked.title, tuple(cases), seconds, clean(answer.printed, 2 * MAX_PRINTED))
