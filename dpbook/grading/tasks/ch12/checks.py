@@ -13,6 +13,7 @@ from dpbook.collectives.bandwidth import Collective, algbw, busbw
 from dpbook.grading import Answer, call, expect, expect_close
 from dpbook.grading.text import describe
 from dpbook.overlap import Kind, Span
+from dpbook.text import plural
 
 MS = 1e-3
 CAUSES = ("network", "straggler", "input")
@@ -21,6 +22,21 @@ LOSSES = ("transfer", "waiting", "idle")
 C: Kind = "computation"
 Interval = tuple[int, int]
 Row = tuple[str, int, str, Kind, float, float]
+
+
+def _triples(got: Any, count: int, of: str, where: str, row: str) -> list[list[float]]:
+    """``got``, if it is ``count`` triples of numbers, as lists or an array; ``of``: what a triple holds, in words."""
+    got = got.tolist() if isinstance(got, np.ndarray) else got
+    fits = isinstance(got, tuple | list) and len(got) == count
+    expect(fits, f"a list of {plural(count, 'triple')} {of}, one per {row}", describe(got), where)
+    found = []
+    for number, triple in enumerate(got):
+        triple = triple.tolist() if isinstance(triple, np.ndarray) else triple
+        good = isinstance(triple, tuple | list) and len(triple) == 3
+        good = good and all(isinstance(x, int | float) for x in triple)
+        expect(good, f"a triple {of}", describe(triple), f"{where}, {row} {number}")
+        found.append([float(x) for x in triple])
+    return found
 
 
 # 12.1: where does the time go
@@ -168,18 +184,10 @@ def _diagnosis(answer: Answer, case: Case, rng: np.random.Generator, where: str)
 
 
 def _judge_losses(case: Case, got: Any, where: str) -> None:
-    expect(
-        isinstance(got, tuple | list) and len(got) == case.world,
-        f"a list of {case.world} triples of seconds, one per rank",
-        describe(got),
-        where,
-    )
-    for rank, (expected, row) in enumerate(zip(case.table().tolist(), got, strict=True)):
-        place = f"{where}, rank {rank}"
-        fits = isinstance(row, tuple | list) and len(row) == 3 and all(isinstance(x, int | float) for x in row)
-        expect(fits, "(transfer, waiting, idle) in seconds", describe(row), place)
+    rows = _triples(got, case.world, "(transfer, waiting, idle) in seconds", where, "rank")
+    for rank, (expected, row) in enumerate(zip(case.table().tolist(), rows, strict=True)):
         for name, ms, seconds in zip(LOSSES, expected, row, strict=True):
-            expect_close(MS * ms, float(seconds), 1e-9, f"{place}, {name}")
+            expect_close(MS * ms, seconds, 1e-9, f"{where}, rank {rank}, {name}")
 
 
 def lost_time(answer: Answer, rng: np.random.Generator) -> None:
@@ -209,7 +217,11 @@ def _tables(rng: np.random.Generator) -> Iterator[tuple[str, list[tuple[int, int
     base, alone = 1024 * int(rng.integers(2, 9)), float(rng.uniform(0.2, 3))
 
     def runs(worlds: Sequence[int], tokens: Callable[[int], int]) -> list[tuple[int, int, float]]:
-        return [(n, tokens(n), alone * tokens(n) / (base * n) * float(rng.uniform(1, 1.6))) for n in worlds]
+        table = []
+        for n in worlds:
+            step = tokens(n)
+            table.append((n, step, round(alone * step / (base * n) * float(rng.uniform(1, 1.6)), 3)))
+        return table
 
     yield "weak scaling", runs((1, 2, 5, 16), lambda n: base * n)
     yield "strong scaling", runs((1, 2, 4, 8, 16), lambda n: 16 * base)
@@ -231,14 +243,10 @@ def rows_agree(answer: Answer, rng: np.random.Generator) -> None:
         parameters, peak = int(rng.integers(10**7, 10**10)), float(rng.integers(100, 2000) * 1e12)
         where = f"{name}, {runs}, {parameters:,} parameters, peak {peak:.4g}"
         got = call(answer, runs, parameters, peak, unchanged=True, where=where)
-        fits = isinstance(got, tuple | list) and len(got) == len(runs)
-        expect(fits, f"a list of {len(runs)} triples", describe(got), where)
-        for number, (expected, row) in enumerate(zip(_scaled(runs, parameters, peak), got, strict=True)):
-            place = f"{where}, row {number}"
-            good = isinstance(row, tuple | list) and len(row) == 3 and all(isinstance(x, int | float) for x in row)
-            expect(good, "(tokens per second, efficiency, MFU)", describe(row), place)
+        rows = _triples(got, len(runs), "(tokens per second, efficiency, MFU)", where, "run")
+        for number, (expected, row) in enumerate(zip(_scaled(runs, parameters, peak), rows, strict=True)):
             for column, right, found in zip(("tokens per second", "efficiency", "MFU"), expected, row, strict=True):
-                expect_close(right, float(found), 1e-9 * right, f"{place}, {column}")
+                expect_close(right, found, 1e-9 * right, f"{where}, run {number}, {column}")
 
 
 # 12.3: bandwidths as nccl-tests counts
