@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -60,12 +61,20 @@ class Summary:
         return float(self.about["flops_per_token"]) * self.tokens_per_second / (peak * int(self.about["world"]))
 
 
+DRIVER_NAMES = {
+    "NVIDIA GeForce RTX 4090": "RTX 4090",
+    "(NVIDIA )?A100.*": "A100 80 GB",  # of either memory, on SXM or PCIe
+    "NVIDIA H100 80GB HBM3": "H100 SXM",  # not "NVIDIA H100 PCIe" or "NVL", which are slower
+    "NVIDIA H200": "H200 SXM",
+    "NVIDIA B200": "B200",
+}
+"""What drivers call the accelerators of our table, as patterns."""
+
+
 def peak_flops(device: str) -> float | None:
     """The bf16 peak of a device by the name that its driver gives it; None for one that is not in our table."""
-    for name, accelerator in ACCELERATORS.items():
-        if name.split()[0].lower() in device.lower().replace("geforce ", ""):
-            return accelerator.flops
-    return None
+    names = [name for pattern, name in DRIVER_NAMES.items() if re.fullmatch(pattern, device)]
+    return ACCELERATORS[names[0]].flops if names else None
 
 
 def summarise(folder: Path) -> Summary:

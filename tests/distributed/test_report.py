@@ -79,7 +79,17 @@ def test_an_unknown_device_has_no_utilisation(tmp_path):
 
 @pytest.mark.parametrize(
     ("device", "name"),
-    [("NVIDIA H200", "H200 SXM"), ("NVIDIA A100-SXM4-80GB", "A100 80 GB"), ("NVIDIA B200", "B200"), ("AMD EPYC", None)],
+    [
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H200", "H200 SXM"),
+        ("NVIDIA A100-SXM4-80GB", "A100 80 GB"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA RTX 4000 Ada Generation", None),
+        ("AMD EPYC", None),
+    ],
 )
 def test_peaks_by_the_names_of_drivers(device, name):
     assert report.peak_flops(device) == (ACCELERATORS[name].flops if name else None)
