@@ -32,8 +32,8 @@ def train(answer: Callable[..., Any], trial: Trial, rank: int) -> dict[str, Any]
     """Call ``answer(model, data, epochs, batch, accumulation, rate, save)`` on this rank of a process group.
 
     Returns ``seen`` (the inputs of each forward that was to be trained on), ``syncs`` (the number of backward passes
-    that averaged gradients), ``logged`` (what was returned), ``saved`` (what was handed to ``save``, each a dict of
-    arrays) and ``weights`` (the model's parameters at the end).
+    that averaged gradients), ``logged`` (what was returned, as plain numbers), ``saved`` (what was handed to ``save``,
+    each a dict of arrays) and ``weights`` (the model's parameters at the end).
     """
     model, seen, saved = _model(trial["weights"][rank]), [], []
     watches: list[list[Sent]] = []
@@ -52,7 +52,14 @@ def train(answer: Callable[..., Any], trial: Trial, rank: int) -> dict[str, Any]
         logged = answer(model, data, *settings, save)
     weights = [parameter.detach().numpy().copy() for parameter in model.parameters()]
     syncs = sum(sent.last for sent in chain(*watches))
-    return {"seen": seen, "syncs": syncs, "logged": logged, "saved": saved, "weights": weights}
+    return {"seen": seen, "syncs": syncs, "logged": _numbers(logged), "saved": saved, "weights": weights}
+
+
+def _numbers(logged: Any) -> Any:
+    """Losses that are tensors of one element as numbers, and whatever else as it is."""
+    if not isinstance(logged, list | tuple):
+        return logged
+    return [each.item() if isinstance(each, torch.Tensor) and each.numel() == 1 else each for each in logged]
 
 
 def _model(weights: Sequence[Any]) -> nn.Sequential:

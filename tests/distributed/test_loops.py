@@ -48,6 +48,15 @@ def test_a_trial_tells_what_was_seen_sent_saved_and_returned():
         assert not np.array_equal(after, before)
 
 
+def test_losses_that_are_tensors_come_back_as_numbers():
+    def logs(*arguments):
+        return [torch.tensor(2.0), torch.tensor([3.0]), 4.0]
+
+    (found,) = train_alone(logs, [TRIAL])
+    assert found["logged"] == [2.0, 3.0, 4.0]
+    assert not any(isinstance(each, torch.Tensor) for each in found["logged"])
+
+
 def test_a_trial_leaves_neither_a_group_nor_a_watch_behind():
     def fails(*arguments):
         raise ValueError("on purpose")

@@ -226,10 +226,12 @@ def bytes_sent(answer: Answer, rng: np.random.Generator) -> None:
 
 # 11.3: who sits where
 
+PLACE = ("the rank", "the world size", "the number for torch.device", "the number in nvidia-smi")
+
 
 def places(answer: Answer, rng: np.random.Generator) -> None:
     for count in (1, 2, 3, 5):
-        # Fewer and fewer GPUs, so that no node is like another, and not the first ones of a node.
+        # No node has as many GPUs as another, and they are not its first ones.
         sizes = rng.permutation([8, 4, 2, 3, 1])[:count]
         nodes = [sorted(rng.choice(np.arange(1, 10), size, replace=False).tolist()) for size in sizes]
         world, before = sum(map(len, nodes)), 0
@@ -239,5 +241,13 @@ def places(answer: Answer, rng: np.random.Generator) -> None:
                     where = f"nodes {nodes}, node {node}, local rank {local}, "
                     where += "all GPUs of the node are seen" if sees_all else "only its own GPU is seen"
                     got = call(answer, nodes, node, local, sees_all, unchanged=True, where=where)
-                    expect_equal((before + local, world, local if sees_all else 0, gpu), got, where)
+                    expect(
+                        isinstance(got, tuple | list) and len(got) == len(PLACE),
+                        "four integers",
+                        "something else",
+                        where,
+                    )
+                    wanted = (before + local, world, local if sees_all else 0, gpu)
+                    for name, expected, came in zip(PLACE, wanted, got, strict=True):
+                        expect_equal(expected, came, f"{where}: {name}")
             before += len(gpus)
