@@ -156,6 +156,9 @@ def _launch(args: argparse.Namespace) -> int:
         return 0
     if args.script and args.unknown:
         program.error(f"unrecognized arguments before --: {' '.join(args.unknown)}")
+    for word in args.unknown:
+        if word.endswith(".py"):
+            program.error(f"a script of your own comes after --, as in `dpbook launch -- {word}`")
     options = None if args.script else from_namespace(program.parse_args(args.unknown))
     gpus = machine.accelerators()
     nproc = args.nproc if args.nproc is not None else launch.default_processes(gpus)

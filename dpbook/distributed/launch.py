@@ -82,6 +82,8 @@ class Launch:
             "OMP_NUM_THREADS": str(threads),
             # Without this a restart may meet the store of the attempt before it, and hang.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            # Else init_process_group may return before the others have come, and nobody sees where the start hangs.
+            "TORCH_DIST_INIT_BARRIER": "1",
             **os.environ,
             PARENT: str(os.getpid()),
             guard.START_TIMEOUT: str(self.start_timeout),

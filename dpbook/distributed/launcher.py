@@ -13,9 +13,16 @@ MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": s
 """Keep what glibc frees: it would hand gradients back to the system in every step, and take them again page by page.
 With 40 gradients of 1 MiB that is a third of a step on the CPU, of torch's DDP as of ours."""
 
+LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
+"""When one of several nodes ends, torchrun on the others warns of the connection, at length, although all is well."""
+
 if __name__ == "__main__":
     end_with_parent()
     os.environ.update(MEMORY | os.environ)
+    level = os.environ.get(LOG_LEVEL)
+    os.environ.setdefault(LOG_LEVEL, "ERROR")
     from torch.distributed.run import main
 
+    if level is None:
+        del os.environ[LOG_LEVEL]  # torch has read it; the ranks keep their warnings
     main()

@@ -152,7 +152,9 @@ def launch_in_the_background(folder, path):
 
 FAKE = {
     "scontrol": 'printf "127.0.0.1\\nlocalhost\\n"',
-    "srun": 'shift; for node in 1 2; do "$@" & nodes="${nodes:-} $!"; done; for node in $nodes; do wait $node; done',
+    "srun": """while [[ $1 == --* ]]; do shift; done
+for node in 1 2; do "$@" & nodes="${nodes:-} $!"; done
+for node in $nodes; do wait $node; done""",
     "dpbook": 'shift; exec "$PYTHON" -m dpbook launch --nproc 1 "$@"',
 }
 """What a cluster has: the names of the nodes, and a way to run a command on each of two."""
@@ -265,6 +267,12 @@ def test_bad_launches_are_named(make, said):
 def test_bad_command_lines_start_nothing(arguments, said, capsys):
     assert main(["launch", *arguments]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_a_script_without_the_dashes_is_told_where_it_belongs(capsys):
+    with pytest.raises(SystemExit):
+        main(["launch", "train.py", "--epochs", "3"])
+    assert "a script of your own comes after --, as in `dpbook launch -- train.py`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--help", "--program-help"])
