@@ -11,7 +11,7 @@ from dpbook.distributed.lifetime import end_with_parent
 
 MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20)}
 """Keep what glibc frees: it would hand gradients back to the system in every step, and take them again page by page.
-With 40 gradients of 1 MiB that is a third of a step on the CPU, of torch's DDP as of ours."""
+With 40 gradients of 1 MiB that is a sixth of a step of two ranks on the CPU, in torch's DDP as in ours."""
 
 LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 """When one of several nodes ends, torchrun on the others warns of the connection, at length, although all is well."""
