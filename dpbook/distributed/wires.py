@@ -150,8 +150,10 @@ class _Meeting:
         with self.changed:
             while len(slot) < self.world:
                 missing = sorted(set(range(self.world)) - slot.keys())
-                if self.left.intersection(missing) or not self.changed.wait(PATIENCE):
-                    raise Deadlock(f"rank {rank} waits for message {number + 1}, which rank {missing[0]} does not send")
+                gone = [other for other in missing if other in self.left]
+                if gone or not self.changed.wait(PATIENCE):
+                    other = (gone or missing)[0]
+                    raise Deadlock(f"rank {rank} waits for message {number + 1}, which rank {other} does not send")
         operation, _ = slot[rank]
         tensors = [slot[r][1] for r in range(self.world)]
         return tensors[0] if operation == "broadcast" else torch.stack(tensors).sum(0)

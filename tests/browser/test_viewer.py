@@ -7,27 +7,29 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from dpbook import book
 from dpbook.validate import KERNELSPEC
 
 playwright = pytest.importorskip("playwright.sync_api")
 
 CELL = "from dpbook import figures\nfrom dpbook.collectives import ring\n\nfigures.play(ring(4))"
 CONTROLS = ["First", "Previous", "Play", "Next", "Last"]
-CHAPTERS = [f"chapters/{path.name}" for path in sorted((book.root() / "chapters").glob("05_*.ipynb"))]
+CHAPTER = "chapters/05_all_reduce.ipynb"
 expect = playwright.expect
 
 
-@pytest.fixture(params=["viewer.ipynb", *CHAPTERS])
-def viewer(request, lab, open_notebook):
-    """The first output with a viewer in a notebook of our own, and in the chapter that has one."""
-    if request.param == "viewer.ipynb":
-        notebook = new_notebook(cells=[new_code_cell(CELL)], metadata={"kernelspec": KERNELSPEC})
-        nbformat.write(notebook, lab.directory / request.param)
-    notebook = open_notebook(request.param)
+def first_viewer(notebook):
+    """The first output with a viewer in a notebook, once all of it has run."""
     notebook.run_all()
     assert notebook.errors() == []
     return notebook.panel.locator(".jp-OutputArea-child:has(svg[data-round])").first
+
+
+@pytest.fixture
+def viewer(lab, open_notebook):
+    """In a notebook of our own."""
+    notebook = new_notebook(cells=[new_code_cell(CELL)], metadata={"kernelspec": KERNELSPEC})
+    nbformat.write(notebook, lab.directory / "viewer.ipynb")
+    return first_viewer(open_notebook("viewer.ipynb"))
 
 
 def expect_round(viewer, number):
@@ -47,6 +49,13 @@ def test_the_viewer_is_shown_once_and_every_control_has_a_name(viewer):
     assert [b.inner_text().strip() for b in viewer.get_by_role("button").all() if b.is_visible()] == CONTROLS
     expect(viewer.get_by_role("slider")).to_have_count(1)
     expect_round(viewer, 0)
+
+
+def test_the_viewer_of_a_chapter_answers_too(open_notebook):
+    viewer = first_viewer(open_notebook(CHAPTER))
+    test_the_viewer_is_shown_once_and_every_control_has_a_name(viewer)
+    test_the_slider_is_moved_by_arrow_keys(viewer)
+    test_no_text_leaves_the_picture(viewer)
 
 
 def test_the_slider_is_moved_by_arrow_keys(viewer):

@@ -14,7 +14,7 @@ import torch
 
 from dpbook import book
 
-STEPS = 240
+STEPS = 160
 OPTIONS = ["--nproc", "2", "--name", "r", "--width", "64", "--depth", "2", "--steps", str(STEPS), "--save-every", "20"]
 PATIENCE = 90.0
 
