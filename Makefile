@@ -21,8 +21,8 @@ test: ## style, types, tests, and every stored output of the notebooks
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy
-	@# One pytest run for tests and notebooks: the last line counts them all.
-	$(BIN)/python -m dpbook validate $(wildcard tests chapters exercises/solutions) $(ARGS)
+	@# One pytest run for tests and notebooks: the last line counts them all. Many wait for processes: three at once.
+	$(BIN)/python -m dpbook validate --jobs 3 $(wildcard tests chapters exercises/solutions) $(ARGS)
 
 fmt: ## put the code into the project's style
 	@tools/venv.sh dev
