@@ -25,7 +25,7 @@ START_TIMEOUT = 300.0
 """Seconds; torch itself waits for ten minutes with NCCL, for thirty with gloo."""
 GRACE = 15.0
 """Seconds that ranks have to end by themselves after a signal, before they are killed."""
-POLL = 0.2
+POLL = 0.05
 TAIL = 200_000
 """Bytes of what torchrun said that are kept, to read from them who failed."""
 
@@ -68,7 +68,7 @@ class Launch:
         else:
             meeting = [f"--nnodes={self.nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}"]
             meeting += [f"--rdzv-conf=join_timeout={math.ceil(self.start_timeout)}"]
-        own = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}", "--monitor-interval=0.2"]
+        own = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}"]
         quiet = ",".join(f"{local}:3" for local in range(1, self.nproc))  # rank 0 speaks for all
         logs = [f"--log-dir={folder / 'logs'}", *([f"--redirects={quiet}"] if quiet else [])]
         guarded = ["-m", "dpbook.distributed.guard", str(folder), *self.program]
