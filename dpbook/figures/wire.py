@@ -16,10 +16,10 @@ EVERYTHING = 0
 
 
 @in_style
-def wire_bars(nbytes: float, title: str) -> Plot:
+def wire_bars(nbytes: float, title: str, per: str = "step") -> Plot:
     """Plot how long a rank takes to send ``nbytes`` over each link of `planning.LINKS`; the axis is logarithmic.
 
-    Latency is left out: it depends on the number of messages.
+    ``per`` says in words what sends them. Latency is left out: it depends on the number of messages.
     """
     check_title(title)
     check_float("nbytes", nbytes, minimum=0)
@@ -32,7 +32,8 @@ def wire_bars(nbytes: float, title: str) -> Plot:
         axes.text(max(needed, SHORTEST), row, f" {_seconds(needed)}", va="center", fontsize=9)
     for colour, label in ((palette.COMMUNICATION, "between nodes"), (palette.COMPLETE, "inside a node")):
         axes.barh(0, 0, color=colour, label=label)
-    axes.set(xscale="log", xlim=(SHORTEST, LONGEST), ylim=(len(LINKS) - 0.4, -0.6), xlabel="time on the wire, per step")
+    axes.set(xscale="log", xlim=(SHORTEST, LONGEST), ylim=(len(LINKS) - 0.4, -0.6))
+    axes.set_xlabel(f"time on the wire, per {per}")
     powers = range(-6, 5, 2)
     axes.set_xticks([10.0**power for power in powers], labels=[_seconds(10.0**power) for power in powers])
     axes.minorticks_off()
@@ -61,7 +62,8 @@ def explore_wire() -> Explorer:
         syncs = micro if forgotten else 1
         nbytes = syncs * sent_per_rank(trained_parameters(model, rank), world, itemsize=itemsize)
         trained = f"LoRA r = {rank} on {model}" if rank else f"all of {model}"
-        return wire_bars(nbytes, f"{trained}: each of {world} ranks sends {in_words(nbytes, 'B')} per step")
+        title = f"{trained}: each of {world} ranks sends {in_words(nbytes, 'B')} per step"
+        return wire_bars(nbytes, title, f"step: backwards synced {syncs} of {micro}")
 
     return Explorer(
         draw,

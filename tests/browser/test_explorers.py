@@ -26,8 +26,11 @@ EXPLORERS = {  # what its cell holds, the knobs by their labels, and what a pict
         ["bucket cap", "on the wire", "all-reduce", "batch", "model", "GPU", "network per port"],
         "img",
     ),
+    "figures.explore_wire()": (["trained", "gradients", "micro-batches", "no_sync", "GPUs", "model"], "img"),
 }
-CELLS = [SETUP, *EXPLORERS, STEPPER]
+DIAGNOSIS = """from dpbook.overlap import read_profiles, recorded_traces
+figures.play_diagnosis(read_profiles(recorded_traces(), step=10))"""
+CELLS = [SETUP, *EXPLORERS, STEPPER, DIAGNOSIS]
 CLOCK = """figure => {
     window.keyed = []; let pressed = 0;
     document.addEventListener('keydown', () => { pressed = performance.now(); }, true);
@@ -78,8 +81,12 @@ def turn_all(output):
     return output.page.evaluate("keyed")
 
 
-def test_the_step_player_moves_by_keyboard(notebook):
-    output = notebook.output(len(CELLS) - 1)
+def test_the_players_move_by_keyboard(notebook):
+    step_moves(notebook.output(CELLS.index(STEPPER)))
+    diagnosis_moves(notebook.output(CELLS.index(DIAGNOSIS)))
+
+
+def step_moves(output):
     picture = output.locator("svg[data-event]")
     expect(picture).to_have_attribute("data-event", "0")
     output.get_by_role("slider").focus()
@@ -88,3 +95,11 @@ def test_the_step_player_moves_by_keyboard(notebook):
         expect(picture).to_have_attribute("data-event", str(number))
     output.get_by_role("slider").press("End")
     expect(picture).to_have_attribute("aria-label", re.compile("^The step took"))
+
+
+def diagnosis_moves(output):
+    picture = output.locator("svg[data-look]")
+    for number in range(3):
+        expect(picture).to_have_attribute("data-look", str(number))
+        output.get_by_role("slider").focus()
+        output.get_by_role("slider").press("ArrowRight")
