@@ -22,7 +22,7 @@ test: ## style, types, tests, and every stored output of the notebooks
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy
 	@# One pytest run for tests and notebooks: the last line counts them all. Many wait for processes: three at once.
-	$(BIN)/python -m dpbook validate --jobs 3 $(wildcard tests chapters exercises/solutions) $(ARGS)
+	$(BIN)/python -m dpbook validate --jobs 3 $(wildcard chapters exercises/solutions tests) $(ARGS)
 
 fmt: ## put the code into the project's style
 	@tools/venv.sh dev

@@ -20,6 +20,8 @@ CELL_SECONDS = 120
 # One thread, because a sum over several differs from run to run; no progress bars, as their rates do; fixed hashes.
 FIXED = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+IN_ORDER = ("--dist=loadscope", "--no-loadscope-reorder")
+"""A notebook is run by one process; those named first are begun first, so that slow ones do not come last."""
 LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3"}
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -36,7 +38,7 @@ def compare(paths: Sequence[Path], jobs: int = 2) -> int:
         *("--nbval", "--nbval-current-env"),
         f"--nbval-cell-timeout={CELL_SECONDS}",
         "--nbval-kernel-startup-timeout=120",
-        *(("-n", "0") if jobs == 1 or one_notebook else ("-n", str(jobs), "--dist=loadscope")),
+        *(("-n", "0") if jobs == 1 or one_notebook else ("-n", str(jobs), *IN_ORDER)),
         # Names in the report are relative to the root directory: it holds the checkout and whatever lies outside it.
         f"--rootdir={os.path.commonpath([book.root(), *targets])}",
         *("-c", str(book.root() / "pyproject.toml"), "-o", f"cache_dir={book.root() / '.pytest_cache'}"),

@@ -1,0 +1,147 @@
+"""Steps of several ranks in whole milliseconds, whose losses can be counted: what exercise 12.1 is tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.overlap import Kind
+
+MS = 1e-3
+CAUSES = ("network", "straggler", "input")
+"""What the three losses are called as a cause: of transfer, waiting and idle time."""
+LOSSES = ("transfer", "waiting", "idle")
+C: Kind = "computation"
+Interval = tuple[int, int]
+Row = tuple[str, int, str, Kind, float, float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step in whole milliseconds, from 0 to ``length``.
+
+    ``work``: per rank, when it computes. ``entries``: per rank, when it enters each collective, ascending. ``ends``:
+    per rank, when it leaves each; not before the last rank has come. ``other``: per rank, copies, which are neither.
+    """
+
+    length: int
+    work: list[list[Interval]]
+    entries: list[list[int]]
+    ends: list[list[int]]
+    other: list[list[Interval]]
+
+    @property
+    def world(self) -> int:
+        return len(self.work)
+
+    def rows(self, rng: np.random.Generator, start: float) -> list[Row]:
+        """The spans, in no order, each in one of some lanes, at times from ``start`` on."""
+        found: list[tuple[str, int, str, Kind, int, int]] = []
+        for rank in range(self.world):
+            found += [("matmul", rank, "compute", C, a, b) for a, b in self.work[rank]]
+            found += [("to the device", rank, "copy", "copy", a, b) for a, b in self.other[rank]]
+            for a, b in zip(self.entries[rank], self.ends[rank], strict=True):
+                lane = str(rng.choice(["communication", "communication 2"]))
+                found.append(("all-reduce", rank, lane, "communication", a, b))
+        order = rng.permutation(len(found)).tolist()
+        return [(*found[k][:4], start + MS * found[k][4], start + MS * found[k][5]) for k in order]
+
+    def table(self) -> NDArray[np.int64]:
+        """Milliseconds of transfer, waiting and idleness of each rank, counted one by one."""
+        begun = np.max(self.entries, axis=0)
+        counts = []
+        for rank in range(self.world):
+            working, inside, moving = (np.zeros(self.length, bool) for _ in range(3))
+            for a, b in self.work[rank]:
+                working[a:b] = True
+            for a, b, first in zip(self.entries[rank], self.ends[rank], begun, strict=True):
+                inside[a:b] = True
+                moving[first:b] = True
+            free = ~working
+            counts.append([(free & moving).sum(), (free & inside & ~moving).sum(), (free & ~inside).sum()])
+        return np.array(counts)
+
+    def verdict(self) -> tuple[str, int] | None:
+        """The cause and the rank to look at; None where it is a close thing."""
+        table = self.table()
+        totals = table.sum(axis=0)
+        cause = int(totals.argmax())
+        column = -table[:, 1] if CAUSES[cause] == "straggler" else table[:, cause]
+        clear = np.sort(totals)[-1] > 1.2 * np.sort(totals)[-2]
+        alone = self.world == 1 or np.sort(column)[-1] > np.sort(column)[-2] + 2
+        return (CAUSES[cause], int(column.argmax())) if clear and alone else None
+
+    def __str__(self) -> str:
+        """In milliseconds, for the reader of a report."""
+        each = [
+            f"rank {rank} computes {self.work[rank]}, is in collectives "
+            f"{list(zip(self.entries[rank], self.ends[rank], strict=True))}"
+            for rank in range(self.world)
+        ]
+        return f"ms of a window from 0 to {self.length}: {'; '.join(each)}"
+
+
+def small() -> Iterator[tuple[str, Case]]:
+    yield "one rank", Case(10, [[(2, 6)]], [[5]], [[9]], [[]])
+    yield "all come at once", Case(12, [[(0, 6)]] * 2, [[6]] * 2, [[10]] * 2, [[]] * 2)
+    yield "rank 1 comes late", Case(10, [[(0, 4)], [(3, 7)]], [[4], [7]], [[10], [10]], [[], []])
+    yield "hidden waiting", Case(12, [[(0, 9)], [(0, 5)]], [[2], [6]], [[11], [11]], [[], []])
+    yield (
+        "one waits while another moves",
+        Case(14, [[(0, 2)], [(0, 8)]], [[2, 3], [2, 9]], [[7, 12], [7, 12]], [[], []]),
+    )
+    yield "computation within computation", Case(9, [[(0, 6), (2, 4), (5, 7)]], [[6]], [[9]], [[(0, 9)]])
+    yield "no collective", Case(8, [[(1, 3)], [(2, 7)]], [[], []], [[], []], [[], [(0, 1)]])
+
+
+def random(rng: np.random.Generator, world: int) -> Case:
+    """Anything goes: computation that overlaps, collectives in flight together, ranks in any order."""
+    length, calls = int(rng.integers(40, 90)), int(rng.integers(2, 6))
+    work = [_intervals(rng, length // 2, int(rng.integers(1, 6))) for _ in range(world)]
+    entries = [np.sort(rng.choice(length - 8, calls, replace=False)).tolist() for _ in range(world)]
+    begun = np.max(entries, axis=0).astype(int)
+    ends = [np.minimum(begun + rng.integers(0, 8, calls), length).tolist() for _ in range(world)]
+    return Case(length, work, entries, ends, [_intervals(rng, length, 1) for _ in range(world)])
+
+
+def _intervals(rng: np.random.Generator, length: int, count: int) -> list[Interval]:
+    bounds = np.sort(rng.integers(0, length, (count, 2)), axis=1)
+    return [(int(a), int(b)) for a, b in bounds]
+
+
+def ill(rng: np.random.Generator, cause: str, on_rank_0: bool) -> Case:
+    """A step of 2 to 5 ranks whose largest loss has this cause: input, computation, two collectives.
+
+    ``on_rank_0``: where one rank is worse than the others it is this one, else any.
+    """
+    while True:
+        world = int(rng.choice([2, 3, 5]))
+        first, late = rng.integers(1, 4, world), np.zeros(world, int)
+        work, transfer = rng.integers(14, 18, world), int(rng.integers(2, 5))
+        sick = 0 if on_rank_0 else int(rng.integers(world))
+        if cause == "network":
+            transfer = int(rng.integers(20, 40))
+        elif cause == "input":
+            first += 20
+            first[sick] += 4
+        elif rng.random() < 0.5:
+            work[sick] += 40
+        else:
+            late[sick] = 40  # no input for this rank alone
+        begins = first + late
+        middle, done = begins + work // 2, begins + work
+        entries = [[int(m), int(d)] for m, d in zip(middle, done, strict=True)]
+        begun = np.max(entries, axis=0)
+        ends = np.array([begun[0] + transfer, max(begun[1], begun[0] + transfer) + transfer])
+        case = Case(
+            int(ends[-1]) + 1,
+            [[(int(a), int(b))] for a, b in zip(begins, done, strict=True)],
+            entries,
+            [ends.tolist()] * world,
+            [[(0, int(a))] for a in begins],
+        )
+        if (found := case.verdict()) and found[0] == cause:
+            return case
