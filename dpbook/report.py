@@ -23,6 +23,8 @@ from dpbook.planning import ACCELERATORS
 FILE = "report.html"
 WARM = 5
 """Steps at the beginning that do not count: the first ones allocate and settle the buckets."""
+MAY_DIFFER = {"name", "out", "steps", "lr", "warmup", "clip", "seed", "save_every", "predict", "profile"}
+"""Options that leave the work of a step as it is."""
 STYLE = """body{font:16px/1.5 system-ui,sans-serif;color:#1b2430;max-width:60em;margin:2em auto;padding:0 1em}
 table{border-collapse:collapse;margin:1em 0}
 td,th{padding:.25em 1em .25em 0;text-align:left;vertical-align:top;border-bottom:1px solid #d5dae1}
@@ -97,13 +99,21 @@ def write(folder: Path, baseline: Path | None = None) -> Path:
     default it is what a launch has kept for this, if it has. Raises `DpbookError`.
     """
     summary = summarise(folder)
-    kept = folder / BASELINE
-    alone = summarise(baseline) if baseline else summarise(kept) if kept.exists() else None
+    alone = summarise(baseline) if baseline else _kept_baseline(folder, summary)
     name = escape(str(summary.about["options"]["name"]))
     body = "\n".join(_sections(folder, summary, alone))
     page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Run {name}</title><style>{STYLE}</style>'
     files.write_atomically(folder / FILE, f"{page}<h1>Run {name}</h1>\n{body}</html>\n".encode())
     return folder / FILE
+
+
+def _kept_baseline(folder: Path, summary: Summary) -> Summary | None:
+    """What a launch has kept of one process; None if it kept nothing, or of a step that did other work."""
+    if not (folder / BASELINE).exists():
+        return None
+    alone = summarise(folder / BASELINE)
+    here, there = summary.about["options"], alone.about["options"]
+    return alone if all(here[name] == there.get(name) for name in here if name not in MAY_DIFFER) else None
 
 
 def _sections(folder: Path, summary: Summary, alone: Summary | None) -> Iterator[str]:

@@ -66,9 +66,7 @@ def who_never_came(folder: Path, world: int) -> str:
 
     A time-out is raised by a rank that waited, so that a launcher blames the wrong one.
     """
-    errors = {
-        r: json.loads(p.read_text())["traceback"] for r in range(world) if (p := folder / ERROR.format(r)).exists()
-    }
+    errors = {rank: error["traceback"] for rank, error in _errors(folder, world).items()}
     ended = {r: stack for r in range(world) if (stack := _text(folder / STACK.format(r))) and r not in errors}
     absent = {r: stack for r, stack in ended.items() if _call(stack) is None}
     missed = [f"rank {r} never came: it was at {_innermost(stack)}" for r, stack in absent.items()]

@@ -72,6 +72,13 @@ def test_the_process_that_a_launch_kept_is_compared_with_by_default(tmp_path):
     assert told(report.write(folder))["scaling efficiency"] == "50% of 4 times one process"
 
 
+@pytest.mark.parametrize(("changed", "compared"), [({"name": "alone"}, True), ({"strategy": "torch"}, False)])
+def test_a_process_that_did_other_work_is_not_compared_with(tmp_path, changed, compared):
+    folder = run(tmp_path / "r")
+    run(folder / "alone", world=1, tokens_per_step=2000, options={**ABOUT["options"], **changed})
+    assert ("scaling efficiency" in told(report.write(folder))) == compared
+
+
 def test_an_unknown_device_has_no_utilisation(tmp_path):
     rows = told(report.write(run(tmp_path / "r", device="x86_64")))
     assert rows["model FLOPs utilisation"] == "no peak known for this device"
