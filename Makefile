@@ -5,7 +5,7 @@
 # make lab ARGS="--port 9000"; make test PYTHON=/path/to/python3 TORCH_INDEX=... CONSTRAINTS=...
 ARGS ?=
 CONSTRAINTS ?= constraints.txt
-export CONSTRAINTS PYTHON TORCH_INDEX
+export ARGS CONSTRAINTS PYTHON TORCH_INDEX
 export MAKE_TARGET = $(firstword $(MAKECMDGOALS))
 BIN := .venv/bin
 
@@ -13,6 +13,11 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
 
 lab: ## copy the notebooks to workbook/ and open JupyterLab there (options: ARGS="--port 9000")
+	@# `dpbook lab` refuses too, but only when all is installed.
+	@case "$$(id -u) $$ARGS" in "0 "*--allow-root*) ;; "0 "*) \
+		echo "You are root: code in a notebook could change anything on this machine." >&2; \
+		echo "Use an ordinary user, or say make lab ARGS=--allow-root where that is what you want, as in a container." >&2; \
+		exit 1 ;; esac
 	@tools/venv.sh lab
 	@$(BIN)/python -m dpbook lab $(ARGS)
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from dpbook.cli import main
+from dpbook.app import main
 
 sys.exit(main())

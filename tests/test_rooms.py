@@ -1,4 +1,4 @@
-"""Do the imports run along the arrows of the design, and does a light import stay light?"""
+"""Does the tree hold to its design: arrows one way, rooms entered by their doors, library and book apart?"""
 
 import ast
 import subprocess
@@ -6,100 +6,157 @@ import sys
 
 import pytest
 
-from dpbook import book
+from dpbook.core import checkout
+from tests.imports import NOTEBOOKS, SOURCES, code, defined, home, is_package, offered, pairs, tree, used
 
-PACKAGE = book.root() / "dpbook"
-NUMERIC = {"collectives", "replicas", "overlap", "planning"}
-ALLOWED = {
-    "collectives": set(),
-    "replicas": {"collectives"},
-    "overlap": {"collectives"},
-    "planning": {"collectives", "replicas", "overlap"},
-    "distributed": NUMERIC,
-    "lab": NUMERIC | {"distributed"},
-    "figures": NUMERIC | {"distributed", "lab"},
-    "grading": NUMERIC | {"distributed", "lab", "figures"},
+TIERS = [
+    {"core"}, {"collectives"}, {"replicas", "overlap"}, {"planning"}, {"ranks"}, {"ddp"}, {"program"},
+    {"figures"}, {"grading"}, {"book"}, {"app"},
+]  # fmt: skip
+"""A room imports those of earlier tiers alone."""
+LEVEL = {room: level for level, rooms in enumerate(TIERS) for room in rooms}
+NUMERIC = {room for room, level in LEVEL.items() if level <= LEVEL["planning"]}
+"""NumPy and the standard library are enough here."""
+WITH_TORCH = {"ranks", "ddp", "program", "book"}
+OFFERED = {
+    "dpbook.planning.scaling": "the planner of a cluster",
+    "dpbook.overlap.timeline.json_format": "timelines that are kept and read back",
+    "dpbook.collectives.algorithms.nodes": "all-reduces for machines with several GPUs each",
+    "dpbook.replicas.exactness.rounded": "the bound against which any gradient may be judged",
 }
-SHARED = {"errors", "files", "text", "book", "machine", ""}  # "" is the package itself
-ROOMS = sorted(p.name for p in PACKAGE.iterdir() if (p / "__init__.py").is_file())
+"""Library modules that one chapter alone uses, and what else they are for."""
 
 
-def imports(source, package):
-    """The dotted names that ``source``, a module of ``package``, imports anywhere in it."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            yield from (".".join([*base, *filter(None, [node.module]), alias.name]) for alias in node.names)
+def room(module):
+    """The room of a module: of the book, each chapter is one."""
+    parts = module.split(".")[1:]
+    return ".".join(parts[:2]) if parts[:1] == ["book"] else "".join(parts[:1])
 
 
-def faults(source, room):
-    """What ``source`` imports although ``room`` may not."""
-    for name in imports(source, f"dpbook.{room}" if room else "dpbook"):
-        top, _, rest = name.partition(".")
-        target = rest.partition(".")[0]
-        if top == "dpbook":
-            if room and target in ALLOWED and target != room and target not in ALLOWED[room]:
-                yield name
-            if room and target not in ALLOWED and target not in SHARED and not target.startswith("__"):
-                yield name
-        elif (top == "torch" and room not in ("distributed", "lab")) or (
-            room in NUMERIC and top != "numpy" and top not in sys.stdlib_module_names
-        ):
-            yield name
+def level(module):
+    return LEVEL.get(room(module).partition(".")[0], len(TIERS))  # beside the rooms: what starts the command line
 
 
-MODULES = [path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py"))]
+def against_the_arrows(module, parsed):
+    """What ``parsed``, the source of ``module``, imports although it may not."""
+    for base, alias in pairs(parsed):
+        where = home(base, alias.name) if alias and base in SOURCES else base
+        if where != "dpbook" and room(where) != room(module) and level(where) >= level(module):
+            yield where
+    for node in ast.walk(parsed):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
+        for top in {name.partition(".")[0] for name in names} - {""} if hasattr(node, "names") else ():
+            mine = room(module).partition(".")[0]
+            if mine in NUMERIC | {"core"} and top not in {"numpy", "dpbook", "filelock"} | sys.stdlib_module_names:
+                yield top
+            if top == "torch" and mine not in WITH_TORCH:
+                yield top
 
 
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_a_module_imports_only_what_its_room_may(module):
-    room = module.parts[0] if len(module.parts) > 1 else ""
-    assert not list(faults((PACKAGE / module).read_text(encoding="utf-8"), room))
+def past_a_door(base, name):
+    """Whether ``from base import name`` reaches into a room that does not offer it."""
+    if not is_package(base):
+        return True
+    inside = f"{base}.{name}"
+    return inside in SOURCES and not is_package(inside) and name not in offered(base)
+
+
+def test_a_module_imports_only_what_its_room_may():
+    assert {module: found for module in SOURCES if (found := list(against_the_arrows(module, tree(module))))} == {}
+
+
+def test_a_room_is_entered_by_its_door():
+    for module in SOURCES:
+        outside = [(b, a.name) for b, a in pairs(tree(module)) if a and b != "dpbook" and room(b) != room(module)]
+        assert (module, [(base, name) for base, name in outside if past_a_door(base, name)]) == (module, [])
+
+
+def test_a_notebook_enters_by_doors_too_and_never_sees_what_judges_it():
+    for notebook in NOTEBOOKS:
+        found = [(b, a.name) for b, a in pairs(code(notebook)) if a and b not in ("dpbook", "dpbook.app")]
+        assert [(notebook, base, name) for base, name in found if ".judge" in base or past_a_door(base, name)] == []
+        chapters = {room(home(base, name)) for base, name in found if base.startswith("dpbook.book")} - {""}
+        assert (notebook, chapters - {f"book.ch{notebook.stem[:2]}", "book"}) == (notebook, set())
 
 
 def test_every_room_is_in_the_design():
-    assert set(ROOMS) <= set(ALLOWED)
+    assert {room(module).partition(".")[0] for module in SOURCES if is_package(module)} - {""} == set(LEVEL)
+
+
+def test_no_module_is_hidden_by_a_name_beside_it():
+    """``import dpbook.room.thing as m`` must give the module, not a function of that name."""
+    doors = {module for module in SOURCES if is_package(module)}
+    hidden = [m for m in SOURCES if m.rpartition(".")[2] in defined(m)]
+    for door in doors:
+        names = {n for n, (base, name) in offered(door).items() if home(base, name) != f"{door}.{n}"} | defined(door)
+        hidden += [f"{door}.{name}" for name in names if f"{door}.{name}" in SOURCES]
+    assert hidden == []
+
+
+def test_no_library_module_serves_one_chapter_alone():
+    library, chapters = {module: set() for module in SOURCES}, {module: set() for module in SOURCES}
+    for module in SOURCES:
+        if not (is_package(module) and level(module) < LEVEL["book"]):  # a door uses nothing
+            users = chapters if room(module).startswith("book.") else library
+            for target in used(tree(module)) - {module}:
+                users[target].add(room(module)[-4:] if users is chapters else module)
+    for notebook in NOTEBOOKS:
+        for target in used(code(notebook)):
+            chapters[target].add(f"ch{notebook.stem[:2]}")
+    alone = {
+        module
+        for module in SOURCES
+        if level(module) < LEVEL["book"]
+        and not is_package(module)
+        and not library[module]
+        and len(chapters[module]) == 1
+    }
+    assert alone == set(OFFERED)
 
 
 @pytest.mark.parametrize(
-    ("source", "room"),
+    ("source", "module"),
     [
-        ("import torch", "collectives"),
-        ("def f():\n    from torch.nn import Module", "figures"),
-        ("import matplotlib.pyplot", "planning"),
-        ("from dpbook.replicas import loop", "collectives"),
-        ("from dpbook import distributed", "overlap"),
-        ("from ..figures import palette", "distributed"),
-        ("from dpbook.cli import main", "grading"),
-        ("import torch", ""),
+        ("import torch", "dpbook.collectives.new"),
+        ("def f():\n    from torch.nn import Module", "dpbook.figures.new"),
+        ("import matplotlib.pyplot", "dpbook.planning.new"),
+        ("from dpbook.replicas import train", "dpbook.collectives.new"),
+        ("from dpbook import ranks", "dpbook.overlap.new"),
+        ("from dpbook.overlap import plan", "dpbook.replicas.new"),
+        ("from dpbook.figures.card import palette", "dpbook.ranks.new"),
+        ("from dpbook.app import main", "dpbook.grading.new"),
+        ("from dpbook.book.ch02 import BatchNorm", "dpbook.book.ch03.new"),
+        ("import torch", "dpbook.app.new"),
     ],
 )
-def test_an_import_against_the_arrows_is_found(source, room):
-    assert list(faults(source, room))
+def test_an_import_against_the_arrows_is_found(source, module):
+    assert list(against_the_arrows(module, ast.parse(source)))
 
 
 @pytest.mark.parametrize(
-    ("source", "room"),
+    ("base", "name", "past"),
     [
-        (
-            "import numpy as np\nfrom dpbook.errors import check_int\nfrom dpbook.collectives.bounds import x",
-            "collectives",
-        ),
-        ("from .schedule import Schedule", "collectives"),
-        ("from ..collectives import ring", "replicas"),
-        ("import torch", "distributed"),
-        ("import ipywidgets", "figures"),
-        ("from dpbook import __version__, book, jupyter", ""),
+        ("dpbook.collectives", "ring", False),
+        ("dpbook.collectives", "closed_forms", False),
+        ("dpbook.figures.card", "palette", False),
+        ("dpbook.figures", "runs", True),
+        ("dpbook.collectives.pricing.topology", "Link", True),
     ],
 )
-def test_an_import_along_the_arrows_is_not(source, room):
-    assert not list(faults(source, room))
+def test_a_step_past_a_door_is_found(base, name, past):
+    assert past_a_door(base, name) == past
 
 
-@pytest.mark.parametrize("name", ["dpbook", *(f"dpbook.{room}" for room in ROOMS if room in NUMERIC)])
-def test_a_light_import_loads_nothing_heavy(name):
-    code = f"import sys, {name}; print(*sorted({{'torch', 'matplotlib', 'ipywidgets', 'IPython'}} & set(sys.modules)))"
-    child = subprocess.run([sys.executable, "-c", code], cwd=book.root(), capture_output=True, text=True, check=True)
-    assert child.stdout.split() == []
+LIGHT = ["dpbook", *sorted(m for m in SOURCES if is_package(m) and m != "dpbook.ddp" and "judge" not in m)]
+
+
+def test_a_light_import_loads_nothing_heavy():
+    """Each in an interpreter of its own, all at once."""
+    code = "import sys, {}; print(*sorted({{'torch', 'matplotlib', 'ipywidgets', 'IPython'}} & set(sys.modules)))"
+    children = {
+        name: subprocess.Popen(
+            [sys.executable, "-c", code.format(name)], cwd=checkout.root(), text=True, stdout=subprocess.PIPE
+        )
+        for name in LIGHT
+    }
+    assert {name: child.communicate()[0].strip() for name, child in children.items()} == dict.fromkeys(LIGHT, "")

@@ -1,5 +1,6 @@
 """Are the pins whole, and does the set-up say what is wrong instead of leaving half an environment?"""
 
+import os
 import re
 import shutil
 import subprocess
@@ -8,9 +9,9 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
-from dpbook import book
+from dpbook.core import checkout
 
-ROOT = book.root()
+ROOT = checkout.root()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DIRECT = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
 PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
@@ -47,9 +48,30 @@ def python_that(checkout, script):
     return path
 
 
-def make(checkout, python, target="lab"):
-    command = ["make", target, f"PYTHON={python}"]
-    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=60)
+def make(checkout, python, arguments="--allow-root"):
+    command = ["make", "lab", f"PYTHON={python}", f"ARGS={arguments}"]
+    path = f"{checkout}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        command, cwd=checkout, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("user", "arguments", "allowed"),
+    [
+        (0, "", False),
+        (0, "--port 9000", False),
+        (0, "--port 9000 --allow-root", True),
+        (1000, "--port 9000", True),
+    ],
+)
+def test_root_is_refused_before_anything_is_installed(checkout, user, arguments, allowed):
+    (checkout / "id").write_text(f"#!/bin/sh\necho {user}\n")
+    (checkout / "id").chmod(0o755)
+    run = make(checkout, python_that(checkout, FAKE_VENV % "exit 0"), arguments)
+    assert (run.returncode == 0) == allowed
+    assert (checkout / ".venv").exists() == allowed
+    assert ("make lab ARGS=--allow-root" in run.stderr) != allowed
 
 
 def test_a_python_without_ensurepip_is_told_what_to_install_and_leaves_nothing(checkout):

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import Fit
-from dpbook.collectives.units import in_words
-from dpbook.distributed import Sweep
-from dpbook.errors import InvalidArgument, check_float
-from dpbook.figures import palette
-from dpbook.figures.plot import LINES, Plot, check_title, finish, in_style, new_figure
+from dpbook.core import InvalidArgument, check_float, check_type, in_words
+from dpbook.figures.card import palette
+from dpbook.figures.card.plot import LINES, Plot, check_title, finish, in_style, new_figure
+from dpbook.ranks import Sweep
 
 Seconds = Callable[[NDArray[Any]], NDArray[Any]]
 POINTS = 400
@@ -62,8 +61,7 @@ def cost_curves(
 def fitted_sweep(fit: Fit, title: str) -> Plot:
     """Plot a measured sweep, the α–β line fitted to it, and shade where the line is within the fit's tolerance."""
     check_title(title)
-    if not isinstance(fit, Fit):
-        raise InvalidArgument("fit", fit, "a Fit, as collectives.fit returns it")
+    check_type("fit", fit, Fit, "a Fit, as collectives.fit returns it")
     figure, axes = new_figure(title)
     smallest, largest = max(float(fit.nbytes.min()), 1.0), float(fit.nbytes.max())
     sizes = np.geomspace(smallest, largest, POINTS)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dpbook.errors import InvalidArgument, check_int
-from dpbook.figures.palette import COMMUNICATION, INK, MUTED, PANEL, tint
-from dpbook.figures.picture import Picture
-from dpbook.figures.svg import document, element, text
+from dpbook.core import InvalidArgument, check_int, plural
+from dpbook.figures.card.palette import COMMUNICATION, INK, MUTED, PANEL, tint
+from dpbook.figures.card.picture import Picture
+from dpbook.figures.card.svg import document, element, text
 from dpbook.planning import Mesh
-from dpbook.text import plural
 
 MOST_RANKS, MOST_DIMENSIONS = 32, 5
 LEFT, RIGHT, TOP = 84, 150, 76

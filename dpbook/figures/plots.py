@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.errors import InvalidArgument, check_int
-from dpbook.figures import palette
-from dpbook.figures.plot import DPI, LINES, Plot, check_title, finish, in_style, new_figure
+from dpbook.core import InvalidArgument, check_int
+from dpbook.figures.card import palette
+from dpbook.figures.card.plot import DPI, LINES, Plot, check_title, finish, in_style, new_figure
 from dpbook.replicas import Run
 
 Runs = Run | Sequence[Run] | Mapping[str, Run]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from dpbook.errors import InvalidArgument
-from dpbook.figures import palette
-from dpbook.figures.plot import Plot, check_title, finish, in_style, new_figure
+from dpbook.core import InvalidArgument
+from dpbook.figures.card import palette
+from dpbook.figures.card.plot import Plot, check_title, finish, in_style, new_figure
 
 Lines = Sequence[Mapping[str, Any]]
 

@@ -2,11 +2,24 @@
 
 How to write a task
 -------------------
-A task is a `Task` in the tuple ``TASKS`` of ``dpbook/grading/tasks/chNN``: what the learner's name is called, and a
-list of `Check`, each with its points and the reason why it matters. A check is an ordinary function; it draws instances
-from ``rng``, asks for values, and compares them with its own reference::
+A task is declared in the ``tasks.toml`` of its chapter: what the learner's name is called, hints, and checks, each with
+its points and the reason why it matters. Keys are the fields of `Task` and `Check`::
 
-    from dpbook.grading import Check, Task, call, expect_close
+    [[task]]
+    id = "01.1"
+    title = "Average the gradients"
+    answer = "average"
+    hints = ["Which axis is the rank?"]
+
+    [[task.check]]
+    name = "the mean over ranks"
+    points = 2
+    why = "A sum is a step of N times the size."
+    run = "mean_of_gradients"
+    seconds = 60  # only where the answer needs more than the usual 5
+
+``run`` names a function in ``checks.py`` beside it, which draws instances from ``rng``, asks for values, and compares
+them with its own reference. Checks that differ in a number are made by one function, and each has its name there::
 
     def mean_of_gradients(answer, rng):
         for world in (1, 2, 5, 7, 16):
@@ -14,15 +27,7 @@ from ``rng``, asks for values, and compares them with its own reference::
             got = call(answer, gradients, unchanged=True)
             expect_close(gradients.mean(axis=0), got, bound=1e-12, where=f"world {world}")
 
-    TASKS = (
-        Task(
-            id="01.1",
-            title="Average the gradients",
-            answer="average",
-            checks=[Check("the mean over ranks", 2, "A sum is a step of N times the size.", mean_of_gradients)],
-            hints=["Which axis is the rank?"],
-        ),
-    )
+    one_step, many_steps = estimates(1), estimates(12)
 
 The values are plain data (numbers, lists, tuples, dicts, base arrays, `Schedule`), so nothing of the learner's runs in
 a comparison. Errors, loops, wrong types and stubs are dealt with in `call`; a check need not think of them. A task that
@@ -34,36 +39,20 @@ Every task has a reference (in ``exercises/solutions/NN_name.ipynb``, see `noteb
 wrong answers in ``tests/grading/mutants/chNN.py``, see `mutants`.
 """
 
-from dpbook.grading.answer import Answer, LocalAnswer, Wrong, call, value
+from dpbook.grading.answer import Answer, LocalAnswer, NotAnswered, Through, Wrong, call, value
 from dpbook.grading.cases import Case, Report
-from dpbook.grading.check import check, judge
-from dpbook.grading.expect import expect, expect_at_most, expect_close, expect_equal, expect_schedule
+from dpbook.grading.declared import register, task, tasks
+from dpbook.grading.definition import Check, Task
+from dpbook.grading.expectations import (
+    expect,
+    expect_at_most,
+    expect_close,
+    expect_equal,
+    expect_items,
+    expect_number,
+    expect_schedule,
+)
 from dpbook.grading.hints import Hints, hint
-from dpbook.grading.progress import Progress, progress
-from dpbook.grading.task import Check, Task, register, task, tasks
-
-__all__ = [
-    "Answer",
-    "Case",
-    "Check",
-    "Hints",
-    "LocalAnswer",
-    "Progress",
-    "Report",
-    "Task",
-    "Wrong",
-    "call",
-    "check",
-    "expect",
-    "expect_at_most",
-    "expect_close",
-    "expect_equal",
-    "expect_schedule",
-    "hint",
-    "judge",
-    "progress",
-    "register",
-    "task",
-    "tasks",
-    "value",
-]
+from dpbook.grading.judging import check, judge
+from dpbook.grading.progress_file import Progress, progress
+from dpbook.grading.text import describe

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
-from dpbook.grading.blame import blame, is_stub
+from dpbook.grading.blaming import blame, is_stub
 from dpbook.grading.limits import TimeUp, limited
 from dpbook.grading.text import describe_kind
 from dpbook.grading.values import NotPlain, difference, plain
@@ -69,8 +69,8 @@ def call(
     return what was changed in place. It must be a function at the top level of a module of dpbook, so that another
     process can find it, and return plain data. With ``unchanged`` the function must leave its arguments as they are.
     Raises `Wrong` or `NotAnswered` for whatever else happens, which ends the check: an error, a loop, a ``SystemExit``,
-    more than ``seconds`` in this call or the check's in all, a value that is no plain data. ``where``
-    says in words which instance this is.
+    more than ``seconds`` in this call (``math.inf``: no limit but the check's own) or the check's in all, a value that
+    is no plain data. ``where`` says in words which instance this is.
     """
     try:
         return answer.call(args, through, unchanged, seconds)

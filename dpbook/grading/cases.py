@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 
-from dpbook.text import plural
+from dpbook.core import plural
 
 
 @dataclass(frozen=True)

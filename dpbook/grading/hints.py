@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from dpbook.grading.task import Task, task
-from dpbook.text import plural
+from dpbook.core import plural
+from dpbook.grading.declared import task
+from dpbook.grading.definition import Task
 
 _opened: dict[str, int] = {}  # by task; lasts as long as the kernel
 

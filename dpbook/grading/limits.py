@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
-from dpbook.grading.blame import is_learners
+from dpbook.grading.blaming import is_learners
 
 T = TypeVar("T")
 

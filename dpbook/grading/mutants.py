@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpbook.errors import InvalidArgument
+from dpbook.core import InvalidArgument
 from dpbook.grading.answer import LocalAnswer
-from dpbook.grading.check import judge
-from dpbook.grading.task import task
+from dpbook.grading.declared import task
+from dpbook.grading.judging import judge
 
 SEEDS = (0, 1, 2)
 

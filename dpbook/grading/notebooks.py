@@ -19,10 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dpbook import book
-from dpbook.errors import DpbookError
-from dpbook.files import write_atomically
-from dpbook.grading.task import tasks
+from dpbook.core import DpbookError, checkout, write_atomically
+from dpbook.grading.declared import tasks
 
 Notebook = dict[str, Any]
 Cell = dict[str, Any]
@@ -173,7 +171,7 @@ def generated(root: Path) -> dict[Path, bytes]:
 
 def stale(root: Path | None = None) -> list[Path]:
     """The learner's notebooks that are not what would be generated now, or have no source (default: of this book)."""
-    root = root or book.root()
+    root = root or checkout.root()
     expected = generated(root)
     there = set((root / "exercises").glob("*.ipynb"))
     wrong = {path for path, content in expected.items() if path not in there or path.read_bytes() != content}
@@ -185,7 +183,7 @@ def main() -> int:
     from dpbook.grading.structure import faults
 
     try:
-        root = book.root()
+        root = checkout.root()
         problems = [
             line for path in sorted((root / "exercises" / "solutions").glob("*.ipynb")) for line in faults(path)
         ]

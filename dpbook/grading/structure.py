@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dpbook.errors import DpbookError
+from dpbook.core import DpbookError
+from dpbook.grading.declared import tasks
+from dpbook.grading.definition import Task
 from dpbook.grading.notebooks import (
     KEEP_OUTPUT,
     Cell,
@@ -29,7 +31,6 @@ from dpbook.grading.notebooks import (
     title,
     without_regions,
 )
-from dpbook.grading.task import Task, tasks
 
 KINDS = {
     "answer": {"solution": True, "grade": False, "locked": False},

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import Schedule, from_json, to_json
-from dpbook.errors import DpbookError
+from dpbook.core import DpbookError
 from dpbook.grading.text import a, describe, describe_kind
 
 MAX_BYTES = 256 * 2**20

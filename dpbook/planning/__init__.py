@@ -1,9 +1,9 @@
 """What a cluster will do: memory per rank, step time, and where plain data parallelism stops."""
 
-from dpbook.planning.groups import Mesh
 from dpbook.planning.hardware import ACCELERATORS, LINKS, Accelerator, Cluster
 from dpbook.planning.memory import (
     RECIPES,
+    STAGES,
     Memory,
     Recipe,
     activation_bytes,
@@ -12,33 +12,6 @@ from dpbook.planning.memory import (
     sent_per_rank,
     smallest_world_that_fits,
 )
+from dpbook.planning.mesh import Mesh
 from dpbook.planning.models import MODELS, Transformer, count_parameters, low_rank_adapters
 from dpbook.planning.scaling import Algorithm, Job, Step, best_cap, predict, strong, wall, weak
-
-__all__ = [
-    "ACCELERATORS",
-    "LINKS",
-    "MODELS",
-    "RECIPES",
-    "Accelerator",
-    "Algorithm",
-    "Cluster",
-    "Job",
-    "Memory",
-    "Mesh",
-    "Recipe",
-    "Step",
-    "Transformer",
-    "activation_bytes",
-    "best_cap",
-    "count_parameters",
-    "first_stage_that_fits",
-    "low_rank_adapters",
-    "memory_per_rank",
-    "predict",
-    "sent_per_rank",
-    "smallest_world_that_fits",
-    "strong",
-    "wall",
-    "weak",
-]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dpbook.collectives import Link, Topology
-from dpbook.errors import InvalidArgument, UnitsError, check_float, check_int
+from dpbook.core import InvalidArgument, UnitsError, check_float, check_int, check_type
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,7 @@ class Cluster:
     utilisation: float = 0.5
 
     def __post_init__(self) -> None:
-        if not isinstance(self.accelerator, Accelerator):
-            raise InvalidArgument("accelerator", self.accelerator, f"an Accelerator: one of {', '.join(ACCELERATORS)}")
+        check_type("accelerator", self.accelerator, Accelerator, f"an Accelerator: one of {', '.join(ACCELERATORS)}")
         check_int("per_node", self.per_node, 1)
         if check_int("world", self.world, 1) > self.per_node and self.world % self.per_node:
             raise InvalidArgument("world", self.world, f"at most {self.per_node}, or a multiple: whole nodes")

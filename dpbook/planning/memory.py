@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from math import ceil
 from typing import TYPE_CHECKING
 
-from dpbook.errors import InvalidArgument, check_float, check_int
+from dpbook.core import InvalidArgument, check_float, check_int
 
 if TYPE_CHECKING:
     from dpbook.planning.models import Transformer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from dpbook.errors import InvalidArgument, check_int
+from dpbook.core import InvalidArgument, check_int
 from dpbook.overlap import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -13,7 +13,7 @@ from math import ceil, sqrt
 from typing import Literal, get_args
 
 from dpbook.collectives import Topology, closed_forms
-from dpbook.errors import InvalidArgument, check_float, check_int
+from dpbook.core import InvalidArgument, check_float, check_int, check_one_of
 from dpbook.overlap import CAP
 from dpbook.planning.hardware import Cluster
 
@@ -56,8 +56,7 @@ class Job:
         gradients = parameters if self.gradients is None else check_int("gradients", self.gradients, 1, parameters)
         object.__setattr__(self, "gradients", gradients)
         for name, kind in (("algorithm", Algorithm), ("window", Window)):
-            if getattr(self, name) not in get_args(kind):
-                raise InvalidArgument(name, getattr(self, name), f"one of {', '.join(get_args(kind))}")
+            check_one_of(name, getattr(self, name), get_args(kind))
 
     @property
     def synced(self) -> int:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gzip
-from importlib.resources import files
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpbook.errors import DpbookError, InvalidArgument, check_int
+from dpbook.core import DATA, DpbookError, InvalidArgument, check_int
 from dpbook.replicas.array import Array, describe
 
 IMAGES = 1797
@@ -25,7 +24,7 @@ def digits(dtype: DTypeLike = np.float64) -> tuple[Array, Array]:
     Raises:
         DpbookError: the file is not the one that was shipped.
     """
-    packed = files("dpbook").joinpath("data", "digits", "digits.csv.gz").read_bytes()
+    packed = (DATA / "digits" / "digits.csv.gz").read_bytes()
     table = np.loadtxt(gzip.decompress(packed).decode("ascii").splitlines(), delimiter=",", dtype=np.int64)
     pixels, labels = table[:, :-1], table[:, -1]
     if table.shape != (IMAGES, 65) or pixels.min() != 0 or pixels.max() != 16 or set(labels) != set(range(10)):

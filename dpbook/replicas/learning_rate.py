@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dpbook.errors import InvalidArgument, check_float, check_int
+from dpbook.core import InvalidArgument, check_float, check_int
 from dpbook.replicas.optim import Adam
 
 LearningRate: TypeAlias = Callable[[int], float]

@@ -12,12 +12,11 @@ from typing import TypeAlias
 import numpy as np
 
 from dpbook import collectives
-from dpbook.errors import InvalidArgument, check_int
+from dpbook.core import InvalidArgument, check_int, plural
 from dpbook.replicas.array import Array
+from dpbook.replicas.feeding.weighting import rank_weights
 from dpbook.replicas.models import Model
 from dpbook.replicas.optim import Optimizer
-from dpbook.replicas.weighting import rank_weights
-from dpbook.text import plural
 
 Shard: TypeAlias = tuple[Array, Array]
 AllReduce: TypeAlias = collectives.Schedule | Callable[[Array], Array]

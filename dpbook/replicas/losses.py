@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dpbook.errors import InvalidArgument
+from dpbook.core import InvalidArgument
 from dpbook.replicas.array import Array, describe
 
 Loss: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpbook import collectives
-from dpbook.errors import InvalidArgument, check_float
+from dpbook.collectives.schedule import check_schedule
+from dpbook.core import InvalidArgument, check_float
 from dpbook.replicas.array import Array
 
 
 def undivided(schedule: collectives.Schedule) -> Callable[[Array], Array]:
     """Return an all-reduce after which the usual division leaves the plain sum, as if it had been forgotten."""
-    if not isinstance(schedule, collectives.Schedule):
-        raise InvalidArgument("schedule", schedule, "a Schedule, such as ring(8)")
+    check_schedule(schedule)
 
     def all_reduce(buffers: Array) -> Array:
         return np.asarray(collectives.simulate(schedule, buffers).buffers) * len(buffers)

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpbook.errors import InvalidArgument, check_int
+from dpbook.core import InvalidArgument, check_int, check_type
 from dpbook.replicas.array import Array, describe
 from dpbook.replicas.losses import Loss, squared_error
 
@@ -74,8 +74,7 @@ class Network(ABC):
 
     def init(self, rng: np.random.Generator, dtype: DTypeLike = np.float64) -> Array:
         """Draw the weights in their order from 0.1 · normal, in float64 before rounding to ``dtype``; biases are 0."""
-        if not isinstance(rng, np.random.Generator):
-            raise InvalidArgument("rng", rng, "a numpy.random.Generator")
+        check_type("rng", rng, np.random.Generator, "a numpy.random.Generator")
         if dtype not in (np.float32, np.float64):
             raise InvalidArgument("dtype", dtype, "float32 or float64")
         params = np.zeros(self.size)

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from dpbook.errors import InvalidArgument, check_float
+from dpbook.core import InvalidArgument, check_float
 from dpbook.replicas.array import Array
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dpbook.core import plural
 from dpbook.replicas.array import Array
-from dpbook.text import plural
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a training run leaves behind.
+    """What a training run leaves behind; NaN stands for what was not measured.
 
     Attributes:
         params: (world, size), the parameters of each replica after the last step.

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from dpbook import collectives
-from dpbook.errors import Deadlock, InvalidArgument, check_int
-from dpbook.replicas.accumulation import Leftover, accumulated_gradients, groups
+from dpbook.core import Deadlock, InvalidArgument, check_int, check_type
 from dpbook.replicas.array import Array
-from dpbook.replicas.exactness import compare, drift
-from dpbook.replicas.feeding import Feed
+from dpbook.replicas.exactness.verdict import compare, drift
+from dpbook.replicas.feeding.accumulation import Leftover, accumulated_gradients, groups
+from dpbook.replicas.feeding.feeds import Feed
+from dpbook.replicas.feeding.weighting import rank_weights
 from dpbook.replicas.learning_rate import LearningRate
 from dpbook.replicas.loop import AllReduce, Shard, average, shard, update
 from dpbook.replicas.models import Model
 from dpbook.replicas.optim import SGD, Optimizer
 from dpbook.replicas.run import Run
-from dpbook.replicas.weighting import rank_weights
 
 Reporter: TypeAlias = Callable[[int, float], None]
+METERS = ("loss", "drift", "gap")
+"""What can be measured in every step; a gap costs as much as the step."""
 Update: TypeAlias = tuple[Sequence[Sequence[Shard]], int]
 """What one update is computed from: ``micro_batches[m][rank]``, and the divisor of the sum of their gradients."""
 
@@ -40,6 +44,7 @@ def train(
     weighted: bool = True,
     start: Array | None = None,
     seed: int = 0,
+    meters: Collection[str] = METERS,
     report: Reporter | None = None,
 ) -> Run:
     """Train ``world`` replicas of ``model``; a world of 1 is ordinary training on one process.
@@ -57,14 +62,16 @@ def train(
             equal; then the weights change nothing.
         start: each replica's initial parameters (world, size), of the examples' dtype, instead of drawn ones.
         seed: of the initial parameters, which every replica draws for itself, and of the shuffling.
+        meters: what to measure in every step: "loss", "drift", "gap" or some of them. What is left out costs nothing,
+            and is NaN in the run.
         report: called after each step with its number, from 1, and the loss of its batch.
     """
     check_int("steps", steps, 1)
-    check_int("seed", seed, 0)
+    settings = _Settings(all_reduce, optimizer, lr, weighted, start, seed, meters, report)
     x, y = _pair(data)
     batches = islice(_batches(len(x), global_batch, seed), steps)
     updates = (([shard(x[batch], y[batch], world, sizes)], 1) for batch in batches)
-    return _follow(model, (x, y), world, updates, all_reduce, optimizer, lr, weighted, start, seed, report)
+    return _follow(model, (x, y), world, updates, settings)
 
 
 def train_on(
@@ -80,6 +87,7 @@ def train_on(
     weighted: bool = True,
     start: Array | None = None,
     seed: int = 0,
+    meters: Collection[str] = METERS,
     report: Reporter | None = None,
 ) -> Run:
     """Train one replica per rank of ``fed``, through all of its epochs; a step of the run is one update.
@@ -95,10 +103,9 @@ def train_on(
     Raises:
         Deadlock: an epoch has different numbers of batches for different ranks.
     """
-    check_int("seed", seed, 0)
+    settings = _Settings(all_reduce, optimizer, lr, weighted, start, seed, meters, report)
     x, y = _pair(data)
-    if not isinstance(fed, Feed):
-        raise InvalidArgument("fed", fed, "a Feed")
+    check_type("fed", fed, Feed, "a Feed")
     if not len(x) == len(y) == fed.examples:
         raise InvalidArgument("data", (len(x), len(y)), f"{fed.examples} examples and targets, as the feed has")
     if fed.hang:
@@ -107,54 +114,83 @@ def train_on(
         ([[(x[own], y[own]) for own in ranks] for ranks in group.micro_batches], group.divisor)
         for group in groups(fed, accumulation, leftover)
     )
-    return _follow(model, (x, y), fed.world, updates, all_reduce, optimizer, lr, weighted, start, seed, report)
+    return _follow(model, (x, y), fed.world, updates, settings)
 
 
-def _follow(
-    model: Model,
-    data: Shard,
-    world: int,
-    updates: Iterable[Update],
-    all_reduce: AllReduce | None,
-    optimizer: Callable[[float], Optimizer],
-    lr: float | LearningRate,
-    weighted: bool,
-    start: Array | None,
-    seed: int,
-    report: Reporter | None,
-) -> Run:
-    check_int("world", world, 1)
-    if not (isinstance(getattr(model, "size", None), int) and callable(getattr(model, "gradient", None))):
-        raise InvalidArgument("model", model, "a Model, such as MLP(16, 32)")
-    if not callable(optimizer):
-        raise InvalidArgument("optimizer", optimizer, "a function from the learning rate to an Optimizer, such as SGD")
-    all_reduce = collectives.ring(world) if all_reduce is None else all_reduce
-    if start is None:
-        params = np.stack([model.init(np.random.default_rng(seed), data[0].dtype) for _ in range(world)])
-    else:
-        params = _check_start(start, (world, model.size), data[0].dtype)
-    optimizers = [optimizer(lr(0) if callable(lr) else lr) for _ in range(world)]
+@dataclass(frozen=True)
+class _Settings:
+    """What `train` and `train_on` have in common, apart from model and data."""
+
+    all_reduce: AllReduce | None
+    optimizer: Callable[[float], Optimizer]
+    lr: float | LearningRate
+    weighted: bool
+    start: Array | None
+    seed: int
+    meters: Collection[str]
+    report: Reporter | None
+
+    def __post_init__(self) -> None:
+        check_int("seed", self.seed, 0)
+        if not callable(self.optimizer):
+            raise InvalidArgument(
+                "optimizer", self.optimizer, "a function from the learning rate to an Optimizer, such as SGD"
+            )
+        if isinstance(self.meters, str) or not set(self.meters) <= set(METERS):
+            raise InvalidArgument("meters", self.meters, f"a collection of some of {', '.join(METERS)}")
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, from 0 on."""
+        return self.lr(step) if callable(self.lr) else self.lr
+
+
+def _follow(model: Model, data: Shard, world: int, updates: Iterable[Update], settings: _Settings) -> Run:
+    params = _initial(model, data[0].dtype, world, settings)
+    all_reduce = collectives.ring(world) if settings.all_reduce is None else settings.all_reduce
+    optimizers = [settings.optimizer(settings.rate(0)) for _ in range(world)]
+    meters, weighted = settings.meters, settings.weighted
     losses, local_losses, drifts, gaps = [], [], [], []
     for step, (micro_batches, divisor) in enumerate(updates):
-        if callable(lr):
-            now = optimizer(lr(step)).lr  # which may have scaled and must have checked it
+        if callable(settings.lr):
+            now = settings.optimizer(settings.rate(step)).lr  # which may have scaled and must have checked it
             for own in optimizers:
                 own.lr = now
-        read = [_join(parts) for parts in zip(*micro_batches, strict=True)]
-        counts = [len(x) for x, _ in read]
-        local_losses.append([model.loss(p, *own) if n else 0.0 for p, own, n in zip(params, read, counts, strict=True)])
+        read = list(zip(*micro_batches, strict=True))  # read[rank][m]
+        counts = [sum(len(x) for x, _ in parts) for parts in read]
+        local_losses.append(_losses(model, params, read) if "loss" in meters else [math.nan] * world)
         losses.append(float(np.mean(rank_weights(counts) * local_losses[-1])))
         local = accumulated_gradients(model, params, micro_batches, divisor, weighted=weighted)
         averaged = average(local, all_reduce, counts if weighted else None)
-        gaps.append(compare(averaged, model.gradient(params[0], *_join(read))).max_error)
+        gaps.append(_gap(model, params[0], read, averaged) if "gap" in meters else math.nan)
         params = update(params, averaged, optimizers)
-        drifts.append(drift(params).largest)
-        if report:
-            report(step + 1, losses[-1])
+        drifts.append(drift(params).largest if "drift" in meters else math.nan)
+        if settings.report:
+            settings.report(step + 1, losses[-1])
     if not losses:
         raise InvalidArgument("accumulation", "no update at all", "at most the number of micro-batches in an epoch")
     final_loss = model.loss(params[0], *data)
     return Run(params, np.array(losses), final_loss, np.array(drifts), np.array(gaps), np.array(local_losses))
+
+
+def _initial(model: Model, dtype: np.dtype[Any], world: int, settings: _Settings) -> Array:
+    """Each replica's parameters before the first step, (world, size)."""
+    check_int("world", world, 1)
+    if not (isinstance(getattr(model, "size", None), int) and callable(getattr(model, "gradient", None))):
+        raise InvalidArgument("model", model, "a Model, such as MLP(16, 32)")
+    if settings.start is None:
+        return np.stack([model.init(np.random.default_rng(settings.seed), dtype) for _ in range(world)])
+    return _check_start(settings.start, (world, model.size), dtype)
+
+
+def _losses(model: Model, params: Array, read: Sequence[Sequence[Shard]]) -> list[float]:
+    """The mean loss of what each rank read, 0 where that is nothing."""
+    joined = map(_join, read)
+    return [model.loss(p, *own) if len(own[0]) else 0.0 for p, own in zip(params, joined, strict=True)]
+
+
+def _gap(model: Model, params: Array, read: Sequence[Sequence[Shard]], averaged: Array) -> float:
+    """How far the averaged gradients are from the gradient of all that was read, in one go."""
+    return compare(averaged, model.gradient(params, *_join([_join(parts) for parts in read]))).max_error
 
 
 def _join(parts: Sequence[Shard]) -> Shard:

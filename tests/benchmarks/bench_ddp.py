@@ -14,7 +14,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dpbook.collectives import Link
-from dpbook.distributed import start
+from dpbook.ranks import start
 from tests.benchmarks import ddp_steps
 from tests.benchmarks.rows import Row, begin
 
@@ -38,6 +38,9 @@ def main() -> None:
     for name, times in on_two_ranks(ddp_steps.against_torch, repeats).items():
         print(Row(f"{name}: bucketed / torch's DDP", ratios(times, "bucketed", "torch"), "×", at_most=1.05))
         print(Row("    no sync / torch's DDP", ratios(times, "local", "torch"), "×"), flush=True)
+    times = on_two_ranks(ddp_steps.over_a_schedule, repeats)
+    what = "small GPT, bucketed: gloo's ring as a schedule / dist.all_reduce"
+    print(Row(what, ratios(times, "schedule", "gloo"), "×", at_most=1.15), flush=True)
     times = on_two_ranks(ddp_steps.over_a_link, repeats, LINK)
     print(f"small GPT over an emulated link, {LINK}:")
     for name in times:

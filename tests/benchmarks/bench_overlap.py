@@ -10,7 +10,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from dpbook.collectives import AlphaBeta, Link, closed_forms, cost, ring
+from dpbook.collectives import AlphaBeta, Link, cost, ring
+from dpbook.collectives.pricing import closed_forms
 from dpbook.overlap import best_cap, bucketed, equal_layers, hook, plan, simulate_step, tensors_of
 from dpbook.planning import ACCELERATORS, LINKS, MODELS, Cluster, Job, predict
 from tests.benchmarks.rows import Row, begin, seconds

@@ -4,9 +4,9 @@ import statistics
 import timeit
 
 from dpbook.collectives import ring
-from dpbook.figures.replay import replay
-from dpbook.figures.schedule import draw_state
-from dpbook.figures.table import Table
+from dpbook.figures.schedules.frames import replay
+from dpbook.figures.schedules.schedule import draw_state
+from dpbook.figures.schedules.table import Table
 
 
 def milliseconds(call, repeat=50):

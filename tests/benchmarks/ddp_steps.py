@@ -12,12 +12,14 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from dpbook.collectives import Link, closed_forms, ring
-from dpbook.distributed.ddp import BucketedDDP, HookDDP, NaiveDDP
-from dpbook.distributed.execute import execute
-from dpbook.distributed.layers import measure_layers
-from dpbook.distributed.link import SlowLink, slow
+from dpbook.collectives import Link, gloo_ring, ring
+from dpbook.collectives.pricing import closed_forms
+from dpbook.ddp.emulated_link import SlowLink, slow
+from dpbook.ddp.layers import measure_layers
+from dpbook.ddp.transport import over
+from dpbook.ddp.wrappers import BucketedDDP, HookDDP, NaiveDDP
 from dpbook.overlap import Plan, flat_plan, plan, simulate_step, tensors_of
+from dpbook.ranks.execution import execute
 
 MIB = 2**20
 CAPS = (1, 2, 5, 10, 25)
@@ -96,6 +98,19 @@ def against_torch(rank: int, repeats: int) -> dict[str, dict[str, list[float]]]:
         }
         found[name] = interleaved(models, loss, repeats)
     return found
+
+
+def over_a_schedule(rank: int, repeats: int) -> dict[str, list[float]]:
+    """Step times of the small GPT, bucketed: gloo's own all-reduce, and its ring as a schedule that we carry out."""
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    base, loss = gpt(), text()
+    models = {
+        "gloo": BucketedDDP(copy.deepcopy(base)),
+        "schedule": BucketedDDP(copy.deepcopy(base), all_reduce=over(gloo_ring)),
+        "local": base,
+    }
+    return interleaved(models, loss, repeats)
 
 
 def over_a_link(rank: int, repeats: int, link: Link | None) -> dict[str, list[float]]:

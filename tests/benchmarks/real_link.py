@@ -26,10 +26,10 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-from dpbook import machine  # noqa: E402
 from dpbook.collectives import Link  # noqa: E402
-from dpbook.distributed import start  # noqa: E402
-from dpbook.distributed.launcher import MEMORY  # noqa: E402
+from dpbook.core import machine  # noqa: E402
+from dpbook.ranks import start  # noqa: E402
+from dpbook.ranks.processes import MEMORY  # noqa: E402
 from tests.benchmarks import ddp_steps  # noqa: E402
 from tests.benchmarks.rows import Row  # noqa: E402
 
@@ -93,7 +93,7 @@ def one_rank(folder: str, repeats: int) -> None:
             (Path(folder) / "times").write_bytes(pickle.dumps(times))
     finally:
         dist.destroy_process_group()
-    os._exit(0)  # gloo's threads may still hold tensors: see dpbook/distributed/worker.py
+    os._exit(0)  # gloo's threads may still hold tensors: see dpbook/ranks/worker.py
 
 
 def main() -> None:

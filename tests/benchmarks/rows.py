@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpbook import machine
+from dpbook.core import machine
 
 WIDTH = 76  # of the first column
 

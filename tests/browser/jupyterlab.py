@@ -16,8 +16,9 @@ from urllib.parse import quote, urlsplit
 
 from playwright.sync_api import Locator, Page, expect
 
-from dpbook import book, jupyter, workbook
-from dpbook.validate import FIXED
+from dpbook.app import jupyter, workbook
+from dpbook.app.validation import FIXED
+from dpbook.core import checkout
 
 SECONDS = 90  # for anything that waits: a shared machine may be slow
 FLAGS = (
@@ -54,8 +55,8 @@ def serve(folder):
     """Start JupyterLab as ``dpbook lab`` does, on its own copy below ``folder``; stop it by its process id."""
     directory = folder / "workbook"
     directory.mkdir()
-    if book.chapters():
-        workbook.refresh(book.root(), directory)
+    if checkout.chapters():
+        workbook.refresh(checkout.root(), directory)
     env = jupyter.environment(os.environ) | FIXED | _private(folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -7,9 +7,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dpbook import collectives
-from dpbook.collectives import Round, Schedule, relabel
+from dpbook.collectives import ALGORITHMS, Round, Schedule, relabel
 
 WORLDS = [*range(1, 10), 16]
+ALL_REDUCES = [(name, world) for name, algorithm in ALGORITHMS.items() for world in WORLDS if algorithm.worlds(world)]
 
 
 def plain(schedule, buffers):
@@ -41,6 +42,27 @@ def contributions(schedule):
     return state
 
 
+def by_hand(schedule, size, itemsize, topology):
+    """Seconds of each round, and bytes through each port, one message at a time."""
+    offsets = schedule.bounds(size, itemsize)
+    per_node, seconds, ports = topology.per_node, [], Counter()
+    for round_ in schedule.rounds:
+        load = Counter()
+        for m in round_:
+            nbytes = int(offsets[m.chunk + 1] - offsets[m.chunk]) * itemsize
+            for rank, way in ((m.source, "sent"), (m.dest, "received")):
+                node, local = divmod(rank, per_node)
+                if m.source // per_node == m.dest // per_node:
+                    load["within", way, node, local] += nbytes
+                else:
+                    load["between", way, node, local * topology.ports // per_node] += nbytes
+        links = {"within": topology.within, "between": topology.between}
+        times = [links[kind].latency + n / links[kind].bandwidth for (kind, *_), n in load.items() if n]
+        seconds.append(max(times, default=0))
+        ports += load
+    return seconds, ports
+
+
 def broken_promises(schedule):
     """Every (chunk, rank) that does not hold each promised contribution exactly once, in order."""
     state = contributions(schedule)
@@ -54,7 +76,7 @@ def broken_promises(schedule):
 
 def collective_schedules(world):
     """Every schedule that the package makes for a world, by name."""
-    made = {name: make(world) for name, make in collectives.ALGORITHMS.items()}
+    made = {name: make(world) for name, make in ALGORITHMS.items() if make.worlds(world)}
     made |= {"reduce_scatter": collectives.reduce_scatter(world), "all_gather": collectives.all_gather(world)}
     for root in range(world):
         made[f"reduce to {root}"] = collectives.reduce(world, root)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.collectives import AlphaBeta, Slowest, crossover
-from dpbook.collectives.alpha_beta import slowest
-from dpbook.errors import InvalidArgument
+from dpbook.collectives.pricing.alpha_beta import slowest
+from dpbook.core.errors import InvalidArgument
 
 ALPHAS, BETAS = st.floats(0, 1e-2), st.floats(0, 1e-6)
 MODELS = st.builds(AlphaBeta, ALPHAS, BETAS)

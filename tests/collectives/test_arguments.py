@@ -29,7 +29,7 @@ from dpbook.collectives import (
     to_json,
     verify,
 )
-from dpbook.errors import InvalidArgument, ScheduleError
+from dpbook.core.errors import InvalidArgument, ScheduleError
 
 READERS = {
     "simulate": lambda s: simulate(s, np.zeros((2, 2))),

@@ -6,7 +6,7 @@ import pytest
 
 from dpbook import collectives
 from dpbook.collectives import Link, algbw, bus_factor, busbw, collective_of, cost
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from tests.collectives.oracles import WORLDS, torch_reduce_scatter
 
 NO_LATENCY = Link.gigabytes(50)

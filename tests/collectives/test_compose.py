@@ -24,7 +24,7 @@ from dpbook.collectives import (
     tree,
     verify,
 )
-from dpbook.errors import InvalidArgument, ScheduleError
+from dpbook.core.errors import InvalidArgument, ScheduleError
 from tests.collectives.oracles import broken_promises, integers, legal_schedules, plain
 
 # embed

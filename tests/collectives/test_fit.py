@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.collectives import AlphaBeta, Fit, fit
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 
 SIZES = 4.0 ** np.arange(4, 16)  # 256 B to 1 GiB
 

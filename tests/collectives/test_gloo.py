@@ -1,4 +1,4 @@
-"""Is gloo's ring an exact all-reduce in gloo's own chunks and order? (Its bits: tests/distributed/test_gloo.py.)"""
+"""Is gloo's ring an exact all-reduce in gloo's own chunks and order? (Its bits: tests/ranks/test_gloo.py.)"""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpbook.collectives import GlooBounds, from_json, gloo_ring, simulate, to_json, verify
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 
 WORLDS = [*range(1, 10), 16]
 

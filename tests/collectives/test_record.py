@@ -20,7 +20,7 @@ from dpbook.collectives import (
     tree,
     verify,
 )
-from dpbook.errors import Deadlock, InvalidArgument, MessageError, RankFailed, ScheduleError
+from dpbook.core.errors import Deadlock, InvalidArgument, MessageError, RankFailed, ScheduleError
 from tests.collectives.oracles import WORLDS
 from tests.collectives.programs import (
     PROGRAMS,

@@ -1,5 +1,7 @@
 """Rounds: what they hold, what they refuse, and that they are made only when asked for."""
 
+import copy
+import pickle
 import tracemalloc
 import weakref
 
@@ -8,8 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.collectives import LazyRounds, Message, Round, Schedule, count, find_fault, frames, ring, simulate, verify
-from dpbook.errors import InvalidArgument, ScheduleError
+from dpbook.collectives import (
+    LazyRounds,
+    Message,
+    Round,
+    Schedule,
+    beside,
+    count,
+    embed,
+    find_fault,
+    frames,
+    from_json,
+    record,
+    ring,
+    simulate,
+    to_json,
+    tree,
+    verify,
+)
+from dpbook.collectives.schedule.rounds import JoinedRounds
+from dpbook.core.errors import InvalidArgument, ScheduleError
 from tests.collectives.oracles import rounds
 
 # What a round holds
@@ -78,6 +98,60 @@ def test_what_makes_no_round_is_refused_by_name(fields, named):
     else:
         with pytest.raises(InvalidArgument, match=f"^{named} must be"):
             Round.of(*fields)
+
+
+# What was checked once stays as it is
+
+
+def arrays():
+    """The arguments of a round of two messages, all arrays that are writable."""
+    return np.array([0, 1]), np.array([1, 0]), np.zeros(2, np.int64), np.array([True, False])
+
+
+MADE = {
+    "from arrays": lambda: Round(*arrays()),
+    "from views": lambda: Round(*(a[::2] for a in map(np.tile, arrays(), [2] * 4))),
+    "from anything": lambda: Round.of([0, 1], [1, 0], 0, [True, False]),
+    "from messages": lambda: Round.from_messages([(0, 1, 0, True), (1, 0, 0, False)]),
+    "lazily": lambda: ring(2).rounds[0],
+    "from JSON": lambda: from_json(to_json(ring(2))).rounds[0],
+    "by recording": lambda: record(lambda comm, x: comm.sendrecv(x, 1 - comm.rank, x, 1 - comm.rank), 2, 4).rounds[0],
+    "by composition": lambda: beside(embed(tree(2), 4, [0, 1]), embed(tree(2), 4, [2, 3])).rounds[0],
+    "of some messages": lambda: Round(*arrays()).select(np.array([True, False])),
+    "as a copy": lambda: copy.deepcopy(Round(*arrays())),
+    "from a pickle": lambda: pickle.loads(pickle.dumps(Round(*arrays()))),
+}
+
+
+@pytest.mark.parametrize("way", MADE)
+def test_no_array_of_a_round_can_be_written(way):
+    made = MADE[way]()
+    for field in filter(lambda f: isinstance(f, np.ndarray), (made.source, made.dest, made.chunk, made.reduce)):
+        with pytest.raises(ValueError, match="read-only"):
+            field[0] = 0
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_a_round_does_not_change_with_the_arrays_it_was_made_of(kept):
+    given = arrays()
+    shown = given[kept][:]
+    shown.setflags(write=False)  # no copy, but the array behind it can still be written
+    made = Round(*given[:kept], shown, *given[kept + 1 :])
+    for array in given:
+        array[:] = 1
+    assert list(made) == [(0, 1, 0, True), (1, 0, 0, False)]
+
+
+def test_an_array_that_cannot_change_is_shared():
+    array = Round(*arrays()).source
+    assert Round(array, *arrays()[1:]).source is array
+
+
+@pytest.mark.parametrize("named", ["source", "dest", "chunk", "reduce"])
+def test_a_round_is_made_of_arrays(named):
+    fields = dict(zip(("source", "dest", "chunk", "reduce"), arrays(), strict=True)) | {named: [0, 1]}
+    with pytest.raises(InvalidArgument, match=f"^{named} must be an array"):
+        Round(**fields)
 
 
 # What a schedule refuses
@@ -161,6 +235,22 @@ def test_lazy_rounds_slice_like_a_list(length, cut):
 def test_lazy_rounds_are_a_sequence():
     lazy = LazyRounds(3, lambda i: i)
     assert (list(lazy), len(lazy), list(reversed(lazy)), 2 in lazy, lazy.index(1)) == ([0, 1, 2], 3, [2, 1, 0], True, 1)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.randoms(), st.integers(-20, 20), st.slices(18))
+def test_joined_rounds_are_the_list_of_all_however_they_were_joined(lengths, random, index, cut):
+    parts = [LazyRounds(length, lambda i, part=part: (part, i)) for part, length in enumerate(lengths)]
+    everything = [item for part in parts for item in part]
+    while len(parts) > 1:
+        place = random.randrange(len(parts) - 1)
+        parts[place : place + 2] = [JoinedRounds(*parts[place : place + 2])]
+    assert (len(parts[0]), list(parts[0])) == (len(everything), everything)
+    assert parts[0][cut] == everything[cut]
+    if -len(everything) <= index < len(everything):
+        assert parts[0][index] == everything[index]
+    else:
+        with pytest.raises(IndexError):
+            parts[0][index]
 
 
 def test_no_round_is_kept():

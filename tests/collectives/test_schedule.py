@@ -1,5 +1,10 @@
 """Schedules as values: chunk bounds, placements, and one after another."""
 
+import copy
+import dataclasses
+import functools
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,6 +21,7 @@ from dpbook.collectives import (
     chunk_bounds,
     complete_everywhere,
     complete_on,
+    hierarchical_ring,
     partial,
     reduce,
     reduce_scatter,
@@ -23,7 +29,7 @@ from dpbook.collectives import (
     to_json,
     tree,
 )
-from dpbook.errors import InvalidArgument, ScheduleError
+from dpbook.core.errors import InvalidArgument, ScheduleError
 
 # Chunk bounds
 
@@ -111,6 +117,44 @@ def test_a_root_outside_the_world_is_refused(make, root):
         make(4, root)
 
 
+# What was checked once stays as it is
+
+
+def everything(schedule):
+    """All that a schedule holds, as plain values."""
+    rounds = [list(r) for r in schedule.rounds]
+    placements = [[dict(holding) for holding in placement] for placement in (schedule.before, schedule.after)]
+    return (schedule.world, schedule.n_chunks, rounds, schedule.bounds, *placements, schedule.name)
+
+
+@pytest.mark.parametrize("name", ["world", "n_chunks", "rounds", "bounds", "before", "after", "name"])
+def test_a_schedule_cannot_be_changed(name):
+    schedule = ring(2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(schedule, name, getattr(ring(3), name))
+
+
+def test_a_promise_does_not_change_with_the_dict_it_was_made_of():
+    given = {0: frozenset({0, 1})}
+    schedule = Schedule(2, 1, [Round.of(1, 0, 0, True)], after=[given])
+    given[1] = frozenset({0, 1})
+    assert [dict(holding) for holding in schedule.after] == [{0: {0, 1}}]
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        schedule.after[0][1] = frozenset({0, 1})
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+@pytest.mark.parametrize("schedule", [tree(5), hierarchical_ring(2, 2), Schedule(2, 2, [], FixedBounds((0, 1, 5)))])
+def test_a_schedule_can_be_copied_and_pickled(again, schedule):
+    assert everything(again(schedule)) == everything(schedule)
+
+
+def test_what_comes_out_of_a_pickle_is_checked():
+    read = pickle.loads(pickle.dumps(Schedule(2, 1, [Round.of(0, 0, 0, True)])))
+    with pytest.raises(ScheduleError, match="sends a message to itself"):
+        collectives.count(read, 1)
+
+
 # One after another
 
 
@@ -154,6 +198,40 @@ def test_a_schedule_can_be_followed_by_a_broadcast_from_its_root():
     assert collectives.verify(reduce(6, root=4).then(broadcast(6, root=4)))
     with pytest.raises(ScheduleError):
         reduce(6, root=4).then(broadcast(6, root=3))
+
+
+# Thousands of parts
+
+
+def turn(begin, world=3):
+    """Every rank sends its buffer to the right; contribution r is on rank r + ``begin`` before, one further after."""
+    ranks = np.arange(world)
+    before, after = (({(r + shift) % world: frozenset({r}) for r in range(world)},) for shift in (begin, begin + 1))
+    return Schedule(world, 1, [Round(ranks, (ranks + 1) % world, ranks * 0, False)], before=before, after=after)
+
+
+TURNS = [turn(begin % 3) for begin in range(2000)]
+LEFT_TO_RIGHT = functools.reduce(Schedule.then, TURNS)
+RIGHT_TO_LEFT = functools.reduce(lambda after, before: before.then(after), reversed(TURNS))
+
+
+@pytest.mark.parametrize("many", [LEFT_TO_RIGHT, RIGHT_TO_LEFT], ids=["left to right", "right to left"])
+def test_two_thousand_schedules_follow_one_another(many):
+    buffers = np.array([[1, 2], [3, 4], [5, 6]])
+    assert collectives.simulate(many, buffers).buffers.tolist() == np.roll(buffers, 2000, axis=0).tolist()
+    assert collectives.verify(many)
+    assert collectives.count(many, 2, 8).sent_bytes.tolist() == [2000 * 16] * 3
+
+
+def test_one_wrong_part_among_two_thousand_is_found():
+    idle = Schedule(3, 1, [], before=TURNS[999].before, after=TURNS[999].after)
+    many = functools.reduce(Schedule.then, [*TURNS[:999], idle, *TURNS[1000:]])
+    with pytest.raises(ScheduleError, match="lost contribution"):
+        collectives.verify(many)
+
+
+def test_the_name_of_many_is_short():
+    assert len(LEFT_TO_RIGHT.name) <= 80
 
 
 # What it says of itself

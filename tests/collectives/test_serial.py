@@ -20,7 +20,7 @@ from dpbook.collectives import (
     to_json,
     verify,
 )
-from dpbook.errors import DpbookError, InvalidArgument, ScheduleError
+from dpbook.core.errors import DpbookError, InvalidArgument, ScheduleError
 from tests.collectives.oracles import (
     ALL_SCHEDULES,
     collective_schedules,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpbook import collectives
 from dpbook.collectives import FixedBounds, Round, Schedule, frames, hierarchical_ring, ring, simulate
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from tests.collectives.oracles import WORLDS, collective_schedules, integers, legal_schedules, plain
 
 DTYPES = ["f2", "f4", "f8", "i1", "u1", "i4", "u8", "c8", "c16", "?", "g"]

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from dpbook.collectives import chunk_bounds, ring, run, simulate, spmd, tree
-from dpbook.errors import Deadlock, InvalidArgument, MessageError, RankFailed
+from dpbook.collectives import chunk_bounds, ring, run, simulate, tree
+from dpbook.collectives.programs import spmd
+from dpbook.core.errors import Deadlock, InvalidArgument, MessageError, RankFailed
 from tests.collectives.oracles import WORLDS, integers, plain
 from tests.collectives.programs import PROGRAMS, as_program, as_schedule, exchanges, ring_program, tree_program
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dpbook.collectives import Link, Topology
-from dpbook.collectives.topology import topology_for
-from dpbook.collectives.units import in_binary, in_words
-from dpbook.errors import DpbookError, InvalidArgument, UnitsError
+from dpbook.collectives.pricing.topology import topology_for
+from dpbook.core.errors import DpbookError, InvalidArgument, UnitsError
+from dpbook.core.quantities import in_binary, in_words
 
 SLOW, FAST = Link.gigabits(400, latency=5e-6), Link.gigabytes(450, latency=2e-6, name="NVLink")
 

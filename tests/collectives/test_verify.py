@@ -20,7 +20,7 @@ from dpbook.collectives import (
     simulate,
     verify,
 )
-from dpbook.errors import ScheduleError
+from dpbook.core.errors import ScheduleError
 from tests.collectives.oracles import broken_promises, contributions, legal_schedules
 
 RINGS = range(2, 10)

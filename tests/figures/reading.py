@@ -3,7 +3,7 @@
 from xml.etree import ElementTree
 
 from dpbook.collectives import Round, Schedule, all_gather, reduce_scatter
-from dpbook.figures.svg import text_width
+from dpbook.figures.card.svg import text_width
 
 NS = "{http://www.w3.org/2000/svg}"
 DOUBLE = Schedule(

@@ -5,13 +5,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dpbook import book
 from dpbook.collectives import ALGORITHMS, ring, tree
-from dpbook.errors import InvalidArgument
+from dpbook.core import checkout
+from dpbook.core.errors import InvalidArgument
 from dpbook.figures import animate
-from dpbook.figures.animate import REST
-from dpbook.figures.replay import replay
-from dpbook.figures.table import Table
+from dpbook.figures.schedules.animation import REST
+from dpbook.figures.schedules.frames import replay
+from dpbook.figures.schedules.table import Table
 from tests.figures.reading import DOUBLE, NS, outside, parse, texts
 
 
@@ -64,7 +64,7 @@ def test_less_motion_is_respected():
 
 
 def test_the_picture_of_the_readme_is_what_is_drawn_now():
-    shown = Path(book.root(), "docs", "viewer.svg").read_text(encoding="utf-8")
+    shown = Path(checkout.root(), "docs", "viewer.svg").read_text(encoding="utf-8")
     assert shown == animate(ring(4)).svg + "\n", "figures.animate(ring(4)).save('docs/viewer.svg') draws it anew"
 
 

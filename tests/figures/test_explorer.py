@@ -2,10 +2,10 @@
 
 import pytest
 
-from dpbook.errors import DpbookError, InvalidArgument
+from dpbook.core.errors import DpbookError, InvalidArgument
 from dpbook.figures import Explorer, Knob, Picture
-from dpbook.figures.player import WIDGET_VIEW
-from dpbook.figures.svg import document, text
+from dpbook.figures.card.player import WIDGET_VIEW
+from dpbook.figures.card.svg import document, text
 
 
 def draw(a, b):

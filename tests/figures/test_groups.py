@@ -3,7 +3,7 @@
 import pytest
 
 from dpbook import figures
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.planning import Mesh
 from tests.figures.reading import NS, outside, overlapping, parse, texts
 

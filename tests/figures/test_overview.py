@@ -4,10 +4,12 @@ import re
 
 import pytest
 
+from dpbook.book.ch05 import draw_traffic
+from dpbook.book.ch05.traffic import HEIGHT
 from dpbook.collectives import ALGORITHMS, FixedBounds, Round, Schedule, count, parameter_server, ring, tree
-from dpbook.errors import InvalidArgument
-from dpbook.figures import draw_overview, draw_schedule, draw_traffic, palette
-from dpbook.figures.traffic import HEIGHT
+from dpbook.core.errors import InvalidArgument
+from dpbook.figures import draw_overview, draw_schedule
+from dpbook.figures.card import palette
 from tests.figures.reading import DOUBLE, NS, outside, overlapping, parse, texts
 
 ALL = [parameter_server(4), tree(4), ring(4)]

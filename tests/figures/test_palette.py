@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dpbook.figures import palette
-from dpbook.figures.cells import EDGE, FILL
+from dpbook.figures.card import palette
+from dpbook.figures.schedules.cells import EDGE, FILL
 
 # Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009),
 # severity 1.0; they act on linear RGB.

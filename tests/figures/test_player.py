@@ -6,11 +6,11 @@ import sys
 import numpy as np
 import pytest
 
-from dpbook import book
 from dpbook.collectives import ring, tree
-from dpbook.errors import InvalidArgument
+from dpbook.core import checkout
+from dpbook.core.errors import InvalidArgument
 from dpbook.figures import draw_schedule, play
-from dpbook.figures.player import WIDGET_VIEW
+from dpbook.figures.card.player import WIDGET_VIEW
 
 
 def test_it_offers_the_widget_the_picture_and_the_words():
@@ -93,5 +93,7 @@ def test_drawing_schedules_loads_nothing_heavy(use):
         f"import sys; from dpbook import figures; from dpbook.collectives import ring; {use}\n"
         "print(*sorted({'torch', 'matplotlib', 'ipywidgets', 'IPython'} & set(sys.modules)))"
     )
-    child = subprocess.run([sys.executable, "-c", code], cwd=book.root(), capture_output=True, text=True, check=True)
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkout.root(), capture_output=True, text=True, check=True
+    )
     assert child.stdout.split() == []

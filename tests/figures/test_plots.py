@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.figures import digits_grid, drift_and_gap, loss_curve
 from dpbook.replicas import Run, digits, shard, split
 
@@ -54,7 +54,7 @@ def test_the_same_plot_has_the_same_bytes_and_leaves_no_settings(draw):
 
 
 def test_runs_that_lie_on_each_other_are_both_seen():
-    from dpbook.figures.plot import LINES
+    from dpbook.figures.card.plot import LINES
 
     plot = loss_curve({"one": run(), "other": run()}, "The same")
     assert shows(plot, LINES[0][0])
@@ -83,7 +83,7 @@ def test_drift_and_gap_are_told_by_their_magnitude(drift, gap, words):
 
 
 def test_a_drift_of_zero_is_a_line_of_its_own():
-    from dpbook.figures.plot import LINES
+    from dpbook.figures.card.plot import LINES
 
     plot = drift_and_gap(run(drift=0, gap=1e-16), "Zero")
     picture = pixels(plot)

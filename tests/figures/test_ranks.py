@@ -3,7 +3,7 @@
 import pytest
 
 from dpbook import figures
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import Timeline, equal_layers, hook, read_profiles, recorded_traces, simulate_step
 from tests.figures.reading import outside, overlapping, parse, texts
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dpbook.collectives import ALGORITHMS, Round, Schedule, all_gather, broadcast, count, parameter_server, ring, tree
-from dpbook.errors import InvalidArgument, ScheduleError
+from dpbook.core.errors import InvalidArgument, ScheduleError
 from dpbook.figures import demonstration
-from dpbook.figures.replay import MAX_CHUNKS, MAX_RANKS, replay
+from dpbook.figures.schedules.frames import MAX_CHUNKS, MAX_RANKS, replay
 from tests.figures.reading import DOUBLE, EXTRA_ROUND
 
 WORLDS = [*range(1, 10), 16]

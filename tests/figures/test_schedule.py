@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from dpbook.collectives import ALGORITHMS, Round, Schedule, parameter_server, ring, tree
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.figures import draw_schedule
-from dpbook.figures.arrows import levels
-from dpbook.figures.replay import MAX_RANKS
+from dpbook.figures.schedules.arrows import levels
+from dpbook.figures.schedules.frames import MAX_RANKS
 from tests.figures.reading import DOUBLE, EXTRA_ROUND, NS, outside, overlapping, parse, texts
 
 WORLDS = [*range(1, 10), 16]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.figures.svg import document, element, escape, fit, number, text, text_width
+from dpbook.figures.card.svg import document, element, escape, fit, number, text, text_width
 
 
 @given(st.text())

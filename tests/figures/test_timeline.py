@@ -3,22 +3,11 @@
 import pytest
 
 from dpbook import figures
+from dpbook.book.ch08 import gpt, mlp
 from dpbook.collectives import AlphaBeta
-from dpbook.errors import InvalidArgument
-from dpbook.figures import palette
-from dpbook.overlap import (
-    MIB,
-    STRATEGIES,
-    Span,
-    Timeline,
-    equal_layers,
-    gpt,
-    layers_of,
-    mlp,
-    plan,
-    simulate_step,
-    tensors_of,
-)
+from dpbook.core.errors import InvalidArgument
+from dpbook.figures.card import palette
+from dpbook.overlap import MIB, STRATEGIES, Span, Timeline, equal_layers, layers_of, plan, simulate_step, tensors_of
 from tests.figures.reading import NS, outside, overlapping, parse, texts
 
 LAYERS = equal_layers(10, 1 / 30, 2 / 30, 1_000_000)

@@ -57,7 +57,7 @@ TASKS = (
 @pytest.fixture(autouse=True)
 def made_up_tasks(monkeypatch, tmp_path):
     """Register the tasks for one test, away from any workbook, with all hints closed."""
-    registered = sys.modules["dpbook.grading.task"]._registered
+    registered = sys.modules["dpbook.grading.declared"]._registered
     for task in TASKS:
         monkeypatch.setitem(registered, task.id, task)
     monkeypatch.setattr(sys.modules["dpbook.grading.hints"], "_opened", {})

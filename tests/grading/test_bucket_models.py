@@ -5,9 +5,9 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
-from dpbook.errors import InvalidArgument
-from dpbook.grading.tasks.ch08 import sample, simulate
-from dpbook.grading.tasks.ch08.checks import PAR, POSSIBLE, _best_cap, _least, _worthwhile
+from dpbook.book.ch08.judge.checks import PAR, POSSIBLE, _best_cap, _least, _worthwhile
+from dpbook.book.ch08.models import sample, simulate
+from dpbook.core.errors import InvalidArgument
 
 
 def exposed(model, groups):

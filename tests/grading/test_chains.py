@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from dpbook.distributed import trials
-from dpbook.distributed.wires import in_threads
-from dpbook.grading.tasks.ch10.chains import Chain
+from dpbook.book.ch10 import trials
+from dpbook.book.ch10.chains import Chain
+from dpbook.book.ch10.wires import in_threads
 
 
 class Local:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dpbook.collectives import Schedule, ring
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.grading import Check, LocalAnswer, Task, Wrong, call, check, judge
 from dpbook.grading import answer as answer_module
 

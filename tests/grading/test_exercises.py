@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from dpbook import book
+from dpbook.core import checkout
 from dpbook.grading import LocalAnswer, judge, task, tasks
 from dpbook.grading.mutants import trial
 from dpbook.grading.notebooks import answers, read, stale
 from dpbook.grading.structure import faults
 
-EXERCISES = book.root() / "exercises"
+EXERCISES = checkout.root() / "exercises"
 SOLUTIONS = sorted((EXERCISES / "solutions").glob("*.ipynb"))
 
 
@@ -56,3 +56,9 @@ def test_a_worthless_answer_earns_nothing(path):
     for task_id, answer in getattr(wrong_answers(int(path.name[:2])), "WORTHLESS", ()):
         report = judge(task(task_id), LocalAnswer(answer))
         assert report.points == 0, f"{task_id}\n{report}"
+
+
+def test_the_bytes_of_a_reduce_scatter_are_told_of_the_largest_world():
+    reference = answers(read(EXERCISES / "solutions" / "05_all_reduce.ipynb"))["05.4"]
+    case = judge(task("05.4"), LocalAnswer(reference)).cases[-1]
+    assert case.note == "1,440 bytes per rank, at par for 192 numbers on 16 ranks"  # 15 of 16 chunks of 12 · 8 bytes

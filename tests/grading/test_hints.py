@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.grading import hint
 
 

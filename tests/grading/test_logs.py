@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpbook.grading.tasks.ch09.logs import KINDS, draw, mistakes
+from dpbook.book.ch09.logs import KINDS, draw, mistakes
 
 FIELDS = ("call", "source", "shape", "dtype")
 SEEDS = range(40)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.grading.mutants import Mutant, caught_by, trial
 
 SUM, INPUTS = "the sum on every rank", "inputs stay"

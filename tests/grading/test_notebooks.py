@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook import book
-from dpbook.errors import DpbookError
+from dpbook.core import checkout
+from dpbook.core.errors import DpbookError
 from dpbook.grading import task
 from dpbook.grading.notebooks import answer_cells, answers, dumps, generated, learners, main, stale
 from dpbook.grading.structure import faults
@@ -228,7 +228,7 @@ def test_a_changed_a_missing_and_an_orphaned_notebook_are_stale(root):
 
 
 def test_the_command_writes_what_is_stale(root, monkeypatch, capsys):
-    monkeypatch.setattr(book, "root", lambda: root)
+    monkeypatch.setattr(checkout, "root", lambda: root)
     learner = root / "exercises" / "90_x.ipynb"
     learner.unlink()
     assert main() == 0
@@ -237,7 +237,7 @@ def test_the_command_writes_what_is_stale(root, monkeypatch, capsys):
 
 
 def test_the_command_writes_nothing_when_there_is_a_fault(root, monkeypatch, capsys):
-    monkeypatch.setattr(book, "root", lambda: root)
+    monkeypatch.setattr(checkout, "root", lambda: root)
     nb = notebook()
     nb["cells"][0]["source"] = ["# Another title"]
     cell(nb, "check-90-1")["metadata"]["nbgrader"]["points"] = 3
@@ -317,7 +317,7 @@ def test_a_fault_is_found(root, change, said):
     assert all(fault.startswith("90_x.ipynb") for fault in found)
 
 
-SOLUTIONS = sorted((book.root() / "exercises" / "solutions").glob("*.ipynb"))
+SOLUTIONS = sorted((checkout.root() / "exercises" / "solutions").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.name)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dpbook import book
+from dpbook.core import checkout
 from dpbook.grading import check, progress, task
-from dpbook.grading.progress import record
+from dpbook.grading.progress_file import record
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_the_table(workbook):
 WRITER = """
 import sys
 from dpbook.grading import Check, Task
-from dpbook.grading.progress import record
+from dpbook.grading.progress_file import record
 first = int(sys.argv[1])
 for number in range(first, first + 40):
     record(Task(f"90.{number}", "title", "name", [Check("check", 1, "why", print)]), number)
@@ -111,7 +111,7 @@ for number in range(first, first + 40):
 
 @pytest.mark.processes
 def test_two_kernels_lose_nothing(workbook):
-    env = {**os.environ, "PYTHONPATH": str(book.root())}
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
     children = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(first)], cwd=Path.cwd(), env=env) for first in (1, 101)
     ]

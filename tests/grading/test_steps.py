@@ -2,8 +2,8 @@
 
 import pytest
 
-from dpbook.errors import InvalidArgument
-from dpbook.grading.tasks.ch07 import FAULTS, sample
+from dpbook.book.ch07.steps import FAULTS, sample
+from dpbook.core.errors import InvalidArgument
 
 SEEDS = range(40)
 

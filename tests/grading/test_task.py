@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from dpbook import book
-from dpbook.errors import InvalidArgument
-from dpbook.grading import Check, Task, register, task, tasks
+from dpbook.core import checkout
+from dpbook.core.errors import InvalidArgument
+from dpbook.grading import Check, LocalAnswer, Task, declared, judge, register, task, tasks
 
 
 def run(answer, rng):
@@ -48,7 +48,7 @@ def test_points_are_positive_and_whole(points):
 
 @pytest.mark.parametrize(("name", "why"), [("", "why"), ("name", " ")])
 def test_a_check_says_what_and_why(name, why):
-    with pytest.raises(InvalidArgument, match="a sentence"):
+    with pytest.raises(InvalidArgument, match="some text"):
         Check(name, 1, why, run)
 
 
@@ -67,12 +67,88 @@ def test_a_task_is_well_formed(id, answer, checks):
         Task(id, "title", answer, checks)
 
 
+TASK = {"id": '"00.1"', "title": '"Sum"', "answer": '"total"'}
+ONE = {"name": '"sum"', "points": "1", "why": '"Because."', "run": '"sums"'}
+
+
+def toml(task=TASK, *checks):
+    """A ``tasks.toml`` with one task: pairs of a key and what is written behind it."""
+    tables = [("[[task]]", task), *(("[[task.check]]", check) for check in checks or (ONE,))]
+    return "\n".join(line for head, table in tables for line in (head, *(f"{k} = {v}" for k, v in table.items())))
+
+
+def without(table, key):
+    return {k: v for k, v in table.items() if k != key}
+
+
+def test_a_declaration_has_every_field():
+    (found,) = declared.parse(toml({**TASK, "hints": '["one", "two"]'}, {**ONE, "points": "3", "seconds": "60"}), 0)
+    (check,) = found.checks
+    assert (found.id, found.title, found.answer, found.hints) == ("00.1", "Sum", "total", ["one", "two"])
+    assert (check.name, check.points, check.why, check.seconds) == ("sum", 3, "Because.", 60)
+
+
+def test_a_declared_check_judges():
+    (found,) = declared.parse(toml(), 0)
+    assert [judge(found, LocalAnswer(answer)).points for answer in (sum, max)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[task]]\nid = 00.1", r"the file must be TOML, got .*line 2"),
+        ("", "task must be given"),
+        ("version = 1", "a key must be one of task, got 'version'"),
+        (toml().replace("[[task]]", "[task]"), r"task must be one or more tables in double brackets"),
+        (toml({**TASK, "titel": "1"}), "task 00.1: a key must be one of id, title, answer, check, hints, got 'titel'"),
+        (toml(without(TASK, "title")), "task 00.1: title must be given"),
+        (toml(without(TASK, "id")), "task Sum: id must be given"),
+        (toml({**TASK, "title": "1"}), "task 00.1: title must be some text, got 1"),
+        (toml({**TASK, "answer": "'a b'"}), "task 00.1: answer must be a name in Python, got 'a b'"),
+        (toml({**TASK, "hints": "'one'"}), "task 00.1: hints must be a list of sentences, got 'one'"),
+        (toml({**TASK, "hints": "['one', 2]"}), "task 00.1: hints must be some text, got 2"),
+        (toml({**TASK, "id": "'1'"}), "task 1: id must be two digits of the chapter, a dot and a number"),
+        (toml({**TASK, "id": "'01.1'"}), "id must be one that begins with 00 and that no other task has, got '01.1'"),
+        (toml() + "\n" + toml(), "id must be one that begins with 00 and that no other task has, got '00.1'"),
+        (toml(TASK, ONE, ONE), "task 00.1: checks must be one or more, each with a name of its own"),
+        (toml({**TASK, "check": "[]"}).split("[[task.check]]")[0], "task 00.1: checks must be one or more"),
+        (toml({**TASK, "check": "[1]"}).split("[[task.check]]")[0], "task 00.1: check must be one or more tables"),
+        (toml(TASK, without(ONE, "run")), "task 00.1: check 'sum': run must be given"),
+        (
+            toml(TASK, {**ONE, "worth": "1"}),
+            "task 00.1: check 'sum': a key must be one of name, points, why, run, seconds, got",
+        ),
+        (toml(TASK, {**ONE, "points": "0"}), "task 00.1: check 'sum': points must be an integer of at least 1, got 0"),
+        (toml(TASK, {**ONE, "why": "' '"}), "task 00.1: check 'sum': why must be some text, got ' '"),
+        (
+            toml(TASK, {**ONE, "seconds": "'60'"}),
+            "task 00.1: check 'sum': seconds must be a finite number above 0, got '60'",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_declaration_is_named(text, message):
+    with pytest.raises(InvalidArgument, match=rf"^ch00/tasks\.toml: {message}"):
+        declared.parse(text, 0)
+
+
+@pytest.mark.parametrize("name", ['"no_such"', '"__name__"', "1"])
+def test_a_function_that_is_none_is_told_before_an_answer_is_judged(name, monkeypatch):
+    (found,) = declared.parse(toml(TASK, {**ONE, "run": name}), 0)
+    monkeypatch.setitem(declared._registered, "00.1", found)
+    place, module = r"ch00/tasks\.toml: task 00\.1: check 'sum'", r"dpbook\.book\.ch00\.judge\.checks"
+    with pytest.raises(InvalidArgument, match=rf"^{place}: run must be the name of a function in {module}, got "):
+        task("00.1")
+
+
 def test_the_tasks_of_the_book_load():
-    assert all(t.id in {known.id for known in tasks(t.chapter)} for t in tasks())
+    assert len({task(t.id).id for t in tasks()}) == len(tasks()) > 3  # three are made up
 
 
-def test_grading_is_a_light_import():
+def test_grading_is_a_light_import_and_lists_tasks_without_their_checks():
     heavy = "{'torch', 'matplotlib', 'ipywidgets', 'IPython', 'nbformat'}"
-    code = f"import sys, dpbook.grading; print(*sorted({heavy} & set(sys.modules)))"
-    child = subprocess.run([sys.executable, "-c", code], cwd=book.root(), capture_output=True, text=True, check=True)
+    code = f"import sys, dpbook.grading; assert dpbook.book(); print(*sorted({heavy} & set(sys.modules)))"
+    code += "; print(*(name for name in sys.modules if name.endswith('.checks')))"
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkout.root(), capture_output=True, text=True, check=True
+    )
     assert child.stdout.split() == []

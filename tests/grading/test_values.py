@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 from dpbook.collectives import ALGORITHMS, Schedule, to_json
 from dpbook.grading.answer import Wrong
-from dpbook.grading.expect import expect_close, expect_equal
+from dpbook.grading.expectations import expect_close, expect_equal, expect_items, expect_number
 from dpbook.grading.text import describe
 from dpbook.grading.values import NotPlain, difference, plain
 
@@ -179,3 +179,28 @@ def test_a_numpy_scalar_that_is_expected_is_a_plain_number():
     expect_equal(np.int64(3), 3)
     with pytest.raises(Wrong):
         expect_equal(np.int64(3), 4)
+
+
+@pytest.mark.parametrize("got", [(1, 2), [1, 2]])
+def test_two_items_are_a_pair(got):
+    assert expect_items(got, 2, "a pair") is got
+
+
+@pytest.mark.parametrize(
+    ("got", "described"),
+    [((1,), "a tuple of 1: (1)"), ([1, 2, 3], "a list of 3: [1, 2, 3]"), ("ab", "a str, 'ab'"), (None, "None")],
+)
+def test_what_is_no_pair_is_described(got, described):
+    with pytest.raises(Wrong) as wrong:
+        expect_items(got, 2, "a pair", "world 2")
+    assert (wrong.value.expected, wrong.value.got, wrong.value.where) == ("a pair", described, "world 2")
+
+
+@pytest.mark.parametrize("got", ["3", None, [3], np.zeros(1), 1j])
+def test_what_is_no_number_fails(got):
+    with pytest.raises(Wrong, match="one number"):
+        expect_number(got)
+
+
+def test_a_number_comes_as_a_float():
+    assert [type(expect_number(got)) for got in (3, 2.5)] == [float, float]

@@ -7,10 +7,10 @@ import subprocess
 
 import pytest
 
-from dpbook import book
+from dpbook.core import checkout
 from tests.notebooks import hygiene
 
-ROOT = book.root()
+ROOT = checkout.root()
 NOTEBOOKS = [
     pytest.param(path, check, id=f"{path.relative_to(ROOT).as_posix()}-{check.__name__}")
     for folder in ("chapters", "exercises", "exercises/solutions")
@@ -26,7 +26,7 @@ def test_a_published_notebook_is_fit_to_be_read(path, check):
 
 
 def test_every_chapter_says_what_it_needs():
-    assert len(book.chapters()) == len(list((ROOT / "chapters").glob("*.ipynb")))
+    assert len(checkout.chapters()) == len(list((ROOT / "chapters").glob("*.ipynb")))
 
 
 def code(source, *outputs, tags=(), count=1, name="a"):

@@ -4,10 +4,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from dpbook import book
+from dpbook.core import checkout
 
 
-@pytest.mark.parametrize("path", sorted((book.root() / "exercises").glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((checkout.root() / "exercises").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_an_unsolved_exercise_runs_to_its_end(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}})

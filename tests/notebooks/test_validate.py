@@ -9,16 +9,17 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from dpbook import book, validate
-from dpbook.errors import DpbookError
-from dpbook.nbval_plugin import shape
+from dpbook.app import validation
+from dpbook.app.nbval_plugin import shape
+from dpbook.core import checkout
+from dpbook.core.errors import DpbookError
 
 pytestmark = pytest.mark.processes
 
 
 def dpbook(*args):
     command = [sys.executable, "-m", "dpbook", "validate", *map(str, args)]
-    return subprocess.run(command, cwd=book.root(), capture_output=True, text=True)
+    return subprocess.run(command, cwd=checkout.root(), capture_output=True, text=True)
 
 
 def store(path, *cells):
@@ -186,7 +187,7 @@ def test_the_notebooks_after_one_that_cannot_be_read_are_written(unreadable):
     ]
 
 
-@pytest.mark.parametrize("work", [validate.compare, validate.write])
+@pytest.mark.parametrize("work", [validation.compare, validation.write])
 def test_a_path_with_nothing_to_validate_is_an_error(tmp_path, work):
     (tmp_path / "notes.txt").touch()
     (tmp_path / ".hidden").mkdir()
@@ -200,7 +201,7 @@ def test_a_path_with_nothing_to_validate_is_an_error(tmp_path, work):
 def test_tests_alone_are_nothing_to_write(tmp_path):
     (tmp_path / "test_it.py").touch()
     with pytest.raises(DpbookError, match="no notebooks to write"):
-        validate.write([tmp_path])
+        validation.write([tmp_path])
 
 
 def test_a_notebook_that_fails_is_not_written(tmp_path):
@@ -213,9 +214,9 @@ def test_a_notebook_that_fails_is_not_written(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("work", [validate.compare, validate.write])
+@pytest.mark.parametrize("work", [validation.compare, validation.write])
 def test_a_book_without_notebooks_is_an_error_and_no_silent_success(tmp_path, monkeypatch, work):
-    monkeypatch.setattr(validate.book, "root", lambda: tmp_path)
+    monkeypatch.setattr(validation.book, "root", lambda: tmp_path)
     with pytest.raises(DpbookError, match="no notebooks"):
         work([])
 

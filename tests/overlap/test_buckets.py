@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook import planning
-from dpbook.errors import InvalidArgument
+from dpbook.book.ch08 import cnn, gpt, mlp
+from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import (
     CAP,
     FIRST_CAP,
@@ -19,11 +20,8 @@ from dpbook.overlap import (
     MIB,
     Plan,
     Tensor,
-    cnn,
     first_step_plan,
     flat_plan,
-    gpt,
-    mlp,
     per_tensor_plan,
     plan,
 )

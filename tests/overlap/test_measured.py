@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dpbook.errors import DpbookError
+from dpbook.core.errors import DpbookError
 from dpbook.overlap import recorded_steps
 
 HELD = {

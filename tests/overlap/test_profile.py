@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook import book
-from dpbook.errors import InvalidArgument
+from dpbook.book.ch08 import mlp
+from dpbook.core import checkout
+from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import (
     KINDS,
     Span,
@@ -18,7 +19,6 @@ from dpbook.overlap import (
     chrome_trace,
     equal_layers,
     hook,
-    mlp,
     plan,
     read_profile,
     read_profiles,
@@ -90,7 +90,7 @@ def test_the_recorded_run_has_both_ranks_and_all_kinds():
 
 
 def test_the_recorded_steps_sent_the_buckets_that_the_plan_says():
-    about = json.loads((book.root() / "dpbook/data/traces/ddp_gloo.json").read_text(encoding="utf-8"))
+    about = json.loads((checkout.root() / "dpbook/data/traces/ddp_gloo.json").read_text(encoding="utf-8"))
     buckets = plan(mlp(6, 512), cap=about["bucket_cap_mb"] * 2**20, first=None)
     for step in (10, 11):
         timeline = read_profiles(recorded_traces(), step)
@@ -124,7 +124,7 @@ def test_the_recorded_files_name_no_host_or_folder_and_say_where_they_come_from(
         assert "host_name" not in text
         assert ".py" not in text
         assert '"/' not in text
-    about = json.loads((book.root() / "dpbook/data/traces/ddp_gloo.json").read_text(encoding="utf-8"))
+    about = json.loads((checkout.root() / "dpbook/data/traces/ddp_gloo.json").read_text(encoding="utf-8"))
     assert about["files"] == [path.name for path in recorded_traces()]
     assert {"machine", "torch", "python", "date", "model", "backend"} <= set(about)
 

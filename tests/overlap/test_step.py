@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpbook.book.ch08 import cnn
 from dpbook.collectives import AlphaBeta
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import (
     STRATEGIES,
     Layer,
     Plan,
     Tensor,
     bucketed,
-    cnn,
     equal_layers,
     hook,
     layers_of,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.planning import ACCELERATORS, LINKS, Cluster, Mesh
 
 NETWORK = LINKS["InfiniBand NDR 400 Gb/s"]

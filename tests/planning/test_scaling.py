@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpbook.book.ch07 import tokens_to_hide
 from dpbook.collectives import AlphaBeta, Link
-from dpbook.errors import InvalidArgument, UnitsError
-from dpbook.overlap import equal_layers, naive_flat, per_tensor_plan, simulate_step, tensors_of, tokens_to_hide
+from dpbook.core.errors import InvalidArgument, UnitsError
+from dpbook.overlap import equal_layers, naive_flat, per_tensor_plan, simulate_step, tensors_of
 from dpbook.planning import ACCELERATORS, LINKS, Accelerator, Cluster, Job, best_cap, predict, strong, wall, weak
 
 H100 = ACCELERATORS["H100 SXM"]

@@ -7,7 +7,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import digits, split, synthetic_task
 
 FOLDER = files("dpbook").joinpath("data", "digits")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook import collectives
-from dpbook.errors import Deadlock, InvalidArgument
+from dpbook.core.errors import Deadlock, InvalidArgument
 from dpbook.replicas import (
     MLP,
     SGD,

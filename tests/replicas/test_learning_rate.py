@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import (
     Adam,
     Linear,

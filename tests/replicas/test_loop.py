@@ -3,14 +3,17 @@
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import partial
 
 import numpy as np
 import pytest
 
 from dpbook import collectives
-from dpbook.errors import InvalidArgument
+from dpbook.collectives import in_own_order
+from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import (
+    METERS,
     MLP,
     SGD,
     Adam,
@@ -23,13 +26,13 @@ from dpbook.replicas import (
     digits,
     drift,
     gradient_bound,
-    in_own_order,
     local_gradients,
     shard,
     split,
     synthetic_task,
     train,
     train_on,
+    training,
     update,
 )
 
@@ -413,6 +416,8 @@ X, Y = np.zeros((6, 3)), np.zeros((6, 1))
         ("world", lambda: train(Linear(3), (X, Y), 0)),
         ("lr", lambda: train(Linear(3), (X, Y), 2, lr=0)),
         ("optimizer", lambda: train(Linear(3), (X, Y), 2, optimizer=SGD(0.1))),
+        ("meters", lambda: train(Linear(3), (X, Y), 2, meters="loss")),
+        ("meters", lambda: train(Linear(3), (X, Y), 2, meters=["loss", "time"])),
         ("global batch", lambda: train(Linear(3), (X, Y), 4)),
         ("global batch", lambda: train(Linear(3), (X, Y), 2, global_batch=3)),
         ("global_batch", lambda: train(Linear(3), (X, Y), 2, global_batch=8)),
@@ -436,3 +441,43 @@ def test_bad_input_is_named(name, call):
 def test_the_room_needs_numpy_alone():
     code = "import sys, dpbook.replicas; print({'torch', 'matplotlib', 'ipywidgets'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+class Counting(Linear):
+    """Counts what is asked of it."""
+
+    def __init__(self, features):
+        super().__init__(features)
+        self.calls = Counter()
+
+    def loss(self, params, x, y):
+        self.calls["loss"] += 1
+        return super().loss(params, x, y)
+
+    def gradient(self, params, x, y):
+        self.calls["gradient"] += 1
+        return super().gradient(params, x, y)
+
+
+@pytest.mark.parametrize(
+    ("meters", "losses", "gradients", "drifts"),
+    [((), 0, 0, 0), (["loss"], 3 * 5, 0, 0), (["gap"], 0, 5, 0), ({"drift"}, 0, 0, 5), (METERS, 3 * 5, 5, 5)],
+)
+def test_a_meter_that_is_off_computes_nothing(monkeypatch, meters, losses, gradients, drifts):
+    """Three ranks and five steps: beyond a gradient per rank and step, and one loss at the end."""
+    model, seen = Counting(4), []
+    x = np.arange(24.0).reshape(6, 4) / 24
+    monkeypatch.setattr(training, "drift", lambda params: seen.append(params) or drift(params))
+    run = train(model, (x, x @ np.ones((4, 1))), 3, steps=5, lr=0.1, meters=meters)
+    assert model.calls == {"loss": losses + 1, "gradient": 3 * 5 + gradients}
+    assert len(seen) == drifts
+    for name, array in {"loss": run.losses, "drift": run.drifts, "gap": run.gaps}.items():
+        assert array.shape == (5,)
+        assert np.isnan(array).all() == (name not in meters)
+
+
+def test_what_is_measured_does_not_change_what_is_trained():
+    x = np.arange(24.0).reshape(6, 4) / 24
+    runs = [train(Linear(4), (x, x @ np.ones((4, 1))), 3, steps=5, lr=0.1, meters=meters) for meters in ((), METERS)]
+    assert np.array_equal(runs[0].params, runs[1].params)
+    assert "loss nan" in repr(runs[0])

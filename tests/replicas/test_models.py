@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import MLP, Linear, accuracy, cross_entropy, squared_error
 
 MODELS = [

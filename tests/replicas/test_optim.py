@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import SGD, Adam, Momentum
 
 STEPS = 50

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpbook import collectives
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import (
     MLP,
     Linear,

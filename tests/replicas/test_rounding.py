@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import BFLOAT16_UNIT, compare, gamma, rounding_bound, to_bfloat16, unit_roundoff
 
 FORMATS = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
-from dpbook.errors import InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import Sampler, contiguous, drop, expected_distinct, keep, pad, permutation, strided
 
 WORLDS = [*range(1, 10), 16]

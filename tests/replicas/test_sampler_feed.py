@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from dpbook import collectives
-from dpbook.errors import Deadlock, InvalidArgument
+from dpbook.core.errors import Deadlock, InvalidArgument
 from dpbook.replicas import Sampler, contiguous, drop, expected_distinct, feed, keep, pad, strided
 
 WORLDS = [*range(1, 10), 16]

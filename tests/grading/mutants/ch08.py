@@ -2,8 +2,8 @@
 
 from itertools import accumulate
 
+from dpbook.book.ch08.models import Model, simulate
 from dpbook.grading.mutants import Mutant
-from dpbook.grading.tasks.ch08 import Model, simulate
 from dpbook.overlap import Tensor, plan
 
 

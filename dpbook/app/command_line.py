@@ -1,0 +1,66 @@
+"""The command ``dpbook``: its parser, and what all commands share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from dpbook import __version__
+from dpbook.app.commands import bench, doctor, lab, launch, report, validate
+from dpbook.core import DpbookError
+
+
+class Command(Protocol):
+    """What a module of `commands` holds."""
+
+    def add(self, parser: argparse.ArgumentParser) -> None:
+        """Add its options."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Carry it out and return the exit status."""
+
+
+COMMANDS: dict[str, tuple[Command, str]] = {
+    "lab": (lab, "copy the notebooks to workbook/ and open JupyterLab there"),
+    "doctor": (doctor, "say what this machine can run, and what is missing"),
+    "validate": (validate, "run notebooks and compare every output with the stored one"),
+    "bench": (bench, "time all-reduces between processes, over a range of message sizes"),
+    "launch": (launch, "train on several processes: our program, or a script of your own after --"),
+    "report": (report, "write the report of a run once more"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ``argv`` (default: the process's own) and return its exit status."""
+    own, script = _split(sys.argv[1:] if argv is None else list(argv))
+    parser = _parser()
+    args, unknown = parser.parse_known_args(own)
+    if unknown and args.command != "launch":
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.unknown, args.script = unknown, script
+    try:
+        return COMMANDS[args.command][0].run(args)
+    except DpbookError as error:
+        print(f"dpbook {args.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Our arguments, and those after the first "--" of a launch: somebody's script with its own."""
+    if argv[:1] != ["launch"] or "--" not in argv:
+        return argv, []
+    place = argv.index("--")
+    return argv[:place], argv[place + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dpbook", description="A book on data-parallel training that runs.")
+    parser.add_argument("--version", action="version", version=f"dpbook {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (command, purpose) in COMMANDS.items():
+        command.add(commands.add_parser(name, help=purpose))
+    return parser

@@ -1,0 +1,36 @@
+"""``dpbook bench``"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--nproc", type=int, default=2, help="number of ranks (default: %(default)s)")
+    parser.add_argument(
+        "--algorithms", default="dist.all_reduce,ring", help="names, with commas (default: %(default)s)"
+    )
+    parser.add_argument("--smallest", type=int, default=10, help="smallest size: 2 to this power bytes (default: 10)")
+    parser.add_argument("--largest", type=int, default=24, help="largest size: 2 to this power bytes (default: 24)")
+    parser.add_argument("--repeats", type=int, default=25, help="timed calls per size (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="folder to write bench.json and bench.png into")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Sweep, and print what was found."""
+    from tqdm import tqdm
+
+    from dpbook.app import benchmark
+    from dpbook.core import check_int
+
+    check_int("--smallest", args.smallest, 2, 32)
+    check_int("--largest", args.largest, args.smallest, 32)
+    sizes = [2**power for power in range(args.smallest, args.largest + 1)]
+    names = args.algorithms.split(",")
+    found = benchmark.run(args.nproc, names, sizes, args.repeats, lambda each: tqdm(each, unit="algorithm"))
+    print(found)
+    for path in benchmark.write(found, args.out) if args.out else ():
+        print(f"written: {path}")
+    return 0

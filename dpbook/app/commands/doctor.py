@@ -1,0 +1,19 @@
+"""``dpbook doctor``"""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the diagnosis; the status says whether all is there."""
+    from dpbook.app.doctor import diagnose
+
+    diagnosis = diagnose()
+    print(diagnosis.to_json() if args.json else diagnosis)
+    return 0 if diagnosis.ok else 1

@@ -1,0 +1,104 @@
+"""``dpbook launch``"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpbook.program import Options
+    from dpbook.ranks import Launch
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options; those of the training program are its own."""
+    parser.description = (
+        "Start a training run with torchrun. Options that are not listed here are the program's; "
+        "`dpbook launch --program-help` lists those. A script of your own comes after --, with its arguments."
+    )
+    parser.add_argument("--nproc", type=int, help="ranks on this machine (default: one per GPU; without any, 2)")
+    parser.add_argument("--nnodes", type=int, default=1, help="number of machines (default: %(default)s)")
+    parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", help="where several machines meet: one of them")
+    parser.add_argument(
+        "--max-restarts", type=int, default=0, help="how often a failed run is started again (default: 0)"
+    )
+    parser.add_argument(
+        "--start-timeout", type=float, default=300, metavar="S",
+        help="seconds for which ranks and machines wait for each other to start (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--check-calls", type=float, nargs="?", default=0, const=60, metavar="S",
+        help="slow: before every collective that Python code calls, see that all ranks make the same call, and name "
+        "the one that has not come after S seconds (default: 60)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-alone", action="store_true", help="leave out the short run on one process that the report compares with"
+    )
+    parser.add_argument("--no-preflight", action="store_true", help="start even where a problem is foreseen")
+    parser.add_argument("--program-help", action="store_true", help="list the options of our training program")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look before, start, and report."""
+    from dpbook.core import machine
+    from dpbook.program import requirements
+    from dpbook.ranks import Launch, default_processes, launch, preflight
+
+    if args.program_help:
+        _program_parser().print_help()
+        return 0
+    options = _options(args)
+    gpus = machine.gpus()
+    nproc = args.nproc if args.nproc is not None else default_processes(gpus)
+    program = tuple(args.script) or ("-m", "dpbook.program", *args.unknown)
+    what = Launch(
+        program, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts, args.start_timeout, args.check_calls
+    )
+    found = preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, gpus=gpus)
+    if options is not None:
+        found += requirements(options, nproc, nnodes=args.nnodes, gpus=gpus)
+    for finding in sorted(found, key=lambda finding: finding.kind != "problem"):
+        _say(str(finding))
+    if any(finding.kind == "problem" for finding in found) and not args.no_preflight:
+        _say("not started (--no-preflight starts all the same)")
+        return 1
+    ended = launch(what, _say)
+    if ended.status == 0 and ended.had_rank_0 and options is not None:
+        _report(what, options, alone=not args.no_alone)
+    return ended.status
+
+
+def _program_parser() -> argparse.ArgumentParser:
+    from dpbook.program import add_options
+
+    parser = argparse.ArgumentParser(prog="dpbook launch", usage="dpbook launch [launch options] [options below]")
+    add_options(parser)
+    return parser
+
+
+def _options(args: argparse.Namespace) -> Options | None:
+    """The options of our program; None where somebody's script is to be started."""
+    from dpbook.program import from_namespace
+
+    parser = _program_parser()
+    if args.script and args.unknown:
+        parser.error(f"unrecognized arguments before --: {' '.join(args.unknown)}")
+    for word in args.unknown:
+        if word.endswith(".py"):
+            parser.error(f"a script of your own comes after --, as in `dpbook launch -- {word}`")
+    return None if args.script else from_namespace(parser.parse_args(args.unknown))
+
+
+def _report(what: Launch, options: Options, *, alone: bool) -> None:
+    from dpbook.app import report
+    from dpbook.program import STEPS_ALONE, train_alone
+
+    if alone and what.nnodes * what.nproc > 1:
+        _say(f"{STEPS_ALONE} steps on one process, to compare with (--no-alone leaves them out)")
+        train_alone(options, what.nproc, _say)
+    print(f"report: {report.write(options.folder)}")
+
+
+def _say(text: str) -> None:
+    print(f"dpbook launch: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,20 @@
+"""``dpbook report``"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("folder", type=Path, help="folder of the run, such as runs/run")
+    parser.add_argument("--baseline", type=Path, help="folder of the same training on one process, to compare with")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report, and say where it is."""
+    from dpbook.app import report
+
+    print(report.write(args.folder, args.baseline))
+    return 0

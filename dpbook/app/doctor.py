@@ -1,0 +1,125 @@
+"""What is this machine, what is installed, and which chapters can it run?
+
+Every package is imported in a child process: one that is missing, broken, or crashes while it is loaded becomes a line
+in the table and not the end of the diagnosis, and the caller's own process loads nothing heavy.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from dpbook.app import jupyter
+from dpbook.app.diagnosis import Diagnosis, Needs, Package, Torch, gib
+from dpbook.core import DpbookError, Gpu, checkout, machine
+
+PROBE_SECONDS = 120
+SMALL_SHM = 256 * 2**20  # bytes; containers often have 64 MiB, too few for several ranks with data-loading workers
+
+
+def diagnose() -> Diagnosis:
+    """Look at this machine. Takes a few seconds, most of them for loading torch in a child process."""
+    requirements = _requirements(checkout.root() / "pyproject.toml")
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        torch = pool.submit(_ask_torch)
+        packages = tuple(pool.map(_package, *zip(*requirements, strict=True)))
+    problems = [f"{p.name} {p.needs}: {p.problem}" for p in packages if p.problem]
+    if torch.result().gloo and not any(p.name == "torch" and p.problem for p in packages):
+        problems.append(f"gloo, which carries the chapters with real processes: {torch.result().gloo}")
+    try:
+        chapters = tuple(_needs(chapter, torch.result()) for chapter in checkout.chapters())
+    except DpbookError as error:
+        chapters = ()
+        problems.append(f"a readable chapter: {error}")
+    shared = machine.shared_memory()
+    return Diagnosis(
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        cores=machine.cores(),
+        memory=machine.memory(),
+        shared_memory=shared,
+        packages=packages,
+        torch=torch.result(),
+        chapters=chapters,
+        problems=tuple(problems),
+        warnings=tuple(_warnings(torch.result(), shared)),
+    )
+
+
+def _requirements(pyproject: Path) -> list[tuple[str, str]]:
+    """Name and range of each direct dependency: ``("numpy", ">=2.0")``."""
+    dependencies = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["dependencies"]
+    split = [re.fullmatch(r"([\w.-]+)\s*(.*)", dependency) for dependency in dependencies]
+    return [(match[1], match[2]) for match in split if match]
+
+
+def _package(name: str, needs: str) -> Package:
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Package(name, needs, None, "not installed (`make lab` installs it)")
+    least = needs.removeprefix(">=")
+    if _release(version) < _release(least):
+        return Package(name, needs, version, f"older than {least}")
+    _, problem = _run_python("-c", f"import {name}")
+    return Package(name, needs, version, problem)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: (2, 13, 0) for ``2.13.0+cpu``. ``packaging`` may be what is missing here."""
+    leading = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, leading[0].split("."))) if leading else ()
+
+
+def _ask_torch() -> Torch:
+    said, problem = _run_python("-m", "dpbook.ranks.probe")
+    if problem:
+        return Torch()
+    answer: dict[str, Any] = json.loads(said.splitlines()[-1])
+    gpus = tuple(Gpu(**gpu) for gpu in answer.pop("gpus"))
+    return Torch(gpus=gpus, **answer)
+
+
+def _run_python(*arguments: str) -> tuple[str, str]:
+    """Run Python in a child and return its output and, if it failed, the last line it wrote about that."""
+    try:
+        child = subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_SECONDS,
+            env=jupyter.environment(os.environ),
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"no answer within {PROBE_SECONDS} s"
+    if child.returncode == 0:
+        return child.stdout, ""
+    if child.returncode < 0:
+        return "", f"crashes while it is loaded (signal {-child.returncode})"
+    return "", child.stderr.strip().rpartition("\n")[2] or f"exit status {child.returncode}"
+
+
+def _needs(chapter: checkout.Chapter, torch: Torch) -> Needs:
+    lacks = "a GPU" if chapter.hardware == "gpu" and not torch.gpus else ""
+    return Needs(f"{chapter.number:02d}", chapter.title, chapter.hardware, chapter.minutes, lacks)
+
+
+def _warnings(torch: Torch, shared: int | None) -> list[str]:
+    found = []
+    if torch.cuda and not torch.gpus:
+        found.append(
+            f"torch is built for CUDA {torch.cuda}, but no GPU can be used here. It works on the CPU; the CPU wheel is "
+            'gigabytes smaller (README, "torch without CUDA")'
+        )
+    if shared is not None and shared < SMALL_SHM:
+        found.append(f"shared memory is {gib(shared)}: in a container, give it more (docker run --shm-size=1g)")
+    return found

@@ -1,0 +1,181 @@
+"""Do the notebooks still print what they show? Execution and strict comparison under one fixed environment."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpbook.app import jupyter
+from dpbook.core import DpbookError, check_int, checkout, write_atomically
+
+CELL_SECONDS = 120
+# One thread, because a sum over several differs from run to run; no progress bars, as their rates do; fixed hashes.
+FIXED = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+IN_ORDER = ("--dist=loadscope", "--no-loadscope-reorder")
+"""A notebook is run by one process; those named first are begun first, so that slow ones do not come last."""
+LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3"}
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def compare(paths: Sequence[Path], jobs: int = 2) -> int:
+    """Run ``paths`` (notebooks, or folders of them or of tests) through pytest and nbval; return its exit status."""
+    check_int("jobs", jobs, 1)
+    _need("pytest", "nbval", "xdist")
+    targets = _targets(paths)
+    _check_readable(_notebooks(targets))
+    one_notebook = len(targets) == 1 and targets[0].is_file()
+    command = [
+        *(sys.executable, "-m", "pytest", "-p", "dpbook.app.nbval_plugin"),
+        *("--nbval", "--nbval-current-env"),
+        f"--nbval-cell-timeout={CELL_SECONDS}",
+        "--nbval-kernel-startup-timeout=120",
+        *(("-n", "0") if jobs == 1 or one_notebook else ("-n", str(jobs), *IN_ORDER)),
+        # Names in the report are relative to the root directory: it holds the checkout and whatever lies outside it.
+        f"--rootdir={os.path.commonpath([checkout.root(), *targets])}",
+        *("-c", str(checkout.root() / "pyproject.toml"), "-o", f"cache_dir={checkout.root() / '.pytest_cache'}"),
+        *map(str, targets),
+    ]
+    with _environment() as env:
+        return subprocess.run(command, env=env, cwd=checkout.root()).returncode
+
+
+def write(paths: Sequence[Path]) -> int:
+    """Execute the notebooks in ``paths`` and store their outputs; one that fails stays as it was (status 1)."""
+    _need("nbclient", "nbformat")
+    notebooks = _notebooks(_targets(paths))
+    if not notebooks:
+        raise DpbookError("there are no notebooks to write")
+    failed = 0
+    with _environment() as env:
+        for path in notebooks:
+            problem = _execute(path, env)
+            print(f"{path}: {problem or 'written'}", flush=True)
+            failed += bool(problem)
+    return 1 if failed else 0
+
+
+def _execute(path: Path, env: dict[str, str]) -> str:
+    """Execute one notebook in place, atomically. Returns what went wrong; the file is then as before."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    try:
+        notebook = _read(path)
+    except DpbookError as error:
+        return f"not written: {error}"
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        startup_timeout=120,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        record_timing=False,
+        coalesce_streams=True,
+        skip_cells_with_tag="nbval-skip",
+    )
+    try:
+        client.execute(env=env, stderr=subprocess.DEVNULL)  # the kernel's own log, not the cells' standard error
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        return f"not written: {error}"
+    _settle(notebook)
+    write_atomically(path, (nbformat.writes(notebook).rstrip("\n") + "\n").encode())
+    return ""
+
+
+def _settle(notebook: Any) -> None:
+    """Keep of an executed notebook what is the same on the next machine, and what reads without a kernel."""
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata["kernelspec"] = dict(KERNELSPEC)
+    notebook.metadata["language_info"] = dict(LANGUAGE)
+    for cell in notebook.cells:
+        tags = cell.metadata.get("tags", [])
+        if "measurement" in tags and "nbval-ignore-output" not in tags:
+            tags.append("nbval-ignore-output")
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if len(data) > 1:  # a stored view has no model behind it: the picture beside it is what can be seen
+                data.pop(WIDGET_VIEW, None)
+            if "traceback" in output:
+                output["traceback"] = [_without_machine(line) for line in output["traceback"]]
+
+
+def _without_machine(text: str) -> str:
+    for prefix in (f"{checkout.root()}{os.sep}", f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}"):
+        text = text.replace(prefix, "")
+    return text
+
+
+def _read(path: Path) -> Any:
+    """The notebook stored in ``path``. Raises `DpbookError` if there is none."""
+    import nbformat
+
+    try:
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+    except Exception as error:  # nbformat stumbles over a malformed file in as many ways as there are
+        said = str(error).strip().partition("\n")[0]
+        raise DpbookError(f"it cannot be read as a notebook ({type(error).__name__}: {said})") from error
+    return notebook
+
+
+def _check_readable(notebooks: Sequence[Path]) -> None:
+    """Raise `DpbookError` that names every notebook that cannot be read."""
+    problems = []
+    for path in notebooks:
+        try:
+            _read(path)
+        except DpbookError as error:
+            problems.append(f"{path}: {error}")
+    if problems:
+        raise DpbookError("\n".join(problems))
+
+
+def _targets(paths: Sequence[Path]) -> list[Path]:
+    """``paths``, or else all chapters and solutions. Raises `DpbookError` for one with nothing in it to validate."""
+    for path in paths:
+        if not path.exists():
+            raise DpbookError(f"{path} does not exist")
+        if path.is_dir() and not _notebooks([path]) and not any(path.rglob("test_*.py")):
+            raise DpbookError(f"{path} holds no notebooks and no tests")
+        if not path.is_dir() and path.suffix not in (".ipynb", ".py"):
+            raise DpbookError(f"{path} is no notebook (.ipynb)")
+    targets = [path.resolve() for path in paths] or _notebooks(
+        [checkout.root() / folder for folder in ("chapters", "exercises/solutions")]
+    )
+    if not targets:
+        raise DpbookError("there are no notebooks to validate")
+    return targets
+
+
+def _notebooks(paths: Sequence[Path]) -> list[Path]:
+    """The notebooks among ``paths``, and those in the folders among them but for hidden ones."""
+    return [notebook for path in paths for notebook in _inside(path) if notebook.suffix == ".ipynb"]
+
+
+def _inside(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.rglob("*.ipynb"))
+    return [one for one in found if not any(part.startswith(".") for part in one.relative_to(path).parts)]
+
+
+def _need(*packages: str) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise DpbookError(f"{', '.join(missing)} not installed: `make test` installs what checking needs")
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[dict[str, str]]:
+    """The environment in which outputs are stored and compared, without the user's own IPython start-up files."""
+    with tempfile.TemporaryDirectory(prefix="dpbook-ipython-") as ipython:
+        yield {**jupyter.environment(os.environ), **FIXED, "IPYTHONDIR": ipython}

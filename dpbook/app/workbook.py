@@ -1,0 +1,204 @@
+"""The reader's copy of the notebooks.
+
+Chapters and exercises are published in the repository and worked on in ``workbook/``. A manifest remembers what was
+last written there, so that a later copy can tell a file the reader has changed from one that is merely old:
+
+- an unchanged file is updated; one that the reader deleted comes back. A notebook is changed by a change to what its
+  cells say: running and saving it changes nothing, and an update brings the published outputs;
+- a changed file stays. If the published one has changed since, the new version is laid beside it as
+  ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has worked in that one too), once per version, with the
+  reader's answers carried over by the ids of their cells.
+
+Nothing that a reader has written is ever overwritten or removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpbook.core import DpbookError, write_atomically
+
+MANIFEST = ".manifest.json"
+UNANSWERED = "raise NotImplementedError"
+"""In the stub of a function, and gone when it is written."""
+FORMAT = 2  # of the manifest; in format 1, ``written`` held hashes of whole files, for notebooks too
+
+
+@dataclass
+class Report:
+    """What one copy did, as paths relative to the workbook."""
+
+    new: list[str] = field(default_factory=list)
+    restored: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    beside: list[tuple[str, str]] = field(default_factory=list)
+    current: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [
+            f"  {len(names)} {said}: {', '.join(names)}"
+            for names, said in (
+                (self.new, "new"),
+                (self.restored, "restored (you had deleted them)"),
+                (self.updated, "updated"),
+                (self.kept, "yours, left alone"),
+            )
+            if names
+        ]
+        lines += [f"  {name} is yours and has a new version: see {beside}" for name, beside in self.beside]
+        if self.current:
+            lines.append(f"  {len(self.current)} as published")
+        return "\n".join(lines)
+
+
+@dataclass
+class _Manifest:
+    """``written``: digest of what was last written to each path; ``offered``: hash of the version last offered."""
+
+    written: dict[str, str] = field(default_factory=dict)
+    offered: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> _Manifest:
+        """Without a readable manifest every file that differs counts as the reader's, which loses nothing."""
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored.get("format", 1) not in (1, FORMAT):
+                return cls()
+            return cls(dict(stored["written"]), dict(stored["offered"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls()
+
+    def write(self, path: Path) -> None:
+        stored = {"format": FORMAT, "written": self.written, "offered": self.offered}
+        write_atomically(path, (json.dumps(stored, indent=1, sort_keys=True) + "\n").encode())
+
+
+def refresh(book: Path, workbook: Path) -> Report:
+    """Copy the notebooks published in ``book`` to ``workbook``, keeping whatever the reader has changed.
+
+    Raises `DpbookError` if ``book`` publishes nothing.
+    """
+    published = list(_published(book))
+    if not published:
+        raise DpbookError(f"no chapters or exercises found in {book}")
+    manifest = _Manifest.read(workbook / MANIFEST)
+    report = Report()
+    for source in published:
+        _refresh_one(source.relative_to(book).as_posix(), source.read_bytes(), workbook, manifest, report)
+    manifest.write(workbook / MANIFEST)
+    return report
+
+
+def _published(book: Path) -> Iterator[Path]:
+    """Everything in chapters/, and the learner's notebooks of exercises/; never the solutions."""
+    for path in sorted((book / "chapters").rglob("*")):
+        inside = path.relative_to(book).parts
+        if path.is_file() and not any(part.startswith((".", "__")) for part in inside):
+            yield path
+    yield from sorted((book / "exercises").glob("[!.]*.ipynb"))
+
+
+def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest, report: Report) -> None:
+    target = workbook / name
+    version = _hash(content)
+    offered = manifest.offered.get(name) == version
+    if not target.exists():
+        (report.restored if name in manifest.written else report.new).append(name)
+        _put(name, content, workbook, manifest)
+    else:
+        there = target.read_bytes()
+        untouched = manifest.written.get(name) in _digests(name, there)
+        as_published = _digest(name, there) == _digest(name, content)
+        if there == content or (as_published and (offered or not untouched)):
+            manifest.written[name] = _digest(name, content)
+            report.current.append(name)
+        elif untouched:
+            _put(name, content, workbook, manifest)
+            report.updated.append(name)
+        elif offered:
+            report.kept.append(name)
+        else:
+            answered = _with_answers(name, content, workbook)
+            beside = _free_name(name, answered, workbook, manifest)
+            _put(beside, answered, workbook, manifest)
+            report.beside.append((name, beside))
+    manifest.offered[name] = version
+
+
+def _free_name(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> str:
+    """The first name beside ``name`` that is free, or holds nothing of the reader's."""
+    stem, dot, suffix = name.rpartition(".")
+    for number in itertools.count(1):
+        beside = f"{stem}.new{number if number > 1 else ''}{dot}{suffix}"
+        target = workbook / beside
+        if not target.exists():
+            return beside
+        there = _digests(beside, target.read_bytes())
+        if _digest(beside, content) in there or manifest.written.get(beside) in there:
+            return beside
+    raise AssertionError("unreachable: the numbers do not end")
+
+
+def _with_answers(name: str, content: bytes, workbook: Path) -> bytes:
+    """A new version of ``name`` with the reader's answers: those of the file itself, then of the versions beside it."""
+    stem, _, suffix = (workbook / name).name.rpartition(".")
+    beside = (workbook / name).parent.glob(f"{stem}.new*.{suffix}")
+    for path in [workbook / name, *sorted(beside, key=lambda path: (len(path.name), path.name))]:
+        content = _carried_over(content, path.read_bytes())
+    return content
+
+
+def _carried_over(content: bytes, there: bytes) -> bytes:
+    """The notebook ``content`` with the answers of another, by the ids of the cells; stubs are no answers."""
+    try:
+        notebook, found = json.loads(content), False
+        answers = {cell["id"]: "".join(cell["source"]) for cell in json.loads(there)["cells"]}
+        for cell in notebook["cells"]:
+            answer = answers.get(cell["id"], UNANSWERED)
+            if cell["metadata"].get("nbgrader", {}).get("solution") and UNANSWERED not in answer:
+                cell["source"], found = answer.splitlines(keepends=True), True
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, or one without ids
+        return content
+    return (json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode() if found else content
+
+
+def _put(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> None:
+    write_atomically(workbook / name, content)
+    manifest.written[name] = _digest(name, content)
+
+
+def _digests(name: str, content: bytes) -> tuple[str, str]:
+    """What a manifest may hold for ``content``: its digest, or in format 1 the hash of the whole file."""
+    return _digest(name, content), _hash(content)
+
+
+def _digest(name: str, content: bytes) -> str:
+    """What changes when a reader changes the file: of a notebook what its cells say, of any other file every byte."""
+    try:
+        return _hash(json.dumps(_cells(content)).encode()) if name.endswith(".ipynb") else _hash(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, whatever its name
+        return _hash(content)
+
+
+def _cells(content: bytes) -> list[list[Any]]:
+    """The cells in order, without what running and saving alters: outputs, counts, metadata, how lines are stored.
+
+    Blank cells are left out: JupyterLab adds one when the last cell is run.
+    """
+    cells = [
+        [cell.get("id"), cell["cell_type"], "".join(cell["source"]), cell.get("attachments") or {}]
+        for cell in json.loads(content)["cells"]
+    ]
+    return [cell for cell in cells if cell[2].strip() or cell[3]]
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,5 @@
+"""What one chapter and its exercise need and nobody else: a folder each; in its `judge` is what marks the exercise."""
+
+from dpbook.core import forwarding
+
+__getattr__ = forwarding(__name__)

@@ -1,0 +1,1 @@
+"""The task on which chapter 00 shows how checking works."""

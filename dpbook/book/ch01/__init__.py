@@ -1,0 +1,3 @@
+"""Chapter 01: The four-phase loop."""
+
+from dpbook.book.ch01.loop import play_loop

@@ -1,0 +1,206 @@
+"""What the tasks of exercise 01 check: the average, the step, the two meters, the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.grading import Answer, NotAnswered, call, expect, expect_close, expect_equal, expect_items, value
+
+Array = NDArray[np.float64]
+WORLDS = (1, 2, 3, 5, 8)
+
+# 01.1: predict the average
+
+EXAMPLES = np.arange(1.0, 7.0)
+EACH = 2 * (0 - 3 * EXAMPLES) * EXAMPLES  # derivative of (w·x − 3x)² by w, at w = 0
+
+
+def predicts(index: int, cut: int) -> Callable[[Answer, np.random.Generator], None]:
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        got = expect_items(value(answer), 2, "two numbers: (equal, unequal)")
+        expected = (EACH[:cut].mean() + EACH[cut:].mean()) / 2
+        shards = f"the average of the means over {cut} and {6 - cut} examples"
+        expect(got[index] == expected, shards, f"{got[index]}")
+
+    return run
+
+
+equal_shards, unequal_shards = predicts(0, 3), predicts(1, 2)
+
+# 01.2: the step
+
+
+def _gradient(params: Array, x: Array, y: Array) -> Array:
+    """Gradient of the mean squared error of a linear model, shape (size,)."""
+    gradient: Array = 2 * x.T @ (x @ params - y) / len(x)
+    return gradient
+
+
+def _drive(step: Callable[..., Any], params: Array, x: Array, y: Array, lr: float) -> dict[str, Any]:
+    """The new replicas, and what the step asked the gradient of, call by call."""
+    asked: list[tuple[Array, Array]] = []
+
+    def gradient(own: Array, x: Array, y: Array) -> Array:
+        asked.append((np.array(own), np.array(x)))
+        return _gradient(own, x, y)
+
+    new = step(params, gradient, x, y, lr)
+    return {"new": new, "params": [p for p, _ in asked], "shards": [s for _, s in asked]}
+
+
+def _instance(rng: np.random.Generator, world: int) -> tuple[Array, Array, Array]:
+    x = rng.normal(size=(4 * world, 3))
+    return np.tile(rng.normal(size=3), (world, 1)), x, x @ rng.normal(size=3) + rng.normal(size=4 * world)
+
+
+def _step(answer: Answer, world: int, params: Array, x: Array, y: Array) -> dict[str, Any]:
+    """One step of the answer, after which the parameters must be right; what it asked for besides."""
+    where = f"{world} ranks"
+    got = call(answer, params, x, y, 0.1, through=_drive, where=where)
+    shards = zip(np.split(x, world), np.split(y, world), strict=True)
+    local = [_gradient(own, *shard) for own, shard in zip(params, shards, strict=True)]
+    expect_close(params - 0.1 * np.mean(local, axis=0), got["new"], 1e-12, where, axes=("rank", "parameter"))
+    return dict(got)
+
+
+def big_batch(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        _step(answer, world, *_instance(rng, world))
+
+
+def identical(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        new = _step(answer, world, *_instance(rng, world))["new"]
+        expect_equal(np.tile(new[0], (world, 1)), new, f"{world} ranks", axes=("rank", "parameter"))
+
+
+def own_shard(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        _, x, y = _instance(rng, world)
+        params = rng.normal(size=(world, 3))  # apart on purpose: whose parameters does a rank use?
+        got, where = _step(answer, world, params, x, y), f"{world} ranks"
+        expect(len(got["shards"]) == world, f"{world} local gradients", f"{len(got['shards'])}", where)
+        rows = sorted(map(tuple, np.concatenate(got["shards"]).tolist()))
+        expect(rows == sorted(map(tuple, x.tolist())), "each example on exactly one rank", "another division", where)
+        sizes = [len(shard) for shard in got["shards"]]
+        expect(sizes == [4] * world, "4 examples on each rank", f"{sizes}", where)
+        expect_equal(params, np.stack(got["params"]), f"{where}, parameters", axes=("rank", "parameter"))
+
+
+# 01.3: two meters
+
+
+def _measured(answer: Answer, index: int, replicas: Array, averaged: Array, whole: Array) -> float:
+    got = expect_items(call(answer, replicas, averaged, whole, unchanged=True), 2, "two numbers: (drift, gap)")
+    return float(got[index])
+
+
+def no_drift(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        replicas = np.tile(rng.normal(size=4), (world, 1))
+        got = _measured(answer, 0, replicas, replicas, replicas[0])
+        expect(got == 0, "drift 0", f"{got}", f"{world} equal replicas")
+
+
+def any_pair(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS[1:]:
+        replicas = np.tile(rng.integers(-9, 10, 4).astype(float), (world, 1))
+        low, high = rng.permutation(world)[:2] if world == 2 else 1 + rng.permutation(world - 1)[:2]
+        replicas[low, 1] -= 2
+        replicas[high, 1] += 3
+        got = _measured(answer, 0, replicas, replicas, replicas[0])
+        expect(got == 5, "drift 5", f"{got}", f"{world} ranks, of which {low} and {high} are 5 apart")
+
+
+def largest_gap(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        whole = rng.integers(-9, 10, 4).astype(float)
+        averaged = np.tile(whole, (world, 1))
+        rank = int(rng.integers(world))
+        averaged[rank, :2] += (3, -4)
+        got = _measured(answer, 1, averaged, averaged, whole)
+        expect(got == 4, "gap 4", f"{got}", f"{world} ranks, rank {rank} is off by 3 and -4")
+
+
+# 01.4: the arithmetic
+
+
+def arithmetic(index: int, what: str) -> Callable[[Answer, np.random.Generator], None]:
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        for world in WORLDS:
+            examples, local, size = (int(n) for n in rng.integers((1000, 1, 10), (2000, 90, 99)))
+            expected = (world * local, examples // (world * local), 2 * size)
+            got = expect_items(call(answer, examples, local, world, size), 3, "three numbers")
+            where = f"plan({examples}, {local}, {world}, {size})"
+            expect_equal(expected[index], got[index], where=f"{what} of {where}")
+
+    return run
+
+
+global_batch, steps, memory = (arithmetic(k, what) for k, what in enumerate(("global batch", "steps", "numbers held")))
+
+# 01.5: which meter shows it?
+
+WORLD, STEPS = 4, 3
+Exchange = Callable[[Array], Array]
+
+
+def _sum(gradients: Array) -> Array:
+    """What an all-reduce returns: every rank has the sum."""
+    return np.tile(gradients.sum(axis=0), (len(gradients), 1))
+
+
+def _one_misses(gradients: Array) -> Array:
+    sums = _sum(gradients)
+    sums[-1] = len(gradients) * gradients[-1]
+    return sums
+
+
+def _meters_of(exchange: Exchange, *, same_shard: bool = False, offset: float = 0.0) -> str:
+    """Run a few steps with one mistake and say which meter moved by more than rounding."""
+    rng = np.random.default_rng(0)
+    params, x, y = _instance(rng, WORLD)
+    params[-1] += offset
+    drift = gap = 0.0
+    for _ in range(STEPS):
+        shards = list(zip(np.split(x, WORLD), np.split(y, WORLD), strict=True))
+        shards = [shards[0]] * WORLD if same_shard else shards
+        local = np.stack([_gradient(own, *shard) for own, shard in zip(params, shards, strict=True)])
+        averaged = exchange(local) / WORLD
+        gap = max(gap, float(np.abs(averaged - _gradient(params[0], x, y)).max()))
+        params = params - 0.1 * averaged
+        drift = max(drift, float(np.ptp(params, axis=0).max()))
+    moved = [name for name, value_ in (("drift", drift), ("gap", gap)) if value_ > 1e-9]
+    return {0: "neither", 1: "".join(moved), 2: "both"}[len(moved)]
+
+
+MISTAKES: dict[str, Callable[[], str]] = {
+    "no mistake": lambda: _meters_of(_sum),
+    "the division by the world size is missing": lambda: _meters_of(lambda g: WORLD * _sum(g)),
+    "one rank misses the exchange": lambda: _meters_of(_one_misses),
+    "every rank reads the first shard": lambda: _meters_of(_sum, same_shard=True),
+    "one rank starts from other parameters": lambda: _meters_of(_sum, offset=0.5),
+}
+
+
+def shown_by(names: Sequence[str]) -> Callable[[Answer, np.random.Generator], None]:
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        got = value(answer)
+        expect(isinstance(got, dict) and set(got) == set(MISTAKES), "one entry for each of the five", repr(got))
+        if not any(got.values()):
+            raise NotAnswered
+        for name in names:
+            shown = MISTAKES[name]()
+            expect(got[name] == shown, f"what a run with it shows: {shown}", f"{got[name]}", name)
+
+    return run
+
+
+replicas_equal = shown_by(
+    ["no mistake", "the division by the world size is missing", "every rank reads the first shard"]
+)
+replicas_apart = shown_by(["one rank misses the exchange", "one rank starts from other parameters"])

@@ -1,0 +1,224 @@
+"""What the tasks of exercise 02 check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook import collectives
+from dpbook.collectives import Round, Schedule, agreement, in_own_order
+from dpbook.grading import Answer, Wrong, call, expect, expect_close, expect_equal, expect_items, value
+from dpbook.replicas import drift, rounding_bound
+
+Array = NDArray[Any]
+WORLDS = (1, 2, 5, 7, 16)
+
+# 02.1: drift without a bug
+
+
+def _positive(rng: np.random.Generator, world: int, size: int) -> Array:
+    """Positive terms do not cancel, so that `allclose`, whose tolerance is relative, passes whatever the order."""
+    return rng.uniform(1, 2, (world, size)).astype(np.float32)
+
+
+def _only_added(answer: Answer, rng: np.random.Generator) -> None:
+    """Three numbers have three float32 sums; noise and a higher precision give others if the sizes differ enough."""
+    a, b, c = terms = _positive(rng, 3, 1000) * 2 ** rng.integers(0, 10, (3, 1000)).astype(np.float32)
+    possible = np.stack([(a + b) + c, (b + c) + a, (a + c) + b])
+    where = "world 3, numbers from 1 to 1,024"
+    got = call(answer, terms, where=where)
+    expect_close(terms.sum(axis=0) + np.zeros_like(terms), got, rounding_bound(terms), where, axes=("rank", "element"))
+    wrong = np.argwhere((got[:, None] != possible).all(axis=1))
+    if len(wrong):
+        rank, element = wrong[0]
+        sums = ", ".join(f"{total:.9g}" for total in np.unique(possible[:, element]))
+        place = f"{where}: rank {rank}, element {element}"
+        expect(False, f"a float32 sum of the three terms: {sums}", f"{got[rank, element]:.9g}", place)
+
+
+def right_sum(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        whole = rng.integers(-99, 100, (world, 9)).astype(np.float32)
+        exact = np.tile(whole.sum(axis=0), (world, 1))  # whole numbers this small are added exactly in any order
+        where = f"world {world}, whole numbers"
+        expect_equal(exact, call(answer, whole, unchanged=True, where=where), where, axes=("rank", "element"))
+        terms = _positive(rng, world, 50)
+        exact = np.tile(terms.sum(axis=0, dtype=np.float64).astype(np.float32), (world, 1))
+        where = f"world {world}, numbers from 1 to 2"
+        got = call(answer, terms, where=where)
+        expect_close(exact, got, rounding_bound(terms, n_ops=world), where, axes=("rank", "element"))
+    _only_added(answer, rng)
+
+
+def drifts(answer: Answer, rng: np.random.Generator) -> None:
+    for world in (3, 4, *WORLDS[2:]):
+        where = f"world {world}, float32"
+        got = np.asarray(call(answer, _positive(rng, world, 1000), where=where))
+        expect(got.ndim == 2, "an array (world, size)", f"{got.ndim} dimensions", where)
+        same = "1,000 sums with the same bits on every rank"
+        expect(not drift(got).identical, "two ranks that differ in their last bits", same, where)
+        expect(np.allclose(got, got[0]), "sums that pass allclose", "sums that do not", where)
+    _only_added(answer, rng)
+
+
+# 02.2: which orders agree?
+
+
+def _in_pairs(world: int) -> Schedule:
+    ranks = np.arange(world)
+    return Schedule(world, 1, [Round.of(ranks, ranks ^ 2**s, 0, True) for s in range(world.bit_length() - 1)])
+
+
+def _round_the_circle(world: int) -> Schedule:
+    ranks = np.arange(world)
+    return Schedule(world, 1, [Round.of((ranks + 2**s) % world, ranks, 0, True) for s in range(world.bit_length() - 1)])
+
+
+def _in_rank_order(buffers: Array) -> Array:
+    total = buffers[0]
+    for own in buffers[1:]:
+        total = total + own
+    return np.array([total] * len(buffers), dtype=buffers.dtype)
+
+
+WAYS: dict[str, Callable[[int], Schedule] | Callable[[Array], Array]] = {
+    "A": collectives.parameter_server,
+    "B": collectives.ring,
+    "C": _in_pairs,
+    "D": _round_the_circle,
+    "E": in_own_order,
+    "F": _in_rank_order,
+}
+
+
+def _agrees(way: str, world: int) -> bool:
+    make: Any = WAYS[way]
+    return agreement(make, world).agrees if way in "EF" else agreement(make(world)).agrees
+
+
+def _predicted(answer: Answer, index: int) -> Any:
+    return expect_items(value(answer), 2, "a pair: (letters, smallest world)")[index]
+
+
+def the_ways(answer: Answer, rng: np.random.Generator) -> None:
+    got = _predicted(answer, 0)
+    expect(isinstance(got, str), "a string of letters from A to F", repr(got))
+    chosen = set(got.upper()) - set(" ,")
+    for way in WAYS:
+        if _agrees(way, 4) != (way in chosen):
+            expected = "equal bits on all four ranks" if _agrees(way, 4) else "two ranks whose sums may differ in bits"
+            expect(False, expected, f"{way} {'named' if way in chosen else 'not named'}", f"way {way}")
+    expect(chosen <= set(WAYS), "letters from A to F", got)
+
+
+def smallest_world(answer: Answer, rng: np.random.Generator) -> None:
+    got = _predicted(answer, 1)
+    smallest = next(world for world in range(1, 17) if not _agrees("E", world))
+    expect(got == smallest, "the smallest world in which way E can differ, a whole number", repr(got))
+
+
+# 02.3: weigh by tokens
+
+
+def _tokens(answer: Answer, world: int, lengths: list[list[int]], rng: np.random.Generator, where: str) -> None:
+    """Gradients per token are drawn, so that the mean over all of them is known."""
+    per_token = [rng.integers(-9, 10, (sum(own), 6)).astype(float) for own in lengths]
+    means = np.stack([g.mean(axis=0) if len(g) else np.full(6, np.nan) for g in per_token])
+    expected = np.tile(np.concatenate(per_token).mean(axis=0), (world, 1))
+    got = call(answer, means, lengths, 0, through=_with_all_reduce, where=where)
+    expect_close(expected, got, 1e-12, where, axes=("rank", "parameter"))
+    marked = call(answer, means, lengths, 1000, through=_with_all_reduce, where=where)
+    follows = np.shape(marked) == expected.shape and not np.isclose(marked, expected).all(axis=1).any()
+    asked = "on every rank what comes back from all_reduce: with other sums another mean"
+    expect(follows, asked, "the same mean, whatever all_reduce returns", where)
+
+
+def _with_all_reduce(function: Callable[..., Any], gradients: Array, lengths: list[list[int]], extra: float) -> Any:
+    """Call with an all-reduce whose sums are larger by ``extra``."""
+
+    def all_reduce(buffers: Any) -> Array:
+        rows = np.asarray(buffers)
+        return np.broadcast_to(rows.sum(axis=0) + extra, rows.shape).copy()
+
+    got = function(gradients, lengths, all_reduce)
+    return np.asarray(got) if isinstance(got, list | tuple) else got
+
+
+def _draw_lengths(rng: np.random.Generator, world: int) -> list[list[int]]:
+    """Rank 0 has one long sequence, the others up to three short ones: neither ranks nor sequences weigh alike."""
+    rest = [rng.integers(1, 8, rng.integers(1, 4)).tolist() for _ in range(world - 1)]
+    return [[int(rng.integers(20, 40))], *rest]
+
+
+def unequal_tokens(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        _tokens(answer, world, _draw_lengths(rng, world), rng, f"world {world}")
+
+
+def empty_rank(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS[1:]:
+        lengths = _draw_lengths(rng, world)
+        empty = int(rng.integers(world))
+        lengths[empty] = []
+        if world == 2:
+            lengths[1 - empty] = [3, 4]
+        _tokens(answer, world, lengths, rng, f"world {world}, rank {empty} without a token")
+
+
+# 02.4: batch normalisation over all ranks
+
+EPSILON = 1e-5
+
+
+def _batch_norm(x: Array, slopes: Array) -> tuple[Array, Array]:
+    """The whole batch at once: (x − mean) / √(variance + ε), and the derivative of the loss by x."""
+    inverse = 1 / np.sqrt(x.var() + EPSILON)
+    y = (x - x.mean()) * inverse
+    return y, inverse * (slopes - slopes.mean() - y * (slopes * y).mean())
+
+
+def _in_step(function: Callable[..., Any], x: list[Array], slopes: list[Array]) -> list[Any]:
+    """Run one generator per rank, each with its own examples, and send all of them the sum of what they yield."""
+    ranks = [function(own, slope) for own, slope in zip(x, slopes, strict=True)]
+    expect(all(isinstance(rank, Generator) for rank in ranks), "`totals = yield values` in it", "no `yield`")
+    totals: Any = None
+    while True:
+        values, results = [], []
+        for rank in ranks:
+            try:
+                values.append(np.asarray(rank.send(copy(totals))))  # a rank may write to its own
+            except StopIteration as stop:
+                results.append(stop.value)
+        if len(results) == len(ranks):
+            return results
+        expect(not results, "as many all-reduces on every rank", "a rank that returns while others wait for a sum")
+        if any(own.shape != values[0].shape or own.dtype.kind not in "biuf" for own in values):
+            raise Wrong("numbers of one shape from every rank", ", ".join(f"{own.dtype} {own.shape}" for own in values))
+        totals = np.sum(values, axis=0)
+
+
+def _normalised(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, list[Array], list[Array], Any]]:
+    for world in WORLDS:
+        ends = np.cumsum(rng.integers(1, 9, world))
+        x, slopes = rng.normal(rng.normal(), 2, ends[-1]), rng.normal(size=ends[-1])
+        whole = _batch_norm(x, slopes)
+        where = f"world {world} with {', '.join(map(str, np.diff([0, *ends])))} examples"
+        parts = [np.split(values, ends[:-1]) for values in (x, slopes, *whole)]
+        got = call(answer, parts[0], parts[1], through=_in_step, unchanged=True, where=where)
+        for rank, pair in enumerate(got):
+            expect_items(pair, 2, "two arrays: (y, dx)", f"{where}, rank {rank}")
+        yield where, parts[2], parts[3], list(zip(*got, strict=True))
+
+
+def forward(answer: Answer, rng: np.random.Generator) -> None:
+    for where, y, _, got in _normalised(answer, rng):
+        expect_close(list(y), got[0], 1e-9, f"{where}, y")
+
+
+def backward(answer: Answer, rng: np.random.Generator) -> None:
+    for where, _, dx, got in _normalised(answer, rng):
+        expect_close(list(dx), got[1], 1e-9, f"{where}, dx")

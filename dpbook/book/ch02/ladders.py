@@ -1,0 +1,84 @@
+"""Plots of how far something is off: errors against a rounding bound, and distances between replicas over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, floor, log10
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpbook.core import InvalidArgument
+from dpbook.figures import Plot, magnitude
+from dpbook.figures.card import LINES, check_title, finish, in_style, new_figure, palette
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@in_style
+def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: str = "largest error") -> Plot:
+    """Place named errors on one logarithmic axis, left or right of the largest that rounding can explain.
+
+    Args:
+        errors: 1 to 10 positive finite numbers by name, drawn from top to bottom.
+        bound: positive; what is at or below it is rounding.
+        title: states the finding.
+        unit: what the axis measures.
+    """
+    check_title(title)
+    if not isinstance(errors, Mapping) or not 1 <= len(errors) <= 10 or not _positive(list(errors.values())):
+        raise InvalidArgument("errors", errors, "1 to 10 positive finite numbers by name")
+    if not _positive([bound]):
+        raise InvalidArgument("bound", bound, "a positive finite number")
+    figure, axes = new_figure(title)
+    axes.set_title("")  # names of errors are long: the title begins above them, at the figure's edge
+    figure.suptitle(title, x=0.02, ha="left", fontsize=11.5, fontweight="bold")
+    figure.set_figheight(1.3 + 0.36 * len(errors))
+    left, right = _limits(bound, list(errors.values()))
+    axes.axvspan(left, bound, color=palette.PANEL, zorder=0)
+    axes.axvline(bound, color=palette.INK, linewidth=1.6)
+    for row, error in enumerate(errors.values()):
+        marker, colour = ("o", palette.COMPLETE) if error <= bound else ("D", palette.EXPOSED)
+        axes.plot([error], [row], marker, color=colour, markersize=8)
+    axes.set(xscale="log", xlim=(left, right), xlabel=unit, ylim=(len(errors) - 0.4, -0.9))
+    axes.set_yticks(range(len(errors)), labels=list(errors))
+    for x, align, words in ((bound / 1.5, "right", "rounding explains it"), (bound * 1.5, "left", "different")):
+        axes.text(x, -0.55, words, ha=align, va="center", fontsize=8.5, color=palette.MUTED)
+    told = [f"{name}: " + (f"{error:.2g}" if error > bound else "within it") for name, error in errors.items()]
+    return finish(figure, f"{title}. The bound on rounding is {magnitude(bound)}. {'; '.join(told)}.")
+
+
+@in_style
+def distances(series: Mapping[str, ArrayLike], title: str, unit: str) -> Plot:
+    """Plot up to four named series of distances, one value per step from step 1, on a linear axis from 0."""
+    check_title(title)
+    named: dict[str, NDArray[Any]] = {name: np.asarray(values, float) for name, values in dict(series).items()}
+    if not 1 <= len(named) <= len(LINES) or any(v.ndim != 1 or not np.isfinite(v).all() for v in named.values()):
+        raise InvalidArgument("series", series, f"1 to {len(LINES)} one-dimensional, finite series by name")
+    figure, axes = new_figure(title)
+    for (name, values), line in zip(named.items(), LINES, strict=False):
+        _line(axes, name, values, line)
+    axes.set(xlabel="step", ylabel=unit, ylim=(0, 1.15 * max(values.max() for values in named.values())))
+    axes.legend(loc="lower left", handlelength=3)
+    ends = "; ".join(f"{name}: {values[0]:.3g} → {values[-1]:.3g}" for name, values in named.items())
+    return finish(figure, f"{title}. {unit.capitalize()}, first to last step: {ends}.")
+
+
+def _limits(bound: float, errors: list[float]) -> tuple[float, float]:
+    """Ends of a logarithmic axis with a decade to spare, and with room for words on both sides of the bound."""
+    low, middle, high = log10(min(errors)), log10(bound), log10(max(errors))
+    left, right = floor(min(low, middle)) - 1, ceil(max(high, middle)) + 1
+    left = min(left, floor(middle - 0.5 * (right - middle)))
+    right = max(right, ceil(middle + 0.3 * (middle - left)))
+    return 10.0 ** max(left, -307), 10.0 ** min(right, 308)  # the ends of float64
+
+
+def _line(axes: Axes, name: str, values: NDArray[Any], line: tuple[str, str, float]) -> None:
+    colour, dashes, width = line
+    axes.plot(np.arange(1, len(values) + 1), values, dashes, color=colour, linewidth=width, label=name)
+
+
+def _positive(values: list[float]) -> bool:
+    return all(isinstance(value, int | float) and 0 < value < float("inf") for value in values)

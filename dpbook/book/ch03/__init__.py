@@ -1,0 +1,3 @@
+"""Chapter 03: Feeding the replicas."""
+
+from dpbook.book.ch03.feeds import draw_feeds, play_feeds

@@ -1,0 +1,148 @@
+"""What the tasks of exercise 03 check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.grading import Answer, call, describe, expect, expect_items, value
+
+WORLDS = (1, 2, 5, 7, 16)
+
+
+def _numbers(got: Any, where: str) -> list[Any]:
+    """An array or a list of numbers, as a list."""
+    items = got.ravel().tolist() if isinstance(got, np.ndarray) else got
+    good = isinstance(items, list | tuple) and all(isinstance(item, int | float) for item in items)
+    expect(good, "a 1-D array or list of numbers", describe(got), where)
+    return list(items)
+
+
+# 03.1: the part of a rank
+
+
+def _parts(part: Callable[..., Any], order: NDArray[np.int64], world: int) -> list[Any]:
+    """What each rank reads."""
+    return [part(order, world, rank) for rank in range(world)]
+
+
+def dealt(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
+    """A check of all ranks' parts on each world, with the sizes that ``sizes(world)`` gives."""
+
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        for world in WORLDS:
+            for size in sizes(world):
+                order = rng.permutation(size) + int(rng.integers(100))  # numbers of examples need not start at 0
+                each = -(-size // world)
+                cards = order[np.arange(each * world) % size]
+                expected = [cards[rank::world].tolist() for rank in range(world)]
+                where = f"world {world}, size {size}"
+                parts = call(answer, order, world, through=_parts, where=where)
+                got = [_numbers(own, f"{where}: rank {rank}") for rank, own in enumerate(parts)]
+                lengths = [len(own) for own in got]
+                expect(lengths == [each] * world, f"parts of {[each] * world} examples", f"{lengths}", where)
+                for rank, (right, own) in enumerate(zip(expected, got, strict=True)):
+                    expect(own == right, f"{right}", f"{own}", f"{where}: rank {rank}, order {order.tolist()}")
+
+    return run
+
+
+def uneven(world: int) -> list[int]:
+    """Sizes that the world does not divide, on both sides of it."""
+    return [size for size in (1, max(1, world // 2 - 1), world + 1, 3 * world - 1, 4 * world + 1) if size % world]
+
+
+sizes_that_divide = dealt(lambda world: [world, 6 * world])
+padding = dealt(uneven)
+
+# 03.2: the order of an epoch
+
+
+def _order(answer: Answer, n: int, seed: int, epoch: int) -> list[Any]:
+    where = f"epoch_order({n}, {seed}, {epoch})"
+    return _numbers(call(answer, n, seed, epoch, where=where), where)
+
+
+def orders_twice(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        n, seed, epoch = (int(number) for number in rng.integers((20, 0, 0), (90, 1000, 50)))
+        where = f"epoch_order({n}, {seed}, {epoch})"
+        ranks = [_order(answer, n, seed, epoch) for _ in range(world + 1)]
+        found = len(set(ranks[0]) & set(range(n)))
+        expect(found == len(ranks[0]) == n, f"every number from 0 to {n - 1} once",
+               f"{found} of them among {len(ranks[0])}", where)  # fmt: skip
+        expect(ranks[0] != list(range(n)), "a shuffled order", "the numbers in their own order", where)
+        for number, order in enumerate(ranks[1:], start=2):
+            expect(order == ranks[0], "the same order at every call", f"another one at call {number}", where)
+
+
+def orders_apart(answer: Answer, rng: np.random.Generator) -> None:
+    start = int(rng.integers(100))
+    near = [start + offset for offset in (0, 1, 2, 3, 5, 10, 100, 1000)]
+    far = [0, 1, 2, 11, 111, 10_000, 1_000_000]  # 1 and 11 look like 11 and 1 if their digits are joined
+    pairs = sorted({*product(near, near), *product(far, far)})
+    seen: dict[tuple[Any, ...], tuple[int, int]] = {}
+    for pair in pairs:
+        other = seen.setdefault(tuple(_order(answer, 40, *pair)), pair)
+        expect(other == pair, "two different orders", "the same one", f"(seed, epoch) = {other} and {pair}")
+
+
+# 03.3: predict two mistakes
+
+EXAMPLES, WORLD, BATCH = 60_000, 4, 32
+
+
+def predicted(answer: Answer, rng: np.random.Generator) -> None:
+    got = expect_items(value(answer), 2, "two pairs: ((examples, percent), (examples, percent))")
+    own_step = EXAMPLES * (1 - (1 - BATCH / EXAMPLES) ** WORLD)
+    own_epoch = 1 - (1 - 1 / WORLD) ** WORLD
+    expected = {"all rank 0": (BATCH, 100 / WORLD), "own seeds": (own_step, 100 * own_epoch)}
+    for (mistake, (step, percent)), said in zip(expected.items(), got, strict=True):
+        expect_items(said, 2, "a pair: (examples, percent)", mistake)
+        expect(said[0] == round(step), "the number of different examples in a step", repr(said[0]), mistake)
+        expect(said[1] == round(percent), "the percentage of the data in an epoch", repr(said[1]), mistake)
+
+
+# 03.4: who waits
+
+
+def _batches(length: int, batch: int) -> int:
+    """Counted by taking batches until nothing is left."""
+    return sum(1 for _ in range(0, length, batch))
+
+
+def nobody(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        batch, full = (int(number) for number in rng.integers((3, 0), (20, 9)))
+        lengths = [full * batch + int(extra) for extra in rng.integers(1, batch + 1, world)]
+        lengths[0], lengths[-1] = full * batch + batch, full * batch + (1 if world > 1 else batch)
+        for given in (lengths, lengths[::-1], [lengths[0]] * world):
+            where = f"first_wait({given}, {batch})"
+            got = call(answer, given, batch, where=where)
+            expect(got is None, f"None: every rank has {_batches(given[0], batch)} batches", f"{got!r}", where)
+        if world > 1:  # an answer that always says None has found nothing
+            late = [*lengths[1:], lengths[0] + batch]
+            where = f"first_wait({late}, {batch})"
+            expect(call(answer, late, batch, where=where) is not None, "a rank that waits", "None", where)
+
+
+def somebody(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS[1:]:
+        for batch in (1, 8):
+            base = int(rng.integers(0, 6)) * batch + batch  # the fewest batches are full, so one more example counts
+            lengths = [base + int(extra) for extra in rng.integers(0, 3 * batch, world)]
+            few, many = (int(rank) for rank in rng.permutation(world)[:2])
+            lengths[few], lengths[many] = base, base + int(rng.integers(1, 3 * batch + 1))
+            steps = [_batches(length, batch) for length in lengths]
+            fewest = min(steps)
+            waiting = next(rank for rank, own in enumerate(steps) if own > fewest)
+            where = f"first_wait({lengths}, {batch})"
+            got = call(answer, lengths, batch, where=where)
+            expect_items(got, 3, "(rank that waits, step, rank that has ended)", where)
+            named = ("the rank that waits", "the step, counted from 1", "the rank that has ended")
+            for name, right, said in zip(named, (waiting, fewest + 1, steps.index(fewest)), got, strict=True):
+                expect(said == right, f"{right}", repr(said), f"{where}: {name}")

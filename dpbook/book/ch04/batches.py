@@ -1,0 +1,247 @@
+"""Bigger batches: accumulation turn by turn, a measurement against the batch, and estimates of the noise scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpbook.book.ch04.noise import NoiseScale
+from dpbook.core import InvalidArgument, check_int
+from dpbook.figures import Picture, Plot, Viewer
+from dpbook.figures.card import (
+    COMMUNICATION,
+    COMPLETE,
+    COMPUTATION,
+    EXPOSED,
+    IDLE,
+    INK,
+    LINES,
+    MUTED,
+    PANEL,
+    check_title,
+    document,
+    element,
+    finish,
+    in_style,
+    new_figure,
+    text,
+    tint,
+)
+from dpbook.replicas import accumulate
+from dpbook.replicas.feeding import Leftover
+
+MARGIN, LEFT, TOP, CELL, BOX, ROW = 20, 96, 78, 82, 50, 112
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One micro-batch, whose gradient is 1, and the buffer after it; ``added`` is 0 where it is not computed."""
+
+    epoch: int
+    index: int
+    added: Fraction
+    buffer: Fraction
+    update: bool
+
+
+def play_accumulation(micro_batches: int, accumulation: int, leftover: Leftover = "carry", epochs: int = 2) -> Viewer:
+    """Step through gradient accumulation, micro-batch by micro-batch, if each one's gradient is 1.
+
+    An update is then the mean of its micro-batches if it is 1. Up to 10 micro-batches in an epoch and 3 epochs; raises
+    `InvalidArgument`.
+    """
+    moments = _moments(micro_batches, accumulation, leftover, epochs)
+    return Viewer(lambda after: _draw(moments, after), len(moments), "micro-batch")
+
+
+def draw_accumulation(micro_batches: int, accumulation: int, leftover: Leftover = "carry", epochs: int = 2) -> Picture:
+    """The last state of `play_accumulation`: every micro-batch, and every update."""
+    moments = _moments(micro_batches, accumulation, leftover, epochs)
+    return _draw(moments, len(moments))
+
+
+def _moments(micro_batches: int, accumulation: int, leftover: Leftover, epochs: int) -> list[Moment]:
+    check_int("micro_batches", micro_batches, 1, 10)
+    check_int("epochs", epochs, 1, 3)
+    buffer, moments = Fraction(0), []
+    for epoch in range(epochs):
+        turns = {turn.index: turn for turn in accumulate(micro_batches, accumulation, leftover)}
+        for index in range(micro_batches):
+            turn = turns.get(index)
+            added = Fraction(1, turn.divisor) if turn else Fraction(0)
+            buffer += added
+            moments.append(Moment(epoch, index, added, buffer, turn is not None and turn.update))
+            if moments[-1].update:
+                buffer = Fraction(0)
+    return moments
+
+
+def _draw(moments: list[Moment], after: int) -> Picture:
+    """The state after so many micro-batches, counted over all epochs."""
+    epochs, width = moments[-1].epoch + 1, max(640, LEFT + (moments[-1].index + 1) * CELL + MARGIN)
+    title = _headline(moments, after)
+    body = [text(MARGIN, 32, title, 17, bold=True, room=width - 2 * MARGIN)]
+    body.append(
+        text(MARGIN, 54, "every gradient is 1, so every update should be 1", 13, fill=MUTED, room=width - 2 * MARGIN)
+    )
+    for epoch in range(epochs):
+        y = TOP + epoch * ROW
+        body.append(text(MARGIN, y + BOX / 2 + 5, f"epoch {epoch + 1}", 14, bold=True))
+        own = [(place, moment) for place, moment in enumerate(moments, start=1) if moment.epoch == epoch]
+        for place, moment in own:
+            body += _cell(moment, y, shown=place <= after, now=place == after)
+        body += _brackets([moment for place, moment in own if place <= after], y + BOX + 8, ended=own[-1][0] <= after)
+    told = ", ".join(_decimal(moment.buffer) for moment in moments[:after] if moment.update)
+    alt = f"{title}. Updates so far: {told or 'none'}."
+    height = TOP + epochs * ROW + MARGIN / 2
+    return Picture(document(width, height, alt, "", body, data_micro_batch=after), alt)
+
+
+def _headline(moments: list[Moment], after: int) -> str:
+    if after == 0:
+        return "Before the first micro-batch the buffer is empty"
+    if after == len(moments):
+        return _outcome(moments)
+    last = moments[after - 1]
+    place = f"Epoch {last.epoch + 1}, micro-batch {last.index + 1}"
+    if not last.added:
+        return f"{place}: not computed"
+    if last.update:
+        return f"{place}: update by {_decimal(last.buffer)}, then the buffer is cleared"
+    return f"{place}: the buffer holds {_decimal(last.buffer)}"
+
+
+def _outcome(moments: list[Moment]) -> str:
+    """What all the updates were, without repeats, and what became of no update."""
+    sizes = list(dict.fromkeys(_decimal(moment.buffer) for moment in moments if moment.update))
+    said = "Every update is 1" if sizes == ["1"] else f"Updates {' and '.join(sizes)}" if sizes else "No update"
+    lost = sum(not moment.added for moment in moments)
+    if lost:
+        return f"{said}; {lost} micro-batch{'es are' if lost > 1 else ' is'} not computed"
+    return said if moments[-1].update else f"{said}; {_decimal(moments[-1].buffer)} stays behind"
+
+
+def _cell(moment: Moment, y: float, *, shown: bool, now: bool) -> Iterator[str]:
+    """What a micro-batch adds, above what the buffer holds then."""
+    x, box = LEFT + moment.index * CELL, CELL - 8
+    if not shown:
+        yield element("rect", x=x, y=y, width=box, height=BOX, rx=6, fill=PANEL)
+        return
+    colour = COMPUTATION if moment.added else IDLE
+    yield element(
+        "rect", x=x, y=y, width=box, height=BOX, rx=6, fill=tint(colour, 0.15), stroke=colour,
+        stroke_width=3 if now else 1.2,
+    )  # fmt: skip
+    lines = ((f"+ {moment.added}", INK), (f"= {moment.buffer}", MUTED)) if moment.added else (("left out", MUTED),)
+    first = y + (21 if len(lines) == 2 else 30)
+    for row, (line, fill) in enumerate(lines):
+        yield text(x + box / 2, first + 19 * row, line, 14, anchor="middle", mono=True, fill=fill, room=box - 6)
+
+
+def _brackets(moments: Sequence[Moment], y: float, *, ended: bool) -> Iterator[str]:
+    """Below the micro-batches of an epoch: the updates that they go into, and what becomes of those left over."""
+    group: list[Moment] = []
+    for moment in moments:
+        group.append(moment)
+        if moment.update:
+            words = ("update by " if len(group) > 1 else "by ") + _decimal(moment.buffer)
+            yield from _bracket(group, y, words, COMPLETE if moment.buffer == 1 else EXPOSED)
+            group = []
+    if group and ended:
+        fate = ("stays in the buffer", "stays") if group[0].added else ("not computed", "lost")
+        yield from _bracket(group, y, fate[len(group) == 1], COMMUNICATION)
+
+
+def _bracket(group: Sequence[Moment], y: float, words: str, colour: str) -> Iterator[str]:
+    x, width = LEFT + group[0].index * CELL, len(group) * CELL - 8
+    yield element("rect", x=x, y=y, width=width, height=26, rx=6, fill=tint(colour, 0.2), stroke=colour, stroke_width=2)
+    yield text(x + width / 2, y + 18, words, 13, anchor="middle", bold=True, room=width - 8)
+
+
+def _decimal(value: Fraction) -> str:
+    return f"{float(value):.4g}"
+
+
+@in_style
+def against_batch(
+    batches: ArrayLike, series: Mapping[str, ArrayLike], title: str, unit: str, *, log: bool = False
+) -> Plot:
+    """Plot up to four named measurements against the batch size, which has a logarithmic axis.
+
+    Args:
+        batches: (n,), positive sizes in examples; each gets a tick.
+        series: measurements (n,) by name, finite, and positive with ``log``.
+        title: states the finding.
+        unit: what was measured.
+        log: logarithmic axis of the measurements too.
+    """
+    check_title(title)
+    sizes = np.asarray(batches, float)
+    if sizes.ndim != 1 or not len(sizes) or not (np.isfinite(sizes) & (sizes > 0)).all():
+        raise InvalidArgument("batches", batches, "one or more positive sizes in one dimension")
+    named = {name: np.asarray(values, float) for name, values in series.items()}
+    if not 1 <= len(named) <= len(LINES) or not all(_fits(values, sizes, log) for values in named.values()):
+        raise InvalidArgument("series", series, f"1 to {len(LINES)} finite measurements of each batch by name")
+    figure, axes = new_figure(title)
+    for (name, values), (colour, dashes, width) in zip(named.items(), LINES, strict=False):
+        axes.plot(sizes, values, dashes, marker="o", color=colour, linewidth=width, label=name)
+    axes.set(xscale="log", xlabel="batch (examples)", ylabel=unit, yscale="log" if log else "linear")
+    axes.set_xticks(sizes, labels=[f"{size:g}" for size in sizes])
+    axes.xaxis.minorticks_off()
+    if not log:
+        axes.set_ylim(bottom=0)
+    if len(named) > 1:
+        axes.legend(handlelength=3.5)
+    told = "; ".join(f"{name}: " + ", ".join(f"{value:.2g}" for value in values) for name, values in named.items())
+    return finish(figure, f"{title}. {unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {told}.")
+
+
+def _about(value: float) -> str:
+    """Two digits, without an exponent."""
+    return f"{float(f'{value:.2g}'):,.0f}"
+
+
+def _fits(values: NDArray[np.float64], sizes: NDArray[np.float64], log: bool) -> bool:
+    return values.shape == sizes.shape and bool(np.isfinite(values).all() and (not log or (values > 0).all()))
+
+
+@in_style
+def noise_scale_estimates(
+    single: Sequence[NoiseScale], smoothed: Sequence[NoiseScale], direct: float, title: str
+) -> Plot:
+    """Plot the noise scale that single steps give, and their smoothed quotient, beside the ``direct`` one.
+
+    The axis ends at three times ``direct``; single steps beyond it, or below 0, are drawn as triangles at its edge.
+    Raises `InvalidArgument`.
+    """
+    check_title(title)
+    if not 0 < direct < float("inf"):
+        raise InvalidArgument("direct", direct, "a positive finite number")
+    if not len(single) or len(single) != len(smoothed):
+        raise InvalidArgument("smoothed", len(smoothed), f"one for each of one or more single steps, {len(single)}")
+    steps, top = np.arange(1, len(single) + 1), 3 * direct
+    scales = np.array([estimate.scale for estimate in single])
+    figure, axes = new_figure(title)
+    marks = (("o", (scales >= 0) & (scales <= top)), ("^", scales > top), ("v", scales < 0))
+    for marker, which in marks:
+        axes.plot(
+            steps[which], scales[which].clip(0, top), marker, color=LINES[0][0], markersize=3.6, clip_on=False,
+            label="single step" if marker == "o" else None,
+        )  # fmt: skip
+    smooth = [estimate.scale for estimate in smoothed]
+    axes.plot(steps, np.clip(smooth, 0, top), color=LINES[1][0], linewidth=2.2, zorder=3, label="smoothed")
+    axes.axhline(direct, color=INK, linestyle=":", linewidth=1.8, zorder=4, label="direct")
+    axes.set(xlabel="step", ylabel="noise scale (examples)", ylim=(0, top))
+    axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), handlelength=3, borderaxespad=0.1)
+    axes.set_title(title, pad=28)
+    beyond = int((scales > top).sum() + (scales < 0).sum())
+    return finish(
+        figure,
+        f"{title}. Directly measured: {_about(direct)} examples; "
+        f"smoothed over {len(single)} steps: {_about(smooth[-1])}. "
+        f"{beyond} single steps lie below 0 or beyond three times the direct value.",
+    )

@@ -1,0 +1,4 @@
+"""Chapter 05: All-reduce."""
+
+from dpbook.book.ch05.broken import broken_ring
+from dpbook.book.ch05.traffic import draw_traffic

@@ -1,0 +1,168 @@
+"""What the tasks of exercise 05 check: a wrong ring, a price, a schedule, a rank program, a fault."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.book.ch05.broken import BROKEN_CHUNK, BROKEN_ROUND
+from dpbook.collectives import Schedule, complete_on, count, record, reduce_scatter, ring, simulate
+from dpbook.grading import Answer, call, expect, expect_at_most, expect_equal, expect_items, expect_schedule, value
+
+WORLDS = (1, 2, 5, 7, 16)
+POWERS_OF_TWO = (1, 2, 4, 8, 16)
+
+# 05.1: debug the ring
+
+
+def _states(function: Callable[..., Any], buffers: list[NDArray[Any]]) -> list[Any]:
+    """Half-way and at the end: an array (world, size) each, or a list where the rows do not make one."""
+    states = []
+    for state in function(buffers):
+        rows = [np.asarray(row) for row in state]
+        states.append(np.stack(rows) if rows and all(row.shape == rows[0].shape for row in rows) else rows)
+    return states
+
+
+def _judge_ring(answer: Answer, buffers: list[NDArray[Any]], **options: Any) -> None:
+    world = len(buffers)
+    where = f"world {world}, size {len(buffers[0])}"
+    got = call(answer, buffers, through=_states, where=where, **options)
+    expect(len(got) == 2, "a pair: (half-way, end)", f"{len(got)} values", where)
+    half = np.asarray(simulate(reduce_scatter(world), buffers).buffers)
+    expect_equal(half, got[0], f"{where}, half-way", axes=("rank", "element"))
+    end = np.tile(np.sum(buffers, axis=0), (world, 1))
+    expect_equal(end, got[1], f"{where}, at the end", axes=("rank", "element"))
+
+
+def ring_of(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
+    """A check of the ring on each world, with the sizes that ``sizes(world)`` gives."""
+
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        for world in WORLDS:
+            for size in sizes(world):
+                _judge_ring(answer, [rng.integers(-99, 100, size) for _ in range(world)])
+
+    return run
+
+
+ring_of_even_chunks = ring_of(lambda world: [world, 3 * world])
+ring_of_uneven_chunks = ring_of(lambda world: [3 * world + 1, 10 * world - 1])
+ring_of_empty_chunks = ring_of(lambda world: [1, max(1, world - 1)])
+
+
+def inputs_stay(answer: Answer, rng: np.random.Generator) -> None:
+    _judge_ring(answer, [rng.integers(0, 9, 6) for _ in range(3)], unchanged=True)
+
+
+# 05.2: predict the price
+
+PRICED_WORLD, PRICED_BYTES = 64, 256_000_000
+
+
+def _predicted(answer: Answer, index: int) -> Any:
+    return expect_items(value(answer), 2, "two numbers: (rounds, bytes)")[index]
+
+
+def rounds(answer: Answer, rng: np.random.Generator) -> None:
+    rounds = _predicted(answer, 0)
+    expect(rounds == 2 * (PRICED_WORLD - 1), "the rounds of both halves of the ring", f"{rounds}")
+
+
+def bytes(answer: Answer, rng: np.random.Generator) -> None:
+    nbytes = _predicted(answer, 1)
+    expected = 2 * (PRICED_WORLD - 1) * PRICED_BYTES // PRICED_WORLD
+    expect(nbytes == expected, "one chunk of the buffer per round", f"{nbytes}")
+
+
+# 05.3: a schedule in log2(N) rounds
+
+
+def _schedules(answer: Answer) -> Iterator[tuple[int, int, Schedule]]:
+    """World, log2 of it, and a schedule of one chunk and that many rounds that keeps its promise."""
+    for world in POWERS_OF_TWO:
+        where = f"world {world}"
+        schedule = expect_schedule(call(answer, world, where=where), world)
+        expect(schedule.n_chunks == 1, "one chunk", f"{schedule.n_chunks} chunks", where)
+        par = world.bit_length() - 1
+        expect_at_most(par, len(schedule.rounds), "rounds", where)
+        yield world, par, schedule
+
+
+def par_rounds(answer: Answer, rng: np.random.Generator) -> str:
+    return "16 ranks in {1} rounds".format(*list(_schedules(answer))[-1])
+
+
+def par_bytes(answer: Answer, rng: np.random.Generator) -> str:
+    note = ""
+    for world, par, schedule in _schedules(answer):
+        sent = count(schedule, 1, 1).busiest_bytes
+        note = expect_at_most(par, sent, "buffers sent or received by one rank", f"world {world}")
+    return note + " for 16 ranks"
+
+
+# 05.4: a rank program
+
+
+def _programs(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple[str, int, int, Schedule]]:
+    for world in (*WORLDS[1:], 1):  # one rank alone has nobody to send to, and would say less about a mistake
+        for size in sizes(world):
+            where = f"world {world}, size {size}"
+            yield where, world, size, call(answer, world, size, through=record, where=where)
+
+
+def _owners(schedule: Schedule, world: int, size: int) -> tuple[Any, ...]:
+    """Rank r must end with the r-th chunk of the even split; a recording may be cut more finely than that."""
+    even: NDArray[np.int64] = np.array_split(np.arange(size), world)  # type: ignore[assignment]
+    owner = np.repeat(np.arange(world), [len(part) for part in even])
+    return tuple(complete_on([int(owner[begin])], world) for begin in schedule.bounds(size, 8)[:-1])
+
+
+def _owning(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple[str, int, int, Schedule]]:
+    """As `_programs`, and each leaves the right chunk complete on the right rank."""
+    for where, world, size, recorded in _programs(answer, sizes):
+        after = _owners(recorded, world, size)
+        expect_schedule(replace(recorded, after=after), world, after=after, where=where)
+        yield where, world, size, recorded
+
+
+def ownership(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        deque(_owning(answer, sizes), maxlen=0)
+
+    return run
+
+
+owners = ownership(lambda world: [world, 4 * world])
+owners_of_any_size = ownership(lambda world: [1, 3 * world + 2])
+
+
+def program_bytes(answer: Answer, rng: np.random.Generator) -> str:
+    notes = {}
+    for where, world, size, recorded in _owning(answer, lambda world: [world * 12]):
+        sent = count(recorded, size, 8).busiest_bytes
+        notes[world] = expect_at_most((world - 1) * 12 * 8, sent, "bytes per rank", where)
+    return notes[max(WORLDS)] + f" for {12 * max(WORLDS)} numbers on {max(WORLDS)} ranks"
+
+
+# 05.5: find the fault
+
+
+def _located(answer: Answer) -> tuple[Any, Any, Any]:
+    when, rank, chunk = expect_items(value(answer), 3, "three numbers: (round, rank, chunk)")
+    return when, rank, chunk
+
+
+def when(answer: Answer, rng: np.random.Generator) -> None:
+    expect(_located(answer)[0] == BROKEN_ROUND + 1, "another round", f"round {_located(answer)[0]}")
+
+
+def where(answer: Answer, rng: np.random.Generator) -> None:
+    _, rank, chunk = _located(answer)
+    (receiver,) = (m.dest for m in ring(5).rounds[BROKEN_ROUND] if m.chunk == BROKEN_CHUNK)
+    expect((rank, chunk) == (receiver, BROKEN_CHUNK), "another rank or chunk", f"rank {rank}, chunk {chunk}")

@@ -1,0 +1,128 @@
+"""Simulated steps that are healthy or have one fault, drawn at random: what exercise 07.3 asks to tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.core import InvalidArgument, check_int
+from dpbook.overlap import Layer, Span, Tensor, Timeline, hook, simulate_step
+from dpbook.overlap.step import Call, Engine, Operation
+
+FAULTS = ("healthy", "blocking hook", "giant bucket", "launch-bound", "straggler", "extra syncs")
+"""What may be wrong with a step, by the names that an answer returns."""
+
+MOST_RANKS, FEWEST_LAYERS, MOST_LAYERS = 5, 6, 12
+JITTER = 1.05
+"""By how much the ranks' computation may differ without being a fault."""
+BYTES = 1_000_000
+
+
+def sample(fault: str, seed: int = 0) -> Timeline:
+    """Return a step with this fault; equal seeds are one model on one machine. Raises `InvalidArgument`."""
+    return draw(fault, np.random.default_rng(check_int("seed", seed, 0)))
+
+
+def draw(fault: str, rng: np.random.Generator) -> Timeline:
+    """Return a step with this fault, on 2 to 5 ranks, from a thousandth of a second to one second or more."""
+    if fault not in FAULTS:
+        raise InvalidArgument("fault", fault, f"one of {', '.join(FAULTS)}")
+    unit, start, drawn = 10 ** rng.uniform(-3, 0), rng.uniform(0, 10), _Draw.of(rng)  # first: the same for every fault
+    timeline = _MAKERS.get(fault, _simulated)(drawn, rng)
+
+    def moved(span: Span) -> Span:
+        """In the units of this run, under a name without the layer, which a profiler would not say either."""
+        return span._replace(name=span.name.split()[0], start=start + unit * span.start, end=start + unit * span.end)
+
+    return Timeline(tuple(map(moved, timeline.spans)), (start, start + unit * timeline.end))
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """What every step has. One micro-batch computes for 1 in all, a third of it in forward.
+
+    Attributes:
+        weights: of the layers, in computation and in bytes; their sum is 1.
+        communication: of all messages together.
+        factors: by how much each rank's computation takes longer.
+        launch: seconds of CPU per operation.
+    """
+
+    weights: NDArray[np.float64]
+    communication: float
+    factors: tuple[float, ...]
+    launch: float
+
+    @classmethod
+    def of(cls, rng: np.random.Generator) -> _Draw:
+        weights = rng.uniform(0.7, 1.3, int(rng.integers(FEWEST_LAYERS, MOST_LAYERS + 1)))
+        factors = rng.uniform(1, JITTER, int(rng.integers(2, MOST_RANKS + 1)))
+        launch = rng.choice([0.0, rng.uniform(0.05, 0.3)]) / (2 * len(weights))  # faster than the shortest forward
+        return cls(weights / weights.sum(), rng.uniform(0.2, 0.5), tuple(factors.tolist()), float(launch))
+
+    def price(self, nbytes: int) -> float:
+        return self.communication * nbytes / BYTES
+
+    def layers(self, shares: Sequence[float] | NDArray[np.float64] | None = None) -> list[Layer]:
+        """The layers, each with so much of the bytes; by default as much as of the computation."""
+        each = zip(self.weights, self.weights if shares is None else shares, strict=True)
+        return [
+            Layer(str(k), weight / 3, weight * 2 / 3, (Tensor(str(k), round(BYTES * share), "uint8"),))
+            for k, (weight, share) in enumerate(each)
+        ]
+
+    def step(self, layers: list[Layer], **options: Any) -> Timeline:
+        given: dict[str, Any] = {"factors": self.factors, "kernel_launch": self.launch} | options
+        return simulate_step(layers, hook(layers), self.price, **given)
+
+
+def _simulated(drawn: _Draw, rng: np.random.Generator) -> Timeline:
+    """Nothing wrong; with one micro-batch or several, and with one stream for communication or two."""
+    accumulation, streams = int(rng.integers(1, 5)), int(rng.integers(1, 3))
+    return drawn.step(drawn.layers(), accumulation=accumulation, streams=streams)
+
+
+def _blocking(drawn: _Draw, rng: np.random.Generator) -> Timeline:
+    """No layer's backward starts before the messages of those before it have arrived."""
+    layers = drawn.layers()
+    operations = [Operation("forward", layer.forward, 0, 0.0) for layer in layers]
+    calls: list[Call] = []
+    for layer in reversed(layers):
+        operations.append(Operation("backward", layer.backward, len(calls), 0.0))
+        transfer = drawn.price(sum(tensor.nbytes for tensor in layer.tensors))
+        calls.append(Call("all-reduce", 0.0, transfer, len(operations) - 1, 0.0))
+    return Timeline(tuple(Engine(operations, calls, drawn.factors).run()))
+
+
+def _giant(drawn: _Draw, rng: np.random.Generator) -> Timeline:
+    """Most bytes belong to the first layer, whose gradient comes last."""
+    giant = rng.uniform(0.6, 0.85)
+    rest = drawn.weights[1:] / drawn.weights[1:].sum()
+    return drawn.step(drawn.layers([giant, *((1 - giant) * rest)]))
+
+
+def _launching(drawn: _Draw, rng: np.random.Generator) -> Timeline:
+    return drawn.step(drawn.layers(), kernel_launch=rng.uniform(1.3, 2.5) / (2 * len(drawn.weights)))
+
+
+def _straggling(drawn: _Draw, rng: np.random.Generator) -> Timeline:
+    late = int(rng.integers(len(drawn.factors)))
+    factors = [rng.uniform(1.5, 2) if r == late else factor for r, factor in enumerate(drawn.factors)]
+    return drawn.step(drawn.layers(), factors=factors)
+
+
+def _always(drawn: _Draw, rng: np.random.Generator) -> Timeline:
+    return drawn.step(drawn.layers(), accumulation=int(rng.integers(2, 5)), no_sync=False)
+
+
+_MAKERS: dict[str, Callable[[_Draw, np.random.Generator], Timeline]] = {
+    "blocking hook": _blocking,
+    "giant bucket": _giant,
+    "launch-bound": _launching,
+    "straggler": _straggling,
+    "extra syncs": _always,
+}

@@ -1,0 +1,187 @@
+"""What the tasks of exercise 08 check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from dpbook.book.ch08.models import Model, draw, sample, simulate
+from dpbook.book.ch08.shapes import mlp
+from dpbook.core import InvalidArgument
+from dpbook.grading import Answer, Wrong, call, describe, expect_at_most, expect_equal
+from dpbook.overlap import MIB, Tensor, plan
+
+COUNTS = (1, 2, 5, 7, 16)
+"""Gradients or layers in the random cases."""
+
+# 08.1: the bucket rule
+
+MAXIMUM = 20
+Specification = tuple[str, int, str]
+
+
+def _on_tensors(fill: Callable[..., Any], specifications: list[Specification], *arguments: Any) -> Any:
+    return fill([Tensor(*each) for each in specifications], *arguments)
+
+
+def _drawn(rng: np.random.Generator, dtypes: Sequence[str]) -> Iterator[tuple[list[Specification], list[int]]]:
+    """Tensors and the order in which they become ready."""
+    for count in COUNTS:
+        for shuffled in (False, True):
+            sizes, kinds = rng.integers(1, MAXIMUM, count).tolist(), rng.choice(dtypes, count).tolist()
+            ready = rng.permutation(count).tolist() if shuffled else list(range(count))[::-1]
+            yield [(f"t{k}", sizes[k], kinds[k]) for k in range(count)], ready
+
+
+def fills(*dtypes: str) -> Callable[[Answer, np.random.Generator], None]:
+    """A check of tensors of these dtypes, at limits that are met exactly and at others."""
+
+    def run(answer: Answer, rng: np.random.Generator) -> None:
+        for specifications, ready in _drawn(rng, dtypes):
+            tensors = tuple(Tensor(*each) for each in specifications)
+            exact = tensors[ready[0]].nbytes + tensors[ready[-1]].nbytes
+            drawn = [int(limit) for limit in rng.integers(1, 5 * MAXIMUM, 2)]
+            for cap, first in ((exact, tensors[ready[0]].nbytes), (drawn[0], drawn[0]), (drawn[0], drawn[1])):
+                expected = plan(tensors, cap, first, ready).groups
+                sizes = [t.nbytes if len(dtypes) == 1 else (t.nbytes, t.dtype) for t in tensors]
+                where = f"tensors {sizes}, ready {ready}, cap {cap}, first {first}"
+                got = call(answer, specifications, ready, cap, first, through=_on_tensors, where=where)
+                _equal_groups(expected, got, where)
+
+    return run
+
+
+fills_one_dtype = fills("float32")
+fills_several_dtypes = fills("float32", "bfloat16", "float64")
+
+
+def _equal_groups(expected: tuple[tuple[int, ...], ...], got: Any, where: str) -> None:
+    """Compared as a whole, so that the message shows the whole plan."""
+    try:
+        expect_equal(expected, got)
+    except Wrong:
+        raise Wrong(describe([list(group) for group in expected]), describe(got), where) from None
+
+
+# 08.2: the slider
+
+
+def _next_change(nbytes: list[int], cap: int) -> int | None:
+    """Try every cap at which anything may change: one more than the bytes of some neighbours."""
+    tensors = [Tensor(str(k), size, "uint8") for k, size in enumerate(nbytes)]
+
+    def groups(limit: int) -> tuple[tuple[int, ...], ...]:
+        return plan(tensors, limit, None, range(len(tensors))).groups
+
+    sums = {total for k in range(len(nbytes)) for total in accumulate(nbytes[k:])}
+    now = groups(cap)
+    return next((total + 1 for total in sorted(sums) if total >= cap and groups(total + 1) != now), None)
+
+
+def slides(answer: Answer, rng: np.random.Generator) -> None:
+    cases = [([5, 2, 3, 1, 2], 4), ([3, 3, 3, 1], 3), ([64, 64, 64], 1)]
+    for count in COUNTS:
+        for _ in range(3):
+            nbytes = rng.integers(1, MAXIMUM, count).tolist()
+            cases.append((nbytes, int(rng.integers(1, sum(nbytes) + 2))))
+    for bias in (False, True):
+        cases.append(([tensor.nbytes for tensor in reversed(mlp(8, 4096, bias))], MIB))
+    for nbytes, cap in cases:
+        where = f"next_cap({nbytes}, {cap})"
+        expect_equal(_next_change(nbytes, cap), call(answer, nbytes, cap, where=where), where)
+
+
+# 08.3: buckets that beat every cap
+
+MODELS, LAYERS = 3, 12
+PAR = 0.95
+"""The share of the best cap's exposed time that a plan must not exceed."""
+POSSIBLE = 0.9
+"""Only models are drawn for which some plan gets below this share."""
+
+
+def _milliseconds(model: Model, groups: Sequence[Sequence[int]]) -> float:
+    """Exposed communication, without the last bits."""
+    return round(1e3 * simulate(model, groups).exposed(), 6)
+
+
+def _in_order(model: Model) -> list[int]:
+    return sorted(range(len(model.ready)), key=lambda index: model.ready[index])
+
+
+def _best_cap(model: Model) -> float:
+    """Milliseconds exposed by the best of all caps."""
+    order = _in_order(model)
+    tensors = [Tensor(str(k), size, "uint8") for k, size in enumerate(model.nbytes)]
+    sizes = [model.nbytes[index] for index in order]
+    caps = {total for k in range(len(sizes)) for total in accumulate(sizes[k:])}
+    plans = {plan(tensors, cap, None, order).groups for cap in caps}
+    return min(_milliseconds(model, groups) for groups in plans)
+
+
+def _least(model: Model) -> float:
+    """Milliseconds exposed by the best plan of all.
+
+    No plan gains by leaving out a gradient that is ready for one that is not yet, so buckets of neighbours in ready
+    order are enough; and the first n gradients that arrive as early as possible never delay the others.
+    """
+    order = _in_order(model)
+    ready = [model.ready[index] for index in order]
+    sent = [0, *accumulate(model.nbytes[index] for index in order)]
+    arrived = [0.0]
+    for n in range(1, len(order) + 1):
+        ends = (max(arrived[m], ready[n - 1]) + model.alpha + model.beta * (sent[n] - sent[m]) for m in range(n))
+        arrived.append(min(ends))
+    return 1e3 * (arrived[-1] - ready[-1])
+
+
+def _exposed(answer: Answer, model: Model, where: str) -> float:
+    """Milliseconds exposed by the answer's plan, which must be one."""
+    got = call(answer, *model, where=where)
+    try:
+        return _milliseconds(model, got)
+    except InvalidArgument as error:
+        raise Wrong("groups that hold every gradient once", str(error), where) from None
+
+
+def simple(answer: Answer, rng: np.random.Generator) -> None:
+    for layers in COUNTS:
+        for _ in range(3):
+            seed = int(rng.integers(10**6))
+            model, where = sample(layers, seed), f"sample({layers}, seed={seed})"
+            order = _in_order(model)
+            par = min(_milliseconds(model, [[index] for index in order]), _milliseconds(model, [order]))
+            expect_at_most(par, _exposed(answer, model, where), "ms exposed", where)
+
+
+def below_caps(share: float) -> Callable[[Answer, np.random.Generator], str]:
+    """A check that the exposed time is at most this share of the best cap's, for each of several models."""
+
+    def run(answer: Answer, rng: np.random.Generator) -> str:
+        pars, found = 0.0, 0.0
+        for seed, best in _worthwhile(rng):
+            where = f"sample({LAYERS}, seed={seed})"
+            exposed = _exposed(answer, sample(LAYERS, seed), where)
+            expect_at_most(round(share * best, 6), exposed, "ms exposed", where)
+            pars, found = pars + share * best, found + exposed
+        return expect_at_most(round(pars, 3), round(found, 3), f"ms exposed in {MODELS} models")
+
+    return run
+
+
+def _worthwhile(rng: np.random.Generator) -> Iterator[tuple[int, float]]:
+    """Seeds of models that have better plans than those of caps, and the milliseconds of their best caps."""
+    left = MODELS
+    while left:
+        seed = int(rng.integers(10**6))
+        model = draw(LAYERS, np.random.default_rng(seed))
+        best = _best_cap(model)
+        if _least(model) <= POSSIBLE * best:
+            left -= 1
+            yield seed, best
+
+
+no_worse_than_caps, better_than_caps = below_caps(1.0), below_caps(PAR)

@@ -1,0 +1,3 @@
+"""Chapter 09: Real processes."""
+
+from dpbook.book.ch09.logs import mistakes

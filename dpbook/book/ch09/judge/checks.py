@@ -1,0 +1,157 @@
+"""What the tasks of exercise 09 check: a rank program without and with processes, groups, and a diagnosis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.book.ch09.logs import KINDS, Case, draw
+from dpbook.collectives import Comm, Program, Schedule, count, record, run
+from dpbook.collectives.programs import Op
+from dpbook.grading import (
+    Answer,
+    call,
+    expect,
+    expect_at_most,
+    expect_close,
+    expect_equal,
+    expect_items,
+    expect_schedule,
+)
+
+# 09.1: a mean made of messages
+
+WORLDS = (2, 3, 5, 7, 16, 1)
+"""One rank alone comes last: it has nobody to send to, and would say less about a mistake."""
+POWERS_OF_TWO = (2, 4, 8, 16)
+"""Worlds in which dividing by N and multiplying by N give back the same bits."""
+PROCESSES = 3
+PROGRAM_SECONDS = 30.0
+"""For the messages, on a machine that has other things to do."""
+BOUND = 1e-12
+
+
+class OneWay:
+    """A `Comm` that can send and receive, but not both at once."""
+
+    def __init__(self, comm: Comm) -> None:
+        self.rank, self.world_size = comm.rank, comm.world_size
+        self.send, self.recv = comm.send, comm.recv
+
+    def sendrecv(self, send: object, to: int, recv: object, source: int, op: Op = "copy") -> None:
+        raise TypeError("this task is about send and recv: sendrecv is not to be used")
+
+
+def _together(answer: Program, rows: NDArray[Any]) -> list[NDArray[Any]]:
+    return run(lambda comm, x: answer(OneWay(comm), x), list(rows))
+
+
+def _recorded(answer: Program, world: int, size: int) -> Schedule:
+    """The messages. They are compared with what the program does to its buffer, so the mean becomes a sum again."""
+
+    def total(comm: Comm, x: NDArray[Any]) -> None:
+        answer(OneWay(comm), x)
+        x *= comm.world_size
+
+    return record(total, world, size)
+
+
+def _on_this_rank(answer: Program, x: NDArray[Any]) -> NDArray[Any]:
+    from dpbook.ranks import ProcessComm
+
+    answer(OneWay(ProcessComm()), x)
+    return x
+
+
+def _in_processes(answer: Program, rows: NDArray[Any]) -> list[NDArray[Any]]:
+    from dpbook.ranks import start
+
+    return start(_on_this_rank, [(answer, row) for row in rows], timeout=PROGRAM_SECONDS, echo=False)
+
+
+def _mean(answer: Answer, rng: np.random.Generator, world: int, size: int) -> tuple[NDArray[Any], list[NDArray[Any]]]:
+    """One row per rank, and what the ranks end with in one process: their mean."""
+    rows, where = rng.normal(size=(world, size)), f"world {world}, size {size}"
+    got: list[NDArray[Any]] = call(answer, rows, through=_together, where=where)
+    for rank, found in enumerate(got):
+        expect_close(rows.mean(axis=0), found, BOUND, f"{where}, rank {rank}", axes=("element",))
+    return rows, got
+
+
+def any_world(answer: Answer, rng: np.random.Generator) -> str:
+    for world in WORLDS:
+        for size in (3 * world + 2, 1):
+            _mean(answer, rng, world, size)
+    note = ""
+    for world in POWERS_OF_TWO:
+        size, where = 12 * world, f"world {world}, size {12 * world}, recorded"
+        recorded = expect_schedule(call(answer, world, size, through=_recorded, where=where), world, where=where)
+        par = 2 * (world - 1) * 12 * 8
+        note = expect_at_most(par, count(recorded, size, 8).busiest_bytes, "bytes per rank", where)
+    return f"{note}, on 16 ranks"
+
+
+def processes(answer: Answer, rng: np.random.Generator) -> str:
+    """In one process first, since processes say less about a mistake and take seconds to start."""
+    rows, expected = _mean(answer, rng, PROCESSES, 100)
+    where = f"{PROCESSES} real processes"
+    got = call(answer, rows, through=_in_processes, seconds=math.inf, where=where)
+    for rank in range(PROCESSES):
+        expect_equal(expected[rank], got[rank], f"{where} against one, rank {rank}", axes=("element",))
+    return f"{PROCESSES} processes, and the bits of one"
+
+
+# 09.2: the groups of a grid
+
+GRIDS = ((6, 2), (6, 3), (1, 1), (2, 1), (2, 2), (7, 1), (7, 7), (16, 4))
+"""World, and ranks per copy of the model."""
+
+
+def groups_of_a_grid(answer: Answer, rng: np.random.Generator) -> None:
+    drawn = [(int(copies * cut), int(cut)) for copies, cut in rng.integers(2, 7, size=(4, 2))]
+    for world, cut in (*GRIDS, *drawn):
+        where = f"{world} ranks, {cut} in a copy"
+        got = expect_items(call(answer, world, cut, where=where), 2, "two lists of groups", where)
+        grid = np.arange(world).reshape(-1, cut)
+        expect_equal(grid.tolist(), got[0], f"{where}, model-parallel groups", axes=("group", "rank"))
+        expect_equal(grid.T.tolist(), got[1], f"{where}, data-parallel groups", axes=("group", "rank"))
+
+
+# 09.3: the rank at fault
+
+DRAWN_PER_KIND = 8
+
+
+def _diagnosed(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, Case, Any]]:
+    """Drawn logs and what the answer makes of them: None where nothing is wrong, otherwise three values."""
+    for kind in (*KINDS, None):
+        for number in range(DRAWN_PER_KIND):
+            world = int(rng.choice([3, 5, 7]))
+            case = draw(rng, world, kind, last=number == 0)
+            where = f"{world} ranks, {len(case.logs[0])} calls on rank 0"
+            got = call(answer, case.logs, where=where, unchanged=True)
+            if case.fault is None:
+                expect(got is None, "None: all ranks make the same calls", repr(got), where)
+            else:
+                yield where, case, expect_items(got, 3, "a rank, a position and what is wrong", where)
+
+
+def where_it_differs(answer: Answer, rng: np.random.Generator) -> None:
+    for where, case, got in _diagnosed(answer, rng):
+        assert case.fault is not None
+        rank, position, kind = case.fault
+        expected = f"rank {rank}, position {position} ({kind})"
+        expect((got[0], got[1]) == (rank, position), expected, f"rank {got[0]}, position {got[1]}", where)
+
+
+def what_is_wrong(answer: Answer, rng: np.random.Generator) -> str:
+    cases = 0
+    for where, case, got in _diagnosed(answer, rng):
+        assert case.fault is not None
+        expect(tuple(got) == case.fault, repr(case.fault), repr(tuple(got)), where)
+        cases += 1
+    return f"{cases} faults diagnosed"

@@ -1,0 +1,11 @@
+"""Chapter 10: Build your own DDP."""
+
+from typing import TYPE_CHECKING
+
+from dpbook.book.ch10.predictions import step_bars, step_prediction
+from dpbook.core import lazily
+
+if TYPE_CHECKING:
+    from dpbook.book.ch10.wires import in_threads
+
+__getattr__ = lazily(__name__, in_threads="wires")

@@ -1,0 +1,90 @@
+"""Step times on the clock: wrappers over an emulated and a real link, and what the simulator predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.core import InvalidArgument, check_type
+from dpbook.figures import Plot
+from dpbook.figures.card import check_title, finish, in_style, new_figure, palette
+from dpbook.overlap import StepRecord
+
+Times = Mapping[str, Sequence[float]]
+COLOURS = (palette.COMMUNICATION, palette.COMPUTATION)
+WORST = 90
+"""The end of the spread, in per cent of the steps: the slowest ones are the machine's other work."""
+
+
+@in_style
+def step_prediction(record: StepRecord, title: str) -> Plot:
+    """Plot predicted and measured step times over the bucket cap; the bars reach from the fastest to the 90th per cent.
+
+    ``title`` states the finding. Raises `InvalidArgument`.
+    """
+    check_title(title)
+    check_type("record", record, StepRecord, "a StepRecord, as overlap.recorded_steps returns it")
+    caps = list(record.measured)
+    figure, axes = new_figure(title)
+    for name, mark, shift, colour in (("measured", "o", 0.97, COLOURS[0]), ("predicted", "s", 1.03, COLOURS[1])):
+        times = [getattr(record, name)[cap] for cap in caps]
+        middle, low, high = _spread(times)
+        axes.errorbar(
+            [shift * cap for cap in caps], middle, [middle - low, high - middle],
+            fmt=mark, color=colour, markersize=7, capsize=4, linewidth=1.5, label=name,
+        )  # fmt: skip
+    axes.set(xscale="log", xlabel="bucket cap (MiB)", ylabel="milliseconds per step")
+    axes.set_xticks(caps, labels=[f"{cap:g}" for cap in caps])
+    axes.minorticks_off()
+    axes.set_ylim(0)
+    axes.legend(loc="lower right")
+    told = "; ".join(
+        f"{cap:g} MiB: {median(record.predicted[cap]):.0f} ms predicted, {median(record.measured[cap]):.0f} measured"
+        for cap in caps
+    )
+    return finish(figure, f"{title}. Medians of {len(record.measured[caps[0]])} steps: {told}.")
+
+
+@in_style
+def step_bars(links: Mapping[str, Times], title: str) -> Plot:
+    """Draw a bar per wrapper over each of one or two links: median step times in ms, with their spread.
+
+    ``links``: by name, the step times of each wrapper in milliseconds; the same wrappers for each. Raises
+    `InvalidArgument`.
+    """
+    check_title(title)
+    if not isinstance(links, Mapping) or not 1 <= len(links) <= len(COLOURS) or not all(links.values()):
+        raise InvalidArgument("links", links, f"the times of wrappers, by 1 to {len(COLOURS)} names of links")
+    names = list(next(iter(links.values())))
+    if any(list(times) != names for times in links.values()):
+        raise InvalidArgument("links", [list(times) for times in links.values()], "times of the same wrappers")
+    figure, axes = new_figure(title)
+    height = 0.8 / len(links)
+    figure.set_figheight(1.4 + 0.24 * len(links) * len(names))
+    for place, ((link, times), colour) in enumerate(zip(links.items(), COLOURS, strict=False)):
+        rows = np.arange(len(names)) + (place - (len(links) - 1) / 2) * height
+        middle, low, high = _spread([times[name] for name in names])
+        axes.barh(rows, middle, 0.92 * height, color=colour, label=link)
+        axes.errorbar(middle, rows, xerr=[middle - low, high - middle], fmt="none", color=palette.INK, capsize=3)
+        for row, value, end in zip(rows, middle, high, strict=True):
+            axes.text(end, row, f"  {value:.0f}", va="center", fontsize=9)
+    axes.set_yticks(range(len(names)), labels=names)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    longest = max(_spread(list(times.values()))[2].max() for times in links.values())
+    axes.set(xlabel="milliseconds per step", xlim=(0, 1.12 * longest))
+    if len(links) > 1:
+        axes.legend(loc="lower right", fontsize=8.5)
+    told = "; ".join(
+        f"{link}: " + ", ".join(f"{name} {median(times[name]):.0f} ms" for name in names)
+        for link, times in links.items()
+    )
+    return finish(figure, f"{title}. Median step times, {told}.")
+
+
+def _spread(times: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """Median, smallest and 90th per cent of each, of shape (3, n)."""
+    return np.array([np.percentile(each, (50, 0, WORST)) for each in times]).T

@@ -1,0 +1,174 @@
+"""What a wrapper written by hand is given to reach the other ranks, with a log of when it used it.
+
+Two kinds with one interface: ranks that are threads of this process, at once and without sockets, and ranks that are
+processes, over torch.distributed. In both a message is what was in the tensor when it was handed over, and its sum is
+there when it has been waited for, not before: what is wrong with one kind of rank is wrong with the other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dpbook.core import Deadlock, MessageError, check_int
+
+Event = tuple[str, int]
+"""``("sent", elements)``, ``("waited", message)``, the messages counted from 0, and whatever else is put into a log."""
+
+PATIENCE = 3.0
+"""Seconds for which a thread waits for the others before it says that they do not come."""
+GIVE_UP = timedelta(seconds=20)
+
+
+class Wire:
+    """This rank's end: ``broadcast`` and ``all_reduce``, and the ``log`` of messages of the latter."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        self.log: list[Event] = []
+        self._calls = 0
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Give ``tensor`` the values that it has on rank 0, in place."""
+        result = self._begin("broadcast", tensor.detach().clone())()
+        with torch.no_grad():
+            tensor.copy_(result)
+
+    def all_reduce(self, tensor: torch.Tensor) -> Message:
+        """Begin to sum ``tensor`` over all ranks; the sum is in it once the handle has been waited for."""
+        message = Message(self, self._calls, tensor, self._begin("all_reduce", tensor.detach().clone()))
+        self.log.append(("sent", tensor.numel()))
+        self._calls += 1
+        return message
+
+    def restart(self) -> None:
+        """Empty the log and count messages from 0 again."""
+        self.log.clear()
+        self._calls = 0
+
+    def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin a collective; what is returned waits for its result."""
+        raise NotImplementedError
+
+
+class Message:
+    """An all-reduce under way."""
+
+    def __init__(self, wire: Wire, number: int, tensor: torch.Tensor, result: Callable[[], torch.Tensor]) -> None:
+        self._wire, self._number, self._tensor = wire, number, tensor
+        self._result: Callable[[], torch.Tensor] | None = result
+
+    def wait(self) -> None:
+        """Return when the sum is there. Waiting again does nothing."""
+        if self._result is not None:
+            self._wire.log.append(("waited", self._number))
+            with torch.no_grad():
+                self._tensor.copy_(self._result())
+            self._result = None
+
+
+class ProcessWire(Wire):
+    """Over the process group of torch.distributed."""
+
+    def __init__(self) -> None:
+        super().__init__(dist.get_rank(), dist.get_world_size())
+
+    def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
+        begin = dist.broadcast if operation == "broadcast" else dist.all_reduce
+        work = begin(values, **({"src": 0} if operation == "broadcast" else {}), async_op=True)
+
+        def result() -> torch.Tensor:
+            work.wait(GIVE_UP)
+            return values
+
+        return result
+
+
+def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
+    """Call ``function(wire)`` in one thread per rank of this process, and return what each returned.
+
+    Raises what the first rank to fail raised: `MessageError` where two ranks' messages of one number are not alike,
+    `Deadlock` where a rank waits for a message that another does not send.
+    """
+    meeting = _Meeting(check_int("world", world, 1))
+    results: list[Any] = [None] * world
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = function(_ThreadWire(rank, meeting))
+        except BaseException as error:  # raised again below, where the caller is
+            meeting.failures.append(error)
+        finally:
+            meeting.leave(rank)
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if meeting.failures:
+        raise meeting.failures[0]
+    return results
+
+
+class _Meeting:
+    """Where the messages of all ranks meet: the k-th of one rank with the k-th of the others, as in real processes."""
+
+    def __init__(self, world: int) -> None:
+        self.world = world
+        self.changed = threading.Condition()
+        self.slots: list[dict[int, tuple[str, torch.Tensor]]] = []
+        self.left: set[int] = set()
+        self.failures: list[BaseException] = []
+
+    def leave(self, rank: int) -> None:
+        with self.changed:
+            self.left.add(rank)
+            self.changed.notify_all()
+
+    def put(self, number: int, rank: int, operation: str, values: torch.Tensor) -> None:
+        with self.changed:
+            while len(self.slots) <= number:
+                self.slots.append({})
+            slot = self.slots[number]
+            for other, (theirs, held) in slot.items():
+                if (theirs, held.shape, held.dtype) != (operation, values.shape, values.dtype):
+                    raise MessageError(
+                        f"message {number + 1} of rank {rank} is {_told(operation, values)}, "
+                        f"that of rank {other} {_told(theirs, held)}"
+                    )
+            slot[rank] = operation, values
+            self.changed.notify_all()
+
+    def get(self, number: int, rank: int) -> torch.Tensor:
+        slot = self.slots[number]
+        with self.changed:
+            while len(slot) < self.world:
+                missing = sorted(set(range(self.world)) - slot.keys())
+                gone = [other for other in missing if other in self.left]
+                if gone or not self.changed.wait(PATIENCE):
+                    other = (gone or missing)[0]
+                    raise Deadlock(f"rank {rank} waits for message {number + 1}, which rank {other} does not send")
+        operation, _ = slot[rank]
+        tensors = [slot[r][1] for r in range(self.world)]
+        return tensors[0] if operation == "broadcast" else torch.stack(tensors).sum(0)
+
+
+class _ThreadWire(Wire):
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
+        super().__init__(rank, meeting.world)
+        self._meeting, self._number = meeting, 0
+
+    def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
+        number, self._number = self._number, self._number + 1
+        self._meeting.put(number, self.rank, operation, values)
+        return lambda: self._meeting.get(number, self.rank)
+
+
+def _told(operation: str, values: torch.Tensor) -> str:
+    return f"{operation} of {tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"

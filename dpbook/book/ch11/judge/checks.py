@@ -1,0 +1,250 @@
+"""What the tasks of exercise 11 check: a training loop against the big batch, and numbers against arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.collectives import bandwidth_lower_bound
+from dpbook.core import plural
+from dpbook.grading import Answer, call, expect, expect_close, expect_equal, expect_items, value
+from dpbook.replicas import MLP
+
+Array = NDArray[np.float64]
+
+PROCESSES = 3
+PROGRAM_SECONDS = 60.0
+"""For one process to import torch and train, or three to train, on a machine that has other things to do."""
+BOUND = 1e-10
+LOSS_BOUND = 1e-5
+"""Losses may be added up in float32, which is what torch makes of a Python number."""
+FEWEST = 12
+"""Examples: with fewer of them two epochs may be shuffled alike by chance."""
+NAMES = ("0.weight", "0.bias", "2.weight", "2.bias")
+"""The parameters of the model, as it calls them itself."""
+
+# 11.1: from a script to ranks
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What is tried: see `dpbook.book.ch11.loops`, to which `trial` is handed."""
+
+    weights: list[list[Array]]
+    x: Array
+    y: Array
+    epochs: int
+    batch: int
+    accumulation: int
+    rate: float = 0.1
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, world: int, accumulation: int) -> Loop:
+        """Examples for at least two steps per epoch, and other initial weights for every rank."""
+        inputs, hidden, batch, epochs = (int(n) for n in rng.integers([3, 4, 2, 2], [6, 8, 5, 4]))
+        step = world * batch * accumulation
+        examples = step * (int(rng.integers(2, 4)) + FEWEST // step)
+        shapes = (hidden, inputs), (hidden,), (1, hidden), (1,)
+        weights = [[rng.normal(size=shape) for shape in shapes] for _ in range(world)]
+        return cls(
+            weights, rng.normal(size=(examples, inputs)), rng.normal(size=(examples, 1)), epochs, batch, accumulation
+        )
+
+    @property
+    def trial(self) -> dict[str, Any]:
+        """As plain data."""
+        return dict(vars(self))
+
+    @property
+    def world(self) -> int:
+        return len(self.weights)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps in an epoch."""
+        return len(self.x) // (self.world * self.batch * self.accumulation)
+
+    def __str__(self) -> str:
+        return (
+            f"{plural(self.world, 'rank')}, {len(self.x)} examples, {plural(self.epochs, 'epoch')}, "
+            f"batch {self.batch}, accumulation {self.accumulation}"
+        )
+
+    def trained(self, orders: Sequence[NDArray[np.int64]]) -> tuple[list[Array], list[float]]:
+        """The weights at the end and the loss of each step, of one process that reads these global batches."""
+        model = MLP(self.x.shape[1], len(self.weights[0][1]))
+        w1, b1, w2, b2 = self.weights[0]
+        params, losses = np.concatenate([w1.T.ravel(), b1, w2.T.ravel(), b2]), []
+        for rows in orders:
+            losses.append(model.loss(params, self.x[rows], self.y[rows]))
+            params = params - self.rate * model.gradient(params, self.x[rows], self.y[rows])
+        end = model.views(params)
+        return [end["W1"].T.copy(), end["b1"], end["W2"].T.copy(), end["b2"]], losses
+
+
+def _alone(answer: Callable[..., Any], trials: Sequence[dict[str, Any]]) -> Any:
+    from dpbook.book.ch11 import loops
+
+    return loops.train_alone(answer, trials)
+
+
+def _in_processes(answer: Callable[..., Any], trials: Sequence[dict[str, Any]]) -> Any:
+    """For each trial what each rank returned."""
+    from dpbook.book.ch11 import loops
+    from dpbook.ranks import start
+
+    ranks = [(answer, trials, rank) for rank in range(PROCESSES)]
+    found = start(loops.train_on_this_rank, ranks, timeout=PROGRAM_SECONDS, echo=False)
+    return [list(each) for each in zip(*found, strict=True)]
+
+
+def _judge(loop: Loop, ranks: Sequence[dict[str, Any]], where: str) -> None:
+    """What was read first, then what was sent, written and logged: the cause of other weights comes before them."""
+    orders = _global_batches(loop, [_rows(loop, rank["seen"], f"{where}, rank {r}") for r, rank in enumerate(ranks)])
+    _judge_epochs(loop, orders, where)
+    steps = loop.epochs * loop.steps
+    for r, rank in enumerate(ranks):
+        expect(
+            rank["syncs"] == steps,
+            f"{plural(steps, 'sync')} under torch's DDP, one per optimizer step",
+            f"{rank['syncs']}",
+            f"{where}, rank {r}",
+        )
+    weights, losses = loop.trained(orders)
+    _judge_saved(ranks, where)
+    for r, rank in enumerate(ranks):
+        for name, expected, found in zip(NAMES, weights, rank["weights"], strict=True):
+            expect_close(expected, found, BOUND, f"{where}, {name} of rank {r} at the end")
+            expect_equal(ranks[0]["weights"][NAMES.index(name)], found, f"{where}, {name} of rank {r} against rank 0")
+    for name, expected in zip(NAMES, weights, strict=True):
+        expect_close(expected, ranks[0]["saved"][0][name], BOUND, f"{where}, {name} in the checkpoint")
+    expect_close(losses, ranks[0]["logged"], LOSS_BOUND, f"{where}, losses that rank 0 returned, one per step")
+
+
+def _rows(loop: Loop, seen: Sequence[Array], where: str) -> NDArray[np.int64]:
+    """Which examples a rank's forwards saw, one after another."""
+    sizes = sorted({len(micro) for micro in seen})
+    expect(sizes == [loop.batch], f"micro-batches of {loop.batch} examples", f"micro-batches of {sizes}", where)
+    known = {row.tobytes(): index for index, row in enumerate(loop.x)}
+    found = [known.get(row.tobytes(), -1) for micro in seen for row in micro]
+    expect(-1 not in found, "the examples of the data", "inputs that are none of them", where)
+    share = loop.epochs * len(loop.x) // loop.world
+    expect(
+        len(found) == share,
+        f"{share} examples read in {loop.epochs} epochs, the rank's share",
+        f"{len(found)}",
+        where,
+    )
+    return np.array(found)
+
+
+def _global_batches(loop: Loop, read: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    """For each step what all ranks read together."""
+    return [np.concatenate(parts) for parts in zip(*(np.split(r, loop.epochs * loop.steps) for r in read), strict=True)]
+
+
+def _judge_epochs(loop: Loop, orders: Sequence[NDArray[np.int64]], where: str) -> None:
+    """Every epoch reads everything once, in an order of its own."""
+    epochs = [np.concatenate(orders[e * loop.steps : (e + 1) * loop.steps]) for e in range(loop.epochs)]
+    for number, epoch in enumerate(epochs, start=1):
+        times = np.bincount(epoch, minlength=len(loop.x))
+        twice, never = int((times > 1).sum()), int((times == 0).sum())
+        place = f"{where}, epoch {number}"
+        expect(not twice, "every example once, on one rank", f"{twice} read more than once, {never} never", place)
+        same = [n for n, other in enumerate(epochs[: number - 1], start=1) if np.array_equal(other, epoch)]
+        expect(not same, "an order of its own", f"that of epoch {same[0] if same else 0}", place)
+
+
+def _judge_saved(ranks: Sequence[dict[str, Any]], where: str) -> None:
+    for r, rank in enumerate(ranks):
+        wanted = 1 if r == 0 else 0
+        calls = len(rank["saved"])
+        expect(calls == wanted, f"{plural(wanted, 'call')} of save", f"{calls}", f"{where}, rank {r}")
+    names = sorted(ranks[0]["saved"][0])
+    expect(
+        names == sorted(NAMES),
+        f"a checkpoint that the plain model loads, with {', '.join(sorted(NAMES))}",
+        f"one with {', '.join(names)}",
+        where,
+    )
+
+
+def alone(answer: Answer, rng: np.random.Generator) -> None:
+    _judge_alone(answer, [Loop.draw(rng, 1, accumulation) for accumulation in (1, int(rng.integers(2, 5)))])
+
+
+def _judge_alone(answer: Answer, tried: Sequence[Loop]) -> None:
+    found = call(answer, [loop.trial for loop in tried], through=_alone, seconds=PROGRAM_SECONDS, where="one rank")
+    for loop, rank in zip(tried, found, strict=True):
+        _judge(loop, [rank], str(loop))
+
+
+def processes(answer: Answer, rng: np.random.Generator) -> str:
+    """One rank first: processes take seconds to start, and say less about a mistake."""
+    _judge_alone(answer, [Loop.draw(rng, 1, int(rng.integers(2, 5)))])
+    tried = [Loop.draw(rng, PROCESSES, accumulation) for accumulation in (1, int(rng.integers(2, 5)))]
+    given, where = [loop.trial for loop in tried], "three real processes"
+    found = call(answer, given, through=_in_processes, seconds=math.inf, where=where)
+    for loop, ranks in zip(tried, found, strict=True):
+        _judge(loop, ranks, str(loop))
+    return "three processes train as one with the big batch"
+
+
+# 11.2: bytes on the wire
+
+BLOCKS, WIDE, NARROW = 12, 1024, 256
+RANK, MICRO, WORLD = 8, 16, 4
+
+
+def answers() -> dict[str, float]:
+    """What is asked, and what comes out."""
+    parameters, adapters = BLOCKS * 2 * WIDE * NARROW, BLOCKS * 2 * RANK * (WIDE + NARROW)
+    return {
+        "fp32": 4 * parameters,
+        "autocast": 4 * parameters,
+        "bf16 weights": 2 * parameters,
+        "adapters": 4 * adapters,
+        "adapters, no_sync forgotten": 4 * adapters * MICRO,
+        "sent by a rank": bandwidth_lower_bound(WORLD, 4 * parameters),
+    }
+
+
+def bytes_sent(answer: Answer, rng: np.random.Generator) -> None:
+    asked = answers()
+    got = expect_items(value(answer), len(asked), f"{len(asked)} numbers")
+    for (name, expected), number in zip(asked.items(), got, strict=True):
+        expect(
+            isinstance(number, int | float) and number == expected,
+            "another number" if isinstance(number, int | float) else "a number",
+            f"{number:,}" if isinstance(number, int | float) else "something else",
+            name,
+        )
+
+
+# 11.3: who sits where
+
+PLACE = ("the rank", "the world size", "the number for torch.device", "the number in nvidia-smi")
+
+
+def places(answer: Answer, rng: np.random.Generator) -> None:
+    for count in (1, 2, 3, 5):
+        # No node has as many GPUs as another, and they are not its first ones.
+        sizes = rng.permutation([8, 4, 2, 3, 1])[:count]
+        nodes = [sorted(rng.choice(np.arange(1, 10), size, replace=False).tolist()) for size in sizes]
+        world, before = sum(map(len, nodes)), 0
+        for node, gpus in enumerate(nodes):
+            for local, gpu in enumerate(gpus):
+                for sees_all in (True, False):
+                    where = f"nodes {nodes}, node {node}, local rank {local}, "
+                    where += "all GPUs of the node are seen" if sees_all else "only its own GPU is seen"
+                    got = call(answer, nodes, node, local, sees_all, unchanged=True, where=where)
+                    expect_items(got, len(PLACE), "four integers", where)
+                    wanted = (before + local, world, local if sees_all else 0, gpu)
+                    for name, expected, came in zip(PLACE, wanted, got, strict=True):
+                        expect_equal(expected, came, f"{where}: {name}")
+            before += len(gpus)

@@ -1,0 +1,129 @@
+"""What the tasks of exercise 12 check: losses against a count of milliseconds, and tables against their definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, get_args
+
+import numpy as np
+
+from dpbook.book.ch12.steps import CAUSES, LOSSES, MS, Case, Row, ill, random, small
+from dpbook.collectives import Collective, algbw, busbw
+from dpbook.core import plural
+from dpbook.grading import Answer, call, describe, expect, expect_close, expect_items
+from dpbook.overlap import Span
+
+
+def _triples(got: Any, count: int, of: str, where: str, row: str) -> list[list[float]]:
+    """``got``, if it is ``count`` triples of numbers, as lists or an array; ``of``: what a triple holds, in words."""
+    got = got.tolist() if isinstance(got, np.ndarray) else got
+    expect_items(got, count, f"a list of {plural(count, 'triple')} {of}, one per {row}", where)
+    found = []
+    for number, triple in enumerate(got):
+        triple = triple.tolist() if isinstance(triple, np.ndarray) else triple
+        good = isinstance(triple, tuple | list) and len(triple) == 3
+        good = good and all(isinstance(x, int | float) for x in triple)
+        expect(good, f"a triple {of}", describe(triple), f"{where}, {row} {number}")
+        found.append([float(x) for x in triple])
+    return found
+
+
+# 12.1: where does the time go
+
+
+def _on_spans(diagnose: Callable[..., Any], rows: list[Row], window: tuple[float, float]) -> Any:
+    return diagnose([Span(*row) for row in rows], window)
+
+
+def _diagnosis(answer: Answer, case: Case, rng: np.random.Generator, where: str) -> tuple[Any, Any, Any]:
+    start = float(rng.integers(0, 50)) / 10
+    window = (start, start + MS * case.length)
+    got = call(answer, case.rows(rng, start), window, through=_on_spans, where=where)
+    losses, cause, rank = expect_items(got, 3, "(losses, cause, rank)", where)
+    return losses, cause, rank
+
+
+def _judge_losses(case: Case, got: Any, where: str) -> None:
+    rows = _triples(got, case.world, "(transfer, waiting, idle) in seconds", where, "rank")
+    for rank, (expected, row) in enumerate(zip(case.table().tolist(), rows, strict=True)):
+        for name, ms, seconds in zip(LOSSES, expected, row, strict=True):
+            expect_close(MS * ms, seconds, 1e-9, f"{where}, rank {rank}, {name}")
+
+
+def lost_time(answer: Answer, rng: np.random.Generator) -> None:
+    cases = [*small(), *((f"random spans on {world} ranks", random(rng, world)) for world in (1, 2, 2, 3, 5, 7, 16))]
+    for name, case in cases:
+        where = f"{name}, {case}" if case.world <= 2 and case.length < 20 else name
+        _judge_losses(case, _diagnosis(answer, case, rng, where)[0], where)
+
+
+def verdicts(answer: Answer, rng: np.random.Generator) -> str:
+    drawn = rng.permutation([cause for cause in CAUSES for _ in range(6)]).tolist()
+    for number, cause in enumerate(drawn):
+        case = ill(rng, cause, on_rank_0=drawn[:number].count(cause) % 2 == 0)
+        where = f"step {number + 1}, losses (transfer, waiting, idle) in ms by rank {case.table().tolist()}"
+        _, *got = _diagnosis(answer, case, rng, where)
+        expected = case.verdict()
+        fits = isinstance(got[0], str) and isinstance(got[1], int) and (got[0], got[1]) == expected
+        expect(fits, f"cause and rank {expected}", describe(tuple(got)), where)
+    return f"{len(drawn)} steps told apart"
+
+
+# 12.2: a table of scaling
+
+
+def _tables(rng: np.random.Generator) -> Iterator[tuple[str, list[tuple[int, int, float]]]]:
+    """Runs as (ranks, tokens per step, seconds of a step), by what they scale."""
+    base, alone = 1024 * int(rng.integers(2, 9)), float(rng.uniform(0.2, 3))
+
+    def runs(worlds: Sequence[int], tokens: Callable[[int], int]) -> list[tuple[int, int, float]]:
+        table = []
+        for n in worlds:
+            step = tokens(n)
+            table.append((n, step, round(alone * step / (base * n) * float(rng.uniform(1, 1.6)), 3)))
+        return table
+
+    yield "weak scaling", runs((1, 2, 5, 16), lambda n: base * n)
+    yield "strong scaling", runs((1, 2, 4, 8, 16), lambda n: 16 * base)
+    yield "the smallest run comes last", runs((16, 7, 5, 2, 1), lambda n: base * n)
+    yield "no run on one rank", runs((8, 2, 64), lambda n: base * n)
+    yield "some of both", runs((4, 2, 8), lambda n: base * int(rng.integers(1, 9)))
+    yield "one run", runs((1,), lambda n: base)
+
+
+def _scaled(runs: Sequence[tuple[int, int, float]], parameters: int, peak: float) -> list[list[float]]:
+    rates = [tokens / seconds for _, tokens, seconds in runs]
+    per_rank = [rate / n for rate, (n, _, _) in zip(rates, runs, strict=True)]
+    alone = per_rank[min(range(len(runs)), key=lambda k: runs[k][0])]
+    return [[rate, each / alone, 6 * parameters * each / peak] for rate, each in zip(rates, per_rank, strict=True)]
+
+
+def rows_agree(answer: Answer, rng: np.random.Generator) -> None:
+    for name, runs in _tables(rng):
+        parameters, peak = int(rng.integers(10**7, 10**10)), float(rng.integers(100, 2000) * 1e12)
+        where = f"{name}, {runs}, {parameters:,} parameters, peak {peak:.4g}"
+        got = call(answer, runs, parameters, peak, unchanged=True, where=where)
+        rows = _triples(got, len(runs), "(tokens per second, efficiency, MFU)", where, "run")
+        for number, (expected, row) in enumerate(zip(_scaled(runs, parameters, peak), rows, strict=True)):
+            for column, right, found in zip(("tokens per second", "efficiency", "MFU"), expected, row, strict=True):
+                expect_close(right, found, 1e-9 * right, f"{where}, run {number}, {column}")
+
+
+# 12.3: bandwidths as nccl-tests counts
+
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+
+
+def bandwidths_agree(answer: Answer, rng: np.random.Generator) -> None:
+    assert set(NAMES) < set(get_args(Collective))
+    for world in (2, 5, 7, 16, 1):
+        for name in NAMES:
+            handed, seconds = int(rng.integers(1, 10**6)) * 1024 * world, float(rng.uniform(1e-5, 1e-1))
+            size = handed * world if name == "all_gather" else handed
+            where = f'bandwidths("{name}", {handed}, {seconds:.4g}, {world})'
+            got = call(answer, name, handed, seconds, world, where=where)
+            good = isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(x, int | float) for x in got)
+            expect(good, "(algbw, busbw) in bytes per second", describe(got), where)
+            expected = algbw(size, seconds), busbw(size, seconds, world, name)  # type: ignore[arg-type]
+            for what, right, found in zip(("algbw", "busbw"), expected, got, strict=True):
+                expect_close(right, float(found), 1e-9 * right, f"{where}, {what}")

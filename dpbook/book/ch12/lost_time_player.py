@@ -1,0 +1,78 @@
+"""A slow step, looked at three times: by rank 0 alone, by all ranks, and with the waiting kept apart."""
+
+from __future__ import annotations
+
+from dpbook.book.ch12.lost_time import Loss, losses
+from dpbook.core import InvalidArgument
+from dpbook.figures import Picture, Viewer
+from dpbook.figures.steps import MOST_TIMELINES, check_timelines, draw_until, from_zero
+from dpbook.overlap import Timeline, split_waits
+from dpbook.overlap.timeline import milliseconds
+
+SHORT = 0.05
+"""A share of the step: who waits for less is not worth a diagnosis."""
+
+
+def play_diagnosis(timeline: Timeline) -> Viewer:
+    """Step through the diagnosis of a step of 2 to 8 ranks, rank 0 among them, whose collectives hold their waiting.
+
+    First rank 0 as its own profiler shows it; then all ranks on one clock; then with the waiting for peers taken out of
+    the collectives. The line below says what each rank loses, as far as one can tell by then. Raises `InvalidArgument`.
+    """
+    ranks = timeline.ranks if isinstance(timeline, Timeline) else ()
+    if not 2 <= len(ranks) <= MOST_TIMELINES or ranks[0] != 0:
+        raise InvalidArgument("timeline", timeline, f"a Timeline of 2 to {MOST_TIMELINES} ranks, from rank 0 on")
+    check_timelines({"step": timeline}, "step", 0)
+    if timeline.busy("communication", 0) == 0:
+        raise InvalidArgument("timeline", timeline, "one in which rank 0 communicates")
+    looks = [_alone(timeline), _together(timeline), _split(timeline)]
+    return Viewer(lambda after: looks[after], len(looks) - 1, "look")
+
+
+def _alone(timeline: Timeline) -> Picture:
+    exposed = milliseconds(timeline.exposed(0))
+    title = f"A slow network? Rank 0 alone: {exposed} of {milliseconds(timeline.duration)} are exposed"
+    return draw_until({"rank 0": from_zero(timeline, 0)}, title, meters=_unexplained(timeline, (0,)), data_look=0)
+
+
+def _together(timeline: Timeline) -> Picture:
+    shortest = min(timeline.ranks, key=lambda rank: timeline.busy("communication", rank))
+    here, there = (milliseconds(timeline.busy("communication", rank)) for rank in (0, shortest))
+    title = f"All ranks: in the same collectives rank 0 spends {here}, rank {shortest} {there}"
+    return draw_until(_ranks(timeline), title, meters=_unexplained(timeline, timeline.ranks), data_look=1)
+
+
+def _split(timeline: Timeline) -> Picture:
+    split, lost = split_waits(timeline), losses(timeline)
+    title = f"The bytes need {milliseconds(split.busy('communication', 0))}; {_verdict(timeline, lost)}"
+    told = " · ".join(f"rank {rank} {_words(loss)}" for rank, loss in lost.items())
+    return draw_until(_ranks(split), title, meters=f"transfer + waiting + idle: {told}", data_look=2)
+
+
+def _verdict(timeline: Timeline, lost: dict[int, Loss]) -> str:
+    """Whom the ranks wait for, and what that one does meanwhile."""
+    longest = max(loss.waiting for loss in lost.values())
+    if longest < SHORT * timeline.duration:
+        return f"no rank waits for more than {milliseconds(longest)}"
+    last = min(lost, key=lambda rank: lost[rank].waiting)
+    if lost[last].idle < _longer(timeline, last):
+        return f"the ranks wait for rank {last}: it computes for {milliseconds(timeline.busy('computation', last))}"
+    return f"the ranks wait for rank {last}: it is without work for {milliseconds(lost[last].idle)}"
+
+
+def _longer(timeline: Timeline, last: int) -> float:
+    """By how much rank ``last`` computes longer than the one that computes least."""
+    return timeline.busy("computation", last) - min(timeline.busy("computation", rank) for rank in timeline.ranks)
+
+
+def _ranks(timeline: Timeline) -> dict[str, Timeline]:
+    return {f"rank {rank}": from_zero(timeline, rank) for rank in timeline.ranks}
+
+
+def _unexplained(timeline: Timeline, ranks: tuple[int, ...]) -> str:
+    each = (f"rank {rank} {milliseconds(timeline.exposed(rank))}" for rank in ranks)
+    return f"in collectives and not computing: {' · '.join(each)}"
+
+
+def _words(loss: Loss) -> str:
+    return " + ".join(f"{1e3 * max(seconds, 0):.3g}" for seconds in loss) + " ms"  # rounding may leave -0

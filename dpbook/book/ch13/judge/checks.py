@@ -1,0 +1,215 @@
+"""What the tasks of exercise 13 check: a stage, a size, four walls, a group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dpbook.collectives import Link
+from dpbook.grading import Answer, call, describe, expect, expect_items, value
+from dpbook.planning import ACCELERATORS, STAGES, Cluster, Job, Mesh, Recipe, memory_per_rank, wall
+
+Settings = dict[str, float]
+
+# 13.1: which stage fits
+
+USUAL = (2, 2, 12)
+WORLDS = (1, 2, 5, 7, 16, 64)
+
+
+def _totals(parameters: int, trained: int, world: int, recipe: Sequence[int], activations: int) -> list[float]:
+    how = Recipe("of this case", *recipe)
+    held = (memory_per_rank(parameters, world, s, how, trainable=trained, activations=activations) for s in STAGES)
+    return [memory.total for memory in held]
+
+
+def _models(rng: np.random.Generator) -> Iterator[tuple[int, int, int, tuple[int, ...], int]]:
+    """Parameters, trained ones, world, recipe and bytes of activations; all shares are whole numbers of bytes."""
+    for world in WORLDS:
+        parameters = world * int(rng.integers(10**8, 10**10))
+        yield parameters, parameters, world, USUAL, 0
+        other = tuple(int(n) for n in rng.choice([2, 4, 8, 12], 3))
+        yield parameters, parameters, world, other, int(rng.integers(10**8, 10**10))
+        yield parameters, world * max(1, parameters // world // 100), world, USUAL, int(rng.integers(10**8, 10**10))
+
+
+def fits(answer: Answer, rng: np.random.Generator) -> None:
+    for case in _models(rng):
+        parameters, trained, world, recipe, activations = case
+        totals = _totals(*case)
+        for capacity in sorted({round(total) + byte for total in totals for byte in (-1, 1)}):
+            expected = next((stage for stage in STAGES if totals[stage] <= capacity), None)
+            where = (
+                f"{parameters:,} parameters, {trained:,} of them trained, world {world}, {capacity:,} bytes, "
+                f"recipe {recipe}, {activations:,} bytes of activations"
+            )
+            got = call(answer, parameters, trained, world, capacity, recipe, activations, where=where)
+            expect(_same(expected, got), _stage(expected), describe(got), where)
+
+
+def _same(expected: int | None, got: Any) -> bool:
+    if expected is None or got is None:
+        return got is expected
+    return isinstance(got, int | float) and not isinstance(got, bool) and got == expected
+
+
+def _stage(stage: int | None) -> str:
+    return "None: no stage fits" if stage is None else f"{stage}"
+
+
+# 13.2: size a cluster
+
+SEQUENCES = 480
+SIZES = (2, 3, 5, 8, 16, 40, 96, 240)
+"""All of them divide `SEQUENCES`."""
+
+
+def _parts(run: Settings, gpu: Settings, world: int) -> tuple[float, float, float]:
+    """Seconds of forward, of backward and of the ring."""
+    operations = run["parameters"] * run["sequences"] * run["context"] / world / gpu["flops"]
+    ring = 2 * (world - 1) / world * 2 * run["parameters"] / gpu["bandwidth"]
+    return 2 * operations, 4 * operations, ring
+
+
+def _days(run: Settings, gpu: Settings, world: int) -> float:
+    forward, backward, ring = _parts(run, gpu, world)
+    steps = run["tokens"] / (run["sequences"] * run["context"])
+    return steps * (forward + max(backward, ring)) / 86400
+
+
+def _efficiency(run: Settings, gpu: Settings, world: int) -> float:
+    forward, backward, ring = _parts(run, gpu, world)
+    return (forward + backward) / (forward + max(backward, ring))
+
+
+def _kept(run: Settings, world: int) -> float:
+    return memory_per_rank(int(run["parameters"]), world, stage=1).total
+
+
+def _draw(rng: np.random.Generator, world: int, ring: float) -> tuple[Settings, Settings]:
+    """A run and a GPU without limits, such that at ``world`` GPUs the ring takes ``ring`` times backward."""
+    run = {"parameters": int(rng.integers(10**9, 10**11)), "tokens": float(rng.uniform(1e11, 1e12)), "efficiency": 0.0}
+    run |= {"days": 1e9, "sequences": SEQUENCES, "context": int(rng.choice([2048, 4096, 8192]))}
+    gpu = {"flops": float(rng.uniform(1e14, 1e15)), "memory": 1e15, "bandwidth": 1.0}
+    _, backward, slow = _parts(run, gpu, world)
+    return run, gpu | {"bandwidth": slow / (ring * backward)}
+
+
+def _fewest(run: Settings, gpu: Settings, sizes: Sequence[int]) -> int | None:
+    """Every size is tried: among few ranks, and beyond the wall, one more may make a step longer."""
+    will_do = (
+        size
+        for size in sizes
+        if _days(run, gpu, size) <= run["days"]
+        and _kept(run, size) <= gpu["memory"]
+        and _efficiency(run, gpu, size) >= run["efficiency"]
+        and SEQUENCES % size == 0
+    )
+    return min(will_do, default=None)
+
+
+def _judge(answer: Answer, rng: np.random.Generator, run: Settings, gpu: Settings, what: str, extra: int = 2) -> None:
+    sizes = [int(size) for size in rng.permutation([*{*SIZES, extra}])]
+    expected = _fewest(run, gpu, sizes)
+    shown = ", ".join(f"{name} {number:.6g}" for name, number in (run | gpu).items())
+    where = f"{what}: {shown}; sizes {sizes}"
+    got = call(answer, run, gpu, sizes, where=where)
+    expect(_same(expected, got), "None: no size will do" if expected is None else f"{expected}", describe(got), where)
+
+
+def timed(answer: Answer, rng: np.random.Generator) -> None:
+    for smaller, world in pairwise(SIZES[-5:]):
+        for ring in (0.5, 1.6):
+            run, gpu = _draw(rng, world, ring)
+            just = run | {"days": 1.001 * _days(run, gpu, world)}
+            _judge(answer, rng, just, gpu, "the time is just enough for one of them")
+            run, gpu = _draw(rng, smaller, ring)
+            late = run | {"days": 0.999 * _days(run, gpu, smaller)}
+            _judge(answer, rng, late, gpu, "the time is just too short for one of them")
+        run, gpu = _draw(rng, world, 0.5)
+        _judge(
+            answer, rng, run, gpu | {"memory": 1.001 * _kept(run, world)}, "the memory is just enough for one of them"
+        )
+        _judge(answer, rng, run, gpu | {"memory": 0.999 * _kept(run, smaller)}, "the memory is just too small for one")
+    run, gpu = _draw(rng, 8, 0.5)
+    _judge(answer, rng, run | {"days": 0.5 * _days(run, gpu, max(SIZES))}, gpu, "no size is in time")
+    _judge(answer, rng, run, gpu, "one GPU is enough", extra=1)
+
+
+def constrained(answer: Answer, rng: np.random.Generator) -> None:
+    for between in (7, 13, 50):
+        run, gpu = _draw(rng, between, 0.5)
+        limited = run | {"days": 1.001 * _days(run, gpu, between)}
+        _judge(answer, rng, limited, gpu, f"{between} ranks would cut sequences", extra=between)
+    for world in SIZES[-5:]:
+        run, gpu = _draw(rng, world, float(rng.uniform(1.2, 3)))
+        run |= {"days": 1.001 * _days(run, gpu, world)}
+        for share, what in ((0.999, "enough"), (1.001, "too low")):
+            strict = run | {"efficiency": share * _efficiency(run, gpu, world)}
+            _judge(answer, rng, strict, gpu, f"the efficiency is just {what} where the time is enough")
+
+
+# 13.3: predict the wall
+
+BATCH, CONTEXT, REACHED, RATE = 512, 8192, 400e12, 100e9
+WITHIN = 0.01
+
+
+def predicted_walls() -> dict[str, int]:
+    """The four walls of the task by what they are of."""
+    h100 = ACCELERATORS["H100 SXM"]
+    base = Cluster(replace(h100, flops=REACHED), 2, Link(0.0, RATE), per_node=1, utilisation=1)
+    other = replace(base, accelerator=replace(h100, flops=1000e12), network=Link(0.0, 2 * RATE))
+    job = Job(30 * 10**9, context=CONTEXT)
+    cases = {
+        "30 billion parameters": (job, base),
+        "3 billion parameters": (replace(job, parameters=3 * 10**9, gradients=None), base),
+        "fp32 gradients": (replace(job, itemsize=4), base),
+        "other GPUs": (job, other),
+    }
+    return {name: int(wall(*case, BATCH, range(2, 2**20)) or 0) for name, case in cases.items()}
+
+
+def predicts(answer: Answer, rng: np.random.Generator) -> None:
+    walls = predicted_walls()
+    got = expect_items(value(answer), len(walls), "four numbers of GPUs")
+    for (name, exact), number in zip(walls.items(), got, strict=True):
+        near = isinstance(number, int | float) and abs(number - exact) <= WITHIN * exact
+        expect(near, "the GPUs from which on backward no longer hides the ring, within 1 %", describe(number), name)
+
+
+# 13.4: whose group
+
+NAMES = ("dp", "pp", "cp", "ep", "tp")
+
+
+def _meshes(rng: np.random.Generator) -> Iterator[dict[str, int]]:
+    yield {"dp": 2, "tp": 3}
+    yield {"tp": 3, "dp": 2}
+    yield {"dp": 1}
+    yield {"dp": 7}
+    yield {"dp": 4, "pp": 1, "tp": 4}
+    for count in (2, 3, 3, 4, 5):
+        names = [str(name) for name in rng.permutation(NAMES)[:count]]
+        yield {name: int(size) for name, size in zip(names, rng.permutation([2, 3, 4, 5, 2])[:count], strict=True)}
+
+
+def grouped(answer: Answer, rng: np.random.Generator) -> None:
+    for sizes in _meshes(rng):
+        mesh = Mesh(sizes)
+        for rank in {0, mesh.world - 1, *(int(r) for r in rng.integers(0, mesh.world, 3))}:
+            for name in sizes:
+                where = f"group({sizes}, {rank}, {name!r})"
+                got = call(answer, sizes, rank, name, where=where)
+                whole = isinstance(got, tuple | list | np.ndarray)
+                expect(whole, "a list of ranks", describe(got), where)
+                expected = list(mesh.group(rank, name))
+                expect(_listed(got) == expected, f"{expected}", describe(got), where)
+
+
+def _listed(got: Any) -> list[Any]:
+    return got.tolist() if isinstance(got, np.ndarray) else list(got)

@@ -1,0 +1,1 @@
+"""What reads a schedule: one interpreter, and the algebras that it runs on."""

@@ -1,0 +1,217 @@
+"""Ranks in one process: `run` executes a rank program on every rank of a world, one at a time in a fixed order.
+
+A run is deterministic. ``send`` waits until its receiver is there (rendezvous, as in gloo), so what deadlocks here
+deadlocks between real processes; here it ends at once with a report.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from dpbook.collectives.programs.comm import Op, Program, check_message, check_timeout, copy_buffers, deliver
+from dpbook.collectives.programs.source_line import line_of_caller, line_of_error
+from dpbook.core import Deadlock, InvalidArgument, MessageError, RankFailed, ScheduleError
+
+
+def run(program: Program, buffers: Sequence[NDArray[Any]], *, timeout: float = 30.0) -> list[NDArray[Any]]:
+    """Run ``program`` on one rank per buffer and return each rank's buffer as it ends; the input is not changed.
+
+    Raises `Deadlock` as soon as no rank can go on, `MessageError` where the ends of a message disagree, and
+    `RankFailed` where a rank raises or computes for ``timeout`` seconds without sending or receiving.
+    """
+    copies = copy_buffers(buffers)
+    World(program, copies, timeout).run()
+    return copies
+
+
+@dataclass(eq=False)
+class Half:
+    """One direction of a call: a message that is sent or received."""
+
+    sends: bool
+    peer: int
+    view: NDArray[Any]
+    op: Op = "copy"
+    payload: NDArray[Any] | None = None
+    partner: Call | None = None
+
+
+@dataclass(eq=False)
+class Call:
+    """One send, recv or sendrecv of one rank, and where in the program it stands."""
+
+    rank: int
+    halves: list[Half]
+    text: str
+    line: str
+
+    @property
+    def done(self) -> bool:
+        return all(half.partner is not None for half in self.halves)
+
+
+class _Cancelled(BaseException):
+    """Unwinds a rank whose run has ended for another reason."""
+
+
+class _Rank:
+    """One rank: a thread that runs only while it holds the baton. It is also the program's `Comm`."""
+
+    def __init__(self, world: World, rank: int) -> None:
+        self._world = world
+        self.rank = rank
+        self.world_size = len(world.buffers)
+        self.go = threading.Semaphore(0)
+        self.call: Call | None = None
+        self.error: BaseException | None = None
+        self.finished = False
+        self.thread = threading.Thread(target=self._main, name=f"rank {rank}", daemon=True)
+
+    def _main(self) -> None:
+        try:
+            self._wait()
+            self._world.program(self, self._world.buffers[self.rank])
+            self._world.on_return(self.rank)
+        except _Cancelled:
+            pass
+        except BaseException as error:  # whatever a program raises is its rank's failure
+            self.error = error
+        finally:
+            self.finished = True
+            self._world.baton.release()
+
+    def send(self, view: NDArray[Any], to: int) -> None:
+        self._post(f"send(to={to})", [Half(True, to, view)])
+
+    def recv(self, view: NDArray[Any], source: int, op: Op = "copy") -> None:
+        self._post(f"recv(source={source})", [Half(False, source, view, op)])
+
+    def sendrecv(self, send: NDArray[Any], to: int, recv: NDArray[Any], source: int, op: Op = "copy") -> None:
+        self._post(f"sendrecv(to={to}, source={source})", [Half(True, to, send), Half(False, source, recv, op)])
+
+    def _wait(self) -> None:
+        """Wait for the baton. Raises `_Cancelled` if the run has ended meanwhile."""
+        self.go.acquire()
+        if self._world.cancelled:
+            raise _Cancelled
+
+    def _post(self, text: str, halves: list[Half]) -> None:
+        if self._world.cancelled:  # called while the program unwinds, in a finally clause
+            raise _Cancelled
+        for half in halves:
+            self._check(half)
+            if half.sends:
+                half.payload = half.view.copy()  # read before the other half of a sendrecv writes
+        self.call = Call(self.rank, halves, text, line_of_caller(2))
+        self._world.on_call(self.call)
+        self._world.match(self.call)
+        if not self.call.done:
+            self._world.baton.release()
+            self._wait()
+        self.call = None
+
+    def _check(self, half: Half) -> None:
+        check_message(self.rank, self.world_size, half.view, half.peer, None if half.sends else half.op)
+
+
+class World:
+    """All ranks of one run, and the baton that passes between them. `record` listens by overriding the hooks."""
+
+    def __init__(self, program: Program, buffers: list[NDArray[Any]], timeout: float) -> None:
+        if not callable(program):
+            raise InvalidArgument("program", program, "a rank program, a function of (comm, x)")
+        self.program = program
+        self.buffers = buffers
+        self.timeout = check_timeout(timeout)
+        self.baton = threading.Semaphore(0)
+        self.cancelled = False
+        self.running: _Rank | None = None
+        self.ranks = [_Rank(self, rank) for rank in range(len(buffers))]
+
+    def on_call(self, call: Call) -> None:
+        """A rank has made a call, which may still have to wait."""
+
+    def on_match(self, sender: Call, receiver: Call, sent: Half, received: Half) -> None:
+        """A message has arrived."""
+
+    def on_return(self, rank: int) -> None:
+        """The program of a rank has returned."""
+
+    def run(self) -> None:
+        try:
+            for rank in self.ranks:
+                rank.thread.start()
+            while not all(rank.finished for rank in self.ranks):
+                ready = [r for r in self.ranks if not r.finished and (r.call is None or r.call.done)]
+                if not ready:
+                    raise Deadlock(self._report())
+                for rank in ready:
+                    self._let(rank)
+        finally:
+            self._end()
+
+    def _let(self, rank: _Rank) -> None:
+        """Let one rank run until it waits or returns."""
+        self.running = rank
+        rank.go.release()
+        deadline = time.monotonic() + self.timeout
+        while not self.baton.acquire(timeout=0.05):  # wakes up, so that this thread can be interrupted
+            if time.monotonic() > deadline:
+                raise RankFailed(f"rank {rank.rank} ran for {self.timeout:g} s without sending or receiving")
+        self.running = None
+        error = rank.error
+        if isinstance(error, MessageError | ScheduleError):
+            raise error
+        if error is not None:
+            where = line_of_error(error)
+            raise RankFailed(f"rank {rank.rank} raised {type(error).__name__}: {error} ({where})") from error
+
+    def match(self, call: Call) -> None:
+        """Deliver every message of ``call`` whose other end is waiting."""
+        for half in call.halves:
+            other = self.ranks[half.peer].call
+            if other is None:
+                continue
+            for theirs in other.halves:
+                if theirs.partner is None and theirs.peer == call.rank and theirs.sends != half.sends:
+                    half.partner, theirs.partner = other, call
+                    ends = (call, other, half, theirs) if half.sends else (other, call, theirs, half)
+                    _deliver(*ends)
+                    self.on_match(*ends)
+                    break
+
+    def _report(self) -> str:
+        lines = ["deadlock: no rank can go on"]
+        for rank in self.ranks:
+            if rank.call is not None:
+                waits = [h.peer for h in rank.call.halves if h.partner is None]
+                gone = [peer for peer in waits if self.ranks[peer].finished]
+                reason = f"; rank {gone[0]} has already returned" if gone else ""
+                for_whom = " and ".join(f"rank {peer}" for peer in dict.fromkeys(waits))
+                lines.append(f"  rank {rank.rank} waits for {for_whom} in {rank.call.text}, {rank.call.line}{reason}")
+        return "\n".join(lines)
+
+    def _end(self) -> None:
+        """Unwind every rank that still runs, so that no thread is left behind."""
+        self.cancelled = True
+        for rank in self.ranks:
+            if rank is self.running and not rank.finished:  # computing: only an exception from outside ends it
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(rank.thread.ident or 0), ctypes.py_object(_Cancelled)
+                )
+            rank.go.release()
+            with suppress(RuntimeError):  # a thread that was never started
+                rank.thread.join(timeout=1.0)
+
+
+def _deliver(sender: Call, receiver: Call, sent: Half, received: Half) -> None:
+    assert sent.payload is not None
+    deliver(sent.payload, received.view, received.op, (sender.rank, sender.line), (receiver.rank, receiver.line))

@@ -1,0 +1,23 @@
+"""What every room needs: errors, quantities in words, files, this machine, and where the checkout is."""
+
+from dpbook.core import checkout, files, machine
+from dpbook.core.doors import lazily
+from dpbook.core.errors import (
+    Deadlock,
+    DpbookError,
+    InvalidArgument,
+    MessageError,
+    RankFailed,
+    ReplicasDiffer,
+    ScheduleError,
+    UnitsError,
+    UnusedParameters,
+    check_float,
+    check_int,
+    check_one_of,
+    check_type,
+)
+from dpbook.core.files import DATA, PACKAGE, parse, write_atomically
+from dpbook.core.machine import Gpu
+from dpbook.core.moved import forwarding, watch_imports
+from dpbook.core.quantities import in_binary, in_words, plural, shortened

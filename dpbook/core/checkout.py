@@ -1,0 +1,66 @@
+"""The book as a list of chapters, read from the stored notebooks.
+
+A chapter says what it needs in its notebook's metadata:
+
+    "dpbook": {"title": "All-reduce", "hardware": "cpu", "minutes": 60}
+
+``hardware`` is ``"cpu"`` or ``"gpu"``; ``minutes`` is the time a reader needs. Map, doctor and README all read this.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpbook.core.errors import DpbookError, InvalidArgument
+from dpbook.core.files import PACKAGE
+
+HARDWARE = ("cpu", "gpu")
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One chapter: its number, title, what it runs on, and the minutes that a reader needs."""
+
+    number: int
+    title: str
+    hardware: str
+    minutes: int
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.number:02d}  {self.title}  ({self.hardware}, {self.minutes} min)"
+
+
+def root() -> Path:
+    """The checkout that holds the chapters. Raises `DpbookError` where the package was installed without them."""
+    here = PACKAGE.resolve().parent
+    if not (here / "pyproject.toml").is_file():
+        raise DpbookError(f"{here} is no checkout of dpbook: clone the repository to have the chapters and exercises")
+    return here
+
+
+def chapters(directory: Path | None = None) -> list[Chapter]:
+    """The chapters in ``directory`` (default: the checkout's ``chapters/``), in the order of their numbers.
+
+    Raises `DpbookError` for a notebook that cannot be read or does not say what it needs.
+    """
+    found = root() / "chapters" if directory is None else directory
+    return [_read(path) for path in sorted(found.glob("[0-9][0-9]_*.ipynb"))]
+
+
+def _read(path: Path) -> Chapter:
+    try:
+        needs: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["metadata"]["dpbook"]
+        title, hardware, minutes = needs["title"], needs["hardware"], needs["minutes"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DpbookError(
+            f'{path.name}: the notebook\'s metadata must hold "dpbook": {{"title", "hardware", "minutes"}} ({error!r})'
+        ) from error
+    if hardware not in HARDWARE:
+        raise InvalidArgument(f"{path.name}: hardware", hardware, f"one of {', '.join(HARDWARE)}")
+    if not isinstance(minutes, int) or minutes < 1:
+        raise InvalidArgument(f"{path.name}: minutes", minutes, "an integer of at least 1")
+    return Chapter(int(path.name[:2]), str(title), hardware, minutes, path)

@@ -1,0 +1,104 @@
+"""One family of errors. Each message names the value and what was expected."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from dpbook.core.quantities import shortened
+
+T = TypeVar("T")
+
+
+class DpbookError(Exception):
+    """Base class of every error that dpbook raises on purpose."""
+
+
+class InvalidArgument(DpbookError, ValueError):
+    """An argument has a value that the function cannot work with."""
+
+    def __init__(self, name: str, value: object, expected: str) -> None:
+        super().__init__(f"{name} must be {expected}, got {shortened(repr(value))}")
+        self.name, self.value, self.expected = name, value, expected
+
+
+class UnitsError(DpbookError, ValueError):
+    """A quantity has a value that cannot be right in its unit: most likely it was given in another."""
+
+
+class ScheduleError(DpbookError):
+    """A schedule breaks its own rules, or does not compute what it promises."""
+
+
+class Deadlock(DpbookError):
+    """Every rank that still runs waits for a message that cannot come."""
+
+
+class MessageError(DpbookError):
+    """The two ends of a message do not agree on its length or dtype."""
+
+
+class RankFailed(DpbookError):
+    """One rank raised, hung or died; the others were ended."""
+
+
+class ReplicasDiffer(DpbookError):
+    """Ranks that must hold the same do not."""
+
+
+class UnusedParameters(DpbookError):
+    """Parameters that are trained got no gradient in a backward whose gradients are averaged."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        shown = ", ".join(names[:8]) + (f", … ({len(names)} in all)" if len(names) > 8 else "")
+        super().__init__(
+            f"no gradient for {shown}: the loss of this rank does not depend on what is trained. "
+            "Freeze it (requires_grad=False), use it, or wrap the module with find_unused=True"
+        )
+
+
+def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """Return ``value`` as an int, or raise `InvalidArgument` if it is none or out of range."""
+    expected = f"an integer of at least {minimum}" if maximum is None else f"an integer from {minimum} to {maximum}"
+    if isinstance(value, bool):
+        raise InvalidArgument(name, value, expected)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(name, value, expected) from None
+    if number < minimum or (maximum is not None and number > maximum):
+        raise InvalidArgument(name, value, expected)
+    return number
+
+
+def check_type(name: str, value: Any, kind: type[T] | tuple[type[T], ...], expected: str) -> T:
+    """Return ``value`` if it is an instance of ``kind``, or raise `InvalidArgument`."""
+    if not isinstance(value, kind):
+        raise InvalidArgument(name, value, expected)
+    return value
+
+
+def check_one_of(name: str, value: Any, known: Iterable[object]) -> None:
+    """Raise `InvalidArgument` unless ``value`` is one of ``known``."""
+    if value not in (choices := list(known)):
+        raise InvalidArgument(name, value, f"one of {', '.join(map(str, choices))}")
+
+
+def check_float(
+    name: str, value: Any, *, minimum: float = -math.inf, above: float = -math.inf, below: float = math.inf
+) -> float:
+    """Return ``value`` as a finite float in the given range, or raise `InvalidArgument`.
+
+    A plain float, not NumPy's: a float64 scalar would turn float32 arrays into float64.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (minimum <= number < below and number > above):
+        lower = f"at least {minimum:g}" if math.isinf(above) else f"above {above:g}"
+        upper = "finite" if math.isinf(below) else f"below {below:g}"
+        raise InvalidArgument(name, value, f"a number {lower} and {upper}")
+    return number

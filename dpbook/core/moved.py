@@ -1,0 +1,52 @@
+"""Imports of places that are no more say where things are now (the table: ``data/moved.json``)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, NoReturn
+
+from dpbook.core.files import DATA
+
+
+def forwarding(room: str) -> Callable[[str], Any]:
+    """A room's ``__getattr__`` (PEP 562), for rooms that have lost names to others."""
+
+    def find(name: str) -> NoReturn:
+        _tell(f"{room}.{name}")
+        raise AttributeError(f"module {room!r} has no attribute {name!r}")
+
+    return find
+
+
+class _Finder(MetaPathFinder):
+    """Asked last, for a module that is nowhere."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.startswith("dpbook."):
+            _tell(fullname)
+        return None
+
+
+def watch_imports() -> None:
+    """Let imports of modules of dpbook that have moved say where they are."""
+    sys.meta_path.append(_Finder())
+
+
+def _tell(old: str) -> None:
+    """Raise ImportError if there was such a module or name. No AttributeError: ``from … import`` would not show it."""
+    if new := _table().get(old):
+        raise ImportError(f"{old} has moved: it is in {new} now", name=old)
+
+
+@cache
+def _table() -> dict[str, str]:
+    table: dict[str, str] = json.loads((DATA / "moved.json").read_text(encoding="utf-8"))
+    return table

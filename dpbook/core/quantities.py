@@ -1,0 +1,34 @@
+"""Quantities in words: numbers of things, and units with decimal (1 MB is 1,000,000 bytes) or binary prefixes."""
+
+from __future__ import annotations
+
+import math
+
+PREFIXES = {1e15: "P", 1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "µ", 1e-9: "n", 1e-12: "p"}
+
+
+def plural(number: int, noun: str, style: str = "") -> str:
+    """``1 round``, ``2 rounds``; ``style`` is the number's format, such as "," for groups of thousands."""
+    return f"{number:{style}} {noun}" if number == 1 else f"{number:{style}} {noun}s"
+
+
+def shortened(text: str, most: int = 80) -> str:
+    """``text``, cut after ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def in_words(value: float, unit: str) -> str:
+    """``value`` to three digits with the prefix that fits: ``in_words(5e-6, "s")`` is "5 µs"."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g} {unit}"
+    rounded = abs(float(f"{value:.3g}"))  # 999.9 is 1 k
+    scale = next((scale for scale in PREFIXES if rounded >= scale), min(PREFIXES))
+    if rounded >= 1000 * scale:  # beyond the largest prefix
+        return f"{value:.3g} {unit}"
+    return f"{value / scale:.3g} {PREFIXES[scale]}{unit}"
+
+
+def in_binary(nbytes: float) -> str:
+    """``nbytes`` to four digits in units of 1,024: ``in_binary(25 * 2**20)`` is "25 MiB"."""
+    power = min(max(int(math.log2(nbytes)) // 10, 0), 4) if nbytes >= 1 else 0
+    return f"{nbytes / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

@@ -1,0 +1,63 @@
+"""Measure a model as the simulated step sees it: how long backward takes from one gradient to the next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch import nn
+
+from dpbook.core import InvalidArgument, check_int
+from dpbook.overlap import Layer, Tensor
+
+
+def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats: int = 7) -> tuple[Layer, ...]:
+    """Time forward and backward of ``module`` on this rank alone, and return one layer per trained tensor.
+
+    The layers are in the reverse of the order in which the gradients became ready, each with the time from the gradient
+    before it to its own; forward is shared out evenly. ``overlap.simulate_step`` of them, without communication, takes
+    the median time that was measured. Gradients are left as they were.
+
+    Args:
+        module: not wrapped, or wrapped and inside ``no_sync``.
+        loss: runs forward and returns the loss, a scalar.
+        repeats: backward passes that count, after one that does not.
+
+    Raises `InvalidArgument` where a trained parameter gets no gradient.
+    """
+    check_int("repeats", repeats, 1)
+    named = {p: name for name, p in module.named_parameters() if p.requires_grad}
+    kept = [p.grad for p in named]
+    ready: list[tuple[nn.Parameter, float]] = []
+    hooks = [p.register_post_accumulate_grad_hook(lambda q: ready.append((q, time.perf_counter()))) for p in named]
+    forwards, gaps = [], []
+    try:
+        for repeat in range(repeats + 1):
+            for p in named:
+                p.grad = None
+            ready.clear()
+            begun = time.perf_counter()
+            value = loss()
+            backward = time.perf_counter()
+            value.backward()
+            if len(ready) != len(named):
+                missing = next(name for p, name in named.items() if p.grad is None)
+                raise InvalidArgument("loss", missing, "one that depends on every trained parameter")
+            if repeat:
+                forwards.append(backward - begun)
+                times = [backward, *(moment for _, moment in ready)]
+                gaps.append({q: b - a for (q, b), a in zip(ready, times, strict=False)})
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for p, gradient in zip(named, kept, strict=True):
+            p.grad = gradient
+    forward = median(forwards) / len(named)
+    order = [q for q, _ in ready]
+    return tuple(Layer(named[q], forward, median(g[q] for g in gaps), (_tensor(named[q], q),)) for q in reversed(order))
+
+
+def _tensor(name: str, parameter: torch.Tensor) -> Tensor:
+    return Tensor(name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."), str(parameter.device))

@@ -1,0 +1,201 @@
+"""Average gradients during backward: fill flat buckets, send each when it is full, wait at the end.
+
+A bucket is filled when its last gradient is ready and sent after the buckets before it, so that all ranks send the same
+buckets in the same order, whatever the order in which their gradients become ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dpbook.core import UnusedParameters
+from dpbook.overlap import Plan
+
+
+class Handle(Protocol):
+    """A collective under way."""
+
+    def wait(self) -> object:
+        """Return when its result is there."""
+
+
+AllReduce = Callable[[torch.Tensor], Handle]
+"""Begin to sum a 1-D tensor over all ranks in place."""
+
+LARGE = 2**15
+"""Elements. A gradient of so many goes into its bucket at once, while it is in the cache; smaller ones go together."""
+
+
+@dataclass
+class Traffic:
+    """What the wrapper has sent so far: collectives of gradients, and the bytes of their buffers."""
+
+    syncs: int = 0
+    calls: int = 0
+    nbytes: int = 0
+
+
+@dataclass
+class _Bucket:
+    """A flat buffer and the parameters whose gradients it holds.
+
+    ``missing`` have no gradient yet; ``small`` have one that is not in the buffer yet.
+    """
+
+    buffer: torch.Tensor
+    members: tuple[int, ...]
+    missing: set[int] = field(default_factory=set)
+    small: list[int] = field(default_factory=list)
+    handle: Handle | None = None
+
+
+class Reducer:
+    """Hooks on ``parameters`` that average their gradients over all ranks by the buckets of ``plan``.
+
+    ``overlap``: send a bucket as soon as it is full, or all at the end of backward. ``enabled`` False lets gradients
+    accumulate on this rank alone. After a synced backward the gradients are views of the buckets.
+    """
+
+    def __init__(
+        self,
+        named: Sequence[tuple[str, nn.Parameter]],
+        plan: Plan,
+        all_reduce: AllReduce,
+        world: int,
+        *,
+        overlap: bool,
+        find_unused: bool,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.names = [name for name, _ in named]
+        self.parameters = [parameter for _, parameter in named]
+        self.all_reduce, self.scale, self.group = all_reduce, 1 / world, group
+        self.overlap, self.find_unused = overlap, find_unused
+        self.enabled = True
+        self.traffic = Traffic()
+        self.order: list[int] = []
+        self._running = False
+        self.rebuild(plan)
+        self.hooks = [p.register_post_accumulate_grad_hook(self._hook(i)) for i, p in enumerate(self.parameters)]
+
+    def forget(self) -> None:
+        """End what a backward that raised has left behind: its messages still write into the buckets."""
+        self._running = False
+        for bucket in self.buckets:
+            self._receive(bucket)
+
+    def rebuild(self, plan: Plan) -> None:
+        """Use other buckets from the next backward on. Gradients keep their values."""
+        self.plan = plan
+        self.bucket_of = [bucket for bucket, _ in plan.places]
+        self.views: dict[int, torch.Tensor] = {}
+        self.buckets = [self._allocate(bucket.tensors, bucket.offsets, bucket.elements) for bucket in plan.buckets]
+
+    def _allocate(self, members: tuple[int, ...], offsets: Sequence[int], elements: int) -> _Bucket:
+        first = self.parameters[members[0]]
+        buffer = torch.zeros(elements, dtype=first.dtype, device=first.device)
+        for index, offset in zip(members, offsets, strict=True):
+            parameter = self.parameters[index]
+            self.views[index] = buffer[offset : offset + parameter.numel()].view_as(parameter)
+        return _Bucket(buffer, members)
+
+    def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
+        def ready(parameter: torch.Tensor) -> None:
+            if self.enabled:
+                self._ready(index)
+
+        return ready
+
+    def _ready(self, index: int) -> None:
+        """One gradient is complete on this rank."""
+        if not self._running:
+            self._begin()
+        self.order.append(index)
+        bucket = self.buckets[self.bucket_of[index]]
+        bucket.missing.discard(index)
+        if self.parameters[index].numel() >= LARGE:
+            self._fill(bucket, [index])
+        else:
+            bucket.small.append(index)
+        if self.overlap and not bucket.missing:
+            self._send_full()
+
+    def _begin(self) -> None:
+        """The first gradient of a backward: ask the autograd engine to call `_finish` at the end of it."""
+        self._running, self._next, self.order = True, 0, []
+        for bucket in self.buckets:
+            bucket.missing, bucket.small = set(bucket.members), []
+        torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+
+    def _send_full(self) -> None:
+        while self._next < len(self.buckets) and not self.buckets[self._next].missing:
+            self._send(self.buckets[self._next])
+            self._next += 1
+
+    def _send(self, bucket: _Bucket) -> None:
+        """Fill in what is not in the bucket yet, and begin to sum."""
+        self._fill(bucket, [*bucket.small, *bucket.missing])
+        bucket.handle = self.all_reduce(bucket.buffer)
+        self.traffic.calls += 1
+        self.traffic.nbytes += bucket.buffer.numel() * bucket.buffer.element_size()
+
+    def _fill(self, bucket: _Bucket, indices: Sequence[int]) -> None:
+        """Bring gradients into their bucket, times 1/world, and make them views of it. None counts as 0.
+
+        They are scaled before the sum, as torch does it: the other order has other bits.
+        """
+        views = [self.views[index] for index in indices]
+        gradients = [self.parameters[index].grad for index in indices]
+        with torch.no_grad():
+            if len(indices) == 1 and gradients[0] is not None:
+                torch.mul(gradients[0], self.scale, out=views[0])
+            elif indices:
+                fresh = [(v, g) for v, g in zip(views, gradients, strict=True) if g is not None and g is not v]
+                if fresh:
+                    torch._foreach_copy_([view for view, _ in fresh], [gradient for _, gradient in fresh])
+                for view in (v for v, g in zip(views, gradients, strict=True) if g is None):
+                    view.zero_()
+                whole = len(indices) == len(bucket.members)  # then one multiplication is enough
+                torch._foreach_mul_([bucket.buffer] if whole else views, self.scale)
+        for index, view in zip(indices, views, strict=True):
+            self.parameters[index].grad = view
+
+    def _finish(self) -> None:
+        """The end of backward: send what is left, wait for all, and say which parameters got no gradient."""
+        unused = sorted(index for bucket in self.buckets for index in bucket.missing)
+        kept = {index: _copy(self.parameters[index].grad) for index in unused} if self.find_unused else {}
+        for bucket in self.buckets[self._next :]:  # complete or not: the other ranks wait for these buckets
+            self._send(bucket)
+            if not self.overlap:
+                self._receive(bucket)
+        for bucket in self.buckets:
+            self._receive(bucket)
+        self._running = False
+        self.traffic.syncs += 1
+        if self.find_unused:
+            for index in self._unused_everywhere(unused):
+                self.parameters[index].grad = kept[index]
+        elif unused:
+            raise UnusedParameters([self.names[index] for index in unused])
+
+    def _receive(self, bucket: _Bucket) -> None:
+        if bucket.handle is not None:
+            bucket.handle.wait()
+            bucket.handle = None
+
+    def _unused_everywhere(self, unused: Sequence[int]) -> set[int]:
+        """Which parameters got no gradient on any rank: their gradient stays as it was."""
+        used = torch.ones(len(self.parameters), dtype=torch.int32, device=self.parameters[0].device)
+        used[list(unused)] = 0
+        dist.all_reduce(used, group=self.group)
+        return set(torch.nonzero(used == 0).flatten().tolist())
+
+
+def _copy(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    return None if gradient is None else gradient.clone()

@@ -1,0 +1,194 @@
+"""Data-parallel training from scratch: three wrappers with one interface, and the same bits.
+
+They differ in the plan of their messages and in when these go out, as the strategies of `dpbook.overlap` do:
+`NaiveDDP` sends one message per tensor after backward, `HookDDP` one per tensor during backward, `BucketedDDP` one per
+bucket during backward. The plans are those of `dpbook.overlap`, so that what is simulated is what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dpbook.core import InvalidArgument
+from dpbook.ddp.reducer import AllReduce, Handle, Reducer, Traffic
+from dpbook.ddp.replication import broadcast, replicate
+from dpbook.overlap import CAP, FIRST_CAP, Plan, Tensor, first_step_plan, per_tensor_plan, plan
+
+_MARK = "_averaged_over_ranks"
+"""Set on parameters that have a wrapper: a second one would average their gradients twice."""
+
+
+class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """Replicas of ``module``, one per rank of ``group`` (default: all), that stay equal. Use one of its subclasses.
+
+    All ranks begin with rank 0's parameters and buffers. Every backward averages the gradients over the ranks: each is
+    multiplied by 1/N and then summed, as torch's DistributedDataParallel does it. Tied parameters count once, frozen
+    ones not at all; what is trained must not change later.
+
+    Args:
+        module: on the device on which it will run.
+        find_unused: let parameters get no gradient; one that gets none on any rank keeps what it had. Without it such
+            a backward raises `UnusedParameters` on the ranks concerned.
+        broadcast_buffers: give every rank rank 0's buffers before a forward in training that follows a synced one, as
+            torch does. Evaluation sends nothing, so that one rank may evaluate alone.
+        group: the ranks; None for all of them.
+        all_reduce: begins to sum a 1-D tensor over the group, in place; default: torch.distributed's.
+
+    Raises `InvalidArgument` for a module without trained parameters or one that is wrapped already, `ReplicasDiffer`
+    where the ranks' modules are not alike.
+    """
+
+    overlap = True
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        find_unused: bool = False,
+        broadcast_buffers: bool = True,
+        group: dist.ProcessGroup | None = None,
+        all_reduce: AllReduce | None = None,
+    ) -> None:
+        super().__init__()
+        named = _trained(module)
+        replicate(module, group)
+        self.module, self.group, self.broadcast_buffers = module, group, broadcast_buffers
+        self.tensors = tuple(_specification(*pair) for pair in named)
+        world = dist.get_world_size(group)
+        self._reducer = Reducer(
+            named, self.first_plan(find_unused), all_reduce or _over(group), world,
+            overlap=self.overlap, find_unused=find_unused, group=group,
+        )  # fmt: skip
+        self._after_sync = True
+        for _, parameter in named:
+            setattr(parameter, _MARK, True)
+
+    def first_plan(self, find_unused: bool) -> Plan:
+        """The buckets of the first synced backward."""
+        return per_tensor_plan(self.tensors)
+
+    def next_plan(self, order: Sequence[int]) -> Plan | None:
+        """The buckets from the second on, given the ready ``order`` of rank 0; None to keep those of the first."""
+        return None
+
+    @property
+    def plan(self) -> Plan:
+        """The buckets of the next synced backward."""
+        return self._reducer.plan
+
+    @property
+    def traffic(self) -> Traffic:
+        """Syncs, calls and bytes so far, of this rank."""
+        return self._reducer.traffic
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward."""
+        if torch.is_grad_enabled():
+            if self._reducer.enabled:
+                self._reducer.forget()
+                if self._reducer.order and self._reducer.traffic.syncs == 1:
+                    self._replan()
+            if self.training:
+                if self.broadcast_buffers and self._after_sync:
+                    broadcast(self.module.buffers(), self.group)
+                self._after_sync = self._reducer.enabled
+        return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let this rank's gradients add up; the next backward outside sends their sum. Forward belongs inside too."""
+        before, self._reducer.enabled = self._reducer.enabled, False
+        try:
+            yield
+        finally:
+            self._reducer.enabled = before
+
+    def unwrap(self) -> nn.Module:
+        """Remove the hooks and return the module, which is trained alone from then on."""
+        for hook in self._reducer.hooks:
+            hook.remove()
+        for parameter in self._reducer.parameters:
+            delattr(parameter, _MARK)
+        return self.module
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The module's own, without a prefix: it fits a process that wraps nothing."""
+        state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load the module's own, on every rank."""
+        return self.module.load_state_dict(state_dict, *args, **kwargs)
+
+    def _replan(self) -> None:
+        """All ranks take the plan for rank 0's ready order: their own may differ."""
+        mine = self._reducer.order
+        everyone = [*mine, *sorted(set(range(len(self.tensors))) - set(mine))]
+        order = torch.tensor(everyone, device=self._reducer.parameters[0].device)
+        broadcast([order], self.group)
+        new = self.next_plan(order.tolist())
+        self._reducer.order = []
+        if new is not None:
+            self._reducer.rebuild(new)
+
+
+class NaiveDDP(DDP):
+    """One message per tensor, one after another, when backward is over: nothing overlaps."""
+
+    overlap = False
+
+
+class HookDDP(DDP):
+    """One message per tensor, as soon as its gradient is ready."""
+
+
+class BucketedDDP(DDP):
+    """One message per bucket, as soon as it is full: what torch's DistributedDataParallel does.
+
+    Args:
+        cap, first: bytes at which a bucket closes, and the first one, as in `dpbook.overlap.plan`.
+
+    The first synced backward uses one bucket per dtype and device (`overlap.first_step_plan`); later ones follow the
+    order in which the gradients of rank 0 became ready then.
+    """
+
+    def __init__(self, module: nn.Module, *, cap: int = CAP, first: int | None = FIRST_CAP, **options: Any) -> None:
+        self.cap, self.first, self.keep = cap, first, bool(options.get("find_unused"))
+        super().__init__(module, **options)
+
+    def first_plan(self, find_unused: bool) -> Plan:
+        return first_step_plan(self.tensors, find_unused, self.cap, self.first)
+
+    def next_plan(self, order: Sequence[int]) -> Plan | None:
+        return None if self.keep else plan(self.tensors, self.cap, self.first, order)
+
+
+def _trained(module: object) -> list[tuple[str, nn.Parameter]]:
+    if not isinstance(module, nn.Module):
+        raise InvalidArgument("module", module, "a torch.nn.Module")
+    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    if not named:
+        raise InvalidArgument("module", type(module).__name__, "a module with parameters that are trained")
+    twice = [name for name, parameter in named if hasattr(parameter, _MARK)]
+    if twice:
+        raise InvalidArgument("module", f"with {twice[0]} wrapped already", "unwrapped first: wrapper.unwrap()")
+    return named
+
+
+def _specification(name: str, parameter: nn.Parameter) -> Tensor:
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    return Tensor(name, tuple(parameter.shape), dtype, str(parameter.device))
+
+
+def _over(group: dist.ProcessGroup | None) -> AllReduce:
+    def begin(tensor: torch.Tensor) -> Handle:
+        work: Handle = dist.all_reduce(tensor, group=group, async_op=True)
+        return work
+
+    return begin

@@ -1,0 +1,3 @@
+"""Pictures of a schedule: step by step, at a glance, moving."""
+
+from dpbook.figures.schedules.words import bytes_in_words

@@ -1,0 +1,117 @@
+"""The state of a schedule in words: titles, alternative texts, descriptions."""
+
+from __future__ import annotations
+
+from dpbook.collectives import Message
+from dpbook.core import plural
+from dpbook.figures.schedules.frames import Kind, State
+
+MEANING: dict[Kind, str] = {
+    "own": "one contribution",
+    "partial": "partial sum",
+    "complete": "complete sum",
+    "fault": "counted twice",
+    "unknown": "nothing promised",
+    "empty": "no elements",
+}
+MOST_MESSAGES = 8
+"""How many messages are told one by one."""
+
+
+def chunk_name(chunk: int, n_chunks: int) -> str:
+    """Letters, which no one takes for ranks, as long as there are enough of them."""
+    return chr(ord("a") + chunk) if n_chunks <= 26 else str(chunk)
+
+
+def position(state: State) -> str:
+    """Where in the schedule a state is; rounds are counted from 1, as "round 3 of 6"."""
+    total = len(state.schedule.rounds)
+    return f"Round {state.index} of {total}" if state.index else f"Before round 1 of {total}" if total else "No rounds"
+
+
+def headline(state: State) -> str:
+    """What there is to see: the title of the picture."""
+    return f"{position(state)}: {_finding(state)}"
+
+
+def _finding(state: State) -> str:
+    cells = sum(len(row) for row in state.kinds) - state.number_of("empty")
+    complete, fault = state.number_of("complete"), state.number_of("fault")
+    if not cells:
+        return "the buffers are empty"
+    if cells == 1:
+        found = "the only cell is complete" if complete else "the only cell is not complete"
+    elif complete in (0, cells):
+        found = f"all {cells} cells are complete" if complete else "no cell is complete"
+    else:
+        found = f"{complete} of {cells} cells are complete"
+    if fault:
+        found += f"; {fault} {'counts' if fault == 1 else 'count'} a contribution twice"
+    return found
+
+
+def moves(state: State) -> str:
+    """What the last round did, in one line."""
+    added = sum(m.reduce for m in state.messages)
+    copied = len(state.messages) - added
+    if state.index == 0:
+        return "nothing has been sent"
+    if not state.messages:
+        return "nothing is sent"
+    if len(state.messages) == 1:
+        return tell(state.messages[0], state.schedule.n_chunks)
+    if added and copied:
+        return f"{_chunks(added)} sent and added, {_chunks(copied)} sent and stored"
+    return f"{_chunks(added)} sent and added" if added else f"{_chunks(copied)} sent and stored"
+
+
+def tell(message: Message, n_chunks: int) -> str:
+    """One message as a sentence."""
+    name, verb = chunk_name(message.chunk, n_chunks), "adds" if message.reduce else "stores"
+    return f"rank {message.source} sends chunk {name} to rank {message.dest}, which {verb} it"
+
+
+def alternative(state: State) -> str:
+    """The picture for those who do not see it: title, messages, totals."""
+    told = [tell(m, state.schedule.n_chunks) for m in state.messages[:MOST_MESSAGES]]
+    if len(state.messages) > MOST_MESSAGES:
+        told.append(f"{len(state.messages)} messages in all")
+    what = "; ".join(told) or moves(state)
+    return f"{state.schedule.name}. {headline(state)}. {what[0].upper()}{what[1:]}. {totals(state)}."
+
+
+def totals(state: State) -> str:
+    """Messages, bytes and complete cells, from the first round on."""
+    sent = state.traffic.sent_bytes.tolist()
+    messages = plural(state.traffic.messages, "message", ",")
+    whole, most = bytes_in_words(sum(sent)), bytes_in_words(max(sent))
+    each = f"each rank has sent {most}" if len(set(sent)) == 1 else f"no rank has sent more than {most}"
+    return f"So far {messages} and {whole} in all; {each}"
+
+
+def description(state: State) -> str:
+    """Every cell in words, rank by rank."""
+    n_chunks = state.schedule.n_chunks
+    return " ".join(
+        f"Rank {rank}: "
+        + "; ".join(
+            f"{chunk_name(chunk, n_chunks)} {value or '–'} ({MEANING[kind]})"
+            for chunk, (value, kind) in enumerate(zip(values, kinds, strict=True))
+        )
+        + "."
+        for rank, (values, kinds) in enumerate(zip(state.values, state.kinds, strict=True))
+    )
+
+
+def _chunks(number: int) -> str:
+    return f"{plural(number, 'chunk')} {'is' if number == 1 else 'are'}"
+
+
+def bytes_in_words(nbytes: float) -> str:
+    """Exact below 100,000 bytes, then in decimal units: 1 MB is a million bytes."""
+    if nbytes < 100_000:
+        return f"{nbytes:,.0f} B"
+    units = ("kB", "MB", "GB", "TB")
+    power = next((p for p in range(1, len(units)) if nbytes < 999.95 * 1000**p), len(units))
+    value = nbytes / 1000**power
+    return f"{value:,.3g} {units[power - 1]}" if value < 999.5 else f"{value:,.0f} {units[power - 1]}"

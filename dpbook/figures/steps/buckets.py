@@ -1,0 +1,100 @@
+"""Bucket plans: which tensors share a bucket, and what the cap does to the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dpbook.core import check_type, in_binary, plural
+from dpbook.figures.card import palette
+from dpbook.figures.card.palette import COMMUNICATION, EXPOSED, INK, MUTED, PAPER, tint
+from dpbook.figures.card.picture import Picture
+from dpbook.figures.card.plot import Plot, check_title, finish, in_style, new_figure
+from dpbook.figures.card.svg import document, element, text
+from dpbook.overlap import CapSweep, Plan
+from dpbook.overlap.timeline import milliseconds
+
+WIDTH, MARGIN, LEFT, RIGHT, TOP, ROW, BAR = 900, 20, 110, 160, 68, 24, 17
+MOST_ROWS = 12
+MOST_TENSORS = 200
+"""In a bar; beyond it, its tensors are not told apart."""
+
+
+def draw_plan(plan: Plan, cap: int | None = None, title: str | None = None) -> Picture:
+    """Draw each bucket as a bar of its tensors, in the order in which they are launched, against the ``cap`` (bytes).
+
+    Of more than 12 buckets the first 11 and the last are drawn. Raises `InvalidArgument`.
+    """
+    check_type("plan", plan, Plan, "a Plan, as overlap.plan makes it")
+    sizes = plan.nbytes.tolist()
+    title = title or f"{plural(len(plan.tensors), 'tensor')} in {plural(plan.calls, 'bucket')}" + (
+        f" at a cap of {in_binary(cap)}" if cap else ""
+    )
+    shown = list(range(plan.calls)) if plan.calls <= MOST_ROWS else [*range(MOST_ROWS - 1), plan.calls - 1]
+    scale = (WIDTH - LEFT - RIGHT) / max(*sizes, 1)
+    body = [text(MARGIN, 32, title, 17, bold=True, room=WIDTH - 2 * MARGIN)]
+    body.append(text(MARGIN, 54, "first bucket to be launched at the top; every segment is a tensor", 12, fill=MUTED))
+    y, labels = float(TOP), []
+    for place, bucket in enumerate(shown):
+        if place and bucket != shown[place - 1] + 1:
+            left_out = plural(bucket - shown[place - 1] - 1, "bucket")
+            labels.append(text(LEFT, y + 14, f"… {left_out} …", 12, fill=MUTED, halo=PAPER))
+            y += ROW
+        body += _bars(plan, bucket, y, scale)
+        labels += _labels(plan, bucket, y, scale)
+        y += ROW
+    if cap and cap <= max(sizes):
+        x = LEFT + cap * scale
+        body.append(element("rect", x=x - 1, y=TOP - 4, width=2, height=y - TOP + 2, fill=EXPOSED))
+        body.append(text(x, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=EXPOSED))
+    told = f"from {in_binary(min(sizes))} to {in_binary(max(sizes))}" if plan.calls > 1 else ""
+    alt = f"{title}: {in_binary(plan.total_bytes)} in all{', ' + told if told else ''}."
+    return Picture(document(WIDTH, y + MARGIN + 6, alt, "", [*body, *labels]), alt)
+
+
+def _bars(plan: Plan, bucket: int, y: float, scale: float) -> Iterator[str]:
+    widths = [plan.tensors[t].nbytes * scale for t in plan.buckets[bucket].tensors]
+    if len(widths) > MOST_TENSORS:
+        widths = [sum(widths)]
+    x, seen = float(LEFT), 0
+    for width in widths:
+        fill = COMMUNICATION if seen % 2 == 0 else tint(COMMUNICATION, 0.6)
+        seen += width >= 1  # biases between weights would give all weights one colour
+        yield element("rect", x=x, y=y, width=max(width, 0.5), height=BAR, fill=fill)
+        x += width
+
+
+def _labels(plan: Plan, bucket: int, y: float, scale: float) -> Iterator[str]:
+    """Its number at the left of the bar, its size at the right."""
+    nbytes, members = plan.buckets[bucket].nbytes, len(plan.buckets[bucket].tensors)
+    told = f"{in_binary(nbytes)}, {plural(members, 'tensor')}"
+    yield text(LEFT - 10, y + 13, f"bucket {bucket + 1}", 12, anchor="end")
+    yield text(LEFT + nbytes * scale + 8, y + 13, told, 11, fill=INK, halo=PAPER)
+
+
+@in_style
+def cap_sweep(sweep: CapSweep, title: str) -> Plot:
+    """Plot step time and exposed communication against the bucket cap, and mark the best."""
+    check_title(title)
+    check_type("sweep", sweep, CapSweep, "a CapSweep, as overlap.best_cap returns it")
+    figure, axes = new_figure(title)
+    axes.step(sweep.caps, 1e3 * sweep.durations, where="post", color=palette.COMPUTATION, linewidth=2.5, label="step")
+    axes.step(
+        sweep.caps, 1e3 * sweep.exposed, "--", where="post", color=palette.EXPOSED, linewidth=2,
+        label="exposed communication",
+    )  # fmt: skip
+    axes.plot([sweep.best], [1e3 * sweep.duration], "o", color=palette.INK, markersize=7, zorder=5)
+    side = "left" if sweep.best == sweep.caps[0] else "right" if sweep.best == sweep.caps[-1] else "center"
+    axes.annotate(
+        f"{in_binary(sweep.best)}: {milliseconds(sweep.duration)}", (sweep.best, 1e3 * sweep.duration), (0, -16),
+        textcoords="offset points", ha=side, fontweight="bold",
+        bbox={"facecolor": palette.PAPER, "edgecolor": "none", "pad": 1},
+    )  # fmt: skip
+    axes.set(xscale="log", xlabel="bucket cap (bytes)", ylabel="milliseconds")
+    axes.set_ylim(0, 1.3e3 * float(sweep.durations.max()))
+    axes.legend(loc="upper left", ncols=2)
+    low, high, best = (in_binary(float(cap)) for cap in (sweep.caps[0], sweep.caps[-1], sweep.best))
+    return finish(
+        figure,
+        f"{title}. Step time over {plural(len(sweep.caps), 'bucket cap')} from {low} to {high}; "
+        f"the shortest, {milliseconds(sweep.duration)}, is at {best}.",
+    )

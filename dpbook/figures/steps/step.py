@@ -1,0 +1,108 @@
+"""A simulated step to play with: from event to event, or with knobs for its times and its buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dpbook.core import plural
+from dpbook.figures.card.explorer import Explorer, Knob
+from dpbook.figures.card.picture import Picture, stacked
+from dpbook.figures.card.player import Viewer
+from dpbook.figures.steps.buckets import draw_plan
+from dpbook.figures.steps.timelines import check_timelines, draw_timelines, draw_until, from_zero, until
+from dpbook.overlap import (
+    FIRST_CAP,
+    MIB,
+    Layer,
+    Price,
+    Timeline,
+    equal_layers,
+    naive_flat,
+    per_tensor_plan,
+    plan,
+    simulate_step,
+    tensors_of,
+)
+from dpbook.overlap.timeline import milliseconds
+
+CAPS_MIB = (1, 2, 5, 10, 25, 50, 100, 250, 640)
+
+
+def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
+    """Step through one rank's timeline, from one moment at which something ends to the next, with meters.
+
+    The meters say how long computation and communication ran so far, and how much of it was exposed. Raises
+    `InvalidArgument`.
+    """
+    check_timelines({"step": timeline}, "step", rank)
+    own = from_zero(timeline, rank)
+    moments = [0.0, *sorted({span.end for span in own.spans if span.duration > 0} | {own.end})]
+
+    def draw(after: int) -> Picture:
+        now = moments[after]
+        ended = ", ".join(span.name for span in own.spans if span.end == now and span.duration)
+        title = f"{milliseconds(now)} of {milliseconds(own.end)}: {f'{ended} ended' if ended else 'the step begins'}"
+        if after == len(moments) - 1:
+            exposed = milliseconds(own.exposed(rank))
+            title = f"The step took {milliseconds(own.end)}; {exposed} of communication were exposed"
+        return draw_until({"step": own}, title, now, meters=_meters(until(own, now), own, rank), data_event=after)
+
+    return Viewer(draw, len(moments) - 1, "event")
+
+
+def explore_savings() -> Explorer:
+    """Turn computation, communication and the number of equal buckets, and see what overlap saves of a naive step.
+
+    Backward is two thirds of the computation, and one bucket goes out at the end of each k-th of it.
+    """
+
+    def draw(compute: float, communication: float, buckets: int) -> Picture:
+        layers = equal_layers(buckets, compute / 3, compute * 2 / 3, buckets)
+
+        def price(nbytes: float) -> float:
+            return communication * nbytes / buckets
+
+        naive = simulate_step(layers, naive_flat(layers), price)
+        overlapped = simulate_step(layers, per_tensor_plan(tensors_of(layers)), price)
+        saved = 1 - overlapped.duration / naive.duration
+        title = f"With {plural(buckets, 'bucket')} overlap saves {saved:.0%} of the naive step"
+        return draw_timelines({"naive": naive, "overlapped": overlapped}, title)
+
+    times = {f"{ms} ms": ms / 1e3 for ms in (10, 20, 35, 50, 67, 75, 100, 150, 200, 300)}
+    return Explorer(
+        draw,
+        [
+            Knob("compute", "computation", times, "100 ms"),
+            Knob("communication", "communication", times, "35 ms"),
+            Knob("buckets", "buckets", {str(k): k for k in (1, 2, 3, 4, 5, 8, 10, 20, 50)}, "4"),
+        ],
+    )
+
+
+def explore_buckets(
+    layers: Sequence[Layer], price: Price, caps: Sequence[int] = CAPS_MIB, first: int | None = FIRST_CAP
+) -> Explorer:
+    """Turn the bucket cap, in MiB, and see the buckets and the step.
+
+    ``price`` is bytes → seconds of a collective; ``first`` is the cap of the first bucket, as in `overlap.plan`.
+    """
+    tensors = tensors_of(layers)
+
+    def draw(cap: int) -> Picture:
+        buckets = plan(tensors, cap, first)
+        step = simulate_step(layers, buckets, price)
+        exposed = f"{milliseconds(step.duration)}, {milliseconds(step.exposed())} exposed"
+        timeline = draw_timelines({f"cap {cap / MIB:g} MiB": step}, f"The step takes {exposed}")
+        return stacked(draw_plan(buckets, cap), timeline)
+
+    values = {f"{cap:g} MiB": round(cap * MIB) for cap in caps}
+    return Explorer(draw, [Knob("cap", "bucket cap", values, "25 MiB" if "25 MiB" in values else None)])
+
+
+def _meters(so_far: Timeline, whole: Timeline, rank: int) -> str:
+    def ran(kind: str) -> str:
+        now = so_far.busy(kind, rank) if so_far.spans else 0.0  # type: ignore[arg-type]
+        return f"{milliseconds(now)} of {milliseconds(whole.busy(kind, rank))}"  # type: ignore[arg-type]
+
+    exposed = milliseconds(so_far.exposed(rank) if so_far.spans else 0.0)
+    return f"computed {ran('computation')} · communicated {ran('communication')} · exposed so far {exposed}"

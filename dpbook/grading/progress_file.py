@@ -1,0 +1,131 @@
+"""The best result of each task, kept in the reader's workbook: ``workbook/progress.json``.
+
+The workbook is the nearest folder of that name above the current one; elsewhere nothing is kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from dpbook.core import write_atomically
+from dpbook.grading.cases import table
+from dpbook.grading.declared import tasks
+from dpbook.grading.definition import Task
+
+WORKBOOK = "workbook"
+FILE = "progress.json"
+FORMAT = "dpbook.progress"
+VERSION = 1
+PATIENCE = 10.0
+"""Seconds to wait for another kernel that records."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Every task of the book with the best points so far; ``best`` has no entry for one never checked."""
+
+    tasks: tuple[Task, ...]
+    best: dict[str, int]
+
+    @property
+    def points(self) -> int:
+        """Points earned so far."""
+        return sum(min(self.best.get(t.id, 0), t.points) for t in self.tasks)
+
+    @property
+    def possible(self) -> int:
+        """Points of all tasks."""
+        return sum(t.points for t in self.tasks)
+
+    @property
+    def headline(self) -> str:
+        """The sum in one line."""
+        return f"{self.points} of {self.possible} points"
+
+    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Chapter, task, best and possible points of each task, as text."""
+        for t in self.tasks:
+            best = str(min(self.best[t.id], t.points)) if t.id in self.best else "–"
+            yield f"{t.chapter:02}", f"{t.id} {t.title}", best, str(t.points)
+
+    def __repr__(self) -> str:
+        width = max((len(row[1]) for row in self.rows()), default=0)
+        lines = [f"{chapter}  {name:{width}}  {best:>3} of {points:>2}" for chapter, name, best, points in self.rows()]
+        return "\n".join([*lines, self.headline])
+
+    def _repr_html_(self) -> str:
+        return f"<div>{table(('chapter', 'task', 'best', 'points'), self.rows())}<p>{self.headline}</p></div>"
+
+
+def progress() -> Progress:
+    """The reader's best points, task by task; none where no workbook is."""
+    file = _file()
+    try:
+        best = {} if file is None else _parse(file.read_bytes())
+    except (OSError, ValueError):  # `record` moves it aside and says so
+        best = {}
+    return Progress(tuple(tasks()), best)
+
+
+def record(task: Task, points: int) -> tuple[str, ...]:
+    """Keep ``points`` if they are the best so far. Returns what the reader should know, usually nothing.
+
+    A file that cannot be read is moved aside, never overwritten. Several kernels may record at once.
+    """
+    file = _file()
+    if file is None:
+        return ()
+    try:
+        with FileLock(file.with_name(f".{FILE}.lock"), PATIENCE):
+            best, note = _read(file)
+            if points > best.get(task.id, -1):
+                _write(file, {**best, task.id: points})
+    except OSError as error:
+        return (f"your points could not be saved: {error.strerror or type(error).__name__}",)
+    return note
+
+
+def _file() -> Path | None:
+    here = Path.cwd()
+    return next((folder / FILE for folder in (here, *here.parents) if folder.name == WORKBOOK), None)
+
+
+def _read(file: Path) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The points in ``file``; an unreadable one is moved aside, and a note says where to."""
+    try:
+        return _parse(file.read_bytes()), ()
+    except FileNotFoundError:
+        return {}, ()
+    except ValueError as error:
+        names = (file.with_name(f"{file.stem}.unreadable-{n}{file.suffix}") for n in itertools.count(1))
+        aside = next(name for name in names if not name.exists())
+        os.replace(file, aside)
+        return {}, (f"{FILE} {error}; it is now {aside.name}, and a new one was begun",)
+
+
+def _parse(content: bytes) -> dict[str, int]:
+    """The points in a file. Raises `ValueError` saying what is wrong with it."""
+    try:
+        stored = json.loads(content)
+    except ValueError:
+        raise ValueError("is damaged") from None
+    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+        raise ValueError("is no record of progress")
+    if stored.get("version") != VERSION:
+        raise ValueError("was written by another version of dpbook")
+    best = stored.get("best")
+    if not isinstance(best, dict) or any(type(points) is not int for points in best.values()):
+        raise ValueError("is damaged")
+    return best
+
+
+def _write(file: Path, best: dict[str, int]) -> None:
+    stored = {"format": FORMAT, "version": VERSION, "best": best}
+    write_atomically(file, (json.dumps(stored, indent=1, sort_keys=True) + "\n").encode())

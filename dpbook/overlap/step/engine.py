@@ -1,0 +1,185 @@
+"""The clockwork of the simulated step: operations and collectives, in the order in which they end.
+
+Three clocks run side by side: real time; computation, which slows down while bytes move; and the wire, which slows
+down while several collectives share it. What a thing still needs is a moment on its own clock, which stays true
+however the rates change, so every event is handled once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from dpbook.overlap.timeline.spans import Kind, Span
+
+ROUNDING = 1e-12
+"""Seconds: a shorter wait is a rounding error of the clocks."""
+
+
+class Operation(NamedTuple):
+    """A piece of computation, which every rank does in its turn.
+
+    Attributes:
+        seconds: on a rank whose factor is 1, alone.
+        needs: how many collectives must be over before it starts.
+        launched: the moment at which the CPU has handed it over.
+    """
+
+    name: str
+    seconds: float
+    needs: int
+    launched: float
+
+
+class Call(NamedTuple):
+    """A collective: a latency, which others do not change, then a transfer, which shares the wire.
+
+    Attributes:
+        after: index of the operation that makes it ready; never before the one of the call before it.
+        launched: the moment at which the CPU has handed it over.
+    """
+
+    name: str
+    latency: float
+    transfer: float
+    after: int
+    launched: float
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now, self.rate = 0.0, 1.0
+        self.due: list[tuple[float, int, Callable[[int], None], int]] = []
+
+
+class Engine:
+    """Runs ``operations`` on every rank and ``calls`` between all of them; `run` returns the spans.
+
+    Args:
+        factors: for each rank, by how much its computation takes longer.
+        contention: by how much all computation takes longer while a collective runs.
+        streams: how many collectives may run at once.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        calls: Sequence[Call],
+        factors: Sequence[float],
+        contention: float = 1.0,
+        streams: int = 1,
+    ) -> None:
+        self.operations, self.calls, self.factors, self.contention = operations, calls, factors, contention
+        self.lanes = ["communication", *(f"communication {s + 2}" for s in range(streams - 1))]
+        self.real, self.computation, self.wire = self.clocks = _Clock(), _Clock(), _Clock()
+        self.spans: list[Span] = []
+        self.serial = 0
+        self.position = [0] * len(factors)  # of each rank, in the operations
+        self.started = [0.0] * len(factors)
+        self.blocked: list[int] = []  # ranks whose next operation needs collectives that still run
+        self.released: list[list[int]] = [[] for _ in operations]
+        for index, call in enumerate(calls):
+            self.released[call.after].append(index)
+        self.arrived: list[dict[int, float]] = [{} for _ in calls]
+        self.next_call = self.finished = self.running = self.moving = 0
+        self.free = deque(range(streams))
+        self.freed = [0.0] * streams
+        self.begun: dict[int, tuple[int, float]] = {}  # the stream and start of each running collective
+
+    def run(self) -> list[Span]:
+        """Run everything to its end."""
+        for rank in range(len(self.factors)):
+            self._next(rank)
+        while due := [clock for clock in self.clocks if clock.due]:
+            first, wait = due[0], (due[0].due[0][0] - due[0].now) / due[0].rate
+            for clock in due[1:]:
+                other = (clock.due[0][0] - clock.now) / clock.rate
+                if other < wait:
+                    first, wait = clock, other
+            moment, _, action, argument = heappop(first.due)
+            if wait > 0:  # rounding may leave a moment just behind
+                for clock in self.clocks:
+                    clock.now += wait * clock.rate
+                first.now = moment
+            action(argument)
+        return self.spans
+
+    def _schedule(self, clock: _Clock, moment: float, action: Callable[[int], None], argument: int) -> None:
+        self.serial += 1  # of equal moments the one scheduled first comes first
+        heappush(clock.due, (moment, self.serial, action, argument))
+
+    def _record(self, name: str, rank: int, lane: str, kind: Kind, start: float) -> None:
+        if self.real.now > start:
+            self.spans.append(Span(name, rank, lane, kind, start, self.real.now))
+
+    def _next(self, rank: int) -> None:
+        """Start the next operation of ``rank``, or find out what it waits for."""
+        index = self.position[rank]
+        if index == len(self.operations):
+            return
+        operation = self.operations[index]
+        if operation.needs > self.finished:
+            self.blocked.append(rank)
+        elif operation.launched > self.real.now:
+            self._schedule(self.real, operation.launched, self._begin, rank)
+        else:
+            self._begin(rank)
+
+    def _begin(self, rank: int) -> None:
+        self.started[rank] = self.real.now
+        seconds = self.operations[self.position[rank]].seconds * self.factors[rank]
+        self._schedule(self.computation, self.computation.now + seconds, self._end, rank)
+
+    def _end(self, rank: int) -> None:
+        index = self.position[rank]
+        self._record(self.operations[index].name, rank, "compute", "computation", self.started[rank])
+        self.position[rank] += 1
+        for call in self.released[index]:
+            self.arrived[call][rank] = max(self.real.now, self.calls[call].launched)
+        if self.released[index]:
+            self._start_calls()
+        self._next(rank)
+
+    def _start_calls(self, _: int = 0) -> None:
+        """Start the next collectives, in order, while a stream is free and every rank has got there."""
+        while self.free and self.next_call < len(self.calls):
+            call, arrived = self.calls[self.next_call], self.arrived[self.next_call]
+            if len(arrived) < len(self.factors):
+                return
+            if call.launched > self.real.now:
+                self._schedule(self.real, call.launched, self._start_calls, 0)
+                return
+            stream = self.free.popleft()
+            for rank, moment in arrived.items():
+                waits_from = max(moment, self.freed[stream])
+                if self.real.now - waits_from > ROUNDING:
+                    self._record(call.name, rank, self.lanes[stream], "wait", waits_from)
+            self.begun[self.next_call] = stream, self.real.now
+            self.running += 1
+            self.computation.rate = 1 / self.contention
+            self._schedule(self.real, self.real.now + call.latency, self._transfer, self.next_call)
+            self.next_call += 1
+
+    def _transfer(self, call: int) -> None:
+        self.moving += 1
+        self.wire.rate = 1 / self.moving
+        self._schedule(self.wire, self.wire.now + self.calls[call].transfer, self._finish, call)
+
+    def _finish(self, call: int) -> None:
+        stream, start = self.begun.pop(call)
+        for rank in range(len(self.factors)):
+            self._record(self.calls[call].name, rank, self.lanes[stream], "communication", start)
+        self.free.append(stream)
+        self.freed[stream] = self.real.now
+        self.moving -= 1
+        self.wire.rate = 1 / max(self.moving, 1)
+        self.running -= 1
+        if not self.running:
+            self.computation.rate = 1.0
+        self.finished += 1
+        blocked, self.blocked = self.blocked, []
+        for rank in blocked:
+            self._next(rank)
+        self._start_calls()

@@ -1,0 +1,191 @@
+"""What ran when, on which rank: the result of a simulated step and of a profiler trace alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from dpbook.core import InvalidArgument, check_float, check_int, check_one_of, check_type, plural
+from dpbook.overlap.timeline.intervals import Intervals, difference, intersection, length, union
+
+Kind: TypeAlias = Literal["computation", "communication", "wait", "launch", "copy"]
+"""What a span is: arithmetic; bytes that move between ranks; a collective that waits for its peers; the CPU handing
+work to a device; bytes that move between host and device."""
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class Span(NamedTuple):
+    """One thing that ran, from ``start`` to ``end`` in seconds. A lane is a stream or a thread of one rank."""
+
+    name: str
+    rank: int
+    lane: str
+    kind: Kind
+    start: float
+    end: float
+
+    @property
+    def duration(self) -> float:
+        """Seconds."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Spans, and the window of time that counts as the step.
+
+    Every figure comes from unions of intervals inside the window, never from sums: spans that are nested or run at
+    the same time count once. Where ``rank`` is None it is the mean over ranks.
+
+    Attributes:
+        spans: sorted by rank, lane and start.
+        window: (start, end) in seconds; by default from the first start to the last end.
+
+    Raises:
+        InvalidArgument: a span is of an unknown kind, has a negative rank or ends before it starts; the window is
+            missing where there are no spans, or ends before it starts.
+    """
+
+    spans: tuple[Span, ...]
+    window: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        spans = _check_spans(self.spans)
+        object.__setattr__(self, "spans", tuple(sorted(spans, key=lambda s: (s.rank, s.lane, s.start, s.end))))
+        object.__setattr__(self, "window", _check_window(self.window, spans))
+
+    @property
+    def start(self) -> float:
+        """Where the window begins, in seconds."""
+        assert self.window is not None
+        return self.window[0]
+
+    @property
+    def end(self) -> float:
+        """Where the window ends, in seconds."""
+        assert self.window is not None
+        return self.window[1]
+
+    @property
+    def duration(self) -> float:
+        """Length of the window: the step time, in seconds."""
+        return self.end - self.start
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have spans, sorted."""
+        return tuple(sorted({span.rank for span in self.spans}))
+
+    def lanes(self, rank: int) -> tuple[str, ...]:
+        """The lanes of a rank, in the order of their names."""
+        return tuple(dict.fromkeys(span.lane for span in self.spans if span.rank == rank))
+
+    def when(self, kind: Kind, rank: int) -> Intervals:
+        """Return the moments inside the window at which ``rank`` does anything of this kind, of shape (n, 2)."""
+        check_one_of("kind", kind, KINDS)
+        if rank not in self.ranks:
+            raise InvalidArgument("rank", rank, f"one of {', '.join(map(str, self.ranks)) or 'none: no spans'}")
+        return self._when[kind, rank]
+
+    def busy(self, kind: Kind, rank: int | None = None) -> float:
+        """Seconds in which anything of this kind runs."""
+        return self._mean(rank, lambda r: self.when(kind, r))
+
+    def exposed(self, rank: int | None = None) -> float:
+        """Seconds in which communication runs and computation does not: what the step could save at most.
+
+        Waiting for peers is not in it where it is kept apart: see ``busy("wait")``.
+        """
+        return self._mean(rank, lambda r: difference(self.when("communication", r), self.when("computation", r)))
+
+    def hidden(self, rank: int | None = None) -> float:
+        """Seconds in which communication and computation both run."""
+        return self._mean(rank, lambda r: intersection(self.when("communication", r), self.when("computation", r)))
+
+    def idle(self, rank: int | None = None) -> float:
+        """Seconds in which no computation runs, whatever else does."""
+        return self._mean(rank, lambda r: difference(np.array([[self.start, self.end]]), self.when("computation", r)))
+
+    def overlap(self, rank: int | None = None) -> float:
+        """Share of communication during which computation runs, from 0 to 1; 0 without communication.
+
+        Not the share of time saved: where both use the same cores an overlap of a half may save nothing.
+        """
+        communication = self.busy("communication", rank)
+        return self.hidden(rank) / communication if communication else 0.0
+
+    def of(self, rank: int) -> Timeline:
+        """The spans of one rank, in the same window."""
+        return Timeline(tuple(span for span in self.spans if span.rank == rank), self.window)
+
+    def shifted(self, seconds: float) -> Timeline:
+        """The same, that much later: to lay traces whose clocks differ over each other."""
+        by = check_float("seconds", seconds)
+        spans = tuple(span._replace(start=span.start + by, end=span.end + by) for span in self.spans)
+        return Timeline(spans, (self.start + by, self.end + by))
+
+    @cached_property
+    def _when(self) -> dict[tuple[str, int], Intervals]:
+        found: dict[tuple[str, int], list[tuple[float, float]]] = {(k, r): [] for k in KINDS for r in self.ranks}
+        for span in self.spans:
+            found[span.kind, span.rank].append((span.start, span.end))
+        return {key: union(np.clip(np.array(times).reshape(-1, 2), *self._bounds)) for key, times in found.items()}
+
+    @property
+    def _bounds(self) -> tuple[float, float]:
+        return self.start, self.end
+
+    def _mean(self, rank: int | None, moments: Callable[[int], Intervals]) -> float:
+        ranks = self.ranks if rank is None else (rank,)
+        return sum(length(moments(r)) for r in ranks) / len(ranks) if ranks else 0.0
+
+    def __repr__(self) -> str:
+        if not self.spans:
+            return f"Timeline of {milliseconds(self.duration)}, no spans"
+        return (
+            f"Timeline of {milliseconds(self.duration)}, {plural(len(self.ranks), 'rank')}: "
+            f"computation {milliseconds(self.busy('computation'))}, "
+            f"communication {milliseconds(self.busy('communication'))}, "
+            f"exposed {milliseconds(self.exposed())}"
+        )
+
+
+def milliseconds(seconds: float) -> str:
+    """``135 ms``; three digits that count."""
+    return f"{1000 * seconds:,.0f} ms" if seconds >= 0.9995 else f"{1000 * seconds:.3g} ms"
+
+
+def _check_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
+    spans = tuple(check_type("spans", spans, Iterable, "a tuple of Span"))
+    for index, span in enumerate(spans):
+        if not isinstance(span, Span):
+            raise InvalidArgument(f"spans[{index}]", span, "a Span")
+        if span.kind not in KINDS:
+            raise InvalidArgument(f"kind of {span.name}", span.kind, f"one of {', '.join(KINDS)}")
+        check_int("rank of a span", span.rank, 0)
+        try:
+            ordered = -math.inf < span.start <= span.end < math.inf
+        except TypeError:
+            ordered = False
+        if not ordered:
+            raise InvalidArgument(f"time of {span.name}", (span.start, span.end), "finite, from start to a later end")
+    return spans
+
+
+def _check_window(window: tuple[float, float] | None, spans: tuple[Span, ...]) -> tuple[float, float]:
+    if window is None:
+        if not spans:
+            raise InvalidArgument("window", window, "(start, end) where there are no spans")
+        return min(span.start for span in spans), max(span.end for span in spans)
+    try:
+        start, end = map(float, window)
+    except (TypeError, ValueError):
+        raise InvalidArgument("window", window, "(start, end) in seconds") from None
+    if not -math.inf < start <= end < math.inf:
+        raise InvalidArgument("window", window, "(start, end) in seconds, the end not before the start")
+    return start, end

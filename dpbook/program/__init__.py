@@ -1,0 +1,18 @@
+"""The training program that torchrun starts: `python -m dpbook.program`.
+
+Importing this loads no torch: `options` serves the launcher's help too.
+"""
+
+from typing import TYPE_CHECKING
+
+from dpbook.core import lazily
+from dpbook.program import metrics
+from dpbook.program.baseline import ALONE, STEPS_ALONE, train_alone
+from dpbook.program.needs import requirements
+from dpbook.program.options import Options, add_options, from_namespace
+
+if TYPE_CHECKING:
+    from dpbook.program.models import Adapted, build
+    from dpbook.program.trainer import Trainer
+
+__getattr__ = lazily(__name__, Adapted="models", build="models", Trainer="trainer")

@@ -1,0 +1,119 @@
+"""One rank of a training run: `torchrun -m dpbook.program [options]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tqdm import tqdm
+
+from dpbook.core import DpbookError, machine
+from dpbook.program.metrics import DESCRIPTION, PREDICTION, Metrics
+from dpbook.program.models import flops_per_token
+from dpbook.program.options import Options, add_options, from_namespace
+from dpbook.program.prediction import predict
+from dpbook.program.trainer import TIMEOUT, Trainer, train
+from dpbook.ranks import leave, tell_and_leave
+
+ALONE = {
+    "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+}  # fmt: skip
+"""What torchrun would have told a single process."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="torchrun -m dpbook.program", description=__doc__)
+    add_options(parser)
+    try:
+        options = from_namespace(parser.parse_args(arguments))
+    except DpbookError as error:
+        parser.error(str(error))
+    device = bind()
+    _run(options, device)
+    dist.destroy_process_group()  # not after an error: NCCL's waits for the other ranks, and the error would go untold
+    return 0
+
+
+def bind() -> torch.device:
+    """Join the process group that torchrun describes; without torchrun, a group of this process alone.
+
+    Where ranks have accelerators the group serves their tensors and those of the CPU, each by a backend of its own.
+
+    Every rank takes the accelerator of its local rank, before anything else does: else all would sit on the first.
+    Where there are fewer accelerators than ranks none takes one: NCCL refuses two ranks on one.
+    """
+    os.environ.update(ALONE | os.environ)
+    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=TIMEOUT, device_id=device)
+        return device
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    return torch.device("cpu")
+
+
+def _run(options: Options, device: torch.device) -> None:
+    trainer = Trainer(options, device)
+    before = trainer.resume()
+    first = dist.get_rank() == 0
+    if first and before is not None:
+        print(_resumed(before, trainer), file=sys.stderr, flush=True)
+    metrics = Metrics(options.folder, trainer.step) if first else None
+    if first:
+        (options.folder / DESCRIPTION).write_text(json.dumps(describe(trainer), indent=1) + "\n", encoding="utf-8")
+    with tqdm(total=options.steps, initial=trainer.step, unit="step", disable=None if first else True) as progress:
+        train(trainer, metrics, progress)
+    if options.predict:
+        predicted = predict(trainer)
+        if first:
+            (options.folder / PREDICTION).write_text(json.dumps(predicted, indent=1) + "\n", encoding="utf-8")
+
+
+def describe(trainer: Trainer) -> dict[str, Any]:
+    """What the report needs to know of a run, besides its metrics."""
+    cuda = trainer.device.type == "cuda"
+    return {
+        "options": trainer.options.to_data(),
+        "world": trainer.world,
+        "backend": dist.get_default_backend_for_device(trainer.device),
+        "device": torch.cuda.get_device_name(trainer.device) if cuda else machine.processor(),
+        "parameters": sum(p.numel() for p in trainer.module.parameters()),
+        "trained": sum(p.numel() for p in trainer.trained),
+        "payload_bytes": trainer.payload,
+        "tokens_per_step": trainer.tokens_per_step,
+        "flops_per_token": flops_per_token(trainer.module) if trainer.options.model == "gpt" else None,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _resumed(before: dict[str, Any], trainer: Trainer) -> str:
+    said = f"resumed after step {before['step']} of {trainer.options.steps}"
+    if before["world"] == trainer.world:
+        return said
+    old, new = before["world"], trainer.world
+    batch = trainer.options.batch * trainer.options.accumulation
+    said += (
+        f". The world has changed from {old} to {new} ranks, and so the global batch from {old * batch} to "
+        f"{new * batch} examples: this is not the run that it would have been. To keep the batch, multiply "
+        f"--accumulation by {old}/{new}"
+    )
+    if trainer.options.strategy == "zero1":
+        said += ". The moments of the sharded optimizer begin at zero"
+    return said
+
+
+if __name__ == "__main__":
+    sys.excepthook = tell_and_leave
+    leave(main())

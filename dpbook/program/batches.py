@@ -1,0 +1,78 @@
+"""Which examples a rank sees in a step: a function of seed, step and rank alone, so that resuming changes nothing."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dpbook.core import DATA, InvalidArgument
+from dpbook.program.options import Options
+from dpbook.replicas import Sampler, digits, drop, split
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+IntArray = NDArray[np.int64]
+
+
+class Text:
+    """Sequences of ``tokens`` bytes of the text that ships with the package; one begins at every byte."""
+
+    def __init__(self, tokens: int) -> None:
+        packed = (DATA / "text" / "jargon.txt.gz").read_bytes()
+        self.bytes = np.frombuffer(gzip.decompress(packed), np.uint8)
+        self.tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self.bytes) - self.tokens
+
+    def examples(self, places: IntArray) -> Batch:
+        """The sequences that begin there, and the same one byte later: what is to be predicted."""
+        rows = torch.from_numpy(self.bytes[places[:, None] + np.arange(self.tokens + 1)].astype(np.int64))
+        return rows[:, :-1], rows[:, 1:]
+
+
+class Digits:
+    """The digits for training, one token each."""
+
+    tokens = 1
+
+    def __init__(self) -> None:
+        (images, labels), _ = split(*digits(np.float32))
+        self.images = torch.from_numpy(images.reshape(-1, 1, 8, 8))
+        self.labels = torch.from_numpy(labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def examples(self, places: IntArray) -> Batch:
+        return self.images[places], self.labels[places]
+
+
+class Batches:
+    """This rank's micro-batches of any step, as the book's own sampler deals the examples out.
+
+    A global batch is the same for any number of ranks; one that an epoch's end leaves incomplete is left out. Raises
+    `InvalidArgument` where there are fewer examples than a global batch has.
+    """
+
+    def __init__(self, source: Text | Digits, options: Options, rank: int, world: int) -> None:
+        self.source, self.accumulation = source, options.accumulation
+        self.share = options.batch * options.accumulation
+        self.steps = len(source) // (world * self.share)
+        if not self.steps:
+            expected = f"at most the {len(source)} examples of the data: fewer ranks, or a smaller --batch"
+            raise InvalidArgument("global batch", world * self.share, expected)
+        self.sampler = Sampler(len(source), world, rank, seed=options.seed, fit=drop)
+        self.own = self.sampler.indices()
+
+    def __call__(self, step: int) -> Iterator[Batch]:
+        """One batch for each micro-batch of ``step``, from 0 on."""
+        epoch, index = divmod(step, self.steps)
+        if epoch != self.sampler.epoch:
+            self.sampler.set_epoch(epoch)
+            self.own = self.sampler.indices()
+        places = self.own[index * self.share : (index + 1) * self.share]
+        return map(self.source.examples, np.split(places, self.accumulation))

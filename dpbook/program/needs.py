@@ -1,0 +1,71 @@
+"""What the training program needs of a machine, found before it begins and without loading torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dpbook.core import InvalidArgument, machine
+from dpbook.planning import memory_per_rank
+from dpbook.program.options import Options
+from dpbook.ranks import Finding
+from dpbook.replicas import TRAINING_IMAGES
+
+PER_PROCESS = 400 * 2**20
+"""Bytes that Python with torch takes before there is a model."""
+
+
+def requirements(
+    options: Options, nproc: int, *, nnodes: int = 1, gpus: Sequence[machine.Gpu] | None = None
+) -> list[Finding]:
+    """What is against a run with ``options`` on ``nproc`` ranks of each of ``nnodes`` machines like this one.
+
+    ``gpus`` are this machine's, looked up if None.
+    """
+    devices = machine.gpus() if gpus is None else list(gpus)
+    world = nproc * nnodes
+    return [*_memory(nproc, world, options, devices), *_batch(world, options), *_all_reduce(world, options, devices)]
+
+
+def parameters(options: Options) -> int:
+    """The parameters of the program's model, as `program.models` builds it."""
+    if options.model == "cnn":
+        return (9 * 16 + 16) + (16 * 9 * 32 + 32) + (512 * 64 + 64) + (64 * 10 + 10)
+    width = options.width
+    block = 12 * width * width + 13 * width
+    return (256 + options.context) * width + options.depth * block + 2 * width
+
+
+def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
+    """By the recipe of fp32 weights, gradients and moments, without activations: the least that is needed."""
+    stage = 1 if options.strategy == "zero1" else 0
+    need = memory_per_rank(parameters(options), world, stage, "autocast").total
+    if gpus:
+        room, where = min(gpu.memory for gpu in gpus), f"a GPU ({gpus[0].name})"
+    else:
+        total = machine.memory()
+        if total is None:
+            return
+        room, where = total // nproc - PER_PROCESS, f"one of {nproc} ranks on this machine"
+    if need > room:
+        yield Finding(
+            "problem", f"the model needs {need / 1e9:,.1f} GB per rank, and {where} has {max(room, 0) / 1e9:,.1f} GB"
+        )
+
+
+def _batch(world: int, options: Options) -> Iterator[Finding]:
+    examples = world * options.batch * options.accumulation
+    if options.model == "cnn" and examples > TRAINING_IMAGES:
+        yield Finding(
+            "problem",
+            f"a global batch of {examples:,} is more than the {TRAINING_IMAGES:,} digits: no rank could take a step",
+        )
+
+
+def _all_reduce(world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
+    try:
+        schedule = options.schedule(world)
+    except InvalidArgument as error:
+        yield Finding("problem", str(error))
+        return
+    if schedule is not None and gpus:
+        yield Finding("problem", "--all-reduce: a schedule sums on the CPU, and the gradients would be on GPUs")

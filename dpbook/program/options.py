@@ -1,0 +1,138 @@
+"""What the training program can be told, as a dataclass and on a command line. Loads no torch."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from dpbook.collectives import ALGORITHMS, Schedule, from_json, gloo_ring, verify_all_reduce
+from dpbook.core import DpbookError, InvalidArgument, check_float, check_int
+
+ModelName = Literal["gpt", "cnn"]
+StrategyName = Literal["torch", "naive", "hook", "bucketed", "zero1"]
+Precision = Literal["fp32", "bf16"]
+SCHEDULES = ALGORITHMS | {"gloo_ring": gloo_ring}
+NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+
+
+def about(text: str, *, least: float | None = None) -> dict[str, Any]:
+    """What a field means, and the smallest number that it may be."""
+    return {"help": text, "least": least}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to train. Raises `InvalidArgument`."""
+
+    name: str = field(default="run", metadata=about("name of the run: a folder below --out"))
+    out: str = field(default="runs", metadata=about("folder that holds the runs"))
+    model: ModelName = field(
+        default="gpt", metadata=about("a small GPT on the bytes of a text, or a CNN on handwritten digits")
+    )
+    strategy: StrategyName = field(
+        default="bucketed", metadata=about("who averages the gradients: torch's DDP, one of ours, or ours with ZeRO-1")
+    )
+    all_reduce: str = field(
+        default="torch",
+        metadata=about(f"what sums gradients: torch's own, or a schedule: {', '.join(SCHEDULES)}, or FILE.json"),
+    )
+    steps: int = field(default=100, metadata=about("optimizer steps in all", least=1))
+    batch: int = field(default=8, metadata=about("examples per rank and micro-batch", least=1))
+    accumulation: int = field(default=1, metadata=about("micro-batches per step", least=1))
+    lr: float = field(default=1e-3, metadata=about("learning rate of AdamW after the warm-up", least=0))
+    warmup: int = field(default=10, metadata=about("steps over which the learning rate rises linearly", least=0))
+    clip: float = field(default=1.0, metadata=about("norm at which averaged gradients are clipped; 0: never", least=0))
+    seed: int = field(default=0, metadata=about("of initial weights and of the order of the data", least=0))
+    width: int = field(default=128, metadata=about("of the GPT's hidden layers; a multiple of 32", least=32))
+    depth: int = field(default=4, metadata=about("blocks of the GPT", least=1))
+    context: int = field(default=128, metadata=about("tokens in a sequence", least=2))
+    precision: Precision = field(default="fp32", metadata=about("bf16: autocast, with fp32 weights and gradients"))
+    lora: int = field(
+        default=0, metadata=about("rank of adapters on frozen linear layers; 0: none, train everything", least=0)
+    )
+    checkpointing: bool = field(default=False, metadata=about("recompute activations of the blocks in backward"))
+    compile: bool = field(default=False, metadata=about("torch.compile the model"))
+    cap: float = field(default=25.0, metadata=about("bucket cap in MiB", least=0))
+    save_every: int = field(default=50, metadata=about("steps between checkpoints; 0: only the last", least=0))
+    predict: bool = field(default=True, metadata=about("measure layers and all-reduces at the end, for the report"))
+    profile: int = field(default=0, metadata=about("trace so many steps, after the first ten; 0: none", least=0))
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            _check(spec.name, getattr(self, spec.name), spec.default, spec.metadata["least"])
+        for name, kind in (("model", ModelName), ("strategy", StrategyName), ("precision", Precision)):
+            if getattr(self, name) not in get_args(kind):
+                raise InvalidArgument(name, getattr(self, name), "one of " + ", ".join(get_args(kind)))
+        if not self.name or self.name.startswith(".") or not NAME_CHARACTERS.issuperset(self.name):
+            raise InvalidArgument("name", self.name, "letters, digits, '-', '_' and '.', not first a '.'")
+        if self.all_reduce not in ("torch", *SCHEDULES) and not self.all_reduce.endswith(".json"):
+            raise InvalidArgument("all_reduce", self.all_reduce, f"one of torch, {', '.join(SCHEDULES)}, or FILE.json")
+        if self.width % 32:
+            raise InvalidArgument("width", self.width, "a multiple of 32, the width of an attention head")
+        if self.lora and self.model != "gpt":
+            raise InvalidArgument("lora", self.lora, "0 for the cnn: adapters are for the gpt's linear layers")
+
+    @property
+    def folder(self) -> Path:
+        """Where the run's files are."""
+        return Path(self.out) / self.name
+
+    def schedule(self, world: int) -> Schedule | None:
+        """The all-reduce for ``world`` ranks, verified; None for torch's own. Raises `InvalidArgument`."""
+        if self.all_reduce == "torch":
+            return None
+        if self.all_reduce in SCHEDULES:
+            return SCHEDULES[self.all_reduce](world)
+        try:
+            schedule = from_json(Path(self.all_reduce).read_text(encoding="utf-8"))
+            verify_all_reduce(schedule, world)
+        except (OSError, ValueError, DpbookError) as error:
+            raise InvalidArgument("all_reduce", self.all_reduce, f"a file with such a schedule ({error})") from None
+        if schedule.bounds.size is not None:
+            raise InvalidArgument("all_reduce", self.all_reduce, "a schedule that cuts buffers of any size")
+        return schedule
+
+    def to_arguments(self) -> list[str]:
+        """The command line that means these options."""
+        said = []
+        for name, value in self.to_data().items():
+            flag = name.replace("_", "-")
+            said += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+        return said
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+def _check(name: str, given: Any, default: Any, least: float | None) -> None:
+    if isinstance(default, bool):
+        if not isinstance(given, bool):
+            raise InvalidArgument(name, given, "True or False")
+    elif isinstance(default, int):
+        check_int(name, given, int(least or 0))
+    elif isinstance(default, float):
+        check_float(name, given, minimum=float(least or 0))
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add a command-line option for every field."""
+    for spec in fields(Options):
+        flag, text = "--" + spec.name.replace("_", "-"), f"{spec.metadata['help']} (default: {spec.default})"
+        choices = {"model": get_args(ModelName), "strategy": get_args(StrategyName), "precision": get_args(Precision)}
+        if isinstance(spec.default, bool):
+            parser.add_argument(
+                flag, action=argparse.BooleanOptionalAction, default=spec.default, help=spec.metadata["help"]
+            )
+        else:
+            parser.add_argument(
+                flag, type=type(spec.default), default=spec.default, help=text, choices=choices.get(spec.name),
+                metavar=None if spec.name in choices else type(spec.default).__name__.upper(),
+            )  # fmt: skip
+
+
+def from_namespace(parsed: argparse.Namespace) -> Options:
+    """The options of a parsed command line."""
+    return Options(**{spec.name: getattr(parsed, spec.name) for spec in fields(Options)})

@@ -1,0 +1,47 @@
+"""What the simulator says of a step, from this model's layers and these ranks' all-reduces, measured after training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpbook.collectives import fit
+from dpbook.ddp import measure_layers
+from dpbook.overlap import Strategy, plan, simulate_step, tensors_of
+from dpbook.program.trainer import Trainer, bucket_limits
+from dpbook.ranks import measure, now
+
+SIZES = tuple(2**power for power in range(14, 25, 2))
+"""16 KiB to 16 MiB."""
+REPEATS = 5
+
+
+def predict(trainer: Trainer) -> dict[str, Any]:
+    """Measure, simulate, and return the predicted step with what it was made from; every rank calls it.
+
+    The optimizer takes one more step, so this comes after the last checkpoint. Left out: what loads the data, and the
+    all-gather of a sharded optimizer.
+    """
+    options = trainer.options
+    sweep = measure(options.schedule(trainer.world), SIZES, REPEATS, trainer.device)
+    line = fit(sweep.nbytes, sweep.seconds)
+    batch = next(trainer.batches(0))
+    inputs, targets = (part.to(trainer.device) for part in batch)
+    with trainer.model.no_sync():
+        layers = measure_layers(trainer.module, lambda: trainer.model(inputs, targets), REPEATS)
+    begun = now(trainer.device)
+    trainer.optimizer.step()
+    update = now(trainer.device) - begun
+    buckets = plan(tensors_of(layers), *bucket_limits(options))
+    strategy = Strategy(options.strategy, buckets, overlap=options.strategy != "naive")
+    price = line.model if trainer.world > 1 else (lambda nbytes: 0.0)
+    step = simulate_step(layers, strategy, price, accumulation=options.accumulation, optimizer=update)
+    return {
+        "seconds": step.duration,
+        "exposed": step.exposed(),
+        "communication": step.busy("communication"),
+        "computation": step.busy("computation"),
+        "calls": buckets.calls,
+        "alpha": line.model.alpha,
+        "beta": line.model.beta,
+        "sweep": {"nbytes": sweep.nbytes.tolist(), "seconds": sweep.seconds.tolist()},
+    }

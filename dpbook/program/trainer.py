@@ -1,0 +1,192 @@
+"""The training loop on one rank."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
+from dpbook.overlap import MIB
+from dpbook.program import checkpoints
+from dpbook.program.batches import Batches, Digits, Text
+from dpbook.program.metrics import Metrics
+from dpbook.program.models import build
+from dpbook.program.options import Options
+from dpbook.ranks import now
+
+WRAPPERS = {"naive": NaiveDDP, "hook": HookDDP}
+ADAMW = {"betas": (0.9, 0.95)}
+"""Usual for transformers: with the default of 0.999 an odd batch early on throws the loss back."""
+TIMEOUT = timedelta(minutes=10)
+"""Of a collective: a rank that has not come by then is lost."""
+TRACE_AFTER = 10
+"""Steps before a trace begins: the first ones allocate, and settle the buckets."""
+
+
+@dataclass
+class Trainer:
+    """A model with its wrapper and optimizer on this rank's ``device``, at ``step`` of the run in ``options``."""
+
+    options: Options
+    device: torch.device
+    step: int = 0
+    source: Text | Digits = field(init=False)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.source = Text(options.context) if options.model == "gpt" else Digits()
+        self.batches = Batches(self.source, options, self.rank, self.world)
+        self.module = build(options).to(self.device)
+        self.trained = [p for p in self.module.parameters() if p.requires_grad]
+        if options.compile:
+            self.module.compile()
+        self.model = _wrap(self.module, options, self.world)
+        if options.strategy == "zero1":
+            self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, **ADAMW)
+        else:
+            self.optimizer = torch.optim.AdamW(self.trained, **ADAMW)
+
+    def resume(self) -> dict[str, Any] | None:
+        """Continue from the newest checkpoint; what it says of itself, or None where there is none.
+
+        A sharded optimizer continues only in a world of the same size: in another its moments begin at zero.
+        """
+        found = checkpoints.load(self.options.folder)
+        if found is None:
+            return None
+        shared, own = found
+        self.module.load_state_dict(shared["model"])
+        state = own if self.options.strategy == "zero1" else shared
+        if state is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.step = shared["step"]
+        return shared
+
+    def save(self) -> None:
+        """Write a checkpoint of the present step."""
+        shared = {"model": self.module.state_dict(), "options": self.options.to_data()}
+        own = None
+        if self.options.strategy == "zero1":
+            own = {"optimizer": self.optimizer.state_dict()}
+        else:
+            shared["optimizer"] = self.optimizer.state_dict()
+        checkpoints.save(self.options.folder, self.step, shared, own)
+
+    def train_step(self) -> dict[str, float]:
+        """One optimizer step; the loss of the whole global batch, the norm of its gradient, the learning rate."""
+        options = self.options
+        rate = options.lr * min(1.0, (self.step + 1) / max(options.warmup, 1))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad()
+        total = torch.zeros((), device=self.device)
+        for number, batch in enumerate(self.batches(self.step), start=1):
+            inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
+            with self._syncing(last=number == options.accumulation), self._precision():
+                loss = self.model(inputs, targets) / options.accumulation
+                loss.backward()
+            total += loss.detach()
+        norm = nn.utils.clip_grad_norm_(self.trained, options.clip or float("inf"))
+        self.optimizer.step()
+        dist.all_reduce(total)  # one rank's loss is not the batch's
+        self.step += 1
+        return {"loss": float(total) / self.world, "gradient_norm": float(norm), "lr": rate}
+
+    @contextlib.contextmanager
+    def _syncing(self, *, last: bool) -> Iterator[None]:
+        """Gradients are averaged in the last micro-batch alone; the others add up on each rank."""
+        with contextlib.nullcontext() if last else self.model.no_sync():
+            yield
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.options.precision == "fp32":
+            return contextlib.nullcontext()
+        autocast: contextlib.AbstractContextManager[Any] = torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return autocast
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens, or images, of a global batch."""
+        examples: int = self.world * self.options.batch * self.options.accumulation
+        return examples * self.source.tokens
+
+    @property
+    def payload(self) -> int:
+        """Bytes of gradients that a step averages."""
+        return int(sum(p.numel() * p.element_size() for p in self.trained))
+
+    def memory(self) -> int:
+        """Peak bytes: of the accelerator where there is one, else of the process."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes, Linux KiB
+
+
+def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
+    """Train to the last step: metrics by rank 0, checkpoints, and a trace of some steps if asked for."""
+    options = trainer.options
+    with _trace(trainer) as traced:
+        while trainer.step < options.steps:
+            begun = now(trainer.device)
+            values = trainer.train_step()
+            seconds = now(trainer.device) - begun
+            traced()
+            if metrics is not None:
+                rate = trainer.tokens_per_step / seconds
+                metrics.append(
+                    step=trainer.step, seconds=seconds, tokens_per_second=rate, memory=trainer.memory(), **values
+                )
+                progress.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
+                progress.update()
+            last = trainer.step == options.steps
+            if last or (options.save_every and trainer.step % options.save_every == 0):
+                trainer.save()
+
+
+@contextlib.contextmanager
+def _trace(trainer: Trainer) -> Iterator[Any]:
+    """A function to be called after each step, which writes a trace of ``options.profile`` of them per rank."""
+    if not trainer.options.profile:
+        yield lambda: None
+        return
+    path = trainer.options.folder / f"trace-rank{trainer.rank}.json.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    schedule = torch.profiler.schedule(wait=TRACE_AFTER - 1, warmup=1, active=trainer.options.profile, repeat=1)
+    with torch.profiler.profile(
+        schedule=schedule, on_trace_ready=lambda p: p.export_chrome_trace(str(path))
+    ) as profiler:
+        yield profiler.step
+
+
+def bucket_limits(options: Options) -> tuple[int, int | None]:
+    """Bytes at which a bucket closes, and the first one, as `dpbook.overlap.plan` takes them."""
+    if options.strategy in WRAPPERS:
+        return 0, None  # a message per tensor
+    cap = max(1, round(options.cap * MIB))
+    return cap, None if options.strategy == "torch" else min(cap, MIB)
+
+
+def _wrap(module: nn.Module, options: Options, world: int) -> nn.Module:
+    schedule = options.schedule(world)
+    all_reduce = None if schedule is None else over(schedule, dist.new_group(timeout=TIMEOUT, backend="gloo"))
+    if options.strategy in WRAPPERS:
+        return WRAPPERS[options.strategy](module, all_reduce=all_reduce)
+    cap, first = bucket_limits(options)
+    if options.strategy != "torch":
+        return BucketedDDP(module, cap=cap, first=first, all_reduce=all_reduce)
+    wrapped = DistributedDataParallel(module, bucket_cap_mb=cap / MIB, gradient_as_bucket_view=True)
+    if all_reduce is not None:
+        wrapped.register_comm_hook(None, all_reduce.hook)
+    return wrapped

@@ -1,0 +1,20 @@
+"""Real processes: rank programs and schedules on ranks that are started here, or by torchrun.
+
+Importing this loads no torch; the processes that are started do.
+"""
+
+from typing import TYPE_CHECKING
+
+from dpbook.core import lazily
+from dpbook.ranks.findings import Finding, preflight
+from dpbook.ranks.launching import Ended, Launch, default_processes, launch
+from dpbook.ranks.lifetime import leave, tell_and_leave
+from dpbook.ranks.processes import run, start
+from dpbook.ranks.sweeps import Sweep, measure, sweep
+
+if TYPE_CHECKING:
+    from dpbook.ranks.device_clock import now
+    from dpbook.ranks.execution import execute, prepare
+    from dpbook.ranks.process_comm import ProcessComm
+
+__getattr__ = lazily(__name__, ProcessComm="process_comm", execute="execution", now="device_clock", prepare="execution")

@@ -1,0 +1,87 @@
+"""What torchrun starts for each rank: another script or module, whose end is written down.
+
+    python -m dpbook.ranks.guard FOLDER SCRIPT [arguments]
+    python -m dpbook.ranks.guard FOLDER -m MODULE [arguments]
+
+The script needs no change. If it raises, the error goes to FOLDER with its time, so that the first of all ranks can be
+told; if the rank is ended because another failed, it goes there where it was; if it finishes, that goes there.
+
+Two variables, both in seconds, ask for more: START_TIMEOUT ends a rank that waits for so long for the others to meet,
+CHECK_CALLS compares the ranks' collectives before they are called.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import runpy
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+
+from dpbook.ranks.lifetime import end_with_parent, leave
+from dpbook.ranks.postmortem import ERROR, NOT_MET, RESULT, STACK, write_error
+from dpbook.ranks.watchdog import watch_start
+
+START_TIMEOUT, CHECK_CALLS = "DPBOOK_START_TIMEOUT", "DPBOOK_CHECK_CALLS"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the script and return the exit status."""
+    end_with_parent()
+    folder, rank = Path(arguments[0]), int(os.environ["RANK"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (ERROR, STACK, RESULT):  # of an attempt before this one
+        (folder / name.format(rank)).unlink(missing_ok=True)
+    stack = open(folder / STACK.format(rank), "w")  # noqa: SIM115  # open until the process ends
+    faulthandler.register(signal.SIGTERM, file=stack, chain=True)
+    if patience := float(os.environ.get(START_TIMEOUT, 0)):
+        watch_start(patience, lambda: _give_up(folder, rank, patience))
+    if seconds := float(os.environ.get(CHECK_CALLS, 0)):
+        from dpbook.ranks import call_check  # loads torch
+
+        call_check.install(timedelta(seconds=seconds))
+    try:
+        if arguments[1] == "-m":
+            sys.argv = arguments[2:]
+            runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = arguments[1:]
+            sys.path.insert(0, str(Path(arguments[1]).resolve().parent))
+            runpy.run_path(arguments[1], run_name="__main__")
+    except SystemExit as error:
+        if status := _status(error):
+            return status
+    except BaseException as error:  # whatever it is, the launcher tells it
+        told = write_error(folder, rank, error, _of_the_script(error.__traceback__))
+        print(told, file=sys.stderr, end="")
+        return 1
+    (folder / RESULT.format(rank)).touch()
+    return 0
+
+
+def _give_up(folder: Path, rank: int, patience: float) -> None:
+    """End this process, whose main thread waits inside torch."""
+    error = TimeoutError(f"{NOT_MET} within {patience:g} s")
+    print(write_error(folder, rank, error, None), file=sys.stderr, end="", flush=True)
+    os._exit(1)
+
+
+def _of_the_script(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames that started the script."""
+    while trace and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
+
+
+def _status(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    leave(main(sys.argv[1:]))

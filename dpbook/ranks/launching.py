@@ -1,0 +1,177 @@
+"""Start a training run with torchrun, with what it needs to start well and to fail plainly. Loads no torch."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpbook.core import PACKAGE, InvalidArgument, check_float, check_int, machine
+from dpbook.ranks import guard
+from dpbook.ranks.lifetime import PARENT
+from dpbook.ranks.postmortem import STACK, who_never_came, why_it_failed
+
+START_TIMEOUT = 300.0
+"""Seconds; torch itself waits for ten minutes with NCCL, for thirty with gloo."""
+GRACE = 15.0
+"""Seconds that ranks have to end by themselves after a signal, before they are killed."""
+POLL = 0.05
+TAIL = 200_000
+"""Bytes of what torchrun said that are kept, to read from them who failed."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """``program`` on ``nproc`` ranks of this machine, of ``nnodes`` machines that meet at ``endpoint`` (host:port).
+
+    ``program`` is a script and its arguments, or "-m", a module and its arguments. A failed run is started again
+    up to ``max_restarts`` times. Ranks and nodes wait for each other for ``start_timeout`` seconds. With
+    ``check_calls`` they compare their collectives before they call them, and wait for so many seconds for one that
+    does not come (0: no check). Each rank gets ``threads`` for computation, by default its share of the cores. Raises
+    `InvalidArgument`.
+    """
+
+    program: tuple[str, ...]
+    nproc: int
+    nnodes: int = 1
+    endpoint: str | None = None
+    max_restarts: int = 0
+    start_timeout: float = START_TIMEOUT
+    check_calls: float = 0.0
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.program:
+            raise InvalidArgument("program", self.program, "a script, or -m and a module")
+        if self.program[0] != "-m" and not Path(self.program[0]).is_file():
+            raise InvalidArgument("script", self.program[0], "a file that exists")
+        check_int("nproc", self.nproc, 1)
+        check_int("nnodes", self.nnodes, 1)
+        check_int("max_restarts", self.max_restarts, 0)
+        check_float("start_timeout", self.start_timeout, minimum=1)
+        check_float("check_calls", self.check_calls, minimum=0)
+
+    def command(self, folder: Path) -> list[str]:
+        """What is started: torchrun, and under it our guard around the program."""
+        if self.nnodes == 1:
+            meeting = ["--standalone"]
+        else:
+            meeting = [f"--nnodes={self.nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}"]
+            meeting += [f"--rdzv-conf=join_timeout={math.ceil(self.start_timeout)}"]
+        own = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}"]
+        quiet = ",".join(f"{local}:3" for local in range(1, self.nproc))  # rank 0 speaks for all
+        logs = [f"--log-dir={folder / 'logs'}", *([f"--redirects={quiet}"] if quiet else [])]
+        guarded = ["-m", "dpbook.ranks.guard", str(folder), *self.program]
+        return [sys.executable, "-m", "dpbook.ranks.torchrun", *meeting, *own, *logs, *guarded]
+
+    def environment(self) -> dict[str, str]:
+        """The variables that the ranks get, besides this process's own; what the user has set stays."""
+        threads = self.threads or max(1, machine.cores() // self.nproc)
+        root = str(PACKAGE.parent)
+        return {
+            "OMP_NUM_THREADS": str(threads),
+            # Without this a restart may meet the store of the attempt before it, and hang.
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            # Else init_process_group may return before the others have come, and nobody sees where the start hangs.
+            "TORCH_DIST_INIT_BARRIER": "1",
+            **os.environ,
+            PARENT: str(os.getpid()),
+            guard.START_TIMEOUT: str(self.start_timeout),
+            guard.CHECK_CALLS: str(self.check_calls),
+            "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        }
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a launch ended: an exit ``status``, 0 if all went well, and whether rank 0 ran on this node."""
+
+    status: int
+    had_rank_0: bool
+
+
+def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ended:
+    """Carry it out, and return how it ended; where it failed ``say`` is told why, at the end.
+
+    Ctrl-C and SIGTERM are passed on; nothing is left running. What rank 0 writes is seen; the others' output is kept,
+    and the end of it told if they fail.
+    """
+    with tempfile.TemporaryDirectory(prefix="dpbook-launch-") as name:
+        folder = Path(name)
+        said = bytearray()
+        begun = time.monotonic()
+        child = subprocess.Popen(
+            what.command(folder), env=what.environment(), stderr=subprocess.PIPE, start_new_session=True
+        )
+        reader = threading.Thread(target=_pass_on, args=(child, said), daemon=True)
+        reader.start()
+        signalled = _wait(child)
+        reader.join(GRACE)
+        if signalled:
+            say(f"ended by {signal.Signals(signalled).name}; no rank is left")
+        elif child.returncode:
+            log = said.decode(errors="replace")
+            say(_why(what, folder, time.monotonic() - begun, child.returncode, log))
+        return Ended(128 + signalled if signalled else child.returncode, (folder / STACK.format(0)).exists())
+
+
+def _why(launch: Launch, folder: Path, seconds: float, status: int, log: str) -> str:
+    """Why it failed, as far as this node can tell."""
+    if launch.nnodes > 1 and re.search("Rendezvous(Timeout|Connection)Error", log):
+        return f"not all of the {launch.nnodes} nodes came to {launch.endpoint} within {launch.start_timeout:g} s"
+    world = launch.nnodes * launch.nproc
+    told = [why_it_failed(folder, world, seconds, status, log), who_never_came(folder, world)]
+    if not launch.check_calls and re.search("mismatch|different calls", "".join(told)):
+        told.append("--check-calls tells which rank makes which call")
+    if launch.nnodes > 1:
+        told.append("That is what this node saw; the first to fail may be a rank of another.")
+    return "\n".join(filter(None, told))
+
+
+def _pass_on(child: subprocess.Popen[bytes], said: bytearray) -> None:
+    """Show what torchrun and rank 0 write to stderr as it comes, and keep the end of it."""
+    assert child.stderr is not None
+    while chunk := os.read(child.stderr.fileno(), 65536):
+        os.write(2, chunk)
+        said += chunk
+        del said[:-TAIL]
+
+
+def _wait(child: subprocess.Popen[bytes]) -> int:
+    """Wait for the end. A signal that comes meanwhile is passed on; it is returned, or 0."""
+    came: list[int] = []
+    handled = [signal.SIGINT, signal.SIGTERM]
+    before = {number: signal.signal(number, lambda n, frame: came.append(n)) for number in handled}
+    try:
+        while child.poll() is None and not came:
+            time.sleep(POLL)
+        if came:
+            _end(child)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return came[0] if came else 0
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Ask torchrun to end its ranks; kill its whole session if it does not in time."""
+    child.send_signal(signal.SIGTERM)
+    try:
+        child.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def default_processes(gpus: Sequence[machine.Gpu]) -> int:
+    """One rank per GPU; without any, two where there are two cores: enough to be distributed, and quick."""
+    return len(gpus) or min(2, machine.cores())

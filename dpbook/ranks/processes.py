@@ -1,0 +1,124 @@
+"""Start real processes from anywhere, a notebook cell included, and bring their results back.
+
+A function from a notebook travels by value (cloudpickle). This module itself loads no torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+from numpy.typing import NDArray
+
+from dpbook.collectives import Program, Schedule
+from dpbook.collectives.programs import check_timeout, copy_buffers
+from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_int, plural
+from dpbook.ranks.postmortem import INSTALLED, RESULT, STDOUT, TASK, cause_of_failure
+from dpbook.ranks.starter import Starter
+
+STARTUP = 120.0
+"""Seconds that loading torch may take on a busy machine, beyond the time-out of the program."""
+
+MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20)}
+"""Keep what glibc frees: it would hand gradients back to the system in every step, and take them again page by page.
+With 40 gradients of 1 MiB that is a sixth of a step of two ranks on the CPU, in torch's DDP as in ours."""
+
+_WORKER = "dpbook.ranks.worker"
+_RANKS = Starter("torch", "torch._dynamo", _WORKER)  # torch's optimizers load the second when the first one is made
+
+
+def run(
+    program: Program | Schedule, buffers: Sequence[NDArray[Any]] | NDArray[Any], *, timeout: float = 60.0
+) -> list[NDArray[Any]]:
+    """Run a rank program or a schedule over real processes, one per buffer, and return each rank's buffer.
+
+    The same call as `dpbook.collectives.run`, in other processes (gloo, this machine). ``buffers`` holds 1-D
+    arrays; they are not changed. Raises `RankFailed` with the first failing rank's error, or with the line that
+    each rank had reached after ``timeout`` seconds.
+    """
+    if not isinstance(program, Schedule) and not callable(program):
+        raise InvalidArgument("program", program, "a rank program or a Schedule")
+    copies = copy_buffers(buffers)
+    if isinstance(program, Schedule) and program.world != len(copies):
+        raise InvalidArgument(
+            "buffers", plural(len(copies), "buffer"), f"one per rank of the schedule, {program.world}"
+        )
+    return start(_run_on_this_rank, [(program, copy) for copy in copies], timeout=timeout)
+
+
+def _run_on_this_rank(program: Program | Schedule, x: NDArray[Any]) -> NDArray[Any]:
+    from dpbook.ranks.execution import execute
+
+    execute(program, x)
+    return x
+
+
+def start(
+    function: Callable[..., Any], args: Sequence[tuple[Any, ...]], *, timeout: float = 60.0, echo: bool = True
+) -> list[Any]:
+    """Call ``function(*args[rank])`` in one process per entry of ``args``, inside a gloo process group.
+
+    Returns what each rank returned. What the ranks printed is printed afterwards, rank by rank, unless ``echo`` is
+    False. When a rank fails the others are ended; nothing is left running, also after an interrupt.
+    Raises `RankFailed`.
+    """
+    if not isinstance(args, Sequence) or not all(isinstance(arguments, Sequence) for arguments in args):
+        raise InvalidArgument("args", args, "a tuple of arguments per rank")
+    world = check_int("number of ranks", len(args), 1)
+    if not callable(function):
+        raise InvalidArgument("function", function, "callable")
+    timeout = check_timeout(timeout)
+    with tempfile.TemporaryDirectory(prefix="dpbook-") as name:
+        folder = Path(name)
+        call = _by_value(function, list(args))
+        (folder / TASK).write_bytes(cloudpickle.dumps({"timeout": timeout, "call": call}))
+        exits, said = _RANKS.run(_WORKER, folder, world, _environment(), timeout + STARTUP)
+        if echo:
+            _print_output(folder, world)
+        results = [folder / RESULT.format(rank) for rank in range(world)]
+        if sorted(exits) != list(range(world)) or any(exits.values()) or not all(path.exists() for path in results):
+            raise RankFailed(cause_of_failure(folder, world, timeout, exits, said))
+        return [cloudpickle.loads(result.read_bytes()) for result in results]
+
+
+def _by_value(function: Callable[..., Any], args: list[tuple[Any, ...]]) -> bytes:
+    """Pickle a call. Functions of a module that other processes may not be able to import go by value."""
+    modules = {inspect.getmodule(f) for f in (function, *(a for group in args for a in group if callable(a)))}
+    local = [module for module in modules if module is not None and not _is_installed(module)]
+    for module in local:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps((function, args)))
+    except Exception as error:  # whatever an object raises that cannot travel
+        raise InvalidArgument("function and its args", function, f"possible to pickle ({error})") from error
+    finally:
+        for module in local:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Whether every process can import a module: one of Python's, an installed one or one of dpbook."""
+    known = sys.stdlib_module_names | {"dpbook", "__main__"}
+    return module.__name__.partition(".")[0] in known or INSTALLED in (getattr(module, "__file__", None) or "")
+
+
+def _environment() -> dict[str, str]:
+    root = str(PACKAGE.parent)
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    defaults = MEMORY | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback}
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return defaults | os.environ | {"PYTHONPATH": path}
+
+
+def _print_output(folder: Path, world: int) -> None:
+    for rank in range(world):
+        log = folder / STDOUT.format(rank)
+        for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
+            print(f"[rank {rank}] {line}")

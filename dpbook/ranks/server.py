@@ -1,0 +1,128 @@
+"""The server of a `starter.Starter`: a process that has loaded modules, and forks whatever needs them.
+
+A start has a launcher, forked by the server, which takes on the caller's settings and forks the ranks. Each ends with
+the one that forked it.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+import weakref
+from collections.abc import Sequence
+from multiprocessing import Process, active_children
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from dpbook.ranks.lifetime import PARENT, end_with_parent, leave
+from dpbook.ranks.postmortem import LAUNCHER, STDERR, STDOUT
+
+LOOK = 0.5  # seconds between looks at what no event tells, such as that another process has ended
+GRACE = 5.0  # seconds in which a process may end by itself
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a launcher for each connection that arrives, until the caller closes ``control`` or has ended."""
+    caller = int(os.environ[PARENT])
+    os.environ[PARENT] = str(os.getpid())
+    os.register_at_fork(after_in_child=control.close)
+    called = True
+    while os.getppid() == caller and (called or active_children()):
+        ready = wait([*([control] if called else []), *(launcher.sentinel for launcher in active_children())], LOOK)
+        if control in ready:
+            word, files, _, _ = socket.recv_fds(control, 1, 1)
+            called = bool(word)
+            for file in files:
+                with Connection(file) as connection:
+                    Process(target=_launch, args=(connection,)).start()
+
+
+def _launch(caller: Connection) -> None:
+    """Start ranks, end all of them when one fails or when the caller says so or is gone, and tell how they ended."""
+    end_with_parent()
+    os.setsid()  # a group of its own, of which nothing shall be left
+    os.register_at_fork(after_in_child=caller.close)
+    module, folder, world, cwd, path, environment = caller.recv()
+    os.chdir(cwd)
+    sys.path[:] = path
+    parent = {PARENT: os.environ[PARENT]}
+    os.environ.clear()
+    os.environ.update(environment | parent)
+    _write_to(folder / LAUNCHER, folder / LAUNCHER)
+    exits: dict[int, int] = {}
+    try:
+        ranks = [Process(target=_rank, args=(module, folder, rank, world)) for rank in range(world)]
+        for rank in ranks:
+            rank.start()
+        while len(exits) < world and not any(exits.values()):
+            running = [process.sentinel for rank, process in enumerate(ranks) if rank not in exits]
+            if caller in wait([caller, *running], LOOK):
+                break
+            codes = {rank: process.exitcode for rank, process in enumerate(ranks)}
+            exits |= {rank: code for rank, code in codes.items() if code is not None and rank not in exits}
+    except Exception:  # no more processes, for one
+        traceback.print_exc()
+    _end(active_children())
+    try:
+        caller.send(exits)
+    finally:
+        os.killpg(0, signal.SIGKILL)  # this process, and what the ranks have left running
+
+
+def _end(processes: Sequence[BaseProcess]) -> None:
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + GRACE
+    for process in processes:
+        process.join(max(0, deadline - time.monotonic()))
+        process.kill()
+        process.join()
+
+
+def _rank(module: str, folder: Path, rank: int, world: int) -> None:
+    end_with_parent()
+    _write_to(folder / STDOUT.format(rank), folder / STDERR.format(rank))
+    for name, value in ("RANK", rank), ("WORLD_SIZE", world):
+        os.environ[name] = os.environ[f"LOCAL_{name}"] = str(value)
+    # What forking alone would hand on: a start method that no program has chosen, and one and the same random state.
+    multiprocessing.set_start_method(None, force=True)
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    leave(importlib.import_module(module).main(folder))
+
+
+def _write_to(stdout: Path, stderr: Path) -> None:
+    """Send what this process prints to files, also what C code prints."""
+    for path, number in (stdout, 1), (stderr, 2):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, number)
+        os.close(file)
+
+
+def _load(modules: list[str]) -> None:
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception:  # the process that needs it will say so
+            traceback.print_exc()
+    for undo in weakref.finalize._registry:  # type: ignore[attr-defined]
+        undo.atexit = False  # torch has 200 of these, which would take a tenth of a second at the end of each process
+    gc.freeze()  # what is loaded stays; a collection would only copy its memory, in every process
+
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[2])
+    _load(sys.argv[3:])
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    serve(control)
+    os._exit(0)  # at once: multiprocessing would wait for what is still running

@@ -1,0 +1,142 @@
+"""Processes that start at once: they are forked from a server that has loaded their modules already.
+
+Each start gets fresh processes, with the environment, working folder and module path that the caller has then. Linux
+only: elsewhere it is not safe to fork a process that has loaded torch, and every process loads its modules itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from dpbook.core import PACKAGE
+from dpbook.ranks.lifetime import PARENT
+from dpbook.ranks.postmortem import LAUNCHER
+
+METHOD = "fork" if sys.platform == "linux" else "spawn"
+
+_READ_WHEN_LOADED = (
+    "ATEN_", "GLIBC_", "GOMP_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON",
+    "PYTORCH_", "TORCH",
+)  # fmt: skip
+"""How variables begin that take effect when a program or a library is loaded: where one has changed, a new server is
+started. All others reach the processes as they are when these start."""
+
+_PATIENCE = 10.0  # seconds for a launcher to end its processes: twice what they are given
+_LOG_BYTES = 2**16
+
+
+class _Server(NamedTuple):
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    log: IO[bytes]
+    settings: dict[str, str]
+
+
+class Starter:
+    """Starts processes in which ``preload`` is loaded. Costs nothing before its first start.
+
+    Threads may share one. A forked process gets a server of its own. A server ends with the process that started it,
+    and all that it has started ends with it.
+    """
+
+    _server: _Server | None
+
+    def __init__(self, *preload: str, method: str = METHOD) -> None:
+        self._arguments = [method, *(preload if method == "fork" else ())]
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self.stop)
+
+    def run(
+        self, module: str, folder: Path, world: int, environment: Mapping[str, str], timeout: float
+    ) -> tuple[dict[int, int], str]:
+        """Call ``module.main(folder)``, which returns an exit status, in ``world`` processes, as torchrun would.
+
+        When one fails the others are ended, and so are all after ``timeout`` seconds and by an interrupt; what they
+        have started goes with them. Their output is in ``folder``, where torchrun would put it.
+        Returns the exit status of each that ended by itself, in the order in which they did, and what their launcher
+        had to say.
+        """
+        call = (module, folder, world, os.getcwd(), sys.path, dict(environment))
+        ours, theirs = multiprocessing.Pipe()
+        with ours:
+            with theirs, self._lock:
+                server = self._server = self._serving(dict(environment))
+                with contextlib.suppress(OSError):  # it was killed just now, as is told below
+                    socket.send_fds(server.control, [b"+"], [theirs.fileno()])
+            try:
+                with contextlib.suppress(OSError):
+                    ours.send(call)
+                    ours.poll(timeout)
+            finally:
+                exits = _end(ours)
+        log = folder / LAUNCHER
+        said = log.read_bytes() if log.exists() else os.pread(server.log.fileno(), _LOG_BYTES, 0)
+        return exits, said.decode(errors="replace")
+
+    def stop(self) -> None:
+        """End the server at once, with all that it has started. A later start begins a new one."""
+        with self._lock:
+            server, self._server = self._server, None
+        if server is not None:
+            server.control.close()
+            server.process.kill()
+            server.process.wait()
+
+    def _serving(self, environment: dict[str, str]) -> _Server:
+        """The server, started if there is none, if it has ended, and if it was loaded with other settings."""
+        settings = {name: value for name, value in environment.items() if name.startswith(_READ_WHEN_LOADED)}
+        server = self._server
+        if server is not None:
+            if server.process.poll() is None and server.settings == settings:
+                return server
+            server.control.close()  # then it ends, but not before what it has started
+            threading.Thread(target=server.process.wait, daemon=True).start()
+        return _serve(self._arguments, environment, settings)
+
+    def _forget(self) -> None:
+        """Begin without a server. A forked process does, too: the one that it knows is its parent's."""
+        self._lock = threading.Lock()
+        self._server = None
+
+
+def _serve(arguments: Sequence[str], environment: dict[str, str], settings: dict[str, str]) -> _Server:
+    """Start a server. It is given what to start once it has loaded its modules; until then that waits in a socket."""
+    ours, theirs = socket.socketpair()
+    log = tempfile.TemporaryFile()  # noqa: SIM115
+    command = [sys.executable, "-P", "-m", "dpbook.ranks.server", str(theirs.fileno()), *arguments]
+    path = [str(PACKAGE.parent), *(str(Path(entry).absolute()) for entry in sys.path)]
+    with theirs:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment | {"PYTHONPATH": os.pathsep.join(path), PARENT: str(os.getpid())},
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    return _Server(process, ours, log, settings)
+
+
+def _end(launcher: Connection) -> dict[int, int]:
+    """Let a launcher end what is left of its processes, and return the exit status of those that ended before."""
+    exits: dict[int, int] = {}
+    with contextlib.suppress(OSError):
+        launcher.send("end")
+    with contextlib.suppress(OSError, EOFError):  # it was killed
+        if launcher.poll(_PATIENCE):
+            exits = launcher.recv()
+    return exits

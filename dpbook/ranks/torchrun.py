@@ -1,0 +1,25 @@
+"""torchrun, ending with the process that started it.
+
+This holds on Linux. Elsewhere torchrun outlives a caller that is killed, until its ranks' time is up.
+"""
+
+from __future__ import annotations
+
+import os
+
+from dpbook.ranks.lifetime import end_with_parent
+from dpbook.ranks.processes import MEMORY
+
+LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
+"""When one of several nodes ends, torchrun on the others warns of the connection, at length, although all is well."""
+
+if __name__ == "__main__":
+    end_with_parent()
+    os.environ.update(MEMORY | os.environ)
+    level = os.environ.get(LOG_LEVEL)
+    os.environ.setdefault(LOG_LEVEL, "ERROR")
+    from torch.distributed.run import main
+
+    if level is None:
+        del os.environ[LOG_LEVEL]  # torch has read it; the ranks keep their warnings
+    main()

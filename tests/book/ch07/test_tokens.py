@@ -1,0 +1,31 @@
+"""How many tokens hide the sync, and does the model's size matter?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpbook.book.ch07 import tokens_to_hide
+from dpbook.core.errors import InvalidArgument
+
+
+def test_the_printed_numbers_are_those_of_half_of_989_teraflops():
+    assert round(tokens_to_hide(989e12 / 2, 400e9)) == 1236
+    assert round(tokens_to_hide(989e12 / 2, 50e9)) == 9890
+
+
+@given(st.floats(1e6, 1e12), st.integers(1, 4096), st.sampled_from([1, 2, 4]))
+def test_at_that_number_backward_and_ring_take_equally_long_whatever_the_model(parameters, world, itemsize):
+    flops, bandwidth = 3e14, 5e10
+    tokens = tokens_to_hide(flops, bandwidth, itemsize, world)
+    backward = 4 * parameters * tokens / flops
+    ring = 2 * (world - 1) / world * itemsize * parameters / bandwidth
+    assert backward == pytest.approx(ring, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [((0, 1), "flops_per_second"), ((1, 0), "bandwidth"), ((1, 1, 0), "itemsize"), ((1, 1, 2, 0), "world")],
+)
+def test_bad_arguments_are_named(arguments, name):
+    with pytest.raises(InvalidArgument, match=name):
+        tokens_to_hide(*arguments)

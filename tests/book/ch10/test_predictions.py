@@ -1,0 +1,55 @@
+"""Do the plots of measured steps show and say what they are given?"""
+
+import matplotlib
+import pytest
+
+from dpbook.book import ch10
+from dpbook.core.errors import InvalidArgument
+from dpbook.figures.card import palette
+from dpbook.overlap import StepRecord
+from tests.figures.test_plots import shows
+
+EMULATED = {"naive": (30.0, 31.0, 35.0), "local": (10.0, 10.0, 11.0)}
+REAL = {"naive": (29.0, 33.0, 36.0), "local": (10.0, 12.0, 13.0)}
+RECORD = StepRecord(EMULATED, REAL, {1: (20.0, 21.0, 22.0)}, {1: (20.0, 25.0, 26.0)}, {})
+PLOTS = {
+    "prediction": lambda: ch10.step_prediction(RECORD, "It is near"),
+    "links": lambda: ch10.step_bars({"emulated": EMULATED, "real": REAL}, "They agree"),
+    "one link": lambda: ch10.step_bars({"emulated": EMULATED}, "One"),
+}
+
+
+@pytest.mark.parametrize("draw", PLOTS.values(), ids=list(PLOTS))
+def test_a_plot_is_a_small_png_with_its_words_and_leaves_no_settings(draw):
+    before = dict(matplotlib.rcParams)
+    plot = draw()
+    assert plot.png == draw().png
+    assert len(plot.png) < 60_000
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_medians_are_told():
+    assert PLOTS["prediction"]().alt == "It is near. Medians of 3 steps: 1 MiB: 21 ms predicted, 25 measured."
+    assert "emulated: naive 31 ms, local 10 ms; real: naive 33 ms, local 12 ms" in PLOTS["links"]().alt
+
+
+def test_each_link_has_its_colour():
+    assert shows(PLOTS["links"](), palette.COMMUNICATION)
+    assert shows(PLOTS["links"](), palette.COMPUTATION)
+    assert not shows(PLOTS["one link"](), palette.COMPUTATION)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: ch10.step_prediction({}, "x"), "record"),
+        (lambda: ch10.step_prediction(RECORD, " "), "title"),
+        (lambda: ch10.step_bars({}, "x"), "links"),
+        (lambda: ch10.step_bars({"a": {}}, "x"), "links"),
+        (lambda: ch10.step_bars({"a": EMULATED, "b": {"local": (1.0,)}}, "x"), "links"),
+        (lambda: ch10.step_bars(dict.fromkeys("abc", EMULATED), "x"), "links"),
+    ],
+)
+def test_bad_arguments_are_named(call, name):
+    with pytest.raises(InvalidArgument, match=f"^{name} must be"):
+        call()

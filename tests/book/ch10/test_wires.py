@@ -1,0 +1,93 @@
+"""Do ranks that are threads meet as processes do, say what is wrong, and log what was sent and waited for when?"""
+
+import threading
+
+import pytest
+import torch
+
+from dpbook.book.ch10.wires import in_threads
+from dpbook.core.errors import Deadlock, MessageError
+
+WORLDS = [1, 2, 3, 5, 9]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_sum_is_there_when_it_was_waited_for_and_not_before(world):
+    def rank(wire):
+        x = torch.tensor([10**wire.rank])
+        message = wire.all_reduce(x)
+        before = x.item()
+        message.wait()
+        message.wait()
+        return before, x.item()
+
+    assert in_threads(rank, world) == [(10**r, sum(10**k for k in range(world))) for r in range(world)]
+
+
+def test_a_message_is_what_was_handed_over():
+    def rank(wire):
+        x = torch.ones(2)
+        message = wire.all_reduce(x)
+        x.fill_(7)
+        message.wait()
+        return x.tolist()
+
+    assert in_threads(rank, 3) == [[3, 3]] * 3
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_broadcast_gives_rank_0s_values(world):
+    def rank(wire):
+        weight = torch.nn.Parameter(torch.full((2,), float(wire.rank + 5)))
+        wire.broadcast(weight)
+        return weight.tolist()
+
+    assert in_threads(rank, world) == [[5, 5]] * world
+
+
+def test_messages_meet_by_their_number_in_any_order_of_waiting():
+    def rank(wire):
+        tensors = [torch.tensor([k * 10**wire.rank]) for k in range(3)]
+        messages = [wire.all_reduce(x) for x in tensors]
+        for k in (2, 0, 1) if wire.rank else (0, 1, 2):
+            messages[k].wait()
+        return [x.item() for x in tensors]
+
+    assert in_threads(rank, 2) == [[0, 11, 22]] * 2
+
+
+def test_the_log_says_what_was_sent_and_waited_for():
+    def rank(wire):
+        messages = [wire.all_reduce(torch.zeros(n)) for n in (3, 5)]
+        for message in reversed(messages):
+            message.wait()
+        told = list(wire.log)
+        wire.restart()
+        wire.all_reduce(torch.zeros(1)).wait()
+        return told, wire.log
+
+    (told, after), _ = in_threads(rank, 2)
+    assert told == [("sent", 3), ("sent", 5), ("waited", 1), ("waited", 0)]
+    assert after == [("sent", 1), ("waited", 0)]
+
+
+def test_messages_that_are_not_alike_are_named():
+    with pytest.raises(MessageError, match=r"message 2 of rank . is all_reduce of \(.,\) float32, that of rank"):
+        in_threads(lambda wire: [wire.all_reduce(torch.zeros(n)) for n in (4, 2 + wire.rank)], 2)
+
+
+def test_a_message_that_does_not_come_is_named():
+    with pytest.raises(Deadlock, match="waits for message 1, which rank 2 does not send"):
+        in_threads(lambda wire: wire.rank == 2 or wire.all_reduce(torch.zeros(1)).wait(), 3)
+
+
+def test_the_first_error_is_raised_and_no_thread_is_left():
+    def rank(wire):
+        if wire.rank == 1:
+            raise ValueError("on purpose")
+        wire.broadcast(torch.zeros(1))
+
+    before = threading.active_count()
+    with pytest.raises(ValueError, match="on purpose"):
+        in_threads(rank, 3)
+    assert threading.active_count() == before

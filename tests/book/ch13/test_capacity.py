@@ -1,0 +1,96 @@
+"""Do the plots of costs and of capacity show and say what they are given?"""
+
+import matplotlib
+import numpy as np
+import pytest
+
+from dpbook import figures
+from dpbook.book import ch13
+from dpbook.collectives import AlphaBeta, crossover, fit
+from dpbook.core.errors import InvalidArgument
+from dpbook.figures.card import palette
+from dpbook.overlap import best_cap, equal_layers
+from dpbook.planning import Memory, Step, memory_per_rank
+from tests.figures.test_plots import shows
+
+SMALL, LARGE = AlphaBeta(1e-5, 4e-9), AlphaBeta(1e-3, 1e-9)
+SIZES = np.geomspace(1e4, 1e8, 12)
+FIT = fit(SIZES, LARGE(SIZES) * np.where(SIZES < 1e6, 3, 1))
+STEPS = [Step(8, 4096, 0.1, 0.2, 0.3, 0.1), Step(1024, 4096, 0.1, 0.2, 0.5, 0.3)]
+PLOTS = {
+    "curves": lambda: figures.cost_curves({"small": SMALL, "large": LARGE}, "They cross"),
+    "fit": lambda: figures.fitted_sweep(FIT, "It fits above 1 MB"),
+    "caps": lambda: figures.cap_sweep(best_cap(equal_layers(8, 0.1, 0.2, 8000), AlphaBeta(0.01, 1e-5)), "One is best"),
+    "memory": lambda: ch13.memory_bars({"plain": memory_per_rank(10**10, 8)}, 80e9, "It does not fit"),
+    "scaling": lambda: ch13.scaling_bars(STEPS, "It falls"),
+    "explore memory": lambda: ch13.explore_memory().figure,
+    "explore scaling": lambda: ch13.explore_scaling().figure,
+}
+
+
+@pytest.mark.parametrize("draw", PLOTS.values(), ids=list(PLOTS))
+def test_a_plot_is_a_small_png_with_its_words_and_leaves_no_settings(draw):
+    before = dict(matplotlib.rcParams)
+    plot = draw()
+    assert plot.png == draw().png
+    assert len(plot.png) < 60_000
+    assert plot.alt.count(". ") >= 1
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_crossover_is_marked_where_it_is():
+    assert crossover(SMALL, LARGE) == pytest.approx(330e3)
+    assert "large becomes cheaper than small at 330 kB" in PLOTS["curves"]().alt
+    assert "becomes" not in figures.cost_curves({"small": SMALL}, "Alone").alt
+    assert "becomes" not in figures.cost_curves({"small": SMALL, "large": LARGE}, "No marks", mark=False).alt
+
+
+def test_a_fit_shows_where_it_is_good():
+    assert shows(PLOTS["fit"](), palette.tint(palette.COMPLETE, 0.18))
+
+
+def test_memory_says_what_fits():
+    plot = ch13.memory_bars({"plain": Memory(1e9, 1e9, 6e9), "more": Memory(1e9, 0, 0)}, 4e9, "One fits")
+    assert "plain: 8.0 GB; more: 1.0 GB" in plot.alt
+    assert shows(plot, palette.EXPOSED)
+
+
+def test_scaling_tells_efficiency():
+    assert "8: 0.4 s, efficiency 75%; 1,024: 0.6 s, efficiency 50%" in PLOTS["scaling"]().alt
+    assert not shows(ch13.scaling_bars([Step(1, 4096, 0.1, 0.2, 0, 0)], "Alone"), palette.PARTIAL)
+
+
+def test_the_memory_explorer_names_the_first_stage_that_fits():
+    explorer = ch13.explore_memory()
+    assert explorer.figure.alt.startswith("Llama-2 7B on 8 × H100 SXM: ZeRO-1 is enough")
+    explorer.set(model="Llama-2 70B")
+    assert "nothing fits" in explorer.figure.alt
+    explorer.set(world="64")
+    assert "ZeRO-3 is enough" in explorer.figure.alt
+
+
+def test_the_scaling_explorer_takes_every_choice():
+    explorer = ch13.explore_scaling()
+    for name, knob in explorer.controls.knobs.items():
+        for choice in knob.options:
+            explorer.set(**{name: choice})
+            assert "alert" not in explorer.controls.picture.value
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: figures.cost_curves({}, "Title"), "costs"),
+        (lambda: figures.cost_curves({"a": 3}, "Title"), "costs"),
+        (lambda: figures.cost_curves({"a": SMALL}, "Title", smallest=10, largest=5), "largest"),
+        (lambda: figures.cost_curves({"a": SMALL}, ""), "title"),
+        (lambda: figures.fitted_sweep(LARGE, "Title"), "fit"),
+        (lambda: figures.cap_sweep([1], "Title"), "sweep"),
+        (lambda: ch13.memory_bars({}, 1e9, "Title"), "memories"),
+        (lambda: ch13.memory_bars({"a": Memory(1, 1, 1)}, 0, "Title"), "capacity"),
+        (lambda: ch13.scaling_bars([], "Title"), "steps"),
+    ],
+)
+def test_bad_input_is_named(call, name):
+    with pytest.raises(InvalidArgument, match=name):
+        call()

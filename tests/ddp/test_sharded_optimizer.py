@@ -1,0 +1,128 @@
+"""Does a sharded optimizer end with the bits of the unsharded one, and keep 1/N of its state? One start per world."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from dpbook.core.errors import InvalidArgument
+from dpbook.ddp.sharded_optimizer import ShardedOptimizer
+from dpbook.ddp.wrappers import BucketedDDP
+from dpbook.ranks import start
+
+pytestmark = pytest.mark.processes
+STEPS = 12
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, {"lr": 0.1}, 0),
+    "momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}, 1),
+    "adam": (torch.optim.Adam, {"lr": 0.01}, 2),
+    "adamw": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}, 2),
+}
+"""The class, its options, and how many numbers it keeps per parameter."""
+
+
+def groups(model):
+    first, _, second = model.module
+    return [{"params": list(first.parameters()), "lr": 0.02}, {"params": list(second.parameters())}]
+
+
+def make(cls, sharded, options):
+    torch.manual_seed(0)
+    model = BucketedDDP(nn.Sequential(nn.Linear(13, 37), nn.Tanh(), nn.Linear(37, 5)))
+    return model, ShardedOptimizer(groups(model), cls, **options) if sharded else cls(groups(model), **options)
+
+
+def train(rank, model, optimizer, steps=STEPS, first=0):
+    """The parameters after every step, with a falling learning rate and clipped gradients."""
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    history = []
+    for step in range(first, first + steps):
+        x = torch.randn(8, 13, generator=torch.Generator().manual_seed(1000 * step + rank))
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        schedule.step()
+        history.append([p.detach().numpy().tobytes() for p in model.parameters()])
+    return history
+
+
+def state_bytes(optimizer):
+    """What an unsharded optimizer keeps, steps left out."""
+    tensors = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor) and t.numel() > 1]
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def on_one_rank(rank, world):
+    torch.set_num_threads(1)
+    found = {}
+    for name, (cls, options, _) in OPTIMIZERS.items():
+        plain, plain_optimizer = make(cls, False, options)
+        model, optimizer = make(cls, True, options)
+        equal = train(rank, plain, plain_optimizer) == train(rank, model, optimizer)
+        again, resumed = make(cls, True, options)
+        train(rank, again, resumed, steps=1)
+        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # as from a file
+        again.load_state_dict(model.state_dict())
+        found[name] = {
+            "equal": equal,
+            "state": (optimizer.state_bytes, state_bytes(plain_optimizer)),
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "resumed": train(rank, again, resumed, 3, first=50) == train(rank, model, optimizer, 3, first=50),
+        }
+    found["refused"] = refusals(model, optimizer)
+    return found
+
+
+def refusals(model, optimizer):
+    other = {**optimizer.state_dict(), "world": 77}
+    mixed = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3, dtype=torch.float64))]
+    calls = {
+        "world": lambda: optimizer.load_state_dict(other),
+        "dtype": lambda: ShardedOptimizer(mixed, torch.optim.SGD, lr=0.1),
+        "class": lambda: ShardedOptimizer(model.parameters(), "Adam", lr=0.1),
+        "late": lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]}),
+    }
+    said = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except InvalidArgument as error:
+            said[name] = str(error)
+    return said
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request):
+    return start(on_one_rank, [(rank, request.param) for rank in range(request.param)], timeout=120)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_step_has_the_bits_of_the_unsharded_optimizer(ranks, name):
+    assert all(rank[name]["equal"] for rank in ranks)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_state_falls_as_1_over_n(ranks, name):
+    """An optimizer that shards nothing keeps the whole on every rank, and fails here for every world above 1."""
+    per_parameter = OPTIMIZERS[name][2]
+    own = [rank[name]["state"][0] for rank in ranks]
+    whole = 4 * per_parameter * ranks[0][name]["parameters"]
+    assert {rank[name]["state"][1] for rank in ranks} == {whole}
+    assert sum(own) == whole
+    assert max(own) - min(own) <= 4 * per_parameter * 2  # an element of each of two groups
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_it_resumes_with_the_same_bits(ranks, name):
+    assert all(rank[name]["resumed"] for rank in ranks)
+
+
+def test_bad_input_is_named(ranks):
+    for number, rank in enumerate(ranks):
+        said = rank["refused"]
+        assert said["world"].startswith(f"state_dict must be that of rank {number} in a world of {len(ranks)}, got")
+        assert said["dtype"].startswith("params must be of one dtype and device within a group")
+        assert said["class"].startswith("optimizer must be an optimizer's class")
+        assert said["late"].startswith("param_group must be given when the optimizer is made")

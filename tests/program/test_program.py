@@ -1,0 +1,232 @@
+"""Does the training program train, whatever the strategy, as one process would, and resume to the same bits?"""
+
+import argparse
+import importlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from dpbook import planning
+from dpbook.core import checkout
+from dpbook.core.errors import DpbookError, InvalidArgument
+from dpbook.program import checkpoints, metrics
+from dpbook.program.batches import Batches, Digits, Text
+from dpbook.program.models import build
+from dpbook.program.options import Options, add_options, from_namespace
+from dpbook.ranks import start
+
+STRATEGIES = ("torch", "naive", "hook", "bucketed", "zero1")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    everything = importlib.import_module("tests.program.program_ranks").everything
+    folder = str(tmp_path_factory.mktemp("runs"))
+    return start(everything, [(rank, 2, folder) for rank in range(2)], timeout=240)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_trains_to_the_same_bits_on_two_ranks(ranks, name):
+    for rank in ranks:
+        assert rank["strategies"][name] == rank["strategies"]["torch"]
+    assert ranks[0]["strategies"][name] == ranks[1]["strategies"][name]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_schedule_trains_every_strategy_to_the_same_bits(ranks, name):
+    for rank in ranks:
+        found, messages = rank["over schedules"][name]
+        assert found == rank["strategies"]["torch"]
+        assert messages > 0
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["torch", "bucketed", "zero1"])
+def test_a_resumed_run_ends_with_the_bits_of_one_that_was_never_ended(ranks, name):
+    assert [rank["resumed"][name] for rank in ranks] == [[True, 3, 2]] * 2
+
+
+@pytest.mark.processes
+def test_the_loss_is_that_of_the_whole_batch_on_one_process(ranks):
+    for many, _ in (rank["big batch"] for rank in ranks):
+        assert [step["loss"] for step in many] == pytest.approx(ranks[0]["big batch"][1], rel=1e-4)
+
+
+@pytest.mark.processes
+def test_only_trained_gradients_cross_the_wire_and_the_bytes_are_those_predicted(ranks):
+    for rank in ranks:
+        found = rank["variants"]
+        assert all(variant["sent per step"] == variant["payload"] for variant in found.values())
+        assert found["lora"]["frozen without gradient"]
+        adapters = 4 * sum(rows + columns for rows, columns in ((96, 32), (32, 32), (128, 32), (32, 128)))
+        assert found["lora"]["trained"] == adapters
+        assert found["lora"]["payload"] == 4 * adapters
+        assert found["lora"]["payload"] < found["plain"]["payload"] / 5
+
+
+@pytest.mark.processes
+def test_autocast_keeps_fp32_gradients_and_recomputation_the_values(ranks):
+    for rank in ranks:
+        found = rank["variants"]
+        assert found["bf16"]["dtypes"] == ["torch.float32"]
+        assert found["bf16"]["losses"] != found["plain"]["losses"]
+        assert found["bf16"]["losses"] == pytest.approx(found["plain"]["losses"], rel=0.02)
+        assert found["checkpointing"]["losses"] == pytest.approx(found["plain"]["losses"], rel=1e-5)
+        assert found["cnn"]["losses"][-1] < found["cnn"]["losses"][0]
+
+
+@pytest.mark.processes
+def test_a_batch_that_the_data_cannot_fill_is_refused(ranks):
+    assert ranks[0]["refusals"]["too large"].startswith("global batch must be at most the 1440 examples")
+
+
+class Places:
+    """A source whose examples are their places."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def examples(self, places):
+        return places.tolist()
+
+
+def dealt(steps, world, *, examples=100, batch=1, accumulation=1, seed=0):
+    """The places that each rank reads: [rank][step][micro-batch]."""
+    options = Options(batch=batch, accumulation=accumulation, seed=seed)
+    ranks = [Batches(Places(examples), options, rank, world) for rank in range(world)]
+    return [[list(batches(step)) for step in steps] for batches in ranks]
+
+
+def together(ranks, step):
+    return sorted(place for rank in ranks for micro_batch in rank[step] for place in micro_batch)
+
+
+@pytest.mark.parametrize(("world", "batch", "accumulation"), [(2, 6, 1), (2, 3, 2), (3, 4, 1), (3, 1, 4), (1, 3, 4)])
+def test_a_global_batch_is_the_same_for_any_number_of_ranks_and_micro_batches(world, batch, accumulation):
+    steps = range(20)  # of 8 in an epoch
+    ranks, alone = dealt(steps, world, batch=batch, accumulation=accumulation), dealt(steps, 1, batch=12)
+    assert [together(ranks, step) for step in steps] == [together(alone, step) for step in steps]
+    assert {len(micro) for rank in ranks for step in rank for micro in step} == {batch}
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_run_that_begins_at_a_later_step_reads_what_an_uninterrupted_one_does(world):
+    whole = dealt(range(30), world, batch=4)
+    for first in (5, 13, 29):
+        assert dealt(range(first, 30), world, batch=4) == [rank[first:] for rank in whole]
+
+
+def test_an_epoch_shows_each_example_once_and_the_next_in_another_order():
+    ranks = dealt(range(16), 3, batch=4)  # 8 steps of 12
+    first, second = ([together(ranks, step) for step in steps] for steps in (range(8), range(8, 16)))
+    assert len({place for batch in first for place in batch}) == 96
+    assert first != second
+    assert dealt([0], 3, batch=4) != dealt([0], 3, batch=4, seed=1)
+
+
+@pytest.mark.parametrize("source", [Text(8), Digits()])
+def test_the_last_example_is_one_of_the_data(source):
+    inputs, targets = source.examples(np.array([0, len(source) - 1]))
+    assert len(inputs) == len(targets) == 2
+    with pytest.raises(IndexError):
+        source.examples(np.array([len(source)]))
+
+
+def test_text_is_predicted_one_byte_ahead():
+    source = Text(8)
+    inputs, targets = source.examples(np.arange(5))
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    assert bytes(source.bytes[:4].tolist()) == b"(TM)"
+
+
+def test_the_gpt_counts_its_operations_as_planning_does_its_parameters():
+    from dpbook.program.models import flops_per_token
+
+    model = build(Options(width=64, depth=3))
+    matrices = 3 * 12 * 64 * 64 + 256 * 64
+    assert flops_per_token(model) == 6 * matrices
+    adapted = build(Options(width=64, depth=3, lora=2))
+    frozen = 3 * 12 * 64 * 64 + 256 * 64
+    trained = sum(p.numel() for p in adapted.parameters() if p.requires_grad)
+    assert flops_per_token(adapted) == 4 * frozen + 6 * trained
+    assert planning.count_parameters({n: tuple(p.shape) for n, p in model.named_parameters()}) == sum(
+        p.numel() for p in model.parameters()
+    )
+
+
+def test_metrics_of_lost_steps_are_dropped_and_a_cut_line_is_left_out(tmp_path):
+    written = metrics.Metrics(tmp_path, 0)
+    for step in (1, 2, 3):
+        written.append(step=step, loss=1 / step)
+    with written.path.open("a") as file:
+        file.write('{"step": 4, "lo')
+    assert [line["step"] for line in metrics.read(tmp_path)] == [1, 2, 3]
+    metrics.Metrics(tmp_path, 2)
+    assert [line["step"] for line in metrics.read(tmp_path)] == [1, 2]
+
+
+def test_an_incomplete_checkpoint_does_not_count(tmp_path):
+    assert checkpoints.steps(tmp_path) == []
+    (tmp_path / "checkpoint-00000007.rank0").touch()
+    (tmp_path / ".checkpoint-00000008.pt.partial").touch()
+    (tmp_path / "checkpoint-00000005.pt").touch()
+    assert checkpoints.steps(tmp_path) == [5]
+
+
+def parsed(*arguments):
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return from_namespace(parser.parse_args(arguments))
+
+
+def test_the_command_line_gives_every_option():
+    assert parsed() == Options()
+    given = parsed("--strategy", "zero1", "--save-every", "7", "--checkpointing", "--lr", "0.5", "--name", "a.b-1")
+    assert given == Options(strategy="zero1", save_every=7, checkpointing=True, lr=0.5, name="a.b-1")
+    assert parsed("--all-reduce", "ring") == Options(all_reduce="ring")
+
+
+@pytest.mark.parametrize("options", [Options(), Options(strategy="hook", checkpointing=True, predict=False, cap=0.25)])
+def test_options_become_the_command_line_that_means_them(options):
+    assert parsed(*options.to_arguments()) == options
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
+        ({"model": "bert"}, "model must be one of gpt, cnn, got 'bert'"),
+        ({"width": 40}, "width must be a multiple of 32"),
+        ({"name": "../x"}, "name must be letters, digits"),
+        ({"name": ""}, "name must be letters, digits"),
+        ({"lora": 4, "model": "cnn"}, "lora must be 0 for the cnn"),
+        ({"lr": -1.0}, "lr must be"),
+        ({"all_reduce": "rings"}, "all_reduce must be one of torch, parameter_server, .*, gloo_ring, or FILE.json"),
+        ({"checkpointing": 1}, "checkpointing must be True or False"),
+    ],
+)
+def test_bad_options_are_named(options, said):
+    with pytest.raises(InvalidArgument, match=said.replace("(", r"\(")):
+        Options(**options)
+
+
+def test_options_load_no_torch():
+    code = "import sys, dpbook.program; print('torch' in sys.modules)"
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkout.root(), capture_output=True, text=True, check=True
+    )
+    assert child.stdout.strip() == "False"
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    (tmp_path / "checkpoint-00000005.pt").write_bytes(b"nothing")
+    with pytest.raises(DpbookError, match=r"checkpoint-00000005\.pt cannot be read as a checkpoint \(.*Error\)"):
+        checkpoints.load(tmp_path)

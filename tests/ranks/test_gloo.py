@@ -1,0 +1,51 @@
+"""Does `gloo_ring` predict in NumPy, bit for bit, what an all-reduce over gloo returns? One start per world."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from dpbook.collectives import gloo_ring, simulate
+from dpbook.ranks import start
+
+pytestmark = pytest.mark.processes
+WORLDS = [2, 3, 4, 5]
+SIZES = [1, 2, 3, 7, 9, 100, 1001, 65_537, 262_145, 4_000_000]
+DTYPES = ["f4", "f8", "f2", "i4"]
+CASES = [(size, dtype) for size in SIZES for dtype in (DTYPES if size < 100_000 else DTYPES[:1])]
+
+
+def noise(world, size, dtype):
+    """One row per rank, whose sum depends on the order; integers that do not overflow."""
+    rng = np.random.default_rng([world, size])
+    if dtype[0] == "i":
+        return rng.integers(-1000, 1000, (world, size)).astype(dtype)
+    return rng.standard_normal((world, size), dtype=np.float32).astype(dtype)
+
+
+def on_one_rank(rank, world, cases, data):
+    """The digest of each result: four million numbers need not travel."""
+    import torch
+    import torch.distributed as dist
+
+    digests = []
+    for size, dtype in cases:
+        buffer = torch.from_numpy(data(world, size, dtype)[rank].copy())
+        dist.all_reduce(buffer)
+        digests.append(hashlib.sha256(buffer.numpy().tobytes()).hexdigest())
+    return digests
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def returned(request):
+    """What each rank's gloo returned in each case."""
+    world = request.param
+    return world, start(on_one_rank, [(rank, world, CASES, noise) for rank in range(world)], timeout=120)
+
+
+def test_every_bit_is_predicted(returned):
+    world, by_rank = returned
+    schedule = gloo_ring(world)
+    for case, digests in zip(CASES, zip(*by_rank, strict=True), strict=True):
+        predicted = simulate(schedule, noise(world, *case)).buffers
+        assert list(digests) == [hashlib.sha256(b.tobytes()).hexdigest() for b in predicted], case

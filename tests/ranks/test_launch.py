@@ -1,0 +1,275 @@
+"""Does a launch start what it should, foresee what cannot work, and say plainly who failed? Each run takes seconds."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dpbook.app import main
+from dpbook.core import checkout, machine
+from dpbook.core.errors import InvalidArgument
+from dpbook.ranks import preflight
+from dpbook.ranks.launching import Launch, default_processes
+from dpbook.ranks.processes import MEMORY
+from tests.ranks import restarts
+
+GPUS = [machine.Gpu("H100", 80 * 10**9)] * 4
+SCRIPTS = {
+    "raises": 'raise ValueError("on purpose") if rank == 1 else dist.barrier()',
+    "dies": "os.kill(os.getpid(), 9) if rank == 1 else dist.barrier()",
+    "exits": "sys.exit(3) if rank == 1 else dist.barrier()",
+    "hangs": "time.sleep(60) if rank == 1 else dist.barrier()",
+    "waits": 'print("here", flush=True) if rank == 0 else None; time.sleep(60)',
+    "sums": 'x = torch.tensor(10**rank); dist.all_reduce(x); print(f"rank-{rank}-sum-{x}\\n", end="")',
+    "differ": "dist.all_reduce(torch.ones(5 if rank == 0 else 3))",
+    "skips": "dist.all_reduce(torch.ones(3)) if rank == 0 else None\ndist.barrier()",
+    "computes": 'while rank != 1:\n    torch.ones(64, 64) @ torch.ones(64, 64)\nraise KeyError("label")',
+    "works": 'dist.barrier(); print("argument", sys.argv[1], *map(os.environ.get, VARIABLES))',
+}
+HEAD = """import os, sys, time
+VARIABLES = "OMP_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+if sys.argv[1:] == ["late"] and os.environ["RANK"] == "1":
+    time.sleep(60)
+dist.init_process_group("gloo", timeout=timedelta(seconds=3))
+rank = dist.get_rank()
+"""
+
+
+def launch(*arguments, folder, **options):
+    command = [sys.executable, "-m", "dpbook", "launch", *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, **options)
+
+
+def script(folder, name):
+    path = folder / f"{name}.py"
+    path.write_text(HEAD + SCRIPTS[name] + "\n")
+    return path
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", "dpbook launch: rank 1 failed first: ValueError: on purpose"),
+        ("dies", "dpbook launch: rank 1 died: killed by SIGKILL; the others were ended"),
+        ("exits", "dpbook launch: rank 1 died: it left with exit status 3; the others were ended"),
+        ("hangs", "rank 1 never came: it was at line 10 of <module>"),
+        ("skips", "  rank 0: all_reduce, line 10 of <module>\n  rank 1: barrier, line 11 of <module>"),
+        ("differ", "--check-calls tells which rank makes which call"),
+    ],
+)
+def test_the_first_that_failed_is_named_in_the_last_lines(tmp_path, name, said):
+    found = launch("--nproc", 2, "--", script(tmp_path, name), folder=tmp_path)
+    assert found.returncode != 0
+    assert said in "\n".join(found.stderr.splitlines()[-8:])
+
+
+@pytest.mark.processes
+def test_ranks_that_computed_when_another_raised_are_not_blamed(tmp_path):
+    found = launch("--nproc", 3, "--", script(tmp_path, "computes"), folder=tmp_path)
+    assert found.returncode != 0
+    assert "dpbook launch: rank 1 failed first: KeyError: 'label'" in found.stderr.splitlines()
+    assert "never came" not in found.stderr
+
+
+@pytest.mark.processes
+def test_a_rank_that_does_not_come_to_the_start_is_named_in_time(tmp_path):
+    found = launch("--nproc", 2, "--start-timeout", 2, "--", script(tmp_path, "works"), "late", folder=tmp_path)
+    assert found.returncode != 0
+    last = found.stderr.splitlines()[-3:]
+    assert last[-2:] == [
+        "TimeoutError: the other ranks did not come to init_process_group within 2 s",
+        "rank 1 never came: it was at line 7 of <module>",
+    ]
+
+
+@pytest.mark.processes
+def test_nodes_that_do_not_come_are_waited_for_in_time(tmp_path):
+    where = ["--nnodes", 2, "--rdzv-endpoint", "localhost:0", "--start-timeout", 2]
+    found = launch("--nproc", 1, *where, "--", script(tmp_path, "works"), folder=tmp_path)
+    assert found.returncode != 0
+    assert found.stderr.splitlines()[-1] == "dpbook launch: not all of the 2 nodes came to localhost:0 within 2 s"
+
+
+@pytest.mark.processes
+def test_a_script_gets_its_arguments_its_share_of_the_cores_and_memory_that_it_keeps(tmp_path):
+    found = launch("--nproc", 2, "--", script(tmp_path, "works"), "--flag", folder=tmp_path)
+    assert found.returncode == 0
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.cores() // 2)))
+    kept = [os.environ.get(name, value) for name, value in reversed(MEMORY.items())]
+    assert found.stdout.split() == ["argument", "--flag", threads, *kept]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """A run from beginning to end: its folder, and what the launch said."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    process = restarts.begin(folder)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    return folder, said
+
+
+@pytest.mark.processes
+def test_our_program_ends_in_a_report_that_sets_it_beside_one_process(uninterrupted):
+    folder, said = uninterrupted
+    assert said.splitlines()[-1] == "report: runs/r/report.html"
+    page = (folder / "runs/r/report.html").read_text(encoding="utf-8")
+    assert "simulated step" in page
+    assert "of 2 times one process" in page
+    lines = (folder / "runs/r/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, restarts.STEPS + 1))
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the rank in /proc")
+def test_a_run_whose_rank_is_killed_ends_with_the_bits_of_one_that_was_not(uninterrupted, tmp_path):
+    process = restarts.begin(tmp_path, "--max-restarts", "1", "--no-alone", "--no-predict")
+    restarts.kill_rank_1(tmp_path, process, wait=0.0)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    assert f" of {restarts.STEPS}" in said[said.index("resumed after step") :]
+    assert restarts.same_bits(restarts.weights(tmp_path), restarts.weights(uninterrupted[0]))
+
+
+@pytest.mark.processes
+def test_a_signal_ends_all_ranks(tmp_path):
+    process = launch_in_the_background(tmp_path, script(tmp_path, "waits"))
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said.splitlines()[-1] == "dpbook launch: ended by SIGTERM; no rank is left"
+    assert not restarts.in_folder(tmp_path)
+
+
+def launch_in_the_background(folder, path):
+    command = [sys.executable, "-m", "dpbook", "launch", "--nproc", "2", "--", str(path)]
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+FAKE = {
+    "scontrol": 'printf "127.0.0.1\\nlocalhost\\n"',
+    "srun": """while [[ $1 == --* ]]; do shift; done
+for node in 1 2; do "$@" & nodes="${nodes:-} $!"; done
+for node in $nodes; do wait $node; done""",
+    "dpbook": 'shift; exec "$PYTHON" -m dpbook launch --nproc 1 "$@"',
+}
+"""What a cluster has: the names of the nodes, and a way to run a command on each of two."""
+
+
+@pytest.mark.processes
+def test_the_slurm_script_starts_a_launcher_on_each_of_two_nodes_and_their_ranks_meet(tmp_path):
+    for name, body in FAKE.items():
+        path = tmp_path / name
+        path.write_text(f"#!/usr/bin/env bash\nset -eu\n{body}\n")
+        path.chmod(0o755)
+    slurm = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_ID": str(os.getpid())}
+    ours = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable, "DPBOOK": str(tmp_path / "dpbook")}
+    found = subprocess.run(
+        [checkout.root() / "docs/slurm.sbatch", "--", script(tmp_path, "sums")],
+        cwd=tmp_path, env={**os.environ, **slurm, **ours, "PYTHONPATH": str(checkout.root())},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert sorted(found.stdout.split()) == ["rank-0-sum-11", "rank-1-sum-11"]
+
+
+def said_by(*arguments, **options):
+    return [str(finding) for finding in preflight(*arguments, **options)]
+
+
+def test_more_ranks_than_gpus_is_a_problem_and_as_many_are_not():
+    assert said_by(4, gpus=GPUS) == []
+    assert said_by(5, gpus=GPUS)[0].startswith("problem: 5 ranks on 4 GPUs: NCCL refuses two ranks on one")
+
+
+def test_more_ranks_than_cores_is_a_warning():
+    assert any(text.startswith(f"warning: {10**4} ranks on") for text in said_by(10**4, gpus=[]))
+
+
+@pytest.mark.parametrize("endpoint", [None, "host", "host:port", ":29500"])
+def test_several_nodes_need_a_place_to_meet(endpoint):
+    assert any("need --rdzv-endpoint HOST:PORT" in text for text in said_by(1, nnodes=2, endpoint=endpoint, gpus=GPUS))
+
+
+def test_two_ranks_without_gpus_and_one_per_gpu_with():
+    assert default_processes([]) == min(2, machine.cores())
+    assert default_processes(GPUS) == 4
+
+
+def test_several_nodes_meet_at_the_endpoint(tmp_path):
+    command = Launch(("-m", "m"), 8, nnodes=2, endpoint="a:1", max_restarts=3).command(tmp_path)
+    assert {"--nnodes=2", "--rdzv-endpoint=a:1", "--nproc-per-node=8", "--max-restarts=3"} <= set(command)
+    assert "--standalone" not in command
+    assert command[-2:] == ["-m", "m"]
+
+
+def test_what_the_user_has_set_stays(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert Launch(("-m", "m"), 1).environment()["OMP_NUM_THREADS"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Launch((), 1), "program"),
+        (lambda: Launch(("nowhere.py",), 1), "script must be a file that exists"),
+        (lambda: Launch(("-m", "m"), 0), "nproc"),
+        (lambda: Launch(("-m", "m"), 1, max_restarts=-1), "max_restarts"),
+        (lambda: Launch(("-m", "m"), 1, start_timeout=0), "start_timeout"),
+        (lambda: Launch(("-m", "m"), 1, check_calls=-1), "check_calls"),
+    ],
+)
+def test_bad_launches_are_named(make, said):
+    with pytest.raises(InvalidArgument, match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--width", "33"], "width must be a multiple of 32"),
+        (["--nnodes", "2"], "need --rdzv-endpoint"),
+        (["--all-reduce", "rings"], "all_reduce must be one of torch"),
+        (["--all-reduce", "nowhere.json"], "not started"),
+        (["--", "nowhere.py"], "script must be a file that exists"),
+        (["--model", "cnn", "--batch", "1000"], "not started"),
+    ],
+)
+def test_bad_command_lines_start_nothing(arguments, said, capsys):
+    assert main(["launch", *arguments]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_script_without_the_dashes_is_told_where_it_belongs(capsys):
+    with pytest.raises(SystemExit):
+        main(["launch", "train.py", "--epochs", "3"])
+    assert "a script of your own comes after --, as in `dpbook launch -- train.py`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--help", "--program-help"])
+def test_help_loads_no_torch(flag):
+    code = f"""
+import sys
+from dpbook.app import main
+try:
+    main(["launch", {flag!r}])
+except SystemExit:
+    pass
+print("torch" in sys.modules)
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkout.root(), capture_output=True, text=True, check=True
+    )
+    assert child.stdout.splitlines()[-1] == "False"
+    assert "--" in child.stdout

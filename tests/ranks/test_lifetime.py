@@ -1,0 +1,81 @@
+"""Does a process end with the one that started it, and after an error at once?"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dpbook.core.errors import RankFailed
+from dpbook.program import __main__ as program
+from dpbook.ranks import start
+from dpbook.ranks.lifetime import PARENT
+
+CHILD = "import os; from dpbook.ranks.lifetime import *; end_with_parent(); print(os.environ[PARENT], os.getpid())"
+
+
+def child(parent):
+    environment = {name: value for name, value in os.environ.items() if name != PARENT}
+    if parent is not None:
+        environment[PARENT] = str(parent)
+    return subprocess.run([sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
+def test_a_process_whose_parent_has_ended_before_it_could_ask_ends():
+    late = child(os.getpid() + 1)
+    assert (late.returncode, late.stdout, late.stderr) == (1, "", "the process that started this one has ended\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
+@pytest.mark.parametrize("parent", [os.getpid(), None], ids=["the parent", "nobody"])
+def test_a_process_that_its_parent_started_goes_on_and_is_the_parent_of_its_own(parent):
+    named, own = child(parent).stdout.split()
+    assert named == own
+
+
+FAILS = """
+import sys, threading, time
+from dpbook.ranks.lifetime import tell_and_leave
+sys.excepthook = tell_and_leave
+threading.Thread(target=time.sleep, args=(600,)).start()  # what an interpreter that ends would wait for
+print("before", end="")
+raise ValueError("on purpose")
+"""
+
+
+def test_an_error_is_printed_and_ends_the_process_at_once():
+    found = subprocess.run([sys.executable, "-c", FAILS], capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stdout) == (1, "before")
+    assert found.stderr.splitlines()[-1] == "ValueError: on purpose"
+
+
+def fails(rank):
+    import torch.distributed as dist
+
+    dist.destroy_process_group = lambda: print("destroyed")  # NCCL's would wait for the others
+    if rank == 1:
+        raise ValueError("on purpose")
+
+
+@pytest.mark.processes
+def test_a_rank_that_failed_does_not_destroy_its_group(capsys):
+    with pytest.raises(RankFailed, match="rank 1 failed first: ValueError: on purpose"):
+        start(fails, [(rank,) for rank in range(3)])
+    assert "[rank 1] destroyed" not in capsys.readouterr().out
+
+
+def test_the_program_destroys_its_group_after_success_only(monkeypatch):
+    def run(options, device):
+        raise ValueError("on purpose")
+
+    destroyed = []
+    monkeypatch.setattr(program, "bind", lambda: None)
+    monkeypatch.setattr(program.dist, "destroy_process_group", lambda: destroyed.append(True))
+    monkeypatch.setattr(program, "_run", run)
+    with pytest.raises(ValueError, match="on purpose"):
+        program.main([])
+    assert not destroyed
+    monkeypatch.setattr(program, "_run", lambda options, device: None)
+    assert program.main([]) == 0
+    assert destroyed

@@ -1,0 +1,394 @@
+"""Starting real processes: what travels, who is blamed when one fails, and that nothing is left behind."""
+
+import functools
+import inspect
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpbook.collectives import ring
+from dpbook.core.errors import InvalidArgument, RankFailed
+from dpbook.ranks import processes, run, start
+from dpbook.ranks.starter import Starter
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path, monkeypatch):
+    """Whatever happened: no folder and no process of this test remains, only a server without a rank."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
+    (tmp_path / "temp").mkdir()
+    yield
+    assert list((tmp_path / "temp").iterdir()) == []
+    servers = [process for process, parent in parents().items() if parent == os.getpid() and is_server(process)]
+    until_ended([process for server in servers for process in descendants(server)])
+
+
+def parents():
+    """The parent of each process that runs (where there is a /proc)."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = path.read_text().rpartition(")")[2].split()[:2]
+        except OSError:  # ended meanwhile
+            continue
+        if state != "Z":  # has ended, and nobody has asked how
+            found[int(path.parent.name)] = int(parent)
+    return found
+
+
+def is_server(process):
+    return b"dpbook.ranks.server" in Path(f"/proc/{process}/cmdline").read_bytes()
+
+
+def descendants(process):
+    """The processes that ``process`` has started, and those that they have."""
+    known, found = parents(), [process]
+    for ancestor in found:
+        found += [child for child, parent in known.items() if parent == ancestor]
+    return found[1:]
+
+
+def until_ended(processes):
+    deadline = time.monotonic() + 10
+    while (left := parents().keys() & processes) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == set()
+
+
+def line_of(function, text):
+    """The number of the first line of ``function`` that contains ``text``."""
+    lines, first = inspect.getsourcelines(function)
+    return first + next(i for i, line in enumerate(lines) if text in line)
+
+
+def others_wait(rank, failing, fail):
+    """One rank fails; the others wait for it in a collective, and will fail because of it."""
+    import torch.distributed as dist
+
+    if rank == failing:
+        fail()
+    dist.barrier()
+
+
+def blame(fail, world=3, failing=1, timeout=60.0):
+    with pytest.raises(RankFailed) as caught:
+        start(others_wait, [(rank, failing, fail) for rank in range(world)], timeout=timeout, echo=False)
+    return str(caught.value)
+
+
+# What travels
+
+NOTEBOOK = """
+import numpy as np
+
+scale = 10
+
+def helper(rank):
+    return scale ** rank
+
+def cell(rank, x):
+    print("rank", rank, "speaks")
+    print("twice")
+    return helper(rank) * x
+"""
+
+
+@pytest.mark.processes
+def test_a_function_of_a_notebook_travels_with_what_it_uses_and_its_prints_come_rank_by_rank(capfd):
+    notebook = {"__name__": "__main__"}
+    exec(NOTEBOOK, notebook)
+    results = start(notebook["cell"], [(rank, np.arange(3)) for rank in range(2)])
+    assert [r.tolist() for r in results] == [[0, 1, 2], [0, 10, 20]]
+    said = ["[rank 0] rank 0 speaks", "[rank 0] twice", "[rank 1] rank 1 speaks", "[rank 1] twice"]
+    assert capfd.readouterr().out.splitlines() == said
+
+
+@pytest.mark.processes
+def test_functions_of_installed_packages_travel_by_name():
+    """By value they would bring a module's state along, or fail: torch's ``get_world_size`` would know no group."""
+    import torch.distributed as dist
+
+    assert start(functools.partial(dist.get_world_size), [()], echo=False) == [1]
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [(lambda lock: None, [(threading.Lock(),)]), (threading.Lock().acquire, [()]), (lambda x: x, [(x for x in "a")])],
+    ids=["an argument", "the function", "the arguments"],
+)
+def test_what_cannot_travel_is_refused_before_anything_starts(function, args, monkeypatch):
+    monkeypatch.setattr(Starter, "run", None)
+    with pytest.raises(InvalidArgument, match="function and its args must be possible to pickle"):
+        start(function, [tuple(a) if isinstance(a, tuple) else (a,) for a in args])
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: start(print, []), "number of ranks"),
+        (lambda: start("print", [()]), "function"),
+        (lambda: start(print, [()], timeout=0), "timeout"),
+        (lambda: start(print, [()], timeout=float("nan")), "timeout"),
+        (lambda: start(print, 5), "args"),
+        (lambda: start(print, [1]), "args"),
+        (lambda: run(print, [np.zeros(2)], timeout="x"), "timeout"),
+        (lambda: run(5, [np.zeros(2)]), "program"),
+        (lambda: run(ring(2), 5), "buffers"),
+        (lambda: run(print, []), "buffers"),
+        (lambda: run(print, np.zeros(3)), "buffers"),
+        (lambda: run(print, np.zeros((2, 2, 2))), "buffers"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_starts(call, named, monkeypatch):
+    monkeypatch.setattr(Starter, "run", None)
+    with pytest.raises(InvalidArgument, match=f"^{named} must be"):
+        call()
+
+
+def test_importing_the_room_loads_no_torch():
+    check = "import dpbook.ranks, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+# What does not travel
+
+
+def state(rank):
+    """Draws of random numbers, which differ in every process; and what a fresh process has of the rest."""
+    import random
+
+    import torch
+    import torch.distributed as dist
+
+    fresh = {
+        "cwd": os.getcwd(),
+        "path": sys.path,
+        "told": os.environ.get("DPBOOK_TOLD"),
+        "threads": threading.active_count(),
+        "torch threads": torch.get_num_threads(),
+        "groups": len(dist.distributed_c10d._world.pg_map),
+        "start method": multiprocessing.get_start_method(allow_none=True),
+        "SIGUSR1": signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL,
+        "module": "dpbook_left" in sys.modules,
+    }
+    return (os.getpid(), random.random(), np.random.rand(), torch.rand(()).item()), fresh  # noqa: NPY002
+
+
+def leaves_something_of_everything(rank):
+    import random
+
+    import torch
+    import torch.distributed as dist
+
+    dist.new_group([0])
+    torch.set_num_threads(7)
+    torch.ones(2000, 2000).sum()  # in these threads
+    for seed in random.seed, np.random.seed, torch.manual_seed:
+        seed(5)
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    multiprocessing.set_start_method("spawn")
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    os.environ["DPBOOK_TOLD"] = "something"
+    sys.modules["dpbook_left"] = sys
+    sys.path.append("/somewhere")
+    os.chdir("/")
+
+
+@pytest.mark.processes
+def test_nothing_of_a_call_is_found_by_the_next_which_finds_what_the_caller_has(tmp_path, monkeypatch):
+    calls = [(rank,) for rank in range(3)]
+    found = start(state, calls)
+    start(leaves_something_of_everything, calls, echo=False)
+    found += start(state, calls)
+    fresh = {
+        "cwd": os.getcwd(), "path": sys.path, "told": None, "threads": 1, "groups": 1, "start method": None,
+        "torch threads": max(1, (os.cpu_count() or 1) // 3), "SIGUSR1": True, "module": False,
+    }  # fmt: skip
+    assert [rest for _, rest in found] == [fresh] * 6
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPBOOK_TOLD", "now")
+    monkeypatch.syspath_prepend(tmp_path)
+    found += start(state, calls)
+    assert [rest for _, rest in found[6:]] == [fresh | {"cwd": str(tmp_path), "path": sys.path, "told": "now"}] * 3
+    for own in zip(*(own for own, _ in found), strict=True):
+        assert len(set(own)) == 9
+
+
+@pytest.mark.processes
+def test_where_nothing_can_be_forked_ranks_load_torch_themselves(monkeypatch):
+    """So it is on macOS."""
+    starter = Starter(method="spawn")
+    monkeypatch.setattr(processes, "_RANKS", starter)
+    try:
+        assert start(lambda rank: 10 * rank, [(rank,) for rank in range(2)]) == [0, 10]
+        assert blame(raises, world=2).startswith("rank 1 failed first: LookupError: no such shard\n")
+    finally:
+        starter.stop()
+
+
+# Who is blamed
+
+
+def raises():
+    raise LookupError("no such shard")
+
+
+@pytest.mark.processes
+def test_the_rank_that_raises_is_named_with_its_line_and_not_those_that_it_took_along():
+    said = blame(raises)
+    assert said.startswith("rank 1 failed first: LookupError: no such shard\n")
+    assert f"line {line_of(raises, 'raise LookupError')}, in raises" in said
+
+
+@pytest.mark.processes
+def test_a_rank_that_leaves_by_sys_exit_is_named():
+    assert blame(lambda: sys.exit("no data")).startswith("rank 1 failed first: SystemExit: no data")
+
+
+def speaks_and_dies():
+    print("out of memory", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("die", "cause", "words"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL", ""),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), "killed by SIGTERM", ""),
+        (lambda: os._exit(0), "it left with exit status 0", ""),
+        (speaks_and_dies, "it left with exit status 1", "; its last words were\nout of memory"),
+    ],
+    ids=["SIGKILL", "SIGTERM", "os._exit(0)", "os._exit(1)"],
+)
+def test_a_rank_that_dies_without_raising_is_named_and_not_those_that_it_took_along(die, cause, words):
+    assert blame(die) == f"rank 1 died: {cause}; the others were ended{words}"
+
+
+def hangs():
+    threading.Thread(target=lambda: time.sleep(60), daemon=True).start()  # not the thread that is asked for
+    time.sleep(60)
+
+
+@pytest.mark.processes
+def test_a_hang_names_the_line_of_every_rank():
+    said = blame(hangs, timeout=2)
+    assert said.splitlines() == [
+        "no result after 2 s; the ranks were at",
+        f"  rank 0: line {line_of(others_wait, 'dist.barrier()')} of others_wait",
+        f"  rank 1: line {line_of(hangs, 'time.sleep(60)') + 1} of hangs",
+        f"  rank 2: line {line_of(others_wait, 'dist.barrier()')} of others_wait",
+    ]
+
+
+@pytest.mark.processes
+def test_a_result_that_cannot_travel_is_the_failure_of_its_rank():
+    with pytest.raises(RankFailed, match=r"rank 0 failed first: TypeError: cannot pickle 'generator' object"):
+        start(lambda: (x for x in "a"), [()], echo=False)
+
+
+def kills_the_launcher():
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
+def test_a_launcher_that_is_killed_takes_its_ranks_along_and_nobody_is_blamed():
+    said = blame(kills_the_launcher)
+    assert re.match(r"a process ended without a word \(finished: \[\] of 3 ranks\)", said)
+
+
+# Ends
+
+
+@pytest.mark.processes
+def test_an_interrupt_ends_every_process(tmp_path):
+    begun = tmp_path / "begun"
+
+    def program(rank):
+        begun.touch()
+        time.sleep(60)
+
+    def interrupt():
+        while not begun.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        start(program, [(0,), (1,)], echo=False)
+
+
+KERNEL = """
+import multiprocessing, sys, time
+from dpbook.ranks import start
+
+print("begun")
+
+def program(rank, seconds):
+    time.sleep(seconds)
+    return rank
+
+def said():
+    return multiprocessing.get_start_method(allow_none=True), "torch" in sys.modules
+
+print(said(), start(program, [(rank, 0) for rank in range(3)]), said(), flush=True)
+multiprocessing.set_start_method("spawn")
+print(start(program, [(rank, float(sys.argv[1])) for rank in range(3)]), said(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """Begins a script that has no guard against being imported again, by those whom it starts."""
+    (tmp_path / "kernel.py").write_text(KERNEL)
+    begun = []
+
+    def begin(seconds):
+        command = [sys.executable, str(tmp_path / "kernel.py"), str(seconds)]
+        environment = os.environ | {"TMPDIR": str(tmp_path)}
+        begun.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        return begun[0]
+
+    yield begin
+    begun[0].kill()
+    begun[0].communicate()
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
+def test_a_script_without_a_guard_runs_once_loads_no_torch_and_leaves_no_server_when_killed(kernel):
+    script = kernel(seconds=0)
+    lines = [script.stdout.readline().strip() for _ in range(3)]
+    assert lines == ["begun", "(None, False) [0, 1, 2] (None, False)", "[0, 1, 2] ('spawn', False)"]
+    server = [process for process in descendants(script.pid) if is_server(process)]
+    script.kill()
+    assert script.stdout.read() == ""
+    until_ended(server)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
+def test_a_caller_that_is_killed_leaves_no_process(kernel):
+    """A notebook kernel that is restarted while a cell runs is killed."""
+    script = kernel(seconds=60)
+    lines = [script.stdout.readline() for _ in range(2)]
+    assert lines[0] == "begun\n"  # and the second line comes before the second call
+    deadline = time.monotonic() + 30
+    while len(left := descendants(script.pid)) < 5 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(left) == 5  # a server, a launcher and three ranks
+    script.kill()
+    until_ended(left)

@@ -1,0 +1,219 @@
+"""Processes that start at once: are they fresh, are they the caller's, and does nothing of them remain?
+
+The programs load no torch, so that a start takes a moment. `test_processes` asks the same of ranks in a group.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from dpbook.ranks.starter import METHOD, Starter
+
+pytestmark = pytest.mark.processes
+
+linux = pytest.mark.skipif(METHOD != "fork", reason="elsewhere nothing is forked from a server")
+
+PROGRAM = """
+import ctypes, json, multiprocessing, os, random, signal, subprocess, sys, time
+from pathlib import Path
+
+NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DPBOOK_TOLD", "PYTHONHASHSEED"]
+
+def main(folder):
+    rank = int(os.environ["RANK"])
+    if os.environ.get("DPBOOK_DO") == "speak":
+        print("from Python")
+        os.write(1, b"from below\\n")
+        ctypes.CDLL(None).puts(b"from C")
+        ctypes.CDLL(None).fflush(None)
+        print("a warning", file=sys.stderr)
+    if os.environ.get("DPBOOK_DO") == "leave a child":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        Path(folder, f"child-{rank}").write_text(str(child.pid))
+    if os.environ.get("DPBOOK_DO") == "have a pool":
+        multiprocessing.set_start_method("fork")
+        with multiprocessing.Pool(1) as pool:
+            return pool.map(abs, [-rank])[0]
+    if os.environ.get("DPBOOK_DO") == "hang":
+        Path(folder, f"begun-{rank}").touch()
+        time.sleep(60)
+    if os.environ.get("DPBOOK_DO") == "fail" and rank == 2:
+        return 5
+    if os.environ.get("DPBOOK_DO") == "fail":
+        time.sleep(60)
+    state = {
+        "environment": [os.environ.get(name) for name in NAMES], "cwd": os.getcwd(), "path": sys.path,
+        "process": os.getpid(), "hash": hash("text"), "random": random.random(),
+    }
+    Path(folder, f"state-{rank}").write_text(json.dumps(state))
+    return 0
+"""
+
+
+@pytest.fixture(scope="module", params=[METHOD, "spawn"] if METHOD != "spawn" else ["spawn"])
+def starter(request):
+    starter = Starter(method=request.param)
+    yield starter
+    starter.stop()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A folder for one run, and beside it the program, which the module path of the caller leads to."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "starter_program.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def run(starter, folder, world=3, timeout=60.0, **environment):
+    folder.mkdir(exist_ok=True)
+    return starter.run("starter_program", folder, world, os.environ | environment, timeout)
+
+
+def states(folder, world=3):
+    return [json.loads((folder / f"state-{rank}").read_text()) for rank in range(world)]
+
+
+def is_running(process):
+    try:
+        return bool(Path(f"/proc/{process}/cmdline").read_bytes())  # empty where it has ended and nobody has asked how
+    except OSError:
+        return False
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 30
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_ranks_find_what_torchrun_would_tell_them_and_what_the_caller_has_at_that_moment(
+    starter, folder, tmp_path, monkeypatch
+):
+    assert run(starter, folder, DPBOOK_TOLD="first") == (dict.fromkeys(range(3), 0), "")
+    first = states(folder)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    run(starter, folder)
+    second = states(folder)
+    for told, found in ("first", first), (None, second):
+        expected = [[str(rank), "3", str(rank), "3", told] for rank in range(3)]
+        assert [state["environment"][:5] for state in found] == expected
+    assert [state["path"] for state in second] == [sys.path] * 3
+    assert [state["cwd"] for state in second] == [str(tmp_path)] * 3 != [state["cwd"] for state in first]
+    assert len({state["process"] for state in first + second}) == 6
+    assert len({state["random"] for state in first + second}) == 6
+
+
+def test_what_is_printed_is_found_where_torchrun_would_put_it(starter, folder):
+    run(starter, folder, DPBOOK_DO="speak")
+    for rank in range(3):
+        logs = folder / "attempt_0" / str(rank)
+        assert sorted((logs / "stdout.log").read_text().splitlines()) == ["from C", "from Python", "from below"]
+        assert (logs / "stderr.log").read_text() == "a warning\n"
+
+
+def test_when_one_fails_the_others_are_ended_and_only_its_status_is_told(starter, folder):
+    assert run(starter, folder, DPBOOK_DO="fail") == ({2: 5}, "")
+
+
+def test_when_the_time_is_up_all_are_ended(starter, folder):
+    assert run(starter, folder, timeout=2.0, DPBOOK_DO="hang") == ({}, "")
+
+
+def test_a_program_that_cannot_be_loaded_is_the_failure_of_its_ranks_who_say_why(starter, folder):
+    exits, _ = starter.run("no_such_program", folder, 1, os.environ, 60.0)
+    assert exits == {0: 1}
+    assert "No module named 'no_such_program'" in (folder / "attempt_0" / "0" / "stderr.log").read_text()
+
+
+def test_calls_of_several_threads_run_at_the_same_time(starter, tmp_path):
+    """Each waits until the other has begun."""
+    folders = [tmp_path / "one", tmp_path / "other"]
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(run, starter, folder, 2, DPBOOK_DO="hang", timeout=4.0) for folder in folders]
+        assert wait_until(lambda: all((folder / "begun-1").exists() for folder in folders))
+        assert not any(run.done() for run in runs)
+    assert [run.result() for run in runs] == [({}, "")] * 2
+
+
+def test_the_callers_own_multiprocessing_goes_on_and_a_rank_may_have_its_own(starter, folder):
+    with multiprocessing.get_context("forkserver").Pool(1) as pool:
+        assert pool.map(abs, [-1, 2]) == [1, 2]
+        assert run(starter, folder, 1, DPBOOK_DO="have a pool") == ({0: 0}, "")
+        assert pool.map(abs, [-1, 2]) == [1, 2]
+    assert multiprocessing.active_children() == []
+
+
+@linux
+def test_what_a_rank_has_started_goes_with_it(starter, folder):
+    run(starter, folder, DPBOOK_DO="leave a child")
+    children = [int((folder / f"child-{rank}").read_text()) for rank in range(3)]
+    assert wait_until(lambda: not any(map(is_running, children)))
+
+
+# The server
+
+
+@pytest.fixture
+def forking(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    starter = Starter()
+    yield starter
+    starter.stop()
+
+
+@linux
+def test_what_is_read_when_a_program_is_loaded_takes_effect_although_the_server_has_been_loaded(forking, tmp_path):
+    """A call that is running meanwhile goes on."""
+    with ThreadPoolExecutor() as pool:
+        slow = pool.submit(run, forking, tmp_path / "slow", 2, DPBOOK_DO="hang", timeout=5.0)
+        assert wait_until((tmp_path / "slow" / "begun-1").exists)
+        for folder, seed in ("one", "1"), ("two", "2"), ("again", "2"):
+            run(forking, tmp_path / folder, 1, PYTHONHASHSEED=seed)
+        assert not slow.done()
+    one, two, again = (states(tmp_path / folder, 1)[0]["hash"] for folder in ("one", "two", "again"))
+    assert one != two == again
+
+
+@linux
+def test_a_server_that_was_killed_takes_its_ranks_along_and_is_replaced(forking, folder):
+    def kill():
+        assert wait_until((folder / "begun-2").exists)
+        os.kill(forking._server.process.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert run(forking, folder, DPBOOK_DO="hang")[0] == {}
+    killer.join()
+    assert run(forking, folder)[0] == dict.fromkeys(range(3), 0)
+
+
+def start_in_fork(starter, folder, sender):
+    sender.send((run(starter, folder), starter._server.process.pid))
+
+
+@linux
+def test_a_forked_process_starts_a_server_of_its_own_which_ends_with_it(forking, folder, tmp_path):
+    run(forking, folder)
+    receiver, sender = multiprocessing.Pipe()
+    fork = multiprocessing.get_context("fork")
+    process = fork.Process(target=start_in_fork, args=(forking, tmp_path / "forked", sender))
+    process.start()
+    result, server = receiver.recv()
+    process.join()
+    assert result == (dict.fromkeys(range(3), 0), "")
+    assert server != forking._server.process.pid
+    assert wait_until(lambda: not is_running(server))
+    assert run(forking, folder)[0] == dict.fromkeys(range(3), 0)

@@ -1,0 +1,103 @@
+"""Timing an all-reduce between real processes: what is called, what is timed, and what is made of it."""
+
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from dpbook import collectives
+from dpbook.core.errors import InvalidArgument
+from dpbook.ranks import Sweep, start, sweep
+
+SIZES, REPEATS = (4, 4096, 40), 3
+SLEEP = 0.05
+
+
+def on_one_rank(rank):
+    """A sweep of each kind, and what a rank program was called with."""
+    from dpbook.ranks.sweeps import measure
+
+    called = []
+
+    def watched(comm, x):
+        called.append((comm.rank, comm.world_size, x.size))
+        if comm.rank == 1:
+            time.sleep(SLEEP)
+
+    sweeps = {
+        "torch's own": measure(None, SIZES, REPEATS),
+        "schedule": measure(collectives.ring(2), SIZES, REPEATS),
+        "program": measure(watched, SIZES, REPEATS),
+    }
+    return sweeps, called
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return start(on_one_rank, [(0,), (1,)])
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["torch's own", "schedule", "program"])
+def test_every_size_is_timed_so_many_times_and_all_ranks_get_the_same(ranks, kind):
+    first, second = (sweeps[kind] for sweeps, _ in ranks)
+    assert first.world == 2
+    assert first.nbytes.tolist() == list(SIZES)
+    assert first.times.shape == (len(SIZES), REPEATS)
+    assert (first.times > 0).all()
+    assert np.array_equal(first.times, second.times)
+
+
+@pytest.mark.processes
+def test_the_sizes_take_turns_and_one_turn_is_not_counted(ranks):
+    for rank, (_, called) in enumerate(ranks):
+        assert called == [(rank, 2, size // 4) for size in SIZES] * (1 + REPEATS)
+
+
+@pytest.mark.processes
+def test_the_slowest_rank_is_what_counts(ranks):
+    assert (ranks[0][0]["program"].times >= SLEEP).all()  # rank 0 itself did not sleep
+
+
+@pytest.mark.processes
+def test_from_one_process_to_the_next():
+    measured = sweep(1, nbytes=[8], repeats=2)
+    assert (measured.world, measured.times.shape) == (1, (1, 2))
+
+
+def test_bandwidths_are_those_of_the_median_as_nccl_tests_defines_them():
+    measured = Sweep(4, np.array([8_000_000]), np.array([[2e-3, 9.0, 1e-3]]))
+    assert measured.seconds.tolist() == [2e-3]
+    assert measured.algbw.tolist() == [collectives.algbw(8_000_000, 2e-3)]
+    assert measured.busbw.tolist() == [collectives.busbw(8_000_000, 2e-3, 4)]
+
+
+def test_a_sweep_is_shown_as_a_table_in_the_same_units_for_all_sizes():
+    measured = Sweep(4, np.array([1000, 8_000_000]), np.array([[1e-4], [2e-3]]))
+    assert [line.split() for line in repr(measured).splitlines()] == [
+        ["bytes", "µs", "algbw", "GB/s", "busbw", "GB/s"],
+        ["1,000", "100", "0.010", "0.015"],
+        ["8,000,000", "2,000", "4.000", "6.000"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"world": 0}, "world"),
+        ({"all_reduce": "ring"}, "all_reduce"),
+        ({"all_reduce": collectives.ring(3)}, "all_reduce"),
+        ({"nbytes": []}, "nbytes"),
+        ({"nbytes": [4, 6]}, "nbytes"),
+        ({"nbytes": [0]}, "nbytes"),
+        ({"nbytes": [4.0]}, "nbytes"),
+        ({"nbytes": 4}, "nbytes"),
+        ({"repeats": 0}, "repeats"),
+        ({"repeats": 2.5}, "repeats"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_starts(arguments, named, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", None)
+    with pytest.raises(InvalidArgument, match=f"^{named} must be"):
+        sweep(**{"world": 2, **arguments})
