@@ -32,8 +32,8 @@ def test_it_fits_each_sweep(found):
 def test_what_is_written_can_be_read_back_and_earlier_files_are_kept(found, tmp_path):
     first, second = benchmark.write(found, tmp_path), benchmark.write(found, tmp_path)
     assert [path.name for path in (*first, *second)] == [
-        "benchmark.json",
-        "benchmark.png",
+        "bench.json",
+        "bench.png",
         "bench-2.json",
         "bench-2.png",
     ]
@@ -61,7 +61,7 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     assert status == 0
     assert "dist.all_reduce, 2 ranks" in said
     assert "tree, 2 ranks" in said
-    assert (tmp_path / "benchmark.json").exists()
+    assert (tmp_path / "bench.json").exists()
 
 
 @pytest.mark.parametrize(

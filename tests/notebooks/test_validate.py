@@ -37,7 +37,7 @@ CELLS = (
     ("import time\nprint(f'{time.time():.6f} s on {time.monotonic_ns()} ns')", ["measurement"]),
     ("raise SystemExit('never to be run')", ["nbval-skip"]),
     "import ipywidgets\nipywidgets.IntSlider(value=2, max=5)",
-    "from dpbook import errors\ntry:\n    errors.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",
+    "from dpbook import core\ntry:\n    core.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",
 )
 
 
@@ -216,7 +216,7 @@ def test_a_notebook_that_fails_is_not_written(tmp_path):
 
 @pytest.mark.parametrize("work", [validation.compare, validation.write])
 def test_a_book_without_notebooks_is_an_error_and_no_silent_success(tmp_path, monkeypatch, work):
-    monkeypatch.setattr(validation.book, "root", lambda: tmp_path)
+    monkeypatch.setattr(validation.checkout, "root", lambda: tmp_path)
     with pytest.raises(DpbookError, match="no notebooks"):
         work([])
 
