@@ -37,7 +37,7 @@ def over(
             ranks, as `dist.new_group` does: then every rank calls `over`, in the same order as whatever else makes
             groups.
 
-    Whether the replicas then stay equal to the last bit is what `replicas.agreement` says of a schedule. Raises
+    Whether the replicas then stay equal to the last bit is what `collectives.agreement` says of a schedule. Raises
     `InvalidArgument` for a schedule of another world or one that promises no all-reduce, `ScheduleError` for one that
     breaks its promise.
     """
