@@ -21,6 +21,7 @@ WITH_TORCH = {"ranks", "ddp", "program", "book"}
 OFFERED = {
     "dpbook.planning.scaling": "the planner of a cluster",
     "dpbook.overlap.timeline.json_format": "timelines that are kept and read back",
+    "dpbook.figures.schedules.animation": "the picture of the README",
     "dpbook.collectives.algorithms.nodes": "all-reduces for machines with several GPUs each",
     "dpbook.replicas.exactness.rounded": "the bound against which any gradient may be judged",
 }
@@ -160,3 +161,14 @@ def test_a_light_import_loads_nothing_heavy():
         for name in LIGHT
     }
     assert {name: child.communicate()[0].strip() for name, child in children.items()} == dict.fromkeys(LIGHT, "")
+
+
+def test_what_is_started_as_a_module_is_not_loaded_by_a_door():
+    """Else Python warns that it is loaded twice, on every rank."""
+    started = {m for m in SOURCES if 'if __name__ == "__main__"' in SOURCES[m].read_text(encoding="utf-8")}
+    code = f"import sys, {', '.join(LIGHT)}; print(*sorted({started!r} & set(sys.modules)))"
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkout.root(), text=True, capture_output=True, check=True
+    )
+    assert len(started) > 5
+    assert child.stdout.split() == []

@@ -6,8 +6,8 @@
 The script needs no change. If it raises, the error goes to FOLDER with its time, so that the first of all ranks can be
 told; if the rank is ended because another failed, it goes there where it was; if it finishes, that goes there.
 
-Two variables, both in seconds, ask for more: START_TIMEOUT ends a rank that waits for so long for the others to meet,
-CHECK_CALLS compares the ranks' collectives before they are called.
+Two variables, both in seconds, ask for more: DPBOOK_START_TIMEOUT ends a rank that waits for so long for the others to
+meet, DPBOOK_CHECK_CALLS compares the ranks' collectives before they are called.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 
+from dpbook.ranks.launching import CHECK_CALLS, WATCH_START
 from dpbook.ranks.lifetime import end_with_parent, leave
 from dpbook.ranks.postmortem import ERROR, NOT_MET, RESULT, STACK, write_error
 from dpbook.ranks.watchdog import watch_start
-
-START_TIMEOUT, CHECK_CALLS = "DPBOOK_START_TIMEOUT", "DPBOOK_CHECK_CALLS"
 
 
 def main(arguments: list[str]) -> int:
@@ -37,7 +36,7 @@ def main(arguments: list[str]) -> int:
         (folder / name.format(rank)).unlink(missing_ok=True)
     stack = open(folder / STACK.format(rank), "w")  # noqa: SIM115  # open until the process ends
     faulthandler.register(signal.SIGTERM, file=stack, chain=True)
-    if patience := float(os.environ.get(START_TIMEOUT, 0)):
+    if patience := float(os.environ.get(WATCH_START, 0)):
         watch_start(patience, lambda: _give_up(folder, rank, patience))
     if seconds := float(os.environ.get(CHECK_CALLS, 0)):
         from dpbook.ranks import call_check  # loads torch

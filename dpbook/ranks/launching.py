@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpbook.core import PACKAGE, InvalidArgument, check_float, check_int, machine
-from dpbook.ranks import guard
 from dpbook.ranks.lifetime import PARENT
 from dpbook.ranks.postmortem import STACK, who_never_came, why_it_failed
 
+WATCH_START, CHECK_CALLS = "DPBOOK_START_TIMEOUT", "DPBOOK_CHECK_CALLS"
+"""Variables, both in seconds, in which a rank is told what is to be watched."""
 START_TIMEOUT = 300.0
 """Seconds; torch itself waits for ten minutes with NCCL, for thirty with gloo."""
 GRACE = 15.0
@@ -85,8 +86,8 @@ class Launch:
             "TORCH_DIST_INIT_BARRIER": "1",
             **os.environ,
             PARENT: str(os.getpid()),
-            guard.START_TIMEOUT: str(self.start_timeout),
-            guard.CHECK_CALLS: str(self.check_calls),
+            WATCH_START: str(self.start_timeout),
+            CHECK_CALLS: str(self.check_calls),
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         }
 
