@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import platform
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.collectives import ALGORITHMS, Fit, fit
-from dpbook.core import InvalidArgument, files, machine
+from dpbook.core import InvalidArgument, check_one_of, files, machine
 from dpbook.ranks import Sweep, sweep
 
 OWN = "dist.all_reduce"
@@ -73,8 +74,7 @@ def run(
     """
     known = [OWN, *ALGORITHMS]
     for name in names:
-        if name not in known:
-            raise InvalidArgument("algorithm", name, f"one of {', '.join(known)}")
+        check_one_of("algorithm", name, known)
     if not names:
         raise InvalidArgument("algorithms", names, f"one or more of {', '.join(known)}")
     sizes = {} if nbytes is None else {"nbytes": nbytes}
@@ -89,17 +89,10 @@ def write(bench: Bench, folder: Path) -> list[Path]:
     """Write ``bench.json`` and ``bench.png`` into ``folder``; files of an earlier run are kept, beside a number."""
     from dpbook import figures
 
-    stem = _free_stem(folder)
-    data, picture = folder / f"{stem}.json", folder / f"{stem}.png"
+    stems = (f"bench-{number}" if number > 1 else "bench" for number in itertools.count(1))
+    data = next(path for stem in stems if not (path := folder / f"{stem}.json").exists())
+    picture = data.with_suffix(".png")
     files.write_atomically(data, (json.dumps(bench.to_data(), indent=1) + "\n").encode())
     plot = figures.sweeps(bench.sweeps, f"Bus bandwidth over {bench.world} ranks on this machine")
     files.write_atomically(picture, plot.png)
     return [data, picture]
-
-
-def _free_stem(folder: Path) -> str:
-    stem, number = "bench", 1
-    while (folder / f"{stem}.json").exists():
-        number += 1
-        stem = f"bench-{number}"
-    return stem

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 from dpbook import __version__
-from dpbook.core import Gpu
+from dpbook.core import Gpu, gibibytes
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Diagnosis:
             ("Python", f"{self.python} on {self.system}"),
             *((p.name, f"{p.version or '–'}{f'  {p.problem}' if p.problem else ''}") for p in self.packages),
             ("cores", str(self.cores)),
-            ("memory", f"{gib(self.memory)}, shared memory {gib(self.shared_memory)}"),
-            ("GPUs", ", ".join(f"{g.name} ({gib(g.memory)})" for g in self.torch.gpus) or "none"),
+            ("memory", f"{gibibytes(self.memory)}, shared memory {gibibytes(self.shared_memory)}"),
+            ("GPUs", ", ".join(f"{g.name} ({gibibytes(g.memory)})" for g in self.torch.gpus) or "none"),
             ("gloo", self.torch.gloo or "works"),
             ("NCCL", self.torch.nccl or "not in this torch"),
         ]
@@ -85,8 +85,3 @@ class Diagnosis:
         lines += ["", *(f"warning: {warning}" for warning in self.warnings)] if self.warnings else []
         lines += ["", *(f"MISSING: {problem}" for problem in self.problems)] if self.problems else ["", "Ready."]
         return "\n".join(lines)
-
-
-def gib(size: int | None) -> str:
-    """A number of bytes, to be read."""
-    return "unknown" if size is None else f"{size / 2**30:.1f} GiB"

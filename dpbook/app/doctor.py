@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.app import jupyter
-from dpbook.app.diagnosis import Diagnosis, Needs, Package, Torch, gib
-from dpbook.core import DpbookError, Gpu, checkout, machine
+from dpbook.app.diagnosis import Diagnosis, Needs, Package, Torch
+from dpbook.core import DpbookError, Gpu, checkout, gibibytes, machine
 
 PROBE_SECONDS = 120
 SMALL_SHM = 256 * 2**20  # bytes; containers often have 64 MiB, too few for several ranks with data-loading workers
@@ -121,5 +121,5 @@ def _warnings(torch: Torch, shared: int | None) -> list[str]:
             'gigabytes smaller (README, "torch without CUDA")'
         )
     if shared is not None and shared < SMALL_SHM:
-        found.append(f"shared memory is {gib(shared)}: in a container, give it more (docker run --shm-size=1g)")
+        found.append(f"shared memory is {gibibytes(shared)}: in a container, give it more (docker run --shm-size=1g)")
     return found

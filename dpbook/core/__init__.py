@@ -12,6 +12,7 @@ from dpbook.core.errors import (
     ScheduleError,
     UnitsError,
     UnusedParameters,
+    check_each,
     check_float,
     check_int,
     check_one_of,
@@ -20,4 +21,4 @@ from dpbook.core.errors import (
 from dpbook.core.files import DATA, PACKAGE, parse, write_atomically
 from dpbook.core.machine import Gpu
 from dpbook.core.moved import forwarding, watch_imports
-from dpbook.core.quantities import in_binary, in_words, plural, shortened
+from dpbook.core.quantities import bytes_in_words, gibibytes, in_binary, in_words, milliseconds, plural, shortened

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpbook.core.errors import DpbookError, InvalidArgument
+from dpbook.core.errors import DpbookError, check_int, check_one_of
 from dpbook.core.files import PACKAGE
 
 HARDWARE = ("cpu", "gpu")
@@ -59,8 +59,6 @@ def _read(path: Path) -> Chapter:
         raise DpbookError(
             f'{path.name}: the notebook\'s metadata must hold "dpbook": {{"title", "hardware", "minutes"}} ({error!r})'
         ) from error
-    if hardware not in HARDWARE:
-        raise InvalidArgument(f"{path.name}: hardware", hardware, f"one of {', '.join(HARDWARE)}")
-    if not isinstance(minutes, int) or minutes < 1:
-        raise InvalidArgument(f"{path.name}: minutes", minutes, "an integer of at least 1")
+    check_one_of(f"{path.name}: hardware", hardware, HARDWARE)
+    check_int(f"{path.name}: minutes", minutes, 1)
     return Chapter(int(path.name[:2]), str(title), hardware, minutes, path)

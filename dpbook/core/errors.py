@@ -80,6 +80,13 @@ def check_type(name: str, value: Any, kind: type[T] | tuple[type[T], ...], expec
     return value
 
 
+def check_each(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
+    """Return ``values`` as a tuple, or raise `InvalidArgument` unless they are a sequence of ``kind``, at least one."""
+    if not isinstance(values, Sequence) or not values:
+        raise InvalidArgument(name, values, f"a sequence of one or more {kind.__name__}")
+    return tuple(check_type(f"{name}[{k}]", value, kind, f"a {kind.__name__}") for k, value in enumerate(values))
+
+
 def check_one_of(name: str, value: Any, known: Iterable[object]) -> None:
     """Raise `InvalidArgument` unless ``value`` is one of ``known``."""
     if value not in (choices := list(known)):

@@ -28,6 +28,26 @@ def in_words(value: float, unit: str) -> str:
     return f"{value / scale:.3g} {PREFIXES[scale]}{unit}"
 
 
+def milliseconds(seconds: float) -> str:
+    """``135 ms``; three digits that count."""
+    return f"{1000 * seconds:,.0f} ms" if seconds >= 0.9995 else f"{1000 * seconds:.3g} ms"
+
+
+def bytes_in_words(nbytes: float) -> str:
+    """Exact below 100,000 bytes, then in decimal units: 1 MB is a million bytes."""
+    if nbytes < 100_000:
+        return f"{nbytes:,.0f} B"
+    units = ("kB", "MB", "GB", "TB")
+    power = next((p for p in range(1, len(units)) if nbytes < 999.95 * 1000**p), len(units))
+    value = nbytes / 1000**power
+    return f"{value:,.3g} {units[power - 1]}" if value < 999.5 else f"{value:,.0f} {units[power - 1]}"
+
+
+def gibibytes(nbytes: int | None) -> str:
+    """``15.6 GiB``; "unknown" for None."""
+    return "unknown" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"
+
+
 def in_binary(nbytes: float) -> str:
     """``nbytes`` to four digits in units of 1,024: ``in_binary(25 * 2**20)`` is "25 MiB"."""
     power = min(max(int(math.log2(nbytes)) // 10, 0), 4) if nbytes >= 1 else 0

@@ -8,14 +8,13 @@ number comes from such a link, it must be said.
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from dpbook.collectives import Link, closed_forms
-from dpbook.core import InvalidArgument
+from dpbook.core import check_type
 from dpbook.ddp.reducer import AllReduce, Handle
 
 
@@ -27,8 +26,7 @@ class SlowLink:
     """
 
     def __init__(self, link: Link, group: dist.ProcessGroup | None = None) -> None:
-        if not isinstance(link, Link):
-            raise InvalidArgument("link", link, "a Link, such as Link.gigabits(1, latency=50e-6)")
+        check_type("link", link, Link, "a Link, such as Link.gigabits(1, latency=50e-6)")
         self.link, self.group = link, group
         self.price = closed_forms.ring(dist.get_world_size(group), link)
         self.queued_until = 0.0
@@ -57,7 +55,9 @@ class SlowLink:
                 except Exception as error:  # whatever the collective raised is raised by its waiter
                     late.set_exception(error)
 
-            _at(due, hand_over)
+            timer = threading.Timer(max(0.0, due - time.monotonic()), hand_over)
+            timer.daemon = True
+            timer.start()
 
         done.add_done_callback(finish)
         return late
@@ -82,13 +82,5 @@ def slow(link: Link, group: dist.ProcessGroup | None = None) -> AllReduce:
     return SlowLink(link, group).all_reduce
 
 
-def _at(moment: float, action: Callable[[], None]) -> None:
-    """Call ``action`` at a moment of `time.monotonic`, on a thread that sleeps until then."""
-    timer = threading.Timer(max(0.0, moment - time.monotonic()), action)
-    timer.daemon = True
-    timer.start()
-
-
 def _nbytes(tensor: torch.Tensor) -> int:
-    nbytes: int = tensor.numel() * tensor.element_size()
-    return nbytes
+    return int(tensor.numel() * tensor.element_size())

@@ -55,9 +55,10 @@ def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats:
         for p, gradient in zip(named, kept, strict=True):
             p.grad = gradient
     forward = median(forwards) / len(named)
-    order = [q for q, _ in ready]
-    return tuple(Layer(named[q], forward, median(g[q] for g in gaps), (_tensor(named[q], q),)) for q in reversed(order))
+    order = [(named[q], q) for q, _ in reversed(ready)]
+    return tuple(Layer(name, forward, median(g[q] for g in gaps), (specification(name, q),)) for name, q in order)
 
 
-def _tensor(name: str, parameter: torch.Tensor) -> Tensor:
+def specification(name: str, parameter: torch.Tensor) -> Tensor:
+    """A parameter's gradient as a plan sees it."""
     return Tensor(name, tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."), str(parameter.device))

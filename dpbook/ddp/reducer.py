@@ -33,8 +33,8 @@ LARGE = 2**15
 
 
 @dataclass
-class Traffic:
-    """What the wrapper has sent so far: collectives of gradients, and the bytes of their buffers."""
+class Tally:
+    """What a wrapper has sent so far: syncs, collectives of gradients, and the bytes of their buffers."""
 
     syncs: int = 0
     calls: int = 0
@@ -78,7 +78,7 @@ class Reducer:
         self.all_reduce, self.scale, self.group = all_reduce, 1 / world, group
         self.overlap, self.find_unused = overlap, find_unused
         self.enabled = True
-        self.traffic = Traffic()
+        self.sent = Tally()
         self.order: list[int] = []
         self._running = False
         self.rebuild(plan)
@@ -142,8 +142,8 @@ class Reducer:
         """Fill in what is not in the bucket yet, and begin to sum."""
         self._fill(bucket, [*bucket.small, *bucket.missing])
         bucket.handle = self.all_reduce(bucket.buffer)
-        self.traffic.calls += 1
-        self.traffic.nbytes += bucket.buffer.numel() * bucket.buffer.element_size()
+        self.sent.calls += 1
+        self.sent.nbytes += bucket.buffer.numel() * bucket.buffer.element_size()
 
     def _fill(self, bucket: _Bucket, indices: Sequence[int]) -> None:
         """Bring gradients into their bucket, times 1/world, and make them views of it. None counts as 0.
@@ -169,7 +169,8 @@ class Reducer:
     def _finish(self) -> None:
         """The end of backward: send what is left, wait for all, and say which parameters got no gradient."""
         unused = sorted(index for bucket in self.buckets for index in bucket.missing)
-        kept = {index: _copy(self.parameters[index].grad) for index in unused} if self.find_unused else {}
+        gradients = {index: self.parameters[index].grad for index in unused} if self.find_unused else {}
+        kept = {index: None if gradient is None else gradient.clone() for index, gradient in gradients.items()}
         for bucket in self.buckets[self._next :]:  # complete or not: the other ranks wait for these buckets
             self._send(bucket)
             if not self.overlap:
@@ -177,7 +178,7 @@ class Reducer:
         for bucket in self.buckets:
             self._receive(bucket)
         self._running = False
-        self.traffic.syncs += 1
+        self.sent.syncs += 1
         if self.find_unused:
             for index in self._unused_everywhere(unused):
                 self.parameters[index].grad = kept[index]
@@ -195,7 +196,3 @@ class Reducer:
         used[list(unused)] = 0
         dist.all_reduce(used, group=self.group)
         return set(torch.nonzero(used == 0).flatten().tolist())
-
-
-def _copy(gradient: torch.Tensor | None) -> torch.Tensor | None:
-    return None if gradient is None else gradient.clone()

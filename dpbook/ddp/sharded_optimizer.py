@@ -46,12 +46,9 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
         self.group, self.rank, self.world = group, dist.get_rank(group), dist.get_world_size(group)
         super().__init__(params, defaults)
         self.pieces = [_Piece(own["params"], self.rank, self.world) for own in self.param_groups]
-        options = [{key: value for key, value in own.items() if key != "params"} for own in self.param_groups]
-        self.local = optimizer(
-            [{"params": piece.slices, **own} for piece, own in zip(self.pieces, options, strict=True)], **defaults
-        )
-        for own, local in zip(self.param_groups, self.local.param_groups, strict=True):
-            own.update({key: value for key, value in local.items() if key != "params"})
+        groups = zip(self.pieces, self.param_groups, strict=True)
+        self.local = optimizer([{**own, "params": piece.slices} for piece, own in groups], **defaults)
+        _copy_options(self.local, self)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -60,19 +57,13 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._hand_down_options()
+        _copy_options(self, self.local)  # what a scheduler has changed, such as ``lr``
         for piece in self.pieces:
             piece.take_gradients()
         self.local.step()
         for piece in self.pieces:
             piece.gather(self.group)
         return loss
-
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of optimizer state on this rank, of tensors with more than one element."""
-        tensors = [t for state in self.local.state.values() for t in state.values() if isinstance(t, torch.Tensor)]
-        return sum(t.numel() * t.element_size() for t in tensors if t.numel() > 1)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only while it is made: later the pieces are given. Raises `InvalidArgument` then."""
@@ -82,7 +73,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's part of the state: every rank saves its own, and loads it into a world of the same size."""
-        self._hand_down_options()
+        _copy_options(self, self.local)
         return {"rank": self.rank, "world": self.world, "local": self.local.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -92,13 +83,13 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
             mine = f"that of rank {self.rank} in a world of {self.world}"
             raise InvalidArgument("state_dict", f"that of rank {theirs[0]} in a world of {theirs[1]}", mine)
         self.local.load_state_dict(state_dict["local"])
-        for own, local in zip(self.param_groups, self.local.param_groups, strict=True):
-            own.update({key: value for key, value in local.items() if key != "params"})
+        _copy_options(self.local, self)
 
-    def _hand_down_options(self) -> None:
-        """What a scheduler has changed in our groups, such as ``lr``, holds for the local optimizer too."""
-        for own, local in zip(self.param_groups, self.local.param_groups, strict=True):
-            local.update({key: value for key, value in own.items() if key != "params"})
+
+def _copy_options(source: torch.optim.Optimizer, target: torch.optim.Optimizer) -> None:
+    """Give every parameter group of ``target`` the options of that of ``source``."""
+    for theirs, own in zip(source.param_groups, target.param_groups, strict=True):
+        own.update({key: value for key, value in theirs.items() if key != "params"})
 
 
 class _Piece:

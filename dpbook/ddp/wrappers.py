@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ import torch.distributed as dist
 from torch import nn
 
 from dpbook.core import InvalidArgument
-from dpbook.ddp.reducer import AllReduce, Handle, Reducer, Traffic
+from dpbook.ddp.layers import specification
+from dpbook.ddp.reducer import AllReduce, Reducer, Tally
 from dpbook.ddp.replication import broadcast, replicate
-from dpbook.overlap import CAP, FIRST_CAP, Plan, Tensor, first_step_plan, per_tensor_plan, plan
+from dpbook.overlap import CAP, FIRST_CAP, Plan, first_step_plan, per_tensor_plan, plan
 
 _MARK = "_averaged_over_ranks"
 """Set on parameters that have a wrapper: a second one would average their gradients twice."""
@@ -59,10 +61,10 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         named = _trained(module)
         replicate(module, group)
         self.module, self.group, self.broadcast_buffers = module, group, broadcast_buffers
-        self.tensors = tuple(_specification(*pair) for pair in named)
-        world = dist.get_world_size(group)
+        self.tensors = tuple(specification(*pair) for pair in named)
+        world, usual = dist.get_world_size(group), partial(dist.all_reduce, group=group, async_op=True)
         self._reducer = Reducer(
-            named, self.first_plan(find_unused), all_reduce or _over(group), world,
+            named, self.first_plan(find_unused), all_reduce or usual, world,
             overlap=self.overlap, find_unused=find_unused, group=group,
         )  # fmt: skip
         self._after_sync = True
@@ -83,16 +85,16 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         return self._reducer.plan
 
     @property
-    def traffic(self) -> Traffic:
+    def sent(self) -> Tally:
         """Syncs, calls and bytes so far, of this rank."""
-        return self._reducer.traffic
+        return self._reducer.sent
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward."""
         if torch.is_grad_enabled():
             if self._reducer.enabled:
                 self._reducer.forget()
-                if self._reducer.order and self._reducer.traffic.syncs == 1:
+                if self._reducer.order and self._reducer.sent.syncs == 1:
                     self._replan()
             if self.training:
                 if self.broadcast_buffers and self._after_sync:
@@ -179,16 +181,3 @@ def _trained(module: object) -> list[tuple[str, nn.Parameter]]:
     if twice:
         raise InvalidArgument("module", f"with {twice[0]} wrapped already", "unwrapped first: wrapper.unwrap()")
     return named
-
-
-def _specification(name: str, parameter: nn.Parameter) -> Tensor:
-    dtype = str(parameter.dtype).removeprefix("torch.")
-    return Tensor(name, tuple(parameter.shape), dtype, str(parameter.device))
-
-
-def _over(group: dist.ProcessGroup | None) -> AllReduce:
-    def begin(tensor: torch.Tensor) -> Handle:
-        work: Handle = dist.all_reduce(tensor, group=group, async_op=True)
-        return work
-
-    return begin

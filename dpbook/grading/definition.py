@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbook.core import InvalidArgument, check_int
+from dpbook.core import InvalidArgument, check_int, check_type
 from dpbook.grading.answer import Answer
 
 Run = Callable[[Answer, np.random.Generator], str | None]
@@ -61,8 +61,7 @@ class Task:
         names = [check.name for check in self.checks]
         if not names or len(set(names)) < len(names):
             raise InvalidArgument("checks", names, "one or more, each with a name of its own")
-        if not isinstance(self.hints, list | tuple):
-            raise InvalidArgument("hints", self.hints, "a list of sentences")
+        check_type("hints", self.hints, (list, tuple), "a list of sentences")
         for hint in self.hints:
             _check_texts(hints=hint)
 

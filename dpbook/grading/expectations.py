@@ -39,15 +39,11 @@ def expect_number(got: Any, where: str = "") -> float:
 
 def expect_equal(expected: Any, got: Any, where: str = "", axes: Sequence[str] = ()) -> None:
     """Types, lengths, shapes, dtypes and every number agree exactly; see `values.difference`."""
-    _agree(expected, got, None, where, axes)
+    expect_close(expected, got, None, where, axes)
 
 
 def expect_close(expected: Any, got: Any, bound: Any, where: str = "", axes: Sequence[str] = ()) -> None:
     """As `expect_equal`, but numbers may differ by at most ``bound``, absolutely: a number or an array."""
-    _agree(expected, got, bound, where, axes)
-
-
-def _agree(expected: Any, got: Any, bound: Any, where: str, axes: Sequence[str]) -> None:
     expected = expected.item() if isinstance(expected, np.generic) else expected  # answers arrive as plain data
     found = difference(expected, got, bound, axes)
     if found is not None:

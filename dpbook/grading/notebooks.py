@@ -16,6 +16,7 @@ import json
 import linecache
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +122,8 @@ def without_regions(cell: Cell, place: str) -> str:
 
 
 def _stub(region: Sequence[str]) -> Sequence[str]:
-    own = []
-    for line in region:
-        if not line.lstrip().startswith(_STUB_MARK):
-            break
-        own.append(line.lstrip().removeprefix(_STUB_MARK).rstrip())
-    return own or STUB
+    own = takewhile(lambda line: line.lstrip().startswith(_STUB_MARK), region)
+    return [line.lstrip().removeprefix(_STUB_MARK).rstrip() for line in own] or STUB
 
 
 def _regions(text: str, place: str) -> Iterator[tuple[str, int, int]]:

@@ -86,7 +86,8 @@ def record(task: Task, points: int) -> tuple[str, ...]:
         with FileLock(file.with_name(f".{FILE}.lock"), PATIENCE):
             best, note = _read(file)
             if points > best.get(task.id, -1):
-                _write(file, {**best, task.id: points})
+                stored = {"format": FORMAT, "version": VERSION, "best": {**best, task.id: points}}
+                write_atomically(file, (json.dumps(stored, indent=1, sort_keys=True) + "\n").encode())
     except OSError as error:
         return (f"your points could not be saved: {error.strerror or type(error).__name__}",)
     return note
@@ -124,8 +125,3 @@ def _parse(content: bytes) -> dict[str, int]:
     if not isinstance(best, dict) or any(type(points) is not int for points in best.values()):
         raise ValueError("is damaged")
     return best
-
-
-def _write(file: Path, best: dict[str, int]) -> None:
-    stored = {"format": FORMAT, "version": VERSION, "best": best}
-    write_atomically(file, (json.dumps(stored, indent=1, sort_keys=True) + "\n").encode())

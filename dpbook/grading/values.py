@@ -151,12 +151,12 @@ def _array_difference(expected: NDArray[Any], got: Any, bound: Any, axes: Sequen
     if not len(wrong):
         return None
     index = tuple(wrong[0].tolist())
-    named = zip(axes, index, strict=True) if len(axes) == len(index) else [("element", _short(index))]
+    named = (
+        zip(axes, index, strict=True)
+        if len(axes) == len(index)
+        else [("element", index[0] if len(index) == 1 else index)]
+    )
     place = ", ".join(f"{axis} {position}" for axis, position in named)
     where = f"{place}: {expected[index].item()!r} expected, {got[index].item()!r} came; "
     where += f"{len(wrong)} of {expected.size} elements are wrong"
     return Difference(where, describe(expected), describe(got))
-
-
-def _short(index: tuple[int, ...]) -> str:
-    return str(index[0]) if len(index) == 1 else str(index)

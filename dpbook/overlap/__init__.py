@@ -16,9 +16,8 @@ from dpbook.overlap.step.layers import Layer, equal_layers, layers_of, tensors_o
 from dpbook.overlap.step.simulation import Price, simulate_step
 from dpbook.overlap.step.strategies import STRATEGIES, Strategy, bucketed, hook, naive, naive_flat, single
 from dpbook.overlap.timeline.json_format import from_json, to_json
-from dpbook.overlap.timeline.measured import StepRecord, recorded_steps
+from dpbook.overlap.timeline.measured import StepRecord, recorded_steps, recorded_traces
 from dpbook.overlap.timeline.merging import merge, split_waits
-from dpbook.overlap.timeline.recorded import recorded_traces
 from dpbook.overlap.timeline.spans import KINDS, Kind, Span, Timeline
 from dpbook.overlap.timeline.trace_read import read_profile, read_profiles
 from dpbook.overlap.timeline.trace_write import chrome_trace, write_trace

@@ -7,7 +7,6 @@ from dpbook.planning.memory import (
     Memory,
     Recipe,
     activation_bytes,
-    first_stage_that_fits,
     memory_per_rank,
     sent_per_rank,
     smallest_world_that_fits,

@@ -97,19 +97,6 @@ def memory_per_rank(
     )
 
 
-def first_stage_that_fits(
-    parameters: int, world: int, capacity: float, recipe: str | Recipe = "mixed", *, activations: float = 0
-) -> int | None:
-    """The lowest ZeRO stage with which ``world`` ranks of ``capacity`` bytes hold the model; None if none does."""
-    check_float("capacity", capacity, above=0)
-    fitting = (
-        stage
-        for stage in STAGES
-        if memory_per_rank(parameters, world, stage, recipe, activations=activations).total <= capacity
-    )
-    return next(fitting, None)
-
-
 def smallest_world_that_fits(
     parameters: int, capacity: float, stage: int, recipe: str | Recipe = "mixed", *, activations: float = 0
 ) -> int | None:

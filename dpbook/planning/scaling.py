@@ -198,9 +198,7 @@ def _price(algorithm: Algorithm, cluster: Cluster) -> Callable[[float], float]:
 def _double_tree(where: Topology, nbytes: float) -> float:
     """Reduce-scatter inside nodes, double binary trees of each shard between them, all-gather inside."""
     inside = closed_forms.ring(where.per_node, where.within)(nbytes)
-    shard = (
-        nbytes / where.per_node * ceil(where.per_node / where.ports)
-    )  # of ranks that share a port, one after another
+    shard = nbytes / where.per_node * ceil(where.per_node / where.ports)  # of ranks on one port, one after another
     depth, link = (where.nodes - 1).bit_length(), where.between
     if not depth:
         return inside

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dpbook.collectives import ALGORITHMS, Schedule, from_json, gloo_ring, verify_all_reduce
-from dpbook.core import DpbookError, InvalidArgument, check_float, check_int
+from dpbook.core import DpbookError, InvalidArgument, check_float, check_int, check_one_of, check_type
 
 ModelName = Literal["gpt", "cnn"]
 StrategyName = Literal["torch", "naive", "hook", "bucketed", "zero1"]
@@ -17,7 +17,7 @@ SCHEDULES = ALGORITHMS | {"gloo_ring": gloo_ring}
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 
 
-def about(text: str, *, least: float | None = None) -> dict[str, Any]:
+def about(text: str, *, least: float = 0) -> dict[str, Any]:
     """What a field means, and the smallest number that it may be."""
     return {"help": text, "least": least}
 
@@ -41,30 +41,27 @@ class Options:
     steps: int = field(default=100, metadata=about("optimizer steps in all", least=1))
     batch: int = field(default=8, metadata=about("examples per rank and micro-batch", least=1))
     accumulation: int = field(default=1, metadata=about("micro-batches per step", least=1))
-    lr: float = field(default=1e-3, metadata=about("learning rate of AdamW after the warm-up", least=0))
-    warmup: int = field(default=10, metadata=about("steps over which the learning rate rises linearly", least=0))
-    clip: float = field(default=1.0, metadata=about("norm at which averaged gradients are clipped; 0: never", least=0))
-    seed: int = field(default=0, metadata=about("of initial weights and of the order of the data", least=0))
+    lr: float = field(default=1e-3, metadata=about("learning rate of AdamW after the warm-up"))
+    warmup: int = field(default=10, metadata=about("steps over which the learning rate rises linearly"))
+    clip: float = field(default=1.0, metadata=about("norm at which averaged gradients are clipped; 0: never"))
+    seed: int = field(default=0, metadata=about("of initial weights and of the order of the data"))
     width: int = field(default=128, metadata=about("of the GPT's hidden layers; a multiple of 32", least=32))
     depth: int = field(default=4, metadata=about("blocks of the GPT", least=1))
     context: int = field(default=128, metadata=about("tokens in a sequence", least=2))
     precision: Precision = field(default="fp32", metadata=about("bf16: autocast, with fp32 weights and gradients"))
-    lora: int = field(
-        default=0, metadata=about("rank of adapters on frozen linear layers; 0: none, train everything", least=0)
-    )
+    lora: int = field(default=0, metadata=about("rank of adapters on frozen linear layers; 0: none, train everything"))
     checkpointing: bool = field(default=False, metadata=about("recompute activations of the blocks in backward"))
     compile: bool = field(default=False, metadata=about("torch.compile the model"))
-    cap: float = field(default=25.0, metadata=about("bucket cap in MiB", least=0))
-    save_every: int = field(default=50, metadata=about("steps between checkpoints; 0: only the last", least=0))
+    cap: float = field(default=25.0, metadata=about("bucket cap in MiB"))
+    save_every: int = field(default=50, metadata=about("steps between checkpoints; 0: only the last"))
     predict: bool = field(default=True, metadata=about("measure layers and all-reduces at the end, for the report"))
-    profile: int = field(default=0, metadata=about("trace so many steps, after the first ten; 0: none", least=0))
+    profile: int = field(default=0, metadata=about("trace so many steps, after the first ten; 0: none"))
 
     def __post_init__(self) -> None:
         for spec in fields(self):
             _check(spec.name, getattr(self, spec.name), spec.default, spec.metadata["least"])
         for name, kind in (("model", ModelName), ("strategy", StrategyName), ("precision", Precision)):
-            if getattr(self, name) not in get_args(kind):
-                raise InvalidArgument(name, getattr(self, name), "one of " + ", ".join(get_args(kind)))
+            check_one_of(name, getattr(self, name), get_args(kind))
         if not self.name or self.name.startswith(".") or not NAME_CHARACTERS.issuperset(self.name):
             raise InvalidArgument("name", self.name, "letters, digits, '-', '_' and '.', not first a '.'")
         if self.all_reduce not in ("torch", *SCHEDULES) and not self.all_reduce.endswith(".json"):
@@ -107,14 +104,13 @@ class Options:
         return asdict(self)
 
 
-def _check(name: str, given: Any, default: Any, least: float | None) -> None:
+def _check(name: str, given: Any, default: Any, least: float) -> None:
     if isinstance(default, bool):
-        if not isinstance(given, bool):
-            raise InvalidArgument(name, given, "True or False")
+        check_type(name, given, bool, "True or False")
     elif isinstance(default, int):
-        check_int(name, given, int(least or 0))
+        check_int(name, given, int(least))
     elif isinstance(default, float):
-        check_float(name, given, minimum=float(least or 0))
+        check_float(name, given, minimum=least)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

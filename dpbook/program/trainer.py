@@ -90,10 +90,14 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad()
-        total = torch.zeros((), device=self.device)
+        total, bf16 = torch.zeros((), device=self.device), options.precision == "bf16"
         for number, batch in enumerate(self.batches(self.step), start=1):
             inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
-            with self._syncing(last=number == options.accumulation), self._precision():
+            last = number == options.accumulation  # gradients are averaged there; till then they add up on each rank
+            with (
+                contextlib.nullcontext() if last else self.model.no_sync(),
+                torch.autocast(self.device.type, torch.bfloat16, bf16),
+            ):
                 loss = self.model(inputs, targets) / options.accumulation
                 loss.backward()
             total += loss.detach()
@@ -102,18 +106,6 @@ class Trainer:
         dist.all_reduce(total)  # one rank's loss is not the batch's
         self.step += 1
         return {"loss": float(total) / self.world, "gradient_norm": float(norm), "lr": rate}
-
-    @contextlib.contextmanager
-    def _syncing(self, *, last: bool) -> Iterator[None]:
-        """Gradients are averaged in the last micro-batch alone; the others add up on each rank."""
-        with contextlib.nullcontext() if last else self.model.no_sync():
-            yield
-
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        if self.options.precision == "fp32":
-            return contextlib.nullcontext()
-        autocast: contextlib.AbstractContextManager[Any] = torch.autocast(self.device.type, dtype=torch.bfloat16)
-        return autocast
 
     @property
     def tokens_per_step(self) -> int:

@@ -36,9 +36,7 @@ def leave(status: int) -> NoReturn:
     gloo's threads may still hold the last tensors. Where the interpreter is gone when they let go of them, the process
     aborts ("terminate called without an active exception"): about once in fifty starts with torch 2.13.
     """
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    threading._shutdown()  # type: ignore[attr-defined]  # ends pools, and waits for threads that are no daemons
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

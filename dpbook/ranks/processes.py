@@ -18,8 +18,8 @@ import cloudpickle
 from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule
-from dpbook.collectives.programs import check_timeout, copy_buffers
-from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_int, plural
+from dpbook.collectives.programs import copy_buffers
+from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_float, check_int, plural
 from dpbook.ranks.postmortem import INSTALLED, RESULT, STDOUT, TASK, cause_of_failure
 from dpbook.ranks.starter import Starter
 
@@ -74,7 +74,7 @@ def start(
     world = check_int("number of ranks", len(args), 1)
     if not callable(function):
         raise InvalidArgument("function", function, "callable")
-    timeout = check_timeout(timeout)
+    timeout = check_float("timeout", timeout, above=0)
     with tempfile.TemporaryDirectory(prefix="dpbook-") as name:
         folder = Path(name)
         call = _by_value(function, list(args))

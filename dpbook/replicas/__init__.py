@@ -4,7 +4,7 @@ from dpbook.core import forwarding
 from dpbook.replicas.array import Array
 from dpbook.replicas.data import TRAINING_IMAGES, digits, split, synthetic_task
 from dpbook.replicas.exactness.rounded import Rounded, gradient_bound
-from dpbook.replicas.exactness.rounding import BFLOAT16_UNIT, gamma, rounding_bound, to_bfloat16, unit_roundoff
+from dpbook.replicas.exactness.rounding import gamma, rounding_bound, unit_roundoff
 from dpbook.replicas.exactness.verdict import Drift, Exactness, compare, drift, ulp_distance
 from dpbook.replicas.feeding.accumulation import (
     Group,
@@ -36,7 +36,7 @@ from dpbook.replicas.learning_rate import (
     warm_up,
 )
 from dpbook.replicas.loop import average, local_gradients, shard, update
-from dpbook.replicas.losses import Loss, batch_maximum_cross_entropy, cross_entropy, squared_error
+from dpbook.replicas.losses import Loss, cross_entropy, squared_error
 from dpbook.replicas.missing_division import adam_scale_effect, undivided
 from dpbook.replicas.models import MLP, Linear, Model, Network, accuracy
 from dpbook.replicas.optim import SGD, Adam, Momentum, Optimizer

@@ -7,7 +7,7 @@ import gzip
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpbook.core import DATA, DpbookError, InvalidArgument, check_int
+from dpbook.core import DATA, DpbookError, InvalidArgument, check_float, check_int
 from dpbook.replicas.array import Array, describe
 
 IMAGES = 1797
@@ -57,8 +57,7 @@ def synthetic_task(
     One generator draws x, then w*, then ε, all standard normal and in float64.
     """
     n, d = check_int("examples", examples, 1), check_int("inputs", inputs, 1)
-    if not 0 <= noise < float("inf"):
-        raise InvalidArgument("noise", noise, "a finite standard deviation of at least 0")
+    check_float("noise", noise, minimum=0)
     rng = np.random.default_rng(check_int("seed", seed, 0))
     x = rng.standard_normal((n, d))
     weights = rng.standard_normal((d, 1))

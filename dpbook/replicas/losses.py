@@ -29,27 +29,13 @@ def squared_error(output: Array, y: Array) -> tuple[Array, Array]:
 
 def cross_entropy(output: Array, y: Array) -> tuple[Array, Array]:
     """Softmax cross-entropy of each example and its derivative; ``y`` holds n integer labels from 0 to outputs − 1."""
-    # Each row's own maximum: with the batch's maximum an example's loss would depend on its neighbours.
-    return _shifted_cross_entropy(output, y, output.max(axis=1, keepdims=True))
-
-
-def batch_maximum_cross_entropy(output: Array, y: Array) -> tuple[Array, Array]:
-    """`cross_entropy` as it should not be written: shifted by the largest score of the whole batch.
-
-    In exact arithmetic the shift cancels. In floating point a row's bits depend on its neighbours. A row whose scores
-    lie far below the batch's maximum loses digits, many of them once its exponentials are subnormal (709 below in
-    float64, 88 in float32), and all where they are 0 (746 and 104 below): its loss is then −inf and its slopes NaN.
-    """
-    return _shifted_cross_entropy(output, y, output.max())
-
-
-def _shifted_cross_entropy(output: Array, y: Array, shift: Array) -> tuple[Array, Array]:
     n, classes = output.shape
     if y.shape != (n,) or y.dtype.kind not in "iu":
         raise InvalidArgument("y", describe(y), f"{n} integer labels in one dimension")
     if y.min() < 0 or y.max() >= classes:
         raise InvalidArgument("y", f"{y.min()}..{y.max()}", f"labels from 0 to {classes - 1}")
-    shifted = output - shift
+    # Each row's own maximum: with the batch's maximum an example's loss would depend on its neighbours.
+    shifted = output - output.max(axis=1, keepdims=True)
     exponentials = np.exp(shifted)
     totals = exponentials.sum(axis=1, keepdims=True)
     slopes = exponentials / totals - (y[:, None] == np.arange(classes))

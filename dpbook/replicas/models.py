@@ -65,12 +65,8 @@ class Network(ABC):
             raise InvalidArgument("params", describe(params), f"a flat array of {self.size} parameters")
         if params.dtype not in (np.float32, np.float64):
             raise InvalidArgument("params", describe(params), "of dtype float32 or float64")
-        tensors, start = {}, 0
-        for name, shape in self.shapes.items():
-            stop = start + math.prod(shape)
-            tensors[name] = params[start:stop].reshape(shape)
-            start = stop
-        return tensors
+        parts = np.split(params, np.cumsum([math.prod(shape) for shape in self.shapes.values()])[:-1])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def init(self, rng: np.random.Generator, dtype: DTypeLike = np.float64) -> Array:
         """Draw the weights in their order from 0.1 · normal, in float64 before rounding to ``dtype``; biases are 0."""

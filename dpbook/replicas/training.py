@@ -132,10 +132,9 @@ class _Settings:
 
     def __post_init__(self) -> None:
         check_int("seed", self.seed, 0)
+        expected = "a function from the learning rate to an Optimizer, such as SGD"
         if not callable(self.optimizer):
-            raise InvalidArgument(
-                "optimizer", self.optimizer, "a function from the learning rate to an Optimizer, such as SGD"
-            )
+            raise InvalidArgument("optimizer", self.optimizer, expected)
         if isinstance(self.meters, str) or not set(self.meters) <= set(METERS):
             raise InvalidArgument("meters", self.meters, f"a collection of some of {', '.join(METERS)}")
 
@@ -179,7 +178,10 @@ def _initial(model: Model, dtype: np.dtype[Any], world: int, settings: _Settings
         raise InvalidArgument("model", model, "a Model, such as MLP(16, 32)")
     if settings.start is None:
         return np.stack([model.init(np.random.default_rng(settings.seed), dtype) for _ in range(world)])
-    return _check_start(settings.start, (world, model.size), dtype)
+    start, shape = settings.start, (world, model.size)
+    if not isinstance(start, np.ndarray) or start.shape != shape or start.dtype != dtype:
+        raise InvalidArgument("start", getattr(start, "shape", start), f"one row per replica, {dtype} of shape {shape}")
+    return start
 
 
 def _losses(model: Model, params: Array, read: Sequence[Sequence[Shard]]) -> list[float]:
@@ -205,12 +207,6 @@ def _pair(data: Shard) -> Shard:
     if x.ndim == 0 or y.ndim == 0:
         raise InvalidArgument("data", data, expected)
     return x, y
-
-
-def _check_start(start: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-    if not isinstance(start, np.ndarray) or start.shape != shape or start.dtype != dtype:
-        raise InvalidArgument("start", getattr(start, "shape", start), f"one row per replica, {dtype} of shape {shape}")
-    return start
 
 
 def _batches(examples: int, size: int | None, seed: int) -> Iterator[Array | slice]:

@@ -90,9 +90,9 @@ def test_a_lazy_round_that_is_none_is_refused_when_it_is_made(reader):
         (lambda: run(5, np.zeros((2, 2))), r"program must be a rank program.*got 5"),
         (lambda: run(print, 5), r"buffers must be one 1-D array per rank, got 5"),
         (lambda: run(print, [[1, [2]]]), r"buffers must be one 1-D array per rank, got"),
-        (lambda: run(print, np.zeros((2, 2)), timeout="x"), r"timeout must be a positive number of seconds, got 'x'"),
+        (lambda: run(print, np.zeros((2, 2)), timeout="x"), r"timeout must be a number above 0 and finite, got 'x'"),
         (lambda: record(5, 2, 4), r"program must be a rank program.*got 5"),
-        (lambda: record(print, 2, 4, timeout=None), r"timeout must be a positive number of seconds, got None"),
+        (lambda: record(print, 2, 4, timeout=None), r"timeout must be a number above 0 and finite, got None"),
         (lambda: from_json(4), r"text must be JSON as written by to_json, got"),
     ],
 )

@@ -180,7 +180,7 @@ def local_then_synced(rank, world):
         with model.no_sync():
             model(vectors(rank), "ab").sum().backward()
         inside = gradients(model)
-        calls = model.traffic.calls
+        calls = model.sent.calls
         model(vectors(rank + 50), "ab").sum().backward()
         found[name] = inside, gradients(model), calls
     return found
@@ -246,7 +246,7 @@ def books(rank, world):
         module = seeded(rank, Tied)
         model = wrap(name, module)
         train(model, rank, world, steps=3)
-        traffic = model.traffic
+        traffic = model.sent
         buffers = {b.buffer.untyped_storage().data_ptr() for b in model._reducer.buckets}
         found[name] = {
             "traffic": (traffic.syncs, traffic.calls, traffic.nbytes),

@@ -49,7 +49,7 @@ def train(rank, model, optimizer, steps=STEPS, first=0):
 
 
 def state_bytes(optimizer):
-    """What an unsharded optimizer keeps, steps left out."""
+    """What an optimizer keeps, steps left out."""
     tensors = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor) and t.numel() > 1]
     return sum(t.numel() * t.element_size() for t in tensors)
 
@@ -67,7 +67,7 @@ def on_one_rank(rank, world):
         again.load_state_dict(model.state_dict())
         found[name] = {
             "equal": equal,
-            "state": (optimizer.state_bytes, state_bytes(plain_optimizer)),
+            "state": (state_bytes(optimizer.local), state_bytes(plain_optimizer)),
             "parameters": sum(p.numel() for p in model.parameters()),
             "resumed": train(rank, again, resumed, 3, first=50) == train(rank, model, optimizer, 3, first=50),
         }

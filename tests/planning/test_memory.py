@@ -9,7 +9,6 @@ from dpbook.planning import (
     MODELS,
     RECIPES,
     activation_bytes,
-    first_stage_that_fits,
     memory_per_rank,
     sent_per_rank,
     smallest_world_that_fits,
@@ -104,8 +103,6 @@ def test_the_smallest_world_fits_and_one_rank_less_does_not(parameters, capacity
 def test_more_ranks_never_help_a_model_that_plain_data_parallelism_does_not_hold():
     assert smallest_world_that_fits(7_000_000_000, 80 * GB, 0) is None
     assert smallest_world_that_fits(7_000_000_000, 80 * GB, 1) == 2
-    assert first_stage_that_fits(70_000_000_000, 8, 80 * GB) is None
-    assert first_stage_that_fits(70_000_000_000, 64, 80 * GB) == 3
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -131,7 +128,6 @@ def test_activations_follow_the_formula():
         (lambda: memory_per_rank(10, 1, trainable=11), "trainable"),
         (lambda: memory_per_rank(10, 1, 1, bucket_copy=True), "bucket_copy"),
         (lambda: memory_per_rank(10, 1, activations=-1), "activations"),
-        (lambda: first_stage_that_fits(10, 1, 0), "capacity"),
         (lambda: smallest_world_that_fits(10, 80e9, 5), "stage"),
         (lambda: sent_per_rank(10, 1.5), "world"),
         (lambda: activation_bytes(MODELS["Qwen3 4B"], 0), "tokens"),

@@ -106,7 +106,7 @@ def variants(folder):
     }.items():
         trainer = Trainer(Options(name=name, out=folder, **{**SMALL, **options}), CPU)
         values = [trainer.train_step() for _ in range(STEPS)]
-        traffic = trainer.model.traffic
+        traffic = trainer.model.sent
         dtypes = sorted({str(p.grad.dtype) for p in trainer.trained})
         frozen = [p for p in trainer.module.parameters() if not p.requires_grad]
         found[name] = {

@@ -78,4 +78,4 @@ def calls_of(model):
     """Ours count what they have sent; torch tells the buckets of its present plan."""
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         return model._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "").count(",") + 1
-    return model.traffic.calls
+    return model.sent.calls

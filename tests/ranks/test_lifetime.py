@@ -50,6 +50,23 @@ def test_an_error_is_printed_and_ends_the_process_at_once():
     assert found.stderr.splitlines()[-1] == "ValueError: on purpose"
 
 
+LEAVES = """
+import atexit, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from dpbook.ranks.lifetime import leave
+pool = ThreadPoolExecutor(1)
+print(pool.submit(len, "one").result(), flush=True)  # its thread then waits for more, for ever
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+leave(3)
+"""
+
+
+def test_a_process_that_leaves_waits_for_its_threads_and_ends_idle_pools():
+    found = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stdout.split("\n"), found.stderr) == (3, ["3", "thread", "at exit", ""], "")
+
+
 def fails(rank):
     import torch.distributed as dist
 

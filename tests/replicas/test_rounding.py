@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.core.errors import InvalidArgument
-from dpbook.replicas import BFLOAT16_UNIT, compare, gamma, rounding_bound, to_bfloat16, unit_roundoff
+from dpbook.replicas import compare, gamma, rounding_bound, unit_roundoff
+
+BFLOAT16_UNIT = 2.0**-8
+
+
+def to_bfloat16(values):
+    return torch.from_numpy(np.ascontiguousarray(values)).to(torch.bfloat16).to(torch.float32).numpy()
+
 
 FORMATS = {
     "float64": (np.float64, 2.0**-53, lambda x: x),
@@ -168,19 +175,6 @@ def test_unit_roundoff_is_half_the_gap_above_one():
     assert torch.finfo(torch.bfloat16).eps / 2 == BFLOAT16_UNIT
 
 
-def test_bfloat16_is_torchs():
-    rng = np.random.default_rng(6)
-    values = rng.integers(0, 2**32, 100_000, dtype=np.uint64).astype(np.uint32).view(np.float32)  # every kind of float
-    ties = (np.arange(2**16, dtype=np.uint32) << 16 | 0x8000).view(np.float32)
-    for numbers in (values, ties):
-        ours = to_bfloat16(numbers)
-        theirs = torch.from_numpy(numbers.copy()).to(torch.bfloat16).to(torch.float32).numpy()
-        np.testing.assert_array_equal(ours, theirs)
-    a, b = to_bfloat16(rng.standard_normal((2, 10_000)).astype(np.float32))
-    theirs = (torch.from_numpy(a).to(torch.bfloat16) + torch.from_numpy(b).to(torch.bfloat16)).to(torch.float32).numpy()
-    np.testing.assert_array_equal(to_bfloat16(a + b), theirs)
-
-
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -192,7 +186,6 @@ def test_bfloat16_is_torchs():
         ("terms", lambda: rounding_bound(np.ones(3, int))),
         ("terms", lambda: rounding_bound(1.0)),
         ("n_ops", lambda: rounding_bound(np.ones((300, 1)), unit=BFLOAT16_UNIT)),
-        ("values", lambda: to_bfloat16(np.ones(2))),
     ],
 )
 def test_bad_input_is_named(name, call):

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from dpbook.collectives import Schedule, Traffic, bandwidth_lower_bound, count
 from dpbook.collectives.schedule import check_schedule
-from dpbook.core import InvalidArgument, check_int, plural
+from dpbook.core import InvalidArgument, bytes_in_words, check_int, plural
 from dpbook.figures import Picture
 from dpbook.figures.card import document, element, number, palette, text
-from dpbook.figures.schedules import bytes_in_words
 
 MAX_RANKS = 32
 MARGIN, LEFT, TOP, HEIGHT = 20, 104, 88, 220

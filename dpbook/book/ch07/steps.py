@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import InvalidArgument, check_int
+from dpbook.core import check_int, check_one_of
 from dpbook.overlap import Layer, Span, Tensor, Timeline, hook, simulate_step
 from dpbook.overlap.step import Call, Engine, Operation
 
@@ -29,10 +29,9 @@ def sample(fault: str, seed: int = 0) -> Timeline:
 
 def draw(fault: str, rng: np.random.Generator) -> Timeline:
     """Return a step with this fault, on 2 to 5 ranks, from a thousandth of a second to one second or more."""
-    if fault not in FAULTS:
-        raise InvalidArgument("fault", fault, f"one of {', '.join(FAULTS)}")
+    check_one_of("fault", fault, FAULTS)
     unit, start, drawn = 10 ** rng.uniform(-3, 0), rng.uniform(0, 10), _Draw.of(rng)  # first: the same for every fault
-    timeline = _MAKERS.get(fault, _simulated)(drawn, rng)
+    timeline = _MAKERS[fault](drawn, rng)
 
     def moved(span: Span) -> Span:
         """In the units of this run, under a name without the layer, which a profiler would not say either."""
@@ -105,24 +104,19 @@ def _giant(drawn: _Draw, rng: np.random.Generator) -> Timeline:
     return drawn.step(drawn.layers([giant, *((1 - giant) * rest)]))
 
 
-def _launching(drawn: _Draw, rng: np.random.Generator) -> Timeline:
-    return drawn.step(drawn.layers(), kernel_launch=rng.uniform(1.3, 2.5) / (2 * len(drawn.weights)))
-
-
 def _straggling(drawn: _Draw, rng: np.random.Generator) -> Timeline:
     late = int(rng.integers(len(drawn.factors)))
     factors = [rng.uniform(1.5, 2) if r == late else factor for r, factor in enumerate(drawn.factors)]
     return drawn.step(drawn.layers(), factors=factors)
 
 
-def _always(drawn: _Draw, rng: np.random.Generator) -> Timeline:
-    return drawn.step(drawn.layers(), accumulation=int(rng.integers(2, 5)), no_sync=False)
-
-
 _MAKERS: dict[str, Callable[[_Draw, np.random.Generator], Timeline]] = {
+    "healthy": _simulated,
     "blocking hook": _blocking,
     "giant bucket": _giant,
-    "launch-bound": _launching,
+    "launch-bound": lambda drawn, rng: drawn.step(
+        drawn.layers(), kernel_launch=rng.uniform(1.3, 2.5) / (2 * len(drawn.weights))
+    ),
     "straggler": _straggling,
-    "extra syncs": _always,
+    "extra syncs": lambda drawn, rng: drawn.step(drawn.layers(), accumulation=int(rng.integers(2, 5)), no_sync=False),
 }

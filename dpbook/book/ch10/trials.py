@@ -54,47 +54,31 @@ Calls = tuple[Callable[[], Any], Callable[[], AbstractContextManager[Any]] | Non
 """An answer's ``finish``, and its ``no_sync`` if it has one."""
 
 
-def _naive(answer: Any, module: Chain, trial: Trial, wire: Wire) -> Calls:
-    return answer(module, wire.world, wire.broadcast, wire.all_reduce).finish, None
-
-
-def _hooked(answer: Any, module: Chain, trial: Trial, wire: Wire) -> Calls:
-    _alike(module, wire)
-    return answer(module, wire.world, wire.all_reduce), None
-
-
-def _buckets(answer: Any, module: Chain, trial: Trial, wire: Wire) -> Calls:
-    _alike(module, wire)
-    return answer(module, trial["cap"], wire.world, wire.all_reduce).finish, None
-
-
-def _whole(answer: Any, module: Chain, trial: Trial, wire: Wire) -> Calls:
-    model = answer(module, trial["cap"], wire.world, wire.broadcast, wire.all_reduce)
+def _wrapped(answer: Any, kind: str, module: Chain, cap: int, wire: Wire) -> Calls:
+    """Put an answer of this kind on a module."""
+    if kind in ("hooked", "buckets"):  # it gets replicas that are alike
+        for tensor in (*module.parameters(), *module.buffers()):
+            wire.broadcast(tensor.data)
+    match kind:
+        case "naive":
+            return answer(module, wire.world, wire.broadcast, wire.all_reduce).finish, None
+        case "hooked":
+            return answer(module, wire.world, wire.all_reduce), None
+        case "buckets":
+            return answer(module, cap, wire.world, wire.all_reduce).finish, None
+    model = answer(module, cap, wire.world, wire.broadcast, wire.all_reduce)
     return model.finish, model.no_sync
 
 
-KINDS: dict[str, Callable[[Any, Chain, Trial, Wire], Calls]] = {
-    "naive": _naive,
-    "hooked": _hooked,
-    "buckets": _buckets,
-    "whole": _whole,
-}
-"""How an answer of each kind is put on a module."""
-
-
-def _alike(module: Chain, wire: Wire) -> None:
-    for tensor in (*module.parameters(), *module.buffers()):
-        wire.broadcast(tensor.data)
-
-
 def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
-    """Train on this rank. Returns, for each step, ``states`` (the parameters after it) and ``logs``.
+    """Train on this rank with an answer of a ``kind``: "naive", "hooked", "buckets" or "whole".
 
-    A log has ("sent", elements) and ("waited", message) for messages, ("backward", place) where backward comes to a
-    layer, ("micro", k) after the k-th backward and ("finish", 0) where the answer is asked to finish.
+    Returns, for each step, ``states`` (the parameters after it) and ``logs``. A log has ("sent", elements) and
+    ("waited", message) for messages, ("backward", place) where backward comes to a layer, ("micro", k) after the k-th
+    backward and ("finish", 0) where the answer is asked to finish.
     """
     module = Chain(trial, wire.rank)
-    finish, no_sync = KINDS[kind](answer, module, trial, wire)
+    finish, no_sync = _wrapped(answer, kind, module, trial["cap"], wire)
     states, logs = [], []
     for step in torch.tensor(trial["batches"]):
         wire.restart()

@@ -89,24 +89,17 @@ def _watched(watches: list[list[Sent]]) -> Iterator[None]:
 
 def train_alone(answer: Callable[..., Any], trials: Sequence[Trial]) -> list[dict[str, Any]]:
     """`train` for each trial in this process: a world of one rank, which needs no launcher."""
-    with _world_of_one():
+    own = not dist.is_initialized()  # else it is the caller's: a notebook has one rank
+    if own:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
         return [train(answer, trial, 0) for trial in trials]
+    finally:
+        if own and dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def train_on_this_rank(answer: Callable[..., Any], trials: Sequence[Trial], rank: int) -> list[dict[str, Any]]:
     """`train` for each trial, on a rank that is a process of a process group."""
     torch.set_num_threads(1)
     return [train(answer, trial, rank) for trial in trials]
-
-
-@contextmanager
-def _world_of_one() -> Iterator[None]:
-    if dist.is_initialized():
-        yield  # the caller's own: a notebook has one rank
-        return
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()

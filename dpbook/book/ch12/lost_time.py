@@ -20,7 +20,7 @@ class Loss(NamedTuple):
     idle: float
 
 
-def losses(timeline: Timeline) -> dict[int, Loss]:
+def time_lost(timeline: Timeline) -> dict[int, Loss]:
     """Return the loss of every rank. The timeline needs all ranks of the run, on one clock.
 
     A collective's span may hold its waiting, as in a profiler's trace, or have it apart. Raises `InvalidArgument` where

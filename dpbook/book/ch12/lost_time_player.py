@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dpbook.book.ch12.lost_time import Loss, losses
-from dpbook.core import InvalidArgument
+from dpbook.book.ch12.lost_time import Loss, time_lost
+from dpbook.core import InvalidArgument, milliseconds
 from dpbook.figures import Picture, Viewer
 from dpbook.figures.steps import MOST_TIMELINES, check_timelines, draw_until, from_zero
 from dpbook.overlap import Timeline, split_waits
-from dpbook.overlap.timeline import milliseconds
 
 SHORT = 0.05
 """A share of the step: who waits for less is not worth a diagnosis."""
@@ -43,7 +42,7 @@ def _together(timeline: Timeline) -> Picture:
 
 
 def _split(timeline: Timeline) -> Picture:
-    split, lost = split_waits(timeline), losses(timeline)
+    split, lost = split_waits(timeline), time_lost(timeline)
     title = f"The bytes need {milliseconds(split.busy('communication', 0))}; {_verdict(timeline, lost)}"
     told = " · ".join(f"rank {rank} {_words(loss)}" for rank, loss in lost.items())
     return draw_until(_ranks(split), title, meters=f"transfer + waiting + idle: {told}", data_look=2)

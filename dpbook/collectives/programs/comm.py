@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -80,14 +79,3 @@ def copy_buffers(buffers: Sequence[NDArray[Any]] | NDArray[Any]) -> list[NDArray
     if not copies or any(copy.ndim != 1 for copy in copies):
         raise InvalidArgument("buffers", [copy.shape for copy in copies], expected)
     return copies
-
-
-def check_timeout(timeout: Any) -> float:
-    """Return ``timeout`` as a float, or raise `InvalidArgument`."""
-    try:
-        seconds = float(timeout)
-    except (TypeError, ValueError):
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise InvalidArgument("timeout", timeout, "a positive number of seconds")
-    return seconds

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from dpbook.collectives.algebras.simulation import simulate
 from dpbook.collectives.programs.comm import Program
 from dpbook.collectives.programs.spmd import Call, Half, World
-from dpbook.collectives.schedule.bounds import Bounds, EvenSplit, FixedBounds
+from dpbook.collectives.schedule.bounds import EvenSplit, FixedBounds
 from dpbook.collectives.schedule.placement import Placement
 from dpbook.collectives.schedule.rounds import Message, Round
 from dpbook.collectives.schedule.schedule import Schedule
@@ -43,11 +43,12 @@ def record(
     recorder = _Recorder(program, list(start.copy()), timeout)
     recorder.run()
     offsets = recorder.offsets(size)
+    even = EvenSplit(len(offsets) - 1)
     schedule = Schedule(
         world,
         len(offsets) - 1,
         recorder.rounds(offsets),
-        _bounds(offsets, size),
+        even if even(size, 1).tolist() == offsets else FixedBounds(tuple(offsets)),
         before,
         after,
         f"{getattr(program, '__name__', 'program')}(world={world})",
@@ -163,8 +164,3 @@ def _clocks(calls: list[Call], messages: list[tuple[Call, Call]]) -> dict[int, i
             "what it receives depends on what it sends; such a program runs, but is no schedule"
         ) from None
     return {id(call): clock[find(id(call))] for call in calls}
-
-
-def _bounds(offsets: list[int], size: int) -> Bounds:
-    even = EvenSplit(len(offsets) - 1)
-    return even if even(size, 1).tolist() == offsets else FixedBounds(tuple(offsets))

@@ -16,9 +16,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dpbook.collectives.programs.comm import Op, Program, check_message, check_timeout, copy_buffers, deliver
+from dpbook.collectives.programs.comm import Op, Program, check_message, copy_buffers, deliver
 from dpbook.collectives.programs.source_line import line_of_caller, line_of_error
-from dpbook.core import Deadlock, InvalidArgument, MessageError, RankFailed, ScheduleError
+from dpbook.core import Deadlock, InvalidArgument, MessageError, RankFailed, ScheduleError, check_float
 
 
 def run(program: Program, buffers: Sequence[NDArray[Any]], *, timeout: float = 30.0) -> list[NDArray[Any]]:
@@ -107,7 +107,7 @@ class _Rank:
         if self._world.cancelled:  # called while the program unwinds, in a finally clause
             raise _Cancelled
         for half in halves:
-            self._check(half)
+            check_message(self.rank, self.world_size, half.view, half.peer, None if half.sends else half.op)
             if half.sends:
                 half.payload = half.view.copy()  # read before the other half of a sendrecv writes
         self.call = Call(self.rank, halves, text, line_of_caller(2))
@@ -118,9 +118,6 @@ class _Rank:
             self._wait()
         self.call = None
 
-    def _check(self, half: Half) -> None:
-        check_message(self.rank, self.world_size, half.view, half.peer, None if half.sends else half.op)
-
 
 class World:
     """All ranks of one run, and the baton that passes between them. `record` listens by overriding the hooks."""
@@ -130,7 +127,7 @@ class World:
             raise InvalidArgument("program", program, "a rank program, a function of (comm, x)")
         self.program = program
         self.buffers = buffers
-        self.timeout = check_timeout(timeout)
+        self.timeout = check_float("timeout", timeout, above=0)
         self.baton = threading.Semaphore(0)
         self.cancelled = False
         self.running: _Rank | None = None
@@ -184,7 +181,10 @@ class World:
                 if theirs.partner is None and theirs.peer == call.rank and theirs.sends != half.sends:
                     half.partner, theirs.partner = other, call
                     ends = (call, other, half, theirs) if half.sends else (other, call, theirs, half)
-                    _deliver(*ends)
+                    sender, receiver, sent, received = ends
+                    assert sent.payload is not None
+                    own, peer = (receiver.rank, receiver.line), (sender.rank, sender.line)
+                    deliver(sent.payload, received.view, received.op, peer, own)
                     self.on_match(*ends)
                     break
 
@@ -210,8 +210,3 @@ class World:
             rank.go.release()
             with suppress(RuntimeError):  # a thread that was never started
                 rank.thread.join(timeout=1.0)
-
-
-def _deliver(sender: Call, receiver: Call, sent: Half, received: Half) -> None:
-    assert sent.payload is not None
-    deliver(sent.payload, received.view, received.op, (sender.rank, sender.line), (receiver.rank, receiver.line))

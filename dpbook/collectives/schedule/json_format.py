@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+from collections.abc import Callable
 from typing import Any
 
 from dpbook.collectives.algorithms.gloo import GlooBounds
@@ -11,10 +12,12 @@ from dpbook.collectives.schedule.bounds import Bounds, EvenSplit, FixedBounds
 from dpbook.collectives.schedule.placement import Holding, Placement, complete_everywhere, everyone, partial
 from dpbook.collectives.schedule.rounds import Round
 from dpbook.collectives.schedule.schedule import Schedule, check_schedule
-from dpbook.core import InvalidArgument, parse
+from dpbook.core import InvalidArgument, check_one_of, parse
 
 FORMAT = "dpbook.schedule"
 VERSION = 1
+RULES: dict[str, Callable[..., Bounds]] = {"even": EvenSplit, "fixed": FixedBounds, "gloo": GlooBounds}
+"""How chunk bounds are called; their fields stand beside."""
 
 
 def to_json(schedule: Schedule) -> str:
@@ -69,23 +72,15 @@ def from_json(text: str) -> Schedule:
 
 
 def _bounds_to_data(bounds: Bounds) -> dict[str, Any]:
-    if isinstance(bounds, EvenSplit):
-        return {"rule": "even", "n_chunks": bounds.n_chunks}
-    if isinstance(bounds, FixedBounds):
-        return {"rule": "fixed", "offsets": list(bounds.offsets)}
-    if isinstance(bounds, GlooBounds):
-        return {"rule": "gloo", "n_chunks": bounds.n_chunks}
+    for rule, kind in RULES.items():
+        if type(bounds) is kind:
+            return {"rule": rule, **vars(bounds)}
     raise InvalidArgument("bounds", bounds, "EvenSplit, FixedBounds or GlooBounds to be written as JSON")
 
 
 def _bounds_from_data(data: dict[str, Any]) -> Bounds:
-    if data["rule"] == "even":
-        return EvenSplit(data["n_chunks"])
-    if data["rule"] == "fixed":
-        return FixedBounds(tuple(data["offsets"]))
-    if data["rule"] == "gloo":
-        return GlooBounds(data["n_chunks"])
-    raise InvalidArgument("rule of the bounds", data["rule"], "'even', 'fixed' or 'gloo'")
+    check_one_of("rule of the bounds", data["rule"], RULES)
+    return RULES[data["rule"]](**{name: value for name, value in data.items() if name != "rule"})
 
 
 def _holding_to_data(holding: Holding, world: int) -> str | dict[str, str | list[int]]:

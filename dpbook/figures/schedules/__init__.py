@@ -1,3 +1,1 @@
 """Pictures of a schedule: step by step, at a glance, moving."""
-
-from dpbook.figures.schedules.words import bytes_in_words

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dpbook.collectives import Schedule, Traffic, count
 from dpbook.collectives.schedule import check_schedule
-from dpbook.core import InvalidArgument, check_int, plural
+from dpbook.core import InvalidArgument, bytes_in_words, check_int, plural
 from dpbook.figures.card import palette
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.svg import document, element, number, text
@@ -41,7 +41,7 @@ class _Panel:
     @property
     def numbers(self) -> str:
         messages = plural(self.traffic.messages, "message", ",")
-        busiest, whole = words.bytes_in_words(self.traffic.busiest_bytes), words.bytes_in_words(self.nbytes)
+        busiest, whole = bytes_in_words(self.traffic.busiest_bytes), bytes_in_words(self.nbytes)
         moved = f"{busiest}, {_times(self)} the buffer of {whole}"
         return f"{self.rounds}, {messages}; the busiest rank sends or receives {moved}"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from dpbook.core import bytes_in_words
 from dpbook.figures.card import palette
 from dpbook.figures.card.svg import element, text, text_width
 from dpbook.figures.schedules import words
@@ -133,7 +134,7 @@ class Table:
             lines.append(text(self.left - 16, y, name, 12, anchor="end"))
             for rank, total in enumerate(totals.tolist()):
                 x = self.x(rank) + self.cell_width / 2
-                lines.append(text(x, y, words.bytes_in_words(total), 12, anchor="middle", room=self.cell_width + 12))
+                lines.append(text(x, y, bytes_in_words(total), 12, anchor="middle", room=self.cell_width + 12))
         return element("g", lines, fill=palette.MUTED)
 
     def cell(self, state: State, rank: int, chunk: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpbook.collectives import Message
-from dpbook.core import plural
+from dpbook.core import bytes_in_words, plural
 from dpbook.figures.schedules.frames import Kind, State
 
 MEANING: dict[Kind, str] = {
@@ -105,13 +105,3 @@ def description(state: State) -> str:
 
 def _chunks(number: int) -> str:
     return f"{plural(number, 'chunk')} {'is' if number == 1 else 'are'}"
-
-
-def bytes_in_words(nbytes: float) -> str:
-    """Exact below 100,000 bytes, then in decimal units: 1 MB is a million bytes."""
-    if nbytes < 100_000:
-        return f"{nbytes:,.0f} B"
-    units = ("kB", "MB", "GB", "TB")
-    power = next((p for p in range(1, len(units)) if nbytes < 999.95 * 1000**p), len(units))
-    value = nbytes / 1000**power
-    return f"{value:,.3g} {units[power - 1]}" if value < 999.5 else f"{value:,.0f} {units[power - 1]}"

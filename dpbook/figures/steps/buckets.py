@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dpbook.core import check_type, in_binary, plural
+from dpbook.core import check_type, in_binary, milliseconds, plural
 from dpbook.figures.card import palette
 from dpbook.figures.card.palette import COMMUNICATION, EXPOSED, INK, MUTED, PAPER, tint
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import Plot, check_title, finish, in_style, new_figure
 from dpbook.figures.card.svg import document, element, text
 from dpbook.overlap import CapSweep, Plan
-from dpbook.overlap.timeline import milliseconds
 
 WIDTH, MARGIN, LEFT, RIGHT, TOP, ROW, BAR = 900, 20, 110, 160, 68, 24, 17
 MOST_ROWS = 12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dpbook.core import plural
+from dpbook.core import milliseconds, plural
 from dpbook.figures.card.explorer import Explorer, Knob
 from dpbook.figures.card.picture import Picture, stacked
 from dpbook.figures.card.player import Viewer
@@ -23,7 +23,6 @@ from dpbook.overlap import (
     simulate_step,
     tensors_of,
 )
-from dpbook.overlap.timeline import milliseconds
 
 CAPS_MIB = (1, 2, 5, 10, 25, 50, 100, 250, 640)
 

@@ -8,12 +8,12 @@ from math import inf
 
 import numpy as np
 
-from dpbook.core import InvalidArgument, check_int, check_type
+from dpbook.core import InvalidArgument, check_int, check_type, milliseconds
 from dpbook.figures.card.palette import COMMUNICATION, COMPUTATION, EXPOSED, IDLE, INK, MUTED, PANEL, text_on, tint
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.svg import document, element, text, text_width
 from dpbook.overlap import Span, Timeline
-from dpbook.overlap.timeline import difference, milliseconds
+from dpbook.overlap.timeline import difference
 
 WIDTH, MARGIN, LEFT, TOP = 900, 20, 210, 84
 LANE, STRIP, GAP = 26, 16, 22

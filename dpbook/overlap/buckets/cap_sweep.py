@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import InvalidArgument, check_int, plural
+from dpbook.core import InvalidArgument, check_int, milliseconds, plural
 from dpbook.overlap.buckets.layout import Plan
 from dpbook.overlap.buckets.plans import plan
 from dpbook.overlap.buckets.tensors import Tensor
 from dpbook.overlap.step.layers import Layer, tensors_of
 from dpbook.overlap.step.simulation import Price, simulate_step
-from dpbook.overlap.timeline.spans import milliseconds
 
 ALL = 256
 """Up to so many distinct plans, every one is tried."""

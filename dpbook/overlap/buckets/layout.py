@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import InvalidArgument, check_int, plural
-from dpbook.overlap.buckets.tensors import Tensor, check_tensors
+from dpbook.core import InvalidArgument, check_each, check_int, plural
+from dpbook.overlap.buckets.tensors import Tensor
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Plan:
     groups: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tensors", check_tensors(self.tensors))
+        object.__setattr__(self, "tensors", check_each("tensors", self.tensors, Tensor))
         object.__setattr__(self, "groups", _check_groups(self.tensors, self.groups))
 
     @cached_property

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dpbook.core import InvalidArgument, check_int, plural
+from dpbook.core import InvalidArgument, check_each, check_int, plural
 from dpbook.overlap.buckets.layout import Plan
-from dpbook.overlap.buckets.tensors import Tensor, check_tensors
+from dpbook.overlap.buckets.tensors import Tensor
 
 MIB = 2**20
 CAP = 25 * MIB
@@ -43,7 +43,7 @@ def plan(
         first: bytes at which the first bucket closes; None for ``cap``, as torch has it once it is given a cap.
         order: the indices of ``tensors`` as their gradients become ready; by default from the last to the first.
     """
-    tensors = check_tensors(tensors)
+    tensors = check_each("tensors", tensors, Tensor)
     return Plan(tensors, tuple(_fill(tensors, _check_order(len(tensors), order), _limits(cap, first))))
 
 
@@ -55,7 +55,7 @@ def first_step_plan(
     By default one bucket for each dtype on each device. With ``find_unused`` (torch's ``find_unused_parameters``)
     buckets are cut at ``first`` and ``cap`` in the order of the parameters; the small one then goes out last.
     """
-    tensors = check_tensors(tensors)
+    tensors = check_each("tensors", tensors, Tensor)
     limits = _limits(cap, first) if find_unused else [_above_all(tensors)]
     groups = _fill(tensors, range(len(tensors)), limits)
     return Plan(tensors, tuple(sorted(groups, key=min, reverse=True)))
@@ -63,7 +63,7 @@ def first_step_plan(
 
 def flat_plan(tensors: Sequence[Tensor]) -> Plan:
     """Return one bucket of everything: one for each dtype on each device, the last parameter first."""
-    tensors = check_tensors(tensors)
+    tensors = check_each("tensors", tensors, Tensor)
     return plan(tensors, cap=_above_all(tensors), first=None)
 
 

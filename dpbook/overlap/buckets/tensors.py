@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpbook.core import InvalidArgument, check_int, check_one_of, check_type
+from dpbook.core import check_int, check_one_of
 
 ITEMSIZE = {
     **dict.fromkeys(("float64", "int64", "complex64"), 8),
@@ -49,12 +49,3 @@ class Tensor:
     def nbytes(self) -> int:
         """Elements × itemsize."""
         return self.elements * ITEMSIZE[self.dtype]
-
-
-def check_tensors(tensors: object) -> tuple[Tensor, ...]:
-    """Return ``tensors`` as a tuple, or raise `InvalidArgument` unless they are `Tensor`s, at least one."""
-    if not isinstance(tensors, Sequence) or not tensors:
-        raise InvalidArgument("tensors", tensors, "a sequence of one or more Tensor")
-    for index, tensor in enumerate(tensors):
-        check_type(f"tensors[{index}]", tensor, Tensor, "a Tensor")
-    return tuple(tensors)

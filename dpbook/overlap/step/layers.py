@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from dpbook.core import InvalidArgument, check_float, check_int, check_type
-from dpbook.overlap.buckets.tensors import Tensor, check_tensors
+from dpbook.core import InvalidArgument, check_each, check_float, check_int
+from dpbook.overlap.buckets.tensors import Tensor
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Layer:
     def __post_init__(self) -> None:
         for name in ("forward", "backward"):
             object.__setattr__(self, name, check_float(f"{name} of {self.name}", getattr(self, name), minimum=0))
-        object.__setattr__(self, "tensors", check_tensors(self.tensors) if self.tensors else ())
+        object.__setattr__(self, "tensors", check_each("tensors", self.tensors, Tensor) if self.tensors else ())
 
 
 def tensors_of(layers: Sequence[Layer]) -> tuple[Tensor, ...]:
     """Return the tensors of all layers, in the order of the parameters: what a plan is made from."""
-    return tuple(tensor for layer in check_layers(layers) for tensor in layer.tensors)
+    return tuple(tensor for layer in check_each("layers", layers, Layer) for tensor in layer.tensors)
 
 
 def layers_of(
@@ -55,7 +55,7 @@ def layers_of(
         layer: the name of a tensor's layer; by default its own name up to the last dot. Neighbours of one name make
             up a layer.
     """
-    tensors = check_tensors(tensors)
+    tensors = check_each("tensors", tensors, Tensor)
     total = sum(tensor.elements for tensor in tensors)
     if not total:
         raise InvalidArgument("tensors", tensors, "of one element or more in all")
@@ -86,12 +86,3 @@ def equal_layers(
         Layer(f"layer {k + 1}", forward / n, backward / n, (Tensor(f"layer {k + 1}", elements, dtype, device),))
         for k in range(n)
     )
-
-
-def check_layers(layers: object) -> tuple[Layer, ...]:
-    """Return ``layers`` as a tuple, or raise `InvalidArgument` unless they are `Layer`s, at least one."""
-    if not isinstance(layers, Sequence) or not layers:
-        raise InvalidArgument("layers", layers, "a sequence of one or more Layer")
-    for index, layer in enumerate(layers):
-        check_type(f"layers[{index}]", layer, Layer, "a Layer")
-    return tuple(layers)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeAlias
 
-from dpbook.core import InvalidArgument, check_float, check_int
+from dpbook.core import InvalidArgument, check_each, check_float, check_int
 from dpbook.overlap.buckets.layout import Plan
 from dpbook.overlap.step.engine import Call, Engine, Operation
-from dpbook.overlap.step.layers import Layer, check_layers, tensors_of
+from dpbook.overlap.step.layers import Layer, tensors_of
 from dpbook.overlap.step.strategies import Strategy, bucketed
 from dpbook.overlap.timeline.spans import Span, Timeline
 
@@ -59,7 +59,7 @@ def simulate_step(
     Raises:
         InvalidArgument: an argument is out of its range, or the plan is not one of these layers' tensors.
     """
-    layers = check_layers(layers)
+    layers = check_each("layers", layers, Layer)
     strategy = _check_strategy(layers, sync)
     costs = {"kernel_launch": kernel_launch, "call_launch": call_launch, "optimizer": optimizer}
     for name, seconds in costs.items():

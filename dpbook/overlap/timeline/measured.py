@@ -1,4 +1,4 @@
-"""Step times that were measured over a slow link, emulated and real, beside those that the simulator predicts."""
+"""What was recorded on real machines and ships with the package: traces, and step times over a slow link."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORD = "slow_link.json"
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Step times in milliseconds, several of each, measured in turn; ``about`` says of what, where and when.
+    """Step times over a slow link in milliseconds, several of each, beside those that the simulator predicts.
 
     Attributes:
         emulated, real: by wrapper, over an emulated link and over a real one of the same speed.
@@ -62,3 +62,12 @@ def recorded_steps(path: str | Path | None = None) -> StepRecord:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DpbookError(f"{file} is no record of steps over a slow link ({type(error).__name__}: {error})") from None
     return record
+
+
+def recorded_traces() -> tuple[Path, ...]:
+    """Return the files of a real run, rank 0's first: for `read_profiles`, or to open in Perfetto.
+
+    torch's DistributedDataParallel over gloo, two ranks on one machine, two steps; ``dpbook/data/traces/ddp_gloo.json``
+    says with which model, machine and versions, and when.
+    """
+    return tuple(sorted((DATA / "traces").glob("ddp_gloo_rank*.json.gz")))

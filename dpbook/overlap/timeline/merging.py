@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from dpbook.core import InvalidArgument
-from dpbook.overlap.timeline.spans import Span, Timeline
+from dpbook.overlap.timeline.spans import Timeline
 
 
 def merge(timelines: Iterable[Timeline]) -> Timeline:
@@ -36,7 +37,7 @@ def split_waits(timeline: Timeline) -> Timeline:
         InvalidArgument: the ranks have different numbers of communication spans.
     """
     calls = {
-        r: sorted((s for s in timeline.spans if s.rank == r and s.kind == "communication"), key=_by_start)
+        r: sorted((s for s in timeline.spans if s.rank == r and s.kind == "communication"), key=attrgetter("start"))
         for r in timeline.ranks
     }
     counts = {rank: len(spans) for rank, spans in calls.items()}
@@ -51,7 +52,3 @@ def split_waits(timeline: Timeline) -> Timeline:
                 spans.append(span._replace(kind="wait", end=moved))
             spans.append(span._replace(start=moved))
     return Timeline(tuple(spans), timeline.window)
-
-
-def _by_start(span: Span) -> float:
-    return span.start

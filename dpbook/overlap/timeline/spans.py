@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from dpbook.core import InvalidArgument, check_float, check_int, check_one_of, check_type, plural
+from dpbook.core import InvalidArgument, check_float, check_int, check_one_of, check_type, milliseconds, plural
 from dpbook.overlap.timeline.intervals import Intervals, difference, intersection, length, union
 
 Kind: TypeAlias = Literal["computation", "communication", "wait", "launch", "copy"]
@@ -134,11 +134,8 @@ class Timeline:
         found: dict[tuple[str, int], list[tuple[float, float]]] = {(k, r): [] for k in KINDS for r in self.ranks}
         for span in self.spans:
             found[span.kind, span.rank].append((span.start, span.end))
-        return {key: union(np.clip(np.array(times).reshape(-1, 2), *self._bounds)) for key, times in found.items()}
-
-    @property
-    def _bounds(self) -> tuple[float, float]:
-        return self.start, self.end
+        arrays = {key: np.array(times).reshape(-1, 2) for key, times in found.items()}
+        return {key: union(np.clip(times, self.start, self.end)) for key, times in arrays.items()}
 
     def _mean(self, rank: int | None, moments: Callable[[int], Intervals]) -> float:
         ranks = self.ranks if rank is None else (rank,)
@@ -155,18 +152,11 @@ class Timeline:
         )
 
 
-def milliseconds(seconds: float) -> str:
-    """``135 ms``; three digits that count."""
-    return f"{1000 * seconds:,.0f} ms" if seconds >= 0.9995 else f"{1000 * seconds:.3g} ms"
-
-
 def _check_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
     spans = tuple(check_type("spans", spans, Iterable, "a tuple of Span"))
     for index, span in enumerate(spans):
-        if not isinstance(span, Span):
-            raise InvalidArgument(f"spans[{index}]", span, "a Span")
-        if span.kind not in KINDS:
-            raise InvalidArgument(f"kind of {span.name}", span.kind, f"one of {', '.join(KINDS)}")
+        check_type(f"spans[{index}]", span, Span, "a Span")
+        check_one_of(f"kind of {span.name}", span.kind, KINDS)
         check_int("rank of a span", span.rank, 0)
         try:
             ordered = -math.inf < span.start <= span.end < math.inf

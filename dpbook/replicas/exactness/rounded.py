@@ -123,7 +123,7 @@ def _product_error(a: Rounded, b: Rounded, value: Array) -> Array:
 
 
 def _quotient_error(a: Rounded, b: Rounded, value: Array) -> Array:
-    smallest = np.maximum(np.abs(b.value, dtype=np.float64) - 2 * b.error, 0)
+    smallest = _nearest_zero(b)
     with np.errstate(divide="ignore", invalid="ignore"):
         inherited = a.error / smallest + _size(a) * b.error / smallest**2
         error: Array = inherited + _one_rounding(value) * _size(a) / smallest + _tiny(value)

@@ -16,9 +16,6 @@ from numpy.typing import ArrayLike, DTypeLike
 from dpbook.core import InvalidArgument, check_int
 from dpbook.replicas.array import Array
 
-BFLOAT16_UNIT = 2.0**-8
-"""Unit roundoff of bfloat16, which has 8 significant bits. NumPy has no such dtype; see `to_bfloat16`."""
-
 SAFETY = 1.001  # a bound is computed in float64 and rounded itself: up to 10¹² terms this covers it
 
 _MOST_PRODUCTS = 2.0**60  # the products of n factors that a failure probability is shared among: more than any run has
@@ -65,7 +62,7 @@ def rounding_bound(
         n_ops: roundings that a term goes through on its way into either result. The default, n − 1, holds for a sum in
             any order; the height of the tree is enough for a tree. Count 1 for each product or quotient on the way:
             the mean of n is ``rounding_bound(terms, n_ops=n) / n``.
-        unit: unit roundoff of the arithmetic; by default that of the dtype of ``terms``.
+        unit: unit roundoff of the arithmetic, 2⁻⁸ for bfloat16; by default that of the dtype of ``terms``.
         failure: if given, the sharper bound of `gamma`, with this probability of being wrong.
 
     Returns:
@@ -78,13 +75,3 @@ def rounding_bound(
     growth = gamma(n_ops, unit_roundoff(terms.dtype) if unit is None else unit, failure)
     bound: Array = 2 * SAFETY * growth * np.abs(terms, dtype=np.float64).sum(axis=0)
     return bound
-
-
-def to_bfloat16(values: ArrayLike) -> Array:
-    """Round float32 numbers to the 8 significant bits of bfloat16, to nearest and ties to even; they stay float32."""
-    values = np.ascontiguousarray(values)
-    if values.dtype != np.float32:
-        raise InvalidArgument("values", values.dtype, "of dtype float32")
-    bits = values.view(np.uint32).astype(np.uint64)
-    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000  # the upper half of a float32 is a bfloat16
-    return np.where(np.isnan(values), values, rounded.astype(np.uint32).view(np.float32))

@@ -6,6 +6,7 @@ one update; then the optimizer steps and the buffer is cleared. Only the update 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
@@ -27,10 +28,7 @@ own, with their own number as the divisor; they are not computed; or, by mistake
 def effective_batch(per_device: int, world: int, accumulation: int = 1) -> int:
     """Return the number of examples in one update: per-device batch × world × accumulation."""
     sizes = {"per_device": per_device, "world": world, "accumulation": accumulation}
-    batch = 1
-    for name, size in sizes.items():
-        batch *= check_int(name, size, 1)
-    return batch
+    return math.prod(check_int(name, size, 1) for name, size in sizes.items())
 
 
 def accumulation_for(effective: int, per_device: int, world: int) -> int:
@@ -63,7 +61,7 @@ class Turn:
 def accumulate(micro_batches: int, accumulation: int, leftover: Leftover = "step") -> Iterator[Turn]:
     """Yield an epoch's micro-batches in their turn, ``accumulation`` of them for each update."""
     n, every = check_int("micro_batches", micro_batches, 0), check_int("accumulation", accumulation, 1)
-    _check_leftover(leftover)
+    check_one_of("leftover", leftover, get_args(Leftover))
     whole = n - n % every
     for index in range(whole if leftover == "drop" else n):
         divisor = every if index < whole or leftover == "carry" else n - whole
@@ -92,8 +90,6 @@ def groups(fed: Feed, accumulation: int = 1, leftover: Leftover = "step") -> Ite
 
     With "carry" an epoch's first group begins with what the epoch before left in the buffer.
     """
-    check_int("accumulation", accumulation, 1)
-    _check_leftover(leftover)
     held: list[tuple[Array, ...]] = []
     for epoch in range(fed.epochs):
         batches = [tuple(local) for local in fed.batches(epoch)]
@@ -139,7 +135,3 @@ def accumulated_gradients(
         total = total + part
     mean: Array = total / check_int("divisor", len(counts) if divisor is None else divisor, 1)
     return mean
-
-
-def _check_leftover(leftover: str) -> None:
-    check_one_of("leftover", leftover, get_args(Leftover))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
-from dpbook.core import InvalidArgument, check_int
+from dpbook.core import InvalidArgument, check_int, plural
 from dpbook.replicas.array import Array
 
 
@@ -76,7 +77,8 @@ class Feed:
     @property
     def repeated_epochs(self) -> list[int]:
         """Epochs in which every rank reads the same in the same order as in the epoch before."""
-        return [epoch for epoch in range(1, self.epochs) if self._same(epoch, epoch - 1)]
+        pairs = [zip(now, before, strict=True) for before, now in pairwise(self.orders)]
+        return [k for k, ranks in enumerate(pairs, start=1) if all(np.array_equal(a, b) for a, b in ranks)]
 
     @property
     def hang(self) -> str | None:
@@ -90,23 +92,23 @@ class Feed:
                 done, waiting = np.flatnonzero(steps == fewest), np.flatnonzero(steps > fewest)
                 return (
                     f"epoch {epoch}: {_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in step {fewest + 1} "
-                    f"for {_ranks(done)}, which had only {_number(fewest, 'batch', 'batches')}"
+                    f"for {_ranks(done)}, which had only {fewest} {'batch' if fewest == 1 else 'batches'}"
                 )
         return None
 
     def __repr__(self) -> str:
         fewest, most = int(self.steps.min()), int(self.steps.max())
-        steps = _number(most, "step") if fewest == most else f"{fewest} or {most} steps"
+        steps = plural(most, "step") if fewest == most else f"{fewest} or {most} steps"
         ever = int((self.times_read > 0).any(axis=0).sum())
         lines = [
-            f"Feed: {_number(self.world, 'rank')} × {self.batch}, {_number(self.epochs, 'epoch')} of {steps}",
+            f"Feed: {plural(self.world, 'rank')} × {self.batch}, {plural(self.epochs, 'epoch')} of {steps}",
             f"  examples: {ever:,} of {self.examples:,} read, {self.coverage[0]:.1%} in epoch 0",
         ]
         if self.steps[0].max():
             drawn = np.mean([sum(map(len, local)) for local in self.batches(0)])
             lines.append(f"  a step: {self.distinct().mean():.1f} different examples of {drawn:.1f} on average")
         if self.repeated_epochs:
-            lines.append(f"  order: {_number(len(self.repeated_epochs), 'epoch')} in that of the epoch before")
+            lines.append(f"  order: {plural(len(self.repeated_epochs), 'epoch')} in that of the epoch before")
         if self.hang:
             lines.append(f"  hang: {self.hang}")
         return "\n".join(lines)
@@ -114,9 +116,6 @@ class Feed:
     def _count(self, epoch: int) -> Array:
         lists = zip(self.orders[epoch], self.steps[epoch], strict=True)
         return np.bincount(np.concatenate([order[: n * self.batch] for order, n in lists]), minlength=self.examples)
-
-    def _same(self, epoch: int, other: int) -> bool:
-        return all(np.array_equal(a, b) for a, b in zip(self.orders[epoch], self.orders[other], strict=True))
 
 
 def feed(
@@ -154,10 +153,6 @@ def _check_order(indices: list[int], examples: int) -> Array:
     if order.ndim != 1 or order.dtype.kind not in "iu" or not ((order >= 0) & (order < examples)).all():
         raise InvalidArgument("samplers", indices, f"such that they yield integers from 0 to {examples - 1}")
     return order
-
-
-def _number(n: int, one: str, many: str = "") -> str:
-    return f"{n} {one if n == 1 else many or one + 's'}"
 
 
 def _ranks(ranks: Array) -> str:

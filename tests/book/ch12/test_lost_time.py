@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.book.ch12.lost_time import losses
+from dpbook.book.ch12.lost_time import time_lost
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import (
     Span,
@@ -28,7 +28,7 @@ def step(*rows, window=None):
 
 
 def in_ms(timeline):
-    return {rank: tuple(round(1e3 * seconds, 9) for seconds in loss) for rank, loss in losses(timeline).items()}
+    return {rank: tuple(round(1e3 * seconds, 9) for seconds in loss) for rank, loss in time_lost(timeline).items()}
 
 
 def test_who_comes_early_waits_and_who_comes_late_was_idle():
@@ -61,16 +61,16 @@ def test_computation_and_losses_are_the_step(world, seed):
     rng = np.random.default_rng(seed)
     layers = equal_layers(int(rng.integers(1, 6)), 0.01, 0.02, 60)
     timeline = simulate_step(layers, hook(layers), lambda n: n * 1e-3, factors=rng.uniform(1, 2, world).tolist())
-    for rank, loss in losses(timeline).items():
+    for rank, loss in time_lost(timeline).items():
         assert min(loss) > -1e-12
         assert sum(loss) + timeline.busy("computation", rank) == pytest.approx(timeline.duration)
 
 
 def test_waiting_that_is_apart_already_stays_what_it_is():
     real = read_profiles(recorded_traces(), step=10)
-    assert losses(split_waits(real)) == losses(real)
+    assert time_lost(split_waits(real)) == time_lost(real)
 
 
 def test_a_missing_collective_is_named():
     with pytest.raises(InvalidArgument, match="as many collectives"):
-        losses(step((0, "communication", 0, 1), (1, "computation", 0, 1)))
+        time_lost(step((0, "communication", 0, 1), (1, "computation", 0, 1)))

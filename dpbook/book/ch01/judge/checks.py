@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,13 @@ EXAMPLES = np.arange(1.0, 7.0)
 EACH = 2 * (0 - 3 * EXAMPLES) * EXAMPLES  # derivative of (w·x − 3x)² by w, at w = 0
 
 
-def predicts(index: int, cut: int) -> Callable[[Answer, np.random.Generator], None]:
-    def run(answer: Answer, rng: np.random.Generator) -> None:
-        got = expect_items(value(answer), 2, "two numbers: (equal, unequal)")
-        expected = (EACH[:cut].mean() + EACH[cut:].mean()) / 2
-        shards = f"the average of the means over {cut} and {6 - cut} examples"
-        expect(got[index] == expected, shards, f"{got[index]}")
-
-    return run
+def predicts(answer: Answer, rng: np.random.Generator, *, index: int, cut: int) -> None:
+    got = expect_items(value(answer), 2, "two numbers: (equal, unequal)")
+    expected = (EACH[:cut].mean() + EACH[cut:].mean()) / 2
+    expect(got[index] == expected, f"the average of the means over {cut} and {6 - cut} examples", f"{got[index]}")
 
 
-equal_shards, unequal_shards = predicts(0, 3), predicts(1, 2)
+equal_shards, unequal_shards = partial(predicts, index=0, cut=3), partial(predicts, index=1, cut=2)
 
 # 01.2: the step
 
@@ -129,19 +126,17 @@ def largest_gap(answer: Answer, rng: np.random.Generator) -> None:
 # 01.4: the arithmetic
 
 
-def arithmetic(index: int, what: str) -> Callable[[Answer, np.random.Generator], None]:
-    def run(answer: Answer, rng: np.random.Generator) -> None:
-        for world in WORLDS:
-            examples, local, size = (int(n) for n in rng.integers((1000, 1, 10), (2000, 90, 99)))
-            expected = (world * local, examples // (world * local), 2 * size)
-            got = expect_items(call(answer, examples, local, world, size), 3, "three numbers")
-            where = f"plan({examples}, {local}, {world}, {size})"
-            expect_equal(expected[index], got[index], where=f"{what} of {where}")
-
-    return run
+def arithmetic(answer: Answer, rng: np.random.Generator, *, index: int, what: str) -> None:
+    for world in WORLDS:
+        examples, local, size = (int(n) for n in rng.integers((1000, 1, 10), (2000, 90, 99)))
+        expected = (world * local, examples // (world * local), 2 * size)
+        got = expect_items(call(answer, examples, local, world, size), 3, "three numbers")
+        expect_equal(expected[index], got[index], f"{what} of plan({examples}, {local}, {world}, {size})")
 
 
-global_batch, steps, memory = (arithmetic(k, what) for k, what in enumerate(("global batch", "steps", "numbers held")))
+global_batch, steps, memory = (
+    partial(arithmetic, index=k, what=what) for k, what in enumerate(("global batch", "steps", "numbers held"))
+)
 
 # 01.5: which meter shows it?
 
@@ -152,12 +147,6 @@ Exchange = Callable[[Array], Array]
 def _sum(gradients: Array) -> Array:
     """What an all-reduce returns: every rank has the sum."""
     return np.tile(gradients.sum(axis=0), (len(gradients), 1))
-
-
-def _one_misses(gradients: Array) -> Array:
-    sums = _sum(gradients)
-    sums[-1] = len(gradients) * gradients[-1]
-    return sums
 
 
 def _meters_of(exchange: Exchange, *, same_shard: bool = False, offset: float = 0.0) -> str:
@@ -181,26 +170,25 @@ def _meters_of(exchange: Exchange, *, same_shard: bool = False, offset: float = 
 MISTAKES: dict[str, Callable[[], str]] = {
     "no mistake": lambda: _meters_of(_sum),
     "the division by the world size is missing": lambda: _meters_of(lambda g: WORLD * _sum(g)),
-    "one rank misses the exchange": lambda: _meters_of(_one_misses),
+    "one rank misses the exchange": lambda: _meters_of(lambda g: np.vstack([_sum(g)[:-1], WORLD * g[-1:]])),
     "every rank reads the first shard": lambda: _meters_of(_sum, same_shard=True),
     "one rank starts from other parameters": lambda: _meters_of(_sum, offset=0.5),
 }
 
 
-def shown_by(names: Sequence[str]) -> Callable[[Answer, np.random.Generator], None]:
-    def run(answer: Answer, rng: np.random.Generator) -> None:
-        got = value(answer)
-        expect(isinstance(got, dict) and set(got) == set(MISTAKES), "one entry for each of the five", repr(got))
-        if not any(got.values()):
-            raise NotAnswered
-        for name in names:
-            shown = MISTAKES[name]()
-            expect(got[name] == shown, f"what a run with it shows: {shown}", f"{got[name]}", name)
-
-    return run
+APART = {"one rank misses the exchange", "one rank starts from other parameters"}
+"""Mistakes after which the replicas differ."""
 
 
-replicas_equal = shown_by(
-    ["no mistake", "the division by the world size is missing", "every rank reads the first shard"]
-)
-replicas_apart = shown_by(["one rank misses the exchange", "one rank starts from other parameters"])
+def shown_by(answer: Answer, rng: np.random.Generator, *, names: Collection[str]) -> None:
+    got = value(answer)
+    expect(isinstance(got, dict) and set(got) == set(MISTAKES), "one entry for each of the five", repr(got))
+    if not any(got.values()):
+        raise NotAnswered
+    for name in names:
+        shown = MISTAKES[name]()
+        expect(got[name] == shown, f"what a run with it shows: {shown}", f"{got[name]}", name)
+
+
+replicas_equal = partial(shown_by, names=[name for name in MISTAKES if name not in APART])
+replicas_apart = partial(shown_by, names=[name for name in MISTAKES if name in APART])

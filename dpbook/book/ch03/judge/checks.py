@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.grading import Answer, call, describe, expect, expect_items, value
+from dpbook.grading import Answer, call, describe, expect, expect_equal, expect_items, value
 
 WORLDS = (1, 2, 5, 7, 16)
-
-
-def _numbers(got: Any, where: str) -> list[Any]:
-    """An array or a list of numbers, as a list."""
-    items = got.ravel().tolist() if isinstance(got, np.ndarray) else got
-    good = isinstance(items, list | tuple) and all(isinstance(item, int | float) for item in items)
-    expect(good, "a 1-D array or list of numbers", describe(got), where)
-    return list(items)
-
 
 # 03.1: the part of a rank
 
@@ -30,25 +22,16 @@ def _parts(part: Callable[..., Any], order: NDArray[np.int64], world: int) -> li
     return [part(order, world, rank) for rank in range(world)]
 
 
-def dealt(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
-    """A check of all ranks' parts on each world, with the sizes that ``sizes(world)`` gives."""
-
-    def run(answer: Answer, rng: np.random.Generator) -> None:
-        for world in WORLDS:
-            for size in sizes(world):
-                order = rng.permutation(size) + int(rng.integers(100))  # numbers of examples need not start at 0
-                each = -(-size // world)
-                cards = order[np.arange(each * world) % size]
-                expected = [cards[rank::world].tolist() for rank in range(world)]
-                where = f"world {world}, size {size}"
-                parts = call(answer, order, world, through=_parts, where=where)
-                got = [_numbers(own, f"{where}: rank {rank}") for rank, own in enumerate(parts)]
-                lengths = [len(own) for own in got]
-                expect(lengths == [each] * world, f"parts of {[each] * world} examples", f"{lengths}", where)
-                for rank, (right, own) in enumerate(zip(expected, got, strict=True)):
-                    expect(own == right, f"{right}", f"{own}", f"{where}: rank {rank}, order {order.tolist()}")
-
-    return run
+def dealt(answer: Answer, rng: np.random.Generator, *, sizes: Callable[[int], list[int]]) -> None:
+    """All ranks' parts on each world, with the sizes that ``sizes(world)`` gives."""
+    for world in WORLDS:
+        for size in sizes(world):
+            order = rng.permutation(size) + int(rng.integers(100))  # numbers of examples need not start at 0
+            each = -(-size // world)
+            cards = order[np.arange(each * world) % size]
+            where = f"world {world}, size {size}, order {order.tolist()}"
+            for rank, got in enumerate(call(answer, order, world, through=_parts, where=where)):
+                expect_equal(cards[rank::world].tolist(), got, f"{where}, rank {rank}")
 
 
 def uneven(world: int) -> list[int]:
@@ -56,15 +39,20 @@ def uneven(world: int) -> list[int]:
     return [size for size in (1, max(1, world // 2 - 1), world + 1, 3 * world - 1, 4 * world + 1) if size % world]
 
 
-sizes_that_divide = dealt(lambda world: [world, 6 * world])
-padding = dealt(uneven)
+sizes_that_divide = partial(dealt, sizes=lambda world: [world, 6 * world])
+padding = partial(dealt, sizes=uneven)
 
 # 03.2: the order of an epoch
 
 
 def _order(answer: Answer, n: int, seed: int, epoch: int) -> list[Any]:
+    """An array or a list of numbers, as a list."""
     where = f"epoch_order({n}, {seed}, {epoch})"
-    return _numbers(call(answer, n, seed, epoch, where=where), where)
+    got = call(answer, n, seed, epoch, where=where)
+    items = got.ravel().tolist() if isinstance(got, np.ndarray) else got
+    good = isinstance(items, list | tuple) and all(isinstance(item, int | float) for item in items)
+    expect(good, "a 1-D array or list of numbers", describe(got), where)
+    return list(items)
 
 
 def orders_twice(answer: Answer, rng: np.random.Generator) -> None:
@@ -142,7 +130,5 @@ def somebody(answer: Answer, rng: np.random.Generator) -> None:
             waiting = next(rank for rank, own in enumerate(steps) if own > fewest)
             where = f"first_wait({lengths}, {batch})"
             got = call(answer, lengths, batch, where=where)
-            expect_items(got, 3, "(rank that waits, step, rank that has ended)", where)
-            named = ("the rank that waits", "the step, counted from 1", "the rank that has ended")
-            for name, right, said in zip(named, (waiting, fewest + 1, steps.index(fewest)), got, strict=True):
-                expect(said == right, f"{right}", repr(said), f"{where}: {name}")
+            expected = waiting, fewest + 1, steps.index(fewest)
+            expect_equal(expected, got, f"{where}: (rank that waits, step from 1, rank that has ended)")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbook.core import plural
 from dpbook.grading import Answer, call, describe, expect, expect_close, expect_items, expect_number, value
 from dpbook.replicas import SGD, Adam, Momentum, Optimizer, Sampler, accumulate, feed
 
@@ -35,20 +37,24 @@ def first_step(make: Callable[[float], Optimizer]) -> float:
     return float(make(0.1).step(start, WORLD * mean)[0] / make(0.1).step(start, mean)[0])
 
 
-def predicts(part: slice, expected: Callable[[], list[float]], what: str) -> Callable[..., None]:
-    def run(answer: Answer, rng: np.random.Generator) -> None:
-        got = expect_items(value(answer), 4, "four numbers")
-        for name, number, factor in zip(what.split(", "), got[part], expected(), strict=True):
-            near = isinstance(number, int | float) and abs(number - factor) < 1e-6
-            expect(near, f"{name}: the factor that such a run has", describe(number))
+FACTORS: dict[str, Callable[[], float]] = {
+    "leftover": carried,
+    "SGD": partial(first_step, SGD),
+    "momentum": partial(first_step, Momentum),
+    "Adam": partial(first_step, Adam),
+}
+"""In the order in which the answer holds them."""
 
-    return run
+
+def predicts(answer: Answer, rng: np.random.Generator, *, names: list[str]) -> None:
+    got = dict(zip(FACTORS, expect_items(value(answer), 4, "four numbers"), strict=True))
+    for name in names:
+        near = isinstance(got[name], int | float) and abs(got[name] - FACTORS[name]()) < 1e-6
+        expect(near, f"{name}: the factor that such a run has", describe(got[name]))
 
 
-leftover = predicts(slice(0, 1), lambda: [carried()], "leftover")
-three_optimizers = predicts(
-    slice(1, 4), lambda: [first_step(make) for make in (SGD, Momentum, Adam)], "SGD, momentum, Adam"
-)
+leftover = partial(predicts, names=["leftover"])
+three_optimizers = partial(predicts, names=["SGD", "momentum", "Adam"])
 
 # 04.2: the leftover
 
@@ -72,11 +78,6 @@ def _cases(rng: np.random.Generator) -> Iterator[tuple[list[int], int]]:
         yield [2 * accumulation, longer, int(rng.integers(1, accumulation + 1)), longer], accumulation
 
 
-def _unit_epochs(lengths: list[int]) -> list[Array]:
-    """Epochs in which micro-batch m has gradient 1 in element m and 0 elsewhere, so that an update tells its parts."""
-    return np.split(np.eye(sum(lengths)), np.cumsum(lengths)[:-1])
-
-
 def _shares(lengths: list[int], accumulation: int) -> Array:
     """The share of each micro-batch in each update, (updates, micro-batches)."""
     rows, begin = [], 0
@@ -92,7 +93,8 @@ def _shares(lengths: list[int], accumulation: int) -> Array:
 def whole(answer: Answer, rng: np.random.Generator) -> None:
     for lengths, accumulation in _cases(rng):
         where = f"epochs of {lengths} micro-batches, accumulation {accumulation}"
-        got = _updates(answer, _unit_epochs(lengths), accumulation, where)
+        units = np.eye(sum(lengths))  # micro-batch m has gradient 1 in element m alone: an update tells its parts
+        got = _updates(answer, np.split(units, np.cumsum(lengths)[:-1]), accumulation, where)
         expected = _shares(lengths, accumulation)
         expect(len(got) == len(expected), f"{len(expected)} updates", f"{len(got)}", where)
         for update, rows in enumerate(zip(expected, got, strict=True)):
@@ -120,27 +122,22 @@ def _noise_scale(steps: Array, local_batch: int) -> float:
     return float(noise.sum() / signal.sum())
 
 
-def estimates(count: int) -> Callable[[Answer, np.random.Generator], None]:
-    def run(answer: Answer, rng: np.random.Generator) -> None:
-        for world in WORLDS:
-            local_batch = int(rng.integers(2, 40))
-            signs = rng.choice([-1.0, 1.0], size=6)
-            lengths = np.linspace(2, 4, count)[:, None, None]  # a signal well above 0, which changes with the steps
-            steps = signs * lengths + rng.normal(size=(count, world, 6)) * rng.uniform(0.2, 0.5)
-            faint = steps.copy()
-            faint[0] -= 0.99 * faint[0].mean(axis=0)  # the mean is less than its noise: this step's |G|² is negative
-            for drawn, what in ((steps, ""), (faint, ", the first with an estimate of |G|² below 0")):
-                expected = _noise_scale(drawn, local_batch)
-                where = f"{count} {'step' if count == 1 else 'steps'}, {world} ranks of {local_batch} examples{what}"
-                got = call(answer, drawn, local_batch, unchanged=True, where=where)
-                expect_close(
-                    expected, expect_number(got, where), 1e-9 * abs(expected), where
-                )  # rounding is about 1e-13 of it
-
-    return run
+def estimates(answer: Answer, rng: np.random.Generator, *, count: int) -> None:
+    for world in WORLDS:
+        local_batch = int(rng.integers(2, 40))
+        signs = rng.choice([-1.0, 1.0], size=6)
+        lengths = np.linspace(2, 4, count)[:, None, None]  # a signal well above 0, which changes with the steps
+        steps = signs * lengths + rng.normal(size=(count, world, 6)) * rng.uniform(0.2, 0.5)
+        faint = steps.copy()
+        faint[0] -= 0.99 * faint[0].mean(axis=0)  # the mean is less than its noise: this step's |G|² is negative
+        for drawn, what in ((steps, ""), (faint, ", the first with an estimate of |G|² below 0")):
+            expected = _noise_scale(drawn, local_batch)
+            where = f"{plural(count, 'step')}, {world} ranks of {local_batch} examples{what}"
+            got = expect_number(call(answer, drawn, local_batch, unchanged=True, where=where), where)
+            expect_close(expected, got, 1e-9 * abs(expected), where)  # rounding is about 1e-13 of it
 
 
-one_step, many_steps = estimates(1), estimates(12)
+one_step, many_steps = partial(estimates, count=1), partial(estimates, count=12)
 
 # 04.4: the warm-up
 

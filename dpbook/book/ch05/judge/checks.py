@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,20 +40,16 @@ def _judge_ring(answer: Answer, buffers: list[NDArray[Any]], **options: Any) -> 
     expect_equal(end, got[1], f"{where}, at the end", axes=("rank", "element"))
 
 
-def ring_of(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
-    """A check of the ring on each world, with the sizes that ``sizes(world)`` gives."""
-
-    def run(answer: Answer, rng: np.random.Generator) -> None:
-        for world in WORLDS:
-            for size in sizes(world):
-                _judge_ring(answer, [rng.integers(-99, 100, size) for _ in range(world)])
-
-    return run
+def ring_of(answer: Answer, rng: np.random.Generator, *, sizes: Callable[[int], list[int]]) -> None:
+    """The ring on each world, with the sizes that ``sizes(world)`` gives."""
+    for world in WORLDS:
+        for size in sizes(world):
+            _judge_ring(answer, [rng.integers(-99, 100, size) for _ in range(world)])
 
 
-ring_of_even_chunks = ring_of(lambda world: [world, 3 * world])
-ring_of_uneven_chunks = ring_of(lambda world: [3 * world + 1, 10 * world - 1])
-ring_of_empty_chunks = ring_of(lambda world: [1, max(1, world - 1)])
+ring_of_even_chunks = partial(ring_of, sizes=lambda world: [world, 3 * world])
+ring_of_uneven_chunks = partial(ring_of, sizes=lambda world: [3 * world + 1, 10 * world - 1])
+ring_of_empty_chunks = partial(ring_of, sizes=lambda world: [1, max(1, world - 1)])
 
 
 def inputs_stay(answer: Answer, rng: np.random.Generator) -> None:
@@ -109,13 +105,6 @@ def par_bytes(answer: Answer, rng: np.random.Generator) -> str:
 # 05.4: a rank program
 
 
-def _programs(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple[str, int, int, Schedule]]:
-    for world in (*WORLDS[1:], 1):  # one rank alone has nobody to send to, and would say less about a mistake
-        for size in sizes(world):
-            where = f"world {world}, size {size}"
-            yield where, world, size, call(answer, world, size, through=record, where=where)
-
-
 def _owners(schedule: Schedule, world: int, size: int) -> tuple[Any, ...]:
     """Rank r must end with the r-th chunk of the even split; a recording may be cut more finely than that."""
     even: NDArray[np.int64] = np.array_split(np.arange(size), world)  # type: ignore[assignment]
@@ -124,22 +113,22 @@ def _owners(schedule: Schedule, world: int, size: int) -> tuple[Any, ...]:
 
 
 def _owning(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple[str, int, int, Schedule]]:
-    """As `_programs`, and each leaves the right chunk complete on the right rank."""
-    for where, world, size, recorded in _programs(answer, sizes):
-        after = _owners(recorded, world, size)
-        expect_schedule(replace(recorded, after=after), world, after=after, where=where)
-        yield where, world, size, recorded
+    """Recordings, each of which leaves the right chunk complete on the right rank."""
+    for world in (*WORLDS[1:], 1):  # one rank alone has nobody to send to, and would say less about a mistake
+        for size in sizes(world):
+            where = f"world {world}, size {size}"
+            recorded = call(answer, world, size, through=record, where=where)
+            after = _owners(recorded, world, size)
+            expect_schedule(replace(recorded, after=after), world, after=after, where=where)
+            yield where, world, size, recorded
 
 
-def ownership(sizes: Callable[[int], list[int]]) -> Callable[[Answer, np.random.Generator], None]:
-    def run(answer: Answer, rng: np.random.Generator) -> None:
-        deque(_owning(answer, sizes), maxlen=0)
-
-    return run
+def ownership(answer: Answer, rng: np.random.Generator, *, sizes: Callable[[int], list[int]]) -> None:
+    list(_owning(answer, sizes))
 
 
-owners = ownership(lambda world: [world, 4 * world])
-owners_of_any_size = ownership(lambda world: [1, 3 * world + 2])
+owners = partial(ownership, sizes=lambda world: [world, 4 * world])
+owners_of_any_size = partial(ownership, sizes=lambda world: [1, 3 * world + 2])
 
 
 def program_bytes(answer: Answer, rng: np.random.Generator) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,33 +85,28 @@ def _scrambled(world: int, rng: np.random.Generator) -> Schedule:
 # 06.2: from a sweep to the better algorithm
 
 
-def overtakes_in(worlds: tuple[int, ...]) -> Callable[[Answer, np.random.Generator], None]:
-    def run(answer: Answer, rng: np.random.Generator) -> None:
-        for world in worlds:
-            link = _link(rng)
-            nbytes = np.geomspace(1e3, 1e7, int(rng.integers(5, 12))).round()
-            expected = crossover(closed_forms.tree(world, link), closed_forms.ring(world, link)) or 0.0
-            where = f"world {world}, a link of α = {1e6 * link.alpha:.3g} µs and {link.bandwidth / 1e9:.3g} GB/s"
-            _seconds(answer, expected, where, world, nbytes, link.alpha + link.beta * nbytes)
-
-    return run
+def overtakes(answer: Answer, rng: np.random.Generator, *, worlds: tuple[int, ...]) -> None:
+    for world in worlds:
+        link = _link(rng)
+        nbytes = np.geomspace(1e3, 1e7, int(rng.integers(5, 12))).round()
+        expected = crossover(closed_forms.tree(world, link), closed_forms.ring(world, link)) or 0.0
+        where = f"world {world}, a link of α = {1e6 * link.alpha:.3g} µs and {link.bandwidth / 1e9:.3g} GB/s"
+        _seconds(answer, expected, where, world, nbytes, link.alpha + link.beta * nbytes)
 
 
-powers_of_two = overtakes_in((4, 8, 16, 64, 1024))
-other_worlds = overtakes_in((5, 7, 12, 96, 1, 2, 3))
+powers_of_two = partial(overtakes, worlds=(4, 8, 16, 64, 1024))
+other_worlds = partial(overtakes, worlds=(5, 7, 12, 96, 1, 2, 3))
 
 # 06.3: mend the units
 
 
-def _plans(rng: np.random.Generator) -> Iterator[tuple[str, int, int]]:
-    """Nodes and GPUs per node: first those in which only one kind of link counts."""
-    yield "one GPU per node, so that only the ports count", int(rng.choice([2, 5, 7, 16])), 1
-    yield "a single node, so that only its inside counts", 1, int(rng.choice([2, 4, 8]))
-    yield from (("both", nodes, 8) for nodes in (2, 5, 7, 16, 32))
-
-
 def right_units(answer: Answer, rng: np.random.Generator) -> None:
-    for what, nodes, per_node in _plans(rng):
+    plans = [  # first those in which only one kind of link counts
+        ("one GPU per node, so that only the ports count", int(rng.choice([2, 5, 7, 16])), 1),
+        ("a single node, so that only its inside counts", 1, int(rng.choice([2, 4, 8]))),
+        *(("both", nodes, 8) for nodes in (2, 5, 7, 16, 32)),
+    ]
+    for what, nodes, per_node in plans:
         parameters = int(rng.integers(10**8, 10**12))
         port, bus = int(rng.choice(PORT_RATES)), int(rng.choice(BUS_RATES))
         cluster = Topology(nodes, per_node, Link.gigabytes(bus / 2), Link.gigabits(port))

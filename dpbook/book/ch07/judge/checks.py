@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dpbook.book.ch07.steps import draw
+from dpbook.book.ch07.steps import sample
 from dpbook.collectives import Link, closed_forms
-from dpbook.grading import Answer, call, describe, expect, expect_close, expect_number
+from dpbook.grading import Answer, call, expect_close, expect_equal, expect_number
 from dpbook.overlap import KINDS, Kind, Span, from_json, to_json
 
-Row = tuple[str, int, str, Kind, float, float]
 Ticks = tuple[Kind, int, int]
 """A kind, and from which millisecond to which it runs."""
 
@@ -36,13 +36,9 @@ SMALL: dict[str, list[Ticks]] = {
 }
 
 
-def _rows(spans: list[Ticks]) -> list[Row]:
+def _on_spans(exposed: Callable[..., Any], spans: list[Ticks]) -> Any:
     """Spans of rank 0, their times given in milliseconds; every span has a lane of its own."""
-    return [(kind, 0, f"{kind} {k}", kind, a / 1e3, b / 1e3) for k, (kind, a, b) in enumerate(spans)]
-
-
-def _on_spans(exposed: Callable[..., Any], rows: list[Row]) -> Any:
-    return exposed([Span(*row) for row in rows])
+    return exposed([Span(kind, 0, f"{kind} {k}", kind, a / 1e3, b / 1e3) for k, (kind, a, b) in enumerate(spans)])
 
 
 def _ticks(spans: list[Ticks], kind: str) -> Any:
@@ -66,7 +62,7 @@ def exposes(answer: Answer, rng: np.random.Generator) -> None:
     for where, spans in _instances(rng):
         expected = int(np.count_nonzero(_ticks(spans, M) & ~_ticks(spans, C))) / 1e3
         told = where + (f" {spans} in ms; the answer is in s" if len(spans) <= 5 else "")
-        got = expect_number(call(answer, _rows(spans), through=_on_spans, where=told), told)
+        got = expect_number(call(answer, spans, through=_on_spans, where=told), told)
         expect_close(expected, got, 1e-9, told)
 
 
@@ -118,21 +114,16 @@ def _on_timeline(diagnose: Callable[..., Any], text: str) -> Any:
     return diagnose(from_json(text))
 
 
-def diagnoses(*faults: str) -> Callable[[Answer, np.random.Generator], str]:
-    """A check of several steps with each of these faults, in a random order."""
-
-    def run(answer: Answer, rng: np.random.Generator) -> str:
-        drawn = rng.permutation([fault for fault in faults for _ in range(EACH)]).tolist()
-        for fault in drawn:
-            seed = int(rng.integers(10**6))
-            timeline = draw(fault, np.random.default_rng(seed))
-            where = f'sample("{fault}", {seed})'
-            got = call(answer, to_json(timeline), through=_on_timeline, where=where)
-            expect(isinstance(got, str) and got == fault, f'"{fault}"', describe(got), where)
-        return f"{len(drawn)} steps told apart"
-
-    return run
+def diagnoses(answer: Answer, rng: np.random.Generator, *, faults: list[str]) -> str:
+    """Several steps with each of these faults, in a random order."""
+    drawn = rng.permutation([fault for fault in faults for _ in range(EACH)]).tolist()
+    for fault in drawn:
+        seed = int(rng.integers(10**6))
+        where = f'sample("{fault}", {seed})'
+        got = call(answer, to_json(sample(fault, seed)), through=_on_timeline, where=where)
+        expect_equal(fault, got, where)
+    return f"{len(drawn)} steps told apart"
 
 
-faults_of_messages = diagnoses("healthy", "blocking hook", "giant bucket")
-faults_around_messages = diagnoses("healthy", "launch-bound", "straggler", "extra syncs")
+faults_of_messages = partial(diagnoses, faults=["healthy", "blocking hook", "giant bucket"])
+faults_around_messages = partial(diagnoses, faults=["healthy", "launch-bound", "straggler", "extra syncs"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, product
 from typing import Any
 
 import numpy as np
 
-from dpbook.book.ch08.models import Model, draw, sample, simulate
+from dpbook.book.ch08.models import Model, sample, simulate
 from dpbook.book.ch08.shapes import mlp
 from dpbook.core import InvalidArgument
 from dpbook.grading import Answer, Wrong, call, describe, expect_at_most, expect_equal
@@ -20,50 +21,34 @@ COUNTS = (1, 2, 5, 7, 16)
 # 08.1: the bucket rule
 
 MAXIMUM = 20
-Specification = tuple[str, int, str]
 
 
-def _on_tensors(fill: Callable[..., Any], specifications: list[Specification], *arguments: Any) -> Any:
-    return fill([Tensor(*each) for each in specifications], *arguments)
+def _on_tensors(fill: Callable[..., Any], given: list[tuple[str, int, str]], *arguments: Any) -> Any:
+    return fill([Tensor(*each) for each in given], *arguments)
 
 
-def _drawn(rng: np.random.Generator, dtypes: Sequence[str]) -> Iterator[tuple[list[Specification], list[int]]]:
-    """Tensors and the order in which they become ready."""
-    for count in COUNTS:
-        for shuffled in (False, True):
-            sizes, kinds = rng.integers(1, MAXIMUM, count).tolist(), rng.choice(dtypes, count).tolist()
-            ready = rng.permutation(count).tolist() if shuffled else list(range(count))[::-1]
-            yield [(f"t{k}", sizes[k], kinds[k]) for k in range(count)], ready
+def fills(answer: Answer, rng: np.random.Generator, *, dtypes: Sequence[str]) -> None:
+    """Tensors of these dtypes, at limits that are met exactly and at others."""
+    for count, shuffled in product(COUNTS, (False, True)):
+        sizes, kinds = rng.integers(1, MAXIMUM, count).tolist(), rng.choice(dtypes, count).tolist()
+        ready = rng.permutation(count).tolist() if shuffled else list(range(count))[::-1]
+        given = [(f"t{k}", sizes[k], kinds[k]) for k in range(count)]
+        tensors = tuple(Tensor(*each) for each in given)
+        exact = tensors[ready[0]].nbytes + tensors[ready[-1]].nbytes
+        drawn = [int(limit) for limit in rng.integers(1, 5 * MAXIMUM, 2)]
+        for cap, first in ((exact, tensors[ready[0]].nbytes), (drawn[0], drawn[0]), (drawn[0], drawn[1])):
+            expected = plan(tensors, cap, first, ready).groups
+            shown = [t.nbytes if len(dtypes) == 1 else (t.nbytes, t.dtype) for t in tensors]
+            where = f"tensors {shown}, ready {ready}, cap {cap}, first {first}"
+            got = call(answer, given, ready, cap, first, through=_on_tensors, where=where)
+            try:
+                expect_equal(expected, got)
+            except Wrong:  # of some group: show the whole plan
+                raise Wrong(describe([list(group) for group in expected]), describe(got), where) from None
 
 
-def fills(*dtypes: str) -> Callable[[Answer, np.random.Generator], None]:
-    """A check of tensors of these dtypes, at limits that are met exactly and at others."""
-
-    def run(answer: Answer, rng: np.random.Generator) -> None:
-        for specifications, ready in _drawn(rng, dtypes):
-            tensors = tuple(Tensor(*each) for each in specifications)
-            exact = tensors[ready[0]].nbytes + tensors[ready[-1]].nbytes
-            drawn = [int(limit) for limit in rng.integers(1, 5 * MAXIMUM, 2)]
-            for cap, first in ((exact, tensors[ready[0]].nbytes), (drawn[0], drawn[0]), (drawn[0], drawn[1])):
-                expected = plan(tensors, cap, first, ready).groups
-                sizes = [t.nbytes if len(dtypes) == 1 else (t.nbytes, t.dtype) for t in tensors]
-                where = f"tensors {sizes}, ready {ready}, cap {cap}, first {first}"
-                got = call(answer, specifications, ready, cap, first, through=_on_tensors, where=where)
-                _equal_groups(expected, got, where)
-
-    return run
-
-
-fills_one_dtype = fills("float32")
-fills_several_dtypes = fills("float32", "bfloat16", "float64")
-
-
-def _equal_groups(expected: tuple[tuple[int, ...], ...], got: Any, where: str) -> None:
-    """Compared as a whole, so that the message shows the whole plan."""
-    try:
-        expect_equal(expected, got)
-    except Wrong:
-        raise Wrong(describe([list(group) for group in expected]), describe(got), where) from None
+fills_one_dtype = partial(fills, dtypes=["float32"])
+fills_several_dtypes = partial(fills, dtypes=["float32", "bfloat16", "float64"])
 
 
 # 08.2: the slider
@@ -157,19 +142,15 @@ def simple(answer: Answer, rng: np.random.Generator) -> None:
             expect_at_most(par, _exposed(answer, model, where), "ms exposed", where)
 
 
-def below_caps(share: float) -> Callable[[Answer, np.random.Generator], str]:
-    """A check that the exposed time is at most this share of the best cap's, for each of several models."""
-
-    def run(answer: Answer, rng: np.random.Generator) -> str:
-        pars, found = 0.0, 0.0
-        for seed, best in _worthwhile(rng):
-            where = f"sample({LAYERS}, seed={seed})"
-            exposed = _exposed(answer, sample(LAYERS, seed), where)
-            expect_at_most(round(share * best, 6), exposed, "ms exposed", where)
-            pars, found = pars + share * best, found + exposed
-        return expect_at_most(round(pars, 3), round(found, 3), f"ms exposed in {MODELS} models")
-
-    return run
+def below_caps(answer: Answer, rng: np.random.Generator, *, share: float) -> str:
+    """The exposed time is at most this share of the best cap's, for each of several models."""
+    pars, found = 0.0, 0.0
+    for seed, best in _worthwhile(rng):
+        where = f"sample({LAYERS}, seed={seed})"
+        exposed = _exposed(answer, sample(LAYERS, seed), where)
+        expect_at_most(round(share * best, 6), exposed, "ms exposed", where)
+        pars, found = pars + share * best, found + exposed
+    return expect_at_most(round(pars, 3), round(found, 3), f"ms exposed in {MODELS} models")
 
 
 def _worthwhile(rng: np.random.Generator) -> Iterator[tuple[int, float]]:
@@ -177,11 +158,11 @@ def _worthwhile(rng: np.random.Generator) -> Iterator[tuple[int, float]]:
     left = MODELS
     while left:
         seed = int(rng.integers(10**6))
-        model = draw(LAYERS, np.random.default_rng(seed))
+        model = sample(LAYERS, seed)
         best = _best_cap(model)
         if _least(model) <= POSSIBLE * best:
             left -= 1
             yield seed, best
 
 
-no_worse_than_caps, better_than_caps = below_caps(1.0), below_caps(PAR)
+no_worse_than_caps, better_than_caps = partial(below_caps, share=1.0), partial(below_caps, share=PAR)

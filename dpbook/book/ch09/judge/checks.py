@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch09.logs import KINDS, Case, draw
+from dpbook.book.ch09.logs import KINDS, draw
 from dpbook.collectives import Comm, Program, Schedule, count, record, run
 from dpbook.collectives.programs import Op
 from dpbook.grading import (
@@ -22,6 +22,7 @@ from dpbook.grading import (
     expect_items,
     expect_schedule,
 )
+from dpbook.ranks import start
 
 # 09.1: a mean made of messages
 
@@ -68,8 +69,6 @@ def _on_this_rank(answer: Program, x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _in_processes(answer: Program, rows: NDArray[Any]) -> list[NDArray[Any]]:
-    from dpbook.ranks import start
-
     return start(_on_this_rank, [(answer, row) for row in rows], timeout=PROGRAM_SECONDS, echo=False)
 
 
@@ -126,8 +125,8 @@ def groups_of_a_grid(answer: Answer, rng: np.random.Generator) -> None:
 DRAWN_PER_KIND = 8
 
 
-def _diagnosed(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, Case, Any]]:
-    """Drawn logs and what the answer makes of them: None where nothing is wrong, otherwise three values."""
+def _diagnosed(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, tuple[int, int, str], Any]]:
+    """The faults of drawn logs and what the answer makes of them, three values; None where nothing is wrong."""
     for kind in (*KINDS, None):
         for number in range(DRAWN_PER_KIND):
             world = int(rng.choice([3, 5, 7]))
@@ -137,21 +136,18 @@ def _diagnosed(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, 
             if case.fault is None:
                 expect(got is None, "None: all ranks make the same calls", repr(got), where)
             else:
-                yield where, case, expect_items(got, 3, "a rank, a position and what is wrong", where)
+                yield where, case.fault, expect_items(got, 3, "a rank, a position and what is wrong", where)
 
 
 def where_it_differs(answer: Answer, rng: np.random.Generator) -> None:
-    for where, case, got in _diagnosed(answer, rng):
-        assert case.fault is not None
-        rank, position, kind = case.fault
+    for where, (rank, position, kind), got in _diagnosed(answer, rng):
         expected = f"rank {rank}, position {position} ({kind})"
         expect((got[0], got[1]) == (rank, position), expected, f"rank {got[0]}, position {got[1]}", where)
 
 
 def what_is_wrong(answer: Answer, rng: np.random.Generator) -> str:
     cases = 0
-    for where, case, got in _diagnosed(answer, rng):
-        assert case.fault is not None
-        expect(tuple(got) == case.fault, repr(case.fault), repr(tuple(got)), where)
+    for where, fault, got in _diagnosed(answer, rng):
+        expect(tuple(got) == fault, repr(fault), repr(tuple(got)), where)
         cases += 1
     return f"{cases} faults diagnosed"

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from dpbook.book.ch10 import trials
 from dpbook.book.ch10.chains import Chain
 from dpbook.core import plural
 from dpbook.grading import Answer, call, expect, expect_close, expect_equal
+from dpbook.ranks import start
 
 WORLDS = (1, 2, 3, 5)
 PROCESSES = 3
@@ -27,17 +29,8 @@ SLACK = 1
 Log = list[tuple[str, int]]
 
 
-def _in_threads(answer: Callable[..., Any], kind: str, trial: dict[str, Any]) -> Any:
-    from dpbook.book.ch10 import trials
-
-    return trials.trained_in_threads(answer, kind, trial)
-
-
 def _in_processes(answer: Callable[..., Any], kind: str, given: list[dict[str, Any]]) -> Any:
     """For each trial what each rank returned."""
-    from dpbook.book.ch10 import trials
-    from dpbook.ranks import start
-
     ranks = [(answer, kind, given)] * PROCESSES
     found = start(trials.train_on_this_rank, ranks, timeout=PROGRAM_SECONDS, echo=False)
     return [list(each) for each in zip(*found, strict=True)]
@@ -45,7 +38,7 @@ def _in_processes(answer: Callable[..., Any], kind: str, given: list[dict[str, A
 
 def _try(answer: Answer, kind: str, chain: Chain, where: str) -> list[dict[str, Any]]:
     """What each rank found, with ranks that are threads."""
-    ranks: list[dict[str, Any]] = call(answer, kind, chain.trial, through=_in_threads, where=where)
+    ranks: list[dict[str, Any]] = call(answer, kind, chain.trial, through=trials.trained_in_threads, where=where)
     return ranks
 
 
@@ -65,17 +58,6 @@ def _names(chain: Chain) -> list[str]:
     return [name for name in every if name != f"layers.{chain.tied[1]}.weight"]
 
 
-def _judge_sizes(sizes: Sequence[int], ranks: Sequence[dict[str, Any]], where: str) -> None:
-    """Every step of every rank sends messages of so many elements, in this order."""
-    for rank, found in enumerate(ranks):
-        for step, log in enumerate(found["logs"]):
-            expect_equal(
-                list(sizes),
-                [elements for event, elements in log if event == "sent"],
-                f"{where}, elements of the messages in step {step + 1} of rank {rank}",
-            )
-
-
 def _judge_times(latest: Sequence[int], ranks: Sequence[dict[str, Any]], where: str) -> None:
     """Message b is sent before backward comes to the layer ``latest[b]``; none is waited for before the finish."""
     for rank, found in enumerate(ranks):
@@ -84,12 +66,8 @@ def _judge_times(latest: Sequence[int], ranks: Sequence[dict[str, Any]], where: 
             _judge_waits(log, len(latest), place)
             sent = [k for k, (event, _) in enumerate(log) if event == "sent"]
             for message, (at, layer) in enumerate(zip(sent, latest, strict=True)):
-                expect(
-                    layer < 0 or at < log.index(("backward", layer)),
-                    f"message {message + 1} sent while backward still runs, as soon as its gradients are ready",
-                    "it was sent later",
-                    place,
-                )
+                asked = f"message {message + 1} sent while backward still runs, as soon as its gradients are ready"
+                expect(layer < 0 or at < log.index(("backward", layer)), asked, "it was sent later", place)
 
 
 def _judge_waits(log: Log, messages: int, where: str) -> None:
@@ -162,28 +140,28 @@ def _judge_backward(log: Log, chain: Chain, where: str) -> None:
     for layer in range(chain.layers - 1 - SLACK):
         due = sum(ready > layer + SLACK for _, ready in chain.tensors())
         sent = sum(event == "sent" for event, _ in log[: log.index(("backward", layer))])
-        expect(
-            sent >= due,
-            f"{due} messages sent or more, when backward comes to layer {layer + 1} of {chain.layers}",
-            f"{sent} sent",
-            where,
-        )
+        asked = f"{due} messages sent or more, when backward comes to layer {layer + 1} of {chain.layers}"
+        expect(sent >= due, asked, f"{sent} sent", where)
 
 
 # 10.3: a published wrapper
 
 
-def _judge_buckets(answer: Answer, kind: str, chain: Chain, where: str) -> list[dict[str, Any]]:
-    ranks = _try(answer, kind, chain, where)
-    _judge_sizes([bucket.elements for bucket in chain.plan().buckets], ranks, where)
+def _judge_buckets(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> None:
+    """Every step of every rank sends the buckets in their order, and the parameters are right."""
+    sizes = [bucket.elements for bucket in chain.plan().buckets]
+    for rank, found in enumerate(ranks):
+        for step, log in enumerate(found["logs"]):
+            sent = [elements for event, elements in log if event == "sent"]
+            expect_equal(sizes, sent, f"{where}, elements of the messages in step {step + 1} of rank {rank}")
     _judge_states(chain, ranks, where)
-    return ranks
 
 
 def one_bucket(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         chain = Chain.draw(rng, world, cap=EVERYTHING)
-        _judge_buckets(answer, "buckets", chain, f"{plural(world, 'rank')}, a cap above all gradients")
+        where = f"{plural(world, 'rank')}, a cap above all gradients"
+        _judge_buckets(chain, _try(answer, "buckets", chain, where), where)
 
 
 def several_buckets(answer: Answer, rng: np.random.Generator) -> None:
@@ -192,7 +170,8 @@ def several_buckets(answer: Answer, rng: np.random.Generator) -> None:
         for cap in (drawn.cap, 1, drawn.layer_bytes, drawn.plan().total_bytes):
             chain = replace(drawn, cap=cap)
             where = f"{plural(world, 'rank')}, cap {cap} bytes"
-            ranks = _judge_buckets(answer, "buckets", chain, where)
+            ranks = _try(answer, "buckets", chain, where)
+            _judge_buckets(chain, ranks, where)
             _judge_times(_latest(chain), ranks, where)
 
 
@@ -215,8 +194,7 @@ def _whole(rng: np.random.Generator, world: int) -> Iterator[tuple[str, Chain]]:
 def _judge_whole(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> None:
     """What was sent first: it says more about a mistake than the numbers that come of it."""
     _judge_local(ranks, where)
-    _judge_sizes([bucket.elements for bucket in chain.plan().buckets], ranks, where)
-    _judge_states(chain, ranks, where)
+    _judge_buckets(chain, ranks, where)
     if len(set(chain.orders)) == 1:
         _judge_times(_latest(chain), ranks, where)
 
@@ -237,8 +215,7 @@ def accumulation(answer: Answer, rng: np.random.Generator) -> None:
         where = f"{plural(world, 'rank')}, 3 micro-batches"
         ranks = _try(answer, "whole", chain, where)
         _judge_local(ranks, where)
-        _judge_sizes([bucket.elements for bucket in chain.plan().buckets], ranks, where)
-        _judge_states(chain, ranks, where)
+        _judge_buckets(chain, ranks, where)
 
 
 def processes(answer: Answer, rng: np.random.Generator) -> str:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbook.book.ch11 import loops
 from dpbook.collectives import bandwidth_lower_bound
 from dpbook.core import plural
-from dpbook.grading import Answer, call, expect, expect_close, expect_equal, expect_items, value
+from dpbook.grading import Answer, call, expect, expect_close, expect_equal, expect_items, expect_number, value
+from dpbook.ranks import start
 from dpbook.replicas import MLP
 
 Array = NDArray[np.float64]
@@ -87,17 +89,8 @@ class Loop:
         return [end["W1"].T.copy(), end["b1"], end["W2"].T.copy(), end["b2"]], losses
 
 
-def _alone(answer: Callable[..., Any], trials: Sequence[dict[str, Any]]) -> Any:
-    from dpbook.book.ch11 import loops
-
-    return loops.train_alone(answer, trials)
-
-
 def _in_processes(answer: Callable[..., Any], trials: Sequence[dict[str, Any]]) -> Any:
     """For each trial what each rank returned."""
-    from dpbook.book.ch11 import loops
-    from dpbook.ranks import start
-
     ranks = [(answer, trials, rank) for rank in range(PROCESSES)]
     found = start(loops.train_on_this_rank, ranks, timeout=PROGRAM_SECONDS, echo=False)
     return [list(each) for each in zip(*found, strict=True)]
@@ -105,16 +98,13 @@ def _in_processes(answer: Callable[..., Any], trials: Sequence[dict[str, Any]]) 
 
 def _judge(loop: Loop, ranks: Sequence[dict[str, Any]], where: str) -> None:
     """What was read first, then what was sent, written and logged: the cause of other weights comes before them."""
-    orders = _global_batches(loop, [_rows(loop, rank["seen"], f"{where}, rank {r}") for r, rank in enumerate(ranks)])
-    _judge_epochs(loop, orders, where)
     steps = loop.epochs * loop.steps
+    read = [np.split(_rows(loop, rank["seen"], f"{where}, rank {r}"), steps) for r, rank in enumerate(ranks)]
+    orders = [np.concatenate(parts) for parts in zip(*read, strict=True)]  # for each step what all ranks read
+    _judge_epochs(loop, orders, where)
     for r, rank in enumerate(ranks):
-        expect(
-            rank["syncs"] == steps,
-            f"{plural(steps, 'sync')} under torch's DDP, one per optimizer step",
-            f"{rank['syncs']}",
-            f"{where}, rank {r}",
-        )
+        asked = f"{plural(steps, 'sync')} under torch's DDP, one per optimizer step"
+        expect(rank["syncs"] == steps, asked, f"{rank['syncs']}", f"{where}, rank {r}")
     weights, losses = loop.trained(orders)
     _judge_saved(ranks, where)
     for r, rank in enumerate(ranks):
@@ -134,18 +124,9 @@ def _rows(loop: Loop, seen: Sequence[Array], where: str) -> NDArray[np.int64]:
     found = [known.get(row.tobytes(), -1) for micro in seen for row in micro]
     expect(-1 not in found, "the examples of the data", "inputs that are none of them", where)
     share = loop.epochs * len(loop.x) // loop.world
-    expect(
-        len(found) == share,
-        f"{share} examples read in {loop.epochs} epochs, the rank's share",
-        f"{len(found)}",
-        where,
-    )
+    asked = f"{share} examples read in {loop.epochs} epochs, the rank's share"
+    expect(len(found) == share, asked, f"{len(found)}", where)
     return np.array(found)
-
-
-def _global_batches(loop: Loop, read: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """For each step what all ranks read together."""
-    return [np.concatenate(parts) for parts in zip(*(np.split(r, loop.epochs * loop.steps) for r in read), strict=True)]
 
 
 def _judge_epochs(loop: Loop, orders: Sequence[NDArray[np.int64]], where: str) -> None:
@@ -166,12 +147,8 @@ def _judge_saved(ranks: Sequence[dict[str, Any]], where: str) -> None:
         calls = len(rank["saved"])
         expect(calls == wanted, f"{plural(wanted, 'call')} of save", f"{calls}", f"{where}, rank {r}")
     names = sorted(ranks[0]["saved"][0])
-    expect(
-        names == sorted(NAMES),
-        f"a checkpoint that the plain model loads, with {', '.join(sorted(NAMES))}",
-        f"one with {', '.join(names)}",
-        where,
-    )
+    asked = f"a checkpoint that the plain model loads, with {', '.join(sorted(NAMES))}"
+    expect(names == sorted(NAMES), asked, f"one with {', '.join(names)}", where)
 
 
 def alone(answer: Answer, rng: np.random.Generator) -> None:
@@ -179,7 +156,9 @@ def alone(answer: Answer, rng: np.random.Generator) -> None:
 
 
 def _judge_alone(answer: Answer, tried: Sequence[Loop]) -> None:
-    found = call(answer, [loop.trial for loop in tried], through=_alone, seconds=PROGRAM_SECONDS, where="one rank")
+    found = call(
+        answer, [loop.trial for loop in tried], through=loops.train_alone, seconds=PROGRAM_SECONDS, where="one rank"
+    )
     for loop, rank in zip(tried, found, strict=True):
         _judge(loop, [rank], str(loop))
 
@@ -218,17 +197,12 @@ def bytes_sent(answer: Answer, rng: np.random.Generator) -> None:
     asked = answers()
     got = expect_items(value(answer), len(asked), f"{len(asked)} numbers")
     for (name, expected), number in zip(asked.items(), got, strict=True):
-        expect(
-            isinstance(number, int | float) and number == expected,
-            "another number" if isinstance(number, int | float) else "a number",
-            f"{number:,}" if isinstance(number, int | float) else "something else",
-            name,
-        )
+        expect(expect_number(number, name) == expected, "another number", f"{number:,}", name)
 
 
 # 11.3: who sits where
 
-PLACE = ("the rank", "the world size", "the number for torch.device", "the number in nvidia-smi")
+PLACE = "(the rank, the world size, the number for torch.device, the number in nvidia-smi)"
 
 
 def places(answer: Answer, rng: np.random.Generator) -> None:
@@ -243,8 +217,6 @@ def places(answer: Answer, rng: np.random.Generator) -> None:
                     where = f"nodes {nodes}, node {node}, local rank {local}, "
                     where += "all GPUs of the node are seen" if sees_all else "only its own GPU is seen"
                     got = call(answer, nodes, node, local, sees_all, unchanged=True, where=where)
-                    expect_items(got, len(PLACE), "four integers", where)
-                    wanted = (before + local, world, local if sees_all else 0, gpu)
-                    for name, expected, came in zip(PLACE, wanted, got, strict=True):
-                        expect_equal(expected, came, f"{where}: {name}")
+                    expect_items(got, 4, "four integers", where)
+                    expect_equal((before + local, world, local if sees_all else 0, gpu), got, f"{where}: {PLACE}")
             before += len(gpus)

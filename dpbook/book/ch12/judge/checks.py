@@ -43,18 +43,15 @@ def _diagnosis(answer: Answer, case: Case, rng: np.random.Generator, where: str)
     return losses, cause, rank
 
 
-def _judge_losses(case: Case, got: Any, where: str) -> None:
-    rows = _triples(got, case.world, "(transfer, waiting, idle) in seconds", where, "rank")
-    for rank, (expected, row) in enumerate(zip(case.table().tolist(), rows, strict=True)):
-        for name, ms, seconds in zip(LOSSES, expected, row, strict=True):
-            expect_close(MS * ms, seconds, 1e-9, f"{where}, rank {rank}, {name}")
-
-
 def lost_time(answer: Answer, rng: np.random.Generator) -> None:
     cases = [*small(), *((f"random spans on {world} ranks", random(rng, world)) for world in (1, 2, 2, 3, 5, 7, 16))]
     for name, case in cases:
         where = f"{name}, {case}" if case.world <= 2 and case.length < 20 else name
-        _judge_losses(case, _diagnosis(answer, case, rng, where)[0], where)
+        got, _, _ = _diagnosis(answer, case, rng, where)
+        rows = _triples(got, case.world, "(transfer, waiting, idle) in seconds", where, "rank")
+        for rank, (expected, row) in enumerate(zip(case.table().tolist(), rows, strict=True)):
+            for name, ms, seconds in zip(LOSSES, expected, row, strict=True):
+                expect_close(MS * ms, seconds, 1e-9, f"{where}, rank {rank}, {name}")
 
 
 def verdicts(answer: Answer, rng: np.random.Generator) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from dpbook.collectives import Link
-from dpbook.grading import Answer, call, describe, expect, expect_items, value
+from dpbook.grading import Answer, call, describe, expect, expect_equal, expect_items, value
 from dpbook.planning import ACCELERATORS, STAGES, Cluster, Job, Mesh, Recipe, memory_per_rank, wall
 
 Settings = dict[str, float]
@@ -19,12 +18,6 @@ Settings = dict[str, float]
 
 USUAL = (2, 2, 12)
 WORLDS = (1, 2, 5, 7, 16, 64)
-
-
-def _totals(parameters: int, trained: int, world: int, recipe: Sequence[int], activations: int) -> list[float]:
-    how = Recipe("of this case", *recipe)
-    held = (memory_per_rank(parameters, world, s, how, trainable=trained, activations=activations) for s in STAGES)
-    return [memory.total for memory in held]
 
 
 def _models(rng: np.random.Generator) -> Iterator[tuple[int, int, int, tuple[int, ...], int]]:
@@ -38,27 +31,19 @@ def _models(rng: np.random.Generator) -> Iterator[tuple[int, int, int, tuple[int
 
 
 def fits(answer: Answer, rng: np.random.Generator) -> None:
-    for case in _models(rng):
-        parameters, trained, world, recipe, activations = case
-        totals = _totals(*case)
+    for parameters, trained, world, recipe, activations in _models(rng):
+        how = Recipe("of this case", *recipe)
+        held = (memory_per_rank(parameters, world, s, how, trainable=trained, activations=activations) for s in STAGES)
+        totals = [memory.total for memory in held]
         for capacity in sorted({round(total) + byte for total in totals for byte in (-1, 1)}):
-            expected = next((stage for stage in STAGES if totals[stage] <= capacity), None)
+            fitting = next((stage for stage in STAGES if totals[stage] <= capacity), None)
             where = (
                 f"{parameters:,} parameters, {trained:,} of them trained, world {world}, {capacity:,} bytes, "
                 f"recipe {recipe}, {activations:,} bytes of activations"
             )
-            got = call(answer, parameters, trained, world, capacity, recipe, activations, where=where)
-            expect(_same(expected, got), _stage(expected), describe(got), where)
-
-
-def _same(expected: int | None, got: Any) -> bool:
-    if expected is None or got is None:
-        return got is expected
-    return isinstance(got, int | float) and not isinstance(got, bool) and got == expected
-
-
-def _stage(stage: int | None) -> str:
-    return "None: no stage fits" if stage is None else f"{stage}"
+            expect_equal(
+                fitting, call(answer, parameters, trained, world, capacity, recipe, activations, where=where), where
+            )
 
 
 # 13.2: size a cluster
@@ -114,11 +99,9 @@ def _fewest(run: Settings, gpu: Settings, sizes: Sequence[int]) -> int | None:
 
 def _judge(answer: Answer, rng: np.random.Generator, run: Settings, gpu: Settings, what: str, extra: int = 2) -> None:
     sizes = [int(size) for size in rng.permutation([*{*SIZES, extra}])]
-    expected = _fewest(run, gpu, sizes)
     shown = ", ".join(f"{name} {number:.6g}" for name, number in (run | gpu).items())
     where = f"{what}: {shown}; sizes {sizes}"
-    got = call(answer, run, gpu, sizes, where=where)
-    expect(_same(expected, got), "None: no size will do" if expected is None else f"{expected}", describe(got), where)
+    expect_equal(_fewest(run, gpu, sizes), call(answer, run, gpu, sizes, where=where), where)
 
 
 def timed(answer: Answer, rng: np.random.Generator) -> None:
@@ -131,10 +114,9 @@ def timed(answer: Answer, rng: np.random.Generator) -> None:
             late = run | {"days": 0.999 * _days(run, gpu, smaller)}
             _judge(answer, rng, late, gpu, "the time is just too short for one of them")
         run, gpu = _draw(rng, world, 0.5)
-        _judge(
-            answer, rng, run, gpu | {"memory": 1.001 * _kept(run, world)}, "the memory is just enough for one of them"
-        )
-        _judge(answer, rng, run, gpu | {"memory": 0.999 * _kept(run, smaller)}, "the memory is just too small for one")
+        enough, small = ({"memory": 1.001 * _kept(run, world)}, {"memory": 0.999 * _kept(run, smaller)})
+        _judge(answer, rng, run, gpu | enough, "the memory is just enough for one of them")
+        _judge(answer, rng, run, gpu | small, "the memory is just too small for one")
     run, gpu = _draw(rng, 8, 0.5)
     _judge(answer, rng, run | {"days": 0.5 * _days(run, gpu, max(SIZES))}, gpu, "no size is in time")
     _judge(answer, rng, run, gpu, "one GPU is enough", extra=1)
@@ -204,12 +186,4 @@ def grouped(answer: Answer, rng: np.random.Generator) -> None:
         for rank in {0, mesh.world - 1, *(int(r) for r in rng.integers(0, mesh.world, 3))}:
             for name in sizes:
                 where = f"group({sizes}, {rank}, {name!r})"
-                got = call(answer, sizes, rank, name, where=where)
-                whole = isinstance(got, tuple | list | np.ndarray)
-                expect(whole, "a list of ranks", describe(got), where)
-                expected = list(mesh.group(rank, name))
-                expect(_listed(got) == expected, f"{expected}", describe(got), where)
-
-
-def _listed(got: Any) -> list[Any]:
-    return got.tolist() if isinstance(got, np.ndarray) else list(got)
+                expect_equal(mesh.group(rank, name), call(answer, sizes, rank, name, where=where), where)
