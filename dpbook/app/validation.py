@@ -104,14 +104,8 @@ def _settle(notebook: Any) -> None:
             data = output.get("data", {})
             if len(data) > 1:  # a stored view has no model behind it: the picture beside it is what can be seen
                 data.pop(WIDGET_VIEW, None)
-            if "traceback" in output:
-                output["traceback"] = [_without_machine(line) for line in output["traceback"]]
-
-
-def _without_machine(text: str) -> str:
-    for prefix in (f"{checkout.root()}{os.sep}", f"{sys.prefix}{os.sep}", f"{sys.base_prefix}{os.sep}"):
-        text = text.replace(prefix, "")
-    return text
+            for place in (checkout.root(), sys.prefix, sys.base_prefix) if "traceback" in output else ():
+                output["traceback"] = [line.replace(f"{place}{os.sep}", "") for line in output["traceback"]]
 
 
 def _read(path: Path) -> Any:

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, NoReturn
 
 from dpbook.core.files import DATA
-
-
-def forwarding(room: str) -> Callable[[str], Any]:
-    """A room's ``__getattr__`` (PEP 562), for rooms that have lost names to others."""
-
-    def find(name: str) -> NoReturn:
-        _tell(f"{room}.{name}")
-        raise AttributeError(f"module {room!r} has no attribute {name!r}")
-
-    return find
 
 
 class _Finder(MetaPathFinder):
@@ -31,7 +20,7 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname.startswith("dpbook."):
-            _tell(fullname)
+            tell(fullname)
         return None
 
 
@@ -40,7 +29,7 @@ def watch_imports() -> None:
     sys.meta_path.append(_Finder())
 
 
-def _tell(old: str) -> None:
+def tell(old: str) -> None:
     """Raise ImportError if there was such a module or name. No AttributeError: ``from … import`` would not show it."""
     if new := _table().get(old):
         raise ImportError(f"{old} has moved: it is in {new} now", name=old)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import groupby
 
 import torch
@@ -39,17 +39,12 @@ def check_alike(module: nn.Module, group: dist.ProcessGroup | None = None) -> No
 def broadcast(tensors: Iterable[torch.Tensor], group: dist.ProcessGroup | None = None, source: int = 0) -> None:
     """Copy rank ``source``'s values into every rank's ``tensors``, one message per dtype and device."""
     with torch.no_grad():
-        for batch in by_kind(list(tensors)):
+        for _, alike in groupby(sorted(tensors, key=_kind), key=_kind):
+            batch = list(alike)
             flat = torch.cat([tensor.reshape(-1) for tensor in batch])
             dist.broadcast(flat, group_src=source, group=group)
             for tensor, values in zip(batch, flat.split([t.numel() for t in batch]), strict=True):
                 tensor.copy_(values.view_as(tensor))
-
-
-def by_kind(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """The tensors in groups of one dtype and device: what can share a message."""
-    ordered = sorted(tensors, key=_kind)
-    return [list(batch) for _, batch in groupby(ordered, key=_kind)]
 
 
 def _kind(tensor: torch.Tensor) -> tuple[str, str]:

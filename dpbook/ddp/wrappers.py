@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dpbook.core import InvalidArgument
+from dpbook.core import InvalidArgument, check_type
 from dpbook.ddp.layers import specification
 from dpbook.ddp.reducer import AllReduce, Reducer, Tally
 from dpbook.ddp.replication import broadcast, replicate
@@ -172,9 +172,8 @@ class BucketedDDP(DDP):
 
 
 def _trained(module: object) -> list[tuple[str, nn.Parameter]]:
-    if not isinstance(module, nn.Module):
-        raise InvalidArgument("module", module, "a torch.nn.Module")
-    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    wrapped = check_type("module", module, nn.Module, "a torch.nn.Module")
+    named = [(name, parameter) for name, parameter in wrapped.named_parameters() if parameter.requires_grad]
     if not named:
         raise InvalidArgument("module", type(module).__name__, "a module with parameters that are trained")
     twice = [name for name, parameter in named if hasattr(parameter, _MARK)]

@@ -1,6 +1,6 @@
 """Pictures and viewers, in one palette: schedules and timelines as SVG, data plots as PNG, each with its words."""
 
-from dpbook.core import forwarding
+from dpbook.core import lazily
 from dpbook.figures.card.explorer import Explorer, Knob
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.player import Viewer, play
@@ -18,4 +18,4 @@ from dpbook.figures.steps.ranks import draw_ranks
 from dpbook.figures.steps.step import explore_buckets, explore_savings, play_step
 from dpbook.figures.steps.timelines import draw_timelines
 
-__getattr__ = forwarding(__name__)
+__getattr__ = lazily(__name__)

@@ -6,6 +6,7 @@ import linecache
 import os
 import site
 import sysconfig
+import traceback
 from collections.abc import Iterator
 
 from dpbook.core import PACKAGE
@@ -55,12 +56,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 def _last_line(error: BaseException) -> str:
     place = ""
-    traceback = error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
         if is_learners(code.co_filename):
-            source = one_line(linecache.getline(code.co_filename, traceback.tb_lineno), MAX_TEXT // 3)
-            place = f"line {traceback.tb_lineno} of your code, in {code.co_name}"
-            place += f": {source}" if source else ""
-        traceback = traceback.tb_next
+            source = one_line(linecache.getline(code.co_filename, number), MAX_TEXT // 3)
+            place = f"line {number} of your code, in {code.co_name}" + (f": {source}" if source else "")
     return place

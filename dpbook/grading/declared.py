@@ -1,6 +1,6 @@
 """The tasks of the book, declared in each chapter's ``tasks.toml`` beside the ``checks.py`` whose functions it names.
 
-How to write one is told in `dpbook.grading`. Listing tasks imports no checks: a chapter's are imported when one of its
+Listing tasks imports no checks: a chapter's are imported when one of its
 tasks is asked for.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbook.core import InvalidArgument
+from dpbook.core import InvalidArgument, check_one_of
 from dpbook.grading.answer import Answer
 from dpbook.grading.definition import ID, Check, Run, Task
 
@@ -132,8 +132,7 @@ def _tables(table: Table, key: str, place: str) -> list[Table]:
 def _keys(table: Table, needed: Sequence[str], others: Sequence[str] = ()) -> None:
     """Raise `InvalidArgument` unless ``table`` has all the ``needed`` keys, and besides them none but ``others``."""
     for key in table:
-        if key not in (*needed, *others):
-            raise InvalidArgument("a key", key, f"one of {', '.join((*needed, *others))}")
+        check_one_of("a key", key, (*needed, *others))
     for key in needed:
         if key not in table:
             raise InvalidArgument(key, None, "given")

@@ -20,16 +20,12 @@ class Hints:
     opened: int
 
     @property
-    def left(self) -> int:
-        """How many are still closed."""
-        return len(self.task.hints) - self.opened
-
-    @property
     def headline(self) -> str:
         """What is open and what is left, in one line."""
         if not self.task.hints:
             return f"Task {self.task.id} has no hints."
-        more = f'{self.left} left, hint("{self.task.id}") opens the next' if self.left else "these are all"
+        left = len(self.task.hints) - self.opened
+        more = f'{left} left, hint("{self.task.id}") opens the next' if left else "these are all"
         return f"Task {self.task.id}, {plural(self.opened, 'hint')} of {len(self.task.hints)} opened: {more}."
 
     def __repr__(self) -> str:

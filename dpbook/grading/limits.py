@@ -12,7 +12,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -104,7 +105,8 @@ class _Watch:
         there = self.strays.intersection(threading.enumerate())  # is_alive() is wrong after an interrupted join()
         frames = sys._current_frames()
         for thread in there:
-            if any(is_learners(frame.f_code.co_filename) for frame in _stack(frames.get(thread.ident or 0))):
+            frame = frames.get(thread.ident or 0)
+            if frame and any(is_learners(one.f_code.co_filename) for one, _ in traceback.walk_stack(frame)):
                 _raise_in(thread.ident or 0, SystemExit)  # which ends a thread without a word
         return bool(there)
 
@@ -117,9 +119,3 @@ def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
     """Raise ``exception`` in a thread when it next runs Python code; None takes back one not yet raised."""
     target = None if exception is None else ctypes.py_object(exception)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), target)
-
-
-def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpbook.core import InvalidArgument
+from dpbook.core import check_one_of
 from dpbook.grading.answer import LocalAnswer
 from dpbook.grading.declared import task
 from dpbook.grading.judging import judge
@@ -40,8 +40,7 @@ def trial(
     mine = [mutant for mutant in mutants if mutant.task == task_id]
     names = [check.name for check in asked.checks]
     for mutant in mine:
-        if mutant.caught_by not in names:
-            raise InvalidArgument(f"caught_by of {mutant.name}", mutant.caught_by, f"one of {', '.join(names)}")
+        check_one_of(f"caught_by of {mutant.name}", mutant.caught_by, names)
     problems = [] if mine else [f"task {task_id} has no mutant"]
     unsolved = judge(asked, LocalAnswer(stub))
     if unsolved.answered or unsolved.points:

@@ -151,11 +151,8 @@ def _array_difference(expected: NDArray[Any], got: Any, bound: Any, axes: Sequen
     if not len(wrong):
         return None
     index = tuple(wrong[0].tolist())
-    named = (
-        zip(axes, index, strict=True)
-        if len(axes) == len(index)
-        else [("element", index[0] if len(index) == 1 else index)]
-    )
+    unnamed = [("element", index[0] if len(index) == 1 else index)]
+    named = zip(axes, index, strict=True) if len(axes) == len(index) else unnamed
     place = ", ".join(f"{axis} {position}" for axis, position in named)
     where = f"{place}: {expected[index].item()!r} expected, {got[index].item()!r} came; "
     where += f"{len(wrong)} of {expected.size} elements are wrong"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,6 @@ def read(folder: Path) -> list[dict[str, Any]]:
         return []
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        try:
+        with suppress(ValueError):
             lines.append(json.loads(line))
-        except ValueError:
-            continue
     return lines

@@ -13,6 +13,7 @@ from dpbook.core import DpbookError, InvalidArgument, check_float, check_int, ch
 ModelName = Literal["gpt", "cnn"]
 StrategyName = Literal["torch", "naive", "hook", "bucketed", "zero1"]
 Precision = Literal["fp32", "bf16"]
+CHOICES = {"model": get_args(ModelName), "strategy": get_args(StrategyName), "precision": get_args(Precision)}
 SCHEDULES = ALGORITHMS | {"gloo_ring": gloo_ring}
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 
@@ -60,8 +61,8 @@ class Options:
     def __post_init__(self) -> None:
         for spec in fields(self):
             _check(spec.name, getattr(self, spec.name), spec.default, spec.metadata["least"])
-        for name, kind in (("model", ModelName), ("strategy", StrategyName), ("precision", Precision)):
-            check_one_of(name, getattr(self, name), get_args(kind))
+        for name, choices in CHOICES.items():
+            check_one_of(name, getattr(self, name), choices)
         if not self.name or self.name.startswith(".") or not NAME_CHARACTERS.issuperset(self.name):
             raise InvalidArgument("name", self.name, "letters, digits, '-', '_' and '.', not first a '.'")
         if self.all_reduce not in ("torch", *SCHEDULES) and not self.all_reduce.endswith(".json"):
@@ -117,15 +118,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add a command-line option for every field."""
     for spec in fields(Options):
         flag, text = "--" + spec.name.replace("_", "-"), f"{spec.metadata['help']} (default: {spec.default})"
-        choices = {"model": get_args(ModelName), "strategy": get_args(StrategyName), "precision": get_args(Precision)}
         if isinstance(spec.default, bool):
             parser.add_argument(
                 flag, action=argparse.BooleanOptionalAction, default=spec.default, help=spec.metadata["help"]
             )
         else:
             parser.add_argument(
-                flag, type=type(spec.default), default=spec.default, help=text, choices=choices.get(spec.name),
-                metavar=None if spec.name in choices else type(spec.default).__name__.upper(),
+                flag, type=type(spec.default), default=spec.default, help=text, choices=CHOICES.get(spec.name),
+                metavar=None if spec.name in CHOICES else type(spec.default).__name__.upper(),
             )  # fmt: skip
 
 

@@ -94,10 +94,8 @@ class Trainer:
         for number, batch in enumerate(self.batches(self.step), start=1):
             inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
             last = number == options.accumulation  # gradients are averaged there; till then they add up on each rank
-            with (
-                contextlib.nullcontext() if last else self.model.no_sync(),
-                torch.autocast(self.device.type, torch.bfloat16, bf16),
-            ):
+            syncing = contextlib.nullcontext() if last else self.model.no_sync()
+            with syncing, torch.autocast(self.device.type, torch.bfloat16, bf16):
                 loss = self.model(inputs, targets) / options.accumulation
                 loss.backward()
             total += loss.detach()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Round, Schedule, interpret
 from dpbook.collectives.schedule import check_schedule
-from dpbook.core import InvalidArgument
+from dpbook.core import InvalidArgument, check_type
 from dpbook.ranks.process_comm import ProcessComm
 
 SEGMENT = 4 * 2**20
@@ -42,8 +42,7 @@ def prepare(
     all_reduce: Schedule | Program, buffer: torch.Tensor | NDArray[Any], group: dist.ProcessGroup | None = None
 ) -> Callable[[], object]:
     """What `execute` does, in two parts: arguments are checked now, messages travel when the result is called."""
-    if not isinstance(buffer, np.ndarray | torch.Tensor):
-        raise InvalidArgument("buffer", buffer, "a 1-D tensor or array")
+    check_type("buffer", buffer, (np.ndarray, torch.Tensor), "a 1-D tensor or array")
     if isinstance(buffer, np.ndarray) and not (buffer.flags.writeable and buffer.flags.c_contiguous):
         raise InvalidArgument("buffer", buffer, "writable and contiguous")
     if buffer.ndim != 1 or (isinstance(buffer, torch.Tensor) and not buffer.is_contiguous()):

@@ -25,11 +25,7 @@ class Finding:
 
 
 def preflight(
-    nproc: int,
-    *,
-    nnodes: int = 1,
-    endpoint: str | None = None,
-    gpus: Sequence[machine.Gpu] | None = None,
+    nproc: int, *, nnodes: int = 1, endpoint: str | None = None, gpus: Sequence[machine.Gpu] | None = None
 ) -> list[Finding]:
     """Look at this machine for ``nproc`` ranks on it; problems come first.
 

@@ -64,7 +64,8 @@ def cause_of_failure(folder: Path, world: int, timeout: float, exits: Mapping[in
     """
     for rank, code in exits.items():
         if code < 0 or not _spoke(folder, rank):
-            return f"rank {rank} died: {_cause_of_death(code)}; the others were ended{_last_words(folder, rank)}"
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"it left with exit status {code}"
+            return f"rank {rank} died: {how}; the others were ended{_last_words(folder, rank)}"
     errors = _errors(folder, world)
     stacks = {r: stack for r in range(world) if (stack := _text(folder / STACK.format(r)))}
     causes = {r: error for r, error in errors.items() if error["time"] < _time_was_up(folder, stacks)}
@@ -150,10 +151,6 @@ def _last_words(folder: Path, rank: int) -> str:
     attempts = sorted(folder.glob(f"**/attempt_*/{rank}/stderr.log"))  # that of the last
     said = (_text(attempts[-1]) if attempts else "").strip().splitlines()[-15:]
     return "\n".join(["; its last words were", *said]) if said else ""
-
-
-def _cause_of_death(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"it left with exit status {code}"
 
 
 def _main_thread(stack: str) -> str:

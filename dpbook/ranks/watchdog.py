@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
-from types import FrameType
 
 MEETING = "init_process_group"
 LOOK = 0.25
@@ -25,7 +25,8 @@ def _watch(thread: int, patience: float, late: Callable[[], None]) -> None:
     begun: float | None = None
     while True:
         time.sleep(LOOK)
-        if not _is_meeting(sys._current_frames().get(thread)):
+        frame = sys._current_frames().get(thread)
+        if not frame or all(one.f_code.co_name != MEETING for one, _ in traceback.walk_stack(frame)):
             if begun is not None:
                 return
         elif begun is None:
@@ -33,11 +34,3 @@ def _watch(thread: int, patience: float, late: Callable[[], None]) -> None:
         elif time.monotonic() - begun > patience:
             late()
             return
-
-
-def _is_meeting(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_name == MEETING:
-            return True
-        frame = frame.f_back
-    return False

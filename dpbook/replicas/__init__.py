@@ -1,6 +1,6 @@
 """The data-parallel loop in NumPy: models, data, optimizers, the four phases, and how exact they are."""
 
-from dpbook.core import forwarding
+from dpbook.core import lazily
 from dpbook.replicas.array import Array
 from dpbook.replicas.data import TRAINING_IMAGES, digits, split, synthetic_task
 from dpbook.replicas.exactness.rounded import Rounded, gradient_bound
@@ -43,4 +43,4 @@ from dpbook.replicas.optim import SGD, Adam, Momentum, Optimizer
 from dpbook.replicas.run import Run
 from dpbook.replicas.training import METERS, train, train_on
 
-__getattr__ = forwarding(__name__)
+__getattr__ = lazily(__name__)

@@ -52,6 +52,11 @@ class Network(ABC):
         self.size = sum(math.prod(shape) for shape in shapes.values())
         self._loss = loss
 
+    def __repr__(self) -> str:
+        matrices = [shape for shape in self.shapes.values() if len(shape) == 2]
+        widths = " → ".join(map(str, (matrices[0][0], *(outputs for _, outputs in matrices))))
+        return f"{type(self).__name__}({widths}, {self.size:,} parameters)"
+
     @abstractmethod
     def _outputs(self, p: dict[str, Array], x: Array) -> Array: ...
 
@@ -111,9 +116,6 @@ class Linear(Network):
         self.inputs, self.outputs = check_int("inputs", inputs, 1), check_int("outputs", outputs, 1)
         super().__init__({"W": (inputs, outputs), "b": (outputs,)}, loss)
 
-    def __repr__(self) -> str:
-        return f"Linear({self.inputs} → {self.outputs}, {self.size:,} parameters)"
-
     def _outputs(self, p: dict[str, Array], x: Array) -> Array:
         output: Array = x @ p["W"] + p["b"]
         return output
@@ -131,9 +133,6 @@ class MLP(Network):
         self.outputs = check_int("outputs", outputs, 1)
         shapes = {"W1": (inputs, hidden), "b1": (hidden,), "W2": (hidden, outputs), "b2": (outputs,)}
         super().__init__(shapes, loss)
-
-    def __repr__(self) -> str:
-        return f"MLP({self.inputs} → {self.hidden} → {self.outputs}, {self.size:,} parameters)"
 
     def _hidden(self, p: dict[str, Array], x: Array) -> Array:
         hidden: Array = np.tanh(x @ p["W1"] + p["b1"])

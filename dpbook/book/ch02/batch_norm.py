@@ -23,17 +23,9 @@ class BatchNorm(Coupled):
     def __init__(self, inputs: int, hidden: int, outputs: int = 1, loss: Loss = squared_error) -> None:
         self.inputs, self.hidden = check_int("inputs", inputs, 1), check_int("hidden", hidden, 1)
         self.outputs = check_int("outputs", outputs, 1)
-        shapes = {
-            "W1": (inputs, hidden),
-            "scale": (hidden,),
-            "shift": (hidden,),
-            "W2": (hidden, outputs),
-            "b2": (outputs,),
-        }
+        each = (hidden,)
+        shapes = {"W1": (inputs, hidden), "scale": each, "shift": each, "W2": (hidden, outputs), "b2": (outputs,)}
         super().__init__(shapes, loss)
-
-    def __repr__(self) -> str:
-        return f"BatchNorm({self.inputs} → {self.hidden} → {self.outputs}, {self.size:,} parameters)"
 
     def init(self, rng: np.random.Generator, dtype: DTypeLike = np.float64) -> Array:
         """Draw the weights as every model does; scales begin at 1."""

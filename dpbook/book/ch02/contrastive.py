@@ -22,9 +22,6 @@ class Contrastive(Coupled):
         self.inputs, self.features = check_int("inputs", inputs, 1), check_int("features", features, 1)
         super().__init__({"W": (inputs, features)}, cross_entropy)
 
-    def __repr__(self) -> str:
-        return f"Contrastive({self.inputs} → {self.features}, {self.size:,} parameters)"
-
     def exchange(self, rows: list[Array]) -> list[Array]:
         """Gather all ranks' rows, in the order of the ranks, on every rank."""
         world, columns = len(rows), rows[0].shape[1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,8 +80,8 @@ class ProcessWire(Wire):
         super().__init__(dist.get_rank(), dist.get_world_size())
 
     def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
-        begin = dist.broadcast if operation == "broadcast" else dist.all_reduce
-        work = begin(values, **({"src": 0} if operation == "broadcast" else {}), async_op=True)
+        begin = partial(dist.broadcast, src=0) if operation == "broadcast" else dist.all_reduce
+        work = begin(values, async_op=True)
 
         def result() -> torch.Tensor:
             work.wait(GIVE_UP)

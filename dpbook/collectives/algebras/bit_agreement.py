@@ -121,7 +121,8 @@ def agreement(all_reduce: Schedule | Callable[[Array], Array], world: int | None
         sums = all_reduce(buffers.copy())
     except TypeError as error:  # some other operation on symbols
         raise InvalidArgument("all_reduce", all_reduce, f"{expected} ({error})") from error
-    if not isinstance(sums, np.ndarray) or sums.shape != buffers.shape or not _all_expressions(sums):
+    alike = isinstance(sums, np.ndarray) and sums.shape == buffers.shape
+    if not alike or not all(isinstance(entry, Expression) for entry in sums.flat):
         raise InvalidArgument("all_reduce", all_reduce, expected)
     promised = complete_everywhere(world)
     return _judge(getattr(all_reduce, "__name__", "all_reduce"), sums, (promised,) * world)
@@ -165,7 +166,3 @@ def _judge(name: str, sums: Array, promised: Placement) -> Agreement:
             if sums[rank, chunk] is not sums[other, chunk]:
                 return Agreement(name, sums, chunk, (other, rank))
     return Agreement(name, sums, None, None)
-
-
-def _all_expressions(sums: Array) -> bool:
-    return all(isinstance(entry, Expression) for entry in sums.flat)

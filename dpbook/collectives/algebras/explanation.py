@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from dpbook.collectives.algebras.interpreter import interpret
@@ -151,7 +151,4 @@ def _only(schedule: Schedule, chunk: int) -> Schedule:
         round_ = schedule.rounds[index]
         return round_.select(round_.chunk == chunk)
 
-    rounds = LazyRounds(len(schedule.rounds), make)
-    return Schedule(
-        schedule.world, schedule.n_chunks, rounds, schedule.bounds, schedule.before, schedule.after, schedule.name
-    )
+    return replace(schedule, rounds=LazyRounds(len(schedule.rounds), make))

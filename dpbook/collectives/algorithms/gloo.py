@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpbook.collectives.schedule.bounds import AnySize
 from dpbook.collectives.schedule.placement import complete_on
 from dpbook.collectives.schedule.rounds import IntArray, LazyRounds, Round
 from dpbook.collectives.schedule.schedule import Schedule
@@ -16,21 +17,12 @@ LARGEST_SEGMENT = 2**20
 
 
 @dataclass(frozen=True)
-class GlooBounds:
+class GlooBounds(AnySize):
     """Chunks as gloo cuts them: each is made of whole segments, and a segment of whole elements.
 
     There are as many segments as 1 MiB goes into the bytes, at least 2 per chunk, and equally many per chunk. The last
     chunks may be short or empty: 7 elements of 4 bytes on 3 ranks are 4, 3 and 0. After gloo's source, `allreduce.cc`.
     """
-
-    n_chunks: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "n_chunks", check_int("n_chunks", self.n_chunks, 1))
-
-    @property
-    def size(self) -> None:
-        return None
 
     def __call__(self, size: int, itemsize: int) -> IntArray:
         nbytes = size * itemsize

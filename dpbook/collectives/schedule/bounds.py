@@ -31,11 +31,8 @@ class Bounds(Protocol):
 
 
 @dataclass(frozen=True)
-class EvenSplit:
-    """Chunks that differ by at most one element; the first ``size % n_chunks`` are the longer ones.
-
-    A buffer smaller than ``n_chunks`` has empty chunks at its end.
-    """
+class AnySize:
+    """What rules for buffers of any size share."""
 
     n_chunks: int
 
@@ -45,6 +42,14 @@ class EvenSplit:
     @property
     def size(self) -> None:
         return None
+
+
+@dataclass(frozen=True)
+class EvenSplit(AnySize):
+    """Chunks that differ by at most one element; the first ``size % n_chunks`` are the longer ones.
+
+    A buffer smaller than ``n_chunks`` has empty chunks at its end.
+    """
 
     def __call__(self, size: int, itemsize: int) -> IntArray:
         short, longer = divmod(size, self.n_chunks)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from dpbook.collectives.schedule.bounds import Bounds
-from dpbook.collectives.schedule.placement import Holding, Placement, merge
+from dpbook.collectives.schedule.placement import Holding, Placement
 from dpbook.collectives.schedule.rounds import IntArray, LazyRounds, Round, as_integers
 from dpbook.collectives.schedule.schedule import Schedule, check_compatible, check_schedule
 from dpbook.core import InvalidArgument, ScheduleError, check_int, plural
@@ -117,11 +117,9 @@ def beside(*schedules: Schedule) -> Schedule:
 def _merge_placements(a: Placement, b: Placement) -> Placement:
     merged = []
     for chunk, (left, right) in enumerate(zip(a, b, strict=True)):
-        both = merge(left, right)
-        if both is None:
-            rank = min(left.keys() & right.keys())
-            raise ScheduleError(f"two schedules side by side both use chunk {chunk} of rank {rank}")
-        merged.append(both)
+        if both := left.keys() & right.keys():
+            raise ScheduleError(f"two schedules side by side both use chunk {chunk} of rank {min(both)}")
+        merged.append(MappingProxyType({**left, **right}) if left and right else left or right)
     return tuple(merged)
 
 

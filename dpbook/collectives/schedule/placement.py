@@ -46,13 +46,6 @@ def complete_on(ranks: Iterable[int], world: int) -> Holding:
     return MappingProxyType({check_int("rank", rank, 0, world - 1): whole for rank in ranks})
 
 
-def merge(a: Holding, b: Holding) -> Holding | None:
-    """What two schedules that run side by side hold of one chunk, or None where they claim the same rank."""
-    if not a or not b:
-        return a or b
-    return None if a.keys() & b.keys() else MappingProxyType({**a, **b})
-
-
 def describe(placement: Placement, world: int) -> str:
     """A placement in a few words."""
     for words, holding in (

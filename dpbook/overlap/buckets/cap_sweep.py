@@ -58,11 +58,7 @@ class CapSweep:
 
 
 def best_cap(
-    layers: Sequence[Layer],
-    price: Price,
-    caps: Sequence[int] | None = None,
-    first: int | None = None,
-    **step: Any,
+    layers: Sequence[Layer], price: Price, caps: Sequence[int] | None = None, first: int | None = None, **step: Any
 ) -> CapSweep:
     """Simulate the step at several caps; `CapSweep.best` is the one to take.
 

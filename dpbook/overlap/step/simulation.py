@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeAlias
 
-from dpbook.core import InvalidArgument, check_each, check_float, check_int
+from dpbook.core import InvalidArgument, check_each, check_float, check_int, check_type
 from dpbook.overlap.buckets.layout import Plan
 from dpbook.overlap.step.engine import Call, Engine, Operation
 from dpbook.overlap.step.layers import Layer, tensors_of
@@ -64,6 +64,8 @@ def simulate_step(
     costs = {"kernel_launch": kernel_launch, "call_launch": call_launch, "optimizer": optimizer}
     for name, seconds in costs.items():
         check_float(name, seconds, minimum=0)
+    if not isinstance(factors, Sequence) or not factors:
+        raise InvalidArgument("factors", factors, "a factor for each rank, one or more")
     check_int("accumulation", accumulation, 1)
     check_int("streams", streams, 1)
     program = _Program(kernel_launch, call_launch, _checked(price, streams > 1))
@@ -76,7 +78,7 @@ def simulate_step(
     engine = Engine(
         program.operations,
         program.calls,
-        _check_factors(factors),
+        [check_float(f"factors[{rank}]", factor, above=0) for rank, factor in enumerate(factors)],
         check_float("contention", contention, minimum=1),
         streams,
     )
@@ -160,15 +162,7 @@ def _checked(price: Price, split: bool) -> Callable[[int], tuple[float, float]]:
 
 
 def _check_strategy(layers: Sequence[Layer], sync: Strategy | Plan) -> Strategy:
-    strategy = bucketed(sync) if isinstance(sync, Plan) else sync
-    if not isinstance(strategy, Strategy):
-        raise InvalidArgument("sync", sync, "a Plan or a Strategy")
+    strategy = bucketed(sync) if isinstance(sync, Plan) else check_type("sync", sync, Strategy, "a Plan or a Strategy")
     if strategy.plan is not None and strategy.plan.tensors != tensors_of(layers):
         raise InvalidArgument("sync", sync, "a plan of the tensors of these layers, tensors_of(layers)")
     return strategy
-
-
-def _check_factors(factors: Sequence[float]) -> tuple[float, ...]:
-    if not isinstance(factors, Sequence) or not factors:
-        raise InvalidArgument("factors", factors, "a factor for each rank, one or more")
-    return tuple(check_float(f"factors[{rank}]", factor, above=0) for rank, factor in enumerate(factors))

@@ -14,18 +14,19 @@ from dpbook.grading import Answer, call, describe, expect, expect_close, expect_
 from dpbook.overlap import Span
 
 
-def _triples(got: Any, count: int, of: str, where: str, row: str) -> list[list[float]]:
-    """``got``, if it is ``count`` triples of numbers, as lists or an array; ``of``: what a triple holds, in words."""
-    got = got.tolist() if isinstance(got, np.ndarray) else got
-    expect_items(got, count, f"a list of {plural(count, 'triple')} {of}, one per {row}", where)
-    found = []
-    for number, triple in enumerate(got):
-        triple = triple.tolist() if isinstance(triple, np.ndarray) else triple
-        good = isinstance(triple, tuple | list) and len(triple) == 3
-        good = good and all(isinstance(x, int | float) for x in triple)
-        expect(good, f"a triple {of}", describe(triple), f"{where}, {row} {number}")
-        found.append([float(x) for x in triple])
-    return found
+def _judge_numbers(names: Sequence[str], expected: Sequence[float], got: Any, where: str) -> None:
+    """``got`` holds a number for each name, as a tuple, a list or an array."""
+    items = got.tolist() if isinstance(got, np.ndarray) else got
+    expect_items(items, len(names), f"({', '.join(names)})", where)
+    for name, right, found in zip(names, expected, items, strict=True):
+        expect_close(right, found, 1e-9 * max(1, abs(right)), f"{where}, {name}")
+
+
+def _judge_rows(names: Sequence[str], expected: Sequence[Sequence[float]], got: Any, where: str, row: str) -> None:
+    expect(isinstance(got, tuple | list | np.ndarray), f"a list with one triple per {row}", describe(got), where)
+    expect(len(got) == len(expected), f"{plural(len(expected), 'triple')}, one per {row}", f"{len(got)}", where)
+    for number, (right, found) in enumerate(zip(expected, got, strict=True)):
+        _judge_numbers(names, right, found, f"{where}, {row} {number}")
 
 
 # 12.1: where does the time go
@@ -48,10 +49,7 @@ def lost_time(answer: Answer, rng: np.random.Generator) -> None:
     for name, case in cases:
         where = f"{name}, {case}" if case.world <= 2 and case.length < 20 else name
         got, _, _ = _diagnosis(answer, case, rng, where)
-        rows = _triples(got, case.world, "(transfer, waiting, idle) in seconds", where, "rank")
-        for rank, (expected, row) in enumerate(zip(case.table().tolist(), rows, strict=True)):
-            for name, ms, seconds in zip(LOSSES, expected, row, strict=True):
-                expect_close(MS * ms, seconds, 1e-9, f"{where}, rank {rank}, {name}")
+        _judge_rows(LOSSES, (MS * case.table()).tolist(), got, f"{where}, in seconds", "rank")
 
 
 def verdicts(answer: Answer, rng: np.random.Generator) -> str:
@@ -100,10 +98,8 @@ def rows_agree(answer: Answer, rng: np.random.Generator) -> None:
         parameters, peak = int(rng.integers(10**7, 10**10)), float(rng.integers(100, 2000) * 1e12)
         where = f"{name}, {runs}, {parameters:,} parameters, peak {peak:.4g}"
         got = call(answer, runs, parameters, peak, unchanged=True, where=where)
-        rows = _triples(got, len(runs), "(tokens per second, efficiency, MFU)", where, "run")
-        for number, (expected, row) in enumerate(zip(_scaled(runs, parameters, peak), rows, strict=True)):
-            for column, right, found in zip(("tokens per second", "efficiency", "MFU"), expected, row, strict=True):
-                expect_close(right, found, 1e-9 * right, f"{where}, run {number}, {column}")
+        columns = ("tokens per second", "efficiency", "MFU")
+        _judge_rows(columns, _scaled(runs, parameters, peak), got, where, "run")
 
 
 # 12.3: bandwidths as nccl-tests counts
@@ -119,8 +115,5 @@ def bandwidths_agree(answer: Answer, rng: np.random.Generator) -> None:
             size = handed * world if name == "all_gather" else handed
             where = f'bandwidths("{name}", {handed}, {seconds:.4g}, {world})'
             got = call(answer, name, handed, seconds, world, where=where)
-            good = isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(x, int | float) for x in got)
-            expect(good, "(algbw, busbw) in bytes per second", describe(got), where)
             expected = algbw(size, seconds), busbw(size, seconds, world, name)  # type: ignore[arg-type]
-            for what, right, found in zip(("algbw", "busbw"), expected, got, strict=True):
-                expect_close(right, float(found), 1e-9 * right, f"{where}, {what}")
+            _judge_numbers(("algbw", "busbw"), expected, got, f"{where}, in bytes per second")
