@@ -36,10 +36,7 @@ def diagnose() -> Diagnosis:
     if torch.result().gloo and not any(p.name == "torch" and p.problem for p in packages):
         problems.append(f"gloo, which carries the chapters with real processes: {torch.result().gloo}")
     try:
-        lacks = {"cpu": "", "gpu": "" if torch.result().gpus else "a GPU"}
-        chapters = tuple(
-            Needs(f"{c.number:02d}", c.title, c.hardware, c.minutes, lacks[c.hardware]) for c in checkout.chapters()
-        )
+        chapters = tuple(_needs(chapter, torch.result()) for chapter in checkout.chapters())
     except DpbookError as error:
         chapters = ()
         problems.append(f"a readable chapter: {error}")
@@ -109,6 +106,11 @@ def _run_python(*arguments: str) -> tuple[str, str]:
     if child.returncode < 0:
         return "", f"crashes while it is loaded (signal {-child.returncode})"
     return "", child.stderr.strip().rpartition("\n")[2] or f"exit status {child.returncode}"
+
+
+def _needs(chapter: checkout.Chapter, torch: Torch) -> Needs:
+    lacks = "a GPU" if chapter.hardware == "gpu" and not torch.gpus else ""
+    return Needs(f"{chapter.number:02d}", chapter.title, chapter.hardware, chapter.minutes, lacks)
 
 
 def _warnings(torch: Torch, shared: int | None) -> list[str]:
