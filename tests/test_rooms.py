@@ -140,7 +140,7 @@ def test_an_import_against_the_arrows_is_found(source, module):
         ("dpbook.collectives", "ring", False),
         ("dpbook.collectives", "closed_forms", False),
         ("dpbook.figures.card", "palette", False),
-        ("dpbook.figures", "runs", True),
+        ("dpbook.figures", "plots", True),
         ("dpbook.collectives.pricing.topology", "Link", True),
     ],
 )

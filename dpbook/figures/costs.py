@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpbook.collectives import Fit
 from dpbook.core import InvalidArgument, check_float, check_type, in_words
 from dpbook.figures.card import palette
-from dpbook.figures.card.plot import LINES, Plot, check_title, finish, in_style, new_figure
+from dpbook.figures.card.plot import LINES, Plot, check_named, draw_lines, finish, in_style, new_figure
 from dpbook.ranks import Sweep
 
 Seconds = Callable[[NDArray[Any]], NDArray[Any]]
@@ -27,15 +27,13 @@ def cost_curves(
 
     ``mark``: put a dot and a size where another one becomes the cheapest. Raises `InvalidArgument`.
     """
-    check_title(title)
     if not isinstance(costs, Mapping) or not 1 <= len(costs) <= len(LINES) or not all(map(callable, costs.values())):
         raise InvalidArgument("costs", costs, f"1 to {len(LINES)} functions of bytes by name")
     check_float("largest", largest, above=check_float("smallest", smallest, above=0))
     sizes = np.geomspace(smallest, largest, POINTS)
     seconds = {name: cost(sizes) for name, cost in costs.items()}
     figure, axes = new_figure(title)
-    for (name, values), (colour, dashes, width) in zip(seconds.items(), LINES, strict=False):
-        axes.plot(sizes, values, dashes, color=colour, linewidth=width, label=name)
+    draw_lines(axes, seconds, sizes)
     axes.set(xscale="log", yscale="log", xlabel="bytes of the buffer", ylabel="seconds")
     _size_axis(axes, smallest, largest)
     told = []
@@ -50,17 +48,13 @@ def cost_curves(
             told.append(f"{after} becomes cheaper than {before} at {in_words(size, 'B')}")
     axes.legend(loc="upper left", handlelength=3)
     ends = [f"{name}: {in_words(v[0], 's')} → {in_words(v[-1], 's')}" for name, v in seconds.items()]
-    return finish(
-        figure,
-        f"{title}. Time of a call from {in_words(smallest, 'B')} to {in_words(largest, 'B')}. "
-        f"{'; '.join([*ends, *told])}.",
-    )
+    reach = f"from {in_words(smallest, 'B')} to {in_words(largest, 'B')}"
+    return finish(figure, f"{title}. Time of a call {reach}. {'; '.join([*ends, *told])}.")
 
 
 @in_style
 def fitted_sweep(fit: Fit, title: str) -> Plot:
     """Plot a measured sweep, the α–β line fitted to it, and shade where the line is within the fit's tolerance."""
-    check_title(title)
     check_type("fit", fit, Fit, "a Fit, as collectives.fit returns it")
     figure, axes = new_figure(title)
     smallest, largest = max(float(fit.nbytes.min()), 1.0), float(fit.nbytes.max())
@@ -73,24 +67,18 @@ def fitted_sweep(fit: Fit, title: str) -> Plot:
     axes.set(xscale="log", yscale="log", xlabel="bytes of the buffer", ylabel="seconds")
     _size_axis(axes, smallest, largest)
     axes.legend(loc="upper left")
-    return finish(
-        figure,
-        f"{title}. {len(fit.nbytes)} measured calls and the fitted line, which is "
-        + ("within its tolerance over a range of sizes." if fit.good else "nowhere within its tolerance."),
-    )
+    where = "within its tolerance over a range of sizes" if fit.good else "nowhere within its tolerance"
+    return finish(figure, f"{title}. {len(fit.nbytes)} measured calls and the fitted line, which is {where}.")
 
 
 @in_style
 def sweeps(measured: Mapping[str, Sweep], title: str) -> Plot:
     """Plot the bus bandwidth of up to four measured sweeps by name against the size of the message."""
-    check_title(title)
-    if not isinstance(measured, Mapping) or not 1 <= len(measured) <= len(LINES):
-        raise InvalidArgument("measured", measured, f"1 to {len(LINES)} Sweep by name")
+    check_named("measured", measured, len(LINES), Sweep, f"1 to {len(LINES)} Sweep by name")
     figure, axes = new_figure(title)
     for (name, sweep), (colour, dashes, _) in zip(measured.items(), LINES, strict=False):
-        axes.plot(
-            sweep.nbytes, sweep.busbw / 1e9, dashes, color=colour, linewidth=2, marker="o", markersize=4, label=name
-        )
+        points = sweep.nbytes, sweep.busbw / 1e9
+        axes.plot(*points, dashes, color=colour, linewidth=2, marker="o", markersize=4, label=name)
     axes.set(xscale="log", xlabel="bytes of the buffer", ylabel="bus bandwidth (GB/s)", ylim=(0, None))
     sizes = np.concatenate([sweep.nbytes for sweep in measured.values()])
     _size_axis(axes, float(sizes.min()), float(sizes.max()))
@@ -108,11 +96,8 @@ def _size_axis(axes: Any, smallest: float, largest: float) -> None:
 def _where_equal(a: Seconds, b: Seconds, low: float, high: float) -> float:
     """The size between ``low`` and ``high`` at which the costs ``a`` and ``b`` change places, by bisection."""
 
-    def ahead(size: float) -> bool:
-        return bool(a(np.array([size]))[0] < b(np.array([size]))[0])
-
-    first = ahead(low)
+    first = a(np.array([low])) < b(np.array([low]))
     for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if ahead(middle) == first else (low, middle)
+        middle = np.array([(low + high) / 2])
+        low, high = (middle[0], high) if (a(middle) < b(middle)) == first else (low, middle[0])
     return high

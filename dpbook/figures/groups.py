@@ -5,7 +5,8 @@ from __future__ import annotations
 from dpbook.core import InvalidArgument, check_int, plural
 from dpbook.figures.card.palette import COMMUNICATION, INK, MUTED, PANEL, tint
 from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.svg import document, element, text
+from dpbook.figures.card.plot import check_title
+from dpbook.figures.card.svg import document, rect, text
 from dpbook.planning import Mesh
 
 MOST_RANKS, MOST_DIMENSIONS = 32, 5
@@ -24,8 +25,7 @@ def draw_groups(mesh: Mesh, per_node: int, rank: int, title: str) -> Picture:
         raise InvalidArgument("mesh", mesh, f"a Mesh of at most {MOST_RANKS} ranks and {MOST_DIMENSIONS} dimensions")
     check_int("per_node", per_node, 1)
     check_int("rank", rank, 0, mesh.world - 1)
-    if not isinstance(title, str) or not title.strip():
-        raise InvalidArgument("title", title, "a sentence that states the finding")
+    check_title(title)
     width = min(CELL, (1000 - LEFT - RIGHT) / mesh.world)
     places = [LEFT + r * width + r // per_node * GAP for r in range(mesh.world)]
     right = places[-1] + width
@@ -49,8 +49,8 @@ def _nodes(mesh: Mesh, per_node: int, places: list[float], width: float) -> list
     parts = []
     for node, first in enumerate(range(0, mesh.world, per_node)):
         x, end = places[first], places[min(first + per_node, mesh.world) - 1] + width
-        box = {"x": x - 4, "y": TOP - 10, "width": end - x + 8, "height": len(mesh.sizes) * ROW - 2}
-        parts.append(element("rect", **box, rx=8, fill="none", stroke=MUTED, stroke_dasharray="5 4"))
+        frame = x - 4, TOP - 10, end - x + 8, len(mesh.sizes) * ROW - 2
+        parts.append(rect(*frame, rx=8, fill="none", stroke=MUTED, stroke_dasharray="5 4"))
         label = f"node {node}" if end - x >= 44 else str(node)
         parts.append(text((x + end) / 2, TOP - 18, label, 12, anchor="middle", fill=MUTED))
     return parts
@@ -66,10 +66,10 @@ def _row(mesh: Mesh, name: str, rank: int, y: float, places: list[float], width:
     ]
     for r, x in enumerate(places):
         mine, middle = letter[r] == letter[rank], x + width / 2
-        box = {"x": x + 2, "y": y, "width": width - 4, "height": HIGH, "rx": 5}
         fill, stroke = (tint(COMMUNICATION, 0.3), COMMUNICATION) if mine else (PANEL, None)
+        edge = 2.5 if r == rank else 1.5 if mine else None
         parts += [
-            element("rect", **box, fill=fill, stroke=stroke, stroke_width=2.5 if r == rank else 1.5 if mine else None),
+            rect(x + 2, y, width - 4, HIGH, rx=5, fill=fill, stroke=stroke, stroke_width=edge),
             text(middle, y + 16, str(r), 12, anchor="middle", bold=r == rank, fill=INK),
             text(middle, y + 32, letter[r], 11, anchor="middle", bold=mine, fill=INK if mine else MUTED),
         ]

@@ -1,20 +1,22 @@
-"""Data plots of chapter 01: the loss of runs, what keeps replicas apart, and the digits."""
+"""Data plots of training: loss and step times, what keeps replicas apart, and the digits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
+from statistics import median
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.core import InvalidArgument, check_int
-from dpbook.figures.card import palette
-from dpbook.figures.card.plot import DPI, LINES, Plot, check_title, finish, in_style, new_figure
+from dpbook.figures.card import LINES, check_named, draw_lines, finish, in_style, new_figure, palette
+from dpbook.figures.card.plot import DPI, Plot, check_title
 from dpbook.replicas import Run
 
 Runs = Run | Sequence[Run] | Mapping[str, Run]
+Lines = Sequence[Mapping[str, Any]]
 
 
 @in_style
@@ -24,10 +26,8 @@ def loss_curve(runs: Runs, title: str, *, log: bool = False) -> Plot:
     ``title`` states the finding. ``log``: logarithmic axis of the loss. Raises `InvalidArgument`.
     """
     named = _named(runs)
-    check_title(title)
     figure, axes = new_figure(title)
-    for (name, run), (colour, dashes, width) in zip(named.items(), LINES, strict=False):
-        axes.plot(_steps(run.losses), run.losses, dashes, color=colour, linewidth=width, label=name)
+    draw_lines(axes, {name: run.losses for name, run in named.items()})
     axes.set(xlabel="step", ylabel="loss of the global batch", yscale="log" if log else "linear")
     if len(named) > 1:
         axes.legend(loc="upper right", handlelength=3)
@@ -42,7 +42,6 @@ def drift_and_gap(run: Run, title: str) -> Plot:
     Values of exactly 0 have no place on such an axis: they lie on a line of their own at its foot, labelled 0.
     """
     _named(run)
-    check_title(title)
     series = {"drift: largest difference between replicas": run.drifts, "gap: to the big-batch gradient": run.gaps}
     positive = np.concatenate([v[np.isfinite(v) & (v > 0)] for v in series.values()])
     low = floor(log10(positive.min())) if positive.size else -17
@@ -51,9 +50,9 @@ def drift_and_gap(run: Run, title: str) -> Plot:
     figure, axes = new_figure(title)
     axes.axhspan(zero / 10**0.4, zero * 10**0.4, color=palette.PANEL, zorder=0)
     for (name, values), (colour, _, width) in zip(series.items(), LINES, strict=False):
-        axes.plot(_steps(values), np.where(values == 0, zero, values), color=colour, linewidth=width, label=name)
-    every = max(1, (high - low) // 6)
-    decades = range(low, high + 1, every)
+        steps = np.arange(1, len(values) + 1)
+        axes.plot(steps, np.where(values == 0, zero, values), color=colour, linewidth=width, label=name)
+    decades = range(low, high + 1, max(1, (high - low) // 6))
     axes.set(xlabel="step", ylabel="absolute difference", yscale="log", ylim=(zero / 10**0.4, 10.0**high))
     axes.set_yticks([zero, *(10.0**d for d in decades)], labels=["0", *(f"$10^{{{d}}}$" for d in decades)])
     axes.yaxis.minorticks_off()
@@ -68,6 +67,34 @@ def magnitude(value: float) -> str:
     if not np.isfinite(value):
         return "not finite"
     return "exactly 0" if value == 0 else f"at most 1e{ceil(log10(value)):+03d}"
+
+
+@in_style
+def run_loss(metrics: Lines, title: str) -> Plot:
+    """Plot the loss of the global batch over the steps of ``metrics``, a mapping with "step" and "loss" each."""
+    steps, losses = _columns(metrics, "loss")
+    figure, axes = new_figure(title)
+    axes.plot(steps, losses, color=palette.COMPUTATION, linewidth=2)
+    axes.set(xlabel="step", ylabel="loss of the global batch")
+    told = f"From {losses[0]:.3f} at step {steps[0]:,} to {losses[-1]:.3f} at step {steps[-1]:,}"
+    return finish(figure, f"{title}. {told}.")
+
+
+@in_style
+def run_seconds(metrics: Lines, title: str, predicted: float | None = None) -> Plot:
+    """Plot the seconds of every step, their median, and what was ``predicted``, if given."""
+    steps, seconds = _columns(metrics, "seconds")
+    figure, axes = new_figure(title)
+    middle = median(seconds)
+    axes.plot(steps, [1e3 * s for s in seconds], ".", color=palette.COMPUTATION, markersize=4, label="measured")
+    axes.axhline(1e3 * middle, color=palette.INK, linewidth=1.5, label=f"median, {1e3 * middle:.3g} ms")
+    if predicted is not None:
+        label = f"simulated, {1e3 * predicted:.3g} ms"
+        axes.axhline(1e3 * predicted, color=palette.COMMUNICATION, linewidth=2, linestyle="--", label=label)
+    axes.set(xlabel="step", ylabel="milliseconds", ylim=(0, 3e3 * middle))
+    axes.legend(loc="upper right")
+    beside = "" if predicted is None else f", {1e3 * predicted:.3g} ms simulated"
+    return finish(figure, f"{title}. Median of {len(seconds)} steps: {1e3 * middle:.3g} ms{beside}.")
 
 
 @in_style
@@ -101,10 +128,6 @@ def digits_grid(shards: Sequence[tuple[NDArray[Any], NDArray[Any]]], title: str,
     return finish(figure, f"{title}. The first digits of each shard. {told}")
 
 
-def _steps(values: NDArray[Any]) -> NDArray[np.int64]:
-    return np.arange(1, len(values) + 1)
-
-
 def _named(runs: Runs) -> dict[str, Run]:
     if isinstance(runs, Run):
         runs = [runs]
@@ -116,6 +139,15 @@ def _named(runs: Runs) -> dict[str, Run]:
             raise InvalidArgument("runs", runs, "a Run, a list of them, or a dict of them by name") from None
         if len(runs) < len(listed):
             raise InvalidArgument("runs", listed, "runs of different worlds, or a dict of them by name")
-    if not 1 <= len(runs) <= len(LINES) or not all(isinstance(run, Run) for run in runs.values()):
-        raise InvalidArgument("runs", runs, f"1 to {len(LINES)} runs, each a Run")
+    check_named("runs", runs, len(LINES), Run, f"1 to {len(LINES)} runs, each a Run")
     return dict(runs)
+
+
+def _columns(metrics: Lines, name: str) -> tuple[list[int], list[float]]:
+    try:
+        steps, values = [int(line["step"]) for line in metrics], [float(line[name]) for line in metrics]
+    except (TypeError, KeyError, ValueError):
+        steps, values = [], []
+    if not steps:
+        raise InvalidArgument("metrics", metrics, f"one or more lines with step and {name}")
+    return steps, values

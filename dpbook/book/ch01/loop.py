@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,24 +10,21 @@ from numpy.typing import ArrayLike, NDArray
 from dpbook import collectives, replicas
 from dpbook.core import InvalidArgument, check_int
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import COMMUNICATION, COMPLETE, COMPUTATION, INK, MUTED, PANEL, document, element, text, tint
+from dpbook.figures.card import MARGIN, box, document, heading, palette, rect, text
 
-MARGIN, LEFT, TOP = 20, 190, 96
+LEFT, TOP = 190, 96
 COLUMN, ROW, GAP = 176, 56, 14
-PHASES = (
-    ("1 shard", "each rank takes its own part of the batch", MUTED),
-    ("2 local gradients", "each rank: the gradient of its part, at its own w", COMPUTATION),
-    ("3 average", "all ranks exchange, and each has the average", COMMUNICATION),
-    ("4 identical update", "each rank changes its own w by the average", COMPLETE),
+ROWS = (
+    ("replica", "all replicas are equal", palette.MUTED),
+    ("1 shard", "each rank takes its own part of the batch", palette.MUTED),
+    ("2 local gradients", "each rank: the gradient of its part, at its own w", palette.COMPUTATION),
+    ("3 average", "all ranks exchange, and each has the average", palette.COMMUNICATION),
+    ("4 identical update", "each rank changes its own w by the average", palette.COMPLETE),
 )
+"""What is known before a step and after each of its phases."""
 
-
-@dataclass(frozen=True)
-class Step:
-    """One step of the loop: a line of text per phase and rank, and w before it."""
-
-    before: list[str]
-    cells: tuple[list[str], ...]
+Step = tuple[list[str], ...]
+"""For each of `ROWS` a text per rank."""
 
 
 def play_loop(x: ArrayLike, y: ArrayLike, world: int, lr: float, steps: int) -> Viewer:
@@ -66,56 +62,41 @@ def _train(x: NDArray[Any], y: NDArray[Any], world: int, lr: float, steps: int) 
         local = replicas.local_gradients(model, params, shards)
         averaged = replicas.average(local, collectives.ring(world))
         params = replicas.update(params, averaged, optimizers)
-        cells = (
-            ["x = " + ", ".join(f"{value:g}" for value in own[:, 0]) for own, _ in shards],
-            [f"{g:.4g}" for g in local[:, 0]],
-            [f"{g:.4g}" for g in averaged[:, 0]],
-            [f"w = {w:.4g}" for w in params[:, 0]],
-        )
-        history.append(Step(before, cells))
+        numbers = ["x = " + ", ".join(f"{value:g}" for value in own[:, 0]) for own, _ in shards]
+        gradients = ([f"{g:.4g}" for g in each[:, 0]] for each in (local, averaged))
+        history.append((before, numbers, *gradients, [f"w = {w:.4g}" for w in params[:, 0]]))
     return history
 
 
 def _draw(history: list[Step], phase: int) -> Picture:
     """The state after ``phase`` phases, counted over all steps."""
-    number, done = (phase - 1) // 4, (phase - 1) % 4 + 1
-    if phase == 0:
-        number, done = 0, 0
-    step, world = history[number], len(history[number].before)
-    title = f"Step {number + 1} of {len(history)}: " + (PHASES[done - 1][1] if done else "all replicas are equal")
+    number, done = ((phase - 1) // 4, (phase - 1) % 4 + 1) if phase else (0, 0)
+    step, world = history[number], len(history[number][0])
+    title = f"Step {number + 1} of {len(history)}: {ROWS[done][1]}"
     width = max(560, LEFT + world * (COLUMN + GAP) + MARGIN)
-    height = TOP + 5 * (ROW + GAP) + MARGIN
-    body = [text(MARGIN, 34, title, 17, bold=True, room=width - 2 * MARGIN)]
+    height = TOP + len(ROWS) * (ROW + GAP) + MARGIN
+    body = [heading(width, 34, title)]
     body += [text(_x(r) + COLUMN / 2, TOP - 14, f"rank {r}", 13, anchor="middle", bold=True) for r in range(world)]
-    body += _row(0, "replica", MUTED, step.before, shown=True, now=done == 0)
-    for row, ((name, _, colour), cells) in enumerate(zip(PHASES, step.cells, strict=True), start=1):
-        body += _row(row, name, colour, cells, shown=row <= done, now=row == done)
-    if done >= 3:
-        body.append(_exchange(world))
-    told = [f"rank {r}: {step.before[r]}" + "".join(f", {row[r]}" for row in step.cells[:done]) for r in range(world)]
+    for row, cells in enumerate(step):
+        body += _row(row, cells, shown=row <= done, now=row == done)
+    if done >= 3:  # a bar through all ranks between phases 2 and 3: the only place where they meet
+        y, wide = TOP + 3 * (ROW + GAP) - GAP / 2, world * (COLUMN + GAP) - GAP
+        body.append(rect(_x(0), y - 2.5, wide, 5, rx=2.5, fill=palette.COMMUNICATION))
+    told = [f"rank {r}: " + ", ".join(row[r] for row in step[: done + 1]) for r in range(world)]
     alt = f"{title}. " + "; ".join(told) + "."
     return Picture(document(width, height, alt, "", body, data_phase=phase), alt)
 
 
-def _row(row: int, name: str, colour: str, cells: list[str], *, shown: bool, now: bool) -> list[str]:
-    y = TOP + row * (ROW + GAP)
-    parts = [text(MARGIN, y + ROW / 2 + 5, name, 14, bold=now, fill=INK if shown else MUTED)]
+def _row(row: int, cells: list[str], *, shown: bool, now: bool) -> list[str]:
+    (name, _, colour), y = ROWS[row], TOP + row * (ROW + GAP)
+    parts = [text(MARGIN, y + ROW / 2 + 5, name, 14, bold=now, fill=palette.INK if shown else palette.MUTED)]
     for rank, content in enumerate(cells):
-        box = {"x": _x(rank), "y": y, "width": COLUMN, "height": ROW, "rx": 6}
+        x = _x(rank)
+        parts.append(box(x, y, COLUMN, ROW, colour if shown else None, 0.18, now))
         if shown:
-            parts.append(element("rect", **box, fill=tint(colour, 0.18), stroke=colour, stroke_width=3 if now else 1.2))
-            parts.append(
-                text(_x(rank) + COLUMN / 2, y + ROW / 2 + 6, content, 16, anchor="middle", mono=True, room=COLUMN - 12)
-            )
-        else:
-            parts.append(element("rect", **box, fill=PANEL))
+            place = x + COLUMN / 2, y + ROW / 2 + 6
+            parts.append(text(*place, content, 16, anchor="middle", mono=True, room=COLUMN - 12))
     return parts
-
-
-def _exchange(world: int) -> str:
-    """A bar through all ranks between phases 2 and 3: the only place where they meet."""
-    y = TOP + 3 * (ROW + GAP) - GAP / 2
-    return element("rect", x=_x(0), y=y - 2.5, width=world * (COLUMN + GAP) - GAP, height=5, rx=2.5, fill=COMMUNICATION)
 
 
 def _x(rank: int) -> int:

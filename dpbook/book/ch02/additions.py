@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpbook.core import InvalidArgument
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import COMPLETE, EXPOSED, IDLE, INK, MUTED, PANEL, PARTIAL, document, element, text, tint
+from dpbook.figures.card import MARGIN, Attributes, box, document, element, heading, palette, text
 
-MARGIN, TOP, COLUMN, ROW, GAP = 20, 92, 400, 104, 14
+TOP, COLUMN, ROW, GAP = 92, 400, 104, 14
 NEIGHBOURS = 2  # floats drawn on each side of the one that is kept
 
 
@@ -44,14 +44,9 @@ def play_additions(terms: ArrayLike, orders: Sequence[Sequence[int]]) -> Viewer:
     """Step through the sum of the same numbers in one order or two, one after another, addition by addition.
 
     Every addition is drawn on a ruler of the floats around its result: the exact sum falls between two marks, and only
-    a mark can be kept. The arithmetic is that of the dtype of ``terms``.
-
-    Args:
-        terms: 2 to 5 finite numbers of dtype float16, float32 or float64.
-        orders: one or two permutations of the numbers' places; ``(1, 2, 0)`` adds (x1 + x2) + x0.
-
-    Raises:
-        InvalidArgument: for other input, and where a sum overflows.
+    a mark can be kept. The arithmetic is that of the dtype of ``terms``: 2 to 5 finite numbers, float16, float32 or
+    float64. ``orders`` are one or two permutations of their places; ``(1, 2, 0)`` adds (x1 + x2) + x0. Raises
+    `InvalidArgument` for other input, and where a sum overflows.
     """
     values = np.asarray(terms)
     if values.ndim != 1 or not 2 <= len(values) <= 5 or values.dtype not in (np.float16, np.float32, np.float64):
@@ -78,14 +73,11 @@ class Lane:
     additions: list[Addition]
 
     def __str__(self) -> str:
-        return _written(self.order)
-
-
-def _written(order: Sequence[int]) -> str:
-    written = f"x{order[0]}"
-    for count, place in enumerate(order[1:]):
-        written = f"({written}) + x{place}" if count else f"{written} + x{place}"
-    return written
+        first, second, *others = self.order
+        written = f"x{first} + x{second}"
+        for place in others:
+            written = f"({written}) + x{place}"
+        return written
 
 
 def _add_up(values: NDArray[Any]) -> list[Addition]:
@@ -120,11 +112,7 @@ def _draw(values: NDArray[Any], lanes: list[Lane], after: int) -> Picture:
     given = ", ".join(f"x{place} = {tell(_exactly(value))}" for place, value in enumerate(values))
     width = 2 * MARGIN + len(lanes) * (COLUMN + GAP) - GAP
     height = TOP + 28 + steps * (ROW + GAP) - GAP + MARGIN
-    body = [
-        text(MARGIN, 32, title, 17, bold=True, room=width - 2 * MARGIN),
-        text(MARGIN, 54, f"{given}; {values.dtype}", 13, fill=MUTED, room=width - 2 * MARGIN),
-        *_legend(MARGIN, 74),
-    ]
+    body = [heading(width, 32, title, f"{given}; {values.dtype}"), *_legend(MARGIN, 74)]
     told = []
     for column, lane in enumerate(lanes):
         x = MARGIN + column * (COLUMN + GAP)
@@ -134,9 +122,9 @@ def _draw(values: NDArray[Any], lanes: list[Lane], after: int) -> Picture:
             if row < after:
                 body += _row(x, y, addition, last=row == steps - 1, now=row == after - 1)
             else:
-                body += _pending(
-                    x, y, f"x{lane.order[0]} + x{lane.order[1]}" if row == 0 else f"+ x{lane.order[row + 1]}"
-                )
+                pending = f"x{lane.order[0]} + x{lane.order[1]}" if row == 0 else f"+ x{lane.order[row + 1]}"
+                body.append(box(x, y, COLUMN, ROW, None, 0, False))
+                body.append(text(x + 12, y + 24, pending, 14, mono=True, fill=palette.MUTED))
         told.append(f"{lane}: " + ("; ".join(map(str, lane.additions[:after])) or "nothing added yet"))
     alt = f"{title}. {given}. " + ". ".join(told) + "."
     return Picture(document(width, height, alt, "", body, data_addition=after), alt)
@@ -154,25 +142,14 @@ def _title(lanes: list[Lane], after: int, steps: int) -> str:
 
 
 def _legend(x: float, y: float) -> list[str]:
-    return [
-        _diamond(x + 6, y - 4),
-        text(x + 18, y, "exact sum", 12, fill=MUTED),
-        _dot(x + 106, y - 4, PARTIAL),
-        text(x + 118, y, "kept: a partial sum", 12, fill=MUTED),
-        _dot(x + 256, y - 4, COMPLETE),
-        text(x + 268, y, "kept: the result", 12, fill=MUTED),
-    ]
-
-
-def _pending(x: float, y: float, what: str) -> list[str]:
-    return [
-        element("rect", x=x, y=y, width=COLUMN, height=ROW, rx=6, fill=PANEL),
-        text(x + 12, y + 24, what, 14, mono=True, fill=MUTED),
-    ]
+    marks = _diamond(x + 6, y - 4), _dot(x + 106, y - 4, palette.PARTIAL), _dot(x + 256, y - 4, palette.COMPLETE)
+    labels = {"exact sum": 18, "kept: a partial sum": 118, "kept: the result": 268}
+    names = [text(x + right, y, label, 12, fill=palette.MUTED) for label, right in labels.items()]
+    return [mark + name for mark, name in zip(marks, names, strict=True)]
 
 
 def _row(x: float, y: float, addition: Addition, *, last: bool, now: bool) -> list[str]:
-    colour = COMPLETE if last else PARTIAL
+    colour = palette.COMPLETE if last else palette.PARTIAL
     ruler, low, high = y + 62, addition.floats[0], addition.floats[-1]
     lost = abs(addition.exact - addition.kept)
 
@@ -180,22 +157,21 @@ def _row(x: float, y: float, addition: Addition, *, last: bool, now: bool) -> li
         return x + 40 + float((value - low) / (high - low)) * (COLUMN - 80)
 
     parts = [
-        element("rect", x=x, y=y, width=COLUMN, height=ROW, rx=6, fill=tint(colour, 0.12), stroke=colour,
-                stroke_width=3 if now else 1.2),
+        box(x, y, COLUMN, ROW, colour, 0.12, now),
         text(x + 12, y + 24, addition.sum, 14, mono=True, room=COLUMN - 120),
         text(x + COLUMN - 12, y + 24, f"off by {tell(lost)}" if lost else "exact", 13, anchor="end", bold=bool(lost),
-             fill=EXPOSED if lost else MUTED, room=100),
-        element("line", x1=x + 16, x2=x + COLUMN - 16, y1=ruler, y2=ruler, stroke=MUTED, stroke_width=1.2),
+             fill=palette.EXPOSED if lost else palette.MUTED, room=100),
+        element("line", x1=x + 16, x2=x + COLUMN - 16, y1=ruler, y2=ruler, stroke=palette.MUTED, stroke_width=1.2),
     ]  # fmt: skip
     marks = [at(value) for value in addition.floats]
-    parts += [element("line", x1=m, x2=m, y1=ruler - 8, y2=ruler + 8, stroke=INK, stroke_width=1.6) for m in marks]
+    ends: Attributes = {"y1": ruler - 8, "y2": ruler + 8, "stroke": palette.INK, "stroke_width": 1.6}
+    parts += [element("line", x1=mark, x2=mark, **ends) for mark in marks]
     for place in _labelled(marks):
-        parts.append(
-            text(marks[place], ruler + 25, tell(addition.floats[place]), 11, anchor="middle", mono=True, room=78)
-        )
+        label = tell(addition.floats[place])
+        parts.append(text(marks[place], ruler + 25, label, 11, anchor="middle", mono=True, room=78))
     exact, kept = at(addition.exact), at(addition.kept)
     if lost:
-        parts.append(element("line", x1=exact, x2=kept, y1=ruler, y2=ruler, stroke=EXPOSED, stroke_width=4))
+        parts.append(element("line", x1=exact, x2=kept, y1=ruler, y2=ruler, stroke=palette.EXPOSED, stroke_width=4))
     parts += [_dot(kept, ruler, colour), _diamond(exact, ruler)]
     return parts
 
@@ -213,9 +189,9 @@ def _labelled(marks: list[float]) -> list[int]:
 
 
 def _dot(x: float, y: float, colour: str) -> str:
-    return element("circle", cx=x, cy=y, r=7, fill=colour, stroke=INK, stroke_width=1)
+    return element("circle", cx=x, cy=y, r=7, fill=colour, stroke=palette.INK, stroke_width=1)
 
 
 def _diamond(x: float, y: float) -> str:
     points = f"{x:.2f},{y - 5:.2f} {x + 5:.2f},{y:.2f} {x:.2f},{y + 5:.2f} {x - 5:.2f},{y:.2f}"
-    return element("polygon", points=points, fill=IDLE, stroke=INK, stroke_width=1.4)
+    return element("polygon", points=points, fill=palette.IDLE, stroke=palette.INK, stroke_width=1.4)

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpbook.core import InvalidArgument
 from dpbook.figures import Plot, magnitude
-from dpbook.figures.card import LINES, check_title, finish, in_style, new_figure, palette
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dpbook.figures.card import LINES, draw_lines, finish, in_style, new_figure, palette
 
 
 @in_style
 def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: str = "largest error") -> Plot:
     """Place named errors on one logarithmic axis, left or right of the largest that rounding can explain.
 
-    Args:
-        errors: 1 to 10 positive finite numbers by name, drawn from top to bottom.
-        bound: positive; what is at or below it is rounding.
-        title: states the finding.
-        unit: what the axis measures.
+    ``errors`` are 1 to 10 positive finite numbers, drawn from top to bottom; what is at or below ``bound``, which is
+    positive too, is rounding. ``title`` states the finding, ``unit`` what the axis measures. Raises `InvalidArgument`.
     """
-    check_title(title)
     if not isinstance(errors, Mapping) or not 1 <= len(errors) <= 10 or not _positive(list(errors.values())):
         raise InvalidArgument("errors", errors, "1 to 10 positive finite numbers by name")
     if not _positive([bound]):
@@ -53,13 +46,11 @@ def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: st
 @in_style
 def distances(series: Mapping[str, ArrayLike], title: str, unit: str) -> Plot:
     """Plot up to four named series of distances, one value per step from step 1, on a linear axis from 0."""
-    check_title(title)
     named: dict[str, NDArray[Any]] = {name: np.asarray(values, float) for name, values in dict(series).items()}
     if not 1 <= len(named) <= len(LINES) or any(v.ndim != 1 or not np.isfinite(v).all() for v in named.values()):
         raise InvalidArgument("series", series, f"1 to {len(LINES)} one-dimensional, finite series by name")
     figure, axes = new_figure(title)
-    for (name, values), line in zip(named.items(), LINES, strict=False):
-        _line(axes, name, values, line)
+    draw_lines(axes, named)
     axes.set(xlabel="step", ylabel=unit, ylim=(0, 1.15 * max(values.max() for values in named.values())))
     axes.legend(loc="lower left", handlelength=3)
     ends = "; ".join(f"{name}: {values[0]:.3g} → {values[-1]:.3g}" for name, values in named.items())
@@ -73,11 +64,6 @@ def _limits(bound: float, errors: list[float]) -> tuple[float, float]:
     left = min(left, floor(middle - 0.5 * (right - middle)))
     right = max(right, ceil(middle + 0.3 * (middle - left)))
     return 10.0 ** max(left, -307), 10.0 ** min(right, 308)  # the ends of float64
-
-
-def _line(axes: Axes, name: str, values: NDArray[Any], line: tuple[str, str, float]) -> None:
-    colour, dashes, width = line
-    axes.plot(np.arange(1, len(values) + 1), values, dashes, color=colour, linewidth=width, label=name)
 
 
 def _positive(values: list[float]) -> bool:

@@ -7,25 +7,11 @@ from dataclasses import dataclass
 
 from dpbook.core import InvalidArgument, check_int
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import (
-    COMPUTATION,
-    EXPOSED,
-    INK,
-    MUTED,
-    PANEL,
-    PAPER,
-    PARTIAL,
-    document,
-    element,
-    text,
-    text_on,
-    tint,
-)
+from dpbook.figures.card import MARGIN, Attributes, check_named, document, element, heading, palette, rect, text
 from dpbook.replicas import Feed
 
-MARGIN, TOP, GAP = 20, 84, 28
-ACROSS, CELL, TALL = 8, 42, 40  # examples in a row of the grid, and the size of a cell
-LINE = 19
+TOP, GAP = 84, 28
+ACROSS, CELL, TALL, LINE = 8, 42, 40, 19  # examples in a row of the grid, the size of a cell, the height of a line
 WIDTH = ACROSS * CELL
 MAX_FEEDS, MAX_EXAMPLES, MAX_WORLD = 4, 48, 8
 
@@ -41,10 +27,16 @@ def play_feeds(feeds: Feeds) -> Viewer:
     """
     _check(feeds)
     epochs = next(iter(feeds.values())).epochs
-    moments = [(0, 0)]
-    for epoch in range(epochs):
-        moments += [(epoch, step) for step in range(1, _steps(feeds, epoch) + 1)]
-    return Viewer(lambda after: _draw_step(feeds, *moments[after], after), len(moments) - 1, "step")
+    moments = [(0, 0), *((epoch, step + 1) for epoch in range(epochs) for step in range(_steps(feeds, epoch)))]
+
+    def draw(after: int) -> Picture:
+        epoch, step = moments[after]
+        readings = {name: _read(fed, epoch, step) for name, fed in feeds.items()}
+        title = f"Epoch {epoch + 1}, step {step} of {_steps(feeds, epoch)}" if step else "Nothing is read yet"
+        lists = {name: _said(reading, started=step > 0) for name, reading in readings.items()}
+        return _draw(title, readings, lists, marked=True, after=after)
+
+    return Viewer(draw, len(moments) - 1, "step")
 
 
 def draw_feeds(feeds: Feeds, epoch: int = 0) -> Picture:
@@ -101,13 +93,6 @@ def _read(fed: Feed, epoch: int, step: int) -> Reading:
     return Reading(readers, lists, now, step >= len(batches))
 
 
-def _draw_step(feeds: Feeds, epoch: int, step: int, after: int) -> Picture:
-    readings = {name: _read(fed, epoch, step) for name, fed in feeds.items()}
-    title = f"Epoch {epoch + 1}, step {step} of {_steps(feeds, epoch)}" if step else "Nothing is read yet"
-    lists = {name: _said(reading, started=step > 0) for name, reading in readings.items()}
-    return _draw(title, readings, lists, marked=True, after=after)
-
-
 def _said(reading: Reading, *, started: bool) -> list[str]:
     """What each rank does in this step."""
     if reading.batch is None:
@@ -126,73 +111,68 @@ def _draw(
 ) -> Picture:
     """Panels in rows of two with ``lists`` below them; ``marked`` says whether this step is underlined."""
     columns = min(2, len(readings))
-    height = max(_height(reading) for reading in readings.values())
+    height = max(42 + _tall(reading) + len(reading.lists) * LINE + 4 for reading in readings.values())
     width = 2 * MARGIN + columns * (WIDTH + GAP) - GAP
-    rows = -(-len(readings) // columns)
-    body = [text(MARGIN, 34, title, 17, bold=True, room=width - 2 * MARGIN), *_legend(marked, columns)]
+    second = 0 if columns == 2 else LINE  # a narrow picture has a second line of marks
+    body = [heading(width, 34, title), *_legend(MARGIN + (0 if second else 178), 58 + second, marked)]
     told = []
     for place, (name, reading) in enumerate(readings.items()):
         x = MARGIN + place % columns * (WIDTH + GAP)
-        y = TOP + (0 if columns == 2 else LINE) + place // columns * (height + GAP)
+        y = TOP + second + place // columns * (height + GAP)
         body += _panel(x, y, name, reading, lists[name], marked=marked)
         ranks = "; ".join(f"rank {rank}: {line}" for rank, line in enumerate(lists[name]))
         odd = [f"more than once: {_listed(reading.repeated)}"] if reading.repeated else []
         odd += [f"never: {_listed(reading.unread)}"] if reading.ended and reading.unread else []
         told.append("; ".join([f"{name}: {ranks}", reading.tally, *odd]))
     alt = f"{title}. " + ". ".join(told) + "."
-    bottom = TOP + (0 if columns == 2 else LINE) + rows * (height + GAP) - GAP + MARGIN
-    return Picture(document(width, bottom, alt, "", body, data_step=after), alt)
+    return Picture(document(width, y + height + MARGIN, alt, "", body, data_step=after), alt)
 
 
-def _legend(marked: bool, columns: int) -> list[str]:
+def _legend(x: float, y: float, marked: bool) -> list[str]:
     """The marks; a colour never stands alone: a cell also shows numbers, a cross, or a line."""
-    y, second = 58, 0 if columns == 2 else LINE
-    x = MARGIN + 178 if columns == 2 else MARGIN
     parts = [
-        text(MARGIN, y, "number: rank that read it", 12, fill=MUTED),
-        element("rect", x=x, y=y + second - 11, width=14, height=13, rx=2, fill=PARTIAL, stroke=INK, stroke_width=1.6),
-        text(x + 20, y + second, "read more than once", 12, fill=MUTED),
-        *_cross(x + 160, y + second - 11, 14, 13),
-        text(x + 180, y + second, "never read", 12, fill=MUTED),
+        text(MARGIN, 58, "number: rank that read it", 12, fill=palette.MUTED),
+        rect(x, y - 11, 14, 13, rx=2, fill=palette.PARTIAL, stroke=palette.INK, stroke_width=1.6),
+        text(x + 20, y, "read more than once", 12, fill=palette.MUTED),
+        *_cross(x + 160, y - 11, 14, 13),
+        text(x + 180, y, "never read", 12, fill=palette.MUTED),
     ]
     if marked:
-        parts += [
-            element("rect", x=x + 256, y=y + second - 6, width=14, height=4, fill=INK),
-            text(x + 276, y + second, "this step", 12, fill=MUTED),
-        ]
+        parts.append(rect(x + 256, y - 6, 14, 4, fill=palette.INK))
+        parts.append(text(x + 276, y, "this step", 12, fill=palette.MUTED))
     return parts
 
 
-def _height(reading: Reading) -> float:
-    return 42 + -(-len(reading.readers) // ACROSS) * TALL + len(reading.lists) * LINE + 4
+def _tall(reading: Reading) -> int:
+    """The height of the grid."""
+    return -(-len(reading.readers) // ACROSS) * TALL
 
 
 def _panel(x: float, y: float, name: str, reading: Reading, lines: list[str], *, marked: bool) -> list[str]:
-    parts = [
-        text(x, y + 14, name, 14, bold=True, room=WIDTH),
-        text(x, y + 32, reading.tally, 12, fill=MUTED, room=WIDTH),
-    ]
+    parts = [text(x, y + 14, name, 14, bold=True, room=WIDTH)]
+    parts.append(text(x, y + 32, reading.tally, 12, fill=palette.MUTED, room=WIDTH))
     now = {example for own in reading.batch or [] for example in own} if marked else set()
     for example, ranks in enumerate(reading.readers):
-        column, row = example % ACROSS, example // ACROSS
+        row, column = divmod(example, ACROSS)
         lost = reading.ended and not ranks
         parts += _cell(x + column * CELL, y + 42 + row * TALL, example, ranks, len(lines), lost, example in now)
-    below = y + 42 + -(-len(reading.readers) // ACROSS) * TALL
     for rank, line in enumerate(lines):
-        parts.append(text(x, below + (rank + 1) * LINE, f"rank {rank}", 12, bold=True))
-        parts.append(text(x + 50, below + (rank + 1) * LINE, line, 12, mono=True, room=WIDTH - 50))
+        below = y + 42 + _tall(reading) + (rank + 1) * LINE
+        parts.append(text(x, below, f"rank {rank}", 12, bold=True))
+        parts.append(text(x + 50, below, line, 12, mono=True, room=WIDTH - 50))
     return parts
 
 
 def _cell(x: float, y: float, example: int, ranks: list[int], world: int, lost: bool, now: bool) -> list[str]:
-    wide, high = CELL - 4, TALL - 4
-    fill = PANEL if not ranks else PARTIAL if len(ranks) > 1 else _shade(ranks[0], world)
-    ink = text_on(fill)
-    parts = [
-        element("rect", x=x, y=y, width=wide, height=high, rx=4, fill=PAPER if lost else fill,
-                stroke=INK if len(ranks) > 1 else None, stroke_width=1.6 if len(ranks) > 1 else None),
-        text(x + 4, y + 11, str(example), 9.5, fill=ink if ranks else MUTED),
-    ]  # fmt: skip
+    wide, high, fill = CELL - 4, TALL - 4, palette.PAPER if lost else palette.PANEL
+    edge: Attributes = {}
+    if len(ranks) == 1:  # a rank's shade of one hue, from light to full
+        fill = palette.tint(palette.COMPUTATION, 0.18 + 0.82 * ranks[0] / max(1, world - 1))
+    elif ranks:
+        fill, edge = palette.PARTIAL, {"stroke": palette.INK, "stroke_width": 1.6}
+    ink = palette.text_on(fill)
+    number = text(x + 4, y + 11, str(example), 9.5, fill=ink if ranks else palette.MUTED)
+    parts = [rect(x, y, wide, high, rx=4, fill=fill, **edge), number]
     if lost:
         parts += _cross(x, y, wide, high)
     if ranks:
@@ -200,25 +180,17 @@ def _cell(x: float, y: float, example: int, ranks: list[int], world: int, lost: 
         size = {1: 16, 2: 14, 3: 11}.get(len(ranks), 16)
         parts.append(text(x + wide / 2, y + 27, written, size, anchor="middle", bold=True, mono=True, fill=ink))
     if now:
-        parts.append(element("rect", x=x + 3, y=y + high - 5, width=wide - 6, height=4, fill=ink))
+        parts.append(rect(x + 3, y + high - 5, wide - 6, 4, fill=ink))
     return parts
 
 
 def _cross(x: float, y: float, wide: float, high: float) -> list[str]:
-    box = {"x": x, "y": y, "width": wide, "height": high, "rx": 3}
-    return [
-        element("rect", **box, fill="none", stroke=EXPOSED, stroke_width=1.6, stroke_dasharray="4 2"),
-        *(
-            element("line", x1=x + wide * 0.3, x2=x + wide * 0.7, y1=y + high * a, y2=y + high * (1.1 - a),
-                    stroke=EXPOSED, stroke_width=2)
-            for a in (0.35, 0.75)
-        ),
-    ]  # fmt: skip
-
-
-def _shade(rank: int, world: int) -> str:
-    """A rank's shade of one hue, from light to full."""
-    return tint(COMPUTATION, 0.18 + 0.82 * rank / max(1, world - 1))
+    dashed: Attributes = {"stroke": palette.EXPOSED, "stroke_width": 1.6, "stroke_dasharray": "4 2"}
+    parts = [rect(x, y, wide, high, rx=3, fill="none", **dashed)]
+    for a in (0.35, 0.75):
+        ends = {"x1": x + wide * 0.3, "x2": x + wide * 0.7, "y1": y + high * a, "y2": y + high * (1.1 - a)}
+        parts.append(element("line", **ends, stroke=palette.EXPOSED, stroke_width=2))
+    return parts
 
 
 def _steps(feeds: Feeds, epoch: int) -> int:
@@ -226,9 +198,7 @@ def _steps(feeds: Feeds, epoch: int) -> int:
 
 
 def _check(feeds: Feeds) -> None:
-    good = isinstance(feeds, Mapping) and 1 <= len(feeds) <= MAX_FEEDS
-    if not good or not all(isinstance(fed, Feed) for fed in feeds.values()):
-        raise InvalidArgument("feeds", feeds, f"1 to {MAX_FEEDS} feeds by name")
+    check_named("feeds", feeds, MAX_FEEDS, Feed, f"1 to {MAX_FEEDS} feeds by name")
     for name, fed in feeds.items():
         if fed.examples > MAX_EXAMPLES or fed.world > MAX_WORLD:
             size = f"{fed.examples} examples on {fed.world} ranks"

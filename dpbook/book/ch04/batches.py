@@ -7,34 +7,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpbook.book.ch04.noise import NoiseScale
 from dpbook.core import InvalidArgument, check_int
-from dpbook.figures import Picture, Plot, Viewer
-from dpbook.figures.card import (
-    COMMUNICATION,
-    COMPLETE,
-    COMPUTATION,
-    EXPOSED,
-    IDLE,
-    INK,
-    LINES,
-    MUTED,
-    PANEL,
-    check_title,
-    document,
-    element,
-    finish,
-    in_style,
-    new_figure,
-    text,
-    tint,
-)
+from dpbook.figures import Picture, Plot, Viewer, card
+from dpbook.figures.card import box, document, draw_lines, finish, heading, in_style, new_figure, palette, rect, text
 from dpbook.replicas import accumulate
 from dpbook.replicas.feeding import Leftover
 
-MARGIN, LEFT, TOP, CELL, BOX, ROW = 20, 96, 78, 82, 50, 112
+LEFT, TOP, CELL, BOX, ROW = 96, 78, 82, 50, 112
 
 
 @dataclass(frozen=True)
@@ -82,22 +64,19 @@ def _moments(micro_batches: int, accumulation: int, leftover: Leftover, epochs: 
 
 def _draw(moments: list[Moment], after: int) -> Picture:
     """The state after so many micro-batches, counted over all epochs."""
-    epochs, width = moments[-1].epoch + 1, max(640, LEFT + (moments[-1].index + 1) * CELL + MARGIN)
+    epochs, width = moments[-1].epoch + 1, max(640, LEFT + (moments[-1].index + 1) * CELL + card.MARGIN)
     title = _headline(moments, after)
-    body = [text(MARGIN, 32, title, 17, bold=True, room=width - 2 * MARGIN)]
-    body.append(
-        text(MARGIN, 54, "every gradient is 1, so every update should be 1", 13, fill=MUTED, room=width - 2 * MARGIN)
-    )
+    body = [heading(width, 32, title, "every gradient is 1, so every update should be 1")]
     for epoch in range(epochs):
         y = TOP + epoch * ROW
-        body.append(text(MARGIN, y + BOX / 2 + 5, f"epoch {epoch + 1}", 14, bold=True))
+        body.append(text(card.MARGIN, y + BOX / 2 + 5, f"epoch {epoch + 1}", 14, bold=True))
         own = [(place, moment) for place, moment in enumerate(moments, start=1) if moment.epoch == epoch]
         for place, moment in own:
             body += _cell(moment, y, shown=place <= after, now=place == after)
         body += _brackets([moment for place, moment in own if place <= after], y + BOX + 8, ended=own[-1][0] <= after)
     told = ", ".join(_decimal(moment.buffer) for moment in moments[:after] if moment.update)
     alt = f"{title}. Updates so far: {told or 'none'}."
-    height = TOP + epochs * ROW + MARGIN / 2
+    height = TOP + epochs * ROW + card.MARGIN / 2
     return Picture(document(width, height, alt, "", body, data_micro_batch=after), alt)
 
 
@@ -127,19 +106,14 @@ def _outcome(moments: list[Moment]) -> str:
 
 def _cell(moment: Moment, y: float, *, shown: bool, now: bool) -> Iterator[str]:
     """What a micro-batch adds, above what the buffer holds then."""
-    x, box = LEFT + moment.index * CELL, CELL - 8
-    if not shown:
-        yield element("rect", x=x, y=y, width=box, height=BOX, rx=6, fill=PANEL)
-        return
-    colour = COMPUTATION if moment.added else IDLE
-    yield element(
-        "rect", x=x, y=y, width=box, height=BOX, rx=6, fill=tint(colour, 0.15), stroke=colour,
-        stroke_width=3 if now else 1.2,
-    )  # fmt: skip
-    lines = ((f"+ {moment.added}", INK), (f"= {moment.buffer}", MUTED)) if moment.added else (("left out", MUTED),)
-    first = y + (21 if len(lines) == 2 else 30)
-    for row, (line, fill) in enumerate(lines):
-        yield text(x + box / 2, first + 19 * row, line, 14, anchor="middle", mono=True, fill=fill, room=box - 6)
+    x, width = LEFT + moment.index * CELL, CELL - 8
+    colour = palette.COMPUTATION if moment.added else palette.IDLE
+    yield box(x, y, width, BOX, colour if shown else None, 0.15, now)
+    lines = [(30, "left out", palette.MUTED)]
+    if moment.added:
+        lines = [(21, f"+ {moment.added}", palette.INK), (40, f"= {moment.buffer}", palette.MUTED)]
+    for down, line, fill in lines if shown else []:
+        yield text(x + width / 2, y + down, line, 14, anchor="middle", mono=True, fill=fill, room=width - 6)
 
 
 def _brackets(moments: Sequence[Moment], y: float, *, ended: bool) -> Iterator[str]:
@@ -149,17 +123,16 @@ def _brackets(moments: Sequence[Moment], y: float, *, ended: bool) -> Iterator[s
         group.append(moment)
         if moment.update:
             words = ("update by " if len(group) > 1 else "by ") + _decimal(moment.buffer)
-            yield from _bracket(group, y, words, COMPLETE if moment.buffer == 1 else EXPOSED)
-            group = []
-    if group and ended:
-        fate = ("stays in the buffer", "stays") if group[0].added else ("not computed", "lost")
-        yield from _bracket(group, y, fate[len(group) == 1], COMMUNICATION)
-
-
-def _bracket(group: Sequence[Moment], y: float, words: str, colour: str) -> Iterator[str]:
-    x, width = LEFT + group[0].index * CELL, len(group) * CELL - 8
-    yield element("rect", x=x, y=y, width=width, height=26, rx=6, fill=tint(colour, 0.2), stroke=colour, stroke_width=2)
-    yield text(x + width / 2, y + 18, words, 13, anchor="middle", bold=True, room=width - 8)
+            colour = palette.COMPLETE if moment.buffer == 1 else palette.EXPOSED
+        elif ended and moment is moments[-1]:
+            long, short = ("stays in the buffer", "stays") if moment.added else ("not computed", "lost")
+            words, colour = long if len(group) > 1 else short, palette.COMMUNICATION
+        else:
+            continue
+        x, width = LEFT + group[0].index * CELL, len(group) * CELL - 8
+        yield rect(x, y, width, 26, rx=6, fill=palette.tint(colour, 0.2), stroke=colour, stroke_width=2)
+        yield text(x + width / 2, y + 18, words, 13, anchor="middle", bold=True, room=width - 8)
+        group = []
 
 
 def _decimal(value: Fraction) -> str:
@@ -172,23 +145,19 @@ def against_batch(
 ) -> Plot:
     """Plot up to four named measurements against the batch size, which has a logarithmic axis.
 
-    Args:
-        batches: (n,), positive sizes in examples; each gets a tick.
-        series: measurements (n,) by name, finite, and positive with ``log``.
-        title: states the finding.
-        unit: what was measured.
-        log: logarithmic axis of the measurements too.
+    ``batches`` (n,) are positive sizes in examples; each gets a tick. ``series`` are measurements (n,) by name, finite;
+    with ``log`` they are positive and have a logarithmic axis too. ``title`` states the finding, ``unit`` what was
+    measured. Raises `InvalidArgument`.
     """
-    check_title(title)
     sizes = np.asarray(batches, float)
     if sizes.ndim != 1 or not len(sizes) or not (np.isfinite(sizes) & (sizes > 0)).all():
         raise InvalidArgument("batches", batches, "one or more positive sizes in one dimension")
     named = {name: np.asarray(values, float) for name, values in series.items()}
-    if not 1 <= len(named) <= len(LINES) or not all(_fits(values, sizes, log) for values in named.values()):
-        raise InvalidArgument("series", series, f"1 to {len(LINES)} finite measurements of each batch by name")
+    good = (v.shape == sizes.shape and np.isfinite(v).all() and (not log or (v > 0).all()) for v in named.values())
+    if not 1 <= len(named) <= len(card.LINES) or not all(good):
+        raise InvalidArgument("series", series, f"1 to {len(card.LINES)} finite measurements of each batch by name")
     figure, axes = new_figure(title)
-    for (name, values), (colour, dashes, width) in zip(named.items(), LINES, strict=False):
-        axes.plot(sizes, values, dashes, marker="o", color=colour, linewidth=width, label=name)
+    draw_lines(axes, named, sizes, marker="o")
     axes.set(xscale="log", xlabel="batch (examples)", ylabel=unit, yscale="log" if log else "linear")
     axes.set_xticks(sizes, labels=[f"{size:g}" for size in sizes])
     axes.xaxis.minorticks_off()
@@ -200,15 +169,6 @@ def against_batch(
     return finish(figure, f"{title}. {unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {told}.")
 
 
-def _about(value: float) -> str:
-    """Two digits, without an exponent."""
-    return f"{float(f'{value:.2g}'):,.0f}"
-
-
-def _fits(values: NDArray[np.float64], sizes: NDArray[np.float64], log: bool) -> bool:
-    return values.shape == sizes.shape and bool(np.isfinite(values).all() and (not log or (values > 0).all()))
-
-
 @in_style
 def noise_scale_estimates(
     single: Sequence[NoiseScale], smoothed: Sequence[NoiseScale], direct: float, title: str
@@ -218,7 +178,6 @@ def noise_scale_estimates(
     The axis ends at three times ``direct``; single steps beyond it, or below 0, are drawn as triangles at its edge.
     Raises `InvalidArgument`.
     """
-    check_title(title)
     if not 0 < direct < float("inf"):
         raise InvalidArgument("direct", direct, "a positive finite number")
     if not len(single) or len(single) != len(smoothed):
@@ -226,22 +185,17 @@ def noise_scale_estimates(
     steps, top = np.arange(1, len(single) + 1), 3 * direct
     scales = np.array([estimate.scale for estimate in single])
     figure, axes = new_figure(title)
-    marks = (("o", (scales >= 0) & (scales <= top)), ("^", scales > top), ("v", scales < 0))
-    for marker, which in marks:
-        axes.plot(
-            steps[which], scales[which].clip(0, top), marker, color=LINES[0][0], markersize=3.6, clip_on=False,
-            label="single step" if marker == "o" else None,
-        )  # fmt: skip
+    above, below = scales > top, scales < 0
+    for marker, which, label in (("o", ~(above | below), "single step"), ("^", above, None), ("v", below, None)):
+        place = steps[which], scales[which].clip(0, top)
+        axes.plot(*place, marker, color=card.LINES[0][0], markersize=3.6, clip_on=False, label=label)
     smooth = [estimate.scale for estimate in smoothed]
-    axes.plot(steps, np.clip(smooth, 0, top), color=LINES[1][0], linewidth=2.2, zorder=3, label="smoothed")
-    axes.axhline(direct, color=INK, linestyle=":", linewidth=1.8, zorder=4, label="direct")
+    axes.plot(steps, np.clip(smooth, 0, top), color=card.LINES[1][0], linewidth=2.2, zorder=3, label="smoothed")
+    axes.axhline(direct, color=palette.INK, linestyle=":", linewidth=1.8, zorder=4, label="direct")
     axes.set(xlabel="step", ylabel="noise scale (examples)", ylim=(0, top))
     axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), handlelength=3, borderaxespad=0.1)
     axes.set_title(title, pad=28)
-    beyond = int((scales > top).sum() + (scales < 0).sum())
-    return finish(
-        figure,
-        f"{title}. Directly measured: {_about(direct)} examples; "
-        f"smoothed over {len(single)} steps: {_about(smooth[-1])}. "
-        f"{beyond} single steps lie below 0 or beyond three times the direct value.",
-    )
+    about = [f"{float(f'{value:.2g}'):,.0f}" for value in (direct, smooth[-1])]  # two digits, without an exponent
+    told = f"Directly measured: {about[0]} examples; smoothed over {len(single)} steps: {about[1]}."
+    outside = (above | below).sum()
+    return finish(figure, f"{title}. {told} {outside} single steps lie below 0 or beyond three times the direct value.")

@@ -8,12 +8,12 @@ from dpbook.collectives import Schedule, Traffic, bandwidth_lower_bound, count
 from dpbook.collectives.schedule import check_schedule
 from dpbook.core import InvalidArgument, bytes_in_words, check_int, plural
 from dpbook.figures import Picture
-from dpbook.figures.card import document, element, number, palette, text
+from dpbook.figures.card import MARGIN, document, element, heading, number, palette, rect, text
 
 MAX_RANKS = 32
-MARGIN, LEFT, TOP, HEIGHT = 20, 104, 88, 220
-LEAST_WIDTH = 700.0
-PANEL_GAP = 36
+LEFT, TOP, HEIGHT = 104, 88, 220
+LEAST_WIDTH, PANEL_GAP = 700.0, 36
+SENT, RECEIVED = palette.COMMUNICATION, palette.tint(palette.COMMUNICATION, 0.25)
 
 
 def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *, title: str | None = None) -> Picture:
@@ -34,36 +34,30 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *,
     nbytes = check_int("size", size, 1) * check_int("itemsize", itemsize, 1)
     traffic = [count(schedule, size, itemsize) for schedule in schedules]
     bound = bandwidth_lower_bound(world, nbytes)
-    if title is None:
-        title = "Busiest rank: " + ", ".join(
-            f"{s.name.partition('(')[0].replace('_', ' ')} {bytes_in_words(t.busiest_bytes)}"
-            for s, t in zip(schedules, traffic, strict=True)
-        )
+    names = (schedule.name.partition("(")[0].replace("_", " ") for schedule in schedules)
+    busiest = (f"{n} {bytes_in_words(t.busiest_bytes)}" for n, t in zip(names, traffic, strict=True))
+    title = f"Busiest rank: {', '.join(busiest)}" if title is None else title
     holders = "The only rank holds" if world == 1 else f"Each of {world} ranks holds"
     bar = 14.0 if world <= 8 else 5.0
     panel = max(190.0, world * (2 * bar + 10))
     width = LEFT + len(schedules) * (panel + PANEL_GAP) - PANEL_GAP + MARGIN
     width, shift = max(width, LEAST_WIDTH), max(0.0, LEAST_WIDTH - width) / 2
     top = max(bound, *(t.busiest_bytes for t in traffic), 1) * 1.12
+    places = [LEFT + shift + i * (panel + PANEL_GAP) for i in range(len(schedules))]
     body = [
-        text(MARGIN, 34, title, 17, bold=True, room=width - 2 * MARGIN),
-        text(MARGIN, 56, f"{holders} {bytes_in_words(nbytes)}.", 13, fill=palette.MUTED),
+        heading(width, 34, title, f"{holders} {bytes_in_words(nbytes)}."),
         _axis(top, width),
-        *(
-            _bars(s, t, LEFT + shift + i * (panel + PANEL_GAP), panel, bar, top)
-            for i, (s, t) in enumerate(zip(schedules, traffic, strict=True))
-        ),
-        _bound(bound, top, width),
+        *(_bars(s, t, x, panel, bar, top) for s, t, x in zip(schedules, traffic, places, strict=True)),
+        _line(f"M{LEFT - 10} {number(_y(bound, top))}H{number(width - MARGIN)}"),
         _legend(TOP + HEIGHT + 56, bound),
     ]
     alt = f"{title}. {plural(world, 'rank')} with {bytes_in_words(nbytes)} each."
     alt += f" The lower bound is {bytes_in_words(bound)}."
-    described = " ".join(
-        f"{s.name}: sent {', '.join(map(bytes_in_words, t.sent_bytes.tolist()))}; "
-        f"received {', '.join(map(bytes_in_words, t.received_bytes.tolist()))}."
-        for s, t in zip(schedules, traffic, strict=True)
-    )
-    return Picture(document(width, TOP + HEIGHT + 88, alt, described, body), alt)
+    told = []
+    for s, t in zip(schedules, traffic, strict=True):
+        sent, received = (", ".join(map(bytes_in_words, b.tolist())) for b in (t.sent_bytes, t.received_bytes))
+        told.append(f"{s.name}: sent {sent}; received {received}.")
+    return Picture(document(width, TOP + HEIGHT + 88, alt, " ".join(told), body), alt)
 
 
 def _y(value: float, top: float) -> float:
@@ -74,21 +68,14 @@ def _axis(top: float, width: float) -> str:
     """The axis of bytes, with three to six round numbers."""
     digit = 10.0 ** (len(str(int(top))) - 1)
     tick = next(t for t in (digit / 5, digit / 2, digit, 2 * digit, 5 * digit) if top / t <= 6)
-    values = [i * tick for i in range(int(top / tick) + 1)]
-    lines = element(
-        "path", d="".join(f"M{LEFT - 10} {number(_y(v, top))}H{number(width - MARGIN)}" for v in values),
-        stroke=palette.IDLE,
-    )  # fmt: skip
-    labels = [
-        text(LEFT - 16, _y(v, top) + 4, bytes_in_words(v), 11, anchor="end", fill=palette.MUTED, room=62)
-        for v in values
-    ]
-    middle = TOP + HEIGHT / 2
-    name = element(
-        "g", text(0, 0, "bytes per rank", 12, anchor="middle", fill=palette.MUTED),
-        transform=f"translate({MARGIN + 4} {number(middle)}) rotate(-90)",
-    )  # fmt: skip
-    return lines + "".join(labels) + name
+    lines, labels = "", ""
+    for value in (i * tick for i in range(int(top / tick) + 1)):
+        y = _y(value, top)
+        lines += f"M{LEFT - 10} {number(y)}H{number(width - MARGIN)}"
+        labels += text(LEFT - 16, y + 4, bytes_in_words(value), 11, anchor="end", fill=palette.MUTED, room=62)
+    turned = f"translate({MARGIN + 4} {number(TOP + HEIGHT / 2)}) rotate(-90)"
+    name = element("g", text(0, 0, "bytes per rank", 12, anchor="middle", fill=palette.MUTED), transform=turned)
+    return element("path", d=lines, stroke=palette.IDLE) + labels + name
 
 
 def _bars(schedule: Schedule, traffic: Traffic, left: float, width: float, bar: float, top: float) -> str:
@@ -97,49 +84,26 @@ def _bars(schedule: Schedule, traffic: Traffic, left: float, width: float, bar: 
     sent, received, names = [], [], []
     for rank, (out, into) in enumerate(zip(traffic.sent_bytes.tolist(), traffic.received_bytes.tolist(), strict=True)):
         middle = left + (rank + 0.5) * pitch
-        sent.append(_bar(middle - bar - 1, bar, out, top))
-        received.append(_bar(middle + 1, bar, into, top))
+        sent.append(rect(middle - bar - 1, _y(out, top), bar, TOP + HEIGHT - _y(out, top)))
+        received.append(rect(middle + 1, _y(into, top), bar, TOP + HEIGHT - _y(into, top)))
         if schedule.world <= 16 or rank % 4 == 0:
             names.append(text(middle, TOP + HEIGHT + 18, str(rank), 11, anchor="middle"))
     names.append(text(left + width / 2, TOP + HEIGHT + 38, schedule.name, 13, anchor="middle", bold=True, room=width))
-    return (
-        element("g", sent, fill=palette.COMMUNICATION, stroke=palette.COMMUNICATION, stroke_width=1.5)
-        + element("g", received, fill=palette.tint(palette.COMMUNICATION, 0.25), stroke=palette.COMMUNICATION,
-                  stroke_width=1.5)
-        + element("g", names)
-    )  # fmt: skip
+    bars = [element("g", b, fill=f, stroke=SENT, stroke_width=1.5) for b, f in ((sent, SENT), (received, RECEIVED))]
+    return "".join(bars) + element("g", names)
 
 
-def _bar(x: float, width: float, value: int, top: float) -> str:
-    y = _y(value, top)
-    return element("rect", x=x, y=y, width=width, height=TOP + HEIGHT - y)
-
-
-def _bound(bound: float, top: float, width: float) -> str:
-    line = f"M{LEFT - 10} {number(_y(bound, top))}H{number(width - MARGIN)}"
-    return element("path", d=line, stroke=palette.INK, stroke_width=2, stroke_dasharray="7 4")
+def _line(path: str) -> str:
+    """The lower bound, or its mark in the legend."""
+    return element("path", d=path, stroke=palette.INK, stroke_width=2, stroke_dasharray="7 4")
 
 
 def _legend(y: float, bound: float) -> str:
     """What the two bars and the line are."""
-    square: dict[str, str | float] = {
-        "y": y,
-        "width": 14,
-        "height": 14,
-        "stroke": palette.COMMUNICATION,
-        "stroke_width": 1.5,
-    }
-    return element(
-        "g",
-        (
-            text(LEFT - 16, y - 38, "rank", 11, anchor="end"),
-            element("rect", x=MARGIN, fill=palette.COMMUNICATION, **square),
-            text(MARGIN + 22, y + 12, "sent", 12),
-            element("rect", x=MARGIN + 72, fill=palette.tint(palette.COMMUNICATION, 0.25), **square),
-            text(MARGIN + 94, y + 12, "received", 12),
-            element("path", d=f"M{MARGIN + 172} {number(y + 7)}h30", stroke=palette.INK, stroke_width=2,
-                    stroke_dasharray="7 4"),
-            text(MARGIN + 210, y + 12, f"some rank must send this much: {bytes_in_words(bound)}", 12),
-        ),
-        fill=palette.MUTED,
-    )  # fmt: skip
+    parts = [text(LEFT - 16, y - 38, "rank", 11, anchor="end")]
+    for x, fill, label in ((MARGIN, SENT, "sent"), (MARGIN + 72, RECEIVED, "received")):
+        parts.append(element("rect", x=x, fill=fill, y=y, width=14, height=14, stroke=SENT, stroke_width=1.5))
+        parts.append(text(x + 22, y + 12, label, 12))
+    parts.append(_line(f"M{MARGIN + 172} {number(y + 7)}h30"))
+    parts.append(text(MARGIN + 210, y + 12, f"some rank must send this much: {bytes_in_words(bound)}", 12))
+    return element("g", parts, fill=palette.MUTED)

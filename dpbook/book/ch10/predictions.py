@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpbook.core import InvalidArgument, check_type
 from dpbook.figures import Plot
-from dpbook.figures.card import check_title, finish, in_style, new_figure, palette
+from dpbook.figures.card import finish, in_style, new_figure, palette
 from dpbook.overlap import StepRecord
 
 Times = Mapping[str, Sequence[float]]
@@ -25,7 +25,6 @@ def step_prediction(record: StepRecord, title: str) -> Plot:
 
     ``title`` states the finding. Raises `InvalidArgument`.
     """
-    check_title(title)
     check_type("record", record, StepRecord, "a StepRecord, as overlap.recorded_steps returns it")
     caps = list(record.measured)
     figure, axes = new_figure(title)
@@ -41,10 +40,8 @@ def step_prediction(record: StepRecord, title: str) -> Plot:
     axes.minorticks_off()
     axes.set_ylim(0)
     axes.legend(loc="lower right")
-    told = "; ".join(
-        f"{cap:g} MiB: {median(record.predicted[cap]):.0f} ms predicted, {median(record.measured[cap]):.0f} measured"
-        for cap in caps
-    )
+    medians = [(cap, median(record.predicted[cap]), median(record.measured[cap])) for cap in caps]
+    told = "; ".join(f"{cap:g} MiB: {first:.0f} ms predicted, {then:.0f} measured" for cap, first, then in medians)
     return finish(figure, f"{title}. Medians of {len(record.measured[caps[0]])} steps: {told}.")
 
 
@@ -55,7 +52,6 @@ def step_bars(links: Mapping[str, Times], title: str) -> Plot:
     ``links``: by name, the step times of each wrapper in milliseconds; the same wrappers for each. Raises
     `InvalidArgument`.
     """
-    check_title(title)
     if not isinstance(links, Mapping) or not 1 <= len(links) <= len(COLOURS) or not all(links.values()):
         raise InvalidArgument("links", links, f"the times of wrappers, by 1 to {len(COLOURS)} names of links")
     names = list(next(iter(links.values())))
@@ -78,10 +74,8 @@ def step_bars(links: Mapping[str, Times], title: str) -> Plot:
     axes.set(xlabel="milliseconds per step", xlim=(0, 1.12 * longest))
     if len(links) > 1:
         axes.legend(loc="lower right", fontsize=8.5)
-    told = "; ".join(
-        f"{link}: " + ", ".join(f"{name} {median(times[name]):.0f} ms" for name in names)
-        for link, times in links.items()
-    )
+    medians = {k: ", ".join(f"{name} {median(times[name]):.0f} ms" for name in names) for k, times in links.items()}
+    told = "; ".join(f"{link}: {each}" for link, each in medians.items())
     return finish(figure, f"{title}. Median step times, {told}.")
 
 

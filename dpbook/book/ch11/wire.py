@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpbook.core import check_float, check_int, in_words
 from dpbook.figures import Explorer, Knob, Plot
-from dpbook.figures.card import check_title, finish, in_style, new_figure, palette
+from dpbook.figures.card import finish, in_style, new_figure, palette
 from dpbook.planning import LINKS, MODELS, count_parameters, low_rank_adapters, sent_per_rank
 
 SHORTEST, LONGEST = 1e-6, 3e5
@@ -19,7 +19,6 @@ def wire_bars(nbytes: float, title: str, per: str = "step") -> Plot:
 
     ``per`` says in words what sends them. Latency is left out: it depends on the number of messages.
     """
-    check_title(title)
     check_float("nbytes", nbytes, minimum=0)
     seconds = {name: nbytes / link.bandwidth for name, link in LINKS.items()}
     figure, axes = new_figure(title)
@@ -63,14 +62,12 @@ def explore_wire() -> Explorer:
         title = f"{trained}: each of {world} ranks sends {in_words(nbytes, 'B')} per step"
         return wire_bars(nbytes, title, f"step: backwards synced {syncs} of {micro}")
 
-    return Explorer(
-        draw,
-        [
-            Knob("rank", "trained", {"all": EVERYTHING} | {f"LoRA r = {r}": r for r in (64, 16, 4)}, "LoRA r = 16"),
-            Knob("itemsize", "gradients", {"fp32 (autocast)": 4, "bf16": 2}),
-            Knob("micro", "micro-batches", {str(n): n for n in (1, 4, 16)}),
-            Knob("forgotten", "no_sync", {"used": False, "forgotten": True}),
-            Knob("world", "GPUs", {str(n): n for n in (2, 4, 8, 64)}),
-            Knob("model", "model", {name: name for name in MODELS}, "Qwen3 4B"),
-        ],
-    )
+    knobs = [
+        Knob("rank", "trained", {"all": EVERYTHING} | {f"LoRA r = {r}": r for r in (64, 16, 4)}, "LoRA r = 16"),
+        Knob("itemsize", "gradients", {"fp32 (autocast)": 4, "bf16": 2}),
+        Knob("micro", "micro-batches", {str(n): n for n in (1, 4, 16)}),
+        Knob("forgotten", "no_sync", {"used": False, "forgotten": True}),
+        Knob("world", "GPUs", {str(n): n for n in (2, 4, 8, 64)}),
+        Knob("model", "model", {name: name for name in MODELS}, "Qwen3 4B"),
+    ]
+    return Explorer(draw, knobs)

@@ -24,28 +24,27 @@ def play_diagnosis(timeline: Timeline) -> Viewer:
     check_timelines({"step": timeline}, "step", 0)
     if timeline.busy("communication", 0) == 0:
         raise InvalidArgument("timeline", timeline, "one in which rank 0 communicates")
-    looks = [_alone(timeline), _together(timeline), _split(timeline)]
+    looks = _looks(timeline)
     return Viewer(lambda after: looks[after], len(looks) - 1, "look")
 
 
-def _alone(timeline: Timeline) -> Picture:
+def _looks(timeline: Timeline) -> list[Picture]:
+    """Rank 0 alone, all ranks, and all ranks with the waiting kept apart."""
     exposed = milliseconds(timeline.exposed(0))
-    title = f"A slow network? Rank 0 alone: {exposed} of {milliseconds(timeline.duration)} are exposed"
-    return draw_until({"rank 0": from_zero(timeline, 0)}, title, meters=_unexplained(timeline, (0,)), data_look=0)
-
-
-def _together(timeline: Timeline) -> Picture:
+    alone = f"A slow network? Rank 0 alone: {exposed} of {milliseconds(timeline.duration)} are exposed"
     shortest = min(timeline.ranks, key=lambda rank: timeline.busy("communication", rank))
     here, there = (milliseconds(timeline.busy("communication", rank)) for rank in (0, shortest))
-    title = f"All ranks: in the same collectives rank 0 spends {here}, rank {shortest} {there}"
-    return draw_until(_ranks(timeline), title, meters=_unexplained(timeline, timeline.ranks), data_look=1)
-
-
-def _split(timeline: Timeline) -> Picture:
+    together = f"All ranks: in the same collectives rank 0 spends {here}, rank {shortest} {there}"
     split, lost = split_waits(timeline), time_lost(timeline)
-    title = f"The bytes need {milliseconds(split.busy('communication', 0))}; {_verdict(timeline, lost)}"
-    told = " · ".join(f"rank {rank} {_words(loss)}" for rank, loss in lost.items())
-    return draw_until(_ranks(split), title, meters=f"transfer + waiting + idle: {told}", data_look=2)
+    apart = f"The bytes need {milliseconds(split.busy('communication', 0))}; {_verdict(timeline, lost)}"
+    parts = {rank: " + ".join(f"{1e3 * max(s, 0):.3g}" for s in loss) for rank, loss in lost.items()}  # rounding: -0
+    told = " · ".join(f"rank {rank} {each} ms" for rank, each in parts.items())
+    looks = (
+        ({"rank 0": from_zero(timeline, 0)}, alone, _unexplained(timeline, (0,))),
+        (_ranks(timeline), together, _unexplained(timeline, timeline.ranks)),
+        (_ranks(split), apart, f"transfer + waiting + idle: {told}"),
+    )
+    return [draw_until(lines, title, meters=m, data_look=look) for look, (lines, title, m) in enumerate(looks)]
 
 
 def _verdict(timeline: Timeline, lost: dict[int, Loss]) -> str:
@@ -54,14 +53,10 @@ def _verdict(timeline: Timeline, lost: dict[int, Loss]) -> str:
     if longest < SHORT * timeline.duration:
         return f"no rank waits for more than {milliseconds(longest)}"
     last = min(lost, key=lambda rank: lost[rank].waiting)
-    if lost[last].idle < _longer(timeline, last):
-        return f"the ranks wait for rank {last}: it computes for {milliseconds(timeline.busy('computation', last))}"
+    computes = {rank: timeline.busy("computation", rank) for rank in timeline.ranks}
+    if lost[last].idle < computes[last] - min(computes.values()):
+        return f"the ranks wait for rank {last}: it computes for {milliseconds(computes[last])}"
     return f"the ranks wait for rank {last}: it is without work for {milliseconds(lost[last].idle)}"
-
-
-def _longer(timeline: Timeline, last: int) -> float:
-    """By how much rank ``last`` computes longer than the one that computes least."""
-    return timeline.busy("computation", last) - min(timeline.busy("computation", rank) for rank in timeline.ranks)
 
 
 def _ranks(timeline: Timeline) -> dict[str, Timeline]:
@@ -71,7 +66,3 @@ def _ranks(timeline: Timeline) -> dict[str, Timeline]:
 def _unexplained(timeline: Timeline, ranks: tuple[int, ...]) -> str:
     each = (f"rank {rank} {milliseconds(timeline.exposed(rank))}" for rank in ranks)
     return f"in collectives and not computing: {' · '.join(each)}"
-
-
-def _words(loss: Loss) -> str:
-    return " + ".join(f"{1e3 * max(seconds, 0):.3g}" for seconds in loss) + " ms"  # rounding may leave -0

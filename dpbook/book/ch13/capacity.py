@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
 import numpy as np
 
+from dpbook import planning
 from dpbook.core import InvalidArgument, check_float, in_words
 from dpbook.figures import Explorer, Knob, Plot
-from dpbook.figures.card import check_title, finish, in_style, new_figure, palette
-from dpbook.planning import (
-    ACCELERATORS,
-    LINKS,
-    MODELS,
-    RECIPES,
-    Algorithm,
-    Cluster,
-    Job,
-    Memory,
-    Step,
-    memory_per_rank,
-    strong,
-    weak,
-)
+from dpbook.figures.card import check_named, finish, in_style, new_figure, palette
+from dpbook.planning import ACCELERATORS, LINKS, MODELS, RECIPES, Algorithm, Memory, Step, memory_per_rank
 
 PARTS = {
     "weights": palette.COMPUTATION,
@@ -39,17 +26,15 @@ SEQUENCES = 8192
 @in_style
 def memory_bars(memories: Mapping[str, Memory], capacity: float, title: str) -> Plot:
     """Stack what each of up to 8 named setups keeps on a rank, against the ``capacity`` (bytes) of its device."""
-    check_title(title)
     check_float("capacity", capacity, above=0)
-    if not isinstance(memories, Mapping) or not 1 <= len(memories) <= 8:
-        raise InvalidArgument("memories", memories, "1 to 8 Memory by name")
+    check_named("memories", memories, 8, Memory, "1 to 8 Memory by name")
     figure, axes = new_figure(title)
     figure.set_figheight(1.5 + 0.42 * len(memories))
     left = np.zeros(len(memories))
-    for part in (field.name for field in fields(Memory)):
+    for part, colour in PARTS.items():
         width = np.array([getattr(memory, part) for memory in memories.values()]) / 1e9
         if width.any():
-            axes.barh(range(len(memories)), width, left=left, color=PARTS[part], label=part, height=0.62)
+            axes.barh(range(len(memories)), width, left=left, color=colour, label=part, height=0.62)
         left += width
     axes.axvline(capacity / 1e9, color=palette.EXPOSED, linewidth=2, linestyle="--")
     axes.text(capacity / 1e9, -0.62, f"{capacity / 1e9:,.0f} GB ", color=palette.EXPOSED, fontweight="bold", ha="right")
@@ -71,19 +56,15 @@ def scaling_bars(steps: Sequence[Step], title: str) -> Plot:
 
     What is not exposed is the efficiency.
     """
-    check_title(title)
     if not 1 <= len(steps) <= 16 or not all(isinstance(step, Step) for step in steps):
         raise InvalidArgument("steps", steps, "1 to 16 Step, as planning.weak and planning.strong return them")
     figure, axes = new_figure(title, layout=None)
     figure.subplots_adjust(left=0.1, right=0.98, bottom=0.15, top=0.88)
     places, bottom = range(len(steps)), np.zeros(len(steps))
-    for part, colour in (
-        ("forward", palette.tint(palette.COMPUTATION, 0.55)),
-        ("backward", palette.COMPUTATION),
-        ("exposed", palette.EXPOSED),
-    ):
+    light, full = palette.tint(palette.COMPUTATION, 0.55), palette.COMPUTATION
+    labels = {"forward": "forward", "backward": "backward", "exposed": "exposed communication"}
+    for (part, label), colour in zip(labels.items(), (light, full, palette.EXPOSED), strict=True):
         height = np.array([100 * getattr(step, part) / step.seconds for step in steps])
-        label = "exposed communication" if part == "exposed" else part
         axes.bar(places, height, bottom=bottom, color=colour, label=label, width=0.7)
         bottom += height
     for place, step in enumerate(steps):
@@ -108,16 +89,13 @@ def explore_memory() -> Explorer:
         found = f"{fitting[0]} is enough" if fitting else "nothing fits"
         return memory_bars(memories, capacity, f"{model} on {world:,} × {accelerator}: {found}")
 
-    worlds = {f"{world:,}": world for world in (1, 2, 4, *WORLDS)}
-    return Explorer(
-        draw,
-        [
-            Knob("world", "GPUs", worlds, "8"),
-            Knob("model", "model", {name: name for name in MODELS}),
-            Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM"),
-            Knob("recipe", "recipe", {name: name for name in RECIPES}),
-        ],
-    )
+    knobs = [
+        Knob("world", "GPUs", {f"{world:,}": world for world in (1, 2, 4, *WORLDS)}, "8"),
+        Knob("model", "model", {name: name for name in MODELS}),
+        Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM"),
+        Knob("recipe", "recipe", {name: name for name in RECIPES}),
+    ]
+    return Explorer(draw, knobs)
 
 
 def explore_scaling() -> Explorer:
@@ -126,26 +104,23 @@ def explore_scaling() -> Explorer:
     def draw(
         model: str, accelerator: str, network: str, batch: str, itemsize: int, cap: float, algorithm: Algorithm
     ) -> Plot:
-        job = Job(MODELS[model].parameters, itemsize=itemsize, cap=cap, algorithm=algorithm)
-        cluster = Cluster(ACCELERATORS[accelerator], 8, LINKS[network])
-        steps = weak(job, cluster, WORLDS) if batch == "weak" else strong(job, cluster, WORLDS, SEQUENCES)
+        job = planning.Job(MODELS[model].parameters, itemsize=itemsize, cap=cap, algorithm=algorithm)
+        cluster = planning.Cluster(ACCELERATORS[accelerator], 8, LINKS[network])
+        weak, strong = planning.weak(job, cluster, WORLDS), planning.strong(job, cluster, WORLDS, SEQUENCES)
+        steps = weak if batch == "weak" else strong
         low = min(steps, key=lambda step: step.efficiency)
         found = f"at worst {low.efficiency:.0%}, at {low.world:,} GPUs"
         return scaling_bars(steps, f"{model} on {accelerator}: {found}")
 
-    batches = {"weak: 1 sequence per GPU": "weak", f"strong: {SEQUENCES:,} in all": "strong"}
     networks = [name for name in LINKS if not name.startswith(("NVLink", "PCIe"))]
-    algorithms = {"double tree": "double_tree", "ring per port": "ring_per_port"}
     caps = {"25 MiB": 25 * 2**20, "100 MiB": 100 * 2**20, "1 GiB": 2**30, "one bucket": 1e15}
-    return Explorer(
-        draw,
-        [
-            Knob("cap", "bucket cap", caps),
-            Knob("itemsize", "on the wire", {"bf16": 2, "fp32": 4, "8 bits": 1}),
-            Knob("algorithm", "all-reduce", algorithms),
-            Knob("batch", "batch", batches),
-            Knob("model", "model", {name: name for name in MODELS}),
-            Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM"),
-            Knob("network", "network per port", {n: n for n in networks}, "InfiniBand NDR 400 Gb/s"),
-        ],
-    )
+    knobs = [
+        Knob("cap", "bucket cap", caps),
+        Knob("itemsize", "on the wire", {"bf16": 2, "fp32": 4, "8 bits": 1}),
+        Knob("algorithm", "all-reduce", {"double tree": "double_tree", "ring per port": "ring_per_port"}),
+        Knob("batch", "batch", {"weak: 1 sequence per GPU": "weak", f"strong: {SEQUENCES:,} in all": "strong"}),
+        Knob("model", "model", {name: name for name in MODELS}),
+        Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM"),
+        Knob("network", "network per port", {n: n for n in networks}, "InfiniBand NDR 400 Gb/s"),
+    ]
+    return Explorer(draw, knobs)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
 from typing import Any
 
 from dpbook.core import DpbookError, InvalidArgument, check_one_of
 from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.player import live
+from dpbook.figures.card.player import Live
 from dpbook.figures.card.plot import Plot
 
 
@@ -31,15 +31,10 @@ class Knob:
         if not self.values:
             raise InvalidArgument(f"values of {self.name}", self.values, "at least one")
         if self.start is not None:
-            self.check(self.start)
-
-    def check(self, choice: object) -> str:
-        """``choice`` if it names one of the values. Raises `InvalidArgument`."""
-        check_one_of(self.name, choice, self.values)
-        return str(choice)
+            check_one_of(self.name, self.start, self.values)
 
 
-class Explorer:
+class Explorer(Live):
     """A figure drawn anew whenever a knob is turned. ``set`` turns knobs from code; ``figure`` is what it shows now.
 
     ``draw`` takes the knobs' values by name and returns a `Picture` or a `Plot`. Knobs are reached by Tab and turned
@@ -50,7 +45,7 @@ class Explorer:
         self._draw = draw
         self._knobs = {knob.name: knob for knob in knobs}
         self.chosen = {knob.name: knob.start or next(iter(knob.values)) for knob in knobs}
-        self._first = self.figure
+        super().__init__(self.figure)
 
     @property
     def figure(self) -> Picture | Plot:
@@ -61,7 +56,7 @@ class Explorer:
         """Turn the named knobs, each to what one of its values is called. Raises `InvalidArgument`."""
         for name, choice in choices.items():
             check_one_of("knob", name, self._knobs)
-            self._knobs[name].check(choice)
+            check_one_of(name, choice, self._knobs[name].values)
         for name, choice in choices.items():
             self.controls.knobs[name].value = choice
 
@@ -78,14 +73,6 @@ class Explorer:
         except DpbookError as error:
             return f'<p role="alert" style="max-width:60em">{escape(str(error))}</p>'
 
-    def __repr__(self) -> str:
-        return f"Explorer. {self._first.alt}"
-
-    def _repr_mimebundle_(
-        self, include: object = None, exclude: object = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        return live(self._first, self.controls.box, repr(self))
-
 
 class Controls:
     """The widgets of an explorer. ``redraw(name, choice)`` turns a knob and returns the figure as HTML."""
@@ -101,14 +88,10 @@ class Controls:
                 style={"description_width": "initial"},
                 layout={"flex": "1 1 320px", "min_width": "320px", "max_width": "520px"},
             )  # fmt: skip
-            widget.observe(self._on_turn(knob.name, redraw), "value")
-        first = next(iter(chosen.items()))
-        self.picture.value = redraw(*first)
+            widget.observe(partial(self._turn, redraw, knob.name), "value")
+        self.picture.value = redraw(*next(iter(chosen.items())))
         row = ipywidgets.HBox(list(self.knobs.values()), layout={"flex_flow": "row wrap"})
         self.box = ipywidgets.VBox([self.picture, row])
 
-    def _on_turn(self, name: str, redraw: Callable[[str, str], str]) -> Callable[[dict[str, Any]], None]:
-        def turn(change: dict[str, Any]) -> None:
-            self.picture.value = redraw(name, change["new"])
-
-        return turn
+    def _turn(self, redraw: Callable[[str, str], str], name: str, change: dict[str, Any]) -> None:
+        self.picture.value = redraw(name, change["new"])

@@ -21,16 +21,6 @@ MUTED = "#556070"
 PAPER = "#ffffff"
 PANEL = "#f1f4f8"
 
-COLOURS = {
-    "computation": COMPUTATION,
-    "communication": COMMUNICATION,
-    "partial sum": PARTIAL,
-    "complete sum": COMPLETE,
-    "idle": IDLE,
-    "exposed": EXPOSED,
-}
-"""What a colour means, by name."""
-
 
 def tint(colour: str, share: float) -> str:
     """Mix ``colour`` with paper; a ``share`` of 1 leaves it, 0 is paper."""

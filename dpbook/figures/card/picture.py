@@ -12,6 +12,15 @@ from typing import Any
 from dpbook.core import InvalidArgument
 from dpbook.figures.card.svg import document, number
 
+Bundle = tuple[dict[str, Any], dict[str, Any]]
+"""An output by MIME type, and its metadata."""
+
+
+def image(alt: str, width: str, kind: str, data: bytes) -> str:
+    """An ``<img>`` with its data in the address."""
+    source = f"data:image/{kind};base64,{b64encode(data).decode()}"
+    return f'<img alt="{escape(alt)}" width="{width}" style="max-width:100%;height:auto" src="{source}">'
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -31,10 +40,7 @@ class Picture:
     @property
     def html(self) -> str:
         """The picture as an ``<img>`` with its SVG in the address."""
-        data = b64encode(self.svg.encode()).decode()
-        width = number(_size(self.svg)[0])
-        style = "max-width:100%;height:auto"
-        return f'<img alt="{escape(self.alt)}" width="{width}" style="{style}" src="data:image/svg+xml;base64,{data}">'
+        return image(self.alt, number(_size(self.svg)[0]), "svg+xml", self.svg.encode())
 
     def save(self, path: str | Path) -> None:
         """Write the SVG to a file."""
@@ -43,9 +49,7 @@ class Picture:
     def __repr__(self) -> str:
         return self.alt
 
-    def _repr_mimebundle_(
-        self, include: object = None, exclude: object = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         return {"text/html": self.html, "text/plain": repr(self)}, {}
 
 

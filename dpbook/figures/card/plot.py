@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpbook.core import InvalidArgument
 from dpbook.figures.card import palette
+from dpbook.figures.card.picture import Bundle, image
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,10 +90,7 @@ class Plot:
     @property
     def inline(self) -> str:
         """The markup that a live viewer shows: an ``<img>`` with the PNG in its address."""
-        return (
-            f'<img alt="{escape(self.alt)}" width="{self._width}" style="max-width:100%;height:auto" '
-            f'src="data:image/png;base64,{b64encode(self.png).decode()}">'
-        )
+        return image(self.alt, str(self._width), "png", self.png)
 
     @property
     def _width(self) -> int:
@@ -99,24 +99,30 @@ class Plot:
     def __repr__(self) -> str:
         return self.alt
 
-    def _repr_mimebundle_(
-        self, include: object = None, exclude: object = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         data = {"image/png": b64encode(self.png).decode(), "text/plain": repr(self)}
         return data, {"image/png": {"alt": self.alt, "width": self._width}}
 
 
 def new_figure(title: str, layout: Literal["constrained"] | None = "constrained") -> tuple[Figure, Axes]:
-    """A figure with one pair of axes and its ``title``.
+    """A figure with one pair of axes and its ``title``. Raises `InvalidArgument` unless that says something.
 
     ``layout`` None leaves the margins to `Figure.subplots_adjust`; finding them takes a third of the drawing.
     """
     from matplotlib.figure import Figure
 
+    check_title(title)
     figure = Figure(figsize=(6.6, 3.5), dpi=DPI, layout=layout)
     axes = figure.subplots()
     axes.set_title(title)
     return figure, axes
+
+
+def draw_lines(axes: Axes, series: Mapping[str, NDArray[Any]], x: NDArray[Any] | None = None, **settings: Any) -> None:
+    """Draw each named series in one of `LINES` over ``x`` (default: steps from 1)."""
+    for (name, values), (colour, dashes, width) in zip(series.items(), LINES, strict=False):
+        steps = np.arange(1, len(values) + 1) if x is None else x
+        axes.plot(steps, values, dashes, color=colour, linewidth=width, label=name, **settings)
 
 
 def finish(figure: Figure, alt: str) -> Plot:
@@ -124,6 +130,13 @@ def finish(figure: Figure, alt: str) -> Plot:
     file = io.BytesIO()
     figure.savefig(file, format="png", metadata={"Software": None})
     return Plot(file.getvalue(), alt)
+
+
+def check_named(name: str, value: object, most: int, kind: type, expected: str) -> None:
+    """Raise `InvalidArgument` unless ``value`` holds 1 to ``most`` things of one ``kind``, by name."""
+    named = value if isinstance(value, Mapping) else {}
+    if not 1 <= len(named) <= most or not all(isinstance(each, kind) for each in named.values()):
+        raise InvalidArgument(name, value, expected)
 
 
 def check_title(title: object) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 
-from dpbook.figures.card.palette import INK, PAPER
+from dpbook.figures.card.palette import INK, MUTED, PANEL, PAPER, tint
+
+Attributes = dict[str, str | float | None]
 
 SANS = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', sans-serif"
 MONO = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+MARGIN = 20
 MONO_ADVANCE = 0.605
 """Width of a character of the widest of the `MONO` fonts, in units of the font size."""
 
@@ -40,52 +42,47 @@ def element(tag: str, content: str | Iterable[str] = "", /, **attributes: str | 
     """An element around markup. ``stroke_width=2`` is written ``stroke-width="2"``; None is left out."""
     body = content if isinstance(content, str) else "".join(content)
     names = "".join(
-        f' {_attribute_name(name)}="{escape(value) if isinstance(value, str) else number(value)}"'
+        f' {name.rstrip("_").replace("_", "-")}="{escape(value) if isinstance(value, str) else number(value)}"'
         for name, value in attributes.items()
         if value is not None
     )
     return f"<{tag}{names}>{body}</{tag}>" if body else f"<{tag}{names}/>"
 
 
-@lru_cache(maxsize=256)
-def _attribute_name(name: str) -> str:
-    return name.rstrip("_").replace("_", "-")
-
-
 def text(
-    x: float,
-    y: float,
-    content: str,
-    size: float = 12,
-    *,
-    anchor: str | None = None,
-    fill: str | None = None,
-    bold: bool = False,
-    mono: bool = False,
-    room: float | None = None,
-    halo: str | None = None,
-) -> str:
+    x: float, y: float, content: str, size: float = 12, *, anchor: str | None = None, fill: str | None = None,
+    bold: bool = False, mono: bool = False, room: float | None = None, halo: str | None = None,
+) -> str:  # fmt: skip
     """A line of text with its baseline at ``y``; it shrinks, and is then cut, to fit into ``room``.
 
     ``anchor`` is "middle" or "end" (default: start); ``halo`` is the colour of an outline that keeps it legible.
     """
     if room is not None:
         content, size = fit(content, size, room, bold=bold, mono=mono)
+    outline: Attributes = {"stroke": halo, "stroke_width": 4, "stroke_linejoin": "round", "paint_order": "stroke"}
     return element(
-        "text",
-        escape(content),
-        x=x,
-        y=y,
-        font_size=size,
-        text_anchor=anchor,
-        fill=fill,
-        font_weight="700" if bold else None,
-        font_family=MONO if mono else None,
-        stroke=halo,
-        stroke_width=4 if halo else None,
-        stroke_linejoin="round" if halo else None,
-        paint_order="stroke" if halo else None,
-    )
+        "text", escape(content), x=x, y=y, font_size=size, text_anchor=anchor, fill=fill,
+        font_weight="700" if bold else None, font_family=MONO if mono else None,
+        **(outline if halo else {}),
+    )  # fmt: skip
+
+
+def rect(x: float, y: float, width: float, height: float, **attributes: str | float | None) -> str:
+    """A rectangle."""
+    return element("rect", x=x, y=y, width=width, height=height, **attributes)
+
+
+def box(x: float, y: float, width: float, height: float, colour: str | None, share: float, now: bool) -> str:
+    """A box for text: tinted with a ``share`` of its ``colour``, with a strong edge ``now``; empty without a colour."""
+    if colour is None:
+        return rect(x, y, width, height, rx=6, fill=PANEL)
+    return rect(x, y, width, height, rx=6, fill=tint(colour, share), stroke=colour, stroke_width=3 if now else 1.2)
+
+
+def heading(width: float, y: float, title: str, subtitle: str = "") -> str:
+    """The title of a picture ``width`` wide, with its baseline at ``y``, and a line under it."""
+    under = text(MARGIN, y + 22, subtitle, 13, fill=MUTED, room=width - 2 * MARGIN) if subtitle else ""
+    return text(MARGIN, y, title, 17, bold=True, room=width - 2 * MARGIN) + under
 
 
 def text_width(content: str, size: float, *, bold: bool = False, mono: bool = False) -> float:
@@ -115,23 +112,12 @@ def document(
     ``alt`` is its name for a screen reader, ``description`` everything it shows, in words. ``style`` is for pictures
     that are never part of a page; further ``attributes`` go to the root.
     """
+    parts = [element("title", escape(alt))]
+    parts += [element("desc", escape(description))] if description else []
+    parts += [element("style", style)] if style else []
+    parts += [element("rect", width=width, height=height, rx=10, fill=PAPER), *body]
     return element(
-        "svg",
-        (
-            element("title", escape(alt)),
-            element("desc", escape(description)) if description else "",
-            element("style", style) if style else "",
-            element("rect", width=width, height=height, rx=10, fill=PAPER),
-            *body,
-        ),
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {number(width)} {number(height)}",
-        width=width,
-        height=height,
-        role="img",
-        aria_label=alt,
-        font_family=SANS,
-        fill=INK,
-        style="max-width:100%;height:auto",
+        "svg", parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {number(width)} {number(height)}", width=width,
+        height=height, role="img", aria_label=alt, font_family=SANS, fill=INK, style="max-width:100%;height:auto",
         **attributes,
-    )
+    )  # fmt: skip

@@ -7,6 +7,7 @@ ask their system for less motion see the last state, still.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 from dpbook.collectives import Schedule
@@ -38,10 +39,10 @@ def animate(schedule: Schedule, buffers: Any = None, *, size: int | None = None,
     table = Table(states)
     clock = _Clock(len(states) - 1, float(seconds))
     cells = [
-        clock.sequence([table.cell(state, rank, chunk) for state in states], clock.arrival)
-        for rank in range(table.world)
-        for chunk in range(table.n_chunks)
+        clock.sequence([table.cell(state, *place) for state in states], clock.arrival)
+        for place in product(range(table.world), range(table.n_chunks))
     ]
+    moving = [] if table.compact else [(state.index, way) for state in states for way in table.routes(state)]
     body = [
         table.frame,
         clock.sequence([table.heading(state) for state in states], clock.start),
@@ -49,12 +50,7 @@ def animate(schedule: Schedule, buffers: Any = None, *, size: int | None = None,
         *cells,
         clock.sequence([table.arrows(state) for state in states], clock.start),
         clock.arrivals([table.labels(state) for state in states]),
-        *(
-            _chip(table, clock, state.index, way)
-            for state in states
-            if not table.compact
-            for way in table.routes(state)
-        ),
+        *(_chip(table, clock, index, way) for index, way in moving),
         clock.sequence([table.numbers(state) for state in states], clock.arrival),
     ]
     last = states[-1]
@@ -83,29 +79,22 @@ class _Clock:
         if len(firsts) == 1:
             return drawings[0]
         ends = [*map(begin, firsts[1:]), 1.0]
-        return "".join(
-            self._seen(drawings[i], begin(i), end, last=end == 1.0)
-            for i, end in zip(firsts, ends, strict=True)
-            if drawings[i]
-        )
+        return "".join(self._seen(drawings[i], begin(i), end) for i, end in zip(firsts, ends, strict=True))
 
     def arrivals(self, drawings: Sequence[str]) -> str:
         """One drawing per state, each seen from the arrival of its messages to the end of its round."""
-        return "".join(
-            self._seen(drawing, self.arrival(i), 1.0 if i == self.rounds else self.start(i + 1), last=i == self.rounds)
-            for i, drawing in enumerate(drawings)
-            if drawing
-        )
+        ends = [*(self.start(i + 1) for i in range(self.rounds)), 1.0]
+        return "".join(self._seen(drawing, self.arrival(i), ends[i]) for i, drawing in enumerate(drawings))
 
-    def _seen(self, drawing: str, begin: float, end: float, last: bool) -> str:
-        times = [0.0, begin, end] if begin else [0.0, end]
-        values = ["hidden", "visible", "hidden"] if begin else ["visible", "hidden"]
-        if last:
-            times, values = times[:-1], values[:-1]
-        visible = self.animation("visibility", values, times)
-        return element(
-            "g", drawing + visible, visibility=None if begin == 0 else "hidden", class_="last" if last else "moves"
-        )
+    def _seen(self, drawing: str, begin: float, end: float) -> str:
+        if not drawing:
+            return ""
+        last = end == 1.0
+        steps = [("hidden", 0.0)] if begin else []
+        steps += [("visible", begin)] if last else [("visible", begin), ("hidden", end)]
+        visible = self.animation("visibility", *zip(*steps, strict=True))
+        kind = "last" if last else "moves"
+        return element("g", drawing + visible, visibility="hidden" if begin else None, class_=kind)
 
     def animation(self, attribute: str, values: Sequence[str], times: Sequence[float]) -> str:
         """Steps from one value of an attribute to the next."""
@@ -125,15 +114,8 @@ def _chip(table: Table, clock: _Clock, index: int, way: Way) -> str:
     )  # fmt: skip
     seen = clock.animation("visibility", ("hidden", "visible", "hidden"), (0.0, begin, end))
     disc = element("circle", r=13, fill=palette.COMMUNICATION, stroke=palette.PAPER, stroke_width=2)
-    name = text(
-        0,
-        5,
-        load(way.message, table.n_chunks),
-        13,
-        anchor="middle",
-        bold=True,
-        fill=palette.text_on(palette.COMMUNICATION),
-    )
+    ink = palette.text_on(palette.COMMUNICATION)
+    name = text(0, 5, load(way.message, table.n_chunks), 13, anchor="middle", bold=True, fill=ink)
     return element("g", disc + name + motion + seen, visibility="hidden", class_="moves")
 
 

@@ -12,7 +12,6 @@ from dpbook.figures.schedules import words
 
 LANE = 20
 """Height of the lane of one arc above a row."""
-HEAD = 8.0
 
 Points = tuple[tuple[float, float], ...]
 
@@ -64,17 +63,17 @@ def path(points: Points, radius: float = 7) -> str:
     (x, y), last = points[0], points[-1]
     data = f"M{number(x)} {number(y)}"
     for (ax, ay), (bx, by), (cx, cy) in zip(points, points[1:], points[2:], strict=False):
-        before, after = _towards((bx, by), (ax, ay), radius), _towards((bx, by), (cx, cy), radius)
+        before, after = towards((bx, by), (ax, ay), radius), towards((bx, by), (cx, cy), radius)
         data += f"L{_pair(*before)}Q{_pair(bx, by)} {_pair(*after)}"
     return data + f"L{_pair(*last)}"
 
 
-def arrow(way: Way) -> str:
-    """A line with a head; it is dashed where the receiver stores what comes instead of adding it."""
-    tip, back = way.points[-1], _towards(way.points[-1], way.points[-2], HEAD)
-    dx, dy = (tip[0] - back[0]) / 1.8, (tip[1] - back[1]) / 1.8
+def arrow(points: Points, length: float, broad: float, dashes: str | None) -> str:
+    """A line through ``points`` with a head so long, and so broad for its length."""
+    tip, back = points[-1], towards(points[-1], points[-2], length)
+    dx, dy = (tip[0] - back[0]) * broad / 2, (tip[1] - back[1]) * broad / 2
     head = f"M{_pair(*tip)}L{_pair(back[0] - dy, back[1] + dx)}L{_pair(back[0] + dy, back[1] - dx)}z"
-    line = element("path", d=path((*way.points[:-1], back)), stroke_dasharray=None if way.message.reduce else "6 3")
+    line = element("path", d=path((*points[:-1], back)), stroke_dasharray=dashes)
     return line + element("path", d=head, fill=palette.COMMUNICATION, stroke="none")
 
 
@@ -92,7 +91,7 @@ def label(way: Way, n_chunks: int) -> str:
     return text((x1 + x2) / 2, y, sign, 14, anchor="middle", bold=True, fill=palette.INK, halo=palette.PAPER)
 
 
-def _towards(start: tuple[float, float], end: tuple[float, float], distance: float) -> tuple[float, float]:
+def towards(start: tuple[float, float], end: tuple[float, float], distance: float) -> tuple[float, float]:
     """The point at ``distance`` from ``start`` on the way to ``end``, at most half-way."""
     dx, dy = end[0] - start[0], end[1] - start[1]
     length = (dx * dx + dy * dy) ** 0.5

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 from dpbook.figures.card import palette
-from dpbook.figures.card.svg import element, number, text
+from dpbook.figures.card.svg import Attributes, element, number, rect, text
 from dpbook.figures.schedules.frames import Kind
 
 FILL: dict[Kind, str] = {
@@ -29,17 +28,15 @@ DASHED: frozenset[Kind] = frozenset(("unknown", "empty"))
 
 
 def box(kind: Kind, x: float, y: float, width: float, height: float, rx: float) -> str:
-    shape = element(
-        "rect", x=x, y=y, width=width, height=height, rx=rx, fill=FILL[kind], stroke=EDGE[kind],
-        stroke_width=1.5, stroke_dasharray="4 3" if kind in DASHED else None,
-    )  # fmt: skip
+    dashes = "4 3" if kind in DASHED else None
+    edge: Attributes = {"stroke": EDGE[kind], "stroke_width": 1.5, "stroke_dasharray": dashes}
+    shape = rect(x, y, width, height, rx=rx, fill=FILL[kind], **edge)
     if kind != "fault":
         return shape
     hatch = element("path", d=_hatch(width, height), transform=f"translate({number(x)} {number(y)})")
     return shape + element("g", hatch, stroke=EDGE[kind], stroke_width=2.5)
 
 
-@lru_cache(maxsize=32)
 def _hatch(width: float, height: float) -> str:
     """Diagonal lines inside a box, as path data."""
     lines = []
@@ -56,15 +53,13 @@ def badge(kind: Kind, x: float, y: float, radius: float) -> str:
         return ""
     r = radius
     circle = element("circle", cx=x, cy=y, r=r, fill=EDGE[kind], stroke=palette.PAPER, stroke_width=1.5)
-    shape = (
-        f"M{number(x - 0.45 * r)} {number(y + 0.05 * r)}l{number(0.3 * r)} {number(0.35 * r)}l{number(0.6 * r)} "
-        f"{number(-0.75 * r)}"
-        if kind == "complete"
-        else f"M{number(x)} {number(y - 0.55 * r)}v{number(0.65 * r)}m0 {number(0.35 * r)}v{number(0.1 * r)}"
-    )
-    return circle + element(
-        "path", d=shape, stroke=palette.PAPER, stroke_width=max(1.5, r / 4.5), fill="none", stroke_linecap="round"
-    )
+    shape = f"M{number(x)} {number(y - 0.55 * r)}v{number(0.65 * r)}m0 {number(0.35 * r)}v{number(0.1 * r)}"
+    if kind == "complete":
+        shape = f"M{number(x - 0.45 * r)} {number(y + 0.05 * r)}l{number(0.3 * r)} {number(0.35 * r)}"
+        shape += f"l{number(0.6 * r)} {number(-0.75 * r)}"
+    broad = max(1.5, r / 4.5)
+    mark = element("path", d=shape, stroke=palette.PAPER, stroke_width=broad, fill="none", stroke_linecap="round")
+    return circle + mark
 
 
 def pips(held: Sequence[int], x: float, y: float, width: float, colour: str) -> str:
@@ -72,15 +67,16 @@ def pips(held: Sequence[int], x: float, y: float, width: float, colour: str) -> 
     pitch = min(14.0, (width - 12) / len(held))
     start = x + (width - pitch * len(held)) / 2
     size = pitch - 2
-    filled: list[str] = []
-    hollow: list[str] = []
-    often: list[str] = []
+    filled = hollow = often = ""
     for i, times in enumerate(held):
         px = start + i * pitch + 1
+        pip = f"M{number(px)} {number(y + 2)}h{number(size)}v6h{number(-size)}z"
         if times > 1:
-            often.append(text(px + size / 2, y + 9, str(times), 11, anchor="middle", bold=True, fill=colour))
+            often += text(px + size / 2, y + 9, str(times), 11, anchor="middle", bold=True, fill=colour)
+        elif times:
+            filled += pip
         else:
-            (filled if times else hollow).append(f"M{number(px)} {number(y + 2)}h{number(size)}v6h{number(-size)}z")
-    solid = element("path", d="".join(filled), fill=colour) if filled else ""
-    outline = element("path", d="".join(hollow), fill="none", stroke=colour, stroke_opacity=0.45) if hollow else ""
-    return solid + outline + "".join(often)
+            hollow += pip
+    solid = element("path", d=filled, fill=colour) if filled else ""
+    outline = element("path", d=hollow, fill="none", stroke=colour, stroke_opacity=0.45) if hollow else ""
+    return solid + outline + often

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
@@ -49,16 +49,14 @@ class State:
     @cached_property
     def kinds(self) -> list[list[Kind]]:
         """The kind of each cell: ``kinds[rank][chunk]``."""
-        empty = np.diff(self.offsets) == 0
-        conditions = [
-            np.broadcast_to(empty, self.known.shape),
-            ~self.known,
-            (self.held > 1).any(axis=2),
-            ((self.held == 1) == self.everyone).all(axis=2),
-            self.held.sum(axis=2) == 1,
-        ]
-        names = ["empty", "unknown", "fault", "complete", "own"]
-        kinds: list[list[Kind]] = np.select(conditions, names, "partial").tolist()
+        conditions = {
+            "empty": np.broadcast_to(np.diff(self.offsets) == 0, self.known.shape),
+            "unknown": ~self.known,
+            "fault": (self.held > 1).any(axis=2),
+            "complete": ((self.held == 1) == self.everyone).all(axis=2),
+            "own": self.held.sum(axis=2) == 1,
+        }
+        kinds: list[list[Kind]] = np.select(list(conditions.values()), list(conditions), "partial").tolist()
         return kinds
 
     def number_of(self, kind: Kind) -> int:
@@ -89,11 +87,8 @@ def replay(schedule: Schedule, buffers: Any = None, size: int | None = None) -> 
     `InvalidArgument` for a schedule that is too large to be drawn, and what `simulate` raises.
     """
     check_schedule(schedule)
-    for name, value, most in (
-        ("world", schedule.world, MAX_RANKS),
-        ("n_chunks", schedule.n_chunks, MAX_CHUNKS),
-        ("number of rounds", len(schedule.rounds), MAX_ROUNDS),
-    ):
+    sizes = {"world": schedule.world, "n_chunks": schedule.n_chunks, "number of rounds": len(schedule.rounds)}
+    for (name, value), most in zip(sizes.items(), (MAX_RANKS, MAX_CHUNKS, MAX_ROUNDS), strict=True):
         if value > most:
             raise InvalidArgument(name, value, f"at most {most} to be drawn (verify and count have no such limit)")
     if buffers is not None and size is not None:
@@ -118,29 +113,15 @@ def _states(schedule: Schedule, buffers: Any) -> Iterator[State]:
     offsets = schedule.bounds(first.shape[1], first.itemsize)
     contributions = _Contributions(schedule)
     traffic = count(_of_rounds(schedule, []), first.shape[1], first.itemsize)
-    state = State(
-        schedule, offsets, 0, (), _texts(first, offsets), contributions.held.copy(), contributions.known.copy(),
-        contributions.everyone, traffic,
-    )  # fmt: skip
-    yield state
+    holds = contributions.held.copy(), contributions.known.copy(), contributions.everyone
+    yield State(schedule, offsets, 0, (), _texts(first, offsets), *holds, traffic)
     for frame, round_ in zip(numbers, interpret(schedule, contributions), strict=True):
         sent = count(_of_rounds(schedule, [round_]), first.shape[1], first.itemsize)
-        traffic = Traffic(
-            traffic.rounds + 1,
-            traffic.messages + sent.messages,
-            traffic.sent_bytes + sent.sent_bytes,
-            traffic.received_bytes + sent.received_bytes,
-        )
-        state = replace(
-            state,
-            index=frame.index,
-            messages=tuple(m for m in round_ if offsets[m.chunk] < offsets[m.chunk + 1]),
-            values=_texts(frame.buffers, offsets),
-            held=contributions.held.copy(),
-            known=contributions.known.copy(),
-            traffic=traffic,
-        )
-        yield state
+        bytes_ = traffic.sent_bytes + sent.sent_bytes, traffic.received_bytes + sent.received_bytes
+        traffic = Traffic(traffic.rounds + 1, traffic.messages + sent.messages, *bytes_)
+        messages = tuple(m for m in round_ if offsets[m.chunk] < offsets[m.chunk + 1])
+        holds = contributions.held.copy(), contributions.known.copy(), contributions.everyone
+        yield State(schedule, offsets, frame.index, messages, _texts(frame.buffers, offsets), *holds, traffic)
 
 
 class _Contributions:

@@ -1,4 +1,4 @@
-"""A schedule after any of its rounds, as one picture; and the whole of it as one that moves by itself."""
+"""A schedule after any of its rounds, as a picture or stepped through."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from dpbook.collectives import Schedule
 from dpbook.core import check_int
 from dpbook.figures.card.picture import Picture
+from dpbook.figures.card.player import Viewer
 from dpbook.figures.card.svg import document
 from dpbook.figures.schedules import words
 from dpbook.figures.schedules.frames import State, replay
@@ -23,6 +24,18 @@ def draw_schedule(schedule: Schedule, after: int = 0, *, buffers: Any = None, si
     states = replay(schedule, buffers, size)
     index = check_int("after", after, 0, len(states) - 1)
     return draw_state(Table(states), states[index])
+
+
+def play(schedule: Schedule, buffers: Any = None, *, size: int | None = None) -> Viewer:
+    """Step through ``schedule``: a slider, buttons, and a player that can be paused.
+
+    ``buffers`` are one 1-D array per rank; by default rank r contributes 10**r to each of ``size`` elements (one per
+    chunk). Every control has a name and works from the keyboard: Tab moves between them, the arrow keys, Home and End
+    move the slider. Limits and errors are those of `draw_schedule`.
+    """
+    states = replay(schedule, buffers, size)
+    table = Table(states)
+    return Viewer(lambda after: draw_state(table, states[after]), len(states) - 1, "round")
 
 
 def draw_state(table: Table, state: State) -> Picture:

@@ -12,13 +12,12 @@ from functools import cached_property
 
 from dpbook.core import bytes_in_words
 from dpbook.figures.card import palette
-from dpbook.figures.card.svg import element, text, text_width
+from dpbook.figures.card.svg import MARGIN, element, heading, rect, text, text_width
 from dpbook.figures.schedules import words
 from dpbook.figures.schedules.arrows import LANE, Way, arrow, label, levels, route
 from dpbook.figures.schedules.cells import EDGE, FILL, badge, box, pips
 from dpbook.figures.schedules.frames import Kind, State
 
-MARGIN = 20
 HEADER = 88  # room for the names of the rows
 TOP = 100  # where the columns begin: below titles and ranks
 LEAST_WIDTH = 640  # for the title and the legend
@@ -68,13 +67,12 @@ class Table:
             panels += text(self.left - 16, TOP - 8, "rank", 12, anchor="end", fill=palette.MUTED)
         else:
             names = [f"rank {rank}" for rank in range(self.world)]
-            panels = "".join(
-                element("rect", x=self.x(r) - 6, width=self.cell_width + 12, **size) for r in range(self.world)
-            )
-        ranks = [
-            text(self.x(r) + middle, TOP - 8, name, 13, anchor="middle", bold=True) for r, name in enumerate(names)
-        ]
-        return "".join((element("g", panels, fill=palette.PANEL), *ranks, *row_names, self._draw_legend()))
+            places = map(self.x, range(self.world))
+            panels = "".join(element("rect", x=x - 6, width=self.cell_width + 12, **size) for x in places)
+        parts = [element("g", panels, fill=palette.PANEL)]
+        for rank, name in enumerate(names):
+            parts.append(text(self.x(rank) + middle, TOP - 8, name, 13, anchor="middle", bold=True))
+        return "".join([*parts, *row_names, self._draw_legend()])
 
     def _row_name(self, chunk: int) -> str:
         y, end = self.rows[chunk] + self.cell_height / 2, self.left - 16
@@ -109,28 +107,19 @@ class Table:
         key = "Number: contributions in the cell; ! where one counts twice. Framed: written in this round."
         if not self.compact:
             key = "Bars: one per rank, filled where its contribution is in the sum.  +a is added, =a is stored."
-        return element(
-            "g", [*parts, text(MARGIN, self.height - 16, key, 12, room=self.width - 2 * MARGIN)], fill=palette.MUTED
-        )
+        parts.append(text(MARGIN, self.height - 16, key, 12, room=self.width - 2 * MARGIN))
+        return element("g", parts, fill=palette.MUTED)
 
     def heading(self, state: State) -> str:
         """The finding, and what the round did."""
-        room = self.width - 2 * MARGIN
-        name, what = state.schedule.name, words.moves(state)
-        return text(MARGIN, 34, words.headline(state), 17, bold=True, room=room) + text(
-            MARGIN, 56, f"{name}: {what}", 13, fill=palette.MUTED, room=room
-        )
+        return heading(self.width, 34, words.headline(state), f"{state.schedule.name}: {words.moves(state)}")
 
     def numbers(self, state: State) -> str:
         """What was sent so far: in all, and (not in a compact table) by each rank."""
-        room = self.width - 2 * MARGIN
-        lines = [text(MARGIN, self.legend_top - 20, f"{words.totals(state)}.", 12, room=room)]
-        for row, (name, totals) in enumerate(
-            (("sent", state.traffic.sent_bytes), ("received", state.traffic.received_bytes))
-        ):
-            if self.compact:
-                break
-            y = self.bottom + 18 + 18 * row
+        lines = [text(MARGIN, self.legend_top - 20, f"{words.totals(state)}.", 12, room=self.width - 2 * MARGIN)]
+        rows = (18, "sent", state.traffic.sent_bytes), (36, "received", state.traffic.received_bytes)
+        for down, name, totals in () if self.compact else rows:
+            y = self.bottom + down
             lines.append(text(self.left - 16, y, name, 12, anchor="end"))
             for rank, total in enumerate(totals.tolist()):
                 x = self.x(rank) + self.cell_width / 2
@@ -159,15 +148,16 @@ class Table:
     def written(self, state: State) -> str:
         """A frame around every cell that the last round has written; it belongs under the cells."""
         grow, rx = (3, 6) if self.compact else (4, 10)
-        size = {"width": self.cell_width + 2 * grow, "height": self.cell_height + 2 * grow, "rx": rx}
-        frames = [element("rect", x=self.x(m.dest) - grow, y=self.rows[m.chunk] - grow, **size) for m in state.messages]
+        width, height = self.cell_width + 2 * grow, self.cell_height + 2 * grow
+        frames = [rect(self.x(m.dest) - grow, self.rows[m.chunk] - grow, width, height, rx=rx) for m in state.messages]
         return element("g", frames, fill=palette.COMMUNICATION) if frames else ""
 
     def arrows(self, state: State) -> str:
         """The messages of the last round. A compact table has no room for them."""
         if self.compact or not state.messages:
             return ""
-        lines = [arrow(way) for way in self.routes(state)]
+        # dashed where the receiver stores what comes instead of adding it
+        lines = [arrow(way.points, 8, 10 / 9, None if way.message.reduce else "6 3") for way in self.routes(state)]
         return element("g", lines, fill="none", stroke=palette.COMMUNICATION, stroke_width=2.5)
 
     def labels(self, state: State) -> str:

@@ -23,15 +23,11 @@ def chunk_name(chunk: int, n_chunks: int) -> str:
     return chr(ord("a") + chunk) if n_chunks <= 26 else str(chunk)
 
 
-def position(state: State) -> str:
-    """Where in the schedule a state is; rounds are counted from 1, as "round 3 of 6"."""
-    total = len(state.schedule.rounds)
-    return f"Round {state.index} of {total}" if state.index else f"Before round 1 of {total}" if total else "No rounds"
-
-
 def headline(state: State) -> str:
-    """What there is to see: the title of the picture."""
-    return f"{position(state)}: {_finding(state)}"
+    """What there is to see, the title of the picture. Rounds are counted from 1, as "round 3 of 6"."""
+    total, index = len(state.schedule.rounds), state.index
+    position = f"Round {index} of {total}" if index else f"Before round 1 of {total}" if total else "No rounds"
+    return f"{position}: {_finding(state)}"
 
 
 def _finding(state: State) -> str:
@@ -52,17 +48,15 @@ def _finding(state: State) -> str:
 
 def moves(state: State) -> str:
     """What the last round did, in one line."""
-    added = sum(m.reduce for m in state.messages)
-    copied = len(state.messages) - added
     if state.index == 0:
         return "nothing has been sent"
     if not state.messages:
         return "nothing is sent"
     if len(state.messages) == 1:
         return tell(state.messages[0], state.schedule.n_chunks)
-    if added and copied:
-        return f"{_chunks(added)} sent and added, {_chunks(copied)} sent and stored"
-    return f"{_chunks(added)} sent and added" if added else f"{_chunks(copied)} sent and stored"
+    added = sum(m.reduce for m in state.messages)
+    ways = (added, "added"), (len(state.messages) - added, "stored")
+    return ", ".join(f"{plural(n, 'chunk')} {'is' if n == 1 else 'are'} sent and {how}" for n, how in ways if n)
 
 
 def tell(message: Message, n_chunks: int) -> str:
@@ -92,16 +86,9 @@ def totals(state: State) -> str:
 def description(state: State) -> str:
     """Every cell in words, rank by rank."""
     n_chunks = state.schedule.n_chunks
-    return " ".join(
-        f"Rank {rank}: "
-        + "; ".join(
-            f"{chunk_name(chunk, n_chunks)} {value or '–'} ({MEANING[kind]})"
-            for chunk, (value, kind) in enumerate(zip(values, kinds, strict=True))
-        )
-        + "."
-        for rank, (values, kinds) in enumerate(zip(state.values, state.kinds, strict=True))
-    )
-
-
-def _chunks(number: int) -> str:
-    return f"{plural(number, 'chunk')} {'is' if number == 1 else 'are'}"
+    names = [chunk_name(chunk, n_chunks) for chunk in range(n_chunks)]
+    ranks = []
+    for rank, row in enumerate(zip(state.values, state.kinds, strict=True)):
+        cells = (f"{name} {value or '–'} ({MEANING[kind]})" for name, value, kind in zip(names, *row, strict=True))
+        ranks.append(f"Rank {rank}: {'; '.join(cells)}.")
+    return " ".join(ranks)

@@ -8,11 +8,11 @@ from dpbook.core import check_type, in_binary, milliseconds, plural
 from dpbook.figures.card import palette
 from dpbook.figures.card.palette import COMMUNICATION, EXPOSED, INK, MUTED, PAPER, tint
 from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.plot import Plot, check_title, finish, in_style, new_figure
-from dpbook.figures.card.svg import document, element, text
+from dpbook.figures.card.plot import Plot, finish, in_style, new_figure
+from dpbook.figures.card.svg import MARGIN, document, heading, rect, text
 from dpbook.overlap import CapSweep, Plan
 
-WIDTH, MARGIN, LEFT, RIGHT, TOP, ROW, BAR = 900, 20, 110, 160, 68, 24, 17
+WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 900, 110, 160, 68, 24, 17
 MOST_ROWS = 12
 MOST_TENSORS = 200
 """In a bar; beyond it, its tensors are not told apart."""
@@ -25,12 +25,11 @@ def draw_plan(plan: Plan, cap: int | None = None, title: str | None = None) -> P
     """
     check_type("plan", plan, Plan, "a Plan, as overlap.plan makes it")
     sizes = plan.nbytes.tolist()
-    title = title or f"{plural(len(plan.tensors), 'tensor')} in {plural(plan.calls, 'bucket')}" + (
-        f" at a cap of {in_binary(cap)}" if cap else ""
-    )
+    at = f" at a cap of {in_binary(cap)}" if cap else ""
+    title = title or f"{plural(len(plan.tensors), 'tensor')} in {plural(plan.calls, 'bucket')}{at}"
     shown = list(range(plan.calls)) if plan.calls <= MOST_ROWS else [*range(MOST_ROWS - 1), plan.calls - 1]
     scale = (WIDTH - LEFT - RIGHT) / max(*sizes, 1)
-    body = [text(MARGIN, 32, title, 17, bold=True, room=WIDTH - 2 * MARGIN)]
+    body = [heading(WIDTH, 32, title)]
     body.append(text(MARGIN, 54, "first bucket to be launched at the top; every segment is a tensor", 12, fill=MUTED))
     y, labels = float(TOP), []
     for place, bucket in enumerate(shown):
@@ -39,14 +38,17 @@ def draw_plan(plan: Plan, cap: int | None = None, title: str | None = None) -> P
             labels.append(text(LEFT, y + 14, f"… {left_out} …", 12, fill=MUTED, halo=PAPER))
             y += ROW
         body += _bars(plan, bucket, y, scale)
-        labels += _labels(plan, bucket, y, scale)
+        nbytes, members = plan.buckets[bucket].nbytes, plural(len(plan.buckets[bucket].tensors), "tensor")
+        labels.append(text(LEFT - 10, y + 13, f"bucket {bucket + 1}", 12, anchor="end"))
+        size = f"{in_binary(nbytes)}, {members}"
+        labels.append(text(LEFT + nbytes * scale + 8, y + 13, size, 11, fill=INK, halo=PAPER))
         y += ROW
     if cap and cap <= max(sizes):
         x = LEFT + cap * scale
-        body.append(element("rect", x=x - 1, y=TOP - 4, width=2, height=y - TOP + 2, fill=EXPOSED))
+        body.append(rect(x - 1, TOP - 4, 2, y - TOP + 2, fill=EXPOSED))
         body.append(text(x, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=EXPOSED))
-    told = f"from {in_binary(min(sizes))} to {in_binary(max(sizes))}" if plan.calls > 1 else ""
-    alt = f"{title}: {in_binary(plan.total_bytes)} in all{', ' + told if told else ''}."
+    told = f", from {in_binary(min(sizes))} to {in_binary(max(sizes))}" if plan.calls > 1 else ""
+    alt = f"{title}: {in_binary(plan.total_bytes)} in all{told}."
     return Picture(document(WIDTH, y + MARGIN + 6, alt, "", [*body, *labels]), alt)
 
 
@@ -58,29 +60,18 @@ def _bars(plan: Plan, bucket: int, y: float, scale: float) -> Iterator[str]:
     for width in widths:
         fill = COMMUNICATION if seen % 2 == 0 else tint(COMMUNICATION, 0.6)
         seen += width >= 1  # biases between weights would give all weights one colour
-        yield element("rect", x=x, y=y, width=max(width, 0.5), height=BAR, fill=fill)
+        yield rect(x, y, max(width, 0.5), BAR, fill=fill)
         x += width
-
-
-def _labels(plan: Plan, bucket: int, y: float, scale: float) -> Iterator[str]:
-    """Its number at the left of the bar, its size at the right."""
-    nbytes, members = plan.buckets[bucket].nbytes, len(plan.buckets[bucket].tensors)
-    told = f"{in_binary(nbytes)}, {plural(members, 'tensor')}"
-    yield text(LEFT - 10, y + 13, f"bucket {bucket + 1}", 12, anchor="end")
-    yield text(LEFT + nbytes * scale + 8, y + 13, told, 11, fill=INK, halo=PAPER)
 
 
 @in_style
 def cap_sweep(sweep: CapSweep, title: str) -> Plot:
     """Plot step time and exposed communication against the bucket cap, and mark the best."""
-    check_title(title)
     check_type("sweep", sweep, CapSweep, "a CapSweep, as overlap.best_cap returns it")
     figure, axes = new_figure(title)
+    exposed = {"color": EXPOSED, "linewidth": 2, "label": "exposed communication"}
     axes.step(sweep.caps, 1e3 * sweep.durations, where="post", color=palette.COMPUTATION, linewidth=2.5, label="step")
-    axes.step(
-        sweep.caps, 1e3 * sweep.exposed, "--", where="post", color=palette.EXPOSED, linewidth=2,
-        label="exposed communication",
-    )  # fmt: skip
+    axes.step(sweep.caps, 1e3 * sweep.exposed, "--", where="post", **exposed)
     axes.plot([sweep.best], [1e3 * sweep.duration], "o", color=palette.INK, markersize=7, zorder=5)
     side = "left" if sweep.best == sweep.caps[0] else "right" if sweep.best == sweep.caps[-1] else "center"
     axes.annotate(
@@ -92,8 +83,7 @@ def cap_sweep(sweep: CapSweep, title: str) -> Plot:
     axes.set_ylim(0, 1.3e3 * float(sweep.durations.max()))
     axes.legend(loc="upper left", ncols=2)
     low, high, best = (in_binary(float(cap)) for cap in (sweep.caps[0], sweep.caps[-1], sweep.best))
+    caps, shortest = plural(len(sweep.caps), "bucket cap"), milliseconds(sweep.duration)
     return finish(
-        figure,
-        f"{title}. Step time over {plural(len(sweep.caps), 'bucket cap')} from {low} to {high}; "
-        f"the shortest, {milliseconds(sweep.duration)}, is at {best}.",
+        figure, f"{title}. Step time over {caps} from {low} to {high}; the shortest, {shortest}, is at {best}."
     )

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dpbook import overlap
 from dpbook.core import milliseconds, plural
 from dpbook.figures.card.explorer import Explorer, Knob
 from dpbook.figures.card.picture import Picture, stacked
 from dpbook.figures.card.player import Viewer
 from dpbook.figures.steps.buckets import draw_plan
 from dpbook.figures.steps.timelines import check_timelines, draw_timelines, draw_until, from_zero, until
-from dpbook.overlap import (
-    FIRST_CAP,
-    MIB,
-    Layer,
-    Price,
-    Timeline,
-    equal_layers,
-    naive_flat,
-    per_tensor_plan,
-    plan,
-    simulate_step,
-    tensors_of,
-)
+from dpbook.overlap import FIRST_CAP, MIB, Layer, Price, Timeline, equal_layers, naive_flat, simulate_step
 
 CAPS_MIB = (1, 2, 5, 10, 25, 50, 100, 250, 640)
 
@@ -57,25 +46,19 @@ def explore_savings() -> Explorer:
 
     def draw(compute: float, communication: float, buckets: int) -> Picture:
         layers = equal_layers(buckets, compute / 3, compute * 2 / 3, buckets)
-
-        def price(nbytes: float) -> float:
-            return communication * nbytes / buckets
-
-        naive = simulate_step(layers, naive_flat(layers), price)
-        overlapped = simulate_step(layers, per_tensor_plan(tensors_of(layers)), price)
+        plans = naive_flat(layers), overlap.per_tensor_plan(overlap.tensors_of(layers))
+        naive, overlapped = (simulate_step(layers, p, lambda n: communication * n / buckets) for p in plans)
         saved = 1 - overlapped.duration / naive.duration
         title = f"With {plural(buckets, 'bucket')} overlap saves {saved:.0%} of the naive step"
         return draw_timelines({"naive": naive, "overlapped": overlapped}, title)
 
     times = {f"{ms} ms": ms / 1e3 for ms in (10, 20, 35, 50, 67, 75, 100, 150, 200, 300)}
-    return Explorer(
-        draw,
-        [
-            Knob("compute", "computation", times, "100 ms"),
-            Knob("communication", "communication", times, "35 ms"),
-            Knob("buckets", "buckets", {str(k): k for k in (1, 2, 3, 4, 5, 8, 10, 20, 50)}, "4"),
-        ],
-    )
+    knobs = [
+        Knob("compute", "computation", times, "100 ms"),
+        Knob("communication", "communication", times, "35 ms"),
+        Knob("buckets", "buckets", {str(k): k for k in (1, 2, 3, 4, 5, 8, 10, 20, 50)}, "4"),
+    ]
+    return Explorer(draw, knobs)
 
 
 def explore_buckets(
@@ -85,10 +68,10 @@ def explore_buckets(
 
     ``price`` is bytes → seconds of a collective; ``first`` is the cap of the first bucket, as in `overlap.plan`.
     """
-    tensors = tensors_of(layers)
+    tensors = overlap.tensors_of(layers)
 
     def draw(cap: int) -> Picture:
-        buckets = plan(tensors, cap, first)
+        buckets = overlap.plan(tensors, cap, first)
         step = simulate_step(layers, buckets, price)
         exposed = f"{milliseconds(step.duration)}, {milliseconds(step.exposed())} exposed"
         timeline = draw_timelines({f"cap {cap / MIB:g} MiB": step}, f"The step takes {exposed}")
