@@ -83,7 +83,5 @@ def cap_sweep(sweep: CapSweep, title: str) -> Plot:
     axes.set_ylim(0, 1.3e3 * float(sweep.durations.max()))
     axes.legend(loc="upper left", ncols=2)
     low, high, best = (in_binary(float(cap)) for cap in (sweep.caps[0], sweep.caps[-1], sweep.best))
-    caps, shortest = plural(len(sweep.caps), "bucket cap"), milliseconds(sweep.duration)
-    return finish(
-        figure, f"{title}. Step time over {caps} from {low} to {high}; the shortest, {shortest}, is at {best}."
-    )
+    caps, least = plural(len(sweep.caps), "bucket cap"), milliseconds(sweep.duration)
+    return finish(figure, f"{title}. Step time over {caps} from {low} to {high}; the shortest, {least}, is at {best}.")
