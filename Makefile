@@ -1,16 +1,17 @@
-# dpbook: `make lab` to read and work, `make test` to check everything. Only Python 3.11 or newer is needed.
+# dpbook: `make lab` to read and work, `make check` and `make test` to check. Only Python 3.11 or newer is needed.
 .DEFAULT_GOAL := help
-.PHONY: help lab test fmt bench clean
+.PHONY: help lab check test notebooks proof style fmt bench clean
 
 # make lab ARGS="--port 9000"; make test PYTHON=/path/to/python3 TORCH_INDEX=... CONSTRAINTS=...
 ARGS ?=
 CONSTRAINTS ?= constraints.txt
+JOBS ?= 3# tests at once
 export ARGS CONSTRAINTS PYTHON TORCH_INDEX
 export MAKE_TARGET = $(firstword $(MAKECMDGOALS))
 BIN := .venv/bin
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 lab: ## copy the notebooks to workbook/ and open JupyterLab there (options: ARGS="--port 9000")
 	@# `dpbook lab` refuses too, but only when all is installed.
@@ -21,13 +22,26 @@ lab: ## copy the notebooks to workbook/ and open JupyterLab there (options: ARGS
 	@tools/venv.sh lab
 	@$(BIN)/python -m dpbook lab $(ARGS)
 
-test: ## style, types, tests, and every stored output of the notebooks
+check: style ## style, types, and the tests that start no process: before each commit, under two minutes
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not processes and not browser and not proof" tests $(ARGS)
+
+test: style ## all that a change may break: style, types, tests, browser, every stored output; some minutes
+	@# One pytest run for tests and notebooks: the last lines count them all. Many wait for processes.
+	$(BIN)/python -m dpbook validate --jobs $(JOBS) $(wildcard chapters exercises/solutions tests) $(ARGS)
+
+notebooks: ## run the notebooks and compare (CHANGED=1: those that a change touches; BASE=main; ARGS=--write stores)
+	@tools/venv.sh dev
+	$(BIN)/python -m dpbook validate --jobs $(JOBS) $(if $(CHANGED),--changed $(or $(BASE),HEAD)) $(ARGS)
+
+proof: ## what takes too long for every change: matrices, faults, repetitions; up to 40 minutes, daily
+	@tools/venv.sh dev
+	$(BIN)/python -m pytest -n $(JOBS) -m proof --timeout=1200 --durations=10 tests $(ARGS)
+
+style:
 	@tools/venv.sh dev
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy
-	@# One pytest run for tests and notebooks: the last line counts them all. Many wait for processes: three at once.
-	$(BIN)/python -m dpbook validate --jobs 3 $(wildcard chapters exercises/solutions tests) $(ARGS)
 
 fmt: ## put the code into the project's style
 	@tools/venv.sh dev

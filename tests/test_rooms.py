@@ -6,8 +6,11 @@ import sys
 
 import pytest
 
+from dpbook.app.imports import SOURCES, code, defined, home, is_package, notebooks, offered, pairs, tree, used
 from dpbook.core import checkout
-from tests.imports import NOTEBOOKS, SOURCES, code, defined, home, is_package, offered, pairs, tree, used
+from tests.cases import each
+
+NOTEBOOKS = notebooks(checkout.root())
 
 TIERS = [
     {"core"}, {"collectives"}, {"replicas", "overlap"}, {"planning"}, {"ranks"}, {"ddp"}, {"program"},
@@ -115,7 +118,7 @@ def test_no_library_module_serves_one_chapter_alone():
     assert alone == set(OFFERED)
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "module"),
     [
         ("import torch", "dpbook.collectives.new"),
@@ -152,15 +155,12 @@ LIGHT = ["dpbook", *sorted(m for m in SOURCES if is_package(m) and m != "dpbook.
 
 
 def test_a_light_import_loads_nothing_heavy():
-    """Each in an interpreter of its own, all at once."""
-    code = "import sys, {}; print(*sorted({{'torch', 'matplotlib', 'ipywidgets', 'IPython'}} & set(sys.modules)))"
-    children = {
-        name: subprocess.Popen(
-            [sys.executable, "-c", code.format(name)], cwd=checkout.root(), text=True, stdout=subprocess.PIPE
-        )
-        for name in LIGHT
-    }
-    assert {name: child.communicate()[0].strip() for name, child in children.items()} == dict.fromkeys(LIGHT, "")
+    """All of them in one interpreter: what is not there after the last was not loaded by any."""
+    code = (
+        f"import sys, {', '.join(LIGHT)}; print(*{{'torch', 'matplotlib', 'ipywidgets', 'IPython'}} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=checkout.root(), text=True, capture_output=True, check=True)
+    assert done.stdout.strip() == ""
 
 
 def test_what_is_started_as_a_module_is_not_loaded_by_a_door():

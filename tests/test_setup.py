@@ -10,6 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from dpbook.core import checkout
+from tests.cases import each
 
 ROOT = checkout.root()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -17,7 +18,7 @@ DIRECT = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optio
 PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("requirement", DIRECT, ids=lambda r: r.name)
+@each("requirement", DIRECT)
 def test_a_direct_dependency_is_pinned_inside_its_range(requirement):
     assert requirement.specifier.contains(PINS[requirement.name])
 

@@ -19,8 +19,9 @@ import pytest
 from nbval.kernel import RunningKernel
 from nbval.plugin import IPyNbCell, coalesce_streams
 
+from dpbook.app.validation import STARTS
+
 POLL_SECONDS = 1.0
-STARTS = 3  # at most, per notebook
 _NUMBER = re.compile(r"[-+]?(\d[\d,_]*\.?\d*(e[-+]?\d+)?|\bnan\b|\binf\b)", re.IGNORECASE)
 
 

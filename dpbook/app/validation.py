@@ -15,7 +15,10 @@ from typing import Any
 from dpbook.app import jupyter
 from dpbook.core import DpbookError, check_int, checkout, write_atomically
 
-CELL_SECONDS = 120
+CELL_SECONDS = 240
+START_SECONDS = 120
+STARTS = 3
+"""Of a kernel, at most: on a busy machine one may die before it answers."""
 # One thread, because a sum over several differs from run to run; no progress bars, as their rates do; fixed hashes.
 FIXED = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -36,7 +39,7 @@ def compare(paths: Sequence[Path], jobs: int = 2) -> int:
         *(sys.executable, "-m", "pytest", "-p", "dpbook.app.nbval_plugin"),
         *("--nbval", "--nbval-current-env"),
         f"--nbval-cell-timeout={CELL_SECONDS}",
-        "--nbval-kernel-startup-timeout=120",
+        f"--nbval-kernel-startup-timeout={START_SECONDS}",
         *(("-n", "0") if jobs == 1 or one_notebook else ("-n", str(jobs), *IN_ORDER)),
         # Names in the report are relative to the root directory: it holds the checkout and whatever lies outside it.
         f"--rootdir={os.path.commonpath([checkout.root(), *targets])}",
@@ -50,12 +53,12 @@ def compare(paths: Sequence[Path], jobs: int = 2) -> int:
 def write(paths: Sequence[Path]) -> int:
     """Execute the notebooks in ``paths`` and store their outputs; one that fails stays as it was (status 1)."""
     _need("nbclient", "nbformat")
-    notebooks = _notebooks(_targets(paths))
-    if not notebooks:
+    chosen = notebooks(paths)
+    if not chosen:
         raise DpbookError("there are no notebooks to write")
     failed = 0
     with _environment() as env:
-        for path in notebooks:
+        for path in chosen:
             problem = _execute(path, env)
             print(f"{path}: {problem or 'written'}", flush=True)
             failed += bool(problem)
@@ -65,30 +68,48 @@ def write(paths: Sequence[Path]) -> int:
 def _execute(path: Path, env: dict[str, str]) -> str:
     """Execute one notebook in place, atomically. Returns what went wrong; the file is then as before."""
     import nbformat
-    from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     try:
         notebook = _read(path)
     except DpbookError as error:
         return f"not written: {error}"
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_SECONDS,
-        startup_timeout=120,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(path.parent)}},
-        record_timing=False,
-        coalesce_streams=True,
-        skip_cells_with_tag="nbval-skip",
-    )
     try:
-        client.execute(env=env, stderr=subprocess.DEVNULL)  # the kernel's own log, not the cells' standard error
+        execute(notebook, path.parent, env=env)
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         return f"not written: {error}"
     _settle(notebook)
     write_atomically(path, (nbformat.writes(notebook).rstrip("\n") + "\n").encode())
     return ""
+
+
+def execute(notebook: Any, folder: Path, env: dict[str, str] | None = None) -> None:
+    """Run all cells of ``notebook`` (as nbformat has it) in ``folder`` and put their outputs into it.
+
+    A kernel that does not come up, as on a busy machine, is started again. Raises what nbclient raises.
+    """
+    from nbclient import NotebookClient
+    from nbclient.exceptions import DeadKernelError
+
+    for left in reversed(range(STARTS)):
+        client = NotebookClient(
+            notebook,
+            timeout=CELL_SECONDS,
+            startup_timeout=START_SECONDS,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(folder)}},
+            record_timing=False,
+            coalesce_streams=True,
+            skip_cells_with_tag="nbval-skip",
+        )
+        try:
+            client.execute(env=env, stderr=subprocess.DEVNULL)  # the kernel's own log, not the cells' standard error
+            return
+        except DeadKernelError:  # it died later, in a cell
+            raise
+        except RuntimeError:
+            if not left:
+                raise
 
 
 def _settle(notebook: Any) -> None:
@@ -148,6 +169,14 @@ def _targets(paths: Sequence[Path]) -> list[Path]:
     if not targets:
         raise DpbookError("there are no notebooks to validate")
     return targets
+
+
+def notebooks(paths: Sequence[Path]) -> list[Path]:
+    """The notebooks in ``paths`` (notebooks and folders), or else all chapters and solutions, as absolute paths.
+
+    Raises `DpbookError` for a path with nothing in it to validate.
+    """
+    return _notebooks(_targets(paths))
 
 
 def _notebooks(paths: Sequence[Path]) -> list[Path]:

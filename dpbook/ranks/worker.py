@@ -28,6 +28,9 @@ def main(folder: Path) -> int:
         store = dist.FileStore(str(folder / MEETING), world)  # a file of the run's own: no port that others may take
         store.set_timeout(patience)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=patience)
+        # gloo lets a rank go on as soon as its own connections stand. One that ends at once closes them, and a rank
+        # that still connects fails because of it.
+        dist.barrier()
         # Stays open until the process ends: a rank that is stuck, or ended because another is, writes where it was.
         stack = open(folder / STACK.format(rank), "w")  # noqa: SIM115
         faulthandler.register(signal.SIGTERM, file=stack, chain=True)

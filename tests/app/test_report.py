@@ -10,6 +10,7 @@ from dpbook.core.errors import DpbookError
 from dpbook.overlap import recorded_traces
 from dpbook.planning import ACCELERATORS
 from dpbook.program import metrics
+from tests.cases import each
 
 ABOUT = {
     "options": {"name": "r", "model": "gpt", "strategy": "bucketed"}, "world": 4, "backend": "nccl",
@@ -83,7 +84,7 @@ def test_an_unknown_device_has_no_utilisation(tmp_path):
     assert rows["model FLOPs utilisation"] == "no peak known for this device"
 
 
-@pytest.mark.parametrize(
+@each(
     ("device", "name"),
     [
         ("NVIDIA H100 80GB HBM3", "H100 SXM"),

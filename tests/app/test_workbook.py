@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dpbook.app.workbook import MANIFEST, Report, refresh
 from dpbook.core import checkout as published_book
 from dpbook.core.errors import DpbookError
+from tests.cases import each
 
 CHAPTER = "chapters/01_loop.ipynb"
 
@@ -246,7 +247,7 @@ def test_new_published_outputs_reach_a_reader_who_has_only_run_the_notebook(book
     assert mine.read_text() == better
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         lambda cells: cells[0].update(source="a = 7"),
@@ -256,7 +257,6 @@ def test_new_published_outputs_reach_a_reader_who_has_only_run_the_notebook(book
         lambda cells: cells[0].update(cell_type="raw"),
         lambda cells: cells[0].update(attachments={"photo.png": {"image/png": "AAAA"}}),
     ],
-    ids=["edited", "added", "deleted", "moved", "of another kind", "a picture in it"],
 )
 def test_a_notebook_whose_cells_the_reader_has_changed_is_kept(book, work, opened, change):
     source, mine = opened
@@ -291,7 +291,7 @@ def test_a_file_beside_that_was_only_run_is_refreshed(book, work, opened):
     assert (work / "chapters/01_loop.new.ipynb").read_text() == notebook("third")
 
 
-@pytest.mark.parametrize("broken", ["", "{", "[]", "3", '{"cells": 3}', '{"cells": [{"source": []}]}', "[" * 100_000])
+@each("broken", ["", "{", "[]", "3", '{"cells": 3}', '{"cells": [{"source": []}]}', "[" * 100_000])
 def test_what_cannot_be_read_as_a_notebook_counts_as_changed(book, work, opened, broken):
     source, mine = opened
     mine.write_text(broken)
@@ -369,7 +369,7 @@ def test_an_exercise_is_the_readers_from_the_first_answer_and_not_from_a_run(tmp
 ACTIONS = ("publish", "edit", "run", "edit beside", "run beside", "delete beside", "forget", "refresh")
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(steps=st.lists(st.sampled_from(ACTIONS), max_size=12))
 def test_whatever_happens_in_whatever_order_nothing_the_reader_wrote_is_lost(tmp_path_factory, steps):
     root = tmp_path_factory.mktemp("any")

@@ -6,6 +6,8 @@ When the test ends, an error in the page or a request to another host fails it.
 
 import pytest
 
+from tests.conftest import NO_CHROMIUM
+
 try:
     from playwright.sync_api import expect, sync_playwright
 except ImportError:
@@ -20,7 +22,7 @@ def pytest_collection_modifyitems(items):
     """Mark what is in this folder, and say why it is skipped where it cannot run."""
     missing = "playwright is not installed" if sync_playwright is None else None
     if missing is None and find_chromium() is None:
-        missing = "there is no Chromium here (Debian: apt install chromium)"
+        missing = NO_CHROMIUM
     for item in items:
         if "browser" in item.path.parts[-2:]:
             item.add_marker(pytest.mark.browser)

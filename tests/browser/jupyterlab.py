@@ -20,7 +20,7 @@ from dpbook.app import jupyter, workbook
 from dpbook.app.validation import FIXED
 from dpbook.core import checkout
 
-SECONDS = 90  # for anything that waits: a shared machine may be slow
+SECONDS = 240  # for anything that waits: a shared machine may be slow
 FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),

@@ -14,7 +14,8 @@ expect = playwright.expect
 
 SETUP = """from dpbook import figures
 from dpbook.collectives import AlphaBeta
-from dpbook.overlap import layers_of, mlp, naive_flat, simulate_step
+from dpbook.book.ch08 import mlp
+from dpbook.overlap import layers_of, naive_flat, simulate_step
 
 layers, price = layers_of(mlp(8, 512), 0.01), AlphaBeta(1e-4, 1e-9)"""
 STEPPER = "figures.play_step(simulate_step(layers, naive_flat(layers), price))"

@@ -1,6 +1,7 @@
 """What a schedule does, written a second time in plain Python, and schedules to try it on."""
 
 from collections import Counter
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,11 @@ from dpbook import collectives
 from dpbook.collectives import ALGORITHMS, Round, Schedule, relabel
 
 WORLDS = [*range(1, 10), 16]
-ALL_REDUCES = [(name, world) for name, algorithm in ALGORITHMS.items() for world in WORLDS if algorithm.worlds(world)]
+
+
+def worlds(name):
+    """The worlds of the tests that an algorithm is made for."""
+    return [world for world in WORLDS if ALGORITHMS[name].worlds(world)]
 
 
 def plain(schedule, buffers):
@@ -74,6 +79,7 @@ def broken_promises(schedule):
     ]
 
 
+@cache
 def collective_schedules(world):
     """Every schedule that the package makes for a world, by name."""
     made = {name: make(world) for name, make in ALGORITHMS.items() if make.worlds(world)}

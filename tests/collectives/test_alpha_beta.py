@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dpbook.collectives import AlphaBeta, Slowest, crossover
 from dpbook.collectives.pricing.alpha_beta import slowest
 from dpbook.core.errors import InvalidArgument
+from tests.cases import each
 
 ALPHAS, BETAS = st.floats(0, 1e-2), st.floats(0, 1e-6)
 MODELS = st.builds(AlphaBeta, ALPHAS, BETAS)
@@ -80,7 +81,7 @@ def test_the_slowest_is_one_of_them_where_it_is_slowest_everywhere():
     assert repr(both).startswith("the slowest of 1 µs + 2 ns/B")
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "named"),
     [
         (lambda: AlphaBeta(-1, 0), "alpha"),

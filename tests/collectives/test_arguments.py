@@ -30,6 +30,7 @@ from dpbook.collectives import (
     verify,
 )
 from dpbook.core.errors import InvalidArgument, ScheduleError
+from tests.cases import each
 
 READERS = {
     "simulate": lambda s: simulate(s, np.zeros((2, 2))),
@@ -47,21 +48,21 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("value", [None, 3, "ring", ring, [Round.of(0, 1, 0, True)]], ids=lambda v: type(v).__name__)
-@pytest.mark.parametrize("reader", READERS)
+@each("value", [None, 3, "ring", ring, [Round.of(0, 1, 0, True)]])
+@each("reader", READERS)
 def test_what_is_no_schedule_is_refused(reader, value):
     with pytest.raises(InvalidArgument, match=r"^schedule must be a Schedule, such as collectives.ring\(4\), got "):
         READERS[reader](value)
 
 
-@pytest.mark.parametrize("reader", ["simulate", "frames", "count", "verify", "find_fault", "to_json"])
+@each("reader", ["simulate", "frames", "count", "verify", "find_fault", "to_json"])
 def test_a_lazy_round_that_is_none_is_refused_when_it_is_made(reader):
     schedule = Schedule(2, 1, LazyRounds(2, lambda i: Round.of(0, 1, 0, True) if i == 0 else 7))
     with pytest.raises(InvalidArgument, match=r"^round 2 must be a Round, got 7"):
         READERS[reader](schedule)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "said"),
     [
         (lambda: Schedule(2, 1, [1]), r"round 1 must be a Round, got 1"),

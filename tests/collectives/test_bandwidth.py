@@ -7,6 +7,7 @@ import pytest
 from dpbook import collectives
 from dpbook.collectives import Link, algbw, bus_factor, busbw, collective_of, cost
 from dpbook.core.errors import InvalidArgument
+from tests.cases import each
 from tests.collectives.oracles import WORLDS, torch_reduce_scatter
 
 NO_LATENCY = Link.gigabytes(50)
@@ -26,13 +27,13 @@ def test_the_bus_bandwidth_of_eight_ranks(collective, factor):
     assert busbw(1e9, 0.5, 8, collective) == 2e9 * factor
 
 
-@pytest.mark.parametrize("world", WORLDS[1:])
-@pytest.mark.parametrize("name", ["ring", "reduce_scatter", "all_gather"])
+@each("world", WORLDS[1:])
+@each("name", ["ring", "reduce_scatter", "all_gather"])
 def test_a_ring_reaches_the_links_bandwidth_as_its_bus_bandwidth(name, world):
     assert cost(getattr(collectives, name)(world), 4 * world * 1000, NO_LATENCY).busbw == pytest.approx(50e9)
 
 
-@pytest.mark.parametrize("world", WORLDS[1:])
+@each("world", WORLDS[1:])
 def test_the_collective_of_a_schedule_is_seen_in_its_promise(world):
     made = {
         "all_reduce": [make(world) for make in collectives.ALGORITHMS.values()],
@@ -54,7 +55,7 @@ def test_others_are_none_of_them():
     assert [collective_of(schedule) for schedule in (inside_nodes, twice_on_0, moved)] == [None] * 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "named"),
     [
         (lambda: algbw(-1, 1), "nbytes"),

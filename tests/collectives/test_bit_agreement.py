@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook import collectives
@@ -23,6 +23,7 @@ from dpbook.collectives import (
 )
 from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import drift
+from tests.cases import each
 
 WORLDS = [*range(1, 10), 16]
 
@@ -76,8 +77,8 @@ def bits_agree(schedule, draws=200, seed=0):
     return drift(np.asarray(simulate(schedule, buffers).buffers)).identical
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", collectives.ALGORITHMS)
+@each("world", WORLDS)
+@each("name", collectives.ALGORITHMS)
 def test_the_books_schedules_keep_replicas_bit_equal(name, world):
     schedule = collectives.ALGORITHMS[name](world)
     assert agreement(schedule).agrees
@@ -102,8 +103,8 @@ def test_ranks_folded_away_have_the_bits_of_the_others(world):
     assert bits_agree(recursive_doubling(world))
 
 
-@pytest.mark.parametrize(("nodes", "per_node"), [(1, 4), (4, 1), (2, 3), (3, 2), (3, 4)])
-@pytest.mark.parametrize("make", [collectives.hierarchical_ring, collectives.ring_per_port])
+@each(("nodes", "per_node"), [(1, 4), (4, 1), (2, 3), (3, 2), (3, 4)])
+@each("make", [collectives.hierarchical_ring, collectives.ring_per_port])
 def test_schedules_over_nodes_keep_replicas_bit_equal(make, nodes, per_node):
     assert agreement(make(nodes, per_node)).agrees
     assert bits_agree(make(nodes, per_node))
@@ -155,7 +156,7 @@ def test_no_schedule_of_three_ranks_disagrees(world):
     assert len(found) == {1: 1, 2: 7, 3: 447}[world]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_ranks_with_memory_of_their_own_disagree_from_three_on(world):
     found = agreement(in_own_order, world)
     assert found.agrees == (world < 3)
@@ -165,7 +166,6 @@ def test_ranks_with_memory_of_their_own_disagree_from_three_on(world):
     np.testing.assert_allclose(in_own_order(draws), np.tile(draws.sum(axis=0), (world, 1)), rtol=1e-3, atol=1e-5)
 
 
-@settings(deadline=None)
 @given(st.sampled_from([2, 3, 4, 5, 6, 7, 8]), st.integers(0, 2**32 - 1), st.booleans())
 def test_the_verdict_is_what_the_bits_say(world, seed, exchange):
     make = random_exchange if exchange and world in (2, 4, 8) else random_all_reduce
@@ -242,7 +242,7 @@ def test_one_sum_for_all_agrees(add_up):
     assert agreement(add_up, 5).agrees
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("world", lambda: agreement(in_own_order)),

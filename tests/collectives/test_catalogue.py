@@ -45,6 +45,7 @@ def copy_of_the_room(root):
     shutil.copy(ROOT / "pyproject.toml", root)
     for folder in ("dpbook", "tests/collectives"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "data"))
+    shutil.copy(ROOT / "tests/cases.py", root / "tests")
     (root / "dpbook/collectives/algorithms/two_way.py").write_text(MODULE, encoding="utf-8")
     catalogue = root / "dpbook/collectives/algorithms/catalogue.py"
     original = catalogue.read_text(encoding="utf-8")
@@ -69,6 +70,6 @@ def outcomes(root):
 def test_a_new_algorithm_is_judged_by_what_its_entry_says(tmp_path):
     copy_of_the_room(tmp_path)
     told = outcomes(tmp_path)
-    assert {ROUNDS, PRICE, BETWEEN, "test_every_schedule_keeps_its_promise"} <= told["PASSED", "two_way"]
+    assert {ROUNDS, PRICE, BETWEEN, "test_every_algorithm_keeps_its_promise"} <= told["PASSED", "two_way"]
     assert told["FAILED", "two_way"] == set()
     assert told["FAILED", "two_way_misjudged"] == {ROUNDS, PRICE, BETWEEN}

@@ -25,6 +25,7 @@ from dpbook.collectives import (
     verify,
 )
 from dpbook.core.errors import InvalidArgument, ScheduleError
+from tests.cases import each
 from tests.collectives.oracles import broken_promises, integers, legal_schedules, plain
 
 # embed
@@ -78,7 +79,7 @@ def test_groups_that_speak_for_one_rank_twice_count_double():
     assert find_fault(embed(tree(2), 3, [0, 2], speaks_for=[[0, 1], [1, 2]])).kind == "double"
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "named"),
     [
         ({"world": 2, "ranks": [0, 1, 2]}, "world"),
@@ -137,8 +138,8 @@ def test_relabelling_back_gives_the_same_messages():
     assert [list(r) for r in again.rounds] == [list(r) for r in ring(3).rounds]
 
 
-@pytest.mark.parametrize("labels", [[0, 1], [0, 1, 1], [1, 2, 3]])
-@pytest.mark.parametrize("named", ["ranks", "chunks"])
+@each("labels", [[0, 1], [0, 1, 1], [1, 2, 3]])
+@each("named", ["ranks", "chunks"])
 def test_relabel_refuses_what_is_no_permutation(named, labels):
     with pytest.raises(InvalidArgument, match=f"^{named} must be"):
         relabel(ring(3), **{named: labels})

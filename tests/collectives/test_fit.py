@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dpbook.collectives import AlphaBeta, Fit, fit
 from dpbook.core.errors import InvalidArgument
+from tests.cases import each
 
 SIZES = 4.0 ** np.arange(4, 16)  # 256 B to 1 GiB
 
@@ -115,7 +116,7 @@ def test_a_fit_says_where_it_holds():
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("nbytes", "seconds", "named"),
     [
         ([1e3], [1e-5], "nbytes"),

@@ -7,6 +7,7 @@ import pytest
 
 from dpbook.collectives import GlooBounds, from_json, gloo_ring, simulate, to_json, verify
 from dpbook.core.errors import InvalidArgument
+from tests.cases import each
 
 WORLDS = [*range(1, 10), 16]
 
@@ -18,9 +19,9 @@ def test_chunks_as_gloo_cuts_them(size, world, lengths):
     assert np.diff(GlooBounds(world)(size, 4)).tolist() == lengths
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("itemsize", [1, 2, 4, 8])
-@pytest.mark.parametrize("size", [0, 1, 5, 17, 1000, 2**18, 3 * 2**20 + 1])
+@each("world", WORLDS)
+@each("itemsize", [1, 2, 4, 8])
+@each("size", [0, 1, 5, 17, 1000, 2**18, 3 * 2**20 + 1])
 def test_chunks_cover_the_buffer_in_segments_of_at_most_a_mebibyte(world, itemsize, size):
     offsets = GlooBounds(world)(size, itemsize)
     assert (offsets[0], offsets[-1]) == (0, size)
@@ -29,14 +30,14 @@ def test_chunks_cover_the_buffer_in_segments_of_at_most_a_mebibyte(world, itemsi
     assert np.diff(offsets).max() * itemsize <= per_chunk * (2**20 + itemsize)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_it_is_an_exact_all_reduce(world):
     verify(gloo_ring(world))
     assert len(gloo_ring(world).rounds) == 2 * (world - 1)
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("size", [1, 7, 100])
+@each("world", WORLDS)
+@each("size", [1, 7, 100])
 def test_a_chunk_is_summed_from_the_rank_before_its_own_downwards(world, size):
     buffers = np.random.default_rng([world, size]).standard_normal((world, size)).astype(np.float32)
     offsets = GlooBounds(world)(size, 4)

@@ -4,12 +4,13 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook import collectives
 from dpbook.collectives import Link, Round, Schedule, Topology, cost, count, ring
 from dpbook.core.errors import InvalidArgument
+from tests.cases import each
 from tests.collectives.oracles import ALL_SCHEDULES, by_hand, collective_schedules, divisors, legal_schedules
 
 NET, NVLINK = Link.gigabits(400, latency=5e-6), Link.gigabytes(450, latency=2e-6)
@@ -24,7 +25,7 @@ def topologies(world):
     ]
 
 
-@pytest.mark.parametrize(("world", "name"), [case for case in ALL_SCHEDULES if case[0] in (1, 2, 4, 6, 9)])
+@each(("world", "name"), [case for case in ALL_SCHEDULES if case[0] in (1, 2, 4, 6, 9)])
 def test_price_and_bytes_are_what_adding_messages_up_gives(world, name):
     schedule = collective_schedules(world)[name]
     for topology in topologies(world):
@@ -47,7 +48,6 @@ def test_more_bandwidth_never_makes_it_slower(schedule, size, link, factor):
 
 
 @given(st.sampled_from([(2, 3), (3, 2), (2, 4)]), LINKS, LINKS, st.integers(0, 200), st.data())
-@settings(deadline=None)
 def test_more_ports_never_make_it_slower(shape, within, between, size, data):
     schedule = collectives.hierarchical_ring(*shape)
     few = data.draw(st.sampled_from(divisors(shape[1])))
@@ -113,7 +113,7 @@ def test_a_number_of_bytes_may_be_a_float():
     assert type(cost(ring(4), 25e6, NET).nbytes) is int
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "named"),
     [
         (lambda: cost(ring, 4, NET), "schedule"),

@@ -21,6 +21,7 @@ from dpbook.collectives import (
     verify,
 )
 from dpbook.core.errors import Deadlock, InvalidArgument, MessageError, RankFailed, ScheduleError
+from tests.cases import each
 from tests.collectives.oracles import WORLDS
 from tests.collectives.programs import (
     PROGRAMS,
@@ -50,20 +51,20 @@ def noise(world, size):
 # What a recording holds
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("world", WORLDS)
+@each("name", PROGRAMS)
+@each("world", WORLDS)
 def test_the_recording_of_an_all_reduce_verifies(world, name):
     assert verify(record(PROGRAMS[name], world, 2 * world + 1))
 
 
-@pytest.mark.parametrize("name", ["ring", "parameter_server"])
-@pytest.mark.parametrize("world", WORLDS)
+@each("name", ["ring", "parameter_server"])
+@each("world", WORLDS)
 def test_the_recording_is_the_librarys_schedule(world, name):
     recorded, library = record(PROGRAMS[name], world, 3 * world), LIBRARY[name](world)
     assert [sorted(r) for r in recorded.rounds] == [sorted(r) for r in library.rounds]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_the_recording_of_a_tree_sends_the_librarys_messages_no_later(world):
     recorded, library = (
         {m: i for i, r in enumerate(s.rounds) for m in r} for s in (record(tree_program, world, 5), tree(world))
@@ -72,8 +73,8 @@ def test_the_recording_of_a_tree_sends_the_librarys_messages_no_later(world):
     assert all(recorded[m] <= library[m] for m in library)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("world", WORLDS)
+@each("name", PROGRAMS)
+@each("world", WORLDS)
 def test_simulating_the_recording_gives_the_bits_of_the_run(world, name):
     for size in (1, max(world - 1, 1), 2 * world + 1):
         buffers = noise(world, size)
@@ -222,7 +223,7 @@ def test_a_change_that_is_undone_before_the_next_call_tells_nothing():
     assert verify(record(program, 3, 6))
 
 
-@pytest.mark.parametrize(
+@each(
     "view",
     [
         lambda x: x.copy(),
@@ -232,7 +233,6 @@ def test_a_change_that_is_undone_before_the_next_call_tells_nothing():
         lambda x: x.view(np.int64),
         lambda x: np.zeros(3),
     ],
-    ids=["a copy", "part of a copy", "every second element", "reversed", "another dtype", "foreign"],
 )
 def test_an_array_that_is_no_slice_is_refused_with_rank_and_line(view):
     def program(comm, x):

@@ -30,6 +30,7 @@ from dpbook.collectives import (
 )
 from dpbook.collectives.schedule.rounds import JoinedRounds
 from dpbook.core.errors import InvalidArgument, ScheduleError
+from tests.cases import each
 from tests.collectives.oracles import rounds
 
 # What a round holds
@@ -76,7 +77,7 @@ def test_repr_shows_arrows_and_cuts_long_rounds():
     assert repr(Round.of(np.arange(100), 100, np.arange(100), True)).endswith("… 100 messages)")
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "named"),
     [
         (([0, 1], [1, 2, 3], 0, True), "source, dest, chunk and reduce"),
@@ -123,7 +124,7 @@ MADE = {
 }
 
 
-@pytest.mark.parametrize("way", MADE)
+@each("way", MADE)
 def test_no_array_of_a_round_can_be_written(way):
     made = MADE[way]()
     for field in filter(lambda f: isinstance(f, np.ndarray), (made.source, made.dest, made.chunk, made.reduce)):
@@ -180,8 +181,8 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("case", ILLEGAL)
+@each("reader", READERS)
+@each("case", ILLEGAL)
 def test_every_reader_refuses_an_illegal_round(case, reader):
     messages, said = ILLEGAL[case]
     schedule = Schedule(4, 2, [Round.from_messages([GOOD]), Round.from_messages(messages)])
@@ -259,6 +260,7 @@ def test_no_round_is_kept():
     assert sum(ref() is not None for ref in seen) <= 1  # the loop variable
 
 
+@pytest.mark.proof
 def test_counting_a_long_ring_needs_little_memory():
     one_round = 3 * 8 * 8192  # bytes of its three int64 arrays; there are 16,382 rounds, 3 GiB in all
     tracemalloc.start()

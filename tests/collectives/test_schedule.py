@@ -30,6 +30,7 @@ from dpbook.collectives import (
     tree,
 )
 from dpbook.core.errors import InvalidArgument, ScheduleError
+from tests.cases import each
 
 # Chunk bounds
 
@@ -52,7 +53,7 @@ def test_fixed_bounds_refuse_another_size():
         FixedBounds((0, 4, 7))(8, 4)
 
 
-@pytest.mark.parametrize("offsets", [(), (0,), (1, 2), (0, 3, 2), (0, 2.5), (0, None), ("0", "1"), (-1, 3)])
+@each("offsets", [(), (0,), (1, 2), (0, 3, 2), (0, 2.5), (0, None), ("0", "1"), (-1, 3)])
 def test_offsets_that_cut_nothing_are_refused(offsets):
     with pytest.raises(InvalidArgument, match="offsets"):
         FixedBounds(offsets)
@@ -79,7 +80,7 @@ def test_a_schedule_follows_its_own_bounds():
 # What a schedule refuses
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "named"),
     [
         ({"world": 0}, "world"),
@@ -98,20 +99,20 @@ def test_a_wrong_field_is_refused_by_name(change, named):
         Schedule(**({"world": 3, "n_chunks": 2, "rounds": []} | change))
 
 
-@pytest.mark.parametrize("make", [*collectives.ALGORITHMS.values(), reduce_scatter, all_gather, reduce, broadcast])
-@pytest.mark.parametrize("world", [0, -1, 2.0, "4", None, True])
+@each("make", [*collectives.ALGORITHMS.values(), reduce_scatter, all_gather, reduce, broadcast])
+@each("world", [0, -1, 2.0, "4", None, True])
 def test_every_algorithm_refuses_what_is_no_world(make, world):
     with pytest.raises(InvalidArgument, match=r"^world must be an integer of at least 1"):
         make(world)
 
 
-@pytest.mark.parametrize("make", [*collectives.ALGORITHMS.values(), reduce_scatter, all_gather, reduce, broadcast])
+@each("make", [*collectives.ALGORITHMS.values(), reduce_scatter, all_gather, reduce, broadcast])
 def test_a_world_may_be_an_integer_of_numpy(make):
     assert to_json(make(np.int64(5))) == to_json(make(5))
 
 
-@pytest.mark.parametrize("make", [reduce, broadcast])
-@pytest.mark.parametrize("root", [-1, 4, 1.0])
+@each("make", [reduce, broadcast])
+@each("root", [-1, 4, 1.0])
 def test_a_root_outside_the_world_is_refused(make, root):
     with pytest.raises(InvalidArgument, match=r"^root must be an integer from 0 to 3"):
         make(4, root)
@@ -127,7 +128,7 @@ def everything(schedule):
     return (schedule.world, schedule.n_chunks, rounds, schedule.bounds, *placements, schedule.name)
 
 
-@pytest.mark.parametrize("name", ["world", "n_chunks", "rounds", "bounds", "before", "after", "name"])
+@each("name", ["world", "n_chunks", "rounds", "bounds", "before", "after", "name"])
 def test_a_schedule_cannot_be_changed(name):
     schedule = ring(2)
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -143,8 +144,8 @@ def test_a_promise_does_not_change_with_the_dict_it_was_made_of():
         schedule.after[0][1] = frozenset({0, 1})
 
 
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
-@pytest.mark.parametrize("schedule", [tree(5), hierarchical_ring(2, 2), Schedule(2, 2, [], FixedBounds((0, 1, 5)))])
+@each("again", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])
+@each("schedule", [tree(5), hierarchical_ring(2, 2), Schedule(2, 2, [], FixedBounds((0, 1, 5)))])
 def test_a_schedule_can_be_copied_and_pickled(again, schedule):
     assert everything(again(schedule)) == everything(schedule)
 

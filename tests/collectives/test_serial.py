@@ -21,6 +21,7 @@ from dpbook.collectives import (
     verify,
 )
 from dpbook.core.errors import DpbookError, InvalidArgument, ScheduleError
+from tests.cases import each
 from tests.collectives.oracles import (
     ALL_SCHEDULES,
     collective_schedules,
@@ -45,7 +46,7 @@ def lopsided(comm, x):
         comm.send(x[:2], 0)
 
 
-@pytest.mark.parametrize(("world", "name"), [(w, n) for w, n in ALL_SCHEDULES if w in (1, 2, 5, 8)])
+@each(("world", "name"), [(w, n) for w, n in ALL_SCHEDULES if w in (1, 2, 5, 8)])
 def test_every_schedule_survives(world, name):
     schedule = collective_schedules(world)[name]
     assert same(from_json(to_json(schedule)), schedule)
@@ -118,7 +119,7 @@ def wrong(path, value):
     return json.dumps(data)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "null", "7", '"ring"', "{}", to_json(ring(2))[:-1]])
+@each("text", ["", "{", "[1, 2]", "null", "7", '"ring"', "{}", to_json(ring(2))[:-1]])
 def test_what_is_no_schedule_is_refused(text):
     with pytest.raises(InvalidArgument, match=r"^text must be"):
         from_json(text)
@@ -130,14 +131,14 @@ def test_another_format_or_version_is_refused_by_name(key, value):
         from_json(wrong([key], value))
 
 
-@pytest.mark.parametrize("key", [key for key in GOOD if key not in ("format", "version")])
+@each("key", [key for key in GOOD if key not in ("format", "version")])
 def test_a_missing_field_is_refused_by_name(key):
     data = {k: v for k, v in GOOD.items() if k != key}
     with pytest.raises(InvalidArgument, match=key):
         from_json(json.dumps(data))
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "value"),
     [
         (["world"], 0),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dpbook import collectives
 from dpbook.collectives import FixedBounds, Round, Schedule, frames, hierarchical_ring, ring, simulate
 from dpbook.core.errors import InvalidArgument
+from tests.cases import each
 from tests.collectives.oracles import WORLDS, collective_schedules, integers, legal_schedules, plain
 
 DTYPES = ["f2", "f4", "f8", "i1", "u1", "i4", "u8", "c8", "c16", "?", "g"]
@@ -43,7 +44,7 @@ def same_bits(a, b):
 
 
 @pytest.mark.usefixtures("route")
-@pytest.mark.parametrize("dtype", DTYPES)
+@each("dtype", DTYPES)
 def test_every_schedule_gives_the_bits_of_the_oracle(dtype):
     for world in (1, 2, 3, 5, 8):
         for schedule in collective_schedules(world).values():
@@ -53,7 +54,7 @@ def test_every_schedule_gives_the_bits_of_the_oracle(dtype):
 
 
 @pytest.mark.usefixtures("route")
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_every_world_gives_the_bits_of_the_oracle(world):
     for schedule in collective_schedules(world).values():
         buffers = noise(world, 37, "f4")
@@ -86,7 +87,7 @@ def test_chunks_of_very_unequal_length_give_the_bits_of_the_oracle(schedule, cut
     assert same_bits(simulate(uneven, buffers).buffers, plain(uneven, buffers))
 
 
-@pytest.mark.parametrize("size", [4095, 4096, 4097, 12_285, 12_288, 12_289])
+@each("size", [4095, 4096, 4097, 12_285, 12_288, 12_289])
 def test_sizes_around_the_change_of_route_give_the_bits_of_the_oracle(size):
     buffers = noise(3, size, "f4")
     assert same_bits(simulate(ring(3), buffers).buffers, plain(ring(3), buffers))
@@ -111,7 +112,7 @@ def test_sums_are_taken_in_the_dtype_of_the_buffers():
 
 
 @pytest.mark.usefixtures("route")
-@pytest.mark.parametrize("name", collectives.ALGORITHMS)
+@each("name", collectives.ALGORITHMS)
 def test_what_is_not_finite_reaches_every_rank_and_stays_in_its_element(name):
     buffers = integers(4, 6)
     buffers[1, 2], buffers[3, 4], buffers[0, 5], buffers[2, 5] = np.nan, np.inf, np.inf, -np.inf
@@ -187,7 +188,7 @@ def test_in_place_takes_slices_that_only_touch():
     assert memory.tolist() == [4, 6, 8, 10] * 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("buffers", "said"),
     [
         (5, "buffers must be one 1-D array per rank"),
@@ -200,7 +201,7 @@ def test_in_place_takes_slices_that_only_touch():
         (np.zeros((3, 4), "M8[s]"), "dtype of buffers must be numeric"),
     ],
 )
-@pytest.mark.parametrize("reader", [simulate, lambda s, b: list(frames(s, b))])
+@each("reader", [simulate, lambda s, b: list(frames(s, b))])
 def test_what_is_no_set_of_buffers_is_refused(reader, buffers, said):
     with pytest.raises(InvalidArgument, match=said):
         reader(ring(3), buffers)

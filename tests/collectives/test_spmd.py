@@ -12,6 +12,7 @@ from hypothesis import given
 from dpbook.collectives import chunk_bounds, ring, run, simulate, tree
 from dpbook.collectives.programs import spmd
 from dpbook.core.errors import Deadlock, InvalidArgument, MessageError, RankFailed
+from tests.cases import each
 from tests.collectives.oracles import WORLDS, integers, plain
 from tests.collectives.programs import PROGRAMS, as_program, as_schedule, exchanges, ring_program, tree_program
 
@@ -36,8 +37,8 @@ def noise(world, size):
 # Results
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("world", WORLDS)
+@each("name", PROGRAMS)
+@each("world", WORLDS)
 def test_programs_compute_the_sum_on_every_rank(world, name):
     for size in (0, 1, max(world - 1, 0), 2 * world + 1, 3 * world):
         buffers = integers(world, size)
@@ -45,8 +46,8 @@ def test_programs_compute_the_sum_on_every_rank(world, name):
         np.testing.assert_array_equal(result, np.broadcast_to(buffers.sum(axis=0), (world, size)))
 
 
-@pytest.mark.parametrize(("program", "schedule"), [(ring_program, ring), (tree_program, tree)])
-@pytest.mark.parametrize("world", WORLDS)
+@each(("program", "schedule"), [(ring_program, ring), (tree_program, tree)])
+@each("world", WORLDS)
 def test_a_program_gives_the_bits_of_the_schedule_it_spells_out(world, program, schedule):
     buffers = noise(world, 37)
     expected = simulate(schedule(world), buffers).buffers
@@ -263,7 +264,7 @@ def test_whatever_a_program_raises_is_the_failure_of_its_rank(error):
     assert caught.value.__cause__ is error
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "named"),
     [
         (lambda comm, x: comm.send(x, comm.rank), "to on rank 0"),

@@ -9,6 +9,7 @@ from dpbook.collectives import Link, Topology
 from dpbook.collectives.pricing.topology import topology_for
 from dpbook.core.errors import DpbookError, InvalidArgument, UnitsError
 from dpbook.core.quantities import in_binary, in_words
+from tests.cases import each
 
 SLOW, FAST = Link.gigabits(400, latency=5e-6), Link.gigabytes(450, latency=2e-6, name="NVLink")
 
@@ -27,7 +28,7 @@ def test_a_link_shows_its_rate_in_bits_and_in_bytes():
     assert repr(FAST) == "NVLink: 3.6 Tb/s (450 GB/s), 2 µs"
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "said"),
     [
         (lambda: Link(5e-6, 400), r"read as 400 bytes per second.*Link.gigabits\(400\), or .*Link.gigabytes\(400\)"),
@@ -54,7 +55,7 @@ def test_the_limits_themselves_are_allowed(latency, bandwidth):
     assert Link(latency, bandwidth).bandwidth == bandwidth
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "named"),
     [
         (lambda: Link("x", 1e9), "latency"),
@@ -96,7 +97,7 @@ def test_neighbours_share_a_port(ports, expected):
     assert Topology(2, 4, FAST, SLOW, ports).port.tolist() == expected
 
 
-@pytest.mark.parametrize("per_node", range(1, 9))
+@each("per_node", range(1, 9))
 def test_ports_are_shared_as_evenly_as_can_be(per_node):
     for ports in range(1, per_node + 1):
         sharing = np.bincount(Topology(1, per_node, FAST, SLOW, ports).port)
@@ -116,7 +117,7 @@ def test_a_topology_says_what_it_is():
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "said"),
     [
         (0, "0 s"),
@@ -135,7 +136,7 @@ def test_quantities_get_the_prefix_that_fits(value, said):
     assert in_words(value, "s") == said
 
 
-@pytest.mark.parametrize(
+@each(
     ("nbytes", "words"),
     [
         (0, "0 B"),

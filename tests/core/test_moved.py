@@ -6,6 +6,7 @@ import json
 import pytest
 
 from dpbook.core import DATA
+from tests.cases import each
 
 TABLE = json.loads((DATA / "moved.json").read_text())
 
@@ -31,7 +32,7 @@ def test_the_new_places_are_there():
             importlib.import_module(place)
 
 
-@pytest.mark.parametrize(
+@each(
     ("statement", "place"),
     [
         ("from dpbook.errors import Deadlock", "dpbook.core"),

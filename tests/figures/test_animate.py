@@ -12,6 +12,7 @@ from dpbook.figures import animate
 from dpbook.figures.schedules.animation import REST
 from dpbook.figures.schedules.frames import replay
 from dpbook.figures.schedules.table import Table
+from tests.cases import each
 from tests.figures.reading import DOUBLE, NS, outside, parse, texts
 
 
@@ -40,8 +41,8 @@ def test_at_the_end_of_each_round_its_state_is_seen(schedule):
         assert sorted(seen(root, time)) == sorted(wanted)
 
 
-@pytest.mark.parametrize("build", ALGORITHMS.values(), ids=list(ALGORITHMS))
-@pytest.mark.parametrize("world", [1, 2, 3, 8, 9])
+@each("build", ALGORITHMS.values())
+@each("world", [1, 2, 3, 8, 9])
 def test_times_are_in_order_and_nothing_is_clipped(build, world):
     root = parse(animate(build(world)))
     assert outside(root) == []
@@ -68,7 +69,7 @@ def test_the_picture_of_the_readme_is_what_is_drawn_now():
     assert shown == animate(ring(4)).svg + "\n", "figures.animate(ring(4)).save('docs/viewer.svg') draws it anew"
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 1e9, "2", float("nan"), True])
+@each("seconds", [0, -1, 1e9, "2", float("nan"), True])
 def test_an_impossible_pace_is_refused(seconds):
     with pytest.raises(InvalidArgument, match=r"^seconds "):
         animate(ring(2), seconds=seconds)

@@ -5,6 +5,7 @@ import pytest
 from dpbook import figures
 from dpbook.core.errors import InvalidArgument
 from dpbook.planning import Mesh
+from tests.cases import each
 from tests.figures.reading import NS, outside, overlapping, parse, texts
 
 SMALL = Mesh({"dp": 2, "tp": 2})
@@ -25,8 +26,8 @@ def test_the_group_of_the_rank_is_bold_and_told_in_words():
     assert picture.alt.endswith("The groups of rank 1: dp: 1, 3, over 2 nodes; tp: 0, 1, inside a node.")
 
 
-@pytest.mark.parametrize("mesh", [SMALL, LARGE, Mesh({"tp": 1}), Mesh({"one": 1, "thirty-two": 32})])
-@pytest.mark.parametrize("per_node", [1, 5, 8])
+@each("mesh", [SMALL, LARGE, Mesh({"tp": 1}), Mesh({"one": 1, "thirty-two": 32})])
+@each("per_node", [1, 5, 8])
 def test_nothing_is_cut_off_or_overlaps(mesh, per_node):
     picture = parse(figures.draw_groups(mesh, per_node, mesh.world - 1, "A title that says what the reader can see"))
     assert outside(picture) == []

@@ -10,12 +10,13 @@ from dpbook.collectives import ALGORITHMS, FixedBounds, Round, Schedule, count, 
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures import draw_overview, draw_schedule
 from dpbook.figures.card import palette
+from tests.cases import each
 from tests.figures.reading import DOUBLE, NS, outside, overlapping, parse, texts
 
 ALL = [parameter_server(4), tree(4), ring(4)]
 
 
-@pytest.mark.parametrize("world", range(1, 17))
+@each("world", range(1, 17))
 def test_an_overview_shows_every_rank_and_stays_in_its_frame(world):
     schedules = [build(world) for build in ALGORITHMS.values()]
     root = parse(draw_overview(*schedules))
@@ -51,8 +52,8 @@ def test_pictures_are_deterministic_and_take_a_title():
     assert draw_traffic(ALL, 100).svg == draw_traffic(ALL, 100).svg
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 8, 9, 16, 32])
-@pytest.mark.parametrize("size", [1, 10, 10**9])
+@each("world", [1, 2, 3, 8, 9, 16, 32])
+@each("size", [1, 10, 10**9])
 def test_bars_stay_in_their_frame(world, size):
     root = parse(draw_traffic([build(world) for build in ALGORITHMS.values()], size))
     assert outside(root) == []
@@ -74,7 +75,7 @@ def test_the_lower_bound_is_named():
     assert "some rank must send this much: 6 MB" in texts(parse(draw_traffic(ALL, 10**6)))
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "name"),
     [
         (lambda: draw_overview(), "schedules"),
@@ -95,8 +96,8 @@ def test_bad_input_is_named(call, name):
         call()
 
 
-@pytest.mark.parametrize("schedule", [ring(1), tree(2), Schedule(2, 1, [Round.of(0, 1, 0, True)])], ids=repr)
-@pytest.mark.parametrize("draw", [draw_overview, draw_schedule, lambda s: draw_traffic([s], 1)])
+@each("schedule", [ring(1), tree(2), Schedule(2, 1, [Round.of(0, 1, 0, True)])])
+@each("draw", [draw_overview, draw_schedule, lambda s: draw_traffic([s], 1)])
 def test_one_of_a_kind_is_told_in_the_singular(draw, schedule):
     told = " ".join([*texts(parse(draw(schedule))), draw(schedule).alt])
     assert not re.search(r"\b1 (round|rank|message|chunk|cell)s\b", told)

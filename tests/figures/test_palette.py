@@ -7,6 +7,7 @@ import pytest
 
 from dpbook.figures.card import palette
 from dpbook.figures.schedules.cells import EDGE, FILL
+from tests.cases import each
 
 COLOURS = {
     "computation": palette.COMPUTATION,
@@ -67,7 +68,7 @@ def test_prose_reads_on_paper(colour, ground):
     assert palette.contrast(colour, ground) >= 4.5
 
 
-@pytest.mark.parametrize("colour", [palette.COMPUTATION, palette.COMMUNICATION, palette.EXPOSED, *EDGE.values()])
+@each("colour", [palette.COMPUTATION, palette.COMMUNICATION, palette.EXPOSED, *EDGE.values()])
 def test_lines_are_seen_on_paper(colour):
     assert palette.contrast(colour, palette.PAPER) >= 3  # WCAG 2.2, non-text contrast
 

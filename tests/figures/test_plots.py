@@ -10,6 +10,7 @@ import pytest
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures import digits_grid, drift_and_gap, loss_curve
 from dpbook.replicas import Run, digits, shard, split
+from tests.cases import each
 
 
 def run(world=4, drift=0.0, gap=1e-16, steps=50):
@@ -102,7 +103,7 @@ def _first(rank):
     return ", ".join(map(str, SHARDS[rank][1][:3]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "name"),
     [
         (lambda: loss_curve("run", "Title"), "runs"),

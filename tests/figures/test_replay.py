@@ -9,6 +9,7 @@ from dpbook.collectives import ALGORITHMS, Round, Schedule, all_gather, broadcas
 from dpbook.core.errors import InvalidArgument, ScheduleError
 from dpbook.figures import demonstration
 from dpbook.figures.schedules.frames import MAX_CHUNKS, MAX_RANKS, replay
+from tests.cases import each
 from tests.figures.reading import DOUBLE, EXTRA_ROUND
 
 WORLDS = [*range(1, 10), 16]
@@ -31,8 +32,8 @@ def kind_of(held, world):
     return "complete" if len(held) == world else "own" if len(held) == 1 else "partial"
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("build", ALGORITHMS.values(), ids=list(ALGORITHMS))
+@each("world", WORLDS)
+@each("build", ALGORITHMS.values())
 def test_kinds_are_those_of_a_count_by_hand(build, world):
     schedule = build(world)
     states = replay(schedule)
@@ -52,7 +53,7 @@ def test_a_contribution_counted_twice_is_a_fault(schedule):
     assert states[-1].number_of("fault") > 0
 
 
-@pytest.mark.parametrize("world", range(1, 10))
+@each("world", range(1, 10))
 def test_the_numbers_of_a_ring_end_as_ones(world):
     last = replay(ring(world))[-1]
     assert last.values == [["1" * world] * world] * world
@@ -62,8 +63,8 @@ def test_a_double_count_reads_1211():
     assert replay(DOUBLE)[-1].values == [["1211"]] * 4
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("size", [0, 2, 10, 33])
+@each("world", WORLDS)
+@each("size", [0, 2, 10, 33])
 def test_traffic_so_far_ends_at_what_count_says(world, size):
     schedule = ring(world)
     last, counted = replay(schedule, size=size)[-1].traffic, count(schedule, size, 4)
@@ -112,7 +113,7 @@ def test_counting_up_saturates_and_stays_a_fault():
     assert replay(doubling, np.zeros((2, 1)))[-1].number_of("fault") == 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "name"),
     [
         (lambda: replay("ring"), "schedule"),

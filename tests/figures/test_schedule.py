@@ -11,13 +11,14 @@ from dpbook.core.errors import InvalidArgument
 from dpbook.figures import draw_schedule
 from dpbook.figures.schedules.arrows import levels
 from dpbook.figures.schedules.frames import MAX_RANKS
+from tests.cases import each
 from tests.figures.reading import DOUBLE, EXTRA_ROUND, NS, outside, overlapping, parse, texts
 
 WORLDS = [*range(1, 10), 16]
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("build", ALGORITHMS.values(), ids=list(ALGORITHMS))
+@each("world", WORLDS)
+@each("build", ALGORITHMS.values())
 def test_every_rank_and_chunk_is_there(build, world):
     schedule = build(world)
     shown = texts(parse(draw_schedule(schedule)))
@@ -26,8 +27,8 @@ def test_every_rank_and_chunk_is_there(build, world):
     assert [t for t in shown if re.fullmatch(r"chunk \d+", t)] == [f"chunk {c}" for c in range(schedule.n_chunks)]
 
 
-@pytest.mark.parametrize("world", range(1, 17))
-@pytest.mark.parametrize("build", ALGORITHMS.values(), ids=list(ALGORITHMS))
+@each("world", range(1, 17))
+@each("build", ALGORITHMS.values())
 def test_nothing_leaves_the_picture_or_covers_another_text(build, world):
     schedule = build(world)
     for after in range(len(schedule.rounds) + 1):
@@ -62,7 +63,7 @@ def test_the_title_states_the_finding():
     assert "Round 3 of 6: 4 of 16 cells are complete" in texts(parse(draw_schedule(ring(4), 3)))
 
 
-@pytest.mark.parametrize(
+@each(
     ("schedule", "after", "words"),
     [
         (ring(4), 0, "Before round 1 of 6: no cell is complete"),

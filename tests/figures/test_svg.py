@@ -2,11 +2,11 @@
 
 from xml.etree import ElementTree
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.figures.card.svg import document, element, escape, fit, number, text, text_width
+from tests.cases import each
 
 
 @given(st.text())
@@ -18,9 +18,7 @@ def test_any_text_survives_as_xml_characters(content):
     assert "\x00" not in (read.text or "")
 
 
-@pytest.mark.parametrize(
-    ("value", "written"), [(3, "3"), (3.0, "3"), (2.5, "2.5"), (1 / 3, "0.33"), (-0.001, "0"), (1e5, "100000")]
-)
+@each(("value", "written"), [(3, "3"), (3.0, "3"), (2.5, "2.5"), (1 / 3, "0.33"), (-0.001, "0"), (1e5, "100000")])
 def test_numbers_are_short(value, written):
     assert number(value) == written
 

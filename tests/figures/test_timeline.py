@@ -8,6 +8,7 @@ from dpbook.collectives import AlphaBeta
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import palette
 from dpbook.overlap import MIB, STRATEGIES, Span, Timeline, equal_layers, layers_of, plan, simulate_step, tensors_of
+from tests.cases import each
 from tests.figures.reading import NS, outside, overlapping, parse, texts
 
 LAYERS = equal_layers(10, 1 / 30, 2 / 30, 1_000_000)
@@ -105,8 +106,8 @@ def test_the_slider_that_does_nothing():
         assert f"80 tensors in {buckets} buckets" in explorer.figure.alt
 
 
-@pytest.mark.parametrize("tensors", [mlp(), gpt(), mlp(depth=400, width=8)], ids=["mlp", "gpt", "many small"])
-@pytest.mark.parametrize("cap", [0, MIB, 25 * MIB, 1 << 40])
+@each("tensors", [mlp(), gpt(), mlp(depth=400, width=8)])
+@each("cap", [0, MIB, 25 * MIB, 1 << 40])
 def test_a_plan_is_drawn_within_its_picture(tensors, cap):
     drawn = plan(tensors, cap, None)
     picture = figures.draw_plan(drawn, cap)
@@ -127,7 +128,7 @@ def test_pictures_are_stacked_in_full():
     assert float(root.get("height")) == sum(float(part.get("height")) for part in inner)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "name"),
     [
         (lambda: figures.draw_timelines({}, "Title"), "timelines"),

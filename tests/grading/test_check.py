@@ -14,6 +14,7 @@ from dpbook.collectives import Schedule, ring
 from dpbook.core.errors import InvalidArgument
 from dpbook.grading import Check, LocalAnswer, Task, Wrong, call, check, judge
 from dpbook.grading import answer as answer_module
+from tests.cases import each
 
 # pytest reports the SystemExit that ends a thread; Python itself says nothing.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -170,7 +171,7 @@ def raises_the_unprintable(buffers):
     raise Unprintable
 
 
-@pytest.mark.parametrize(
+@each(
     ("answer", "got"),
     [
         (leaves, "SystemExit: 0"),
@@ -287,9 +288,7 @@ def test_an_object_that_lies_is_taken_apart(answer):
     assert not check("90.1", answer).cases[0].passed
 
 
-@pytest.mark.parametrize(
-    "number", [LyingFloat(3), Liar(), "1.875", True, [1.875], float("nan"), 10**400, lambda: 1.875]
-)
+@each("number", [LyingFloat(3), Liar(), "1.875", True, [1.875], float("nan"), 10**400, lambda: 1.875])
 def test_a_number_that_is_none_or_lies_fails(number):
     assert check("90.2", number).points == 0
 
@@ -304,7 +303,7 @@ class LyingSchedule(Schedule):
         return iter(ring(self.world).rounds)
 
 
-@pytest.mark.parametrize(
+@each(
     ("answer", "got"),
     [
         (lambda world: Schedule(world, world, ring(world).rounds[:-1]), "lost contribution"),

@@ -7,9 +7,10 @@ import pytest
 
 from dpbook.core import checkout
 from dpbook.grading import LocalAnswer, judge, task, tasks
-from dpbook.grading.mutants import trial
+from dpbook.grading.mutants import SEEDS, trial
 from dpbook.grading.notebooks import answers, read, stale
 from dpbook.grading.structure import faults
+from tests.cases import each
 
 EXERCISES = checkout.root() / "exercises"
 SOLUTIONS = sorted((EXERCISES / "solutions").glob("*.ipynb"))
@@ -23,7 +24,7 @@ def wrong_answers(chapter):
     return module
 
 
-@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+@each("path", SOLUTIONS)
 def test_a_solution_fits_its_tasks(path):
     assert faults(path) == []
 
@@ -41,17 +42,23 @@ def test_the_book_is_worth_at_most_100_points():
     assert sum(asked.points for asked in tasks() if asked.chapter != 90) <= 100
 
 
-@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
-def test_the_reference_passes_and_stub_and_mutants_fail(path):
+def of_one_chapter(path):
+    """Real processes judge some tasks of chapters 09, 10 and 11."""
+    return pytest.param(path, id=path.stem, marks=pytest.mark.processes if path.stem[:2] in ("09", "10", "11") else ())
+
+
+@pytest.mark.parametrize("seeds", [SEEDS[:1], pytest.param(SEEDS[1:], marks=pytest.mark.proof)], ids=["once", "often"])
+@pytest.mark.parametrize("path", map(of_one_chapter, SOLUTIONS))
+def test_the_reference_passes_and_stub_and_mutants_fail(path, seeds):
     references, stubs = answers(read(path)), answers(read(EXERCISES / path.name))
     wrong = wrong_answers(int(path.name[:2])).MUTANTS
     for asked in tasks(int(path.name[:2])):
         number = sum(mutant.task == asked.id for mutant in wrong)
         assert 3 <= number <= 6, f"{asked.id} has {number} mutants"
-        assert trial(asked.id, reference=references[asked.id], stub=stubs[asked.id], mutants=wrong) == []
+        assert trial(asked.id, reference=references[asked.id], stub=stubs[asked.id], mutants=wrong, seeds=seeds) == []
 
 
-@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+@each("path", SOLUTIONS)
 def test_a_worthless_answer_earns_nothing(path):
     for task_id, answer in getattr(wrong_answers(int(path.name[:2])), "WORTHLESS", ()):
         report = judge(task(task_id), LocalAnswer(answer))

@@ -1,9 +1,9 @@
 """Do the logs of exercise 09.3 hold the fault that they promise, and no other?"""
 
 import numpy as np
-import pytest
 
 from dpbook.book.ch09.logs import KINDS, draw, mistakes
+from tests.cases import each
 
 FIELDS = ("call", "source", "shape", "dtype")
 SEEDS = range(40)
@@ -13,8 +13,8 @@ def plans(logs):
     return [[tuple(call[field] for field in FIELDS) for call in log] for log in logs]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", KINDS)
+@each("seed", SEEDS)
+@each("kind", KINDS)
 def test_one_rank_differs_from_its_position_on(kind, seed):
     case = draw(np.random.default_rng(seed), 3 + seed % 5, kind)
     rank, position, told = case.fault
@@ -25,8 +25,8 @@ def test_one_rank_differs_from_its_position_on(kind, seed):
     assert own[position : position + 1] != others[0][position : position + 1]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", KINDS)
+@each("seed", SEEDS)
+@each("kind", KINDS)
 def test_what_is_wrong_can_be_told_from_the_logs(kind, seed):
     case = draw(np.random.default_rng(seed), 3, kind)
     rank, at, _ = case.fault
@@ -38,7 +38,7 @@ def test_what_is_wrong_can_be_told_from_the_logs(kind, seed):
     assert ["skipped"] * skipped + ["order"] * exchanged + one_field == [kind]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", SEEDS)
 def test_without_a_fault_all_ranks_agree_but_for_the_lines(seed):
     case = draw(np.random.default_rng(seed), 5, None)
     assert case.fault is None

@@ -12,6 +12,7 @@ from dpbook.core.errors import DpbookError
 from dpbook.grading import task
 from dpbook.grading.notebooks import answer_cells, answers, dumps, generated, learners, main, stale
 from dpbook.grading.structure import faults
+from tests.cases import each
 
 ANSWER = '''\
 def all_reduce(buffers):
@@ -157,7 +158,7 @@ def test_only_what_is_between_marks_changes(parts, rest):
 BEGIN, END, HIDE, SHOW = "### BEGIN SOLUTION", "### END SOLUTION", "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 
 
-@pytest.mark.parametrize(
+@each(
     ("grade_id", "source", "said"),
     [
         ("answer-90-1", [BEGIN], "line 1: BEGIN SOLUTION without its END"),
@@ -285,7 +286,7 @@ def picture(source):
     return lambda nb: nb["cells"][2].update(source=source)
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "said"),
     [
         (drop("answer-90-1"), "task 90.1 needs exactly one cell answer-90-1, there are 0"),

@@ -11,6 +11,7 @@ import pytest
 from dpbook.core import checkout
 from dpbook.grading import check, progress, task
 from dpbook.grading.progress_file import record
+from tests.cases import each
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_nothing_is_kept_elsewhere(tmp_path, all_reduce):
     assert best()["90.1 All-reduce"] == "–"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         ("{", "is damaged"),

@@ -4,6 +4,7 @@ import pytest
 
 from dpbook.book.ch07.steps import FAULTS, sample
 from dpbook.core.errors import InvalidArgument
+from tests.cases import each
 
 SEEDS = range(40)
 
@@ -42,7 +43,7 @@ MARKS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each("fault", FAULTS)
 def test_a_step_has_its_fault_and_no_other(fault):
     for seed in SEEDS:
         step = sample(fault, seed)
@@ -50,7 +51,7 @@ def test_a_step_has_its_fault_and_no_other(fault):
         assert found == ([] if fault == "healthy" else [fault]), f"seed {seed}"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@each("fault", FAULTS)
 def test_what_is_no_fault_is_well_away_from_one(fault):
     for seed in SEEDS:
         step = sample(fault, seed)

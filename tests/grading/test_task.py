@@ -8,6 +8,7 @@ import pytest
 from dpbook.core import checkout
 from dpbook.core.errors import InvalidArgument
 from dpbook.grading import Check, LocalAnswer, Task, declared, judge, register, task, tasks
+from tests.cases import each
 
 
 def run(answer, rng):
@@ -29,7 +30,7 @@ def test_a_task_names_its_cells():
     assert (task("90.10").answer_cell, task("90.10").check_cell) == ("answer-90-10", "check-90-10")
 
 
-@pytest.mark.parametrize("id", ["90.3", "5.1", "", "ch90", None, 90.1, "../x"])
+@each("id", ["90.3", "5.1", "", "ch90", None, 90.1, "../x"])
 def test_an_unknown_task_lists_the_known_ones(id):
     with pytest.raises(InvalidArgument, match=r"task must be one of .*90\.1, 90\.2, 90\.10, got"):
         task(id)
@@ -93,7 +94,7 @@ def test_a_declared_check_judges():
     assert [judge(found, LocalAnswer(answer)).points for answer in (sum, max)] == [1, 0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         ("[[task]]\nid = 00.1", r"the file must be TOML, got .*line 2"),

@@ -14,6 +14,7 @@ from dpbook.grading.answer import Wrong
 from dpbook.grading.expectations import expect_close, expect_equal, expect_items, expect_number
 from dpbook.grading.text import describe
 from dpbook.grading.values import NotPlain, difference, plain
+from tests.cases import each
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 data = st.recursive(
@@ -48,7 +49,7 @@ class Colour(IntEnum):
 Pair = namedtuple("Pair", "a b")
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "expected"),
     [
         (np.float32(0.5), 0.5),
@@ -119,7 +120,7 @@ def test_a_bound_is_a_bound(error, bound):
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize(
+@each(
     ("expected", "got", "bound", "agrees"),
     [
         (NAN, NAN, None, True),
@@ -130,12 +131,12 @@ NAN, INF = float("nan"), float("inf")
         (0.0, -0.0, None, True),
     ],
 )
-@pytest.mark.parametrize("wrap", [float, lambda x: np.array([x, 0.0])], ids=["number", "array"])
+@each("wrap", [float, lambda x: np.array([x, 0.0])])
 def test_nan_and_infinity(wrap, expected, got, bound, agrees):
     assert (difference(wrap(expected), wrap(got), bound) is None) == agrees
 
 
-@pytest.mark.parametrize(
+@each(
     ("expected", "got"),
     [
         (1, True),

@@ -8,21 +8,23 @@ import subprocess
 import pytest
 
 from dpbook.core import checkout
+from tests.cases import each
 from tests.notebooks import hygiene
 
 ROOT = checkout.root()
-NOTEBOOKS = [
-    pytest.param(path, check, id=f"{path.relative_to(ROOT).as_posix()}-{check.__name__}")
+NOTEBOOKS = {
+    path.relative_to(ROOT).as_posix(): path
     for folder in ("chapters", "exercises", "exercises/solutions")
     for path in sorted((ROOT / folder).glob("*.ipynb"))
-    for check in hygiene.checks(folder, path.name)
-]
+}
 
 
 @pytest.mark.skipif(not NOTEBOOKS, reason="there are no notebooks yet")
-@pytest.mark.parametrize(("path", "check"), NOTEBOOKS)
-def test_a_published_notebook_is_fit_to_be_read(path, check):
-    assert check(json.loads(path.read_text(encoding="utf-8"))) == []
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_published_notebook_is_fit_to_be_read(name):
+    notebook = json.loads(NOTEBOOKS[name].read_text(encoding="utf-8"))
+    checks = hygiene.checks(name.rpartition("/")[0], NOTEBOOKS[name].name)
+    assert [complaint for check in checks for complaint in check(notebook)] == []
 
 
 def test_every_chapter_says_what_it_needs():
@@ -94,12 +96,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("check", "bad"), BAD, ids=lambda value: getattr(value, "__name__", ""))
+@each(("check", "bad"), BAD)
 def test_a_check_finds_what_it_is_for(check, bad):
     assert check(copy.deepcopy(bad))
 
 
-@pytest.mark.parametrize("check", hygiene.CHAPTER, ids=lambda check: check.__name__)
+@each("check", hygiene.CHAPTER)
 def test_a_check_is_quiet_on_a_good_notebook(check):
     assert check(GOOD) == []
 

@@ -25,6 +25,7 @@ from dpbook.overlap import (
     per_tensor_plan,
     plan,
 )
+from tests.cases import each
 from tests.overlap import shapes
 
 MODELS = {
@@ -59,9 +60,9 @@ def reverse(tensors):
 # The same as torch
 
 
-@pytest.mark.parametrize("first", [FIRST_CAP, None], ids=["first 1 MiB", "first as the cap"])
-@pytest.mark.parametrize("cap", CAPS)
-@pytest.mark.parametrize("name", MODELS)
+@each("first", [FIRST_CAP, None])
+@each("cap", CAPS)
+@each("name", MODELS)
 def test_the_plan_is_torchs_for_real_models(name, cap, first):
     tensors = MODELS[name]
     limits = [cap if first is None else first, cap]
@@ -178,7 +179,7 @@ def test_a_plan_by_hand_is_kept_as_it_is():
 MIXED = (Tensor("a", 1), Tensor("b", 1, "float16"), Tensor("c", 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("tensors", "groups", "message"),
     [
         (cnn(), [[0, 1, 2, 3], [5, 6, 7]], r"leaves out 4 \(fc1.weight\)"),
@@ -197,7 +198,7 @@ def test_a_plan_by_hand_that_could_not_run_is_refused(tensors, groups, message):
         Plan(tensors, groups)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "message"),
     [
         (lambda: plan([]), "tensors must be a sequence of one or more"),

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.book.ch08 import cnn
@@ -26,6 +26,7 @@ from dpbook.overlap import (
     single,
     tensors_of,
 )
+from tests.cases import each
 from tests.overlap import shapes
 
 WORLDS = [*range(1, 10), 16]
@@ -49,7 +50,7 @@ def times(timeline, kind, rank=0):
 # The formulas of chapter 07
 
 
-@pytest.mark.parametrize("k", [1, 2, 5, 7, 10, 35])
+@each("k", [1, 2, 5, 7, 10, 35])
 def test_100_ms_of_compute_and_35_ms_of_communication(k):
     layers, price = equal_layers(k, 0, 0.1, 7000 * k), rate(0.035 / (7000 * k))
     took = {name: simulate_step(layers, make(layers), price) for name, make in STRATEGIES.items()}
@@ -105,7 +106,6 @@ def test_a_bucket_goes_out_with_its_last_gradient():
     ]
 
 
-@settings(deadline=None)
 @given(shapes.layers(), st.integers(0, 800), st.floats(0, 1e-3), st.floats(0, 1e-2))
 def test_without_side_effects_it_is_a_recursion_over_the_buckets(layers, cap, beta, alpha):
     cut = plan(tensors_of(layers), cap, None)
@@ -140,7 +140,6 @@ step_arguments = st.fixed_dictionaries(
 prices = st.builds(rate, st.floats(0, 1e-3), st.floats(0, 1e-2))
 
 
-@settings(deadline=None)
 @given(shapes.layers(), st.sampled_from(sorted(STRATEGIES)), prices, step_arguments)
 def test_exposed_time_is_never_negative_nor_more_than_communication(layers, name, price, arguments):
     timeline = simulate_step(layers, STRATEGIES[name](layers), price, **arguments)
@@ -148,7 +147,6 @@ def test_exposed_time_is_never_negative_nor_more_than_communication(layers, name
         assert 0 <= timeline.exposed(rank) <= timeline.busy("communication", rank) <= timeline.duration * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(shapes.layers(), st.sampled_from(sorted(STRATEGIES)), prices, step_arguments)
 def test_nothing_overlaps_within_a_lane(layers, name, price, arguments):
     timeline = simulate_step(layers, STRATEGIES[name](layers), price, **arguments)
@@ -158,7 +156,6 @@ def test_nothing_overlaps_within_a_lane(layers, name, price, arguments):
             assert all(a.end <= b.start for a, b in pairwise(spans))
 
 
-@settings(deadline=None)
 @given(shapes.layers(), st.integers(0, 800), step_arguments)
 def test_every_bucket_is_sent_once_per_sync_on_every_rank(layers, cap, arguments):
     cut = plan(tensors_of(layers), cap, None)
@@ -169,7 +166,6 @@ def test_every_bucket_is_sent_once_per_sync_on_every_rank(layers, cap, arguments
         assert sorted(sent) == sorted(syncs * [f"all-reduce {b + 1}" for b in range(cut.calls)])
 
 
-@settings(deadline=None)
 @given(shapes.layers(), st.integers(0, 800), st.floats(0, 1e-3), st.floats(0, 1e-2))
 def test_a_bucketed_step_lies_between_the_longer_part_and_their_sum(layers, cap, beta, alpha):
     cut = plan(tensors_of(layers), cap, None)
@@ -183,7 +179,6 @@ def test_a_bucketed_step_lies_between_the_longer_part_and_their_sum(layers, cap,
     assert simulate_step(layers, cut, rate(beta)).duration <= flat * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(
     shapes.layers(),
     st.sampled_from(sorted(STRATEGIES)),
@@ -225,7 +220,7 @@ def test_a_stream_that_comes_later_shares_from_then_on():
     assert times(timeline, "communication") == [(1, 4), (2, 5)]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_all_ranks_wait_for_the_straggler(world):
     layers = two_layers()
     factors = [1.0] * (world - 1) + [2.0]
@@ -284,7 +279,7 @@ def test_layers_share_the_models_time_by_their_elements():
 LAYERS = two_layers()
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "message"),
     [
         (lambda: simulate_step([], single(), rate(1)), "layers must be a sequence of one or more"),

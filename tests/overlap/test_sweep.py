@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.core.errors import InvalidArgument
@@ -16,7 +16,6 @@ def rate(beta, alpha=0.0):
     return lambda nbytes: alpha + beta * nbytes
 
 
-@settings(deadline=None)
 @given(shapes.tensors(largest=12))
 def test_the_plan_changes_at_no_other_cap(tensors):
     caps = distinct_caps(tensors, 10_000)
@@ -25,7 +24,6 @@ def test_the_plan_changes_at_no_other_cap(tensors):
     assert {plan(tensors, cap, None) for cap in range(total + 2)} <= plans
 
 
-@settings(deadline=None)
 @given(shapes.layers(), st.floats(0, 1e-3), st.floats(0, 1e-2))
 def test_no_cap_is_better_than_the_best(layers, beta, alpha):
     price = rate(beta, alpha)

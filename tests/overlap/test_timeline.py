@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import KINDS, Span, Timeline, from_json, merge, split_waits, to_json
+from tests.cases import each
 
 
 def comm(start, end, rank=0, lane="communication"):
@@ -112,7 +113,7 @@ def test_exposed_and_hidden_add_up_to_communication(timeline):
 DATA = json.loads(to_json(TIMELINE))
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         ("{", "JSON as written by to_json"),
@@ -131,7 +132,7 @@ def test_json_that_is_no_timeline_is_refused(text, message):
         from_json(text)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "message"),
     [
         (lambda: Timeline(()), "window must be"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dpbook.core.errors import InvalidArgument
 from dpbook.planning import ACCELERATORS, LINKS, Cluster, Mesh
+from tests.cases import each
 
 NETWORK = LINKS["InfiniBand NDR 400 Gb/s"]
 SMALL = Mesh({"dp": 2, "pp": 2, "tp": 4})
@@ -82,7 +83,7 @@ def test_it_says_what_it_is():
     assert repr(Mesh({"dp": 64, "pp": 16, "tp": 8})) == "dp 64 × pp 16 × tp 8: 8,192 ranks"
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "message"),
     [
         (lambda: Mesh({}), "sizes must be"),

@@ -13,6 +13,7 @@ from dpbook.planning import (
     sent_per_rank,
     smallest_world_that_fits,
 )
+from tests.cases import each
 
 GB = 1e9
 WORLDS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16)
@@ -23,7 +24,7 @@ def test_the_zero_papers_figures_for_7_5_billion_on_64_ranks(stage, printed):
     assert f"{memory_per_rank(7_500_000_000, 64, stage).total / GB:.1f}" == printed
 
 
-@pytest.mark.parametrize(
+@each(
     ("parameters", "world", "printed"),
     [  # table 1 of the paper: GB under stages 1, 2 and 3
         (7_500_000_000, 4, (52.5, 41.3, 30)),
@@ -67,14 +68,14 @@ def test_a_bucket_copy_is_as_large_as_the_gradients():
     assert memory.total == 18000
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("world", WORLDS)
+@each("recipe", RECIPES)
+@each("world", WORLDS)
 def test_the_shards_of_all_ranks_make_up_the_whole(world, recipe):
     whole = memory_per_rank(840 * 10**6, 1, recipe=recipe)
     assert memory_per_rank(840 * 10**6, world, 3, recipe).total * world == pytest.approx(whole.total)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_a_higher_stage_never_needs_more(world):
     totals = [memory_per_rank(10**9, world, stage).total for stage in (0, 1, 2, 3)]
     assert totals == sorted(totals, reverse=True)
@@ -105,7 +106,7 @@ def test_more_ranks_never_help_a_model_that_plain_data_parallelism_does_not_hold
     assert smallest_world_that_fits(7_000_000_000, 80 * GB, 1) == 2
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_stage_3_sends_half_as_much_again(world):
     sent = [sent_per_rank(1000, world, stage) for stage in (0, 1, 2, 3)]
     assert sent[:3] == [pytest.approx(2 * (world - 1) / world * 2000)] * 3
@@ -118,7 +119,7 @@ def test_activations_follow_the_formula():
     assert activation_bytes(model, 4096, checkpointing=True) * 17 == activation_bytes(model, 4096)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "name"),
     [
         (lambda: memory_per_rank(0, 1), "parameters"),

@@ -9,6 +9,7 @@ from dpbook.collectives import AlphaBeta, Link
 from dpbook.core.errors import InvalidArgument, UnitsError
 from dpbook.overlap import equal_layers, naive_flat, per_tensor_plan, simulate_step, tensors_of
 from dpbook.planning import ACCELERATORS, LINKS, Accelerator, Cluster, Job, best_cap, predict, strong, wall, weak
+from tests.cases import each
 
 H100 = ACCELERATORS["H100 SXM"]
 LARGE = 70_000_000_000
@@ -139,7 +140,7 @@ def test_fewer_ports_cost_more():
     assert [round(step.communication / times[0].communication) for step in times] == [1, 2, 8]
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "message"),
     [
         (lambda: predict(Job(10), flat(8), 0.5), "sequences must be a whole number per rank"),

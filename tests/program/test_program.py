@@ -17,6 +17,7 @@ from dpbook.program.batches import Batches, Digits, Text
 from dpbook.program.models import build
 from dpbook.program.options import Options, add_options, from_namespace
 from dpbook.ranks import start
+from tests.cases import each
 
 STRATEGIES = ("torch", "naive", "hook", "bucketed", "zero1")
 
@@ -199,7 +200,7 @@ def test_options_become_the_command_line_that_means_them(options):
     assert parsed(*options.to_arguments()) == options
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "said"),
     [
         ({"steps": 0}, "steps must be an integer of at least 1, got 0"),

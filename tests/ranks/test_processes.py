@@ -59,7 +59,7 @@ def descendants(process):
 
 
 def until_ended(processes):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (left := parents().keys() & processes) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == set()
@@ -236,6 +236,14 @@ def test_where_nothing_can_be_forked_ranks_load_torch_themselves(monkeypatch):
         starter.stop()
 
 
+@pytest.mark.proof
+@pytest.mark.processes
+def test_a_rank_that_ends_at_once_breaks_no_connection_of_the_others():
+    """gloo lets a rank go on while others still connect: one start in a hundred failed, where nobody waited for all."""
+    for _ in range(100):
+        assert start(lambda rank: rank, [(rank,) for rank in range(4)]) == [0, 1, 2, 3]
+
+
 # Who is blamed
 
 
@@ -386,7 +394,7 @@ def test_a_caller_that_is_killed_leaves_no_process(kernel):
     script = kernel(seconds=60)
     lines = [script.stdout.readline() for _ in range(2)]
     assert lines[0] == "begun\n"  # and the second line comes before the second call
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while len(left := descendants(script.pid)) < 5 and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(left) == 5  # a server, a launcher and three ranks

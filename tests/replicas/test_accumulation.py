@@ -26,6 +26,7 @@ from dpbook.replicas import (
     shard,
     synthetic_task,
 )
+from tests.cases import each
 
 WORLDS = [*range(1, 10), 16]
 
@@ -133,8 +134,8 @@ def micro_batches(x, y, world, sizes):
     return [[(a[i], b[i]) for i in contiguous(np.arange(len(a)), world)] for a, b in parts]
 
 
-@pytest.mark.parametrize("sizes", [(16,), (16, 16), (16, 16, 16, 16), (32, 16), (16, 3), (1, 1, 1), (2, 0, 7)])
-@pytest.mark.parametrize("world", WORLDS)
+@each("sizes", [(16,), (16, 16), (16, 16, 16, 16), (32, 16), (16, 3), (1, 1, 1), (2, 0, 7)])
+@each("world", WORLDS)
 def test_accumulated_and_averaged_is_the_big_batch_gradient_within_rounding(world, sizes):
     model, (x, y) = MLP(3, 5), synthetic_task(sum(sizes), 3)
     params = np.random.default_rng(world).standard_normal(model.size)
@@ -203,7 +204,7 @@ def test_a_divisor_of_ones_own_scales_the_sum():
 X, Y = np.zeros((6, 3)), np.zeros((6, 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("per_device", lambda: effective_batch(0, 1)),

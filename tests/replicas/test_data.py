@@ -9,6 +9,7 @@ import pytest
 
 from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import digits, split, synthetic_task
+from tests.cases import each
 
 FOLDER = files("dpbook").joinpath("data", "digits")
 
@@ -55,7 +56,7 @@ def test_synthetic_task_keeps_the_dtype():
     assert (x.dtype, y.dtype, x.shape, y.shape) == (np.float32, np.float32, (10, 3), (10, 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("images", lambda: split(np.zeros((1440, 64)), np.zeros(1440))),

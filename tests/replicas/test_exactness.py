@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import compare, drift, ulp_distance
+from tests.cases import each
 
 DTYPES = [np.float16, np.float32, np.float64]
 
@@ -113,7 +114,7 @@ def test_verdict_needs_every_element_within_its_own_bound():
     assert compare(np.stack([reference, reference + np.array([0, 1e-14])]), reference, bound).verdict == "different"
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "reference", "verdict"),
     [
         (1.0, 1.0, "bit-identical"),
@@ -136,7 +137,7 @@ def test_compare_does_not_overlook_nan():
     assert "NaN" in repr(found)
 
 
-@pytest.mark.parametrize(
+@each(
     "call",
     [
         lambda: ulp_distance([1], [2]),

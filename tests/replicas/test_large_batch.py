@@ -30,6 +30,7 @@ from dpbook.replicas import (
     undivided,
     warm_up,
 )
+from tests.cases import each
 
 WORLDS = [*range(1, 10), 16]
 POWERS = [1, 2, 4, 8, 16]  # multiplying by these is exact
@@ -42,7 +43,7 @@ def feed_of(examples, world, batch, epochs=1, **settings):
 # Training on a feed
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_one_step_over_all_data_is_that_of_train(world):
     data = synthetic_task(3 * world, 3)
     fed = feed_of(3 * world, world, 3, epochs=5, shuffle=False, cut=contiguous)
@@ -51,8 +52,8 @@ def test_one_step_over_all_data_is_that_of_train(world):
         np.testing.assert_array_equal(getattr(run, field), getattr(expected, field))
 
 
-@pytest.mark.parametrize("optimizer", [SGD, Momentum, Adam])
-@pytest.mark.parametrize("world", WORLDS)
+@each("optimizer", [SGD, Momentum, Adam])
+@each("world", WORLDS)
 def test_updates_are_those_of_the_big_batches(optimizer, world):
     """A plain loop over the same examples, on one process; unequal parts and a last batch that is not full."""
     examples, batch, accumulation = 5 * world + 2, 2, 2
@@ -158,23 +159,23 @@ def with_mean(world, optimizer, lr=GENTLE["lr"]):
     return train(MLP(3, 4), synthetic_task(240, 3), world, **settings)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_undivided_is_the_sum(world):
     buffers = np.random.default_rng(world).integers(-9, 10, (world, 5)).astype(float)
     sums = undivided(collectives.ring(world))(buffers)
     np.testing.assert_array_equal(sums / world, np.tile(buffers.sum(axis=0), (world, 1)))
 
 
-@pytest.mark.parametrize("optimizer", [SGD, Momentum])
-@pytest.mark.parametrize("world", POWERS)
+@each("optimizer", [SGD, Momentum])
+@each("world", POWERS)
 def test_sgd_and_momentum_take_k_times_the_step_to_the_bit(world, optimizer):
     np.testing.assert_array_equal(
         with_sum(world, optimizer).params, with_mean(world, optimizer, world * GENTLE["lr"]).params
     )
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.125])
-@pytest.mark.parametrize("world", POWERS)
+@each("weight_decay", [0.0, 0.125])
+@each("world", POWERS)
 def test_adam_and_adamw_take_the_step_of_a_kth_of_epsilon_to_the_bit(world, weight_decay):
     adam = partial(Adam, weight_decay=weight_decay)
     hidden, smaller = with_sum(world, adam), with_mean(world, partial(adam, epsilon=1e-8 / world))
@@ -252,7 +253,7 @@ def test_on_the_digits_adam_hides_it():
 FED = feed_of(6, 2, 1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("data", lambda: train_on(Linear(3), synthetic_task(5, 3), FED)),

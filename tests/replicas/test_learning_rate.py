@@ -17,6 +17,7 @@ from dpbook.replicas import (
     train,
     warm_up,
 )
+from tests.cases import each
 
 # The rules
 
@@ -44,8 +45,8 @@ MINIMUM = np.linalg.lstsq(COLUMNS, DATA[1], rcond=None)[0].ravel()
 START = MODEL.init(np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("lr", [0.001, 0.01, 0.1])
-@pytest.mark.parametrize("k", [2, 3, 8, 20])
+@each("lr", [0.001, 0.01, 0.1])
+@each("k", [2, 3, 8, 20])
 def test_one_long_step_ends_within_the_bound_of_k_short_ones(k, lr):
     short = train(MODEL, DATA, 1, steps=k, lr=lr).params[0]
     long = train(MODEL, DATA, 1, steps=1, lr=linear_scaling(lr, k, 1)).params[0]
@@ -162,7 +163,7 @@ def test_efficient_lr_is_linear_far_below_the_noise_scale_and_constant_far_above
     assert efficient_lr(1.0, 500, 500.0) == 0.5
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("lr", lambda: linear_scaling(0, 2, 1)),

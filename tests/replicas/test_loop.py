@@ -35,6 +35,7 @@ from dpbook.replicas import (
     training,
     update,
 )
+from tests.cases import each
 
 WORLDS = [*range(1, 10), 16]
 ALGORITHMS = list(collectives.ALGORITHMS)
@@ -48,7 +49,7 @@ def without_last(buffers):
 # The four phases
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_shards_are_the_batch_in_order(world):
     x, y = np.arange(world * 6.0).reshape(-1, 2), np.arange(world * 3)
     shards = shard(x, y, world)
@@ -65,9 +66,9 @@ def test_local_gradients_are_taken_at_each_ranks_own_parameters():
     np.testing.assert_array_equal(gradients[1], model.gradient(params[1], x[2:], y[2:]))
 
 
-@pytest.mark.parametrize("size", [1, 3, 16, 37])
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@each("size", [1, 3, 16, 37])
+@each("world", WORLDS)
+@each("name", ALGORITHMS)
 def test_average_of_integers_is_exact_on_every_rank(name, world, size):
     integers = np.random.default_rng(world).integers(-1000, 1000, (world, size))
     averaged = average(integers.astype(np.float64), collectives.ALGORITHMS[name](world))
@@ -91,9 +92,9 @@ def test_every_rank_updates_from_its_own_average():
 # Averaged shard gradients are the gradient of the whole batch
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("model", [Linear(3), MLP(3, 5)], ids=repr)
-@pytest.mark.parametrize("world", WORLDS)
+@each("dtype", [np.float32, np.float64])
+@each("model", [Linear(3), MLP(3, 5)])
+@each("world", WORLDS)
 def test_averaged_gradient_is_the_big_batch_gradient_within_rounding(world, model, dtype):
     x, y = synthetic_task(5 * world, 3, seed=world, dtype=dtype)
     params = np.random.default_rng(world).standard_normal(model.size).astype(dtype)
@@ -107,8 +108,8 @@ def test_averaged_gradient_is_the_big_batch_gradient_within_rounding(world, mode
         assert compare(average(gradients, without_last), big_batch, bound).verdict == "different"
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", ALGORITHMS)
+@each("world", WORLDS)
+@each("name", ALGORITHMS)
 def test_averaged_gradient_of_integers_is_the_big_batch_gradient_exactly(name, world):
     """Integer data and shards of 8: sums have no rounding, a division by 8 neither, and the last one is the same."""
     rng = np.random.default_rng(world)
@@ -129,8 +130,8 @@ def uneven(examples, world, seed):
     return np.diff([0, *cuts, examples]).tolist()
 
 
-@pytest.mark.parametrize("examples", [1, 5, 40])
-@pytest.mark.parametrize("world", WORLDS)
+@each("examples", [1, 5, 40])
+@each("world", WORLDS)
 def test_unequal_shards_are_the_batch_in_order(world, examples):
     x, y = np.arange(2.0 * examples).reshape(-1, 2), np.arange(examples)
     sizes = uneven(examples, world, world)
@@ -148,8 +149,8 @@ def test_a_rank_without_examples_contributes_nothing_and_takes_part():
     assert gradients[[0, 2]].all()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("world", WORLDS)
+@each("dtype", [np.float32, np.float64])
+@each("world", WORLDS)
 def test_weights_of_equal_shards_change_no_bit(world, dtype):
     gradients = np.random.default_rng(world).standard_normal((world, 11)).astype(dtype)
     plain = average(gradients, collectives.ring(world))
@@ -157,7 +158,7 @@ def test_weights_of_equal_shards_change_no_bit(world, dtype):
         np.testing.assert_array_equal(average(gradients, collectives.ring(world), [share] * world), plain)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_weighted_average_of_integers_is_the_big_batch_gradient(world):
     """All sums are exact here, which leaves the roundings of the divisions: two for a shard, three for a weight."""
     rng = np.random.default_rng(world)
@@ -171,8 +172,8 @@ def test_weighted_average_of_integers_is_the_big_batch_gradient(world):
     assert (np.abs(averaged - model.gradient(params, x, y)) <= 2**-53 * (world + 8) * scale).all()
 
 
-@pytest.mark.parametrize("optimizer", [SGD, Momentum, Adam])
-@pytest.mark.parametrize("world", [2, 3, 5, 9])
+@each("optimizer", [SGD, Momentum, Adam])
+@each("world", [2, 3, 5, 9])
 def test_unequal_shards_train_like_one_process(world, optimizer):
     data = synthetic_task(40, 3)
     settings = {"optimizer": optimizer, "steps": 20, "lr": 0.05}
@@ -212,8 +213,8 @@ def test_the_batchs_loss_is_the_weighted_mean_of_the_ranks(sizes):
 # Replicas that start differently
 
 
-@pytest.mark.parametrize("optimizer", [SGD, Momentum, Adam])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.5])
+@each("optimizer", [SGD, Momentum, Adam])
+@each("weight_decay", [0.0, 0.5])
 def test_an_initial_offset_stays_or_shrinks_by_the_decay_alone(optimizer, weight_decay):
     """All ranks step along one direction, so differences see only params · (1 − lr · weight_decay)."""
     model, world, steps, lr = MLP(3, 4), 4, 100, 0.05
@@ -238,9 +239,9 @@ def test_start_is_where_training_starts():
 # Training
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("optimizer", [SGD, Momentum, Adam])
+@each("world", WORLDS)
+@each("name", ALGORITHMS)
+@each("optimizer", [SGD, Momentum, Adam])
 def test_replicas_stay_bit_equal(optimizer, name, world):
     data = synthetic_task(3 * world, 3, dtype=np.float32)
     schedule = collectives.ALGORITHMS[name](world)
@@ -389,7 +390,7 @@ def test_digits_are_learned():
 X, Y = np.zeros((6, 3)), np.zeros((6, 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("world", lambda: shard(X, Y, 0)),

@@ -6,6 +6,7 @@ import torch
 
 from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import MLP, Linear, accuracy, cross_entropy, squared_error
+from tests.cases import each
 
 MODELS = [
     Linear(1),
@@ -36,8 +37,8 @@ def randomized(model, seed=2, dtype=np.float64):
     return np.random.default_rng(seed).standard_normal(model.size).astype(dtype)
 
 
-@pytest.mark.parametrize("n", [1, 2, 9])
-@pytest.mark.parametrize("model", MODELS, ids=repr)
+@each("n", [1, 2, 9])
+@each("model", MODELS)
 def test_gradient_is_the_central_difference_of_the_loss(model, n):
     x, y = batch(model, loss_name(model), n)
     params = randomized(model)
@@ -52,7 +53,7 @@ def test_gradient_is_the_central_difference_of_the_loss(model, n):
     np.testing.assert_allclose(model.gradient(params, x, y), numeric, rtol=0, atol=100 * step**2 * scale)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=repr)
+@each("model", MODELS)
 def test_loss_and_gradient_agree_with_autograd(model):
     x, y = batch(model, loss_name(model), 17)
     params = randomized(model)
@@ -72,7 +73,7 @@ def test_loss_and_gradient_agree_with_autograd(model):
     np.testing.assert_allclose(model.gradient(params, x, y), flat, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=repr)
+@each("model", MODELS)
 def test_an_examples_loss_does_not_depend_on_its_neighbours(model):
     x, y = batch(model, loss_name(model), 8)
     params = randomized(model)
@@ -89,8 +90,8 @@ def test_cross_entropy_survives_large_scores():
     np.testing.assert_array_equal(slopes, [[1.0, -1.0], [0.0, 0.0]])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("model", MODELS, ids=repr)
+@each("dtype", [np.float32, np.float64])
+@each("model", MODELS)
 def test_dtype_is_kept(model, dtype):
     x, y = batch(model, loss_name(model), dtype=dtype)
     params = model.init(np.random.default_rng(0), dtype)
@@ -133,7 +134,7 @@ def test_accuracy_counts_the_largest_output():
 PARAMS, X, Y = np.zeros(3), np.zeros((4, 2)), np.zeros((4, 1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("inputs", lambda: Linear(0)),

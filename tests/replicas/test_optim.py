@@ -6,6 +6,7 @@ import torch
 
 from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import SGD, Adam, Momentum
+from tests.cases import each
 
 STEPS = 50
 PAIRS = {
@@ -70,7 +71,7 @@ def test_repr_shows_the_settings_alone():
     assert repr(optimizer) == "Momentum(lr=0.1, weight_decay=0.0, momentum=0.9)"
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("lr", lambda: SGD(0)),

@@ -17,6 +17,7 @@ from dpbook.replicas import (
     shard,
     synthetic_task,
 )
+from tests.cases import each
 
 WORLDS = [*range(1, 10), 16]
 FORMULAS = {
@@ -42,7 +43,7 @@ FORMULAS = {
 }
 
 
-@pytest.mark.parametrize("formula", FORMULAS.values(), ids=FORMULAS)
+@each("formula", FORMULAS.values())
 def test_the_exact_result_lies_within_the_error(formula):
     rng = np.random.default_rng(1)
     for _ in range(50):
@@ -58,7 +59,7 @@ def test_the_exact_result_lies_within_the_error(formula):
         assert np.isfinite(found.error).all()
 
 
-@pytest.mark.parametrize("formula", FORMULAS.values(), ids=FORMULAS)
+@each("formula", FORMULAS.values())
 def test_any_input_within_its_error_stays_within_the_results(formula):
     rng = np.random.default_rng(2)
     a, b = rng.standard_normal((2, 7, 5))
@@ -99,9 +100,9 @@ def problem(kind, n, dtype, seed):
     return model, x, y, rng.standard_normal(model.size).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kind", ["linear", "mlp", "digits"])
-@pytest.mark.parametrize("world", WORLDS)
+@each("dtype", [np.float32, np.float64])
+@each("kind", ["linear", "mlp", "digits"])
+@each("world", WORLDS)
 def test_averaged_gradients_are_the_big_batchs_within_rounding(world, kind, dtype):
     rng = np.random.default_rng(world)
     for trial in range(3):
@@ -118,8 +119,8 @@ def test_averaged_gradients_are_the_big_batchs_within_rounding(world, kind, dtyp
             assert compare(average(gradients, collectives.ring(world)), big, bound).verdict == "different"
 
 
-@pytest.mark.parametrize("kind", ["linear", "mlp", "digits"])
-@pytest.mark.parametrize(("dtype", "relative"), [(np.float64, 1e-12), (np.float32, 1e-3)])
+@each("kind", ["linear", "mlp", "digits"])
+@each(("dtype", "relative"), [(np.float64, 1e-12), (np.float32, 1e-3)])
 def test_an_error_of_this_size_is_caught_in_any_parameter(kind, dtype, relative):
     """``relative`` to the largest element of the gradient of 64 examples."""
     model, x, y, params = problem(kind, 64, dtype, 3)

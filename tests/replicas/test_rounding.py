@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import compare, gamma, rounding_bound, unit_roundoff
+from tests.cases import each
 
 BFLOAT16_UNIT = 2.0**-8
 
@@ -86,10 +87,8 @@ def test_ten_thousand_honest_orders_are_called_rounding(number_format):
     assert closest > 0.1  # the orders come within a factor of ten of the bound, so it is not idle
 
 
-@pytest.mark.parametrize(
-    ("number_format", "relative"), [("float64", 3.2e-15), ("float32", 1.7e-6), ("bfloat16", 0.118)]
-)
-@pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.__name__)
+@each(("number_format", "relative"), [("float64", 3.2e-15), ("float32", 1.7e-6), ("bfloat16", 0.118)])
+@each("order", ORDERS)
 def test_smallest_error_that_is_always_caught(number_format, relative, order):
     """Eight terms: an error of ``relative`` times Σ|x|, just above 4 γ_7, planted in one element of an honest sum."""
     rng = np.random.default_rng(2)

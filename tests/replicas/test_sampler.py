@@ -11,6 +11,7 @@ from torch.utils.data import DistributedSampler
 
 from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import Sampler, contiguous, drop, expected_distinct, keep, pad, permutation, strided
+from tests.cases import each
 
 WORLDS = [*range(1, 10), 16]
 SIZES = [1, 2, 3, 5, 7, 8, 16, 17, 31, 237]
@@ -77,8 +78,8 @@ def test_237_examples_on_two_ranks(cut):
 # The same as torch's
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize(("fit", "drop_last"), [(pad, False), (drop, True)])
+@each("world", WORLDS)
+@each(("fit", "drop_last"), [(pad, False), (drop, True)])
 def test_in_order_as_torch_deals_it(world, fit, drop_last):
     for size, rank in product(SIZES, range(world)):
         theirs = DistributedSampler(range(size), world, rank, shuffle=False, drop_last=drop_last)
@@ -87,8 +88,8 @@ def test_in_order_as_torch_deals_it(world, fit, drop_last):
         assert len(ours) == len(theirs)
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize(("fit", "drop_last"), [(pad, False), (drop, True)])
+@each("world", WORLDS)
+@each(("fit", "drop_last"), [(pad, False), (drop, True)])
 def test_any_order_as_torch_deals_it(world, fit, drop_last):
     """torch's order is its own; fed with it, our rule gives torch's parts."""
     for size in SIZES:
@@ -103,7 +104,7 @@ def test_any_order_as_torch_deals_it(world, fit, drop_last):
 # Orders
 
 
-@pytest.mark.parametrize("examples", SIZES)
+@each("examples", SIZES)
 def test_a_permutation_has_every_example_once(examples):
     assert sorted(permutation(examples, 3, 4).tolist()) == list(range(examples))
 
@@ -120,7 +121,7 @@ def test_orders_are_children_of_one_seed_sequence():
         np.testing.assert_array_equal(permutation(30, 9, epoch), np.random.default_rng(child).permutation(30))
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_ranks_read_disjoint_parts_in_every_epoch(world):
     samplers = [Sampler(5 * world, world, rank, seed=2) for rank in range(world)]
     for epoch in range(3):
@@ -174,7 +175,7 @@ def test_expectation_is_the_average_over_all_draws(examples, drawn, world):
     assert expected_distinct(examples, drawn, world) == pytest.approx(np.mean(distinct), abs=1e-12)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("examples", lambda: permutation(0)),

@@ -9,6 +9,7 @@ from torch.utils.data import DistributedSampler
 from dpbook import collectives
 from dpbook.core.errors import Deadlock, InvalidArgument
 from dpbook.replicas import Sampler, contiguous, drop, expected_distinct, feed, keep, pad, strided
+from tests.cases import each
 
 WORLDS = [*range(1, 10), 16]
 
@@ -36,7 +37,7 @@ def test_batches_are_the_samplers_lists_in_pieces(examples, world, batch, fit, d
             assert sum(1 for piece in pieces if piece) == fed.steps[epoch, rank]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_a_good_feed_reads_everything_once_in_every_epoch(world):
     fed = feed(samplers(12 * world, world), 12 * world, 4, epochs=3)
     assert fed.coverage.tolist() == [1, 1, 1]
@@ -106,8 +107,8 @@ def hangs(steps):
     return False
 
 
-@pytest.mark.parametrize("world", WORLDS[1:])
-@pytest.mark.parametrize("cut", [strided, contiguous])
+@each("world", WORLDS[1:])
+@each("cut", [strided, contiguous])
 def test_a_feed_that_hangs_hangs_rank_programs(world, cut):
     found = set()
     for examples in range(1, 3 * world + 1):
@@ -161,7 +162,7 @@ class Yields:
         return iter(self.indices)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("examples", lambda: feed(samplers(5, 1), 0, 1)),

@@ -21,6 +21,7 @@ from dpbook.replicas import (
     synthetic_task,
     tokens_per_rank,
 )
+from tests.cases import each
 
 WORLDS = [*range(1, 10), 16]
 
@@ -31,7 +32,7 @@ def test_weights_are_shares_relative_to_an_equal_one(counts):
     assert rank_weights(counts).tolist() == [float(weight) for weight in exact]
 
 
-@pytest.mark.parametrize("world", range(1, 100))
+@each("world", range(1, 100))
 def test_weights_of_equal_counts_are_exactly_one(world):
     for n in (1, 3, 7, 49, 10**9):
         assert rank_weights([n] * world).tolist() == [1.0] * world
@@ -53,7 +54,7 @@ def test_a_case_by_hand():
     assert repr(both_means([[1.0, 0.0], [5.0, 0.0]], [3, 1])) == "Means(2 elements, largest bias 1)"
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_tokens_follow_their_sequences(world):
     lengths = np.random.default_rng(world).integers(0, 50, 3 * world + 1)
     tokens = tokens_per_rank(lengths, world)
@@ -61,7 +62,7 @@ def test_tokens_follow_their_sequences(world):
     assert tokens.tolist() == [part.sum() for part in dealt]
 
 
-@pytest.mark.parametrize("world", [w for w in WORLDS if w > 1])
+@each("world", [w for w in WORLDS if w > 1])
 def test_mean_per_token_needs_token_weights(world):
     """Every rank has two sequences, and the plain mean of the ranks' means per token is still biased."""
     rng = np.random.default_rng(world)
@@ -79,7 +80,7 @@ def test_mean_per_token_needs_token_weights(world):
     assert compare(means.plain, big, bound).verdict == "different"
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("counts", lambda: rank_weights([])),

@@ -12,6 +12,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="*", type=Path, metavar="PATH", help="notebooks or folders (default: chapters and solutions)"
     )
     parser.add_argument("--write", action="store_true", help="run the notebooks and store their outputs instead")
+    parser.add_argument(
+        "--changed", nargs="?", const="HEAD", metavar="REVISION",
+        help="only notebooks that a change of dpbook or of their own touches (since REVISION; default: HEAD)",
+    )  # fmt: skip
     parser.add_argument("-n", "--jobs", type=int, default=2, help="notebooks checked at once (default: %(default)s)")
 
 
@@ -19,6 +23,12 @@ def run(args: argparse.Namespace) -> int:
     """Compare the notebooks with what they show, or write what they show."""
     from dpbook.app import validation
 
-    if args.write:
-        return validation.write(args.paths)
-    return validation.compare(args.paths, jobs=args.jobs)
+    paths = args.paths
+    if args.changed is not None:
+        from dpbook.app.changes import touched
+
+        paths = touched(validation.notebooks(paths), args.changed)
+        print("\n".join(["touched:", *map(str, paths)]) if paths else "no notebook is touched", flush=True)
+        if not paths:
+            return 0
+    return validation.write(paths) if args.write else validation.compare(paths, jobs=args.jobs)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dpbook.book.ch02 import draw_additions, play_additions
 from dpbook.book.ch02.additions import _add_up, tell
 from dpbook.core.errors import InvalidArgument
+from tests.cases import each
 
 FOUR = np.array([2**24, 1, 1, 1], np.float32)
 ORDERS = [(0, 1, 2, 3), (1, 2, 3, 0)]
@@ -78,7 +79,7 @@ def test_labels_do_not_run_into_each_other():
         assert y != other_y or other_x - x >= 78
 
 
-@pytest.mark.parametrize(
+@each(
     ("terms", "orders", "name"),
     [
         ([1, 2], [(0, 1)], "terms"),

@@ -17,6 +17,7 @@ from dpbook.replicas import (
     synthetic_task,
     train,
 )
+from tests.cases import each
 
 WORLDS = [*range(1, 10), 16]
 MODELS = [BatchNorm(3, 4), BatchNorm(3, 4, 5, cross_entropy), Contrastive(4, 3)]
@@ -34,8 +35,8 @@ def problem(model, n, seed, dtype=np.float64):
     return x, y, rng.standard_normal(model.size).astype(dtype)
 
 
-@pytest.mark.parametrize("n", [1, 2, 9])
-@pytest.mark.parametrize("model", MODELS, ids=repr)
+@each("n", [1, 2, 9])
+@each("model", MODELS)
 def test_gradient_is_the_central_difference_of_the_loss(model, n):
     x, y, params = problem(model, n, 1)
     step = np.cbrt(np.finfo(float).eps)
@@ -74,9 +75,9 @@ def test_contrastive_is_torchs():
     np.testing.assert_allclose(model.gradient(params, x, y), w.grad.numpy().ravel(), rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("model", MODELS, ids=repr)
-@pytest.mark.parametrize("world", WORLDS)
+@each("dtype", [np.float32, np.float64])
+@each("model", MODELS)
+@each("world", WORLDS)
 def test_local_gradients_average_to_another_gradient_and_synchronised_ones_to_the_batchs(world, model, dtype):
     for sizes in ([4] * world, [2 + rank for rank in range(world)]):
         x, y, params = problem(model, sum(sizes), world, dtype)
@@ -148,7 +149,7 @@ def test_bits_of_a_rows_cross_entropy_do_not_depend_on_its_neighbours():
 X, Y = np.zeros((4, 4)), np.zeros((4, 4))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("shards", lambda: synchronised_gradients(MODELS[2], np.zeros((2, 12)), shard(X, Y, 4))),

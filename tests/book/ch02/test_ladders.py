@@ -9,6 +9,7 @@ from dpbook.book.ch02 import distances, error_ladder
 from dpbook.book.ch02.ladders import _limits
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import palette
+from tests.cases import each
 from tests.figures.test_plots import pixels, shows
 
 ERRORS = {"rounded": 3e-16, "lost": 4e-4}
@@ -54,7 +55,7 @@ def test_series_that_lie_on_each_other_are_both_seen():
     assert shows(plot, palette.COMMUNICATION)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("errors", lambda: error_ladder({}, 1.0, "Title")),

@@ -5,6 +5,7 @@ import pytest
 from dpbook.book import ch03
 from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import Sampler, contiguous, drop, feed, keep
+from tests.cases import each
 from tests.figures.reading import NS, outside, overlapping, parse, texts
 
 
@@ -96,7 +97,7 @@ def test_nothing_is_cut_off_or_overlaps(feeds):
         assert overlapping(parse(picture)) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("feeds", "said"),
     [
         ({}, "feeds"),

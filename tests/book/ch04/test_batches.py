@@ -14,6 +14,7 @@ from dpbook.book.ch04 import NoiseScale, against_batch, draw_accumulation, noise
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card.palette import COMPLETE, EXPOSED
 from dpbook.figures.card.plot import LINES
+from tests.cases import each
 from tests.figures.reading import outside, overlapping, parse, texts
 
 # Accumulation
@@ -37,8 +38,8 @@ def told(picture):
     return [line.removeprefix("by ") for line in lines if line.startswith("by ")]
 
 
-@pytest.mark.parametrize("leftover", ["step", "drop", "carry"])
-@pytest.mark.parametrize(("micro_batches", "accumulation"), [(1, 1), (1, 5), (4, 4), (7, 4), (10, 3), (5, 2), (3, 7)])
+@each("leftover", ["step", "drop", "carry"])
+@each(("micro_batches", "accumulation"), [(1, 1), (1, 5), (4, 4), (7, 4), (10, 3), (5, 2), (3, 7)])
 def test_the_updates_are_those_of_the_library(micro_batches, accumulation, leftover):
     picture = draw_accumulation(micro_batches, accumulation, leftover, epochs=3)
     expected = updates(micro_batches, accumulation, leftover, 3)
@@ -100,8 +101,8 @@ def test_the_headline_says_what_the_buffer_holds():
         assert viewer.picture.alt.startswith(words)
 
 
-@pytest.mark.parametrize("leftover", ["step", "drop", "carry"])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 10, 3), (7, 4, 2), (10, 9, 3)])
+@each("leftover", ["step", "drop", "carry"])
+@each("shape", [(1, 1, 1), (1, 10, 3), (7, 4, 2), (10, 9, 3)])
 def test_nothing_is_cut_and_no_text_lies_on_another(shape, leftover):
     micro_batches, accumulation, epochs = shape
     root = parse(draw_accumulation(micro_batches, accumulation, leftover, epochs))
@@ -158,7 +159,7 @@ def test_the_same_plot_has_the_same_bytes_and_leaves_no_settings(draw):
     assert dict(matplotlib.rcParams) == before
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "name"),
     [
         (lambda: play_accumulation(0, 4), "micro_batches"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dpbook.book.ch04 import NoiseScale, example_gradients, noise_scale, smooth, variance_by_batch
 from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import MLP, Sampler, cross_entropy, digits, feed, local_gradients, split, synthetic_task, train
+from tests.cases import each
 
 WORLDS = [*range(2, 10), 16]
 
@@ -43,7 +44,7 @@ def test_without_bias_over_all_orders_of_a_small_data_set(world, batch):
     assert np.mean([each.signal for each in estimates]) == pytest.approx(signal, rel=1e-10)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@each("world", WORLDS)
 def test_without_bias_on_gaussian_gradients(world):
     rng = np.random.default_rng(world)
     mean, root = rng.standard_normal(5), rng.standard_normal((5, 5))
@@ -160,7 +161,7 @@ def test_variances_repeat():
 X, Y = synthetic_task(4, 3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "call"),
     [
         ("gradients", lambda: noise_scale(np.ones((1, 3)), 4)),

@@ -7,6 +7,7 @@ from dpbook.book import ch10
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import palette
 from dpbook.overlap import StepRecord
+from tests.cases import each
 from tests.figures.test_plots import shows
 
 EMULATED = {"naive": (30.0, 31.0, 35.0), "local": (10.0, 10.0, 11.0)}
@@ -39,7 +40,7 @@ def test_each_link_has_its_colour():
     assert not shows(PLOTS["one link"](), palette.COMPUTATION)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "name"),
     [
         (lambda: ch10.step_prediction({}, "x"), "record"),

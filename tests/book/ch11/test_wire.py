@@ -6,6 +6,7 @@ from dpbook.book import ch11
 from dpbook.book.ch11.wire import trained_parameters, wire_bars
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import palette
+from tests.cases import each
 from tests.figures.test_plots import shows
 
 
@@ -32,7 +33,7 @@ def test_the_explorer_begins_with_the_claim_of_the_book_on_two_gpus():
     assert sent(ch11.explore_wire()) == "132 MB"
 
 
-@pytest.mark.parametrize(
+@each(
     ("choices", "bytes_sent"),
     [
         ({"itemsize": "bf16"}, "66.1 MB"),

@@ -5,6 +5,7 @@ import pytest
 from dpbook.book import ch12
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import Span, Timeline, read_profiles, recorded_traces
+from tests.cases import each
 from tests.figures.reading import outside, overlapping, parse, texts
 
 
@@ -50,8 +51,8 @@ def test_a_rank_without_work_and_a_slow_one_are_told_apart():
     assert "rank 1: it computes for 100 ms" in look(ch12.play_diagnosis(step([0, 0], [60, 100])), 2).alt
 
 
-@pytest.mark.parametrize("after", range(3))
-@pytest.mark.parametrize("ranks", [2, 8])
+@each("after", range(3))
+@each("ranks", [2, 8])
 def test_nothing_lies_outside_or_on_something_else(ranks, after):
     root = parse(look(ch12.play_diagnosis(step([7 * rank for rank in range(ranks)])), after))
     assert outside(root) == []

@@ -11,6 +11,7 @@ from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import palette
 from dpbook.overlap import best_cap, equal_layers
 from dpbook.planning import Memory, Step, memory_per_rank
+from tests.cases import each
 from tests.figures.test_plots import shows
 
 SMALL, LARGE = AlphaBeta(1e-5, 4e-9), AlphaBeta(1e-3, 1e-9)
@@ -28,7 +29,7 @@ PLOTS = {
 }
 
 
-@pytest.mark.parametrize("draw", PLOTS.values(), ids=list(PLOTS))
+@each("draw", PLOTS.values())
 def test_a_plot_is_a_small_png_with_its_words_and_leaves_no_settings(draw):
     before = dict(matplotlib.rcParams)
     plot = draw()
@@ -77,7 +78,7 @@ def test_the_scaling_explorer_takes_every_choice():
             assert "alert" not in explorer.controls.picture.value
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "name"),
     [
         (lambda: figures.cost_curves({}, "Title"), "costs"),

@@ -1,30 +1,42 @@
 """Who imports what, read from the sources: modules of dpbook, and the code cells of notebooks."""
 
+from __future__ import annotations
+
 import ast
 import json
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
-from dpbook.core import PACKAGE, checkout
+from dpbook.core import PACKAGE
+
+_PACKAGE = PACKAGE.resolve()  # as the checkout says it
 
 SOURCES = {
-    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted(PACKAGE.rglob("*.py"))
+    ".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(_PACKAGE.rglob("*.py"))
 }
 """Every module by its dotted name."""
-NOTEBOOKS = sorted([*checkout.root().glob("chapters/*.ipynb"), *checkout.root().glob("exercises/**/*.ipynb")])
 
 
-def is_package(module):
+def notebooks(root: Path) -> list[Path]:
+    """The published notebooks of the checkout ``root``: chapters, exercises, solutions."""
+    return sorted([*root.glob("chapters/*.ipynb"), *root.glob("exercises/**/*.ipynb")])
+
+
+def is_package(module: str) -> bool:
+    """Whether a module of `SOURCES` is a door."""
     return SOURCES[module].name == "__init__.py"
 
 
 @cache
-def tree(module):
+def tree(module: str) -> ast.Module:
+    """The source of a module, parsed."""
     return ast.parse(SOURCES[module].read_text(encoding="utf-8"))
 
 
 @cache
-def defined(module):
+def defined(module: str) -> set[str]:
     """The names that a module itself gives a value."""
     names = set()
     for node in tree(module).body:
@@ -37,23 +49,24 @@ def defined(module):
 
 
 @cache
-def offered(module):
+def offered(module: str) -> dict[str, tuple[str, str]]:
     """What a door imports, by name: (module, name there)."""
     return {alias.asname or alias.name: (base, alias.name) for base, alias in pairs(tree(module)) if alias}
 
 
-def pairs(parsed):
+def pairs(parsed: ast.AST) -> Iterator[tuple[str, ast.alias | None]]:
     """(module, alias) of every import of dpbook; the alias is None for ``import module``. No import is relative."""
     for node in ast.walk(parsed):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names if alias.name.partition(".")[0] == "dpbook")
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            if (node.module or "").partition(".")[0] == "dpbook":
-                yield from ((node.module, alias) for alias in node.names)
+            base = node.module or ""
+            if base.partition(".")[0] == "dpbook":
+                yield from ((base, alias) for alias in node.names)
 
 
-def home(module, name):
+def home(module: str, name: str) -> str:
     """The module in which ``name``, as ``module`` has it, is defined; the name of a module where it is one."""
     while name not in defined(module):
         if f"{module}.{name}" in SOURCES and offered(module).get(name, (module, name)) == (module, name):
@@ -64,7 +77,7 @@ def home(module, name):
     return module
 
 
-def used(parsed):
+def used(parsed: ast.AST) -> set[str]:
     """The modules whose names a source uses, imported one by one or as attributes of a room."""
     found, rooms = set(), {}
     for module, alias in pairs(parsed):
@@ -78,7 +91,7 @@ def used(parsed):
     return found
 
 
-def code(notebook):
+def code(notebook: Path) -> ast.Module:
     """The code of a notebook as one tree; lines that are IPython's own count for nothing."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     body = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]

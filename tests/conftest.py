@@ -1,0 +1,29 @@
+"""What holds for all tests: a busy machine fails none, no option reaches a child's run; what was left out."""
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+# This run has read it. A run that a test starts is asked for by that test alone.
+os.environ.pop("PYTEST_ADDOPTS", None)
+
+NO_CHROMIUM = "there is no Chromium here"
+INSTALL = """Install Chromium to run them:
+  Debian, Ubuntu   sudo apt install chromium
+  Fedora           sudo dnf install chromium
+  macOS            brew install --cask chromium"""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session):
+    """What was skipped for want of a browser is said after everything else, with what helps."""
+    result = yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter else []
+    if number := sum(NO_CHROMIUM in str(report.longrepr) for report in skipped):
+        reporter.write_line(f"\n{number} tests in a browser were skipped: {NO_CHROMIUM}. {INSTALL}")
+    return result
