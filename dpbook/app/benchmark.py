@@ -1,7 +1,5 @@
 """``dpbook bench``: sweeps of message sizes over processes on this machine, as a table, as JSON and as a figure."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Which notebooks does a change of the library touch? Read from the imports and from git."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,28 +1,15 @@
 """The command ``dpbook``: its parser, and what all commands share."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from types import ModuleType
 
 from dpbook import __version__
 from dpbook.app.commands import bench, doctor, lab, launch, report, validate
 from dpbook.core import DpbookError
 
-
-class Command(Protocol):
-    """What a module of `commands` holds."""
-
-    def add(self, parser: argparse.ArgumentParser) -> None:
-        """Add its options."""
-
-    def run(self, args: argparse.Namespace) -> int:
-        """Carry it out and return the exit status."""
-
-
-COMMANDS: dict[str, tuple[Command, str]] = {
+COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "lab": (lab, "copy the notebooks to workbook/ and open JupyterLab there"),
     "doctor": (doctor, "say what this machine can run, and what is missing"),
     "validate": (validate, "run notebooks and compare every output with the stored one"),
@@ -41,12 +28,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     args.unknown, args.script = unknown, script
     try:
-        return COMMANDS[args.command][0].run(args)
+        status: int = COMMANDS[args.command][0].run(args)
     except DpbookError as error:
         print(f"dpbook {args.command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+    return status
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -1,7 +1,5 @@
 """What `doctor.diagnose` finds: values with a readable form, and as JSON."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 

@@ -4,8 +4,6 @@ Every package is imported in a child process: one that is missing, broken, or cr
 in the table and not the end of the diagnosis, and the caller's own process loads nothing heavy.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
@@ -93,12 +91,9 @@ def _run_python(*arguments: str) -> tuple[str, str]:
     """Run Python in a child and return its output and, if it failed, the last line it wrote about that."""
     try:
         child = subprocess.run(
-            [sys.executable, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_SECONDS,
+            [sys.executable, *arguments], capture_output=True, text=True, timeout=PROBE_SECONDS,
             env=jupyter.environment(os.environ),
-        )
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "", f"no answer within {PROBE_SECONDS} s"
     if child.returncode == 0:

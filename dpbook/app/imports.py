@@ -1,7 +1,5 @@
 """Who imports what, read from the sources: modules of dpbook, and the code cells of notebooks."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterator

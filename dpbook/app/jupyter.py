@@ -1,7 +1,5 @@
 """Start JupyterLab for the book: on this machine only, with its token, and without a request to any other host."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import socket

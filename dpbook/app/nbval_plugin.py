@@ -7,8 +7,6 @@
 - a cell tagged ``measurement`` is compared by its shape: the kinds of its outputs, and its text without the numbers.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Generator, Sequence

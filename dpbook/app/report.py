@@ -1,7 +1,5 @@
 """The report of a training run: what it cost, beside what was predicted, as one HTML file that needs nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Do the notebooks still print what they show? Execution and strict comparison under one fixed environment."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

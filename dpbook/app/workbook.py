@@ -12,8 +12,6 @@ last written there, so that a later copy can tell a file the reader has changed 
 Nothing that a reader has written is ever overwritten or removed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
@@ -66,7 +64,7 @@ class _Manifest:
     offered: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> _Manifest:
+    def read(cls, path: Path) -> "_Manifest":
         """Without a readable manifest every file that differs counts as the reader's, which loses nothing."""
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))

@@ -7,8 +7,6 @@ A chapter says what it needs in its notebook's metadata:
 ``hardware`` is ``"cpu"`` or ``"gpu"``; ``minutes`` is the time a reader needs. Map, doctor and README all read this.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Front doors of rooms: names that are loaded when they are asked for, and those that have moved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """One family of errors. Each message names the value and what was expected."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Iterable, Sequence

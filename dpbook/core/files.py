@@ -1,7 +1,5 @@
 """Files: what ships with the package, writing that nobody reads half of, reading what has a format and a version."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """What this machine has, found without loading torch."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """Imports of places that are no more say where things are now (the table: ``data/moved.json``)."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Quantities in words: numbers of things, and units with decimal (1 MB is 1,000,000 bytes) or binary prefixes."""
 
-from __future__ import annotations
-
 import math
 
 PREFIXES = {1e15: "P", 1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "µ", 1e-9: "n", 1e-12: "p"}

@@ -1,7 +1,5 @@
 """Steps on the clock: how long one takes, and what ran when in a step over an emulated link."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Measure a model as the simulated step sees it: how long backward takes from one gradient to the next."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from statistics import median

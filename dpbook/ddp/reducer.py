@@ -4,8 +4,6 @@ A bucket is filled when its last gradient is ready and sent after the buckets be
 buckets in the same order, whatever the order in which their gradients become ready.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

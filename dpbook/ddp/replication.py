@@ -1,7 +1,5 @@
 """Make all replicas equal: the same parameters in the same order, with rank 0's values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import groupby
 

@@ -4,8 +4,6 @@ Source: Rajbhandari, Rasley, Ruwase and He, "ZeRO: Memory Optimizations Toward T
 2020.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any

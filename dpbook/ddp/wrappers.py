@@ -5,8 +5,6 @@ They differ in the plan of their messages and in when these go out, as the strat
 bucket during backward. The plans are those of `dpbook.overlap`, so that what is simulated is what runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """What a collective costs against the size of its message: curves with their crossovers, and measured sweeps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """The groups of a mesh: in each dimension, who shares the work with whom, and whether it stays inside a node."""
 
-from __future__ import annotations
-
 from dpbook.core import InvalidArgument, check_int, plural
 from dpbook.figures.card.palette import COMMUNICATION, INK, MUTED, PANEL, tint
 from dpbook.figures.card.picture import Picture

@@ -1,7 +1,5 @@
 """Data plots of training: loss and step times, what keeps replicas apart, and the digits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from statistics import median

@@ -1,7 +1,5 @@
 """What a learner handed in, behind a guard: judges ask it for values and get plain data or `Wrong`."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import io

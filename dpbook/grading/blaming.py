@@ -1,7 +1,5 @@
 """Errors told in the learner's terms: what was raised, and on which line of his own code."""
 
-from __future__ import annotations
-
 import linecache
 import os
 import site

@@ -1,7 +1,5 @@
 """What came of one answer: a `Case` per check, and the `Report` of all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape

@@ -4,8 +4,6 @@ Listing tasks imports no checks: a chapter's are imported when one of its
 tasks is asked for.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

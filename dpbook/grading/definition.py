@@ -1,7 +1,5 @@
 """Tasks: what is asked, and how it is judged."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

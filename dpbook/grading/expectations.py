@@ -3,8 +3,6 @@
 ``where`` says which instance was tried, in words: ``"world 5, size 7"``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Hints that open one at a time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from html import escape
 

@@ -1,7 +1,5 @@
 """Judging an answer: every check of its task, one after another, whatever the answer does."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection
 from dataclasses import replace

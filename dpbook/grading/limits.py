@@ -5,8 +5,6 @@ be, nor one that catches every exception at several levels: only ending the proc
 run is for. Memory is not limited at all.
 """
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import sys

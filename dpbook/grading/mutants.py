@@ -3,8 +3,6 @@
 assert not trial("05.1", reference=my_ring, stub=stub, mutants=MUTANTS)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -10,8 +10,6 @@ are nbgrader's (schema 3), so that its ``generate_assignment`` and ``autograde``
 - Outputs go, but for those of cells tagged ``keep-output``: pictures of the unsolved state. Cell ids stay.
 """
 
-from __future__ import annotations
-
 import json
 import linecache
 import sys

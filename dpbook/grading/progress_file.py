@@ -3,8 +3,6 @@
 The workbook is the nearest folder of that name above the current one; elsewhere nothing is kept.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -8,8 +8,6 @@ Each task has one answer cell and, below it, one check cell:
   a cell's value as its points, and without one gives full marks to whatever does not raise.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Values and errors in words: short, the same on every run, and harmless to show."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from itertools import islice

@@ -4,8 +4,6 @@ An answer may return objects that lie when they are asked (``__eq__``, ``__array
 replace ``np.allclose``. So values are taken apart by their exact type and compared with ufuncs held since import.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

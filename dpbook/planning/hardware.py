@@ -4,8 +4,6 @@ Rates are peaks from data sheets, without sparsity; bandwidths are bytes per sec
 a sheet that adds up both directions prints. Latencies are not in data sheets: those here are assumptions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from dpbook.collectives import Link, Topology
@@ -101,6 +99,6 @@ class Cluster:
         ports = None if self.ports is None else min(self.ports, per_node)
         return Topology(nodes, per_node, self.accelerator.fabric, self.network, ports)  # type: ignore[arg-type]
 
-    def of(self, world: int) -> Cluster:
+    def of(self, world: int) -> "Cluster":
         """The same cluster with ``world`` accelerators."""
         return replace(self, world=world)

@@ -4,8 +4,6 @@ The numbering is that of torch's ``DeviceMesh`` and of a C array: the last dimen
 ranks that follow each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod

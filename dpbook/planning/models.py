@@ -1,7 +1,5 @@
 """Models by their shapes: how many parameters, in which tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod

@@ -5,8 +5,6 @@ Language Models", 2020; attention scores are left out), and sends every gradient
 ready evenly during backward. What the closed forms of `collectives` leave out, contention above all, is left out here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, sqrt

@@ -1,7 +1,5 @@
 """One rank of a training run: `torchrun -m dpbook.program [options]`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The same training on one process for a few steps: what the scaling efficiency of a run is measured against."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which examples a rank sees in a step: a function of seed, step and rank alone, so that resuming changes nothing."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterator
 

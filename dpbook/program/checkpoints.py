@@ -1,7 +1,5 @@
 """Checkpoints that are whole or not there: written beside the last good ones, and named only when complete."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics of a run: one JSON object per line, appended by rank 0 and read back by the report."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from pathlib import Path

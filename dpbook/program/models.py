@@ -1,7 +1,5 @@
 """The models that the program trains: a small GPT on bytes, and a CNN on handwritten digits."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """What the training program needs of a machine, found before it begins and without loading torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from dpbook.core import InvalidArgument, machine

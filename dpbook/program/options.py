@@ -1,7 +1,5 @@
 """What the training program can be told, as a dataclass and on a command line. Loads no torch."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the simulator says of a step, from this model's layers and these ranks' all-reduces, measured after training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpbook.collectives import fit

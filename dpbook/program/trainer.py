@@ -1,7 +1,5 @@
 """The training loop on one rank."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import sys

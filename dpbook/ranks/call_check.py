@@ -5,8 +5,6 @@ other, in the store through which they met, which call comes next, and fail with
 that torch's own C++ code calls, as DistributedDataParallel does in backward, are not seen.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

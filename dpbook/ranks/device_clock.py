@@ -1,7 +1,5 @@
 """The time on a device, whose work is queued: it goes on after the call that asked for it has returned."""
 
-from __future__ import annotations
-
 import time
 
 import torch

@@ -1,7 +1,5 @@
 """Run a schedule or a rank program for real: this rank's share of the messages, from point to point."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is wrong with a launch before it begins: found in a moment, without loading torch."""
 
-from __future__ import annotations
-
 import importlib.util
 import socket
 from collections.abc import Iterator, Sequence

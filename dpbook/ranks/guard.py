@@ -10,8 +10,6 @@ Two variables, both in seconds, ask for more: DPBOOK_START_TIMEOUT ends a rank t
 meet, DPBOOK_CHECK_CALLS compares the ranks' collectives before they are called.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import runpy

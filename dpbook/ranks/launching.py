@@ -1,7 +1,5 @@
 """Start a training run with torchrun, with what it needs to start well and to fail plainly. Loads no torch."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

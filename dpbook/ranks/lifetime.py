@@ -1,7 +1,5 @@
 """A process that does not outlive the one that started it, and that ends without a crash."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """What the processes of one run leave in their folder, and why a run failed, read from that."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

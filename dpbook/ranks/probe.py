@@ -1,7 +1,5 @@
 """What torch can do on this machine. The doctor runs ``python -m dpbook.ranks.probe`` in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 

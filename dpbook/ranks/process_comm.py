@@ -1,7 +1,5 @@
 """The `Comm` of rank programs, over a process group of torch.distributed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

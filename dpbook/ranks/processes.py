@@ -3,8 +3,6 @@
 A function from a notebook travels by value (cloudpickle). This module itself loads no torch.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

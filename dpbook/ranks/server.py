@@ -4,8 +4,6 @@ A start has a launcher, forked by the server, which takes on the caller's settin
 the one that forked it.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import multiprocessing

@@ -4,8 +4,6 @@ Each start gets fresh processes, with the environment, working folder and module
 only: elsewhere it is not safe to fork a process that has loaded torch, and every process loads its modules itself.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import multiprocessing
@@ -120,14 +118,9 @@ def _serve(arguments: Sequence[str], environment: dict[str, str], settings: dict
     path = [str(PACKAGE.parent), *(str(Path(entry).absolute()) for entry in sys.path)]
     with theirs:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment | {"PYTHONPATH": os.pathsep.join(path), PARENT: str(os.getpid())},
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()],
+            env=environment | {"PYTHONPATH": os.pathsep.join(path), PARENT: str(os.getpid())}, start_new_session=True,
+        )  # fmt: skip
     return _Server(process, ours, log, settings)
 
 

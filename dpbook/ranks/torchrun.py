@@ -3,8 +3,6 @@
 This holds on Linux. Elsewhere torchrun outlives a caller that is killed, until its ranks' time is up.
 """
 
-from __future__ import annotations
-
 import os
 
 from dpbook.ranks.lifetime import end_with_parent

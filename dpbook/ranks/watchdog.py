@@ -1,7 +1,5 @@
 """A rank that waits too long for the others to meet: torch waits for ten minutes or thirty, and blames nobody."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """What each process started by `processes.start` runs: one function, in a process group, with its fate written down."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import signal

@@ -1,7 +1,5 @@
 """What every module of this room calls an array."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np

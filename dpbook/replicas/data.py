@@ -1,7 +1,5 @@
 """The digits that ship with the package, and a synthetic regression task."""
 
-from __future__ import annotations
-
 import gzip
 
 import numpy as np

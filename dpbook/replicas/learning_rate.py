@@ -13,8 +13,6 @@ The linear rule needs no noise: steps on the full batch obey it as well, up to k
 needs it. How the *best* rate of a batch grows with it, rather than one once chosen, depends on noise: `efficient_lr`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import TypeAlias

@@ -4,8 +4,6 @@ Every replica has its own row of parameters and its own optimizer, and updates f
 if replicas stay equal here, it is because the all-reduce gave all of them the same bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 

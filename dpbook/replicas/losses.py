@@ -1,7 +1,5 @@
 """The losses that the models are trained on, each with its derivative. A loss looks at one example at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -7,8 +7,6 @@ Adam divides by the gradients' own size, so that a factor cancels but for ε: K 
 of the gradient with ε / K, exactly. AdamW hides the fault just as well, because its decay sees no gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -8,8 +8,6 @@ Forward and backward passes use operators and NumPy's functions alone, so that t
 rounding errors (see `rounded`).
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from typing import Protocol

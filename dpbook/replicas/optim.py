@@ -7,8 +7,6 @@ the decay multiplied by the learning rate). An optimizer keeps the history of on
 own. Nothing is random: the same gradients give the same parameters, bit for bit.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a training run leaves behind."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

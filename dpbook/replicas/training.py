@@ -1,7 +1,5 @@
 """Training runs: the four phases over and over, and a record of what happened."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``dpbook bench``"""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

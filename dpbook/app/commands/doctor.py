@@ -1,7 +1,5 @@
 """``dpbook doctor``"""
 
-from __future__ import annotations
-
 import argparse
 
 

@@ -1,7 +1,5 @@
 """``dpbook lab``"""
 
-from __future__ import annotations
-
 import argparse
 
 

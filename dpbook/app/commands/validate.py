@@ -1,7 +1,5 @@
 """``dpbook validate``"""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

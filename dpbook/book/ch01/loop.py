@@ -1,7 +1,5 @@
 """The four-phase loop on the smallest model there is, drawn phase by phase: ranks are columns, phases are rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Floating-point additions one by one: the exact sum, the floats around it, and the one that is kept."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Batch normalisation: every example's loss depends on the mean and the variance of its batch."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import DTypeLike
 

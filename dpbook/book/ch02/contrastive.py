@@ -1,7 +1,5 @@
 """In-batch contrastive learning: every example's loss depends on the other examples, which are its negatives."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpbook import collectives

@@ -9,8 +9,6 @@ it back. Run alone, a rank is handed its own: that is the loss over its shard. R
 the ranks are handed the batch's, and the average of what they return is the gradient of the batch.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeAlias

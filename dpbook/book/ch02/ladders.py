@@ -1,7 +1,5 @@
 """Plots of how far something is off: errors against a rounding bound, and distances between replicas over time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import ceil, floor, log10
 from typing import Any

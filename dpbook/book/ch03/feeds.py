@@ -1,7 +1,5 @@
 """What each rank reads, as a grid: a cell is an example, in it the ranks that have read it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Bigger batches: accumulation turn by turn, a measurement against the batch, and estimates of the noise scale."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction

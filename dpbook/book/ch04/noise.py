@@ -6,8 +6,6 @@ B = world · b. Two equations, two unknowns (McCandlish, Kaplan, Amodei and the 
 Large-Batch Training, 2018, appendix A).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A ring with a mistake in it, to be found."""
 
-from __future__ import annotations
-
 from dpbook.collectives import Round, Schedule, ring
 
 BROKEN_ROUND, BROKEN_CHUNK = 2, 4

@@ -1,7 +1,5 @@
 """Bytes that each rank sends and receives, schedule beside schedule, with the least that an all-reduce can do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dpbook.collectives import Schedule, Traffic, bandwidth_lower_bound, count

@@ -1,7 +1,5 @@
 """Simulated steps that are healthy or have one fault, drawn at random: what exercise 07.3 asks to tell apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +55,7 @@ class _Draw:
     launch: float
 
     @classmethod
-    def of(cls, rng: np.random.Generator) -> _Draw:
+    def of(cls, rng: np.random.Generator) -> "_Draw":
         weights = rng.uniform(0.7, 1.3, int(rng.integers(FEWEST_LAYERS, MOST_LAYERS + 1)))
         factors = rng.uniform(1, JITTER, int(rng.integers(2, MOST_RANKS + 1)))
         launch = rng.choice([0.0, rng.uniform(0.05, 0.3)]) / (2 * len(weights))  # faster than the shortest forward

@@ -1,7 +1,5 @@
 """How many tokens per GPU hide the sync of a language model."""
 
-from __future__ import annotations
-
 from dpbook.core import check_float, check_int
 
 BACKWARD_FLOPS = 4

@@ -1,7 +1,5 @@
 """Models drawn at random, as exercise 08.3 sees them: gradients, when they are ready, and the price of a message."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The gradients of models that the book talks about, by name and shape: no weights, no framework."""
 
-from __future__ import annotations
-
 from dpbook.core import check_int
 from dpbook.overlap import Tensor
 

@@ -1,7 +1,5 @@
 """What each rank of a step calls, written down, with one rank that does something else than the others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

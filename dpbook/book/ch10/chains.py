@@ -1,7 +1,5 @@
 """Chains of layers drawn at random, and in NumPy how they train: the oracle of exercise 10."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +42,7 @@ class Chain:
         steps: int = 3,
         micro: int = 1,
         crossed: bool = False,
-    ) -> Chain:
+    ) -> "Chain":
         """A chain; without a ``cap`` one that makes several buckets.
 
         ``crossed``: ranks use layers in orders of their own. Then a bucket is a layer, and all are alike.

@@ -1,7 +1,5 @@
 """Step times on the clock: wrappers over an emulated and a real link, and what the simulator predicted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import median
 

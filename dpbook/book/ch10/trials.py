@@ -3,8 +3,6 @@
 Everything goes in and comes out as plain data, so that whoever judges needs no torch, and nothing of the wrapper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

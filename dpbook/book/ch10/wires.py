@@ -5,8 +5,6 @@ processes, over torch.distributed. In both a message is what was in the tensor w
 there when it has been waited for, not before: what is wrong with one kind of rank is wrong with the other.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -40,7 +38,7 @@ class Wire:
         with torch.no_grad():
             tensor.copy_(result)
 
-    def all_reduce(self, tensor: torch.Tensor) -> Message:
+    def all_reduce(self, tensor: torch.Tensor) -> "Message":
         """Begin to sum ``tensor`` over all ranks; the sum is in it once the handle has been waited for."""
         message = Message(self, self._calls, tensor, self._begin("all_reduce", tensor.detach().clone()))
         self.log.append(("sent", tensor.numel()))

@@ -3,8 +3,6 @@
 Everything goes in and comes out as plain data, so that whoever judges needs no torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain

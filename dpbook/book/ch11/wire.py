@@ -1,7 +1,5 @@
 """What a training run puts on the wire: bytes per rank and step, and how long they take over each kind of link."""
 
-from __future__ import annotations
-
 from dpbook.core import check_float, check_int, in_words
 from dpbook.figures import Explorer, Knob, Plot
 from dpbook.figures.card import finish, in_style, new_figure, palette

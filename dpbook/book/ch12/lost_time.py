@@ -1,7 +1,5 @@
 """Where the time of a step goes in which a rank does not compute: to bytes, to waiting for peers, or to nothing."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from dpbook.overlap import Timeline, split_waits

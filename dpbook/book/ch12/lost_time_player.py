@@ -1,7 +1,5 @@
 """A slow step, looked at three times: by rank 0 alone, by all ranks, and with the waiting kept apart."""
 
-from __future__ import annotations
-
 from dpbook.book.ch12.lost_time import Loss, time_lost
 from dpbook.core import InvalidArgument, milliseconds
 from dpbook.figures import Picture, Viewer

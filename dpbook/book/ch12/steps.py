@@ -1,7 +1,5 @@
 """Steps of several ranks in whole milliseconds, whose losses can be counted: what exercise 12.1 is tried on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What a cluster will do: memory against a device's limit, and step times as the world grows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -106,8 +104,8 @@ def explore_scaling() -> Explorer:
     ) -> Plot:
         job = planning.Job(MODELS[model].parameters, itemsize=itemsize, cap=cap, algorithm=algorithm)
         cluster = planning.Cluster(ACCELERATORS[accelerator], 8, LINKS[network])
-        weak, strong = planning.weak(job, cluster, WORLDS), planning.strong(job, cluster, WORLDS, SEQUENCES)
-        steps = weak if batch == "weak" else strong
+        weak = batch == "weak"
+        steps = planning.weak(job, cluster, WORLDS) if weak else planning.strong(job, cluster, WORLDS, SEQUENCES)
         low = min(steps, key=lambda step: step.efficiency)
         found = f"at worst {low.efficiency:.0%}, at {low.world:,} GPUs"
         return scaling_bars(steps, f"{model} on {accelerator}: {found}")

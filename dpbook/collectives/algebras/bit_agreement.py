@@ -6,8 +6,6 @@ every input if they end with the same tree; adding 0 counts for nothing, though 
 of NaN are left out. Whether the sums are *right* is another question, which `verify` answers.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,12 +29,14 @@ class Expression:
 
     __slots__ = ("_known", "operands", "rank")
 
-    def __init__(self, known: dict[frozenset[int], Expression], operands: tuple[Expression, ...], rank: int) -> None:
+    def __init__(
+        self, known: dict[frozenset[int], "Expression"], operands: tuple["Expression", ...], rank: int
+    ) -> None:
         self._known = known
         self.operands = operands
         self.rank = rank
 
-    def __add__(self, other: object) -> Expression:
+    def __add__(self, other: object) -> "Expression":
         if isinstance(other, int) and other == 0:  # where `sum` and `zeros_like` begin; x + 0 is x, but for −0
             return self
         if not isinstance(other, Expression):

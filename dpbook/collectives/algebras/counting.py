@@ -1,7 +1,5 @@
 """What a schedule sends, counted message by message: per rank, and in each round per port of a topology."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Why a chunk ends wrong: one chunk replayed message by message, with exact counts and a memory of events."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
@@ -50,7 +48,7 @@ class _Cell:
     doubled: _Event | None = None
     unknown: _Event | None = None
 
-    def copy(self) -> _Cell:
+    def copy(self) -> "_Cell":
         return _Cell(self.counts.copy(), self.doubled, self.unknown)
 
 

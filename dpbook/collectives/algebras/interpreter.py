@@ -5,8 +5,6 @@ union that notices overlap. The order of the messages, and that every message re
 round, is decided here and nowhere else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Run a schedule on NumPy buffers, in one process."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ overwritten, so only faults that reach a promised result count. The one chunk th
 bookkeeping, to say what happened where.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 

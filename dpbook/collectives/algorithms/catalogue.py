@@ -1,7 +1,5 @@
 """Every all-reduce that needs to know the number of ranks alone, and what the literature says of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

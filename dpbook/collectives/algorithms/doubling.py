@@ -4,8 +4,6 @@ Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operat
 no power of two is *folded*: each rank too many gives its buffer to a partner first and gets the result from it last.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpbook.collectives.schedule.composition import embed

@@ -1,7 +1,5 @@
 """The ring that gloo runs for an all-reduce, with gloo's own chunks: simulated, it predicts gloo's bits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

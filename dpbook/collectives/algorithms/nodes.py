@@ -1,7 +1,5 @@
 """All-reduce over nodes of several ranks, composed from rings. Ranks are numbered node by node."""
 
-from __future__ import annotations
-
 from dpbook.collectives.algorithms.rings import all_gather, reduce_scatter, ring
 from dpbook.collectives.schedule.composition import beside, embed, relabel
 from dpbook.collectives.schedule.schedule import Schedule

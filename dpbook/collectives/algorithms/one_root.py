@@ -1,7 +1,5 @@
 """The parameter server: one rank that all others talk to."""
 
-from __future__ import annotations
-
 from dpbook.collectives.schedule.rounds import LazyRounds, Round
 from dpbook.collectives.schedule.schedule import Schedule
 from dpbook.core import check_int

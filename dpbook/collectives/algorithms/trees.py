@@ -4,8 +4,6 @@ Names follow MPI and Thakur, Rabenseifner and Gropp, "Optimization of Collective
 MPICH" (2005). Every function takes the number of ranks and raises `InvalidArgument` if it is below 1.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpbook.collectives.schedule.placement import complete_on

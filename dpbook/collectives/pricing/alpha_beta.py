@@ -3,8 +3,6 @@
 The model is Hockney's; n½ is his too ("The communication challenge for MPP: Intel Paragon and Meiko CS-2", 1994).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, overload
@@ -41,7 +39,7 @@ class AlphaBeta:
         seconds = self.alpha + self.beta * amounts
         return seconds if isinstance(nbytes, np.ndarray) else float(seconds)
 
-    def __add__(self, other: AlphaBeta) -> AlphaBeta:
+    def __add__(self, other: "AlphaBeta") -> "AlphaBeta":
         """One call after another on the same bytes."""
         if not isinstance(other, AlphaBeta):
             return NotImplemented

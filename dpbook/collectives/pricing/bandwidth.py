@@ -5,8 +5,6 @@ carries if every rank sends the least that it must, so that it can be compared w
 of ranks. "Bytes" are those of the whole buffer: for an all-gather or a reduce-scatter, of all ranks' parts together.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal, get_args
 

@@ -7,8 +7,6 @@ buffer of at least one element per chunk lies between the formula's for the next
 the number of chunks divides. On a `Link` every rank has one full-duplex port. All raise `InvalidArgument`.
 """
 
-from __future__ import annotations
-
 from typing import overload
 
 import numpy as np

@@ -1,7 +1,5 @@
 """α and β of a measured sweep over message sizes, and where the two describe it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The least that any all-reduce can do, where sums are made at the ranks."""
 
-from __future__ import annotations
-
 from dpbook.core import check_float, check_int
 
 

@@ -6,8 +6,6 @@ disturb each other. Left out are the time of the additions (γ of Thakur, Rabens
 between, and that a rank may begin a round before the others have ended theirs.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the ranks are joined by: links, and which messages share one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -40,17 +38,17 @@ class Link:
         _check_latency(self.latency)
 
     @classmethod
-    def gigabits(cls, rate: float, latency: float = 0.0, name: str = "") -> Link:
+    def gigabits(cls, rate: float, latency: float = 0.0, name: str = "") -> "Link":
         """A link of ``rate`` Gb/s (10^9 **bits** per second), as networks are sold: 400 is 50 GB/s."""
         return cls._in_giga(rate, "gigabits", latency, name)
 
     @classmethod
-    def gigabytes(cls, rate: float, latency: float = 0.0, name: str = "") -> Link:
+    def gigabytes(cls, rate: float, latency: float = 0.0, name: str = "") -> "Link":
         """A link of ``rate`` GB/s (10^9 **bytes** per second) in each direction."""
         return cls._in_giga(rate, "gigabytes", latency, name)
 
     @classmethod
-    def _in_giga(cls, rate: float, unit: str, latency: float, name: str) -> Link:
+    def _in_giga(cls, rate: float, unit: str, latency: float, name: str) -> "Link":
         bandwidth = check_float("rate", rate, above=0) * 1e9 / (8 if unit == "gigabits" else 1)
         meant = f"Link.{unit}({rate / 1e9:g})" if bandwidth > MOST_BANDWIDTH else "a larger number"
         _check_bandwidth(bandwidth, f"{rate:g} {unit} per second", meant)

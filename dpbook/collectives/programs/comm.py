@@ -1,7 +1,5 @@
 """What a rank program is, what it may do, and what has to hold wherever it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 

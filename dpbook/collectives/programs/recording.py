@@ -1,7 +1,5 @@
 """Record a rank program as a `Schedule`, so that it can be verified, counted, priced and drawn."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from typing import Any

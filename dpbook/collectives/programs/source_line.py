@@ -1,7 +1,5 @@
 """Where in a reader's program something happened, as text: 'line 3 of f: `comm.send(x, 1)`'."""
 
-from __future__ import annotations
-
 import linecache
 import sys
 import traceback

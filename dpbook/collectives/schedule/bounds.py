@@ -1,7 +1,5 @@
 """Where the chunks of a buffer begin and end."""
 
-from __future__ import annotations
-
 import operator
 from dataclasses import dataclass
 from itertools import pairwise

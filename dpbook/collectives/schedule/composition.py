@@ -1,7 +1,5 @@
 """Schedules made of schedules: on some of the ranks, and side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from types import MappingProxyType

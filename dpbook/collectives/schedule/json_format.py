@@ -1,7 +1,5 @@
 """Schedules as JSON, with a format version."""
 
-from __future__ import annotations
-
 import json
 import operator
 from collections.abc import Callable

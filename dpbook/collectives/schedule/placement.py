@@ -6,8 +6,6 @@ schedules: partial (each rank holds its own contribution), complete on one rank,
 Composed schedules pass through others, such as "each node's sum on one rank of the node".
 """
 
-from __future__ import annotations
-
 import copyreg
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache

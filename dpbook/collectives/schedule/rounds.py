@@ -1,7 +1,5 @@
 """Rounds: the messages that travel at the same time."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,7 +50,7 @@ class Round:
         )
 
     @classmethod
-    def of(cls, source: ArrayLike, dest: ArrayLike, chunk: ArrayLike, reduce: bool | ArrayLike) -> Round:
+    def of(cls, source: ArrayLike, dest: ArrayLike, chunk: ArrayLike, reduce: bool | ArrayLike) -> "Round":
         """Build a round from array-likes; scalars are broadcast. Raises `InvalidArgument`."""
         fields = [as_integers(*named) for named in (("source", source), ("dest", dest), ("chunk", chunk))]
         try:
@@ -68,7 +66,7 @@ class Round:
         return cls(s, d, c, op)
 
     @classmethod
-    def from_messages(cls, messages: Sequence[tuple[int, int, int, bool]]) -> Round:
+    def from_messages(cls, messages: Sequence[tuple[int, int, int, bool]]) -> "Round":
         """Build a round from (source, dest, chunk, reduce) tuples."""
         source, dest, chunk, reduce = zip(*messages, strict=True) if messages else ((), (), (), ())
         return cls.of(source, dest, chunk, reduce)
@@ -80,7 +78,7 @@ class Round:
         ops = [self.reduce] * len(self) if isinstance(self.reduce, bool) else self.reduce.tolist()
         yield from map(Message, self.source.tolist(), self.dest.tolist(), self.chunk.tolist(), ops)
 
-    def __reduce__(self) -> tuple[type[Round], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type["Round"], tuple[object, ...]]:
         return Round, (self.source, self.dest, self.chunk, self.reduce)  # NumPy forgets that a copy is read-only
 
     def __repr__(self) -> str:
@@ -90,13 +88,13 @@ class Round:
         more = f", … {len(self)} messages" if len(self) > 8 else ""
         return f"Round({', '.join(arrows)}{more})"
 
-    def select(self, mask: BoolArray, reduce: bool | BoolArray | None = None) -> Round:
+    def select(self, mask: BoolArray, reduce: bool | BoolArray | None = None) -> "Round":
         """The messages where ``mask`` is True; ``reduce`` replaces their operation if given."""
         if reduce is None:
             reduce = self.reduce if isinstance(self.reduce, bool) else self.reduce[mask]
         return Round(self.source[mask], self.dest[mask], self.chunk[mask], reduce)
 
-    def parts(self) -> tuple[Round, ...]:
+    def parts(self) -> tuple["Round", ...]:
         """This round as rounds of one operation each: what is added and what is replaced."""
         if isinstance(self.reduce, bool):
             return (self,)

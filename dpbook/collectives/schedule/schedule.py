@@ -1,7 +1,5 @@
 """A collective algorithm as data: rounds of messages, and what they promise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakSet
@@ -67,7 +65,7 @@ class Schedule:
             yield round_
         _LEGAL.add(self)
 
-    def then(self, other: Schedule) -> Schedule:
+    def then(self, other: "Schedule") -> "Schedule":
         """This schedule, and ``other`` after it.
 
         Raises `ScheduleError` unless ``other`` begins where this one ends, and `InvalidArgument` unless both
@@ -78,7 +76,7 @@ class Schedule:
         rounds, name = JoinedRounds(self.rounds, other.rounds), shortened(f"{self.name}, {other.name}")
         return Schedule(self.world, self.n_chunks, rounds, self.bounds, self.before, other.after, name)
 
-    def named(self, name: str) -> Schedule:
+    def named(self, name: str) -> "Schedule":
         """The same schedule under another name."""
         return replace(self, name=name)
 
@@ -88,7 +86,7 @@ class Schedule:
         default = Schedule(self.world, self.n_chunks, ())
         return (self.before, self.after) == (default.before, default.after)
 
-    def __deepcopy__(self, memo: object) -> Schedule:
+    def __deepcopy__(self, memo: object) -> "Schedule":
         return self  # nothing in it can change
 
     def __repr__(self) -> str:

@@ -1,7 +1,5 @@
 """A figure with knobs: live where a kernel runs, a picture of its first state everywhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -61,7 +59,7 @@ class Explorer(Live):
             self.controls.knobs[name].value = choice
 
     @cached_property
-    def controls(self) -> Controls:
+    def controls(self) -> "Controls":
         """The widgets, made when they are needed first."""
         return Controls(self._knobs.values(), self.chosen, self._redraw)
 

@@ -4,8 +4,6 @@ Chosen so that all of them stay apart for readers with deuteranopia, protanopia 
 never the only sign: whatever a colour says, a text, a mark or a pattern says too.
 """
 
-from __future__ import annotations
-
 COMPUTATION = "#0a6ebd"
 COMMUNICATION = "#b35e00"
 PARTIAL = "#f2c12e"

@@ -1,7 +1,5 @@
 """Pictures as notebooks keep them: seen without a kernel, in untrusted notebooks too, and compared when validated."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64encode
 from dataclasses import dataclass, field

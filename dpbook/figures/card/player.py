@@ -1,7 +1,5 @@
 """A viewer that steps through pictures: live where a kernel runs, a picture of the first state everywhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -57,7 +55,7 @@ class Viewer(Live):
         self.controls.slider.value = check_int("after", after, 0, self._steps)
 
     @cached_property
-    def controls(self) -> Controls:
+    def controls(self) -> "Controls":
         """The widgets, made when they are needed first."""
         return Controls(self._steps, self._step, self._redraw)
 

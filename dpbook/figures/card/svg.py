@@ -3,8 +3,6 @@
 A picture without ids can stand in one page with a hundred others.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

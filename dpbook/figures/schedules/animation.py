@@ -4,8 +4,6 @@ One clock for everything: each part has an animation as long as the whole, and s
 ask their system for less motion see the last state, still.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Messages between cells of one row: which way an arrow takes, and how it is drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """How a cell looks: a colour for its kind, and always a second sign, a mark, a pattern or the bars in it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dpbook.figures.card import palette

@@ -1,7 +1,5 @@
 """What every rank holds after every round: the numbers, and whose contributions are in them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Whole schedules at a glance: ranks from top to bottom, rounds from left to right, every message an arrow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

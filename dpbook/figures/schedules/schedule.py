@@ -1,7 +1,5 @@
 """A schedule after any of its rounds, as a picture or stepped through."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dpbook.collectives import Schedule

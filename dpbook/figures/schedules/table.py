@@ -5,8 +5,6 @@ number, whose contributions are in it, and the messages as arrows; larger ones (
 each cell holds, and frame the cells that the round has written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 

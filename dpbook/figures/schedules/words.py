@@ -1,7 +1,5 @@
 """The state of a schedule in words: titles, alternative texts, descriptions."""
 
-from __future__ import annotations
-
 from dpbook.collectives import Message
 from dpbook.core import bytes_in_words, plural
 from dpbook.figures.schedules.frames import Kind, State

@@ -1,7 +1,5 @@
 """Bucket plans: which tensors share a bucket, and what the cap does to the step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from dpbook.core import check_type, in_binary, milliseconds, plural

@@ -1,7 +1,5 @@
 """A simulated step to play with: from event to event, or with knobs for its times and its buckets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from dpbook import overlap

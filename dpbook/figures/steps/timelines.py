@@ -1,7 +1,5 @@
 """Timelines, one above the other on one axis of time, with the exposed part of communication marked under each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf

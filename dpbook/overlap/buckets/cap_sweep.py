@@ -1,7 +1,5 @@
 """The bucket cap that makes the step shortest, by trying those that make a difference."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate

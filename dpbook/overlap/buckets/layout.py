@@ -1,7 +1,5 @@
 """Buckets, and where each gradient lies in them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

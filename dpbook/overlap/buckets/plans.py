@@ -12,8 +12,6 @@ What torch 2.13 does, by its source (`torch/nn/parallel/distributed.py`, `reduce
 - Buckets are launched in the order of the plan: a bucket that is full waits for the ones before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from dpbook.core import InvalidArgument, check_each, check_int, plural

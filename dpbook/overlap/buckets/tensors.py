@@ -1,7 +1,5 @@
 """What a plan must know of a parameter's gradient: its shape, dtype and device, and nothing of its values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ down while several collectives share it. What a thing still needs is a moment on
 however the rates change, so every event is handled once.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush

@@ -1,7 +1,5 @@
 """A model as the simulated step sees it: how long each layer takes, and which gradients it makes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """One training step, simulated: the same `Timeline` that a profiler's trace is read into."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate

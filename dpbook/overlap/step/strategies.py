@@ -1,7 +1,5 @@
 """The ways to sync gradients that the book compares: which plan, and when its buckets go out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

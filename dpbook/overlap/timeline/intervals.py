@@ -4,8 +4,6 @@ A set is a float64 array of shape (n, 2): n intervals [start, end), sorted, apar
 `union` makes one from any intervals; the other functions take and return such sets. Times in seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

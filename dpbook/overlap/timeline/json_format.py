@@ -1,7 +1,5 @@
 """Timelines as JSON, with a format version."""
 
-from __future__ import annotations
-
 import json
 
 from dpbook.core import InvalidArgument, check_type, parse

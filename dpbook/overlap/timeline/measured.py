@@ -1,7 +1,5 @@
 """What was recorded on real machines and ships with the package: traces, and step times over a slow link."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Timelines of several ranks laid over each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from operator import attrgetter
 

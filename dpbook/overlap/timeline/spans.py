@@ -1,7 +1,5 @@
 """What ran when, on which rank: the result of a simulated step and of a profiler trace alike."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -119,11 +117,11 @@ class Timeline:
         communication = self.busy("communication", rank)
         return self.hidden(rank) / communication if communication else 0.0
 
-    def of(self, rank: int) -> Timeline:
+    def of(self, rank: int) -> "Timeline":
         """The spans of one rank, in the same window."""
         return Timeline(tuple(span for span in self.spans if span.rank == rank), self.window)
 
-    def shifted(self, seconds: float) -> Timeline:
+    def shifted(self, seconds: float) -> "Timeline":
         """The same, that much later: to lay traces whose clocks differ over each other."""
         by = check_float("seconds", seconds)
         spans = tuple(span._replace(start=span.start + by, end=span.end + by) for span in self.spans)

@@ -14,8 +14,6 @@ What becomes of torch's events:
 A collective's span holds its waiting for the other ranks; `split_waits` sets it apart where all ranks are there.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -89,7 +87,7 @@ class _Trace:
     steps: dict[int, tuple[float, float]]
 
     @classmethod
-    def of(cls, path: Path, data: Event, base: int) -> _Trace:
+    def of(cls, path: Path, data: Event, base: int) -> "_Trace":
         late = (data.get("baseTimeNanoseconds", base) - base) / 1000  # the origins of two files may differ
         complete = [event for event in data["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
         timed = [(event, *_times(path, event, late)) for event in complete]

@@ -3,8 +3,6 @@
 The format is Google's "Trace Event Format": a process for each rank, a thread for each lane, microseconds.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -7,8 +7,6 @@ row in the whole batch, long before anything is averaged. The analysis is a runn
 of Numerical Algorithms, 2nd edition, 2002, section 3.3) that takes γ_n for every sum (see `rounding`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -49,20 +47,20 @@ class Rounded(NDArrayOperatorsMixin):
     def __repr__(self) -> str:
         return f"Rounded({self.value!r} ± {self.error!r})"
 
-    def __getitem__(self, key: Any) -> Rounded:
+    def __getitem__(self, key: Any) -> "Rounded":
         return self._with(self.value[key], self.error[key])
 
     @property
-    def T(self) -> Rounded:
+    def T(self) -> "Rounded":
         return self._with(self.value.T, self.error.T)
 
-    def ravel(self) -> Rounded:
+    def ravel(self) -> "Rounded":
         return self._with(self.value.ravel(), self.error.ravel())
 
-    def max(self, axis: int | None = None, keepdims: bool = False) -> Rounded:
+    def max(self, axis: int | None = None, keepdims: bool = False) -> "Rounded":
         return self._with(self.value.max(axis=axis, keepdims=keepdims), self.error.max(axis=axis, keepdims=keepdims))
 
-    def sum(self, axis: int, keepdims: bool = False) -> Rounded:
+    def sum(self, axis: int, keepdims: bool = False) -> "Rounded":
         value, error = (part.sum(axis=axis, keepdims=keepdims) for part in (self.value, self.error))
         sizes = _size(self).sum(axis=axis, keepdims=keepdims)
         return self._with(value, error + self._gamma(self.shape[axis] - 1 + EXTRA) * sizes)
@@ -79,7 +77,7 @@ class Rounded(NDArrayOperatorsMixin):
             return Rounded(value, _PAIRS[ufunc](a, b, value), failure)
         return NotImplemented
 
-    def _apply(self, ufunc: np.ufunc) -> Rounded:
+    def _apply(self, ufunc: np.ufunc) -> "Rounded":
         """A smooth function: its argument's error times its steepest slope nearby, and its own error."""
         value = ufunc(self.value)
         ulps = 0.5 if ufunc is np.sqrt else FUNCTION_ULPS
@@ -88,7 +86,7 @@ class Rounded(NDArrayOperatorsMixin):
             inherited = np.where(self.error > 0, self.error * _SLOPES[ufunc](self), 0.0)
         return self._with(value, inherited + own / (1 - own) * (np.abs(value) + 2 * inherited) + _tiny(value))
 
-    def _with(self, value: Array, error: Array) -> Rounded:
+    def _with(self, value: Array, error: Array) -> "Rounded":
         return Rounded(value, error, self.failure)
 
     def _gamma(self, n_ops: int) -> float:

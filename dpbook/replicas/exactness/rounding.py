@@ -6,8 +6,6 @@ order* (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, 200
 are within twice that of each other. What is further apart is no matter of rounding.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How far two results are apart: in value, in representable floats, and whether rounding explains it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias

@@ -4,8 +4,6 @@ The gradients of the micro-batches are added up in a buffer, each divided by the
 one update; then the optimizer steps and the buffer is cleared. Only the update needs the other ranks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

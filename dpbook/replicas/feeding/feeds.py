@@ -1,7 +1,5 @@
 """What all ranks read, batch by batch, as data: it can be inspected before anything is trained on it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise

@@ -6,8 +6,6 @@ the world does not divide the examples. The default, ``strided(pad(order, world)
 an order out exactly as torch's DistributedSampler does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 

@@ -6,8 +6,6 @@ they average to 1 and are exactly 1.0 where all shares are equal, so the usual s
 cases, and equal shares give the bits that they gave without weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What the task of chapter 00 checks."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from dpbook.grading import Answer, call, expect_equal

@@ -1,7 +1,5 @@
 """What the tasks of exercise 01 check: the average, the step, the two meters, the arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any

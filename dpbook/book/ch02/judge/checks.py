@@ -1,7 +1,5 @@
 """What the tasks of exercise 02 check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator
 from copy import copy
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tasks of exercise 03 check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from itertools import product

@@ -1,7 +1,5 @@
 """What the tasks of exercise 04 check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial

@@ -1,7 +1,5 @@
 """What the tasks of exercise 05 check: a wrong ring, a price, a schedule, a rank program, a fault."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

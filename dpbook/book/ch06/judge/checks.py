@@ -1,7 +1,5 @@
 """What the tasks of exercise 06 check: a price, a crossover, a plan."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

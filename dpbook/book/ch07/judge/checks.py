@@ -1,7 +1,5 @@
 """What the tasks of exercise 07 check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any

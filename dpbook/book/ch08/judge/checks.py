@@ -1,7 +1,5 @@
 """What the tasks of exercise 08 check."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, product

@@ -1,7 +1,5 @@
 """What the tasks of exercise 09 check: a rank program without and with processes, groups, and a diagnosis."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tasks of exercise 10 check: gradients against the big batch, and messages against the course of backward."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the tasks of exercise 11 check: a training loop against the big batch, and numbers against arithmetic."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,7 +44,7 @@ class Loop:
     rate: float = 0.1
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, world: int, accumulation: int) -> Loop:
+    def draw(cls, rng: np.random.Generator, world: int, accumulation: int) -> "Loop":
         """Examples for at least two steps per epoch, and other initial weights for every rank."""
         inputs, hidden, batch, epochs = (int(n) for n in rng.integers([3, 4, 2, 2], [6, 8, 5, 4]))
         step = world * batch * accumulation

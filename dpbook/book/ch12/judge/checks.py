@@ -1,7 +1,5 @@
 """What the tasks of exercise 12 check: losses against a count of milliseconds, and tables against their definitions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 

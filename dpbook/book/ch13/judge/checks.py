@@ -1,7 +1,5 @@
 """What the tasks of exercise 13 check: a stage, a size, four walls, a group."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
