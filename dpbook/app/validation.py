@@ -101,7 +101,9 @@ def execute(notebook: Any, folder: Path, env: dict[str, str] | None = None) -> N
             skip_cells_with_tag="nbval-skip",
         )
         try:
-            client.execute(env=env, stderr=subprocess.DEVNULL)  # the kernel's own log, not the cells' standard error
+            client.execute(
+                env=env or dict(os.environ), stderr=subprocess.DEVNULL
+            )  # the kernel's own log, not the cells' standard error
             return
         except DeadKernelError:  # it died later, in a cell
             raise

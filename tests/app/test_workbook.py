@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from dpbook.app.workbook import MANIFEST, Report, refresh
 from dpbook.core import checkout as published_book
 from dpbook.core.errors import DpbookError
-from tests.cases import each
 
 CHAPTER = "chapters/01_loop.ipynb"
 
@@ -247,7 +246,7 @@ def test_new_published_outputs_reach_a_reader_who_has_only_run_the_notebook(book
     assert mine.read_text() == better
 
 
-@each(
+@pytest.mark.parametrize(
     "change",
     [
         lambda cells: cells[0].update(source="a = 7"),
@@ -291,7 +290,7 @@ def test_a_file_beside_that_was_only_run_is_refreshed(book, work, opened):
     assert (work / "chapters/01_loop.new.ipynb").read_text() == notebook("third")
 
 
-@each("broken", ["", "{", "[]", "3", '{"cells": 3}', '{"cells": [{"source": []}]}', "[" * 100_000])
+@pytest.mark.parametrize("broken", ["", "{", "[]", "3", '{"cells": 3}', '{"cells": [{"source": []}]}', "[" * 100_000])
 def test_what_cannot_be_read_as_a_notebook_counts_as_changed(book, work, opened, broken):
     source, mine = opened
     mine.write_text(broken)

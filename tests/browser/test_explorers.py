@@ -13,6 +13,7 @@ playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
 
 SETUP = """from dpbook import figures
+from dpbook.book import ch11, ch12, ch13
 from dpbook.collectives import AlphaBeta
 from dpbook.book.ch08 import mlp
 from dpbook.overlap import layers_of, naive_flat, simulate_step
@@ -22,15 +23,15 @@ STEPPER = "figures.play_step(simulate_step(layers, naive_flat(layers), price))"
 EXPLORERS = {  # what its cell holds, the knobs by their labels, and what a picture is
     "figures.explore_savings()": (["computation", "communication", "buckets"], "svg"),
     "figures.explore_buckets(layers, price)": (["bucket cap"], "svg"),
-    "figures.explore_memory()": (["GPUs", "model", "GPU", "recipe"], "img"),
-    "figures.explore_scaling()": (
+    "ch13.explore_memory()": (["GPUs", "model", "GPU", "recipe"], "img"),
+    "ch13.explore_scaling()": (
         ["bucket cap", "on the wire", "all-reduce", "batch", "model", "GPU", "network per port"],
         "img",
     ),
-    "figures.explore_wire()": (["trained", "gradients", "micro-batches", "no_sync", "GPUs", "model"], "img"),
+    "ch11.explore_wire()": (["trained", "gradients", "micro-batches", "no_sync", "GPUs", "model"], "img"),
 }
 DIAGNOSIS = """from dpbook.overlap import read_profiles, recorded_traces
-figures.play_diagnosis(read_profiles(recorded_traces(), step=10))"""
+ch12.play_diagnosis(read_profiles(recorded_traces(), step=10))"""
 CELLS = [SETUP, *EXPLORERS, STEPPER, DIAGNOSIS]
 CLOCK = """figure => {
     window.keyed = []; let pressed = 0;

@@ -48,7 +48,7 @@ def of_one_chapter(path):
 
 
 @pytest.mark.parametrize("seeds", [SEEDS[:1], pytest.param(SEEDS[1:], marks=pytest.mark.proof)], ids=["once", "often"])
-@pytest.mark.parametrize("path", map(of_one_chapter, SOLUTIONS))
+@pytest.mark.parametrize("path", [of_one_chapter(path) for path in SOLUTIONS])
 def test_the_reference_passes_and_stub_and_mutants_fail(path, seeds):
     references, stubs = answers(read(path)), answers(read(EXERCISES / path.name))
     wrong = wrong_answers(int(path.name[:2])).MUTANTS

@@ -11,7 +11,6 @@ import pytest
 from dpbook.core import checkout
 from dpbook.grading import check, progress, task
 from dpbook.grading.progress_file import record
-from tests.cases import each
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def test_nothing_is_kept_elsewhere(tmp_path, all_reduce):
     assert best()["90.1 All-reduce"] == "–"
 
 
-@each(
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("{", "is damaged"),
