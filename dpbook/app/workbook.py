@@ -15,6 +15,7 @@ Nothing that a reader has written is ever overwritten or removed.
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +24,8 @@ from typing import Any
 from dpbook.core import DpbookError, write_atomically
 
 MANIFEST = ".manifest.json"
-UNANSWERED = "raise NotImplementedError"
-"""In the stub of a function, and gone when it is written."""
+UNANSWERED = re.compile(r"\s*|.*# YOUR CODE HERE\n\s*raise NotImplementedError\s*", re.DOTALL)
+"""A cell that is empty, or the stub of a function."""
 FORMAT = 2  # of the manifest; in format 1, ``written`` held hashes of whole files, for notebooks too
 
 
@@ -124,7 +125,7 @@ def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest,
         elif offered:
             report.kept.append(name)
         else:
-            answered = _with_answers(name, content, workbook)
+            answered = _with_answers(name, content, workbook, manifest)
             beside = _free_name(name, answered, workbook, manifest)
             _put(beside, answered, workbook, manifest)
             report.beside.append((name, beside))
@@ -145,12 +146,14 @@ def _free_name(name: str, content: bytes, workbook: Path, manifest: _Manifest) -
     raise AssertionError("unreachable: the numbers do not end")
 
 
-def _with_answers(name: str, content: bytes, workbook: Path) -> bytes:
+def _with_answers(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> bytes:
     """A new version of ``name`` with the reader's answers: those of the file itself, then of the versions beside it."""
     stem, _, suffix = (workbook / name).name.rpartition(".")
     beside = (workbook / name).parent.glob(f"{stem}.new*.{suffix}")
     for path in [workbook / name, *sorted(beside, key=lambda path: (len(path.name), path.name))]:
-        content = _carried_over(content, path.read_bytes())
+        there, known = path.read_bytes(), manifest.written.get(path.relative_to(workbook).as_posix())
+        if path == workbook / name or known not in _digests(path.name, there):  # else nobody has worked in it
+            content = _carried_over(content, there)
     return content
 
 
@@ -160,8 +163,8 @@ def _carried_over(content: bytes, there: bytes) -> bytes:
         notebook, found = json.loads(content), False
         answers = {cell["id"]: "".join(cell["source"]) for cell in json.loads(there)["cells"]}
         for cell in notebook["cells"]:
-            answer = answers.get(cell["id"], UNANSWERED)
-            if cell["metadata"].get("nbgrader", {}).get("solution") and UNANSWERED not in answer:
+            answer = answers.get(cell["id"], "")
+            if cell["metadata"].get("nbgrader", {}).get("solution") and not UNANSWERED.fullmatch(answer):
                 cell["source"], found = answer.splitlines(keepends=True), True
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, or one without ids
         return content

@@ -12,7 +12,7 @@ from dpbook.core.files import DATA
 
 
 class _Finder(MetaPathFinder):
-    """Asked last, for a module that is nowhere."""
+    """Asked first: of a folder that is no more, its compiled files may still lie in a checkout."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -24,7 +24,7 @@ class _Finder(MetaPathFinder):
 
 def watch_imports() -> None:
     """Let imports of modules of dpbook that have moved say where they are."""
-    sys.meta_path.append(_Finder())
+    sys.meta_path.insert(0, _Finder())
 
 
 def tell(old: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dpbook.core import PACKAGE, plural
+from dpbook.core import PACKAGE, plural, write_atomically
 
 INSTALLED = "-packages" + os.sep  # site-packages, or Debian's dist-packages
 
@@ -45,7 +45,7 @@ def write_error(folder: Path, rank: int, error: BaseException, trace: TracebackT
     """Write down that a rank raised ``error``, with its time and the traceback from ``trace``, which is returned."""
     told = "".join(traceback.format_exception(type(error), error, trace))
     report = {"time": time.time(), "type": type(error).__name__, "message": str(error), "traceback": told}
-    (folder / ERROR.format(rank)).write_text(json.dumps(report), encoding="utf-8")
+    write_atomically(folder / ERROR.format(rank), json.dumps(report).encode())  # it may be ended meanwhile
     return told
 
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,7 @@ MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": s
 """Keep what glibc frees: it would hand gradients back to the system in every step, and take them again page by page.
 With 40 gradients of 1 MiB that is a sixth of a step of two ranks on the CPU, in torch's DDP as in ours."""
 
+_REGISTERING = Lock()  # what cloudpickle takes by value is known to the whole process
 _WORKER = "dpbook.ranks.worker"
 _RANKS = Starter("torch", "torch._dynamo", _WORKER)  # torch's optimizers load the second when the first one is made
 
@@ -89,16 +91,18 @@ def start(
 def _by_value(function: Callable[..., Any], args: list[tuple[Any, ...]]) -> bytes:
     """Pickle a call. Functions of a module that other processes may not be able to import go by value."""
     modules = {inspect.getmodule(f) for f in (function, *(a for group in args for a in group if callable(a)))}
-    local = [module for module in modules if module is not None and not _is_installed(module)]
-    for module in local:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        return bytes(cloudpickle.dumps((function, args)))
-    except Exception as error:  # whatever an object raises that cannot travel
-        raise InvalidArgument("function and its args", function, f"possible to pickle ({error})") from error
-    finally:
+    local = {module for module in modules if module is not None and not _is_installed(module)}
+    with _REGISTERING:
+        local = {module for module in local if module.__name__ not in cloudpickle.list_registry_pickle_by_value()}
         for module in local:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            return bytes(cloudpickle.dumps((function, args)))
+        except Exception as error:  # whatever an object raises that cannot travel
+            raise InvalidArgument("function and its args", function, f"possible to pickle ({error})") from error
+        finally:
+            for module in local:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def _is_installed(module: ModuleType) -> bool:

@@ -4,6 +4,7 @@ A start has a launcher, forked by the server, which takes on the caller's settin
 the one that forked it.
 """
 
+import contextlib
 import gc
 import importlib
 import multiprocessing
@@ -11,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 import weakref
@@ -41,6 +43,9 @@ def serve(control: socket.socket) -> None:
             for file in files:
                 with Connection(file) as connection:
                     Process(target=_launch, args=(connection,)).start()
+    for group in [launcher.pid for launcher in active_children() if launcher.pid]:  # the caller has ended: so do these
+        with contextlib.suppress(ProcessLookupError):  # it is about to begin, and will end with this process
+            os.killpg(group, signal.SIGKILL)
 
 
 def _launch(caller: Connection) -> None:
@@ -92,6 +97,8 @@ def _rank(module: str, folder: Path, rank: int, world: int) -> None:
         os.environ[name] = os.environ[f"LOCAL_{name}"] = str(value)
     # What forking alone would hand on: a start method that no program has chosen, and one and the same random state.
     multiprocessing.set_start_method(None, force=True)
+    tempfile.tempdir = None  # of the caller's environment, as the time zone
+    time.tzset()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     leave(importlib.import_module(module).main(folder))

@@ -91,7 +91,7 @@ def test_a_new_version_beside_holds_the_readers_answers_and_the_new_stubs(book, 
     published.write_text(exercise(STUB, STUB, "guess = ..."))
     refresh(book, work)
     mine.write_text(exercise("def f():\n    return 1", STUB, "guess = 3"))
-    new = "raise NotImplementedError  # new"
+    new = STUB.replace("f()", "f(x)")
     published.write_text(exercise("def f(x):\n    raise NotImplementedError", new, "", STUB))
     ((_, beside),) = refresh(book, work).beside
     expected = ["def f():\n    return 1", new, "guess = 3", STUB]
@@ -102,6 +102,21 @@ def test_a_new_version_beside_holds_the_readers_answers_and_the_new_stubs(book, 
     ((_, again),) = refresh(book, work).beside
     assert again != beside
     assert answers(work / again) == ["def f():\n    return 1", STUB, "guess = 4", "def g(): pass"]
+
+
+def test_what_is_carried_over_is_the_latest_answer_and_no_stub_is_one(book, work):
+    published, mine = book / CHAPTER, work / CHAPTER
+    published.write_text(exercise(STUB, STUB, "guess = ..."))
+    refresh(book, work)
+    branch = "def f(x):\n    if x < 0:\n        raise NotImplementedError\n    return x"
+    mine.write_text(exercise("def f():\n    return 'wrong'", branch, ""))
+    published.write_text(exercise(STUB, STUB, "guess = ...  # a number"))
+    ((_, beside),) = refresh(book, work).beside
+    assert answers(work / beside) == ["def f():\n    return 'wrong'", branch, "guess = ...  # a number"]
+    mine.write_text(exercise("def f():\n    return 'right'", branch, ""))  # and not the version beside
+    published.write_text(exercise(STUB, STUB, "guess = ...  # two numbers"))
+    assert refresh(book, work).beside == [(CHAPTER, beside)]
+    assert answers(work / beside) == ["def f():\n    return 'right'", branch, "guess = ...  # two numbers"]
 
 
 def test_the_file_beside_is_refreshed_while_the_reader_has_not_touched_it(book, work):

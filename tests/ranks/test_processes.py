@@ -339,12 +339,14 @@ def test_an_interrupt_ends_every_process(tmp_path):
 
 
 KERNEL = """
-import multiprocessing, sys, time
+import multiprocessing, subprocess, sys, time
 from dpbook.ranks import start
 
 print("begun")
 
 def program(rank, seconds):
+    if seconds:
+        subprocess.Popen(["sleep", "600"])
     time.sleep(seconds)
     return rank
 
@@ -395,8 +397,8 @@ def test_a_caller_that_is_killed_leaves_no_process(kernel):
     lines = [script.stdout.readline() for _ in range(2)]
     assert lines[0] == "begun\n"  # and the second line comes before the second call
     deadline = time.monotonic() + 120
-    while len(left := descendants(script.pid)) < 5 and time.monotonic() < deadline:
+    while len(left := descendants(script.pid)) < 8 and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert len(left) == 5  # a server, a launcher and three ranks
+    assert len(left) == 8  # a server, a launcher, three ranks, and what each of these has started
     script.kill()
     until_ended(left)

@@ -39,25 +39,15 @@ def _folding(world: int) -> int:
 
 ALGORITHMS = {
     "parameter_server": Algorithm(
-        parameter_server,
-        rounds=lambda world: 2 * (world - 1),
-        closed_form=closed_forms.parameter_server,
+        parameter_server, rounds=lambda world: 2 * (world - 1), closed_form=closed_forms.parameter_server
     ),
-    "tree": Algorithm(
-        tree,
-        rounds=lambda world: 2 * math.ceil(math.log2(world)),
-        closed_form=closed_forms.tree,
-    ),
+    "tree": Algorithm(tree, rounds=lambda world: 2 * math.ceil(math.log2(world)), closed_form=closed_forms.tree),
     "recursive_doubling": Algorithm(
         recursive_doubling,
         rounds=lambda world: math.floor(math.log2(world)) + _folding(world),
         closed_form=closed_forms.recursive_doubling,
     ),
-    "ring": Algorithm(
-        ring,
-        rounds=lambda world: 2 * (world - 1),
-        closed_form=closed_forms.ring,
-    ),
+    "ring": Algorithm(ring, rounds=lambda world: 2 * (world - 1), closed_form=closed_forms.ring),
     "halving_doubling": Algorithm(
         halving_doubling,
         rounds=lambda world: 2 * math.floor(math.log2(world)) + _folding(world),
