@@ -58,15 +58,16 @@ def fitted_sweep(fit: Fit, title: str) -> Plot:
     smallest, largest = max(float(fit.nbytes.min()), 1.0), float(fit.nbytes.max())
     sizes = np.geomspace(smallest, largest, POINTS)
     if fit.good:
-        label = f"within {fit.tolerance:.0%}"
-        axes.axvspan(*fit.good, color=palette.tint(palette.COMPLETE, 0.18), zorder=0, label=label)
+        colour = palette.tint(palette.COMPLETE, 0.18)
+        axes.axvspan(*fit.good, color=colour, label=f"within {fit.tolerance:.0%}", zorder=0)
     axes.plot(sizes, fit.model(sizes), color=palette.COMMUNICATION, linewidth=2, label="α + β · bytes")
     axes.plot(fit.nbytes, fit.seconds, "o", color=palette.INK, markersize=5, label="measured")
     axes.set(xscale="log", yscale="log", xlabel="bytes of the buffer", ylabel="seconds")
     _size_axis(axes, smallest, largest)
     axes.legend(loc="upper left")
-    where = "within its tolerance over a range of sizes" if fit.good else "nowhere within its tolerance"
-    return finish(figure, f"{title}. {len(fit.nbytes)} measured calls and the fitted line, which is {where}.")
+    low, high = fit.good or (np.inf, np.inf)
+    told = f"fitted line is within its tolerance for {sum(low <= size <= high for size in fit.nbytes)}"
+    return finish(figure, f"{title}. {len(fit.nbytes)} measured calls; the {told}.")
 
 
 @in_style

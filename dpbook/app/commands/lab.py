@@ -5,9 +5,7 @@ import argparse
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.add_argument(
-        "--ip", default="127.0.0.1", help="address to listen on (default: %(default)s, this machine only)"
-    )
+    parser.add_argument("--ip", default="127.0.0.1", help="address to listen on (default: %(default)s: this machine)")
     parser.add_argument("--port", type=int, default=8888, help="first port to try (default: %(default)s)")
     parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening it")
     parser.add_argument("--allow-root", action="store_true", help="run as root all the same")
