@@ -73,6 +73,7 @@ class Reducer:
     ) -> None:
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
+        self.large = {index for index, parameter in enumerate(self.parameters) if parameter.numel() >= LARGE}
         self.all_reduce, self.scale, self.group = all_reduce, 1 / world, group
         self.overlap, self.find_unused = overlap, find_unused
         self.enabled = True
@@ -117,7 +118,7 @@ class Reducer:
         self.order.append(index)
         bucket = self.buckets[self.bucket_of[index]]
         bucket.missing.discard(index)
-        if self.parameters[index].numel() >= LARGE:
+        if index in self.large:
             self._fill(bucket, [index])
         else:
             bucket.small.append(index)
