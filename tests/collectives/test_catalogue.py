@@ -42,9 +42,10 @@ BETWEEN = "test_elsewhere_the_counted_price_lies_between_the_next_sizes_that_div
 
 def copy_of_the_room(root):
     """The package and the tests of this room, with the module and its entries; nothing else is changed."""
-    shutil.copy(ROOT / "pyproject.toml", root)
     for folder in ("dpbook", "tests/collectives"):
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "data"))
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "tests/cases.py", "tests/conftest.py"):
+        shutil.copy(ROOT / file, root / file)
     shutil.copy(ROOT / "tests/cases.py", root / "tests")
     (root / "dpbook/collectives/algorithms/two_way.py").write_text(MODULE, encoding="utf-8")
     catalogue = root / "dpbook/collectives/algorithms/catalogue.py"
