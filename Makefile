@@ -5,7 +5,8 @@
 # make lab ARGS="--port 9000"; make test PYTHON=/path/to/python3 TORCH_INDEX=... CONSTRAINTS=...
 ARGS ?=
 CONSTRAINTS ?= constraints.txt
-JOBS ?= 3# tests at once
+# Tests at once.
+JOBS ?= 3
 export ARGS CONSTRAINTS PYTHON TORCH_INDEX
 export MAKE_TARGET = $(firstword $(MAKECMDGOALS))
 BIN := .venv/bin

@@ -1,4 +1,4 @@
-"""Chapter 02: In what sense is it exact?."""
+"""Chapter 02: In what sense is it exact?"""
 
 from dpbook.book.ch02.additions import draw_additions, play_additions
 from dpbook.book.ch02.batch_norm import BatchNorm
