@@ -126,7 +126,7 @@ def median_length(notebook):
 
 
 def too_much(notebook):
-    return _size(notebook, (0, 30), (0, 2_500))
+    return _size(notebook, (0, 40), (0, 3_500))
 
 
 def too_little(notebook):
