@@ -34,9 +34,9 @@ notebooks: ## run the notebooks and compare (CHANGED=1: those that a change touc
 	@tools/venv.sh dev
 	$(BIN)/python -m dpbook validate --jobs $(JOBS) $(if $(CHANGED),--changed $(or $(BASE),HEAD)) $(ARGS)
 
-proof: ## what takes too long for every change: matrices, faults, repetitions; up to 40 minutes, daily
+proof: ## what takes too long for every change: matrices, faults, new random cases; up to 40 minutes, daily
 	@tools/venv.sh dev
-	$(BIN)/python -m pytest -n $(JOBS) -m proof --timeout=1200 --durations=10 tests $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "proof or hypothesis" --hypothesis-profile=searching --timeout=1200 --durations=10 tests $(ARGS)
 
 style:
 	@tools/venv.sh dev

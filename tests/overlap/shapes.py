@@ -28,10 +28,10 @@ def tensors(draw, dtypes=tuple(DTYPES), largest=300):
 
 
 @st.composite
-def layers(draw):
-    """Up to 12 layers of whole milliseconds and up to 3 tensors each, at least one tensor in all."""
+def layers(draw, most=12):
+    """Up to ``most`` layers of whole milliseconds and up to 3 tensors each, at least one tensor in all."""
     made = []
-    for k in range(draw(st.integers(1, 12))):
+    for k in range(draw(st.integers(1, most))):
         sizes = draw(st.lists(st.integers(1, 50), min_size=k == 0, max_size=3))
         forward, backward = draw(st.integers(0, 20)), draw(st.integers(0, 40))
         own = tuple(Tensor(f"{k}.{i}", size) for i, size in enumerate(sizes))
