@@ -18,7 +18,7 @@ INSTALLED = "-packages" + os.sep  # site-packages, or Debian's dist-packages
 
 TASK, RESULT, ERROR, STACK = "task.pickle", "result-{}.pickle", "error-{}.json", "stack-{}.txt"
 """Written by the caller; and, one per rank, when it returns, when it raises, and when its time is up."""
-MEETING, LAUNCHER = "meeting", "launcher.txt"
+MEETING, STARTER_LOG = "meeting", "starter.txt"
 """Where the ranks find each other, and what the process that started them had to say."""
 STDOUT, STDERR = "attempt_0/{}/stdout.log", "attempt_0/{}/stderr.log"
 """What a rank printed, where torchrun would put it."""

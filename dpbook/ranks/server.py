@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from dpbook.ranks.lifetime import PARENT, end_with_parent, leave
-from dpbook.ranks.postmortem import LAUNCHER, STDERR, STDOUT
+from dpbook.ranks.postmortem import STARTER_LOG, STDERR, STDOUT
 
 LOOK = 0.5  # seconds between looks at what no event tells, such as that another process has ended
 GRACE = 5.0  # seconds in which a process may end by itself
@@ -59,7 +59,7 @@ def _launch(caller: Connection) -> None:
     parent = {PARENT: os.environ[PARENT]}
     os.environ.clear()
     os.environ.update(environment | parent)
-    _write_to(folder / LAUNCHER, folder / LAUNCHER)
+    _write_to(folder / STARTER_LOG, folder / STARTER_LOG)
     exits: dict[int, int] = {}
     try:
         ranks = [Process(target=_rank, args=(module, folder, rank, world)) for rank in range(world)]

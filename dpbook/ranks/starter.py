@@ -20,7 +20,7 @@ from typing import IO, NamedTuple
 
 from dpbook.core import PACKAGE
 from dpbook.ranks.lifetime import PARENT
-from dpbook.ranks.postmortem import LAUNCHER
+from dpbook.ranks.postmortem import STARTER_LOG
 
 METHOD = "fork" if sys.platform == "linux" else "spawn"
 
@@ -80,7 +80,7 @@ class Starter:
                     ours.poll(timeout)
             finally:
                 exits = _end(ours)
-        log = folder / LAUNCHER
+        log = folder / STARTER_LOG
         said = log.read_bytes() if log.exists() else os.pread(server.log.fileno(), _LOG_BYTES, 0)
         return exits, said.decode(errors="replace")
 

@@ -1,9 +1,12 @@
 """What a published notebook must and must not hold. A check takes a notebook (parsed JSON) and returns complaints."""
 
+import functools
 import math
 import re
 import statistics
 from collections import Counter
+
+from dpbook.core import checkout
 
 MACHINE_PATH = re.compile(r"(?<![\w.$}~/:-])/((home|tmp|work|Users)/\w|root\b)|\b[A-Z]:\\\w")
 DATA_URI = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]*")
@@ -125,6 +128,23 @@ def median_length(notebook):
     return [f"the median code cell has {median} lines, over 5"] if median > 5 else []
 
 
+def old_source(notebook):
+    """Code that a cell prints from the library must still be the library's."""
+    return [
+        f"cell {n} shows a line that dpbook no longer has: {line.strip()}"
+        for n, cell in code_cells(notebook)
+        if "print(inspect.getsource(" in text(cell["source"])
+        for output in cell["outputs"]
+        for line in text(output.get("text", "")).splitlines()
+        if line.strip() and line not in library_lines()
+    ]
+
+
+@functools.cache
+def library_lines():
+    return {line for path in (checkout.root() / "dpbook").rglob("*.py") for line in path.read_text().splitlines()}
+
+
 def too_much(notebook):
     return _size(notebook, (0, 40), (0, 3_500))
 
@@ -157,7 +177,7 @@ EVERYWHERE = (
     measurements,
 )
 EXECUTED = (*EVERYWHERE, unexecuted)
-CHAPTER = (*EXECUTED, long_cells, median_length, too_much)
+CHAPTER = (*EXECUTED, old_source, long_cells, median_length, too_much)
 
 
 def checks(folder, name):

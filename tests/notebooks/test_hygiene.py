@@ -87,10 +87,11 @@ BAD = [
     (hygiene.pictures_without_words, notebook(markdown("![](x.png)"))),
     (hygiene.measurements, notebook(code("time()", tags=["measurement", "nbval-ignore-output"]))),
     (hygiene.measurements, notebook(code("time()", stream("3 ms"), tags=["measurement"]))),
+    (hygiene.old_source, notebook(code("print(inspect.getsource(f))", stream("def never(): ...\n")))),
     (hygiene.long_cells, notebook(code("\n".join(["f()"] * 21)))),
     (hygiene.median_length, notebook(code("\n".join(["f()"] * 6)))),
-    (hygiene.too_much, notebook(*[code("f()")] * 31)),
-    (hygiene.too_much, notebook(markdown("word " * 2501))),
+    (hygiene.too_much, notebook(*[code("f()")] * 41)),
+    (hygiene.too_much, notebook(markdown("word " * 3501))),
     (hygiene.too_little, notebook(markdown("word " * 1200), *[code("f()")] * 17)),
     (hygiene.too_little, notebook(markdown("word " * 1199), *[code("f()")] * 18)),
 ]
