@@ -27,7 +27,7 @@ def test_every_rank_and_chunk_is_there(build, world):
     assert [t for t in shown if re.fullmatch(r"chunk \d+", t)] == [f"chunk {c}" for c in range(schedule.n_chunks)]
 
 
-@each("world", range(1, 17))
+@each("world", WORLDS)
 @each("build", ALGORITHMS.values())
 def test_nothing_leaves_the_picture_or_covers_another_text(build, world):
     schedule = build(world)
