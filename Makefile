@@ -8,6 +8,8 @@ CONSTRAINTS ?= constraints.txt
 # Tests at once.
 JOBS ?= 3
 export ARGS CONSTRAINTS PYTHON TORCH_INDEX
+# Many processes import the same modules: they are compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 export MAKE_TARGET = $(firstword $(MAKECMDGOALS))
 BIN := .venv/bin
 

@@ -1,6 +1,7 @@
 """What holds for all tests: a busy machine fails none, no option reaches a child's run; what was left out."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +12,10 @@ settings.register_profile("searching", PATIENT)
 settings.register_profile("repeatable", PATIENT, derandomize=True)
 settings.load_profile("repeatable")
 
+# A run that was started in the background is deaf to interrupts, and so would be what it tests.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # This run has read it. A run that a test starts is asked for by that test alone.
 os.environ.pop("PYTEST_ADDOPTS", None)
 
@@ -19,6 +24,18 @@ INSTALL = """Install Chromium to run them:
   Debian, Ubuntu   sudo apt install chromium
   Fedora           sudo dnf install chromium
   macOS            brew install --cask chromium"""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """One worker gets all tests in a browser, so that one JupyterLab and one Chromium are started for them."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneBrowser(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return "tests/browser" if nodeid.startswith("tests/browser/") else super()._split_scope(nodeid)
+
+    return OneBrowser(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
