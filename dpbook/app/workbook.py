@@ -24,8 +24,8 @@ from typing import Any
 from dpbook.core import DpbookError, write_atomically
 
 MANIFEST = ".manifest.json"
-UNANSWERED = re.compile(r"\s*|.*# YOUR CODE HERE\n\s*raise NotImplementedError\s*", re.DOTALL)
-"""A cell that is empty, or the stub of a function."""
+UNANSWERED = re.compile(r"\s*|YOUR ANSWER HERE\s*|.*# YOUR CODE HERE\n\s*raise NotImplementedError\s*", re.DOTALL)
+"""A cell that is empty, or the stub of an argument or of a function."""
 FORMAT = 2  # of the manifest; in format 1, ``written`` held hashes of whole files, for notebooks too
 
 

@@ -7,6 +7,8 @@ are nbgrader's (schema 3), so that its ``generate_assignment`` and ``autograde``
   ``# YOUR CODE HERE`` and ``raise NotImplementedError``. Lines ``### STUB: text`` right after BEGIN replace these two:
   ``### STUB: prediction = ...  # your number``. (nbgrader drops them with the region and puts its own stub.)
 - In a check cell (``grade``, ``locked``), the lines between ``### BEGIN HIDDEN TESTS`` and ``### END HIDDEN TESTS`` go.
+- A markdown cell that is both ``solution`` and ``grade`` is an argument in words, which a person marks: the model
+  answer becomes ``YOUR ANSWER HERE``.
 - Outputs go, but for those of cells tagged ``keep-output``: pictures of the unsolved state. Cell ids stay.
 """
 
@@ -25,6 +27,7 @@ Notebook = dict[str, Any]
 Cell = dict[str, Any]
 
 STUB = ("# YOUR CODE HERE", "raise NotImplementedError")
+IN_WORDS = "YOUR ANSWER HERE"
 SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
 _STUB_MARK = "### STUB: "
 KEEP_OUTPUT, SETUP = "keep-output", "setup"
@@ -59,7 +62,11 @@ def tags(cell: Cell) -> list[str]:
 
 def answer_cells(nb: Notebook) -> dict[str, str]:
     """Grade id and source of the cells that hold answers, in order."""
-    return {mark(cell)["grade_id"]: source(cell) for cell in nb["cells"] if mark(cell).get("solution")}
+    return {mark(cell)["grade_id"]: source(cell) for cell in nb["cells"] if _is_answer(cell)}
+
+
+def _is_answer(cell: Cell) -> bool:
+    return cell["cell_type"] == "code" and bool(mark(cell).get("solution"))
 
 
 def answers(nb: Notebook) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def answers(nb: Notebook) -> dict[str, Any]:
     """
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for cell in nb["cells"]:
-        if cell["cell_type"] == "code" and (SETUP in tags(cell) or mark(cell).get("solution")):
+        if cell["cell_type"] == "code" and (SETUP in tags(cell) or _is_answer(cell)):
             name, text = f"<cell {mark(cell).get('grade_id', SETUP)}>", source(cell)
             linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)  # so that errors show it
             exec(compile(text, name, "exec"), namespace)
@@ -89,7 +96,7 @@ def _learners_cell(cell: Cell, place: str) -> Cell:
     if cell["cell_type"] != "code":
         if list(_regions(source(cell), place)):
             raise DpbookError(f"{place}: marks of solutions and hidden tests belong into code cells")
-        return cell
+        return {**cell, "source": [IN_WORDS]} if mark(cell).get("solution") else cell
     return {
         **cell,
         "source": without_regions(cell, place).splitlines(keepends=True),

@@ -6,6 +6,9 @@ Each task has one answer cell and, below it, one check cell:
 - the check cell's is ``check-05-1``; it is graded with the task's points, locked, no solution, and calls
   ``check("05.1", name)``. Its hidden tests end with ``check("05.1", name).points``: nbgrader takes a number that is
   a cell's value as its points, and without one gives full marks to whatever does not raise.
+
+An argument in words belongs to no task: its markdown cell ``words-05-1`` is a solution, graded, not locked, and has
+points, which a person gives.
 """
 
 import ast
@@ -33,9 +36,10 @@ from dpbook.grading.notebooks import (
 KINDS = {
     "answer": {"solution": True, "grade": False, "locked": False},
     "check": {"solution": False, "grade": True, "locked": True},
+    "words": {"solution": True, "grade": True, "locked": False},
 }
 COMMON = {"schema_version": 3, "task": False}
-_GRADE_ID = re.compile(r"(answer|check)-[0-9]{2}-[0-9]+")
+_GRADE_ID = re.compile(r"(answer|check|words)-[0-9]{2}-[0-9]+")
 
 
 def faults(path: Path) -> list[str]:
@@ -55,7 +59,10 @@ def _faults(nb: Notebook, asked: list[Task]) -> Iterator[str]:
     ids = [mark(cell).get("grade_id") for cell in marked]
     known = {grade_id: task for task in asked for grade_id in (task.answer_cell, task.check_cell)}
     for grade_id in sorted(known.keys() | set(map(str, ids))):
-        if grade_id not in known:
+        if grade_id.startswith("words-"):
+            if ids.count(grade_id) != 1:
+                yield f"there are {ids.count(grade_id)} cells {grade_id}, where one is wanted"
+        elif grade_id not in known:
             yield f"cell {grade_id} belongs to no task of this chapter"
         elif ids.count(grade_id) != 1:
             yield f"task {known[grade_id].id} needs exactly one cell {grade_id}, there are {ids.count(grade_id)}"
@@ -72,14 +79,17 @@ def _metadata_faults(cell: Cell) -> Iterator[str]:
     meta = mark(cell)
     grade_id = str(meta.get("grade_id"))
     if not _GRADE_ID.fullmatch(grade_id):
-        yield f"cell {grade_id}: a grade id is answer-NN-K or check-NN-K"
+        yield f"cell {grade_id}: a grade id is answer-NN-K, check-NN-K or words-NN-K"
         return
-    wanted: dict[str, Any] = {**COMMON, **KINDS[grade_id.partition("-")[0]]}
+    kind = grade_id.partition("-")[0]
+    wanted: dict[str, Any] = {**COMMON, **KINDS[kind]}
     for key, expected in wanted.items():
         if meta.get(key) != expected:
             yield f"cell {grade_id}: nbgrader's {key} must be {expected}, is {meta.get(key)}"
-    if cell["cell_type"] != "code":
-        yield f"cell {grade_id} must be a code cell"
+    if cell["cell_type"] != (cell_type := "markdown" if kind == "words" else "code"):
+        yield f"cell {grade_id} must be a {cell_type} cell"
+    if kind == "words" and not (type(points := meta.get("points")) is int and points > 0):
+        yield f"cell {grade_id}: points must be a whole number above 0, are {points}"
 
 
 def _task_faults(task: Task, answer: Cell, check: Cell) -> Iterator[str]:

@@ -61,6 +61,16 @@ def check_cell(source, grade_id, points):
     return code(source, grade_id, solution=False, grade=True, locked=True, points=points)
 
 
+def words(source, grade_id="words-90-1", **nbgrader):
+    meta = {"schema_version": 3, "task": False, "grade_id": grade_id, "solution": True, "grade": True, "locked": False}
+    return {
+        "cell_type": "markdown",
+        "id": grade_id,
+        "metadata": {"nbgrader": {**meta, "points": 3, **nbgrader}},
+        "source": source.splitlines(keepends=True),
+    }
+
+
 SETUP = code("import numpy as np\nfrom dpbook.grading import check", tags=["setup"])
 PICTURE = code("np.arange(3)", tags=["keep-output"])
 
@@ -76,6 +86,7 @@ def notebook():
         check_cell(CHECK.replace("90.1", "90.2").replace("all_reduce", "prediction"), "check-90-2", 1),
         answer("### BEGIN SOLUTION\nbuild = None\n### END SOLUTION", "answer-90-10"),
         check_cell(CHECK.replace("90.1", "90.10").replace("all_reduce", "build"), "check-90-10", 3),
+        words("Because the sum is the same.\n\n1 point for the reason."),
     ]
     return copy.deepcopy({"cells": cells, "metadata": {"x": 1}, "nbformat": 4, "nbformat_minor": 5})
 
@@ -93,6 +104,12 @@ def test_solutions_and_hidden_tests_go():
     assert text(nb, "answer-90-1") == STUBBED
     assert text(nb, "check-90-1") == 'check("90.1", all_reduce)'
     assert text(nb, "answer-90-2") == "prediction = ...  # your number"
+
+
+def test_a_model_answer_in_words_goes_and_is_no_code():
+    nb = notebook()
+    assert text(learners(nb, "90.ipynb"), "words-90-1") == "YOUR ANSWER HERE"
+    assert "words-90-1" not in answer_cells(nb)
 
 
 def test_several_regions_in_one_cell():
@@ -190,8 +207,8 @@ def test_marks_in_a_markdown_cell_are_found():
 def test_answers_are_found_and_run():
     instructors, learner = notebook(), learners(notebook(), "")
     assert list(answer_cells(instructors)) == ["answer-90-1", "answer-90-2", "answer-90-10"]
-    del instructors["cells"][-2:]
-    del learner["cells"][-2:]
+    del instructors["cells"][-3:]
+    del learner["cells"][-3:]
     assert answers(instructors)["90.2"] == 1.875
     assert answers(instructors)["90.1"](__import__("numpy").ones((2, 1))).tolist() == [[2], [2]]
     assert answers(learner)["90.2"] is ...
@@ -292,7 +309,11 @@ def picture(source):
         (drop("answer-90-1"), "task 90.1 needs exactly one cell answer-90-1, there are 0"),
         (twice("check-90-1"), "task 90.1 needs exactly one cell check-90-1, there are 2"),
         (meta("answer-90-2", grade_id="answer-90-3"), "cell answer-90-3 belongs to no task of this chapter"),
-        (meta("answer-90-2", grade_id="my-cell"), "cell my-cell: a grade id is answer-NN-K or check-NN-K"),
+        (meta("answer-90-2", grade_id="my-cell"), "cell my-cell: a grade id is answer-NN-K, check-NN-K or words"),
+        (meta("words-90-1", locked=True), "cell words-90-1: nbgrader's locked must be False, is True"),
+        (meta("words-90-1", points=0), "cell words-90-1: points must be a whole number above 0, are 0"),
+        (twice("words-90-1"), "there are 2 cells words-90-1, where one is wanted"),
+        (lambda nb: cell(nb, "words-90-1").update(cell_type="raw"), "cell words-90-1 must be a markdown cell"),
         (meta("check-90-1", points=3), "cell check-90-1: points must be 4, are 3"),
         (meta("answer-90-1", locked=True), "cell answer-90-1: nbgrader's locked must be False, is True"),
         (meta("check-90-1", schema_version=2), "cell check-90-1: nbgrader's schema_version must be 3, is 2"),
