@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, log10
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from dpbook.core import InvalidArgument, check_int
 from dpbook.figures.card import LINES, check_named, draw_lines, finish, in_style, new_figure, palette
 from dpbook.figures.card.plot import DPI, Plot, check_title
 from dpbook.replicas import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Runs = Run | Sequence[Run] | Mapping[str, Run]
 Lines = Sequence[Mapping[str, Any]]
@@ -35,29 +38,36 @@ def loss_curve(runs: Runs, title: str, *, log: bool = False) -> Plot:
 
 @in_style
 def drift_and_gap(run: Run, title: str) -> Plot:
-    """Plot, on a logarithmic axis, the drift between replicas and the gap to the big batch after each step.
+    """Plot the drift between replicas and, below it, the gap to the big batch after each step, on logarithmic axes.
 
+    Two axes, because a drift is a distance of parameters and a gap one of gradients: neither is larger than the other.
     Values of exactly 0 have no place on such an axis: they lie on a line of their own at its foot, labelled 0.
     """
+    from matplotlib.figure import Figure
+
     _named(run)
-    series = {"drift: largest difference between replicas": run.drifts, "gap: to the big-batch gradient": run.gaps}
-    positive = np.concatenate([v[np.isfinite(v) & (v > 0)] for v in series.values()])
+    check_title(title)
+    figure = Figure(figsize=(6.6, 4.2), dpi=DPI, layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    upper.set_title(title)
+    _draw_differences(upper, run.drifts, "drift, of parameters", LINES[0][0])
+    _draw_differences(lower, run.gaps, "gap, of gradients", LINES[1][0])
+    lower.set(xlabel="step")
+    drift, gap = magnitude(run.drift), magnitude(run.gap)
+    return finish(figure, f"{title}. Over {len(run.drifts)} steps the drift is {drift} and the gap {gap}.")
+
+
+def _draw_differences(axes: "Axes", values: NDArray[Any], label: str, colour: str) -> None:
+    positive = values[np.isfinite(values) & (values > 0)]
     low = floor(log10(positive.min())) if positive.size else -17
     high = max(low + 1, ceil(log10(positive.max())) if positive.size else -15)
     zero = 10.0 ** (low - 1)
-    figure, axes = new_figure(title)
     axes.axhspan(zero / 10**0.4, zero * 10**0.4, color=palette.PANEL, zorder=0)
-    for (name, values), (colour, _, width) in zip(series.items(), LINES, strict=False):
-        steps = np.arange(1, len(values) + 1)
-        axes.plot(steps, np.where(values == 0, zero, values), color=colour, linewidth=width, label=name)
-    decades = range(low, high + 1, max(1, (high - low) // 6))
-    axes.set(xlabel="step", ylabel="absolute difference", yscale="log", ylim=(zero / 10**0.4, 10.0**high))
+    axes.plot(np.arange(1, len(values) + 1), np.where(values == 0, zero, values), color=colour, linewidth=2)
+    decades = range(low, high + 1, max(1, (high - low) // 4))
+    axes.set(ylabel=label, yscale="log", ylim=(zero / 10**0.4, 10.0**high))
     axes.set_yticks([zero, *(10.0**d for d in decades)], labels=["0", *(f"$10^{{{d}}}$" for d in decades)])
     axes.yaxis.minorticks_off()
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8.5, handlelength=3, borderaxespad=0.1)
-    axes.set_title(title, pad=26)
-    drift, gap = magnitude(run.drift), magnitude(run.gap)
-    return finish(figure, f"{title}. Over {len(run.drifts)} steps the drift is {drift} and the gap {gap}.")
 
 
 def magnitude(value: float) -> str:

@@ -91,7 +91,13 @@ def test_a_drift_of_zero_is_a_line_of_its_own():
     blue = [int(LINES[0][0][i : i + 2], 16) / 255 for i in (1, 3, 5)]
     rows = np.flatnonzero((abs(picture - blue) < 0.01).all(axis=-1).sum(axis=1) > picture.shape[1] / 2)
     assert rows.size
-    assert rows.min() > 0.7 * picture.shape[0]  # at the foot
+    assert 0.35 * picture.shape[0] < rows.min() < 0.55 * picture.shape[0]  # at the foot of the upper half
+
+
+def test_a_drift_far_from_the_gap_leaves_the_gaps_axis_alone():
+    near, far = (pixels(drift_and_gap(run(drift=drift, gap=1e-16), "Two axes")) for drift in (1e-15, 1e3))
+    half = near.shape[0] // 2 + 20
+    assert np.array_equal(near[half:, 150:], far[half:, 150:])
 
 
 def test_labels_of_the_digits_are_told():

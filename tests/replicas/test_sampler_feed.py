@@ -74,6 +74,23 @@ def test_the_same_seed_for_all_and_no_parts_is_one_local_batch_k_times():
     assert (fed.times_read == 8).all()
 
 
+def test_a_shuffle_without_a_sampler_shows_in_the_reads_alone():
+    """Each rank reads all 50,000 in an order of its own: the counts in a step are as above, and nothing is left out."""
+    fed = feed([Sampler(50_000, 1, 0, seed=rank) for rank in range(8)], 50_000, 32)
+    assert abs(fed.distinct().mean() - expected_distinct(50_000, 32, 8)) < 0.25
+    assert fed.coverage.tolist() == [1]
+    assert fed.reads.tolist() == [8]
+    assert fed.steps[0, 0] == -(-50_000 // 32)
+    assert "each 8.0 times on average" in repr(fed)
+
+
+@each("world", WORLDS)
+def test_padding_is_not_told_as_reading_twice(world):
+    for fit in (pad, drop, keep):
+        fed = feed(samplers(2 * world + 1, world, fit=fit), 2 * world + 1, 2)
+        assert "times on average" not in repr(fed)
+
+
 def test_seeds_of_their_own_hardly_show_in_a_step_but_in_an_epoch():
     """A step's 195 counts have a standard deviation of about 0.7 each; the epoch's coverage of about 0.0014."""
     fed = feed([Sampler(50_000, 8, rank, seed=rank) for rank in range(8)], 50_000, 32, drop_last=True)

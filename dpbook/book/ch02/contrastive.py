@@ -1,5 +1,8 @@
 """In-batch contrastive learning: every example's loss depends on the other examples, which are its negatives."""
 
+from collections.abc import Sequence
+from typing import Literal
+
 import numpy as np
 
 from dpbook import collectives
@@ -55,3 +58,30 @@ class Contrastive(Coupled):
         own = slice(start, start + len(x))
         # The own second views are negatives of every other example, on all ranks: hence whole columns.
         return {"W": x.T @ (slopes[own] @ second) + y.T @ (slopes[:, own].T @ first)}
+
+
+def plain_gather_gradients(
+    model: Contrastive, params: Array, shards: Sequence[tuple[Array, Array]], loss_of: Literal["own", "all"] = "own"
+) -> Array:
+    """Return each rank's gradient (world, size) where gathered outputs carry no gradient back to the other ranks.
+
+    That is what `torch.distributed.all_gather` gives, after which a rank puts its own outputs into their place again.
+
+    Args:
+        params: (world, size), one row per replica, all equal.
+        shards: one (x, y) per rank, the two views, all of one length.
+        loss_of: whether a rank takes the mean loss over its own first views, or over those of all ranks.
+    """
+    if loss_of not in ("own", "all"):
+        raise InvalidArgument("loss_of", loss_of, "'own' or 'all'")
+    n, world = len(shards[0][0]), len(shards)
+    x, y = (np.concatenate(views) for views in zip(*shards, strict=True))
+    first, second = model.predict(params[0], x), model.predict(params[0], y)
+    _, slopes = cross_entropy(first @ second.T, np.arange(len(x)))
+    gradients = []
+    for rank, (own_x, own_y) in enumerate(shards):
+        own = slice(rank * n, rank * n + n)
+        seen = slice(None) if loss_of == "all" else own  # first views in whose loss the own second views are negatives
+        both = own_x.T @ (slopes[own] @ second) + own_y.T @ (slopes[seen, own].T @ first[seen])
+        gradients.append(both.ravel() / (n * world if loss_of == "all" else n))
+    return np.stack(gradients)

@@ -73,6 +73,16 @@ class Feed:
         return share
 
     @property
+    def reads(self) -> Array:
+        """How often an example is read in each epoch on average, (epochs,): 1, but for what is padded or left out.
+
+        Where it is about the number of ranks each of them reads everything for itself, and an epoch takes that many
+        times the steps.
+        """
+        mean: Array = self.times_read.mean(axis=1)
+        return mean
+
+    @property
     def repeated_epochs(self) -> list[int]:
         """Epochs in which every rank reads the same in the same order as in the epoch before."""
         pairs = [zip(now, before, strict=True) for before, now in pairwise(self.orders)]
@@ -102,6 +112,8 @@ class Feed:
             f"Feed: {plural(self.world, 'rank')} × {self.batch}, {plural(self.epochs, 'epoch')} of {steps}",
             f"  examples: {ever:,} of {self.examples:,} read, {self.coverage[0]:.1%} in epoch 0",
         ]
+        if self.times_read[0].sum() >= self.examples + self.world:  # padding adds fewer than there are ranks
+            lines[-1] += f", each {self.reads[0]:.1f} times on average"
         if self.steps[0].max():
             drawn = np.mean([sum(map(len, local)) for local in self.batches(0)])
             lines.append(f"  a step: {self.distinct().mean():.1f} different examples of {drawn:.1f} on average")

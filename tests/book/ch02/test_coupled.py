@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dpbook import collectives
-from dpbook.book.ch02 import BatchNorm, Contrastive, synchronised_gradients
+from dpbook.book.ch02 import BatchNorm, Contrastive, plain_gather_gradients, synchronised_gradients
 from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import (
     average,
@@ -164,3 +164,24 @@ X, Y = np.zeros((4, 4)), np.zeros((4, 4))
 def test_bad_input_is_named(name, call):
     with pytest.raises(InvalidArgument, match=f"^{name} must be"):
         call()
+
+
+@each("loss_of", ["own", "all"])
+@each("world", [1, 3, 4])
+def test_a_plain_gather_is_torchs_detached_outputs(world, loss_of):
+    model, n = MODELS[2], 2
+    x, y, params = problem(model, n * world, 5)
+    shards, replicas = shard(x, y, world), np.tile(params, (world, 1))
+    for rank, got in enumerate(plain_gather_gradients(model, replicas, shards, loss_of)):
+        w = torch.tensor(params.reshape(4, 3), requires_grad=True)
+        own = slice(rank * n, rank * n + n)
+        first, second = ((torch.tensor(views) @ w).detach().clone() for views in (x, y))
+        first[own], second[own] = torch.tensor(x[own]) @ w, torch.tensor(y[own]) @ w
+        rows = own if loss_of == "own" else slice(None)
+        torch.nn.functional.cross_entropy((first @ second.T)[rows], torch.arange(n * world)[rows]).backward()
+        np.testing.assert_allclose(got, w.grad.numpy().ravel(), rtol=0, atol=1e-12)
+
+
+def test_a_plain_gather_of_an_unknown_loss_is_refused():
+    with pytest.raises(InvalidArgument, match=r"^loss_of "):
+        plain_gather_gradients(MODELS[2], np.zeros((1, 12)), [problem(MODELS[2], 2, 0)[:2]], "none")
