@@ -38,7 +38,7 @@ def _shows(**changed):
     right = {
         "no mistake": "neither",
         "the division by the world size is missing": "gap",
-        "one rank misses the exchange": "both",
+        "one rank ignores the average": "both",
         "every rank reads the first shard": "gap",
         "one rank starts from other parameters": "both",
     }
@@ -51,7 +51,7 @@ MUTANTS = (
     Mutant("01.1", "unequal shards do not matter", (-91, -91), "two and four"),
     Mutant("01.2", "no division", _step(combine=lambda g, world: g.sum(axis=0)), "the big batch's step"),
     Mutant("01.2", "no exchange", _step(combine=lambda g, world: g), "the big batch's step"),
-    Mutant("01.2", "last rank misses it", _step(combine=_one_rank_alone), "identical replicas"),
+    Mutant("01.2", "last rank ignores it", _step(combine=_one_rank_alone), "identical replicas"),
     Mutant("01.2", "own order of summation", _step(combine=_own_order), "identical replicas"),
     Mutant("01.2", "everyone reads all", _step(shards=lambda a, world: [a] * world), "own shard, own parameters"),
     Mutant(
@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant("01.5", "drift shows a missing division", _shows(division="drift"), "replicas equal"),
     Mutant("01.5", "drift shows a repeated shard", _shows(reads="both"), "replicas equal"),
     Mutant("01.5", "rounding counts", _shows(mistake="gap"), "replicas equal"),
-    Mutant("01.5", "only drift", _shows(misses="drift"), "replicas apart"),
+    Mutant("01.5", "only drift", _shows(ignores="drift"), "replicas apart"),
     Mutant("01.5", "the gap forgives a start", _shows(starts="drift"), "replicas apart"),
 )
 

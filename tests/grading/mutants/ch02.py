@@ -44,50 +44,44 @@ def _own_order(buffers, adds_in):
     return sums.astype(buffers.dtype)
 
 
-def half_precision(buffers):
-    return _own_order(buffers, np.float16)
-
-
 def double_precision(buffers):
     return _own_order(buffers, np.float64)
 
 
-def _average(weight):
-    """An average whose weights are ``weight(tokens, sequences, world)`` before the sum."""
+def _average(weight, divisor=lambda lengths: sum(lengths)):
+    """An average with another weight of the own gradient, or another divisor."""
 
-    def average(gradients, lengths, all_reduce):
-        tokens, sequences = np.array([sum(own) for own in lengths]), np.array([len(own) for own in lengths])
-        weighted = np.nan_to_num(gradients) * weight(tokens, sequences, len(lengths))[:, None]
-        return all_reduce(weighted) / len(lengths)
+    def average(gradient, lengths):
+        totals = yield np.append(np.nan_to_num(gradient) * weight(lengths), divisor(lengths))
+        return totals[:-1] / totals[-1]
 
     return average
 
 
-def after_the_sum(gradients, lengths, all_reduce):
-    tokens = np.array([sum(own) for own in lengths])
-    return all_reduce(np.nan_to_num(gradients)) * (tokens / tokens.sum())[:, None]
+def own_number_of_tokens(gradient, lengths):
+    total = yield np.nan_to_num(gradient) * sum(lengths)
+    return total / max(1, sum(lengths))
 
 
-def empty_rank_is_nan(gradients, lengths, all_reduce):
-    tokens = np.array([sum(own) for own in lengths])
-    return all_reduce(gradients * tokens[:, None]) / tokens.sum()
+def after_the_sum(gradient, lengths):
+    totals = yield np.append(np.nan_to_num(gradient), sum(lengths))
+    return totals[:-1] * sum(lengths) / totals[-1]
 
 
-def empty_rank_is_left_out_of_the_exchange(gradients, lengths, all_reduce):
-    tokens = np.array([sum(own) for own in lengths])
-    held = tokens > 0
-    return all_reduce(gradients[held] * tokens[held, None]) / tokens.sum()
+def empty_rank_is_nan(gradient, lengths):
+    totals = yield np.append(gradient * sum(lengths), sum(lengths))
+    return totals[:-1] / totals[-1]
 
 
-def never_reduced(gradients, lengths, all_reduce):
-    tokens = np.array([sum(own) for own in lengths])
-    mean = (np.nan_to_num(gradients) * tokens[:, None]).sum(axis=0) / tokens.sum()
-    return np.tile(mean, (len(lengths), 1))
+def empty_rank_stays_away(gradient, lengths):
+    if not lengths:
+        return np.zeros_like(gradient)
+    return (yield from _average(sum)(gradient, lengths))
 
 
-def reduced_for_show(gradients, lengths, all_reduce):
-    all_reduce(np.nan_to_num(gradients))
-    return never_reduced(gradients, lengths, all_reduce)
+def never_reduced(gradient, lengths):
+    yield 0
+    return gradient
 
 
 def _moments(x):
@@ -150,22 +144,22 @@ def constant_statistics(slopes, y):
 MUTANTS = (
     Mutant("02.1", "one sum for all", one_sum_for_all, "and yet it drifts"),
     Mutant("02.1", "the ring", ring, "and yet it drifts"),
+    Mutant("02.1", "an own order on every rank", collectives.in_own_order, "and yet it drifts"),
     Mutant("02.1", "double precision", double_precision, "the right sum"),
     Mutant("02.1", "own contribution forgotten", own_forgotten, "the right sum"),
     Mutant("02.1", "noise", noise, "the right sum"),
-    Mutant("02.1", "half precision", half_precision, "the right sum"),
-    Mutant("02.2", "only what is copied", ("AB", 3), "the ways"),
-    Mutant("02.2", "addition does not commute", ("ABF", 3), "the ways"),
-    Mutant("02.2", "whatever is right", ("ABCDEF", 3), "the ways"),
-    Mutant("02.2", "a tree on every rank", ("ABCDF", 3), "the ways"),
-    Mutant("02.2", "two ranks are enough", ("ABCF", 2), "the smallest world"),
-    Mutant("02.2", "only four in pairs", ("ABCF", 4), "the smallest world"),
-    Mutant("02.3", "plain mean", _average(lambda t, s, world: np.ones(world)), "unequal tokens"),
-    Mutant("02.3", "by sequences", _average(lambda t, s, world: world * s / s.sum()), "unequal tokens"),
-    Mutant("02.3", "divided twice", _average(lambda t, s, world: t / t.sum()), "unequal tokens"),
+    Mutant("02.2", "only what is copied", ("AB", 2), "the ways"),
+    Mutant("02.2", "addition does not commute", ("ABF", 2), "the ways"),
+    Mutant("02.2", "whatever is right", ("ABCDEF", 2), "the ways"),
+    Mutant("02.2", "a tree on every rank", ("ABCDF", 2), "the ways"),
+    Mutant("02.2", "every rank its own", ("ABCF", 4), "the sums of D"),
+    Mutant("02.2", "all the same", ("ABCF", 1), "the sums of D"),
+    Mutant("02.3", "plain mean", _average(lambda own: 1, lambda own: 1), "unequal tokens"),
+    Mutant("02.3", "by sequences", _average(len, len), "unequal tokens"),
+    Mutant("02.3", "own number of tokens", own_number_of_tokens, "unequal tokens"),
     Mutant("02.3", "after the sum", after_the_sum, "unequal tokens"),
     Mutant("02.3", "NaN", empty_rank_is_nan, "a rank without tokens"),
-    Mutant("02.3", "one rank stays away", empty_rank_is_left_out_of_the_exchange, "a rank without tokens"),
+    Mutant("02.3", "one rank stays away", empty_rank_stays_away, "a rank without tokens"),
     Mutant("02.4", "every rank for itself", _batch_norm(own_moments, own_means), "forward"),
     Mutant("02.4", "mean of local variances", _batch_norm(mean_of_variances), "forward"),
     Mutant("02.4", "mean of local means", _batch_norm(mean_of_means), "forward"),
@@ -179,7 +173,6 @@ WORTHLESS = (
     ("02.1", noise_on_fractions),
     ("02.1", one_rank_in_double_precision),
     ("02.3", never_reduced),
-    ("02.3", reduced_for_show),
     ("02.4", _batch_norm(own_moments, own_means)),
 )
 """Answers that must not earn a single point."""

@@ -168,13 +168,13 @@ def _meters_of(exchange: Exchange, *, same_shard: bool = False, offset: float = 
 MISTAKES: dict[str, Callable[[], str]] = {
     "no mistake": lambda: _meters_of(_sum),
     "the division by the world size is missing": lambda: _meters_of(lambda g: WORLD * _sum(g)),
-    "one rank misses the exchange": lambda: _meters_of(lambda g: np.vstack([_sum(g)[:-1], WORLD * g[-1:]])),
+    "one rank ignores the average": lambda: _meters_of(lambda g: np.vstack([_sum(g)[:-1], WORLD * g[-1:]])),
     "every rank reads the first shard": lambda: _meters_of(_sum, same_shard=True),
     "one rank starts from other parameters": lambda: _meters_of(_sum, offset=0.5),
 }
 
 
-APART = {"one rank misses the exchange", "one rank starts from other parameters"}
+APART = {"one rank ignores the average", "one rank starts from other parameters"}
 """Mistakes after which the replicas differ."""
 
 
