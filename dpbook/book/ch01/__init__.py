@@ -1,4 +1,4 @@
 """Chapter 01: The four-phase loop."""
 
 from dpbook.book.ch01.loop import play_loop
-from dpbook.book.ch01.staleness import descend, draw_distances
+from dpbook.book.ch01.staleness import descend, draw_paths

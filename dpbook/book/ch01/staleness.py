@@ -12,10 +12,10 @@ from dpbook.figures.card import LINES, draw_lines, finish, in_style, new_figure
 
 
 def descend(rate: float, delay: int, steps: int) -> NDArray[np.float64]:
-    """Return the distance |w| (steps,) from the minimum of the parabola λ/2·w² after each step, from w = 1 on.
+    """Return the parameter w (steps,) after each step of gradient descent on the parabola λ/2·w², from w = 1 on.
 
     The gradient of a step is that of the parameters ``delay`` updates earlier, w ← w − rate · w_old, where ``rate`` is
-    the learning rate times the curvature λ; before there were any, that of the start. It shrinks for every rate below
+    the learning rate times the curvature λ; before there were any, that of the start. |w| shrinks for every rate below
     2·cos(π·delay / (2·delay + 1)) and grows above (Levin and May, A note on difference-delay equations, 1976).
     """
     check_float("rate", rate, above=0)
@@ -23,17 +23,19 @@ def descend(rate: float, delay: int, steps: int) -> NDArray[np.float64]:
     w = [1.0] * (delay + 1)
     for _ in range(check_int("steps", steps, 1)):
         w.append(w[-1] - rate * w[-1 - delay])
-    return np.abs(w[delay + 1 :])
+    return np.array(w[delay + 1 :])
 
 
 @in_style
-def draw_distances(paths: Mapping[str, NDArray[Any]], title: str) -> Plot:
-    """Plot one to four named paths from `descend` on a logarithmic axis. Raises `InvalidArgument`."""
+def draw_paths(paths: Mapping[str, NDArray[Any]], title: str) -> Plot:
+    """Plot one to four named paths from `descend`, whose minimum is at 0. Raises `InvalidArgument`."""
     if not isinstance(paths, Mapping) or not 1 <= len(paths) <= len(LINES):
         raise InvalidArgument("paths", paths, f"1 to {len(LINES)} paths by name")
     figure, axes = new_figure(title)
     draw_lines(axes, dict(paths))
-    axes.set(xlabel="step", ylabel="distance from the minimum", yscale="log")
-    axes.legend(loc="best", handlelength=3)
+    axes.set(xlabel="step", ylabel="parameter w; the minimum is at 0")
+    axes.legend(loc="upper left", ncols=2, handlelength=3)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.3 * (high - low))  # room for the legend
     ends = "; ".join(f"{name}: {path[-1]:.2g}" for name, path in paths.items())
-    return finish(figure, f"{title}. Distance from the minimum at the end: {ends}.")
+    return finish(figure, f"{title}. w at the end: {ends}.")
