@@ -1,0 +1,39 @@
+"""Does chapter 00 send its reader to chapters that there are, and do the first chapters keep to its notation?"""
+
+import json
+import re
+
+from dpbook.core import checkout
+from tests.cases import each
+from tests.notebooks.hygiene import text
+
+CHAPTERS = {path.name[:2]: path for path in sorted((checkout.root() / "chapters").glob("*.ipynb"))}
+
+
+def sources(number):
+    notebook = json.loads(CHAPTERS[number].read_text(encoding="utf-8"))
+    return {cell["id"]: text(cell["source"]) for cell in notebook["cells"]}
+
+
+def rows(cell):
+    """The cells of a Markdown table, without its head."""
+    table = [line for line in sources("00")[cell].splitlines() if line.startswith("|")]
+    return [[entry.strip() for entry in line.strip("|").split("|")] for line in table[2:]]
+
+
+@each("plan", [1, 2])
+def test_a_course_goes_once_through_the_chapters_that_there_are(plan):
+    assert [number for row in rows("course") for number in re.findall(r"\d\d", row[plan])] == list(CHAPTERS)
+
+
+def test_the_parts_hold_every_chapter_and_say_what_to_refresh_for_each():
+    parts = rows("parts")
+    ends = [re.findall(r"\d\d", row[1]) for row in parts]
+    held = [f"{number:02}" for pair in ends for number in range(int(pair[0]), int(pair[-1]) + 1)]
+    refreshed = [number for row in parts for number in re.findall(r"\b(\d\d):", row[3])]
+    assert held == refreshed == [number for number in CHAPTERS if number != "00"]
+
+
+@each("number", ["00", "01", "02", "03"])
+def test_the_world_size_is_n(number):
+    assert [cell for cell, source in sources(number).items() if re.search(r"\bK\b", source)] == []
