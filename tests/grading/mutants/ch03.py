@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant("03.2", "digits of seed and epoch joined", digits_joined, "no two alike"),
     Mutant("03.2", "epoch ignored", seed_alone, "no two alike"),
     Mutant("03.3", "mistakes swapped", ((128, 68), (32, 25)), "four numbers"),
-    Mutant("03.3", "1 - 1/K of the data", ((32, 25), (128, 75)), "four numbers"),
+    Mutant("03.3", "1 - 1/N of the data", ((32, 25), (128, 75)), "four numbers"),
     Mutant("03.3", "nothing lost", ((32, 100), (128, 100)), "four numbers"),
     Mutant("03.3", "what is left out", ((32, 75), (128, 32)), "four numbers"),
     Mutant("03.4", "examples in place of batches", by_examples, "nobody waits"),
