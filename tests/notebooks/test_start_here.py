@@ -34,6 +34,11 @@ def test_the_parts_hold_every_chapter_and_say_what_to_refresh_for_each():
     assert held == refreshed == [number for number in CHAPTERS if number != "00"]
 
 
+def test_no_sign_stands_for_two_things():
+    signs = [sign.strip() for row in rows("notation") for sign in row[0].split(",")]
+    assert len(signs) == len(set(signs)) > 20
+
+
 @each("number", ["00", "01", "02", "03"])
 def test_the_world_size_is_n(number):
     assert [cell for cell, source in sources(number).items() if re.search(r"\bK\b", source)] == []
