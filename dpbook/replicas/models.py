@@ -60,7 +60,11 @@ class Network(ABC):
 
     @abstractmethod
     def sum_gradients(self, p: dict[str, Array], x: Array, y: Array) -> dict[str, Array]:
-        """Return the sum of the examples' gradients, tensor by tensor, from the tensors ``p`` of the parameters."""
+        """Return the sum of the examples' gradients, tensor by tensor, from the tensors ``p`` of the parameters.
+
+        It also takes a stack of networks: every tensor with a leading axis, a bias as rows (networks, 1, outputs),
+        ``x`` as (networks, n, inputs), and a loss that takes stacks. A bias's sum is then (networks, outputs).
+        """
 
     def views(self, params: Array) -> dict[str, Array]:
         """Return every tensor under its name, as a view of the flat array ``params`` of shape (size,)."""
@@ -120,7 +124,7 @@ class Linear(Network):
 
     def sum_gradients(self, p: dict[str, Array], x: Array, y: Array) -> dict[str, Array]:
         _, slopes = self._loss(self._outputs(p, x), y)
-        return {"W": x.T @ slopes, "b": slopes.sum(axis=0)}
+        return {"W": x.swapaxes(-1, -2) @ slopes, "b": slopes.sum(axis=-2)}
 
 
 class MLP(Network):
@@ -143,12 +147,12 @@ class MLP(Network):
     def sum_gradients(self, p: dict[str, Array], x: Array, y: Array) -> dict[str, Array]:
         hidden = self._hidden(p, x)
         _, slopes = self._loss(hidden @ p["W2"] + p["b2"], y)
-        before_tanh = (slopes @ p["W2"].T) * (1 - hidden * hidden)  # tanh' = 1 − tanh²
+        before_tanh = (slopes @ p["W2"].swapaxes(-1, -2)) * (1 - hidden * hidden)  # tanh' = 1 − tanh²
         return {
-            "W1": x.T @ before_tanh,
-            "b1": before_tanh.sum(axis=0),
-            "W2": hidden.T @ slopes,
-            "b2": slopes.sum(axis=0),
+            "W1": x.swapaxes(-1, -2) @ before_tanh,
+            "b1": before_tanh.sum(axis=-2),
+            "W2": hidden.swapaxes(-1, -2) @ slopes,
+            "b2": slopes.sum(axis=-2),
         }
 
 

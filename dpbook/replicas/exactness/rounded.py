@@ -29,8 +29,8 @@ class Rounded(NDArrayOperatorsMixin):
         error: float64, of the same shape: every evaluation is at most this far from the exact result, so that two
             evaluations are at most ``2 * error`` apart, and any is at most |value| + 2 error in size.
 
-    It knows + − × ÷ @ with itself and plain arrays (which are exact), exp, log, tanh, sqrt, `sum`, `max`, ``T`` and
-    indexing. ``failure`` makes the bounds of sums probable instead of certain, as in `rounding.gamma`.
+    It knows + − × ÷ @ with itself and plain arrays (which are exact), exp, log, tanh, sqrt, `sum`, `max`, ``T``,
+    `swapaxes` and indexing. ``failure`` makes the bounds of sums probable instead of certain, as in `rounding.gamma`.
     """
 
     def __init__(self, value: Array, error: Array | float = 0.0, failure: float | None = None) -> None:
@@ -53,6 +53,9 @@ class Rounded(NDArrayOperatorsMixin):
     @property
     def T(self) -> "Rounded":
         return self._with(self.value.T, self.error.T)
+
+    def swapaxes(self, first: int, second: int) -> "Rounded":
+        return self._with(self.value.swapaxes(first, second), self.error.swapaxes(first, second))
 
     def ravel(self) -> "Rounded":
         return self._with(self.value.ravel(), self.error.ravel())

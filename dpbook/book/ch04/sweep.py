@@ -1,0 +1,134 @@
+"""How many steps of SGD a batch needs at each learning rate: runs that end when they reach a goal.
+
+The rate is tuned anew for every batch, as in Shallue et al. (Measuring the Effects of Data Parallelism on Neural
+Network Training, 2019): a rule that is not compared with the best rate may look right because its base was too small.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import TypeAlias
+
+import numpy as np
+
+from dpbook.core import InvalidArgument, check_float, check_int
+from dpbook.replicas import MLP, Array, Sampler, cross_entropy, feed
+
+LOOKS = 0.02  # the goal is looked at after this share of steps more, and so after every step up to the 50th
+Data: TypeAlias = tuple[Array, Array]
+Networks: TypeAlias = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Race:
+    """The runs of one batch size.
+
+    Attributes:
+        batch: examples per step.
+        rates: (rates,), the learning rates.
+        steps: (rates, seeds), after how many steps a run reached the goal; infinite where it did not.
+        accuracies: (rates, seeds), on the test images at that moment, from 0 to 1; NaN where it did not.
+    """
+
+    batch: int
+    rates: Array
+    steps: Array
+    accuracies: Array = field(repr=False)
+
+    @property
+    def means(self) -> Array:
+        """The mean steps of each rate over the seeds, (rates,); infinite where one did not reach the goal."""
+        means: Array = self.steps.mean(axis=1)
+        return means
+
+    @property
+    def best(self) -> int:
+        """The index of the rate that needs the fewest steps."""
+        return int(self.means.argmin())
+
+    @property
+    def inside(self) -> bool:
+        """Whether a slower rate lies on either side of the best one; else the best may not have been tried."""
+        return 0 < self.best < len(self.rates) - 1
+
+    def __repr__(self) -> str:
+        return f"Race(batch {self.batch}: {self.means[self.best]:.0f} steps at rate {self.rates[self.best]:.2g})"
+
+
+def race(
+    training: Data, validation: Data, test: Data, batch: int, rates: Sequence[float], goal: float, most: int, seeds: int
+) -> Race:
+    """Train the digits' network with each rate and seed until the mean loss of ``validation`` is below ``goal``.
+
+    All runs are one stack of networks, so that a step of all of them costs little more than a step of one.
+
+    Args:
+        training, validation, test: (images, labels); the test images are counted at the end and decide nothing.
+        rates: learning rates, rising.
+        most: steps after which a run is given up.
+        seeds: runs of each rate; a seed is that of the parameters and of the order of the examples.
+    """
+    if not len(rates) or not (np.diff(rates) > 0).all():
+        raise InvalidArgument("rates", rates, "one or more, rising")
+    check_float("goal", goal, above=0)
+    shape = len(rates), check_int("seeds", seeds, 1)
+    lr, seed = np.repeat(np.array(rates, float), seeds), np.tile(np.arange(seeds), len(rates))
+    steps, accuracies = np.full(lr.shape, np.inf), np.full(lr.shape, np.nan)
+    stack, running, look = _Stack(64, 32, 10, _of_stacks), np.arange(len(lr)), 1.0
+    networks = stack.start(seed)
+    for step, read in enumerate(_batches(len(training[0]), batch, most, seeds), start=1):
+        own = read[seed[running]]
+        networks = stack.step(networks, lr[running], training[0][own], training[1][own])
+        if step < look:
+            continue
+        look = step * (1 + LOOKS)
+        there = stack.losses(networks, *validation) < goal
+        steps[running[there]], accuracies[running[there]] = step, stack.accuracies(_some(networks, there), *test)
+        networks, running = _some(networks, ~there), running[~there]
+        if not len(running):
+            break
+    return Race(batch, np.array(rates, float), steps.reshape(shape), accuracies.reshape(shape))
+
+
+def _batches(examples: int, batch: int, most: int, seeds: int) -> Iterator[Array]:
+    """Yield, for ``most`` steps, which examples each seed reads, (seeds, batch); what fills no batch is left out."""
+    check_int("batch", batch, 1, examples)
+    epochs = math.ceil(check_int("most", most, 1) / (examples // batch))
+    feeds = [feed([Sampler(examples, 1, 0, seed=s)], examples, batch, epochs, drop_last=True) for s in range(seeds)]
+    every = (zip(*(fed.batches(epoch) for fed in feeds), strict=True) for epoch in range(epochs))
+    yield from (np.concatenate(local) for local in islice(chain.from_iterable(every), most))
+
+
+def _some(networks: Networks, which: Array) -> Networks:
+    return {name: tensors[which] for name, tensors in networks.items()}
+
+
+def _of_stacks(output: Array, y: Array) -> tuple[Array, Array]:
+    """`cross_entropy` of outputs (…, n, classes) and labels (…, n)."""
+    losses, slopes = cross_entropy(output.reshape(-1, output.shape[-1]), y.ravel())
+    return losses.reshape(y.shape), slopes.reshape(output.shape)
+
+
+class _Stack(MLP):
+    """Many networks at once; ``networks`` holds each tensor as (networks, rows, columns), a bias as one row."""
+
+    def start(self, seeds: Array) -> Networks:
+        drawn = [self.views(self.init(np.random.default_rng(int(seed)))) for seed in seeds]
+        return {name: np.stack([np.atleast_2d(tensors[name]) for tensors in drawn]) for name in self.shapes}
+
+    def step(self, networks: Networks, lr: Array, x: Array, y: Array) -> Networks:
+        """One step of SGD for each network, with its own rate (networks,) and examples (networks, n, inputs)."""
+        sums = self.sum_gradients(networks, x, y)
+        rate = lr[:, None, None] / x.shape[1]
+        return {name: old - rate * sums[name].reshape(old.shape) for name, old in networks.items()}
+
+    def losses(self, networks: Networks, x: Array, y: Array) -> Array:
+        """The mean loss of each network over the same examples, (networks,)."""
+        output = self._outputs(networks, x)
+        means: Array = self._loss(output, np.broadcast_to(y, output.shape[:-1]))[0].mean(axis=-1)
+        return means
+
+    def accuracies(self, networks: Networks, x: Array, y: Array) -> Array:
+        shares: Array = (self._outputs(networks, x).argmax(axis=-1) == y).mean(axis=-1)
+        return shares
