@@ -4,16 +4,15 @@ The rate is tuned anew for every batch, as in Shallue et al. (Measuring the Effe
 Network Training, 2019): a rule that is not compared with the best rate may look right because its base was too small.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import count, islice
 from typing import TypeAlias
 
 import numpy as np
 
 from dpbook.core import InvalidArgument, check_float, check_int
-from dpbook.replicas import MLP, Array, Sampler, cross_entropy, feed
+from dpbook.replicas import MLP, Array, cross_entropy, permutation
 
 LOOKS = 0.02  # the goal is looked at after this share of steps more, and so after every step up to the 50th
 Data: TypeAlias = tuple[Array, Array]
@@ -53,7 +52,8 @@ class Race:
         return 0 < self.best < len(self.rates) - 1
 
     def __repr__(self) -> str:
-        return f"Race(batch {self.batch}: {self.means[self.best]:.0f} steps at rate {self.rates[self.best]:.2g})"
+        best = f"{self.means[self.best]:.0f} steps at rate {self.rates[self.best]:.2f}"
+        return f"Race(batch {self.batch}: {best}, test accuracy {self.accuracies[self.best].mean():.0%})"
 
 
 def race(
@@ -77,7 +77,8 @@ def race(
     steps, accuracies = np.full(lr.shape, np.inf), np.full(lr.shape, np.nan)
     stack, running, look = _Stack(64, 32, 10, _of_stacks), np.arange(len(lr)), 1.0
     networks = stack.start(seed)
-    for step, read in enumerate(_batches(len(training[0]), batch, most, seeds), start=1):
+    every = islice(_batches(len(training[0]), batch, seeds), check_int("most", most, 1))
+    for step, read in enumerate(every, start=1):
         own = read[seed[running]]
         networks = stack.step(networks, lr[running], training[0][own], training[1][own])
         if step < look:
@@ -91,13 +92,12 @@ def race(
     return Race(batch, np.array(rates, float), steps.reshape(shape), accuracies.reshape(shape))
 
 
-def _batches(examples: int, batch: int, most: int, seeds: int) -> Iterator[Array]:
-    """Yield, for ``most`` steps, which examples each seed reads, (seeds, batch); what fills no batch is left out."""
-    check_int("batch", batch, 1, examples)
-    epochs = math.ceil(check_int("most", most, 1) / (examples // batch))
-    feeds = [feed([Sampler(examples, 1, 0, seed=s)], examples, batch, epochs, drop_last=True) for s in range(seeds)]
-    every = (zip(*(fed.batches(epoch) for fed in feeds), strict=True) for epoch in range(epochs))
-    yield from (np.concatenate(local) for local in islice(chain.from_iterable(every), most))
+def _batches(examples: int, batch: int, seeds: int) -> Iterator[Array]:
+    """Yield without end which examples each seed reads in a step, (seeds, batch); what fills no batch is left out."""
+    full = examples - examples % check_int("batch", batch, 1, examples)
+    for epoch in count():
+        orders = np.stack([permutation(examples, seed, epoch) for seed in range(seeds)])
+        yield from np.split(orders[:, :full], full // batch, axis=1)
 
 
 def _some(networks: Networks, which: Array) -> Networks:
