@@ -4,29 +4,33 @@ import numpy as np
 
 from dpbook.grading.mutants import Mutant
 
-RIGHT = (1.875, 8, 8, 1)
+RIGHT = (1.2, 6, 2, 1)
 
 
-def _updates(divisor=lambda index, n, k: k if index < n - n % k else n % k, at_end=True, due=-1, clear=True):
-    """The loop, with what to divide by, whether an epoch's end updates, at which turn of k, and whether to clear."""
-
-    def updates(epochs, accumulation):
-        given, buffer = [], 0
-        for gradients in epochs:
-            n = len(gradients)
-            for index, gradient in enumerate(gradients):
-                buffer = buffer + gradient / divisor(index, n, accumulation)
-                if index % accumulation == due % accumulation or (at_end and index + 1 == n):
-                    given.append(buffer)
-                    buffer = 0 if clear else buffer
-        return given
-
-    return updates
+def _factors(tokens, accumulation, *, weight=lambda tokens: tokens, world=len, total=lambda group: group.sum()):
+    """World × tokens / the tokens of all of an update, with another word for each of the three."""
+    first = range(0, tokens.shape[1], accumulation)
+    groups = [tokens[:, m : m + accumulation] for m in first]
+    return np.hstack([world(group) * weight(group) / total(group) * np.ones(group.shape) for group in groups])
 
 
-def dropped(epochs, accumulation):
-    whole = [gradients[: len(gradients) // accumulation * accumulation] for gradients in epochs]
-    return _updates()(whole, accumulation)
+def _counting(**words):
+    return lambda tokens, accumulation: _factors(tokens, accumulation, **words)
+
+
+def mean_of_means(tokens, accumulation):
+    return np.full(tokens.shape, 1 / accumulation)
+
+
+def epochs_tokens(tokens, accumulation):
+    return len(tokens) * tokens / tokens.sum()
+
+
+def leftover_as_if_full(tokens, accumulation):
+    factors = _factors(tokens, accumulation)
+    left = tokens.shape[1] % accumulation
+    factors[:, tokens.shape[1] - left :] *= left / accumulation
+    return factors
 
 
 def _estimate(step, b):
@@ -86,18 +90,18 @@ def _warm_up(done, start=lambda lr: lr, factor=lambda k: k):
 
 
 MUTANTS = (
-    Mutant("04.1", "what remained, alone", (0.875, *RIGHT[1:]), "the leftover"),
-    Mutant("04.1", "as if 15 were averaged", (1, *RIGHT[1:]), "the leftover"),
-    Mutant("04.1", "no padding: 118 remain 6", (1.75, *RIGHT[1:]), "the leftover"),
-    Mutant("04.1", "K for Adam", (1.875, 8, 8, 8), "three optimizers"),
-    Mutant("04.1", "root of K for Adam", (1.875, 8, 8, 8**0.5), "three optimizers"),
-    Mutant("04.1", "Adam shows it, SGD hides it", (1.875, 1, 1, 8), "three optimizers"),
-    Mutant("04.2", "as most people write it", _updates(lambda i, n, k: k, at_end=False), "each micro-batch once"),
-    Mutant("04.2", "leftover dropped", dropped, "each micro-batch once"),
-    Mutant("04.2", "buffer not cleared", _updates(clear=False), "each micro-batch once"),
-    Mutant("04.2", "update at the first of each group", _updates(due=0), "each micro-batch once"),
-    Mutant("04.2", "leftover divided by all", _updates(lambda i, n, k: k), "every update is a mean"),
-    Mutant("04.2", "sum in place of mean", _updates(lambda i, n, k: 1), "every update is a mean"),
+    Mutant("04.1", "what remained, alone", (0.2, *RIGHT[1:]), "the leftover"),
+    Mutant("04.1", "as if 6 were averaged", (1, *RIGHT[1:]), "the leftover"),
+    Mutant("04.1", "examples in place of micro-batches", (1.4, *RIGHT[1:]), "the leftover"),
+    Mutant("04.1", "N for Adam", (1.2, 6, 2, 6), "three optimizers"),
+    Mutant("04.1", "clipping changes nothing", (1.2, 6, 6, 1), "three optimizers"),
+    Mutant("04.1", "clipping hides it", (1.2, 6, 1, 1), "three optimizers"),
+    Mutant("04.2", "mean of micro-batch means", mean_of_means, "one rank"),
+    Mutant("04.2", "for a loss that is a sum", _counting(weight=lambda group: 1), "one rank"),
+    Mutant("04.2", "all tokens of the epoch", epochs_tokens, "one rank"),
+    Mutant("04.2", "leftover as if it were full", leftover_as_if_full, "one rank"),
+    Mutant("04.2", "own tokens", _counting(total=lambda g: g.sum(axis=1)[:, None] * len(g)), "several ranks"),
+    Mutant("04.2", "N left out", _counting(world=lambda group: 1), "several ranks"),
     Mutant("04.3", "b and B swapped", swapped, "one step"),
     Mutant("04.3", "signal not corrected for noise", uncorrected, "one step"),
     Mutant("04.3", "signal not below 0", clamped, "one step"),

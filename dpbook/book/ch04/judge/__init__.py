@@ -1,1 +1,1 @@
-"""Exercise 04: four factors, the leftover, the noise scale, a warm-up."""
+"""Exercise 04: four factors, the count of all tokens, the noise scale, a warm-up."""

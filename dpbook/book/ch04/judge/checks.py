@@ -1,6 +1,6 @@
 """What the tasks of exercise 04 check."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpbook.core import plural
 from dpbook.grading import Answer, call, describe, expect, expect_close, expect_items, expect_number, value
-from dpbook.replicas import SGD, Adam, Momentum, Optimizer, Sampler, accumulate, feed
+from dpbook.replicas import SGD, Adam, Optimizer, Sampler, accumulate, feed
 
 Array = NDArray[np.float64]
 WORLDS = (2, 5, 7, 16)
@@ -17,28 +17,30 @@ ACCUMULATIONS = (1, 2, 5, 7, 8, 16)
 
 # 04.1: predict how many times too large
 
-EXAMPLES, WORLD, ACCUMULATION = 945, 8, 8
+EXAMPLES, WORLD, BATCH, ACCUMULATION = 1000, 6, 3, 5
+LENGTH, CLIP = 0.5, 1.0
 
 
 def carried() -> float:
     """The first update of the second epoch, where each micro-batch's gradient is 1 and leftovers stay."""
-    fed = feed([Sampler(EXAMPLES, WORLD, rank) for rank in range(WORLD)], EXAMPLES, batch=1)
+    fed = feed([Sampler(EXAMPLES, WORLD, rank) for rank in range(WORLD)], EXAMPLES, BATCH)
     turns = list(accumulate(int(fed.steps[0, 0]), ACCUMULATION, leftover="carry"))
     done = [turn.index for turn in turns if turn.update]
     over = sum(Fraction(1, turn.divisor) for turn in turns if turn.index > done[-1])
     return float(over + sum(Fraction(1, turn.divisor) for turn in turns if turn.index <= done[0]))
 
 
-def first_step(make: Callable[[float], Optimizer]) -> float:
+def first_step(make: Callable[[float], Optimizer], clip: float = np.inf) -> float:
     """How many times as far the first step goes with the sum of the ranks' gradients as with their mean."""
-    start, mean = np.zeros(1), np.ones(1)
-    return float(make(0.1).step(start, WORLD * mean)[0] / make(0.1).step(start, mean)[0])
+    gradients = (np.full(1, min(length, clip)) for length in (WORLD * LENGTH, LENGTH))
+    summed, mean = (make(0.1).step(np.zeros(1), gradient)[0] for gradient in gradients)
+    return float(summed / mean)
 
 
 FACTORS: dict[str, Callable[[], float]] = {
     "leftover": carried,
     "SGD": partial(first_step, SGD),
-    "momentum": partial(first_step, Momentum),
+    "SGD with clipping": partial(first_step, SGD, CLIP),
     "Adam": partial(first_step, Adam),
 }
 """In the order in which the answer holds them."""
@@ -52,62 +54,29 @@ def predicts(answer: Answer, rng: np.random.Generator, *, names: list[str]) -> N
 
 
 leftover = partial(predicts, names=["leftover"])
-three_optimizers = partial(predicts, names=["SGD", "momentum", "Adam"])
+three_optimizers = partial(predicts, names=["SGD", "SGD with clipping", "Adam"])
 
-# 04.2: the leftover
-
-
-def _updates(answer: Answer, epochs: list[Array], accumulation: int, where: str) -> Array:
-    """What the optimizer is given, as an array (updates, size)."""
-    got, size = call(answer, epochs, accumulation, unchanged=True, where=where), epochs[0].shape[1]
-    expect(isinstance(got, list | tuple | np.ndarray), "a list of arrays, one per update", describe(got), where)
-    for update, row in enumerate(got):
-        good = isinstance(row, np.ndarray) and row.shape == (size,)
-        expect(good, f"an array of shape ({size},)", describe(row), f"{where}: update {update}")
-    return np.array(got, float)
+# 04.2: the count of all tokens
 
 
-def _cases(rng: np.random.Generator) -> Iterator[tuple[list[int], int]]:
-    """Micro-batches of each epoch, and the accumulation: with and without leftovers, and shorter than one update."""
-    yield [7, 7], 4
-    yield [119, 119], 8
-    for accumulation in ACCUMULATIONS:
-        longer = int(rng.integers(accumulation + 1, 3 * accumulation + 2))
-        yield [2 * accumulation, longer, int(rng.integers(1, accumulation + 1)), longer], accumulation
+def counted(answer: Answer, rng: np.random.Generator, *, worlds: tuple[int, ...]) -> None:
+    """In each update every token counts alike, however unequal micro-batches and ranks are."""
+    for world in worlds:
+        for accumulation in ACCUMULATIONS:
+            micro_batches = int(rng.choice([accumulation, 2 * accumulation, 3 * accumulation - 1, 7]))
+            tokens = rng.integers(1, 60, (world, micro_batches))
+            where = f"{plural(world, 'rank')}, micro-batches {micro_batches}, accumulation {accumulation}"
+            got = call(answer, tokens, accumulation, unchanged=True, where=where)
+            good = isinstance(got, np.ndarray) and got.shape == tokens.shape and got.dtype.kind in "fiu"
+            expect(good, f"an array of numbers of shape {tokens.shape}", describe(got), where)
+            firsts = np.arange(0, micro_batches, accumulation)
+            sums = np.add.reduceat(tokens.sum(axis=0), firsts)[np.arange(micro_batches) // accumulation]
+            due = got / (world * tokens) * sums  # the exchange divides by the world
+            said = f"{where}: a token's weight in its update, as a multiple of its due"
+            expect_close(np.ones(tokens.shape), due.round(12), 1e-9, said, axes=("rank", "micro-batch"))
 
 
-def _shares(lengths: list[int], accumulation: int) -> Array:
-    """The share of each micro-batch in each update, (updates, micro-batches)."""
-    rows, begin = [], 0
-    for length in lengths:
-        for first in range(0, length, accumulation):
-            size = min(accumulation, length - first)
-            rows.append(np.zeros(sum(lengths)))
-            rows[-1][begin + first : begin + first + size] = 1 / size
-        begin += length
-    return np.array(rows)
-
-
-def whole(answer: Answer, rng: np.random.Generator) -> None:
-    for lengths, accumulation in _cases(rng):
-        where = f"epochs of {lengths} micro-batches, accumulation {accumulation}"
-        units = np.eye(sum(lengths))  # micro-batch m has gradient 1 in element m alone: an update tells its parts
-        got = _updates(answer, np.split(units, np.cumsum(lengths)[:-1]), accumulation, where)
-        expected = _shares(lengths, accumulation)
-        expect(len(got) == len(expected), f"{len(expected)} updates", f"{len(got)}", where)
-        for update, rows in enumerate(zip(expected, got, strict=True)):
-            asked, came = (f"update {update} from micro-batches {np.flatnonzero(row).tolist()}" for row in rows)
-            expect(asked == came, asked, came, f"{where}, numbered through")
-
-
-def means(answer: Answer, rng: np.random.Generator) -> None:
-    for lengths, accumulation in _cases(rng):
-        where = f"epochs of {lengths} micro-batches, accumulation {accumulation}"
-        for kind, gradients in (("all 1", np.ones((sum(lengths), 1))), ("random", rng.normal(size=(sum(lengths), 3)))):
-            epochs, told = np.split(gradients, np.cumsum(lengths)[:-1]), f"{where}, gradients {kind}"
-            got = _updates(answer, epochs, accumulation, told)
-            expect_close(_shares(lengths, accumulation) @ gradients, got, 1e-12, told, axes=("update", "parameter"))
-
+one_rank, several_ranks = partial(counted, worlds=(1,)), partial(counted, worlds=WORLDS)
 
 # 04.3: the noise scale
 
