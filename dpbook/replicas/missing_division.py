@@ -1,10 +1,10 @@
-"""The forgotten division by the world: gradients are summed, never averaged, so they are K times too large.
+"""The forgotten division by the world: gradients are summed, never averaged, so they are N times too large.
 
-SGD and momentum are linear in the gradients, so K times the gradient is K times the learning rate: the loss may fall
+SGD and momentum are linear in the gradients, so N times the gradient is N times the learning rate: the loss may fall
 faster than it should, until at some learning rate it diverges. Decoupled weight decay is not multiplied along.
 
-Adam divides by the gradients' own size, so that a factor cancels but for ε: K times the gradient with ε gives the steps
-of the gradient with ε / K, exactly. AdamW hides the fault just as well, because its decay sees no gradient.
+Adam divides by the gradients' own size, so that a factor cancels but for ε: N times the gradient with ε gives the steps
+of the gradient with ε / N, exactly. AdamW hides the fault just as well, because its decay sees no gradient.
 """
 
 from collections.abc import Callable

@@ -160,3 +160,17 @@ PARAMS, X, Y = np.zeros(3), np.zeros((4, 2)), np.zeros((4, 1))
 def test_bad_input_is_named(name, call):
     with pytest.raises(InvalidArgument, match=f"^{name} must be"):
         call()
+
+
+@each("make", [Linear, lambda *shape: MLP(shape[0], 5, *shape[1:])])
+def test_a_stack_of_networks_has_the_sums_of_each(make):
+    def errors_of(output, y):  # of any number of axes
+        return ((output - y) ** 2).sum(axis=-1), 2 * (output - y)
+
+    rng, model = np.random.default_rng(3), make(4, 2, errors_of)
+    params, x, y = rng.standard_normal((3, model.size)), rng.standard_normal((3, 6, 4)), rng.standard_normal((3, 6, 2))
+    each_p = [model.views(own) for own in params]
+    stack = {name: np.stack([np.atleast_2d(p[name]) for p in each_p]) for name in model.shapes}
+    for name, sums in model.sum_gradients(stack, x, y).items():
+        alone = [model.sum_gradients(*own)[name] for own in zip(each_p, x, y, strict=True)]
+        np.testing.assert_allclose(sums, alone, rtol=0, atol=1e-12)

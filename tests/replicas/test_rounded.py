@@ -34,6 +34,7 @@ FORMULAS = {
     "sum over rows": lambda a, b: (a * b).sum(axis=0),
     "kept axis": lambda a, b: a / np.exp(b).sum(axis=1, keepdims=True),
     "largest": lambda a, b: a - (a @ b.T).max(axis=1, keepdims=True),
+    "swapped axes": lambda a, b: a @ b.swapaxes(-1, -2),
     "part": lambda a, b: (a[1:, :2] * b[1:, 2:4]).T,
     "cancellation": lambda a, b: (a + 1000) - 1000 + b,
     "two layers": lambda a, b: np.tanh(a @ b.T) @ np.tanh(b * 3),
