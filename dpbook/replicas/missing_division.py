@@ -4,7 +4,8 @@ SGD and momentum are linear in the gradients, so N times the gradient is N times
 faster than it should, until at some learning rate it diverges. Decoupled weight decay is not multiplied along.
 
 Adam divides by the gradients' own size, so that a factor cancels but for ε: N times the gradient with ε gives the steps
-of the gradient with ε / N, exactly. AdamW hides the fault just as well, because its decay sees no gradient.
+of the gradient with ε / N, bit for bit if N is a power of two. AdamW hides the fault just as well, because its decay
+sees no gradient.
 """
 
 from collections.abc import Callable
