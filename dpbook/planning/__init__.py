@@ -1,6 +1,7 @@
 """What a cluster will do: memory per rank, step time, and where plain data parallelism stops."""
 
 from dpbook.planning.hardware import ACCELERATORS, LINKS, Accelerator, Cluster
+from dpbook.planning.job import Job
 from dpbook.planning.memory import (
     RECIPES,
     STAGES,
@@ -13,4 +14,5 @@ from dpbook.planning.memory import (
 )
 from dpbook.planning.mesh import Mesh
 from dpbook.planning.models import MODELS, Transformer, count_parameters, low_rank_adapters
-from dpbook.planning.scaling import Algorithm, Job, Step, best_cap, predict, strong, wall, weak
+from dpbook.planning.scaling import Step, best_cap, predict, strong, wall, weak
+from dpbook.planning.sync import Algorithm

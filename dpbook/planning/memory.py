@@ -36,11 +36,13 @@ class Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "mixed": Recipe("bf16 weights and gradients; fp32 master weights and two Adam moments", 2, 2, 12),
+    "fp32 gradients": Recipe("bf16 weights; fp32 gradients, master weights and two Adam moments", 2, 4, 12),
     "autocast": Recipe("fp32 weights, gradients and two Adam moments; bf16 only inside operations", 4, 4, 8),
     "bf16": Recipe("bf16 weights, gradients and two Adam moments", 2, 2, 4),
     "momentum": Recipe("fp32 weights, gradients and one momentum buffer", 4, 4, 4),
 }
-"""Ways to train by name; "mixed" is the one of the ZeRO paper."""
+"""Ways to train by name; "mixed" is the one of the ZeRO paper. "fp32 gradients", 18 bytes, is what Megatron keeps by
+default: many micro-batches are summed up in them."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +117,22 @@ def smallest_world_that_fits(
     return max(1, ceil(sharded / left)) if sharded else 1
 
 
-def sent_per_rank(parameters: int, world: int, stage: int = 0, itemsize: int = 2) -> float:
-    """Bytes that a rank sends in a step, gradients and weights in ``itemsize`` bytes, by bandwidth-optimal collectives.
+def sent_per_rank(
+    parameters: int, world: int, stage: int = 0, itemsize: int = 2, *, weights: int | None = None, accumulation: int = 1
+) -> float:
+    """Bytes that a rank sends in a step of so many micro-batches, by bandwidth-optimal collectives.
 
-    Stages 0–2 send 2(N − 1)/N of the model: a reduce-scatter of the gradients, then an all-gather of gradients (0) or
-    of updated weights (1, 2). Stage 3 gathers the weights twice, for forward and for backward: 3(N − 1)/N.
+    A gradient has ``itemsize`` bytes on the wire and a weight ``weights`` (default: as many). Each collective sends
+    (N − 1)/N of the model: a reduce-scatter of the gradients and an all-gather, of gradients in stage 0 and of updated
+    weights in 1 and 2. The reduce-scatter is sent once per step in stages 0 and 1, and in every micro-batch in 2 and 3.
+    Stage 3 gathers the weights twice in every micro-batch, for forward and for backward.
     """
     _check_stage(stage)
-    whole = check_int("parameters", parameters, 1) * check_int("itemsize", itemsize, 1)
-    return (3 if stage == 3 else 2) * (check_int("world", world, 1) - 1) / world * whole
+    gradient = check_int("itemsize", itemsize, 1)
+    weight = gradient if weights is None or stage == 0 else check_int("weights", weights, 1)
+    micro = check_int("accumulation", accumulation, 1)
+    each = (micro if stage >= 2 else 1) * gradient + (2 * micro if stage == 3 else 1) * weight
+    return each * (check_int("world", world, 1) - 1) / world * check_int("parameters", parameters, 1)
 
 
 def activation_bytes(model: Transformer, tokens: int, *, checkpointing: bool = False) -> int:

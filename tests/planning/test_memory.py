@@ -55,6 +55,7 @@ def test_autocast_keeps_fp32_gradients():
     mixed, autocast = (memory_per_rank(1000, 1, recipe=recipe) for recipe in ("mixed", "autocast"))
     assert (mixed.gradients, autocast.gradients) == (2000, 4000)
     assert mixed.total == autocast.total == 16000
+    assert memory_per_rank(1000, 1, recipe="fp32 gradients").total == 18000
 
 
 def test_frozen_parameters_have_no_gradients_and_no_optimizer_state():
@@ -111,6 +112,15 @@ def test_stage_3_sends_half_as_much_again(world):
     sent = [sent_per_rank(1000, world, stage) for stage in (0, 1, 2, 3)]
     assert sent[:3] == [pytest.approx(2 * (world - 1) / world * 2000)] * 3
     assert sent[3] == pytest.approx(1.5 * sent[0])
+
+
+@each(
+    ("stage", "times"),
+    [(0, 4 + 4), (1, 4 + 2), (2, 3 * 4 + 2), (3, 3 * (4 + 2 + 2))],  # bytes per parameter: gradients 4, weights 2
+)
+def test_stages_2_and_3_send_in_each_of_three_micro_batches(stage, times):
+    sent = sent_per_rank(1000, 5, stage, itemsize=4, weights=2, accumulation=3)
+    assert sent == pytest.approx(times * 4 / 5 * 1000)
 
 
 def test_activations_follow_the_formula():

@@ -1,14 +1,38 @@
 """Do step times, tokens per second and walls come out as recomputed by hand, and as the simulator says?"""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.book.ch07 import tokens_to_hide
-from dpbook.collectives import AlphaBeta, Link
+from dpbook.collectives import AlphaBeta, Link, closed_forms
 from dpbook.core.errors import InvalidArgument, UnitsError
-from dpbook.overlap import equal_layers, naive_flat, per_tensor_plan, simulate_step, tensors_of
-from dpbook.planning import ACCELERATORS, LINKS, Accelerator, Cluster, Job, best_cap, predict, strong, wall, weak
+from dpbook.overlap import (
+    Layer,
+    Tensor,
+    bucketed,
+    equal_layers,
+    naive_flat,
+    per_tensor_plan,
+    plan,
+    simulate_step,
+    tensors_of,
+)
+from dpbook.planning import (
+    ACCELERATORS,
+    LINKS,
+    MODELS,
+    Accelerator,
+    Cluster,
+    Job,
+    best_cap,
+    predict,
+    strong,
+    wall,
+    weak,
+)
 from tests.cases import each
 
 H100 = ACCELERATORS["H100 SXM"]
@@ -97,6 +121,116 @@ def test_it_agrees_with_the_simulated_step(calls, forward, alpha, nbytes, rate):
     assert unhidden.seconds == pytest.approx(simulate_step(layers, naive_flat(layers), price).duration)
 
 
+@given(
+    sizes=st.lists(st.integers(1, 50), min_size=1, max_size=12), cap=st.integers(1, 200), pieces=st.integers(1, 4),
+    rate=st.floats(1e2, 1e6), alpha=st.floats(0, 0.01),
+)  # fmt: skip
+def test_uneven_tensors_and_micro_batches_agree_with_the_simulated_step(sizes, cap, pieces, rate, alpha):
+    """Backward in proportion to the bytes of a tensor: buckets by DDP's rule, and only the last micro-batch hides."""
+    tensors = [Tensor(str(k), size, "uint8") for k, size in enumerate(sizes)]
+    cut, link = plan(tensors, cap, None), Link(alpha, 1e6 * rate)
+    accelerator = Accelerator("made up", 1e12, 1e9, Link(0, 1e9), "this test")
+    cluster = Cluster(accelerator, 2, link, per_node=1, utilisation=1)
+    job = Job(sum(sizes), context=10**10, itemsize=1, plan=cut, accumulation=pieces)
+    step = predict(job, cluster, pieces)
+    one_byte = step.forward / pieces / sum(sizes)
+    layers = [Layer(t.name, one_byte * t.nbytes, 2 * one_byte * t.nbytes, (t,)) for t in tensors]
+    price = AlphaBeta(2 * link.alpha, link.beta)
+    simulated = simulate_step(layers, bucketed(cut), price, accumulation=pieces)
+    assert step.seconds == pytest.approx(simulated.duration)
+    assert step.communication == pytest.approx(simulated.busy("communication"))
+
+
+def test_no_tensor_of_llama_2_70b_is_cut():
+    """Counted by hand in the order of backward, with a first limit of 1 MiB; and what the ring pays for it."""
+    model, held, calls, limit = MODELS["Llama-2 70B"], 0, 0, 2**20
+    for tensor in reversed(model.tensors()):
+        held += tensor.nbytes
+        if held >= limit:
+            held, calls, limit = 0, calls + 1, 25 * 2**20
+    job = Job.of(model)
+    assert job.calls == calls + bool(held) == 482
+    pod = Cluster(H100, 8192, LINKS["InfiniBand NDR 400 Gb/s"])
+    latencies = 482 * 2 * 8191 * 5e-6
+    step = predict(job, pod)
+    assert step.communication == pytest.approx(latencies + 2 * 8191 / 8192 * job.wire_bytes / 400e9, rel=1e-3)
+    assert 40 < step.seconds < 42
+
+
+@pytest.mark.parametrize(("pieces", "share"), [(1, 0.01), (4, 0.44), (8, 0.72)])
+def test_only_the_last_micro_batch_hides(pieces, share):
+    """2,800 tokens a step; in the first 80 layers' worth of buckets an 80th is always exposed."""
+    job = Job(LARGE, context=2800 // pieces, accumulation=pieces, cap=2 * LARGE / 80)
+    step = predict(job, flat(1024), pieces)
+    assert step.exposed / step.communication == pytest.approx(share, abs=5e-3)
+
+
+def test_a_mixture_of_experts_computes_with_few_and_syncs_all():
+    """The wall of 671 of which 37 billion are active lies 671/37 times nearer."""
+    dense, sparse = Job(671 * 10**9), Job(671 * 10**9, active=37 * 10**9)
+    walls = [wall(job, flat(256), 4096, range(2, 2**17)) - 1 for job in (dense, sparse)]
+    assert walls[0] / walls[1] == pytest.approx(671 / 37, rel=2e-3)
+    assert tokens_to_hide(H100.flops / 2, WIRE.bandwidth, per_active=671 / 37) == pytest.approx(22_420, abs=1)
+
+
+FORWARD, BACKWARD, RING = 2.0, 4.0, 6.0
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize(
+    ("stage", "window", "sent", "exposed"),
+    [  # per micro-batch and, after the plus, once; a half of the ring is 3
+        (0, "backward", lambda k: 6, lambda k: 6 - 4),
+        (1, "none", lambda k: 6, lambda k: 6),
+        (1, "backward", lambda k: 6, lambda k: 0 + 3),
+        (1, "all", lambda k: 6, lambda k: 0 + (3 - 2)),
+        (2, "backward", lambda k: 3 * k + 3, lambda k: 0 + 3),
+        (2, "all", lambda k: 3 * k + 3, lambda k: 0 + (3 - 2)),
+        (3, "none", lambda k: 9 * k, lambda k: 9 * k),
+        (3, "backward", lambda k: 9 * k, lambda k: ((3 - 2) + (6 - 4)) * k),
+    ],
+)
+def test_what_each_stage_of_zero_sends_and_exposes(pieces, stage, window, sent, exposed):
+    """Seconds by hand, for micro-batches of 2 and 4 seconds and a ring of 6, without latency, in tiny buckets."""
+    accelerator = Accelerator("made up", 1e12, 1e9, Link(0, 1e9), "this test")
+    parameters = 10**9
+    link = Link(0, 2 * parameters / RING)  # two ranks: a ring of 2 bytes a parameter sends them once
+    cluster = Cluster(accelerator, 2, link, per_node=1, utilisation=1)
+    job = Job(
+        parameters, context=round(FORWARD * 1e12 / (2 * parameters)), stage=stage, window=window, accumulation=pieces,
+        cap=parameters / 10_000,
+    )  # fmt: skip
+    step = predict(job, cluster, pieces)
+    assert (step.forward, step.backward) == (FORWARD * pieces, BACKWARD * pieces)
+    assert step.communication == pytest.approx(sent(pieces))
+    assert step.exposed == pytest.approx(exposed(pieces), abs=0.01 * pieces)
+
+
+def test_fp32_gradients_take_twice_the_wire_of_zero_1s_scatter_and_not_of_its_gather():
+    half = predict(Job(10**9, stage=1), flat(8)).communication / 2
+    assert predict(Job(10**9, stage=1, itemsize=4), flat(8)).communication == pytest.approx(3 * half)
+
+
+def test_hybrid_shards_cost_a_hierarchical_ring_and_the_gather_of_forward():
+    where = Cluster(H100, 64, LINKS["InfiniBand NDR 400 Gb/s"])
+    job = Job(10**9, stage=3, hybrid=True, cap=1e12)
+    gather = closed_forms.ring(8, H100.fabric)(2e9) / 2
+    whole = closed_forms.hierarchical_ring(8, 8, where.topology)(2e9) + gather
+    assert predict(job, where).communication == pytest.approx(whole)
+
+
+@each("cut", [1, 2, 4, 8, 16, 64])
+@each("ports", [8, 4, 1])
+def test_the_parts_of_a_copy_share_the_ports_of_their_node(cut, ports):
+    """Without latencies a ring per port sends 2(N − 1)/N of a cut-th, and a node's groups share its ports."""
+    cluster = Cluster(replace(H100, fabric=Link(0, 450e9)), 128, Link(0, 50e9), ports=ports)
+    per_copy, copies = 1 / cut, 128 // cut
+    step = predict(Job(10**9, cut=cut), cluster)
+    groups = min(cut, 8)
+    network = 2 * (copies - 1) / copies * 2e9 * per_copy * groups / (ports * 50e9)
+    assert step.communication == pytest.approx(network)
+
+
 @given(st.floats(1e8, 1e12), st.floats(1.01, 100), st.integers(1, 64))
 def test_more_bandwidth_never_slows_a_step(bandwidth, times, nodes):
     slow, fast = (Cluster(H100, 8 * nodes, Link(5e-6, b)) for b in (bandwidth, bandwidth * times))
@@ -111,7 +245,7 @@ def test_exposed_time_lies_between_0_and_the_communication(parameters, nodes, wi
 
 
 def test_frozen_weights_send_less_and_compute_less():
-    full, adapted = (predict(Job(10**9, gradients=g), flat(8)) for g in (None, 10**7))
+    full, adapted = (predict(Job(10**9, trained=n), flat(8)) for n in (None, 10**7))
     assert adapted.communication == pytest.approx(full.communication / 100)
     assert adapted.forward == full.forward
     assert adapted.backward == pytest.approx(full.backward * (1 + 0.01) / 2)
@@ -126,7 +260,7 @@ def test_the_best_cap_is_no_worse_than_the_usual_one():
     assert best > 25 * 2**20  # 2(N − 1) latencies for each bucket: a large world wants large buckets
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "ring_per_port", "hierarchical_ring"])
+@pytest.mark.parametrize("algorithm", ["Ring", "Tree", "NVLS", "NVLSTree"])
 def test_a_node_alone_uses_its_fabric_only(algorithm):
     job = Job(10**9, algorithm=algorithm)
     times = {predict(job, Cluster(H100, 8, link)).seconds for link in LINKS.values()}
@@ -146,12 +280,24 @@ def test_fewer_ports_cost_more():
         (lambda: predict(Job(10), flat(8), 0.5), "sequences must be a whole number per rank"),
         (lambda: strong(Job(10), flat(8), [16], 8), "world must be a divisor of the 8 sequences"),
         (lambda: Cluster(H100, 12, WIRE), "world must be at most 8, or a multiple"),
-        (lambda: Cluster(H100, 8, 400e9), "between must be a Link"),
+        (lambda: Cluster(H100, 8, 400e9), "network must be a Link"),
         (lambda: Cluster("H100", 8, WIRE), "accelerator must be an Accelerator"),
         (lambda: Cluster(H100, 8, WIRE, utilisation=50), "utilisation must be a share"),
-        (lambda: Job(10, gradients=11), "gradients must be"),
+        (lambda: Cluster(H100, 8, WIRE, wires=2), "wires must be a share"),
+        (lambda: Cluster(H100, 8, WIRE, ports=0), "ports must be"),
+        (lambda: Cluster(H100, 16, WIRE).data_ranks(3), "cut must be a divisor or a multiple"),
+        (lambda: Job(10, trained=11), "trained must be"),
+        (lambda: Job(10, active=11), "active must be"),
+        (lambda: Job(10, stage=4), "stage must be"),
+        (lambda: Job(10, stage=1, algorithm="Tree"), "algorithm must be Ring with ZeRO"),
+        (lambda: Job(10, hybrid=True), "hybrid must be False but in stage 3"),
+        (lambda: Job(10, plan=plan([Tensor("a", 3)])), "plan must be of 20 bytes"),
+        (lambda: Job.of(70), "model must be a Transformer"),
+        (lambda: Job.of(MODELS["Qwen3 4B"], itemsize=3), "itemsize must be one of 1, 2, 4"),
+        (lambda: predict(Job(10, accumulation=2), flat(8), 1), "sequences must be a whole number per rank and micro"),
+        (lambda: predict(Job(10, algorithm="NVLS"), Cluster(H100, 16, WIRE)), "algorithm must be NVLSTree beyond"),
         (lambda: Job(10, window="forward"), "window must be one of none, backward, all"),
-        (lambda: Job(10, algorithm="tree"), "algorithm must be one of"),
+        (lambda: Job(10, algorithm="tree"), "algorithm must be one of Ring, Tree, NVLS, NVLSTree"),
         (lambda: wall(Job(10, window="none"), flat(8), 8, [8]), "window must be backward or all"),
     ],
 )

@@ -1,0 +1,127 @@
+"""What is trained, and how it is synced: the buckets of a step, and how much of them is left when backward ends."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from dpbook.core import InvalidArgument, check_float, check_int, check_one_of, check_type
+from dpbook.overlap import CAP, FIRST_CAP, Plan, plan
+from dpbook.planning.memory import STAGES
+from dpbook.planning.models import Transformer
+from dpbook.planning.sync import Algorithm, Price
+
+Window = Literal["none", "backward", "all"]
+"""What communication may hide behind: nothing; what it usually does, gradients behind backward and ZeRO-3's weights
+behind what uses them; or "all", which is forward too: for plain data parallelism more than DDP can, for the new weights
+of ZeRO-1 and 2 what Megatron's ``--overlap-param-gather`` does."""
+
+DTYPES = {1: "uint8", 2: "bfloat16", 4: "float32"}
+"""Of gradients in buckets, by their bytes on the wire."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, and how it is synced. `Job.of` takes a model, whose tensors make the buckets.
+
+    Attributes:
+        parameters: of the model.
+        context: tokens in a sequence.
+        trained: parameters with gradients; default: all. With fewer, backward computes less too: 2 operations per
+            parameter and token, and 2 more per trained one.
+        active: parameters that a token passes through; default: all. Fewer in a mixture of experts.
+        itemsize: bytes of a gradient on the wire: 2 in bf16, 4 in fp32.
+        cap: bytes of a bucket, where there is no ``plan``: all are equal then, as if tensors could be cut anywhere.
+        plan: of the buckets, of gradients of ``itemsize`` bytes; it takes the place of ``cap``.
+        algorithm: of the all-reduce. ZeRO's reduce-scatter and all-gather go through rings.
+        window: what communication may hide behind.
+        accumulation: micro-batches in a step.
+        stage: of ZeRO, 0 to 3. Stages 2 and 3 communicate in every micro-batch.
+        hybrid: with stage 3, shards inside a node and replicas across (HSDP).
+        cut: GPUs that a copy of the model is cut over, by tensor or pipeline parallelism: each holds this part of it.
+    """
+
+    parameters: int
+    context: int = 4096
+    trained: int | None = None
+    active: int | None = None
+    itemsize: int = 2
+    cap: float = CAP
+    plan: Plan | None = None
+    algorithm: Algorithm = "Ring"
+    window: Window = "backward"
+    accumulation: int = 1
+    stage: int = 0
+    hybrid: bool = False
+    cut: int = 1
+
+    def __post_init__(self) -> None:
+        parameters = check_int("parameters", self.parameters, 1)
+        for name in ("context", "itemsize", "accumulation", "cut"):
+            check_int(name, getattr(self, name), 1)
+        check_float("cap", self.cap, above=0)
+        for name in ("trained", "active"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), 1, parameters)
+        check_int("stage", self.stage, STAGES[0], STAGES[-1])
+        for name, kind in (("algorithm", Algorithm), ("window", Window)):
+            check_one_of(name, getattr(self, name), get_args(kind))
+        if self.stage and self.algorithm != "Ring":
+            raise InvalidArgument("algorithm", self.algorithm, "Ring with ZeRO: trees serve the all-reduce alone")
+        if self.hybrid and self.stage != 3:
+            raise InvalidArgument("hybrid", self.hybrid, "False but in stage 3")
+        if self.plan is not None and self.plan.total_bytes != self.wire_bytes:
+            raise InvalidArgument("plan", self.plan, f"of {self.wire_bytes:,} bytes, those of the gradients")
+
+    @classmethod
+    def of(cls, model: Transformer, cap: int = CAP, first: int | None = FIRST_CAP, **options: Any) -> "Job":
+        """The job of a model whose gradients travel in DDP's buckets, so that no tensor is ever cut."""
+        check_type("model", model, Transformer, "a Transformer, such as those in MODELS")
+        options = {"context": model.context, "itemsize": 2} | options
+        check_one_of("itemsize", options["itemsize"], DTYPES)
+        buckets = plan(model.tensors(DTYPES[options["itemsize"]]), cap, first)
+        return cls(model.parameters, plan=buckets, **options)
+
+    @property
+    def synced(self) -> int:
+        """The number of gradients that are synced, over all parts of the model."""
+        return self.parameters if self.trained is None else self.trained
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of gradients that a step syncs: the payload, before any algorithm multiplies it."""
+        return self.synced * self.itemsize
+
+    @property
+    def calls(self) -> int:
+        """The buckets of a sync."""
+        return self.plan.calls if self.plan else max(1, ceil(self.wire_bytes / self.cap))
+
+    def operations(self, tokens: float) -> tuple[float, float]:
+        """Operations of forward and of backward for so many tokens."""
+        forward = 2 * (self.parameters if self.active is None else self.active) * tokens
+        return forward, forward * (1 + self.synced / self.parameters)
+
+    def sync(self, price: Price, hiding: float) -> tuple[float, float]:
+        """Seconds of the calls of all buckets, and how many of them are left when what hides them, ``hiding``, ends.
+
+        The buckets become ready as their bytes do, and go out one by one. Of a gather, of which the first is waited
+        for and not the last, it is the same in a mirror.
+        """
+        if self.plan is None:
+            calls = self.calls
+            call = price(self.wire_bytes / self.cut / calls)
+            return calls * call, max(hiding / calls + (calls - 1) * call, hiding) + call - hiding
+        sizes, counts = self._sizes
+        seconds = np.array([price(nbytes / self.cut) for nbytes in sizes.tolist()])[counts]
+        ready = hiding * np.cumsum(self.plan.nbytes) / self.plan.total_bytes
+        last = np.max(ready + np.cumsum(seconds[::-1])[::-1])
+        return float(seconds.sum()), float(last - hiding)
+
+    @cached_property
+    def _sizes(self) -> Any:
+        """The different sizes of buckets, and of each bucket which of them it has: few, so that few are priced."""
+        assert self.plan is not None
+        return np.unique(self.plan.nbytes, return_inverse=True)

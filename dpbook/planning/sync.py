@@ -1,0 +1,119 @@
+"""The collectives of a step, priced by NCCL's names for their algorithms, and what each of them may hide behind."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil, sqrt
+from typing import Literal, NamedTuple
+
+from dpbook.collectives import Topology, closed_forms
+from dpbook.core import InvalidArgument, check_one_of
+
+Price = Callable[[float], float]
+"""Seconds of a call by its bytes."""
+
+Algorithm = Literal["Ring", "Tree", "NVLS", "NVLSTree"]
+"""Of an all-reduce. "Ring": one through every port of a node. "Tree": a chain through each node, and for every port a
+pair of binary trees between the nodes. "NVLS": the switches of one node add. "NVLSTree": NVLS inside the nodes, pairs
+of trees between them. NCCL has more (CollNet, PAT), and takes what its own model says is fastest; NCCL_ALGO limits it.
+"""
+
+NVLS_SHARE = 0.75
+"""Of a ring's share of the NVLink bandwidth what NVLS reaches. On 8 H200 16 GiB went at 275.6 GB/s of n bytes through
+the switches, and at 367.6 GB/s of a ring's 2(N − 1)/N · n without them (S. Bekman, "Machine Learning Engineering")."""
+
+
+class Phase(NamedTuple):
+    """Calls that run ``times`` times in a step, each time a ``price`` for every bucket, behind what may hide them."""
+
+    price: Price
+    times: int
+    behind: Literal["forward", "backward", "update"]
+
+
+def all_reduce(algorithm: Algorithm, where: Topology) -> Price:
+    """The price of an all-reduce. Raises `InvalidArgument` for NVLS beyond one node."""
+    check_one_of("algorithm", algorithm, ("Ring", "Tree", "NVLS", "NVLSTree"))
+    if where.world == 1:
+        return lambda nbytes: 0.0
+    if algorithm == "Ring":
+        return closed_forms.ring_per_port(where.nodes, where.per_node, where, where.ports)
+    if algorithm == "Tree":
+        return _tree(where)
+    if algorithm == "NVLS" and where.nodes > 1:
+        raise InvalidArgument("algorithm", algorithm, "NVLSTree beyond one node, whose switches add by themselves")
+    return _nvls_tree(where)
+
+
+def phases(
+    stage: int, accumulation: int, algorithm: Algorithm, where: Topology, weights: float, hybrid: bool
+) -> list[Phase]:
+    """What a step of ZeRO ``stage`` sends, as prices by the bytes of the *gradients*, behind what it may hide.
+
+    ``weights`` is the size of a weight in units of a gradient on the wire. Reduce-scatter and all-gather are half a
+    ring each. ``hybrid``: weights and gradients are sharded inside a node, and each shard is all-reduced between the
+    nodes, once per step (hybrid sharding, HSDP).
+    """
+    if not stage:
+        return [Phase(all_reduce(algorithm, where), 1, "backward")]
+    inside = replace(where, nodes=1, ports=where.per_node) if hybrid else where
+    ring = all_reduce("Ring", inside)
+    scatter, gather = _scaled(ring, 0.5), _scaled(ring, 0.5, weights)
+    if stage < 3:
+        return [Phase(scatter, accumulation if stage == 2 else 1, "backward"), Phase(gather, 1, "update")]
+    both: Price = lambda nbytes: gather(nbytes) + scatter(nbytes)  # noqa: E731
+    across = _across(where) if hybrid else lambda nbytes: 0.0
+    return [
+        Phase(gather, accumulation, "forward"),
+        Phase(both, accumulation - 1, "backward"),
+        Phase(lambda nbytes: both(nbytes) + across(nbytes), 1, "backward"),
+    ]
+
+
+def _scaled(price: Price, times: float, size: float = 1.0) -> Price:
+    return lambda nbytes: times * price(size * nbytes)
+
+
+def _across(where: Topology) -> Price:
+    """An all-reduce between nodes of the shards of one node, each by a ring of its own through its port."""
+    sharing = ceil(where.per_node / where.ports) / where.per_node
+    return _scaled(closed_forms.ring(where.nodes, where.between), 1.0, sharing)
+
+
+def _tree(where: Topology) -> Price:
+    """Up a chain and a pair of trees and down again, in blocks that follow each other, by every port its own part.
+
+    The first block takes 2(L − 1) hops in chains of L ranks and 4⌈log2 M⌉ rounds in the double trees of M nodes (as in
+    `closed_forms.double_binary_tree`); then one leaves each way in the time of the slowest hop. Through a rank's link
+    inside the node go the chains of all ports.
+    """
+    hops = [(2 * (where.per_node - 1), where.within.alpha, where.within.beta * where.ports)]
+    hops += [(4 * (where.nodes - 1).bit_length(), where.between.alpha, where.between.beta)]
+    hops = [hop for hop in hops if hop[0]]
+    alpha, filling = max(alpha for _, alpha, _ in hops), sum(times * beta for times, _, beta in hops)
+
+    def seconds(nbytes: float) -> float:
+        part = nbytes / where.ports
+        if not alpha:
+            return 2 * part * max(beta for *_, beta in hops)  # ever smaller blocks, which cost nothing
+        block = min(part, sqrt(2 * part * alpha / filling))
+        slowest = max(alpha + beta * block for _, alpha, beta in hops)
+        return sum(times * (alpha + beta * block) for times, alpha, beta in hops) + 2 * part / block * slowest
+
+    return seconds
+
+
+def _nvls_tree(where: Topology) -> Price:
+    """The switches of each node add, double binary trees carry the shards between the nodes, the switches share out."""
+    switch = replace(where.within, bandwidth=where.within.bandwidth * NVLS_SHARE)
+    inside = closed_forms.in_network(where.per_node, switch)
+    sharing, link = ceil(where.per_node / where.ports) / where.per_node, where.between
+    depth = (where.nodes - 1).bit_length()
+
+    def seconds(nbytes: float) -> float:
+        shard = sharing * nbytes  # of ranks on one port, one after another
+        if not depth or not link.alpha:
+            return inside(nbytes) + bool(depth) * 2 * link.beta * shard
+        block = sqrt(shard * link.alpha / (2 * depth * link.beta))
+        return inside(nbytes) + closed_forms.double_binary_tree(where.nodes, link, block)(shard)
+
+    return seconds
