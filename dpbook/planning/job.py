@@ -72,17 +72,23 @@ class Job:
             raise InvalidArgument("algorithm", self.algorithm, "Ring with ZeRO: trees serve the all-reduce alone")
         if self.hybrid and self.stage != 3:
             raise InvalidArgument("hybrid", self.hybrid, "False but in stage 3")
+        if self.plan is not None and self.cut > 1:
+            raise InvalidArgument("plan", self.plan, "None with a cut, which changes the tensors of a rank")
         if self.plan is not None and self.plan.total_bytes != self.wire_bytes:
             raise InvalidArgument("plan", self.plan, f"of {self.wire_bytes:,} bytes, those of the gradients")
 
     @classmethod
     def of(cls, model: Transformer, cap: int = CAP, first: int | None = FIRST_CAP, **options: Any) -> "Job":
-        """The job of a model whose gradients travel in DDP's buckets, so that no tensor is ever cut."""
+        """The job of a model whose gradients travel in DDP's buckets, so that no tensor is ever split.
+
+        With a ``cut`` the tensors of a rank are others than the model's, and buckets are equal.
+        """
         check_type("model", model, Transformer, "a Transformer, such as those in MODELS")
         options = {"context": model.context, "itemsize": 2} | options
         check_one_of("itemsize", options["itemsize"], DTYPES)
-        buckets = plan(model.tensors(DTYPES[options["itemsize"]]), cap, first)
-        return cls(model.parameters, plan=buckets, **options)
+        if options.get("cut", 1) > 1:
+            return cls(model.parameters, cap=cap, **options)
+        return cls(model.parameters, plan=plan(model.tensors(DTYPES[options["itemsize"]]), cap, first), **options)
 
     @property
     def synced(self) -> int:
@@ -97,7 +103,7 @@ class Job:
     @property
     def calls(self) -> int:
         """The buckets of a sync."""
-        return self.plan.calls if self.plan else max(1, ceil(self.wire_bytes / self.cap))
+        return self.plan.calls if self.plan else max(1, ceil(self.wire_bytes / self.cut / self.cap))
 
     def operations(self, tokens: float) -> tuple[float, float]:
         """Operations of forward and of backward for so many tokens."""
@@ -115,7 +121,7 @@ class Job:
             call = price(self.wire_bytes / self.cut / calls)
             return calls * call, max(hiding / calls + (calls - 1) * call, hiding) + call - hiding
         sizes, counts = self._sizes
-        seconds = np.array([price(nbytes / self.cut) for nbytes in sizes.tolist()])[counts]
+        seconds = np.array([price(nbytes) for nbytes in sizes.tolist()])[counts]
         ready = hiding * np.cumsum(self.plan.nbytes) / self.plan.total_bytes
         last = np.max(ready + np.cumsum(seconds[::-1])[::-1])
         return float(seconds.sum()), float(last - hiding)

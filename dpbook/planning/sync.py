@@ -21,6 +21,9 @@ NVLS_SHARE = 0.75
 """Of a ring's share of the NVLink bandwidth what NVLS reaches. On 8 H200 16 GiB went at 275.6 GB/s of n bytes through
 the switches, and at 367.6 GB/s of a ring's 2(N − 1)/N · n without them (S. Bekman, "Machine Learning Engineering")."""
 
+NVLS_START = 54e-6
+"""Seconds that a call through the switches takes before its bytes count: fitted to every second size of that sweep."""
+
 
 class Phase(NamedTuple):
     """Calls that run ``times`` times in a step, each time a ``price`` for every bucket, behind what may hide them."""
@@ -104,16 +107,17 @@ def _tree(where: Topology) -> Price:
 
 def _nvls_tree(where: Topology) -> Price:
     """The switches of each node add, double binary trees carry the shards between the nodes, the switches share out."""
-    switch = replace(where.within, bandwidth=where.within.bandwidth * NVLS_SHARE)
-    inside = closed_forms.in_network(where.per_node, switch)
+    switches = replace(where.within, latency=0, bandwidth=where.within.bandwidth * NVLS_SHARE)
+    start = NVLS_START if where.per_node > 1 else 0.0
+    through = closed_forms.in_network(where.per_node, switches)
     sharing, link = ceil(where.per_node / where.ports) / where.per_node, where.between
     depth = (where.nodes - 1).bit_length()
 
     def seconds(nbytes: float) -> float:
-        shard = sharing * nbytes  # of ranks on one port, one after another
+        inside, shard = start + through(nbytes), sharing * nbytes  # of ranks on one port, one after another
         if not depth or not link.alpha:
-            return inside(nbytes) + bool(depth) * 2 * link.beta * shard
+            return inside + bool(depth) * 2 * link.beta * shard
         block = sqrt(shard * link.alpha / (2 * depth * link.beta))
-        return inside(nbytes) + closed_forms.double_binary_tree(where.nodes, link, block)(shard)
+        return inside + closed_forms.double_binary_tree(where.nodes, link, block)(shard)
 
     return seconds

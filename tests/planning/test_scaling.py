@@ -292,6 +292,7 @@ def test_fewer_ports_cost_more():
         (lambda: Job(10, stage=1, algorithm="Tree"), "algorithm must be Ring with ZeRO"),
         (lambda: Job(10, hybrid=True), "hybrid must be False but in stage 3"),
         (lambda: Job(10, plan=plan([Tensor("a", 3)])), "plan must be of 20 bytes"),
+        (lambda: Job(2, cut=2, plan=plan([Tensor("a", 1)])), "plan must be None with a cut"),
         (lambda: Job.of(70), "model must be a Transformer"),
         (lambda: Job.of(MODELS["Qwen3 4B"], itemsize=3), "itemsize must be one of 1, 2, 4"),
         (lambda: predict(Job(10, accumulation=2), flat(8), 1), "sequences must be a whole number per rank and micro"),

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dpbook import planning
 from dpbook.core import InvalidArgument, check_float, in_words
 from dpbook.figures import Explorer, Knob, Plot
 from dpbook.figures.card import check_named, finish, in_style, new_figure, palette
-from dpbook.planning import ACCELERATORS, LINKS, MODELS, RECIPES, Algorithm, Memory, Step, memory_per_rank
+from dpbook.planning import ACCELERATORS, MODELS, RECIPES, Memory, Step, memory_per_rank
 
 PARTS = {
     "weights": palette.COMPUTATION,
@@ -18,7 +17,6 @@ PARTS = {
     "activations": palette.COMPLETE,
 }
 WORLDS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-SEQUENCES = 8192
 
 
 @in_style
@@ -92,33 +90,5 @@ def explore_memory() -> Explorer:
         Knob("model", "model", {name: name for name in MODELS}),
         Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM"),
         Knob("recipe", "recipe", {name: name for name in RECIPES}),
-    ]
-    return Explorer(draw, knobs)
-
-
-def explore_scaling() -> Explorer:
-    """Turn model, GPU, network, batch, precision on the wire and bucket cap, and see step time as the world grows."""
-
-    def draw(
-        model: str, accelerator: str, network: str, batch: str, itemsize: int, cap: float, algorithm: Algorithm
-    ) -> Plot:
-        job = planning.Job(MODELS[model].parameters, itemsize=itemsize, cap=cap, algorithm=algorithm)
-        cluster = planning.Cluster(ACCELERATORS[accelerator], 8, LINKS[network])
-        weak = batch == "weak"
-        steps = planning.weak(job, cluster, WORLDS) if weak else planning.strong(job, cluster, WORLDS, SEQUENCES)
-        low = min(steps, key=lambda step: step.efficiency)
-        found = f"at worst {low.efficiency:.0%}, at {low.world:,} GPUs"
-        return scaling_bars(steps, f"{model} on {accelerator}: {found}")
-
-    networks = [name for name in LINKS if not name.startswith(("NVLink", "PCIe"))]
-    caps = {"25 MiB": 25 * 2**20, "100 MiB": 100 * 2**20, "1 GiB": 2**30, "one bucket": 1e15}
-    knobs = [
-        Knob("cap", "bucket cap", caps),
-        Knob("itemsize", "on the wire", {"bf16": 2, "fp32": 4, "8 bits": 1}),
-        Knob("algorithm", "all-reduce", {"double tree": "double_tree", "ring per port": "ring_per_port"}),
-        Knob("batch", "batch", {"weak: 1 sequence per GPU": "weak", f"strong: {SEQUENCES:,} in all": "strong"}),
-        Knob("model", "model", {name: name for name in MODELS}),
-        Knob("accelerator", "GPU", {name: name for name in ACCELERATORS}, "H100 SXM"),
-        Knob("network", "network per port", {n: n for n in networks}, "InfiniBand NDR 400 Gb/s"),
     ]
     return Explorer(draw, knobs)

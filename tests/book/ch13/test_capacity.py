@@ -6,11 +6,12 @@ import pytest
 
 from dpbook import figures
 from dpbook.book import ch13
-from dpbook.collectives import AlphaBeta, crossover, fit
+from dpbook.book.ch13 import walls
+from dpbook.collectives import AlphaBeta, Link, crossover, fit
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import palette
 from dpbook.overlap import best_cap, equal_layers
-from dpbook.planning import Memory, Step, memory_per_rank
+from dpbook.planning import ACCELERATORS, Cluster, Job, Memory, Step, memory_per_rank
 from tests.cases import each
 from tests.figures.test_plots import shows
 
@@ -18,6 +19,7 @@ SMALL, LARGE = AlphaBeta(1e-5, 4e-9), AlphaBeta(1e-3, 1e-9)
 SIZES = np.geomspace(1e4, 1e8, 12)
 FIT = fit(SIZES, LARGE(SIZES) * np.where(SIZES < 1e6, 3, 1))
 STEPS = [Step(8, 4096, 0.1, 0.2, 0.3, 0.1), Step(1024, 4096, 0.1, 0.2, 0.5, 0.3)]
+JOB, FLAT = Job(70 * 10**9), Cluster(ACCELERATORS["H100 SXM"], 256, Link.gigabytes(400), per_node=1)
 PLOTS = {
     "curves": lambda: figures.cost_curves({"small": SMALL, "large": LARGE}, "They cross"),
     "fit": lambda: figures.fitted_sweep(FIT, "It fits above 1 MB"),
@@ -26,6 +28,7 @@ PLOTS = {
     "scaling": lambda: ch13.scaling_bars(STEPS, "It falls"),
     "explore memory": lambda: ch13.explore_memory().figure,
     "explore scaling": lambda: ch13.explore_scaling().figure,
+    "wall": lambda: ch13.scaling_wall(JOB, FLAT, 2**20, (128, 256, 512, 1024, 2048), "70 B"),
 }
 
 
@@ -34,7 +37,7 @@ def test_a_plot_is_a_small_png_with_its_words_and_leaves_no_settings(draw):
     before = dict(matplotlib.rcParams)
     plot = draw()
     assert plot.png == draw().png
-    assert len(plot.png) < 60_000
+    assert len(plot.png) < 80_000
     assert plot.alt.count(". ") >= 1
     assert dict(matplotlib.rcParams) == before
 
@@ -70,12 +73,39 @@ def test_the_memory_explorer_names_the_first_stage_that_fits():
     assert "ZeRO-3 is enough" in explorer.figure.alt
 
 
-def test_the_scaling_explorer_takes_every_choice():
+def test_the_wall_is_where_it_was_computed_by_hand():
+    """N − 1 = D · B / F, for the batch of 256 sequences of 4,096 tokens; three halves of it with all of compute."""
+    alt = PLOTS["wall"]().alt
+    assert "70 B: the wall is at 850 GPUs. Sync = backward at 850. Sync = all of compute at 1,274." in alt
+    assert "512: 1.74 s, 100%" in alt
+
+
+def test_the_scaling_explorer_takes_every_choice(monkeypatch):
+    """One knob after another, from where it begins; without the drawing, which takes longest."""
+    drawn, picture = [], PLOTS["scaling"]()
+    monkeypatch.setattr(walls, "scaling_wall", lambda *given: drawn.append(given) or picture)
     explorer = ch13.explore_scaling()
     for name, knob in explorer.controls.knobs.items():
+        start = knob.value
         for choice in knob.options:
             explorer.set(**{name: choice})
-            assert "alert" not in explorer.controls.picture.value
+            too_few = (name, choice) == ("cut", "1,024")  # of 256 GPUs
+            assert ("alert" in explorer.controls.picture.value) == too_few, (name, choice)
+        explorer.set(**{name: start})
+    assert len(drawn) > 40
+
+
+@each(
+    ("preset", "told"),
+    [
+        ("70 B on 256 H100", "256 GPUs: 305,"),
+        ("70 B on 256 H100", "1,103.6 of 80 GB before activations: DOES NOT FIT"),
+        ("70 B, FSDP", "4.3 of 80 GB before activations: fits"),
+        ("DeepSeek-V3", "2,048 GPUs: 4,"),
+    ],
+)
+def test_the_scaling_explorer_says_what_fits_and_how_fast(preset, told):
+    assert told in ch13.explore_scaling(preset).figure.alt
 
 
 @each(

@@ -1,0 +1,44 @@
+"""Do the published figures stand as they were published, and is the planner as far from them as the chapter says?"""
+
+import numpy as np
+import pytest
+
+from dpbook.book import ch13
+from dpbook.book.ch13.published import SHARE, WIRES
+
+RUNS = ch13.PUBLISHED
+FIXED_ON, *OTHERS = RUNS
+
+
+def test_the_sweep_has_the_printed_times():
+    """By the bus bandwidths of the same table, 2 · 7/8 of the rates of the buffer: 155.53, 275.84, 436.15, 482.26."""
+    nbytes, seconds = ch13.nccl_sweep()
+    assert (nbytes[0], nbytes[-1], len(nbytes)) == (2**15, 2**34, 20)
+    printed = {2**15: 40.0, 2**23: 94.4, 2**25: 212.9, 2**28: 1077, 2**34: 62_340}
+    for size, microseconds in printed.items():
+        assert 1e6 * seconds[nbytes == size][0] == pytest.approx(microseconds, rel=2e-3)
+    for size, bus in {2**23: 155.53, 2**25: 275.84, 2**28: 436.15, 2**34: 482.26}.items():
+        assert 1.75 * size / seconds[nbytes == size][0] == pytest.approx(1e9 * bus, rel=1e-3)
+
+
+def test_every_second_size_predicts_the_others_within_15_percent():
+    nbytes, seconds = ch13.nccl_sweep()
+    node = ch13.fixed(nbytes[::2], seconds[::2])
+    assert node.wires == pytest.approx(WIRES, abs=0.005)
+    errors = ch13.predicted_sweep(node, nbytes[1::2]) / seconds[1::2] - 1
+    assert np.abs(errors).max() < 0.15
+    assert np.abs(errors).max() > 0.05  # it is not fitted to them
+
+
+def test_the_share_was_fixed_on_one_run_and_predicts_the_others_but_one():
+    errors = {name: run.predicted() / run.reached - 1 for name, run in RUNS.items()}
+    assert abs(errors[FIXED_ON]) < 0.01
+    assert [name for name in OTHERS if abs(errors[name]) > 0.15] == ["DeepSeek-V3, 2,048 H800"]
+
+
+def test_without_sync_only_the_pipeline_idles():
+    """16 stages of 8 chunks and 16 micro-batches: 15/128 of the computation."""
+    palm, llama = RUNS["PaLM 540B, 6,144 TPU v4"], RUNS["Llama 3 405B, 16,384 H100"]
+    assert palm.predicted() == SHARE * 275e12
+    assert palm.reached == pytest.approx(238_300 * (6 * 540.35e9 + 12 * 118 * 48 * 256 * 2048) / 6144, rel=1e-3)
+    assert llama.predicted() < SHARE * 989e12 / (1 + 15 / 128) < 1.08 * llama.predicted()
