@@ -41,13 +41,18 @@ def anything_hides(spans):
     return length(difference(of_kind(spans, "communication"), of_kind(spans, "computation", "copy", "launch")))
 
 
-def tokens(operations=4, trips=2, whole=False, bits=False, sized=True, model=False):
-    """F/B with one thing wrong."""
+def pieces(operations=4, trips=2, sized=True, sparse=True, cut=True, equal=True):
+    """The reference with one thing wrong."""
 
-    def answer(parameters, flops, bandwidth, itemsize, world):
-        share = 1 if whole else (world - 1) / world
-        size = trips * share * (itemsize if sized else 2) * (8 if bits else 1)
-        return size * flops / (operations * bandwidth) * (parameters / 7e9 if model else 1)
+    def answer(total, active, sequences, context, flops, bandwidth, itemsize, world):
+        ring = trips * (world - 1) / world * (itemsize if sized else 2) * total / bandwidth
+        for k in range(sequences, 0, -1):
+            tokens = sequences * context / (k if cut else 1)
+            if operations * (active if sparse else total) * tokens / flops >= ring and (
+                sequences % k == 0 or not equal
+            ):
+                return k
+        return 0
 
     return answer
 
@@ -89,12 +94,12 @@ MUTANTS = (
     Mutant("07.1", "idle time", idle, "unions, not sums"),
     Mutant("07.1", "waiting counted", waiting_too, "unions, not sums"),
     Mutant("07.1", "launches hide", anything_hides, "unions, not sums"),
-    Mutant("07.2", "forward counted too", tokens(operations=6), "2 bytes, many ranks"),
-    Mutant("07.2", "one half of the ring", tokens(trips=1), "2 bytes, many ranks"),
-    Mutant("07.2", "bits", tokens(bits=True), "2 bytes, many ranks"),
-    Mutant("07.2", "a larger model needs more", tokens(model=True), "2 bytes, many ranks"),
-    Mutant("07.2", "always 2 bytes", tokens(sized=False), "any element and world"),
-    Mutant("07.2", "twice the buffer in any world", tokens(whole=True), "any element and world"),
+    Mutant("07.2", "forward counted too", pieces(operations=6), "dense models, many ranks"),
+    Mutant("07.2", "one half of the ring", pieces(trips=1), "dense models, many ranks"),
+    Mutant("07.2", "the tokens of the step", pieces(cut=False), "dense models, many ranks"),
+    Mutant("07.2", "sequences cut", pieces(equal=False), "dense models, many ranks"),
+    Mutant("07.2", "all experts compute", pieces(sparse=False), "any model, any element, any world"),
+    Mutant("07.2", "always 2 bytes", pieces(sized=False), "any model, any element, any world"),
     Mutant("07.3", "everything exposed is a blocking hook", diagnosis(mixed=True), "where the messages lie"),
     Mutant("07.3", "an absolute threshold", diagnosis(seconds=True), "where the messages lie"),
     Mutant("07.3", "exposed at all", diagnosis(threshold=0.02), "where the messages lie"),
@@ -106,8 +111,9 @@ MUTANTS = (
 WORTHLESS = (
     ("07.1", sum_of_spans),
     ("07.1", idle),
-    ("07.2", tokens(operations=6)),
-    ("07.2", tokens(trips=1)),
+    ("07.2", pieces(cut=False)),
+    ("07.2", pieces(trips=1)),
+    ("07.2", lambda *case: 1),
     ("07.3", always_healthy),
     ("07.3", lambda timeline: "straggler"),
 )

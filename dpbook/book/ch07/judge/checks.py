@@ -64,42 +64,44 @@ def exposes(answer: Answer, rng: np.random.Generator) -> None:
         expect_close(expected, got, 1e-9, told)
 
 
-# 07.2: tokens to hide
+# 07.2: how often may a step be cut
 
-WORLDS = (2, 5, 7, 16)
-MANY = 2**20
-"""Ranks, for which (N − 1)/N may as well be taken for 1."""
-
-
-def _hidden(answer: Answer, parameters: int, flops: float, bandwidth: float, itemsize: int, world: int) -> None:
-    """The tokens are those for which backward takes as long as the ring."""
-    within = 2 / MANY if world == MANY else 1e-9
-    where = f"tokens_to_hide({parameters:,}, {flops:.3g}, {bandwidth:.3g}, {itemsize}, {world})"
-    got = expect_number(call(answer, parameters, flops, bandwidth, itemsize, world, where=where), where)
-    ring = closed_forms.ring(world, Link(0.0, bandwidth))(itemsize * parameters)
-    expected = ring / (4 * parameters / flops)
-    expect_close(expected, got, within * expected, where)
+WORLDS = (2, 5, 7, 16, 1024)
+SEQUENCES = (12, 16, 30, 60, 7)
+"""Of a GPU in a step: most of their divisors are far apart."""
 
 
-def _machine(rng: np.random.Generator) -> tuple[float, float]:
-    """Operations and bytes per second."""
-    return float(rng.integers(50, 900) * 1e12), float(rng.integers(10, 450) * 1e9)
+def _cut(
+    answer: Answer, rng: np.random.Generator, pieces: int, sequences: int, per_active: int, itemsize: int, world: int
+) -> None:
+    """The ring takes nearly as long as the backward of one of so many ``pieces``; 0: longer than that of all."""
+    total, context = int(rng.integers(10**9, 10**11)) * per_active, int(rng.choice([2048, 4096, 8192]))
+    flops, within = float(rng.integers(50, 900) * 1e12), float(rng.uniform(0.93, 0.99))
+    backward = 4 * (total // per_active) * context * sequences / max(pieces, 1) / flops
+    one = closed_forms.ring(world, Link(0.0, 1e9))(itemsize * total) * 1e9
+    bandwidth = one / (backward * (within if pieces else 1.02)) if world > 1 else 50e9
+    given = total, total // per_active, sequences, context, flops, bandwidth, itemsize, world
+    where = f"most_micro_batches({', '.join(f'{number:.6g}' for number in given)})"
+    expect_equal(pieces, call(answer, *given, where=where), where)
 
 
-def many_ranks(answer: Answer, rng: np.random.Generator) -> None:
-    _hidden(answer, 7 * 10**9, 989e12 / 2, 400e9, 2, MANY)
-    for _ in range(4):
-        machine, parameters = _machine(rng), int(rng.integers(10**6, 10**11))
-        for model in (parameters, 2 * parameters):
-            _hidden(answer, model, *machine, 2, MANY)
+def _divisors(number: int) -> list[int]:
+    return [piece for piece in range(1, number + 1) if number % piece == 0]
 
 
-def any_size(answer: Answer, rng: np.random.Generator) -> None:
-    parameters = int(rng.integers(10**6, 10**11))
+def dense(answer: Answer, rng: np.random.Generator) -> None:
+    for sequences in SEQUENCES:
+        for pieces in (0, *_divisors(sequences)):
+            _cut(answer, rng, pieces, sequences, 1, 2, 1024)
+    _cut(answer, rng, 12, 12, 1, 2, 1)
+
+
+def any_model(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
-        for itemsize in (2, 1, 4):
-            _hidden(answer, parameters, *_machine(rng), itemsize, world)
-    _hidden(answer, parameters, *_machine(rng), 4, 1)
+        for itemsize in (2, 4, 1):
+            for per_active in (1, 3, 18):
+                sequences = int(rng.choice(SEQUENCES))
+                _cut(answer, rng, int(rng.choice([0, *_divisors(sequences)])), sequences, per_active, itemsize, world)
 
 
 # 07.3: what is wrong with a step
