@@ -44,7 +44,7 @@ class _Draw:
 
     Attributes:
         weights: of the layers, in computation and in bytes; their sum is 1.
-        communication: of all messages together.
+        communication: of all calls together.
         factors: by how much each rank's computation takes longer.
         launch: seconds of CPU per operation.
     """
@@ -84,7 +84,7 @@ def _simulated(drawn: _Draw, rng: np.random.Generator) -> Timeline:
 
 
 def _blocking(drawn: _Draw, rng: np.random.Generator) -> Timeline:
-    """No layer's backward starts before the messages of those before it have arrived."""
+    """No layer's backward starts before the calls of those before it are over."""
     layers = drawn.layers()
     operations = [Operation("forward", layer.forward, 0, 0.0) for layer in layers]
     calls: list[Call] = []

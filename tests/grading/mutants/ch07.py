@@ -9,13 +9,13 @@ def of_kind(spans, *kinds):
 
 
 def sum_of_spans(spans):
-    """Each message by itself: what travels at the same time counts twice."""
+    """Each call by itself: what travels at the same time counts twice."""
     computation = of_kind(spans, "computation")
     return sum(length(difference(union([(s.start, s.end)]), computation)) for s in spans if s.kind == "communication")
 
 
 def pairwise(spans):
-    """Takes every overlap of a message with a piece of computation away, though two pieces may overlap too."""
+    """Takes every overlap of a call with a piece of computation away, though two pieces may overlap too."""
     communication = length(of_kind(spans, "communication"))
     pieces = [s for s in spans if s.kind == "computation"]
     messages = [s for s in spans if s.kind == "communication"]
@@ -100,12 +100,12 @@ MUTANTS = (
     Mutant("07.2", "sequences cut", pieces(equal=False), "dense models, many ranks"),
     Mutant("07.2", "all experts compute", pieces(sparse=False), "any model, any element, any world"),
     Mutant("07.2", "always 2 bytes", pieces(sized=False), "any model, any element, any world"),
-    Mutant("07.3", "everything exposed is a blocking hook", diagnosis(mixed=True), "where the messages lie"),
-    Mutant("07.3", "an absolute threshold", diagnosis(seconds=True), "where the messages lie"),
-    Mutant("07.3", "exposed at all", diagnosis(threshold=0.02), "where the messages lie"),
+    Mutant("07.3", "everything exposed is a blocking hook", diagnosis(mixed=True), "where the calls lie"),
+    Mutant("07.3", "an absolute threshold", diagnosis(seconds=True), "where the calls lie"),
+    Mutant("07.3", "exposed at all", diagnosis(threshold=0.02), "where the calls lie"),
     Mutant("07.3", "launches overlooked", diagnosis(launch=False), "what lies around them"),
     Mutant("07.3", "rank 0 alone", diagnosis(every_rank=False), "what lies around them"),
-    Mutant("07.3", "more forwards than messages", diagnosis(first_forward=True), "what lies around them"),
+    Mutant("07.3", "more forwards than calls", diagnosis(first_forward=True), "what lies around them"),
 )
 
 WORTHLESS = (

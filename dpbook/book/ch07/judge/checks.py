@@ -22,15 +22,15 @@ M: Kind = "communication"
 LONGEST = 60
 """Milliseconds in the random cases."""
 SMALL: dict[str, list[Ticks]] = {
-    "a message after computation": [(C, 0, 6), (M, 6, 9)],
-    "no message": [(C, 0, 6)],
+    "a call after computation": [(C, 0, 6), (M, 6, 9)],
+    "no call": [(C, 0, 6)],
     "no computation": [(M, 2, 5)],
-    "two messages at once": [(C, 0, 6), (M, 4, 8), (M, 5, 9)],
-    "a message inside another": [(C, 0, 3), (M, 2, 10), (M, 4, 6)],
-    "a message longer than all of computation": [(C, 4, 6), (C, 7, 8), (M, 2, 10)],
+    "two calls at once": [(C, 0, 6), (M, 4, 8), (M, 5, 9)],
+    "a call inside another": [(C, 0, 3), (M, 2, 10), (M, 4, 6)],
+    "a call longer than all of computation": [(C, 4, 6), (C, 7, 8), (M, 2, 10)],
     "computation on two streams": [(C, 0, 6), (C, 3, 8), (M, 2, 9)],
     "waiting, a launch and a copy": [(C, 0, 4), ("wait", 3, 6), (M, 6, 8), ("launch", 6, 7), ("copy", 7, 9)],
-    "a message that begins where computation ends": [(C, 0, 4), (M, 2, 4), (M, 4, 5), (C, 5, 6), (M, 5, 5)],
+    "a call that begins where computation ends": [(C, 0, 4), (M, 2, 4), (M, 4, 5), (C, 5, 6), (M, 5, 5)],
 }
 
 
@@ -125,5 +125,5 @@ def diagnoses(answer: Answer, rng: np.random.Generator, *, faults: list[str]) ->
     return f"{len(drawn)} steps told apart"
 
 
-faults_of_messages = partial(diagnoses, faults=["healthy", "blocking hook", "giant bucket"])
-faults_around_messages = partial(diagnoses, faults=["healthy", "launch-bound", "straggler", "extra syncs"])
+faults_of_calls = partial(diagnoses, faults=["healthy", "blocking hook", "giant bucket"])
+faults_around_calls = partial(diagnoses, faults=["healthy", "launch-bound", "straggler", "extra syncs"])
