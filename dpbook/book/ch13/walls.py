@@ -22,7 +22,7 @@ PRESETS: dict[str, dict[str, str]] = {
     "70 B, FSDP": {"model": "Llama-2 70B", "nodes": "32", "stage": "ZeRO-3", "tokens": "4 Mi in all"},
     "DeepSeek-V3": {
         "model": "DeepSeek-V3", "accelerator": "H800", "nodes": "256", "tokens": "60 Mi in all", "stage": "ZeRO-1",
-        "cut": "1,024", "itemsize": "fp32", "utilisation": "47 %",
+        "cut": "1,024", "accumulation": "120", "itemsize": "fp32", "utilisation": "47 %",
     },
 }  # fmt: skip
 """What the explorer begins with, where it is not the first value of a knob. DeepSeek-V3's published layout: 16 pipeline
@@ -91,7 +91,7 @@ def explore_scaling(preset: str = "70 B on 256 H100") -> Explorer:
         "model": ("model", {name: name for name in (*MODELS, *EXPERTS)}),
         "nodes": ("nodes", {f"{2**k:,}": 2**k for k in range(12)}),
         "tokens": ("tokens of a step", per_gpu | in_all),
-        "accumulation": ("micro-batches", {f"{n}": n for n in (1, 2, 4, 8, 16)}),
+        "accumulation": ("micro-batches", {f"{n}": n for n in (1, 2, 4, 8, 16, 120)}),
         "stage": ("sharding", {f"ZeRO-{s}" if s else "none": s for s in STAGES}),
         "itemsize": ("gradients", {"bf16": 2, "fp32": 4, "8 bits": 1}),
         "cut": ("a copy is cut over", {"1 GPU": 1, "8": 8, "128": 128, "1,024": 1024}),
