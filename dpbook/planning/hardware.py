@@ -42,15 +42,13 @@ LINKS: dict[str, Link] = {
         Link.gigabits(400, latency=5e-6, name="InfiniBand NDR 400 Gb/s"),
         Link.gigabits(800, latency=5e-6, name="InfiniBand XDR 800 Gb/s"),
         Link.gigabytes(25, latency=10e-6, name="PCIe 4.0 x16"),
-        Link.gigabytes(200, latency=3e-6, name="NVLink 4, H800"),
         Link.gigabytes(300, latency=3e-6, name="NVLink 3"),
         Link.gigabytes(450, latency=3e-6, name="NVLink 4"),
         Link.gigabytes(900, latency=3e-6, name="NVLink 5"),
     )
 }
 """Links by name. Networks: their nominal rates. NVLink: NVIDIA's data sheets of A100 (600 GB/s for both directions),
-H100 (900) and B200 (1,800); the H800's (400) is in Zhao et al., "Insights into DeepSeek-V3", 2025. PCIe 4.0 x16:
-16 GT/s · 16 lanes · 128/130 is 31.5 GB/s; 25 is what copies reach."""
+H100 (900) and B200 (1,800). PCIe 4.0 x16: 16 GT/s · 16 lanes · 128/130 is 31.5 GB/s; 25 is what copies reach."""
 
 ACCELERATORS: dict[str, Accelerator] = {
     accelerator.name: accelerator
@@ -58,13 +56,14 @@ ACCELERATORS: dict[str, Accelerator] = {
         Accelerator("RTX 4090", 165.2e12, 24e9, LINKS["PCIe 4.0 x16"], "NVIDIA Ada GPU architecture paper, 2022"),
         Accelerator("A100 80 GB", 312e12, 80e9, LINKS["NVLink 3"], "NVIDIA A100 data sheet, 2021"),
         Accelerator("H100 SXM", 989e12, 80e9, LINKS["NVLink 4"], "NVIDIA H100 data sheet, 2023"),
-        Accelerator("H800", 989e12, 80e9, LINKS["NVLink 4, H800"], "as H100; Zhao et al., 2025, for its NVLink"),
+        Accelerator("H800", 989e12, 80e9, Link.gigabytes(200, 3e-6, "NVLink 4, H800"), "as H100; its NVLink: below"),
         Accelerator("H200 SXM", 989e12, 141e9, LINKS["NVLink 4"], "NVIDIA H200 data sheet, 2024"),
         Accelerator("B200", 2250e12, 180e9, LINKS["NVLink 5"], "NVIDIA DGX B200 data sheet, 2024: an eighth of it"),
         Accelerator("GB200", 2500e12, 186e9, LINKS["NVLink 5"], "NVIDIA GB200 NVL72 data sheet, 2024: a 72nd of it"),
     )
 }
-"""Accelerators by name. On GB200 72 share one NVLink domain: ``per_node=72``."""
+"""Accelerators by name. Of GB200, 72 share one NVLink domain: ``per_node=72``. The H800's NVLink has 400 GB/s for both
+directions: Zhao et al., "Insights into DeepSeek-V3", 2025."""
 
 
 @dataclass(frozen=True)

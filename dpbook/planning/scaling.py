@@ -97,8 +97,8 @@ def strong(
 def wall(job: Job, cluster: Cluster, sequences: int, worlds: Sequence[int] | range) -> int | None:
     """The first of ``worlds`` where some communication takes as long as what may hide it, at a fixed global batch.
 
-    From there on more ranks hardly help. None if none of them is as far. Sequences may be cut. Raises
-    `InvalidArgument`; "none" hides nothing and has no wall.
+    From there on some of it is exposed, and if the step is one micro-batch more ranks hardly help. None if none of them
+    is as far. Sequences may be cut. Raises `InvalidArgument`; "none" hides nothing and has no wall.
     """
     if job.window == "none":
         raise InvalidArgument("window", job.window, "backward or all: what hides nothing has no wall")
