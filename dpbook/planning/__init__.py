@@ -15,4 +15,4 @@ from dpbook.planning.memory import (
 from dpbook.planning.mesh import Mesh
 from dpbook.planning.models import MODELS, Transformer, count_parameters, low_rank_adapters
 from dpbook.planning.scaling import Step, best_cap, predict, strong, wall, weak
-from dpbook.planning.sync import Algorithm, all_reduce
+from dpbook.planning.sync import NVLS_SHARE, Algorithm, all_reduce

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import fit
 from dpbook.core import DATA
-from dpbook.planning import ACCELERATORS, LINKS, Accelerator, Cluster, Job, all_reduce, strong
-from dpbook.planning.sync import NVLS_SHARE
+from dpbook.planning import ACCELERATORS, LINKS, NVLS_SHARE, Accelerator, Cluster, Job, all_reduce, strong
 
 Floats = NDArray[np.float64]
 RING_UP_TO = 2**20

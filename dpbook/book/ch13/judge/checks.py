@@ -143,15 +143,14 @@ def predicted_walls() -> dict[str, int]:
     """The four walls of the task by what they are of."""
     h100 = ACCELERATORS["H100 SXM"]
     base = Cluster(replace(h100, flops=REACHED), 2, Link(0.0, RATE), per_node=1, utilisation=1)
-    other = replace(base, accelerator=replace(h100, flops=1000e12), network=Link(0.0, 2 * RATE))
     job = Job(30 * 10**9, context=CONTEXT)
     cases = {
-        "four micro-batches": (replace(job, accumulation=4), base),
-        "a mixture of experts": (replace(job, active=3 * 10**9), base),
-        "fully sharded": (replace(job, stage=3), base),
-        "other GPUs": (replace(job, itemsize=4, accumulation=2), other),
+        "fully sharded, four micro-batches": replace(job, stage=3, accumulation=4),
+        "experts, fp32 gradients": replace(job, active=3 * 10**9, itemsize=4),
+        "ZeRO-1, fp32 gradients": replace(job, stage=1, itemsize=4, window="all"),
+        "copies on eight GPUs, two micro-batches": replace(job, cut=8, accumulation=2),
     }
-    return {name: int(wall(*case, BATCH, range(2, 2**20)) or 0) for name, case in cases.items()}
+    return {name: int(wall(case, base, BATCH, range(8, 2**20, case.cut)) or 0) for name, case in cases.items()}
 
 
 def predicts(answer: Answer, rng: np.random.Generator) -> None:
