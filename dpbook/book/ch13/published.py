@@ -2,14 +2,13 @@
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import fit
 from dpbook.core import DATA
-from dpbook.planning import ACCELERATORS, LINKS, NVLS_SHARE, Accelerator, Cluster, Job, all_reduce, strong
+from dpbook.planning import ACCELERATORS, LINKS, NVLS_SHARE, Cluster, Job, all_reduce, strong
 
 Floats = NDArray[np.float64]
 RING_UP_TO = 2**20
@@ -47,54 +46,57 @@ def predicted_sweep(node: Cluster, nbytes: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Run:
-    """A published run. ``reached``: operations per second and GPU, of the model alone, as it was printed.
+    """A published run. ``reached``: operations per second and GPU, of the model alone, as printed, of ``peak``.
 
-    ``stages`` of the pipeline with ``chunks`` each, ``micro_batches`` through it in a step: it idles for
-    (stages − 1) / (chunks · micro_batches) of the time it computes (Narayanan et al., 2021).
+    ``job`` None: its links are not in our tables. A pipeline of ``stages`` with ``chunks`` each idles for
+    (stages − 1) / (chunks · micro-batches) of the time it computes (Narayanan et al., 2021).
     """
 
     gpus: int
-    accelerator: Accelerator
+    peak: float
     reached: float
     tokens: int
-    job: Job | None
-    stages: int = 1
-    chunks: int = 1
-    micro_batches: int = 1
+    job: Job | None = None
+    stages: int = 16
+    chunks: int = 8
+    gpu: str = "H100 SXM"
 
-    def predicted(self, share: float = SHARE, wires: float = WIRES) -> float:
-        """Operations per second and GPU: a share of the peak, less the pipeline's idling and the exposed sync."""
-        rate = share * self.accelerator.flops
-        slower = 1 + (self.stages - 1) / (self.chunks * self.micro_batches)
+    @property
+    def predicted(self) -> float:
+        """Operations per second and GPU: `SHARE` of the peak, less the pipeline's idling and the exposed sync."""
         if self.job is None:
-            return rate / slower
+            return SHARE * self.peak
         network = LINKS["InfiniBand NDR 400 Gb/s"]
-        cluster = Cluster(self.accelerator, self.gpus, network, utilisation=share, wires=wires)
-        step = strong(self.job, cluster, [self.gpus], self.tokens // self.job.context, cut_sequences=True)[0]
-        return rate * step.compute / (step.compute * slower + step.exposed)
+        cluster = Cluster(ACCELERATORS[self.gpu], self.gpus, network, utilisation=SHARE, wires=WIRES)
+        (step,) = strong(self.job, cluster, [self.gpus], self.tokens // self.job.context, cut_sequences=True)
+        idle = (self.stages - 1) / (self.chunks * self.job.accumulation)
+        return SHARE * self.peak * step.compute / (step.compute * (1 + idle) + step.exposed)
 
 
-H100, TPU = ACCELERATORS["H100 SXM"], Accelerator("TPU v4", 275e12, 32e9, LINKS["PCIe 4.0 x16"], "PaLM's paper")
-LLAMA: dict[str, Any] = {"itemsize": 4, "stage": 1, "cut": 128, "cap": 405e9 * 4 / 128 / 8}
-"""Copies are cut over 8 tensor ranks and 16 stages; the rest is DP × CP. A bucket is a layer. Gradients are summed over
-the micro-batches in fp32, then reduce-scattered; weights are not resharded after forward: it *sends* as ZeRO-1 does."""
+def _llama(micro_batches: int, context: int = 8192) -> Job:
+    """Copies are cut over 8 tensor ranks and 16 stages; the rest is DP × CP. A bucket is a layer.
+
+    Gradients are summed over the micro-batches in fp32, then reduce-scattered; weights are not resharded after forward:
+    it sends as ZeRO-1 does, though it keeps less.
+    """
+    parameters, cut, layers = 405 * 10**9, 128, 8
+    return Job(
+        parameters, context, itemsize=4, stage=1, cut=cut, cap=4 * parameters / cut / layers, accumulation=micro_batches
+    )
+
+
+H100 = ACCELERATORS["H100 SXM"].flops
+_DEEPSEEK = Job(671 * 10**9, 4096, active=37 * 10**9, itemsize=4, stage=1, accumulation=120, cut=1024)
 PUBLISHED: dict[str, Run] = {
-    "Llama 3 405B, 8,192 H100": Run(
-        8192, H100, 430e12, 2048 * 8192, Job(405 * 10**9, 8192, accumulation=32, **LLAMA), 16, 8, 32
-    ),
-    "Llama 3 405B, 16,384 H100": Run(
-        16384, H100, 400e12, 2048 * 8192, Job(405 * 10**9, 8192, accumulation=16, **LLAMA), 16, 8, 16
-    ),
-    "Llama 3 405B, 131,072 tokens of context": Run(
-        16384, H100, 380e12, 128 * 131072, Job(405 * 10**9, 131072, accumulation=16, **LLAMA), 16, 8, 16
-    ),
-    "PaLM 540B, 6,144 TPU v4": Run(6144, TPU, 0.462 * 275e12, 2048 * 2048, None),
+    "Llama 3 405B, 8,192 H100": Run(8192, H100, 430e12, 2**24, _llama(32)),
+    "Llama 3 405B, 16,384 H100": Run(16384, H100, 400e12, 2**24, _llama(16)),
+    "Llama 3 405B, 131,072 tokens of context": Run(16384, H100, 380e12, 2**24, _llama(16, 131072)),
+    "PaLM 540B, 6,144 TPU v4": Run(6144, 275e12, 0.462 * 275e12, 2048 * 2048),
     "DeepSeek-V3, 2,048 H800": Run(
-        2048, ACCELERATORS["H800"], 6 * 37e9 * 1e12 / (180e3 * 3600), 15360 * 4096,
-        Job(671 * 10**9, 4096, active=37 * 10**9, itemsize=4, stage=1, accumulation=120, cut=1024), 16, 1, 120,
+        2048, H100, 6 * 37e9 * 1e12 / (180e3 * 3600), 15360 * 4096, _DEEPSEEK, chunks=1, gpu="H800"
     ),
-}  # fmt: skip
+}
 """Llama Team, "The Llama 3 herd of models" (2024), table 4: TFLOP/s per GPU; 8 chunks a stage (126 layers and two for
 the ends over 16 · 8), a sequence in each micro-batch. Chowdhery et al., "PaLM: scaling language modeling with Pathways"
-(2022): 46.2 % of the peak; its links are not in our tables, its sync is left out. DeepSeek-AI, "DeepSeek-V3 technical
-report" (2024): 180,000 GPU hours for 10^12 tokens, matrix products in fp8; here as if the pipeline were plain 1F1B."""
+(2022): 46.2 % of the peak. DeepSeek-AI, "DeepSeek-V3 technical report" (2024): 180,000 GPU hours for 10^12 tokens,
+matrix products in fp8; here as if cut everywhere as its experts are, and its pipeline plain 1F1B."""

@@ -40,10 +40,8 @@ def scaling_wall(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int],
     steps = planning.strong(job, cluster, worlds, sequences, cut_sequences=True)
     weak = [_step(job, cluster, round(tokens * world / cluster.world), world) for world in worlds]
     every = range(worlds[0], worlds[-1] + 1, max(cluster.per_node, job.cut))
-    hiding = (
-        {"backward": job, "all of compute": replace(job, window="all")} if not job.stage else {"what hides it": job}
-    )
-    walls = {name: planning.wall(at, cluster, sequences, every) for name, at in hiding.items()}
+    behind = {"what hides it": job} if job.stage else {"backward": job, "all of compute": replace(job, window="all")}
+    walls = {name: planning.wall(at, cluster, sequences, every) for name, at in behind.items()}
     wall = next(iter(walls.values()))
     title += f": the wall is at {wall:,} GPUs" if wall else f": no wall up to {worlds[-1]:,} GPUs"
     figure, axes = new_figure(title, layout=None)
@@ -122,11 +120,9 @@ def _draw(
     step = _step(job, cluster, batch, world)
     recipe = "fp32 gradients" if itemsize == 4 else "mixed"
     kept = memory_per_rank(job.parameters // cut, world // cut, stage, recipe).total
-    verdict = f"{kept / 1e9:,.1f} of {gpu.memory / 1e9:,.0f} GB before activations"
+    speed = f"{world:,} GPUs: {step.tokens_per_second:,.0f} tokens/s, efficiency {step.efficiency:.0%}"
     fits = "fits" if kept < gpu.memory else "DOES NOT FIT"
-    note = (
-        f"{world:,} GPUs: {step.tokens_per_second:,.0f} tokens/s, efficiency {step.efficiency:.0%}; {verdict}: {fits}"
-    )
+    note = f"{speed}; {kept / 1e9:,.1f} of {gpu.memory / 1e9:,.0f} GB before activations: {fits}"
     first = max(per_node, cut)
     worlds = [first * 2**k for k in range(15) if first * 2**k <= MOST_GPUS]
     return scaling_wall(job, cluster, batch, worlds, f"{model} on {accelerator}", note)
