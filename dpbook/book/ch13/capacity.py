@@ -61,7 +61,7 @@ def scaling_bars(steps: Sequence[Step], title: str) -> Plot:
     labels = {"forward": "forward", "backward": "backward", "exposed": "exposed communication"}
     for (part, label), colour in zip(labels.items(), (light, full, palette.EXPOSED), strict=True):
         height = np.array([100 * getattr(step, part) / step.seconds for step in steps])
-        axes.bar(places, height, bottom=bottom, color=colour, label=label, width=0.7)
+        axes.bar(places, height, bottom=bottom, color=colour, label=label if height.any() else None, width=0.7)
         bottom += height
     for place, step in enumerate(steps):
         axes.text(place, 101, in_words(step.seconds, "s"), ha="center", va="bottom", fontsize=8)

@@ -22,9 +22,21 @@ def test_at_that_number_backward_and_ring_take_equally_long_whatever_the_model(p
     assert backward == pytest.approx(ring, rel=1e-12)
 
 
+def test_every_parameter_is_sent_and_few_compute():
+    """671 billion parameters, 37 of them active: seconds of one backward and one ring on very many ranks."""
+    tokens = tokens_to_hide(989e12 / 2, 400e9, per_active=671 / 37)
+    assert 4 * 37e9 * tokens / (989e12 / 2) == pytest.approx(4 * 671e9 / 400e9)
+
+
 @pytest.mark.parametrize(
     ("arguments", "name"),
-    [((0, 1), "flops_per_second"), ((1, 0), "bandwidth"), ((1, 1, 0), "itemsize"), ((1, 1, 2, 0), "world")],
+    [
+        ((0, 1), "flops_per_second"),
+        ((1, 0), "bandwidth"),
+        ((1, 1, 0), "itemsize"),
+        ((1, 1, 2, 0), "world"),
+        ((1, 1, 2, 2, 0.5), "per_active"),
+    ],  # fmt: skip
 )
 def test_bad_arguments_are_named(arguments, name):
     with pytest.raises(InvalidArgument, match=name):
