@@ -36,7 +36,7 @@ def test_every_parameter_is_sent_and_few_compute():
         ((1, 1, 0), "itemsize"),
         ((1, 1, 2, 0), "world"),
         ((1, 1, 2, 2, 0.5), "per_active"),
-    ],  # fmt: skip
+    ],
 )
 def test_bad_arguments_are_named(arguments, name):
     with pytest.raises(InvalidArgument, match=name):
