@@ -3,6 +3,9 @@
 import os
 import signal
 
+# Several processes test at once, and the sums are small: threads of their own would only spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 
