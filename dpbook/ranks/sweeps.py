@@ -83,7 +83,8 @@ def measure(all_reduce: AllReduce, nbytes: Sequence[int], repeats: int, device: 
     """What `sweep` does in each process: every rank of the current process group calls it, and gets the same result.
 
     A call is timed from a barrier to its end on the slowest rank. The sizes take turns, so that a machine that is slow
-    for a while is slow for all of them. The buffers lie on ``device``, by default the CPU, and a rank program can use
+    for a while is slow for all of them, in another order in every turn, so that none always follows the largest. The
+    order is drawn, the same on all ranks and in every run. The buffers lie on ``device``, by default the CPU, and a rank program can use
     no other; the times go over the group's backend for the CPU. Raises `InvalidArgument`.
     """
     import torch
@@ -97,9 +98,10 @@ def measure(all_reduce: AllReduce, nbytes: Sequence[int], repeats: int, device: 
     device = device or torch.device("cpu")
     buffer = torch.zeros(max(sizes) // ITEMSIZE, device=device)
     times = torch.zeros(len(sizes), 1 + repeats, dtype=torch.float64)
+    order = np.random.default_rng(0)
     for turn in range(1 + repeats):
-        for point, size in enumerate(sizes):
-            view = buffer[: size // ITEMSIZE]
+        for point in order.permutation(len(sizes)).tolist():
+            view = buffer[: sizes[point] // ITEMSIZE]
             dist.barrier()
             begin = now(device)
             call(view)

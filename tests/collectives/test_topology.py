@@ -23,6 +23,14 @@ def test_a_link_has_the_alpha_and_beta_of_the_model():
     assert (SLOW.alpha, SLOW.beta) == (5e-6, 1 / 50e9)
 
 
+def test_a_share_of_a_link_has_less_bandwidth_and_the_same_latency():
+    assert FAST.achieving(0.8) == Link(2e-6, 360e9, "NVLink")
+    assert FAST.achieving(1) == FAST
+    for share in (0, 1.1, "half"):
+        with pytest.raises(InvalidArgument, match="^share must be"):
+            FAST.achieving(share)
+
+
 def test_a_link_shows_its_rate_in_bits_and_in_bytes():
     assert repr(SLOW) == "400 Gb/s (50 GB/s), 5 µs"
     assert repr(FAST) == "NVLink: 3.6 Tb/s (450 GB/s), 2 µs"

@@ -10,7 +10,7 @@ from dpbook import collectives
 from dpbook.core.errors import InvalidArgument
 from dpbook.ranks import Sweep, start, sweep
 
-SIZES, REPEATS = (4, 4096, 40), 3
+SIZES, REPEATS = (4, 4096, 40), 5
 SLEEP = 0.05
 
 
@@ -49,10 +49,23 @@ def test_every_size_is_timed_so_many_times_and_all_ranks_get_the_same(ranks, kin
     assert np.array_equal(first.times, second.times)
 
 
+def turns(called):
+    """The elements of each turn's calls, in order."""
+    return [tuple(size for *_, size in called[k : k + len(SIZES)]) for k in range(0, len(called), len(SIZES))]
+
+
 @pytest.mark.processes
 def test_the_sizes_take_turns_and_one_turn_is_not_counted(ranks):
     for rank, (_, called) in enumerate(ranks):
-        assert called == [(rank, 2, size // 4) for size in SIZES] * (1 + REPEATS)
+        assert {(r, world) for r, world, _ in called} == {(rank, 2)}
+        assert [sorted(turn) for turn in turns(called)] == [sorted(size // 4 for size in SIZES)] * (1 + REPEATS)
+
+
+@pytest.mark.processes
+def test_no_size_always_follows_the_largest_and_all_ranks_keep_one_order(ranks):
+    first, second = (turns(called) for _, called in ranks)
+    assert first == second
+    assert len(set(first)) > 1
 
 
 @pytest.mark.processes

@@ -2,7 +2,8 @@
 
 The algorithm bandwidth is what the caller sees: bytes of the buffer per second. The bus bandwidth is what a link
 carries if every rank sends the least that it must, so that it can be compared with the link's own, whatever the number
-of ranks. "Bytes" are those of the whole buffer: for an all-gather or a reduce-scatter, of all ranks' parts together.
+of ranks; but only where the ranks do the adding. Where switches add, ranks send less, and it may exceed the link's.
+"Bytes" are those of the whole buffer: for an all-gather or a reduce-scatter, of all ranks' parts together.
 """
 
 import math

@@ -54,6 +54,15 @@ class Link:
         _check_bandwidth(bandwidth, f"{rate:g} {unit} per second", meant)
         return cls(latency, bandwidth, name)
 
+    def achieving(self, share: float) -> "Link":
+        """The same link with the ``share`` of its bandwidth that programs reach, above 0 and at most 1.
+
+        Data sheets give 1. Raises `InvalidArgument`.
+        """
+        if check_float("share", share, above=0) > 1:
+            raise InvalidArgument("share", share, "at most 1")
+        return Link(self.latency, share * self.bandwidth, self.name)
+
     @property
     def alpha(self) -> float:
         """Seconds that a message takes whatever its length: the latency."""
