@@ -84,8 +84,8 @@ def measure(all_reduce: AllReduce, nbytes: Sequence[int], repeats: int, device: 
 
     A call is timed from a barrier to its end on the slowest rank. The sizes take turns, so that a machine that is slow
     for a while is slow for all of them, in another order in every turn, so that none always follows the largest. The
-    order is drawn, the same on all ranks and in every run. The buffers lie on ``device``, by default the CPU, and a rank program can use
-    no other; the times go over the group's backend for the CPU. Raises `InvalidArgument`.
+    order is drawn, the same on all ranks and in every run. The buffers lie on ``device``, by default the CPU, and a
+    rank program can use no other; the times go over the group's backend for the CPU. Raises `InvalidArgument`.
     """
     import torch
     import torch.distributed as dist

@@ -27,7 +27,7 @@ def test_a_share_of_a_link_has_less_bandwidth_and_the_same_latency():
     assert FAST.achieving(0.8) == Link(2e-6, 360e9, "NVLink")
     assert FAST.achieving(1) == FAST
     for share in (0, 1.1, "half"):
-        with pytest.raises(InvalidArgument, match="^share must be"):
+        with pytest.raises(InvalidArgument, match=r"^share must be"):
             FAST.achieving(share)
 
 

@@ -36,5 +36,5 @@ def test_a_rank_without_a_message_does_not_wait(monkeypatch):
 
 
 def test_several_messages_of_a_rank_in_one_round_are_refused():
-    with pytest.raises(InvalidArgument, match="^schedule must be"):
+    with pytest.raises(InvalidArgument, match=r"^schedule must be"):
         over_slow_ports(halving_doubling(4), LINK)
