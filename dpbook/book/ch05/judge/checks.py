@@ -1,4 +1,4 @@
-"""What the tasks of exercise 05 check: a wrong ring, a price, a schedule, a rank program, a fault."""
+"""What the tasks of exercise 05 check: a wrong ring, a price read backwards, a schedule, a rank program, a fault."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -54,24 +54,29 @@ def inputs_stay(answer: Answer, rng: np.random.Generator) -> None:
     _judge_ring(answer, [rng.integers(0, 9, 6) for _ in range(3)], unchanged=True)
 
 
-# 05.2: predict the price
+# 05.2: the price, read backwards
 
-PRICED_WORLD, PRICED_BYTES = 64, 256_000_000
+BUFFER, SENT = 256_000_000, 480_000_000
 
 
 def _predicted(answer: Answer, index: int) -> Any:
-    return expect_items(value(answer), 2, "two numbers: (rounds, bytes)")[index]
+    return expect_items(value(answer), 2, "two numbers: (ranks, rounds)")[index]
+
+
+def _worlds_that_send() -> list[int]:
+    """The worlds in which a rank of a ring sends `SENT` bytes of `BUFFER`, counted."""
+    return [world for world in range(2, 65) if count(ring(world), BUFFER, 1).sent_bytes.tolist() == [SENT] * world]
+
+
+def ranks(answer: Answer, rng: np.random.Generator) -> None:
+    world = _predicted(answer, 0)
+    expect(world in _worlds_that_send(), f"a world in which every rank sends {SENT:,} bytes", f"{world}")
 
 
 def rounds(answer: Answer, rng: np.random.Generator) -> None:
-    rounds = _predicted(answer, 0)
-    expect(rounds == 2 * (PRICED_WORLD - 1), "the rounds of both halves of the ring", f"{rounds}")
-
-
-def bytes(answer: Answer, rng: np.random.Generator) -> None:
-    nbytes = _predicted(answer, 1)
-    expected = 2 * (PRICED_WORLD - 1) * PRICED_BYTES // PRICED_WORLD
-    expect(nbytes == expected, "one chunk of the buffer per round", f"{nbytes}")
+    rounds = _predicted(answer, 1)
+    (world,) = _worlds_that_send()
+    expect(rounds == len(ring(world).rounds), "the rounds of both halves of the ring", f"{rounds}")
 
 
 # 05.3: a schedule in log2(N) rounds
