@@ -43,25 +43,49 @@ def _depth(world):
     return (world - 1).bit_length()
 
 
-def _overtakes(latencies=None, shares=None, alpha=None, depth=_depth, otherwise=0.0):
+def _overtakes(latencies=None, shares=None, calls=2, depth=_depth, otherwise=0.0, whole=False, later=0):
     """``latencies`` and ``shares`` of the buffer, each of the tree and of the ring."""
 
     def overtakes(world, nbytes, seconds):
-        model = collectives.fit(nbytes, seconds).model
-        a = alpha(nbytes, seconds) if alpha else model.alpha
+        cut = 0 if whole else int(np.argmin(np.diff(seconds))) + 1 + later  # where the time falls
+        model = collectives.fit(nbytes[cut:], seconds[cut:]).model
         tree, ring = latencies(world) if latencies else (2 * depth(world), 2 * (world - 1))
         bytes_tree, bytes_ring = shares(world) if shares else (2 * depth(world), 2 * (world - 1) / world)
         if ring <= tree:
-            return otherwise
-        return float((ring - tree) * a / ((bytes_tree - bytes_ring) * model.beta))
+            return nbytes[cut], otherwise
+        return nbytes[cut], float((ring - tree) * model.alpha / calls / ((bytes_tree - bytes_ring) * model.beta))
 
     return overtakes
 
 
-def no_small_worlds(world, nbytes, seconds):
-    model = collectives.fit(nbytes, seconds).model
-    tree, ring = 2 * _depth(world), 2 * (world - 1)
-    return (ring - tree) * model.alpha / ((tree - ring / world) * model.beta)
+def _renumbered(build, order):
+    """``build(nodes, per_node)``, with the ranks called as ``order(host)`` says."""
+
+    def all_reduce(host):
+        nodes = max(host) + 1
+        return collectives.relabel(build(nodes, len(host) // nodes), ranks=order(host))
+
+    return all_reduce
+
+
+def _node_by_node(host):
+    return np.argsort(host, kind="stable")
+
+
+def _inverse(host):
+    return np.argsort(_node_by_node(host))
+
+
+def _as_they_come(host):
+    return np.arange(len(host))
+
+
+def _ring(nodes, per_node):
+    return collectives.ring(nodes * per_node)
+
+
+def half_a_ring(host):
+    return collectives.relabel(collectives.reduce_scatter(len(host)), ranks=_node_by_node(host))
 
 
 def _seconds(mega=1e6, port_bits=8, directions=2, shards=True):
@@ -74,11 +98,12 @@ def _seconds(mega=1e6, port_bits=8, directions=2, shards=True):
     return sync_seconds
 
 
-published = _seconds(mega=2**20, port_bits=1, directions=1)
+planned = _seconds(mega=2**20, port_bits=1, directions=1)
 
 LIBRARY, ANY = "the library's schedules", "any schedule, any size"
-POWERS, OTHERS = "powers of two", "other worlds"
+LINE, OVERTAKES = "where a line holds", "where the ring overtakes"
 UNITS = "seconds of a sync"
+ONE_PORT, PORT_EACH = "one port for all ranks of a node", "a port for each rank"
 
 MUTANTS = (
     Mutant(
@@ -89,22 +114,28 @@ MUTANTS = (
     Mutant("06.1", "all chunks alike", _price(_busiest, _even), ANY),
     Mutant("06.1", "only what is sent", _price(lambda s, r, n, a, b: a + b * s.max()), ANY),
     Mutant("06.1", "empty rounds cost a latency", empty_rounds_cost, ANY),
-    Mutant("06.2", "only the way up", _overtakes(latencies=lambda n: (_depth(n), 2 * (n - 1))), POWERS),
-    Mutant("06.2", "whole buffers in the ring", _overtakes(shares=lambda n: (2 * _depth(n), 1)), POWERS),
-    Mutant("06.2", "α is the smallest message", _overtakes(alpha=lambda n, s: s[0]), POWERS),
-    Mutant("06.2", "log2 rounded down", _overtakes(depth=lambda n: n.bit_length() - 1), OTHERS),
-    Mutant("06.2", "None for never slower", _overtakes(otherwise=None), OTHERS),
-    Mutant("06.2", "no thought for small worlds", no_small_worlds, OTHERS),
-    Mutant("06.3", "as published", published, UNITS),
+    Mutant("06.2", "one line for all", _overtakes(whole=True), LINE),
+    Mutant("06.2", "the size after the next", _overtakes(later=1), LINE),
+    Mutant("06.2", "the call's α for the link's", _overtakes(calls=1), OVERTAKES),
+    Mutant("06.2", "only the way up", _overtakes(latencies=lambda n: (_depth(n), 2 * (n - 1))), OVERTAKES),
+    Mutant("06.2", "log2 rounded down", _overtakes(depth=lambda n: n.bit_length() - 1), OVERTAKES),
+    Mutant("06.2", "None for never slower", _overtakes(otherwise=None), OVERTAKES),
+    Mutant("06.3", "as planned", planned, UNITS),
     Mutant("06.3", "bits as bytes", _seconds(port_bits=1), UNITS),
     Mutant("06.3", "both directions", _seconds(directions=1), UNITS),
     Mutant("06.3", "MiB", _seconds(mega=2**20), UNITS),
     Mutant("06.3", "the whole buffer through each port", _seconds(shards=False), UNITS),
+    Mutant("06.4", "the ring as the ranks come", _renumbered(_ring, _as_they_come), ONE_PORT),
+    Mutant("06.4", "nodes that are not there", _renumbered(collectives.hierarchical_ring, _as_they_come), ONE_PORT),
+    Mutant("06.4", "the inverse order", _renumbered(collectives.hierarchical_ring, _inverse), ONE_PORT),
+    Mutant("06.4", "no all-gather", half_a_ring, ONE_PORT),
+    Mutant("06.4", "the ring, sorted", _renumbered(_ring, _node_by_node), PORT_EACH),
 )
 
 WORTHLESS = (
     ("06.1", lambda schedule, size, itemsize, alpha, beta: len(schedule.rounds) * (alpha + beta * size * itemsize)),
-    ("06.2", lambda world, nbytes, seconds: 0.0 if world < 4 else 1.0),
-    ("06.3", published),
+    ("06.2", lambda world, nbytes, seconds: (nbytes[0], 0.0 if world < 4 else 1.0)),
+    ("06.3", planned),
+    ("06.4", lambda host: collectives.ring(len(host))),
 )
 """Answers that must not earn a single point."""

@@ -1,4 +1,4 @@
-"""What the tasks of exercise 06 check: a price, a crossover, a plan."""
+"""What the tasks of exercise 06 check: a price, a crossover, a plan, an order."""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from dpbook.book.ch06.scattered import price_scattered
+from dpbook.book.ch06.sweeps import Drawn, draw
 from dpbook.collectives import (
     ALGORITHMS,
     Link,
@@ -16,10 +18,22 @@ from dpbook.collectives import (
     cost,
     crossover,
     from_json,
+    hierarchical_ring,
+    relabel,
+    ring,
     to_json,
 )
 from dpbook.core import plural
-from dpbook.grading import Answer, Through, call, expect_close, expect_number
+from dpbook.grading import (
+    Answer,
+    Through,
+    call,
+    expect_at_most,
+    expect_close,
+    expect_items,
+    expect_number,
+    expect_schedule,
+)
 
 WORLDS = (1, 2, 5, 7, 16)
 BUS_RATES, PORT_RATES = (600, 900, 1800), (100, 200, 400, 800)
@@ -83,17 +97,31 @@ def _scrambled(world: int, rng: np.random.Generator) -> Schedule:
 # 06.2: from a sweep to the better algorithm
 
 
-def overtakes(answer: Answer, rng: np.random.Generator, *, worlds: tuple[int, ...]) -> None:
-    for world in worlds:
-        link = _link(rng)
-        nbytes = np.geomspace(1e3, 1e7, int(rng.integers(5, 12))).round()
-        expected = crossover(closed_forms.tree(world, link), closed_forms.ring(world, link)) or 0.0
-        where = f"world {world}, a link of α = {1e6 * link.alpha:.3g} µs and {link.bandwidth / 1e9:.3g} GB/s"
-        _seconds(answer, expected, where, world, nbytes, link.alpha + link.beta * nbytes)
+SIZE_BOUND = 0.06
+"""By how much the size of overtaking may be off: over many draws a fit of the right half is off by 3 % at most."""
 
 
-powers_of_two = partial(overtakes, worlds=(4, 8, 16, 64, 1024))
-other_worlds = partial(overtakes, worlds=(5, 7, 12, 96, 1, 2, 3))
+def _overtakes(answer: Answer, rng: np.random.Generator, world: int) -> tuple[Any, Drawn, str]:
+    """The answer's pair for one drawn sweep, the sweep, and where we are."""
+    drawn = draw(rng)
+    link = f"a link of α = {1e6 * drawn.link.alpha:.3g} µs and {drawn.link.bandwidth / 1e9:.3g} GB/s"
+    where = f"world {world}, {link}, switched at {drawn.first:,} bytes"
+    got = call(answer, world, drawn.nbytes, drawn.seconds, where=where)
+    return expect_items(got, 2, "a pair: (first, size)"), drawn, where
+
+
+def line_holds(answer: Answer, rng: np.random.Generator) -> None:
+    for world in (1, 4, 5, 64):
+        (first, _), drawn, where = _overtakes(answer, rng, world)
+        expect_close(drawn.first, expect_number(first, where), 0, where)
+
+
+def ring_overtakes(answer: Answer, rng: np.random.Generator) -> None:
+    for world in (4, 8, 64, 1024, 5, 7, 12, 96, 1, 2, 3):
+        (_, size), drawn, where = _overtakes(answer, rng, world)
+        expected = crossover(closed_forms.tree(world, drawn.link), closed_forms.ring(world, drawn.link)) or 0.0
+        expect_close(expected, expect_number(size, where), SIZE_BOUND * expected, where)
+
 
 # 06.3: mend the units
 
@@ -111,3 +139,24 @@ def right_units(answer: Answer, rng: np.random.Generator) -> None:
         expected = closed_forms.hierarchical_ring(nodes, per_node, cluster)(2 * parameters)
         where = f"{what}: {parameters:,} parameters, {nodes} × {per_node} GPUs, ports of {port} Gb/s, NVLink {bus} GB/s"
         _seconds(answer, expected, where, parameters, nodes, per_node, port, bus)
+
+
+# 06.4: ranks that are scattered
+
+
+def scattered(answer: Answer, rng: np.random.Generator, *, shared: bool) -> str:
+    """Schedules for shuffled ranks cost no more than par, in microseconds."""
+    note = ""
+    for nodes, per_node in ((1, 3), (5, 1), (2, 2), (3, 4), (4, 4)):
+        host = rng.permutation(np.repeat(np.arange(nodes), per_node)).tolist()
+        where, ports = f"host {host}", 1 if shared else per_node
+        schedule = expect_schedule(call(answer, host, where=where), len(host), where=where)
+        in_order = np.argsort(host, kind="stable").tolist()
+        par = ring(len(host)) if shared else hierarchical_ring(nodes, per_node)
+        allowed = (1 if shared else 1.05) * price_scattered(relabel(par, in_order), host, ports)
+        spent = price_scattered(schedule, host, ports)
+        note = expect_at_most(round(1e6 * allowed), round(1e6 * spent), "µs", where)
+    return note
+
+
+one_port, port_each = partial(scattered, shared=True), partial(scattered, shared=False)
