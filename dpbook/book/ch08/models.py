@@ -1,4 +1,4 @@
-"""Models drawn at random, as exercise 08.3 sees them: gradients, when they are ready, and the price of a message."""
+"""Models drawn at random, as exercise 08.3 sees them: gradients, when they are ready, and the price of a call."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from dpbook.overlap import Layer, Plan, Tensor, Timeline, simulate_step
 
 
 class Model(NamedTuple):
-    """Gradients in an order that says nothing, and the price of a message.
+    """Gradients in an order that says nothing, and the price of a call.
 
     Attributes:
         ready: seconds from the start of the step at which each is complete; those of one layer at the same time.
         nbytes: of each.
-        alpha: seconds that a message takes, whatever it carries.
+        alpha: seconds that a call takes, whatever it carries.
         beta: seconds per byte.
     """
 
