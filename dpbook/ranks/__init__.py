@@ -10,7 +10,7 @@ from dpbook.ranks.findings import Finding, preflight
 from dpbook.ranks.launching import Ended, Launch, default_processes, launch
 from dpbook.ranks.lifetime import leave, tell_and_leave
 from dpbook.ranks.processes import run, start
-from dpbook.ranks.sweeps import Sweep, measure, sweep
+from dpbook.ranks.sweeps import Sweep, measure, published_sweep, sweep
 
 if TYPE_CHECKING:
     from dpbook.ranks.device_clock import now

@@ -8,7 +8,7 @@ import pytest
 
 from dpbook import collectives
 from dpbook.core.errors import InvalidArgument
-from dpbook.ranks import Sweep, start, sweep
+from dpbook.ranks import Sweep, published_sweep, start, sweep
 
 SIZES, REPEATS = (4, 4096, 40), 5
 SLEEP = 0.05
@@ -114,3 +114,12 @@ def test_bad_arguments_are_refused_before_anything_starts(arguments, named, monk
     monkeypatch.setattr(subprocess, "Popen", None)
     with pytest.raises(InvalidArgument, match=f"^{named} must be"):
         sweep(**{"world": 2, **arguments})
+
+
+def test_the_published_bandwidths_come_out_again():
+    """The columns algbw and busbw of the source, in GB/s, at 32 KiB, 8 MiB, 256 MiB and 16 GiB."""
+    found = published_sweep()
+    rows = np.isin(found.nbytes, [2**15, 2**23, 2**28, 2**34])
+    assert (found.algbw[rows] / 1e9).round(2) == pytest.approx([0.82, 88.87, 249.23, 275.58], rel=1e-3)
+    assert (found.busbw[rows] / 1e9).round(2) == pytest.approx([1.44, 155.53, 436.15, 482.26], rel=5e-3)
+    assert found.nbytes.tolist() == [2**power for power in range(15, 35)]

@@ -1,13 +1,11 @@
 """What others have measured, beside what the planner says: shares fixed on part of it, the rest predicted."""
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import fit
-from dpbook.core import DATA
 from dpbook.planning import ACCELERATORS, LINKS, NVLS_SHARE, Cluster, Job, all_reduce, strong
 
 Floats = NDArray[np.float64]
@@ -15,12 +13,6 @@ RING_UP_TO = 2**20
 """Bytes up to which NCCL took its ring in the sweep; from there on the switches added."""
 SHARE, WIRES = 0.47, 0.77
 """Of the peak, fixed on Llama 3 405B's 8,192 GPUs; of the wires, as `fixed` finds it in every second size."""
-
-
-def nccl_sweep() -> tuple[Floats, Floats]:
-    """Bytes of the buffer and seconds of an all-reduce on 8 H200, 20 sizes each: the source is in the file."""
-    held = json.loads((DATA / "nccl_h200.json").read_text(encoding="utf-8"))
-    return np.array(held["bytes"], float), np.array(held["seconds"])
 
 
 def fixed(nbytes: Floats, seconds: Floats) -> Cluster:

@@ -1,21 +1,11 @@
-"""A sweep that somebody else measured and published: eight GPUs of one node, NCCL. And models beside it."""
+"""Models beside a sweep that somebody has measured."""
 
-import json
 from collections.abc import Mapping
 
-import numpy as np
-
 from dpbook.collectives import AlphaBeta
-from dpbook.core import DATA
 from dpbook.figures import Plot
 from dpbook.figures.card import check_named, draw_lines, finish, in_style, new_figure, palette
 from dpbook.ranks import Sweep
-
-
-def published_sweep() -> Sweep:
-    """All-reduce on 8 H200 from 32 KiB to 16 GiB; each time is a mean of 20 trials. The file names its source."""
-    held = json.loads((DATA / "nccl_h200.json").read_text(encoding="utf-8"))
-    return Sweep(held["ranks"], np.array(held["bytes"], np.int64), np.array(held["seconds"])[:, None])
 
 
 @in_style
