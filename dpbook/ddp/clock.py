@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dpbook.collectives import Link
-from dpbook.ddp.emulated_link import SlowLink
+from dpbook.ddp.emulated_link import Call, SlowLink
 from dpbook.overlap import Span
 
 Loss = Callable[[nn.Module], torch.Tensor]
@@ -24,23 +24,23 @@ def step_time(model: nn.Module, loss: Loss) -> float:
 
 
 class ObservedLink(SlowLink):
-    """A `SlowLink` that keeps of each message when the link began to carry it and when it had arrived."""
+    """A `SlowLink` that keeps its calls, which know when the link began to carry them and when they had arrived."""
 
     def __init__(self, link: Link, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(link, group)
-        self.messages: list[tuple[float, float]] = []
+        self.calls: list[Call] = []
 
-    def charge(self, nbytes: int) -> float:
-        """As `SlowLink.charge`."""
-        due = super().charge(nbytes)
-        self.messages.append((due - self.price(nbytes), due))
-        return due
+    def all_reduce(self, tensor: torch.Tensor) -> Call:
+        """As `SlowLink.all_reduce`."""
+        call = super().all_reduce(tensor)
+        self.calls.append(call)
+        return call
 
 
 def observe_step(model: nn.Module, loss: Loss, link: ObservedLink) -> tuple[Span, ...]:
-    """Run a step of a wrapped ``model`` whose messages go over ``link``, and return what ran when on this rank.
+    """Run a step of a wrapped ``model`` whose calls go over ``link``, and return what ran when on this rank.
 
-    One span for forward, one for backward until its last gradient is ready, and one for each message. Times are those
+    One span for forward, one for backward until its last gradient is ready, and one for each call. Times are those
     of `time.monotonic`, one clock for all processes of a machine; the spans of its ranks make up one `Timeline`.
     """
     rank, ready = dist.get_rank(), [0.0]
@@ -50,7 +50,7 @@ def observe_step(model: nn.Module, loss: Loss, link: ObservedLink) -> tuple[Span
         if p.requires_grad
     ]
     _begin_together(model)
-    link.messages.clear()
+    link.calls.clear()
     begun = time.monotonic()
     value = loss(model)
     forward = time.monotonic()
@@ -61,8 +61,8 @@ def observe_step(model: nn.Module, loss: Loss, link: ObservedLink) -> tuple[Span
         Span("forward", rank, "compute", "computation", begun, forward),
         Span("backward", rank, "compute", "computation", forward, ready[-1]),
         *(
-            Span(f"all-reduce {k + 1}", rank, "communication", "communication", *times)
-            for k, times in enumerate(link.messages)
+            Span(f"all-reduce {k + 1}", rank, "communication", "communication", call.begin, call.end)
+            for k, call in enumerate(link.calls)
         ),
     )
 

@@ -1,8 +1,9 @@
 """An emulated slow link: a collective is not complete before a link of given speed would have carried its bytes.
 
 The bytes really travel over gloo or NCCL, as fast as they can; their *completion* is held back until a timer says so.
-Waiting costs no core, so computation that goes on meanwhile is really hidden, in wall time, on any laptop. Wherever a
-number comes from such a link, it must be said.
+The link begins to carry them when the last rank has come: until then some of them are not there. Waiting costs no core,
+so computation that goes on meanwhile is really hidden, in wall time, on any laptop. Wherever a number comes from such a
+link, it must be said. The ranks compare their clocks, so they are on one machine.
 """
 # No deferred annotations here: torch compares those of a communication hook with its own types.
 
@@ -15,72 +16,80 @@ import torch.distributed as dist
 
 from dpbook.collectives import Link, closed_forms
 from dpbook.core import check_type
-from dpbook.ddp.reducer import AllReduce, Handle
+from dpbook.ddp.reducer import AllReduce
+
+
+class Call:
+    """An all-reduce over a link: the sum, and beside it the latest of the moments at which the ranks have come.
+
+    ``seconds`` is what the link takes for it, ``before`` the call that it carries first. Moments are those of
+    `time.monotonic`; whoever asks for one waits until the last rank has come.
+    """
+
+    def __init__(self, tensor: torch.Tensor, group: dist.ProcessGroup | None, seconds: float, before: "Call | None"):
+        self.seconds, self._before, self._begin, self._lock = seconds, before, 0.0, threading.Lock()
+        self._clock = torch.tensor([time.monotonic()], dtype=torch.float64, device=tensor.device)
+        self._coming = dist.all_reduce(self._clock, dist.ReduceOp.MAX, group=group, async_op=True)
+        self._work = dist.all_reduce(tensor, group=group, async_op=True)
+
+    @property
+    def begin(self) -> float:
+        """When the link began to carry it: all ranks had come, and the link was free."""
+        with self._lock:
+            if not self._begin:
+                free = self._before.end if self._before else 0.0
+                self._coming.wait()
+                self._begin, self._before = max(float(self._clock), free), None
+            return self._begin
+
+    @property
+    def end(self) -> float:
+        """When it has arrived."""
+        return self.begin + self.seconds
+
+    def wait(self) -> None:
+        """Return when the sum is there and the link has carried it."""
+        self._work.wait()
+        time.sleep(max(0.0, self.end - time.monotonic()))
 
 
 class SlowLink:
-    """This rank's end of an emulated ``link``: one serial queue, in which a message waits for those before it.
+    """This rank's end of an emulated ``link``: one serial queue, in which a call waits for those before it.
 
-    An all-reduce is charged as the ring that it is: 2(N − 1) latencies and 2(N − 1)/N of its bytes, N the size of
-    ``group``. ``queued_until`` is the moment, of `time.monotonic`, at which what was sent so far has gone out.
+    An all-reduce takes what the ring takes: 2(N − 1) latencies and 2(N − 1)/N of its bytes, N the size of ``group``.
     """
 
     def __init__(self, link: Link, group: dist.ProcessGroup | None = None) -> None:
         check_type("link", link, Link, "a Link, such as Link.gigabits(1, latency=50e-6)")
         self.link, self.group = link, group
         self.price = closed_forms.ring(dist.get_world_size(group), link)
-        self.queued_until = 0.0
+        self.last: Call | None = None
 
-    def charge(self, nbytes: int) -> float:
-        """Queue an all-reduce of ``nbytes`` now, and return the moment at which it will have gone out."""
-        self.queued_until = max(time.monotonic(), self.queued_until) + self.price(nbytes)
-        return self.queued_until
-
-    def all_reduce(self, tensor: torch.Tensor) -> Handle:
+    def all_reduce(self, tensor: torch.Tensor) -> Call:
         """Begin to sum a tensor over the ranks: what our wrappers take as ``all_reduce``."""
-        work = dist.all_reduce(tensor, group=self.group, async_op=True)
-        return _Delayed(work, self.charge(_nbytes(tensor)))
+        nbytes = tensor.numel() * tensor.element_size()
+        self.last = Call(tensor, self.group, self.price(nbytes), self.last)
+        return self.last
 
     def hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """The same for torch's DistributedDataParallel: ``ddp.register_comm_hook(None, slow.hook)``."""
         buffer = bucket.buffer().mul_(1 / dist.get_world_size(self.group))
-        done = dist.all_reduce(buffer, group=self.group, async_op=True).get_future()
-        due = self.charge(_nbytes(buffer))
-        late: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        call, done = self.all_reduce(buffer), torch.futures.Future[torch.Tensor]()
 
-        def finish(future: torch.futures.Future[list[torch.Tensor]]) -> None:
-            def hand_over() -> None:
-                try:
-                    late.set_result(future.value()[0])
-                except Exception as error:  # whatever the collective raised is raised by its waiter
-                    late.set_exception(error)
+        def hand_over() -> None:
+            try:
+                call.wait()
+                done.set_result(buffer)
+            except Exception as error:  # whatever the collective raised is raised by its waiter
+                done.set_exception(error)
 
-            timer = threading.Timer(max(0.0, due - time.monotonic()), hand_over)
-            timer.daemon = True
-            timer.start()
-
-        done.add_done_callback(finish)
-        return late
+        threading.Thread(target=hand_over, daemon=True).start()
+        return done
 
     def __repr__(self) -> str:
         return f"SlowLink({self.link!r}), emulated"
 
 
-class _Delayed:
-    """A collective whose wait lasts at least until ``due``."""
-
-    def __init__(self, work: Handle, due: float) -> None:
-        self.work, self.due = work, due
-
-    def wait(self) -> None:
-        self.work.wait()
-        time.sleep(max(0.0, self.due - time.monotonic()))
-
-
 def slow(link: Link, group: dist.ProcessGroup | None = None) -> AllReduce:
     """An ``all_reduce`` for our wrappers over an emulated ``link``."""
     return SlowLink(link, group).all_reduce
-
-
-def _nbytes(tensor: torch.Tensor) -> int:
-    return int(tensor.numel() * tensor.element_size())

@@ -4,15 +4,15 @@ A bucket is filled when its last gradient is ready and sent after the buckets be
 buckets in the same order, whatever the order in which their gradients become ready.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from dpbook.core import UnusedParameters
+from dpbook.core import DpbookError, InvalidArgument, UnusedParameters
 from dpbook.overlap import Plan
 
 
@@ -79,13 +79,13 @@ class Reducer:
         self.enabled = True
         self.sent = Tally()
         self.order: list[int] = []
-        self._running = False
+        self._running = self._awaited = False
         self.rebuild(plan)
         self.hooks = [p.register_post_accumulate_grad_hook(self._hook(i)) for i, p in enumerate(self.parameters)]
 
     def forget(self) -> None:
         """End what a backward that raised has left behind: its messages still write into the buckets."""
-        self._running = False
+        self._running = self._awaited = False
         for bucket in self.buckets:
             self._receive(bucket)
 
@@ -100,16 +100,50 @@ class Reducer:
         first = self.parameters[members[0]]
         buffer = torch.zeros(elements, dtype=first.dtype, device=first.device)
         for index, offset in zip(members, offsets, strict=True):
-            parameter = self.parameters[index]
-            self.views[index] = buffer[offset : offset + parameter.numel()].view_as(parameter)
+            like = torch.empty_like(self.parameters[index], device="meta")  # dense, in the parameter's own layout
+            self.views[index] = buffer.as_strided(like.shape, like.stride(), offset)
         return _Bucket(buffer, members)
+
+    def watch(self, output: object) -> None:
+        """Learn from a forward's ``output`` when the backward through it ends, also where others begin within it.
+
+        A re-entrant checkpoint runs a backward of its own inside; the first gradient may come from there.
+        """
+        for tensor in _tensors(output):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(self._reached)
+
+    def _reached(self, gradient: torch.Tensor) -> None:
+        if self.enabled and not self._awaited:
+            self._await_end()
+
+    def _await_end(self) -> None:
+        """Ask the autograd engine to call `_end` when the backward that runs now is over."""
+        self._awaited = True
+        torch.autograd.Variable._execution_engine.queue_callback(self._end)
+
+    def _end(self) -> None:
+        self._awaited = False
+        if self._running:
+            self._finish()
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         def ready(parameter: torch.Tensor) -> None:
             if self.enabled:
+                self._check(index)
                 self._ready(index)
 
         return ready
+
+    def _check(self, index: int) -> None:
+        gradient, name = self.parameters[index].grad, self.names[index]
+        if gradient is not None and gradient.layout != torch.strided:
+            raise InvalidArgument(f"the gradient of {name}", gradient.layout, "dense, as of nn.Embedding(sparse=False)")
+        if self._running and index not in self.buckets[self.bucket_of[index]].missing:
+            raise DpbookError(
+                f"{name} got a second gradient in one backward: it is used in more than one re-entrant checkpoint. "
+                "Recompute with use_reentrant=False"
+            )
 
     def _ready(self, index: int) -> None:
         """One gradient is complete on this rank."""
@@ -117,7 +151,7 @@ class Reducer:
             self._begin()
         self.order.append(index)
         bucket = self.buckets[self.bucket_of[index]]
-        bucket.missing.discard(index)
+        bucket.missing.remove(index)
         if index in self.large:
             self._fill(bucket, [index])
         else:
@@ -126,11 +160,12 @@ class Reducer:
             self._send_full()
 
     def _begin(self) -> None:
-        """The first gradient of a backward: ask the autograd engine to call `_finish` at the end of it."""
+        """The first gradient of a backward: nothing is in the buckets, and `_finish` comes at the end of it."""
         self._running, self._next, self.order = True, 0, []
         for bucket in self.buckets:
             bucket.missing, bucket.small = set(bucket.members), []
-        torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        if not self._awaited:
+            self._await_end()
 
     def _send_full(self) -> None:
         while self._next < len(self.buckets) and not self.buckets[self._next].missing:
@@ -195,3 +230,19 @@ class Reducer:
         used[list(unused)] = 0
         dist.all_reduce(used, group=self.group)
         return set(torch.nonzero(used == 0).flatten().tolist())
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    """The tensors in what a forward returns: one, or a nest of containers and dataclasses."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    inner: Any = ()
+    if isinstance(value, Mapping):
+        inner = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    elif is_dataclass(value):
+        inner = [getattr(value, each.name) for each in fields(value)]
+    for each in inner:
+        yield from _tensors(each)

@@ -29,7 +29,8 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     All ranks begin with rank 0's parameters and buffers. Every backward averages the gradients over the ranks: each is
     multiplied by 1/N and then summed, as torch's DistributedDataParallel does it. Tied parameters count once, frozen
-    ones not at all; what is trained must not change later.
+    ones not at all; what is trained must not change later. Gradients are dense. A module that `torch.compile` has compiled as
+    a whole delivers all of them at the end of backward, where nothing can be hidden; one of compiled blocks does not.
 
     Args:
         module: on the device on which it will run.
@@ -66,6 +67,7 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
             overlap=self.overlap, find_unused=find_unused, group=group,
         )  # fmt: skip
         self._after_sync = True
+        self._order: tuple[int, ...] = ()
         for _, parameter in named:
             setattr(parameter, _MARK, True)
 
@@ -92,13 +94,15 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         if torch.is_grad_enabled():
             if self._reducer.enabled:
                 self._reducer.forget()
-                if self._reducer.order and self._reducer.sent.syncs == 1:
+                if self._reducer.sent.syncs and not self._order:
                     self._replan()
             if self.training:
                 if self.broadcast_buffers and self._after_sync:
                     broadcast(self.module.buffers(), self.group)
                 self._after_sync = self._reducer.enabled
-        return self.module(*args, **kwargs)
+        output = self.module(*args, **kwargs)
+        self._reducer.watch(output)
+        return output
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -126,16 +130,35 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         """Load the module's own, on every rank."""
         return self.module.load_state_dict(state_dict, *args, **kwargs)
 
-    def _replan(self) -> None:
-        """All ranks take the plan for rank 0's ready order: their own may differ."""
-        mine = self._reducer.order
-        everyone = [*mine, *sorted(set(range(len(self.tensors))) - set(mine))]
-        order = torch.tensor(everyone, device=self._reducer.parameters[0].device)
-        broadcast([order], self.group)
-        new = self.next_plan(order.tolist())
-        self._reducer.order = []
+    @property
+    def ready_order(self) -> tuple[int, ...]:
+        """The order in which the gradients of the first synced backward became ready, on rank 0; () before it.
+
+        Before the second one begins each rank still says its own. A checkpoint keeps rank 0's, for `resume_order`.
+        """
+        return self._order or self._own_order()
+
+    def resume_order(self, order: Sequence[int]) -> None:
+        """Use the buckets for a ``ready_order`` from the next backward on: those of the run that it was saved in.
+
+        Every rank calls it with the same one. Raises `InvalidArgument` unless each trained parameter is in it once.
+        """
+        if sorted(order) != list(range(len(self.tensors))):
+            raise InvalidArgument("order", order, f"the numbers of the {len(self.tensors)} trained parameters")
+        self._order = tuple(order)
+        new = self.next_plan(self._order)
         if new is not None:
             self._reducer.rebuild(new)
+
+    def _own_order(self) -> tuple[int, ...]:
+        mine = self._reducer.order
+        return (*mine, *sorted(set(range(len(self.tensors))) - set(mine))) if self._reducer.sent.syncs else ()
+
+    def _replan(self) -> None:
+        """All ranks take the plan for rank 0's ready order: their own may differ."""
+        order = torch.tensor(self._own_order(), device=self._reducer.parameters[0].device)
+        broadcast([order], self.group)
+        self.resume_order(order.tolist())
 
 
 class NaiveDDP(DDP):

@@ -50,7 +50,7 @@ class Options:
     precision: Precision = field(default="fp32", metadata=about("bf16: autocast, with fp32 weights and gradients"))
     lora: int = field(default=0, metadata=about("rank of adapters on frozen linear layers; 0: none, train everything"))
     checkpointing: bool = field(default=False, metadata=about("recompute activations of the blocks in backward"))
-    compile: bool = field(default=False, metadata=about("torch.compile the model"))
+    compile: bool = field(default=False, metadata=about("torch.compile the model, the GPT block by block"))
     cap: float = field(default=25.0, metadata=about("bucket cap in MiB"))
     save_every: int = field(default=50, metadata=about("steps between checkpoints; 0: only the last"))
     predict: bool = field(default=True, metadata=about("measure layers and all-reduces at the end, for the report"))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dpbook.core import InvalidArgument
 from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
 from dpbook.overlap import MIB
 from dpbook.program import checkpoints
@@ -47,8 +48,9 @@ class Trainer:
         self.batches = Batches(self.source, options, self.rank, self.world)
         self.module = build(options).to(self.device)
         self.trained = [p for p in self.module.parameters() if p.requires_grad]
-        if options.compile:
-            self.module.compile()
+        if options.compile:  # part by part: what is compiled whole has no gradient before the end of backward
+            for part in getattr(self.module, "blocks", [self.module]):
+                part.compile()
         self.model = _wrap(self.module, options, self.world)
         if options.strategy == "zero1":
             self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, **ADAMW)
@@ -58,12 +60,19 @@ class Trainer:
     def resume(self) -> dict[str, Any] | None:
         """Continue from the newest checkpoint; what it says of itself, or None where there is none.
 
-        A sharded optimizer continues only in a world of the same size: in another its moments begin at zero.
+        The buckets too are those of the run that was ended: with others the next sum would have other bits. A sharded
+        optimizer continues only in a world of the same size: in another its moments begin at zero. Raises
+        `InvalidArgument` for a sharded optimizer where the checkpoint's was not, or the other way round.
         """
         found = checkpoints.load(self.options.folder)
         if found is None:
             return None
         shared, own = found
+        self._check_optimizer(shared["options"]["strategy"])
+        if self.options.strategy == "torch":
+            self._rehearse()
+        elif shared.get("order"):
+            self.model.resume_order(shared["order"])
         self.module.load_state_dict(shared["model"])
         state = own if self.options.strategy == "zero1" else shared
         if state is not None:
@@ -71,9 +80,22 @@ class Trainer:
         self.step = shared["step"]
         return shared
 
+    def _check_optimizer(self, before: str) -> None:
+        """Whether the optimizer's state is sharded decides where it is kept, and in which form."""
+        if (before == "zero1") != (self.options.strategy == "zero1"):
+            expected = f"as in the checkpoint ({before}), or --name another: its optimizer state does not fit"
+            raise InvalidArgument("strategy", self.options.strategy, expected)
+
+    def _rehearse(self) -> None:
+        """One backward that trains nothing: torch's DDP cuts its buckets anew in the forward that follows its first."""
+        inputs, targets = (part.to(self.device) for part in next(self.batches(0)))
+        with torch.autocast(self.device.type, torch.bfloat16, self.options.precision == "bf16"):
+            self.model(inputs, targets).backward()
+
     def save(self) -> None:
         """Write a checkpoint of the present step."""
-        shared = {"model": self.module.state_dict(), "options": self.options.to_data()}
+        order = None if self.options.strategy == "torch" else self.model.ready_order
+        shared = {"model": self.module.state_dict(), "options": self.options.to_data(), "order": order}
         own = None
         if self.options.strategy == "zero1":
             own = {"optimizer": self.optimizer.state_dict()}

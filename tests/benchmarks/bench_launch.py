@@ -2,7 +2,8 @@
 
     python tests/benchmarks/bench_launch.py [--repeats 20]
 
-Two processes on this machine. Linux, where the killed rank is found in /proc.
+Processes on this machine: two for the empty program, and three for the runs, since a sum of two has no order. Linux,
+where the killed rank is found in /proc.
 """
 
 from __future__ import annotations

@@ -53,16 +53,17 @@ class Branches(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    def __init__(self):
+    def __init__(self, reentrant=False):
         super().__init__()
         self.blocks, self.head = nn.ModuleList(nn.Linear(6, 6) for _ in range(3)), nn.Linear(6, 3)
+        self.reentrant = reentrant
 
-    def forward(self, x):
+    def forward(self, x, *, tied=False):
         from torch.utils.checkpoint import checkpoint
 
-        for block in self.blocks:
-            x = checkpoint(lambda h, block=block: torch.tanh(block(h)), x, use_reentrant=False)
-        return self.head(x)
+        for block in [*self.blocks, *([self.blocks[0]] if tied else [])]:
+            x = checkpoint(lambda h, block=block: torch.tanh(block(h)), x, use_reentrant=self.reentrant)
+        return {"scores": [self.head(x)]}
 
 
 def wrap(name, module, **options):
@@ -221,8 +222,8 @@ def unused(rank, world):
 
 
 def precisions(rank, world):
-    """Under autocast, and with checkpointed blocks."""
-    found = {"autocast": {}, "checkpointed": {}}
+    """Under autocast, with checkpointed blocks of either kind, and in another memory format."""
+    found = {"autocast": {}, "checkpointed": {}, "reentrant": {}, "tied": {}, "channels_last": {}}
     for name in ("torch", *WRAPPERS):
         model = wrap(name, seeded(rank, Branches))
         for step in range(3):
@@ -231,12 +232,30 @@ def precisions(rank, world):
                 loss = model(vectors(10 * step + rank), "ab").float().square().mean()
             loss.backward()
         found["autocast"][name] = gradients(model), [str(p.grad.dtype) for p in model.parameters()]
-        model = wrap(name, seeded(rank, Checkpointed))
-        for step in range(3):
-            model.zero_grad()
-            model(vectors(10 * step + rank)).square().mean().backward()
-        found["checkpointed"][name] = gradients(model)
+        for kind, reentrant in (("checkpointed", False), ("reentrant", True)):
+            model = wrap(name, seeded(rank, lambda reentrant=reentrant: Checkpointed(reentrant)))
+            for step in range(3):
+                model.zero_grad()
+                model(vectors(10 * step + rank).requires_grad_())["scores"][0].square().mean().backward()
+            found[kind][name] = gradients(model)
+        if name != "torch":
+            twice = model(vectors(rank).requires_grad_(), tied=True)["scores"][0]
+            found["tied"][name] = refusal(twice.sum().backward)
+        found["channels_last"][name] = channels_last(name, rank)
     return found
+
+
+def channels_last(name, rank):
+    """The strides of the weights and of their gradients, and the gradients."""
+    module = seeded(rank, lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)))
+    views = {"gradient_as_bucket_view": True} if name == "torch" else {}
+    model = wrap(name, module.to(memory_format=torch.channels_last), **views)
+    for step in range(2):
+        model.zero_grad()
+        x = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(10 * step + rank))
+        model(x.to(memory_format=torch.channels_last)).square().mean().backward()
+    parameters = list(model.parameters())
+    return [p.stride() for p in parameters], [p.grad.stride() for p in parameters], gradients(model)
 
 
 def books(rank, world):
@@ -315,7 +334,17 @@ def faults(rank, world):
         "trained": refusal(lambda: NaiveDDP(nn.Linear(3, 4).requires_grad_(rank == 0) if rank == 0 else half_frozen())),
         "nothing": refusal(lambda: HookDDP(nn.ReLU())),
         "no module": refusal(lambda: BucketedDDP("model")),
+        "sparse": refusal(lambda: wrap("bucketed", nn.Embedding(11, 4, sparse=True))(tokens(0)).sum().backward()),
+        "order": refusal(lambda: HookDDP(nn.Linear(3, 4)).resume_order([0, 0])),
+        "only inputs": gradient_of_inputs(),
     }
+
+
+def gradient_of_inputs():
+    """A backward that asks for no parameter's gradient sends nothing, and is no backward without gradients."""
+    model, x = wrap("bucketed", Branches()), vectors(0).requires_grad_()
+    torch.autograd.grad(model(x, "ab").sum(), x)
+    return model.sent.calls
 
 
 def half_frozen():

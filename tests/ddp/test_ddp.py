@@ -120,11 +120,29 @@ def test_autocast_keeps_fp32_gradients_and_torchs_bits(ranks, name):
         assert values == ranks[0]["precisions"]["autocast"]["torch"][0]
 
 
+@pytest.mark.parametrize("kind", ["checkpointed", "reentrant"])
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_checkpointed_blocks_are_synced_once(ranks, name):
-    values = same_on_all(ranks, "precisions", "checkpointed", name)
+def test_checkpointed_blocks_are_synced_once(ranks, name, kind):
+    """A re-entrant checkpoint has a backward of its own, which ends before the outer one does."""
+    values = same_on_all(ranks, "precisions", kind, name)
     if name == "bucketed" or len(ranks) == 2:
-        assert values == ranks[0]["precisions"]["checkpointed"]["torch"]
+        assert values == ranks[0]["precisions"][kind]["torch"]
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_weight_in_two_reentrant_checkpoints_is_refused(ranks, name):
+    """Its first gradient may be on the way when the second comes: averaged in part, and no replica equal."""
+    for rank in ranks:
+        assert "got a second gradient in one backward" in rank["precisions"]["tied"][name]
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_gradients_have_the_memory_format_of_their_weights(ranks, name):
+    weights, found, values = same_on_all(ranks, "precisions", "channels_last", name)
+    assert found == weights
+    assert weights[0] == (27, 1, 9, 3)
+    if name == "bucketed" or len(ranks) == 2:
+        assert values == ranks[0]["precisions"]["channels_last"]["torch"][2]
 
 
 def parameters():
@@ -177,3 +195,6 @@ def test_faults_are_named_on_every_rank(ranks):
         assert "rank 1 has bias (4,) torch.float32, not trained" in found["trained"]
         assert "a module with parameters that are trained" in found["nothing"]
         assert "a torch.nn.Module, got 'model'" in found["no module"]
+        assert found["sparse"].startswith("InvalidArgument: the gradient of weight must be dense")
+        assert found["order"].startswith("InvalidArgument: order must be the numbers of the 2 trained parameters")
+        assert found["only inputs"] == 0

@@ -1,4 +1,4 @@
-"""Is an emulated link as slow as it says, and not slower, without touching a bit? One start of two ranks."""
+"""Is an emulated link as slow as it says, and a collective on it one, without touching a bit? One start of three."""
 
 import copy
 import time
@@ -12,18 +12,23 @@ from torch.nn.parallel import DistributedDataParallel
 from dpbook.collectives import Link
 from dpbook.collectives.pricing import closed_forms
 from dpbook.core.errors import InvalidArgument
+from dpbook.ddp.clock import ObservedLink
 from dpbook.ddp.emulated_link import SlowLink, slow
 from dpbook.ddp.wrappers import BucketedDDP, NaiveDDP
 from dpbook.ranks import start
 
 pytestmark = pytest.mark.processes
+APART = 0.05
 LINK = Link(2e-3, 20e6)  # slow enough that this machine's own speed does not count
 NBYTES = 400_000
 
 
 def on_one_rank(rank, world):
     torch.set_num_threads(1)
-    return {"one": one(rank), "queue": queue(), "core": core(), "bits": bits(rank), "refused": refused()}
+    return {
+        "one": one(rank), "staggered": staggered(rank, world), "queue": queue(), "core": core(), "bits": bits(rank),
+        "refused": refused(),
+    }  # fmt: skip
 
 
 def one(rank):
@@ -33,6 +38,32 @@ def one(rank):
     begun = time.monotonic()
     slow(LINK)(buffer).wait()
     return time.monotonic() - begun, buffer.unique().tolist()
+
+
+def staggered(rank, world):
+    """Two calls at once, to which the ranks come one after another, through a handle and through torch's hook.
+
+    Of each: when this rank came, when it had its result, and when the link is said to have carried the two.
+    """
+    ways = {}
+    for name in ("handle", "hook"):
+        link, buffers = ObservedLink(LINK), [torch.ones(NBYTES // 4) for _ in range(2)]
+        dist.barrier()
+        time.sleep((world - rank) * APART)  # the last rank comes first
+        came = time.monotonic()
+        if name == "handle":
+            handles = [link.all_reduce(buffer) for buffer in buffers]
+        else:
+            handles = [link.hook(None, Bucket(buffer)) for buffer in buffers]
+        for handle in handles:
+            handle.wait()
+        ways[name] = came, time.monotonic(), [(call.begin, call.end) for call in link.calls]
+    return ways
+
+
+class Bucket:
+    def __init__(self, buffer):
+        self.buffer = lambda: buffer
 
 
 def queue():
@@ -63,6 +94,7 @@ def bits(rank):
         DistributedDataParallel(copy.deepcopy(module)),
         DistributedDataParallel(copy.deepcopy(module)),
         BucketedDDP(copy.deepcopy(module), all_reduce=slow(quick)),
+        NaiveDDP(copy.deepcopy(module)),
         NaiveDDP(copy.deepcopy(module), all_reduce=slow(quick)),
     ]
     models[1].register_comm_hook(None, SlowLink(quick).hook)
@@ -75,7 +107,7 @@ def bits(rank):
             model(x).square().mean().backward()
             optimizer.step()
         found.append([p.detach().numpy().tobytes() for p in model.parameters()])
-    return [f == found[0] for f in found]
+    return found[1] == found[0], found[2] == found[0], found[4] == found[3]
 
 
 def refused():
@@ -87,13 +119,13 @@ def refused():
 
 @pytest.fixture(scope="module")
 def ranks():
-    return start(on_one_rank, [(rank, 2) for rank in range(2)], timeout=120)
+    return start(on_one_rank, [(rank, 3) for rank in range(3)], timeout=120)
 
 
 def charged(nbytes):
-    """By hand: a ring of two takes two rounds of half of the bytes."""
-    seconds = 2 * (LINK.latency + nbytes / 2 / LINK.bandwidth)
-    assert closed_forms.ring(2, LINK)(nbytes) == pytest.approx(seconds)
+    """By hand: a ring of three takes four rounds of a third of the bytes."""
+    seconds = 4 * (LINK.latency + nbytes / 3 / LINK.bandwidth)
+    assert closed_forms.ring(3, LINK)(nbytes) == pytest.approx(seconds)
     return seconds
 
 
@@ -101,7 +133,19 @@ def test_a_call_is_never_done_before_its_bytes_have_gone_out(ranks):
     for rank in ranks:
         seconds, result = rank["one"]
         assert seconds >= charged(NBYTES)
-        assert result == [3.0]
+        assert result == [6.0]
+
+
+@pytest.mark.parametrize("name", ["handle", "hook"])
+def test_no_rank_is_done_before_the_last_has_come_and_its_bytes_have_gone_out(ranks, name):
+    """Ranks come 50 ms apart; the two calls take longer, so that a link of each rank's own would end too early."""
+    came, done, carried = zip(*(rank["staggered"][name] for rank in ranks), strict=True)
+    assert max(came) - min(came) >= APART
+    assert min(done) >= max(came) + 2 * charged(NBYTES)
+    assert carried[0] == carried[1] == carried[2]
+    (begin, end), (second, _) = carried[0]
+    assert begin >= max(came)
+    assert second == end == pytest.approx(begin + charged(NBYTES))
 
 
 def test_calls_queue(ranks):
@@ -115,7 +159,7 @@ def test_waiting_takes_no_core(ranks):
 
 def test_no_bit_changes(ranks):
     for rank in ranks:
-        assert rank["bits"] == [True] * 4
+        assert rank["bits"] == (True, True, True)
 
 
 def test_a_number_is_no_link(ranks):

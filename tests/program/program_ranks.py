@@ -50,8 +50,8 @@ def over_schedules(folder):
 def resumed(folder):
     """For each strategy: the weights of six steps in one go, and of three, an end, and three more."""
     found = {}
-    for name in ("torch", "bucketed", "zero1"):
-        options = Options(name=f"resumed-{name}", out=folder, strategy=name, **SMALL)
+    for name in ("torch", "naive", "hook", "bucketed", "zero1"):
+        options = Options(name=f"resumed-{name}", out=folder, strategy=name, cap=0.01, **SMALL)
         whole = losses(dataclasses.replace(options, name="whole"), 6)[1][-1]
         first = Trainer(options, CPU)
         for _ in range(3):
@@ -63,6 +63,9 @@ def resumed(folder):
         for _ in range(3):
             again.train_step()
         found[name] = weights(again) == whole, said["step"], said["world"]
+    for name, before in (("zero1", "bucketed"), ("bucketed", "zero1")):
+        options = Options(name=f"resumed-{before}", out=folder, strategy=name, **SMALL)
+        found[f"{name} after {before}"] = refusal(Trainer(options, CPU).resume)
     return found
 
 
@@ -121,15 +124,16 @@ def variants(folder):
 
 
 def refusals(folder):
-    def said(call):
-        try:
-            call()
-        except DpbookError as error:
-            return str(error)
-        return "accepted"
-
     options = Options(name="cnn", out=folder, model="cnn", batch=1000)
-    return {"too large": said(lambda: Trainer(options, CPU).train_step())}
+    return {"too large": refusal(lambda: Trainer(options, CPU).train_step())}
+
+
+def refusal(call):
+    try:
+        call()
+    except DpbookError as error:
+        return str(error)
+    return "accepted"
 
 
 def everything(rank, world, folder):

@@ -74,6 +74,13 @@ def test_the_calls_that_are_predicted_are_those_that_a_step_makes(group, tmp_pat
     assert predict(trainer)["calls"] == made
 
 
+def test_blocks_are_compiled_one_by_one_so_that_backward_can_hide_messages(group, tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled.append(type(module).__name__))
+    Trainer(Options(out=str(tmp_path), compile=True, **{**SMALL, "depth": 2}), torch.device("cpu"))
+    assert compiled == ["Block", "Block"]
+
+
 def calls_of(model):
     """Ours count what they have sent; torch tells the buckets of its present plan."""
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):

@@ -14,8 +14,8 @@ import torch
 
 from dpbook.core import checkout
 
-STEPS = 160
-OPTIONS = ["--nproc", "2", "--name", "r", "--width", "64", "--depth", "2", "--steps", str(STEPS), "--save-every", "20"]
+STEPS = 120
+OPTIONS = ["--nproc", "3", "--name", "r", "--width", "64", "--depth", "2", "--steps", str(STEPS), "--save-every", "20"]
 PATIENCE = 90.0
 
 

@@ -127,7 +127,7 @@ def test_our_program_ends_in_a_report_that_sets_it_beside_one_process(uninterrup
     assert said.splitlines()[-1] == "report: runs/r/report.html"
     page = (folder / "runs/r/report.html").read_text(encoding="utf-8")
     assert "simulated step" in page
-    assert "of 2 times one process" in page
+    assert "of 3 times one process" in page
     lines = (folder / "runs/r/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, restarts.STEPS + 1))
 
