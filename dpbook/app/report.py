@@ -50,9 +50,12 @@ class Summary:
 
     @property
     def model_flops_utilisation(self) -> float | None:
-        """MFU: operations of the model per second over the peak of all devices; None where no peak is known."""
+        """MFU: operations of the model per second over the bf16 peak of all devices.
+
+        None where no peak is known, and for a run in fp32, which does not use the units that have this peak.
+        """
         peak = peak_flops(str(self.about["device"]))
-        if peak is None or self.about["flops_per_token"] is None:
+        if peak is None or self.about["flops_per_token"] is None or self.about["options"]["precision"] != "bf16":
             return None
         return float(self.about["flops_per_token"]) * self.tokens_per_second / (peak * int(self.about["world"]))
 
@@ -131,7 +134,8 @@ def _results(summary: Summary, alone: Summary | None) -> Iterator[tuple[str, str
         yield "one process alone", f"{alone.tokens_per_second:,.0f} {unit}/s, {1e3 * alone.seconds:,.3g} ms per step"
         yield "scaling efficiency", f"{share:.0%} of {world} times one process"
     used = summary.model_flops_utilisation
-    yield "model FLOPs utilisation", "no peak known for this device" if used is None else f"{used:.1%} of the bf16 peak"
+    none = "no peak known for this device and precision"
+    yield "model FLOPs utilisation", none if used is None else f"{used:.1%} of the bf16 peak"
     yield "peak memory", f"{in_words(max(line['memory'] for line in summary.lines), 'B')} on rank 0"
     yield "gradients averaged", f"{in_words(payload, 'B')} per step"
     yield "sent by each rank", f"{in_words(bandwidth_lower_bound(world, payload), 'B')} per step, if by a ring"

@@ -25,6 +25,9 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
     and device within a group. An optimizer that looks at whole tensors, such as one with layer-wise norms, gives other
     results. Learning-rate schedulers act on ``param_groups`` as usual.
 
+    What is *kept* of the state falls to 1/N; the peak of a step does not. While a group is gathered, ``step`` takes
+    2 + 2/N times its weights besides: the pieces of all and the flat row made of them, and this rank's own piece twice.
+
     Args:
         params: parameters, or parameter groups (dicts), as for any optimizer.
         optimizer: its class, or a function that makes it from groups.

@@ -29,8 +29,9 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     All ranks begin with rank 0's parameters and buffers. Every backward averages the gradients over the ranks: each is
     multiplied by 1/N and then summed, as torch's DistributedDataParallel does it. Tied parameters count once, frozen
-    ones not at all; what is trained must not change later. Gradients are dense. A module that `torch.compile` has compiled as
-    a whole delivers all of them at the end of backward, where nothing can be hidden; one of compiled blocks does not.
+    ones not at all; what is trained must not change later. Gradients are dense. A module that `torch.compile` has
+    compiled as a whole delivers them all at the end of backward, where nothing is hidden; one of compiled blocks does
+    not.
 
     Args:
         module: on the device on which it will run.

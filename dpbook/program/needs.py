@@ -33,10 +33,24 @@ def parameters(options: Options) -> int:
     return (256 + options.context) * width + options.depth * block + 2 * width
 
 
-def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
-    """By the recipe of fp32 weights, gradients and moments, without activations: the least that is needed."""
+def adapters(options: Options) -> int:
+    """The parameters of the adapters, which alone are trained where there are some."""
+    return options.lora * options.depth * 16 * options.width if options.lora else 0
+
+
+def least_memory(options: Options, world: int) -> float:
+    """Bytes that a rank needs at least: fp32 weights, gradients and moments, without activations.
+
+    With a sharded optimizer also what its step takes for a moment (`dpbook.ddp.ShardedOptimizer`).
+    """
+    total, trained = parameters(options) + adapters(options), adapters(options) or parameters(options)
     stage = 1 if options.strategy == "zero1" else 0
-    need = memory_per_rank(parameters(options), world, stage, "autocast").total
+    gathering = 4 * trained * (2 + 2 / world) if stage else 0.0
+    return memory_per_rank(total, world, stage, "autocast", trainable=trained).total + gathering
+
+
+def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
+    need = least_memory(options, world)
     if gpus:
         room, where = min(gpu.memory for gpu in gpus), f"a GPU ({gpus[0].name})"
     else:

@@ -13,7 +13,8 @@ from dpbook.program import metrics
 from tests.cases import each
 
 ABOUT = {
-    "options": {"name": "r", "model": "gpt", "strategy": "bucketed"}, "world": 4, "backend": "nccl",
+    "options": {"name": "r", "model": "gpt", "strategy": "bucketed", "precision": "bf16"}, "world": 4,
+    "backend": "nccl",
     "device": "NVIDIA H100 80GB HBM3", "parameters": 1000, "trained": 1000, "payload_bytes": 4000,
     "tokens_per_step": 8000, "flops_per_token": 6 * 10**9, "torch": "2.13.0", "python": "3.11", "cores": 2,
     "date": "2026-11-20",
@@ -79,9 +80,14 @@ def test_a_process_that_did_other_work_is_not_compared_with(tmp_path, changed, c
     assert ("scaling efficiency" in told(report.write(folder))) == compared
 
 
+def test_a_run_in_fp32_has_no_share_of_the_bf16_peak(tmp_path):
+    rows = told(report.write(run(tmp_path / "r", options={**ABOUT["options"], "precision": "fp32"})))
+    assert rows["model FLOPs utilisation"] == "no peak known for this device and precision"
+
+
 def test_an_unknown_device_has_no_utilisation(tmp_path):
     rows = told(report.write(run(tmp_path / "r", device="x86_64")))
-    assert rows["model FLOPs utilisation"] == "no peak known for this device"
+    assert rows["model FLOPs utilisation"] == "no peak known for this device and precision"
 
 
 @each(

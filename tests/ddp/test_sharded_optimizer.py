@@ -1,10 +1,12 @@
 """Does a sharded optimizer end with the bits of the unsharded one, and keep 1/N of its state? One start per world."""
 
 import copy
+import itertools
 
 import pytest
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from dpbook.core.errors import InvalidArgument
 from dpbook.ddp.sharded_optimizer import ShardedOptimizer
@@ -72,7 +74,21 @@ def on_one_rank(rank, world):
             "resumed": train(rank, again, resumed, 3, first=50) == train(rank, model, optimizer, 3, first=50),
         }
     found["refused"] = refusals(model, optimizer)
+    found["peak"] = peak_of_a_step()
     return found
+
+
+def peak_of_a_step(count=240_000):
+    """What a step allocates at its peak, in multiples of the weights, as torch's allocator tells it."""
+    weights = nn.Parameter(torch.ones(count))
+    optimizer = ShardedOptimizer([weights], torch.optim.AdamW, lr=0.01)
+    for _ in range(2):  # the moments are there from the first step on
+        weights.grad = torch.ones(count)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            optimizer.step()
+    changes = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = itertools.accumulate(e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns()))
+    return max(held) / (4 * count)
 
 
 def refusals(model, optimizer):
@@ -117,6 +133,11 @@ def test_state_falls_as_1_over_n(ranks, name):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_it_resumes_with_the_same_bits(ranks, name):
     assert all(rank[name]["resumed"] for rank in ranks)
+
+
+def test_a_step_takes_as_much_for_a_moment_as_its_docstring_says(ranks):
+    """More than is saved: on two ranks three times the weights, where the moments shrink by one."""
+    assert [rank["peak"] for rank in ranks] == pytest.approx([2 + 2 / len(ranks)] * len(ranks), rel=1e-3)
 
 
 def test_bad_input_is_named(ranks):

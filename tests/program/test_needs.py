@@ -7,7 +7,7 @@ import pytest
 from dpbook.collectives import FixedBounds, Round, Schedule, reduce_scatter, ring, to_json
 from dpbook.core.machine import Gpu
 from dpbook.program.models import build
-from dpbook.program.needs import parameters, requirements
+from dpbook.program.needs import adapters, least_memory, parameters, requirements
 from dpbook.program.options import Options
 
 GPUS = [Gpu("H100", 80 * 10**9)] * 4
@@ -25,20 +25,27 @@ def test_a_model_that_does_not_fit_is_foreseen():
     assert said_by(Options(), 4, gpus=GPUS) == []
 
 
-@pytest.mark.parametrize("strategy", ["bucketed", "zero1"])
-def test_sharded_optimizer_state_lets_a_larger_model_fit(strategy):
-    options = Options(width=32 * 88, depth=64, strategy=strategy)  # 6.1 billion: 98 GB, or 61 with ZeRO-1 on four
-    assert (said_by(options, 4, gpus=GPUS) == []) == (strategy == "zero1")
+@pytest.mark.parametrize(("strategy", "lora", "nbytes"), [("bucketed", 0, 16), ("zero1", 0, 20), ("bucketed", 8, 4)])
+def test_a_rank_needs_what_is_kept_and_what_a_sharded_step_takes_for_a_moment(strategy, lora, nbytes):
+    """Bytes per parameter on four ranks: weights, gradients and moments; 10 kept with ZeRO-1, and 10 while it gathers.
+
+    With adapters next to nothing but the weights.
+    """
+    options = Options(width=32 * 88, depth=64, strategy=strategy, lora=lora)
+    assert least_memory(options, 4) == pytest.approx(nbytes * parameters(options), rel=0.02)
+    assert (said_by(options, 4, gpus=GPUS) == []) == (lora > 0)  # of 6.1 billion parameters
 
 
 def test_ranks_without_a_step_are_foreseen():
     assert any("more than the 1,440 digits" in text for text in said_by(Options(model="cnn", batch=721), 2, gpus=[]))
 
 
-@pytest.mark.parametrize("options", [{}, {"width": 96, "depth": 2, "context": 33}, {"model": "cnn"}])
+@pytest.mark.parametrize("options", [{}, {"width": 96, "depth": 2, "context": 33}, {"model": "cnn"}, {"lora": 3}])
 def test_parameters_are_counted_as_they_are_built(options):
     wanted = Options(**options)
-    assert parameters(wanted) == sum(p.numel() for p in build(wanted).parameters())
+    built = list(build(wanted).parameters())
+    assert parameters(wanted) + adapters(wanted) == sum(p.numel() for p in built)
+    assert adapters(wanted) in (0, sum(p.numel() for p in built if p.requires_grad))
 
 
 @pytest.mark.parametrize(
