@@ -1,0 +1,127 @@
+"""Does the script that a reader takes home train as one process would, and go on where it was ended?
+
+One start of three ranks.
+"""
+
+import importlib
+import os
+import signal
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from dpbook.book.ch11 import train_ddp
+from dpbook.ranks import start
+
+CPU = torch.device("cpu")
+SMALL = ["--examples", "200", "--batch", "4", "--epochs", "2"]  # 8 steps of 2 micro-batches in an epoch, on 3 ranks
+
+
+def options(folder, *others):
+    return train_ddp.parse([*SMALL, "--out", str(folder), *others])
+
+
+def bits(training):
+    return [p.detach().numpy().tobytes() for p in training.ddp.parameters()]
+
+
+def ended(rank, folder):
+    """A run that rank 1 alone is told to end, after 11 steps; where it stood, and whether it ends as another did."""
+    calls, step = [], train_ddp.train_step
+
+    def counted(*arguments):
+        calls.append(arguments)
+        if rank == 1 and len(calls) == 11:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(*arguments)
+
+    whole = bits(train_ddp.run(options(f"{folder}/whole"), CPU))
+    with patch.object(train_ddp, "train_step", counted):
+        cut = train_ddp.run(options(f"{folder}/cut"), CPU)
+    again = train_ddp.run(options(f"{folder}/cut"), CPU)
+    return (cut.epoch, cut.step), bits(cut) != whole, bits(again) == whole
+
+
+def one_step(rank, folder):
+    """Loss and gradient of a step without dropout or clipping, and those of all its tokens in one batch."""
+    training = train_ddp.build(options(folder), CPU)
+    training.ddp.eval()
+    data = train_ddp.Sequences(18, seed=5)  # three ranks, two micro-batches, three examples; of many lengths
+    rows = [[train_ddp.collate([data[6 * r + 3 * m + k] for k in range(3)]) for m in range(2)] for r in range(3)]
+    model = training.ddp.module
+    parts = [(model(x)[y >= 0], y[y >= 0]) for micros in rows for x, y in micros]
+    whole = cross_entropy(torch.cat([scores for scores, _ in parts]), torch.cat([y for _, y in parts]))
+    expected = torch.autograd.grad(whole, list(model.parameters()))
+    found = []
+    with (
+        patch.object(train_ddp.nn.utils, "clip_grad_norm_"),
+        patch.object(training.scaler, "step", lambda _: found.extend(p.grad.clone() for p in model.parameters())),
+    ):
+        loss = train_ddp.train_step(training, rows[rank], options(folder))
+    far = max(float((g - e).abs().max()) for g, e in zip(found, expected, strict=True))
+    return float(loss), float(whole), far
+
+
+def held_out(folder):
+    """Loss and accuracy of 17 examples on three ranks, and of all at once."""
+    training, data = train_ddp.build(options(folder), CPU), train_ddp.Sequences(17, seed=9)
+    found = train_ddp.evaluate(training, data, options(folder))
+    inputs, targets = train_ddp.collate([data[k] for k in range(17)])
+    with torch.no_grad():
+        scores, real = training.ddp.module.eval()(inputs), targets >= 0
+    right = (scores[real].argmax(-1) == targets[real]).float().mean()
+    return found, (float(cross_entropy(scores[real], targets[real])), float(right))
+
+
+def halves(folder):
+    """The weights after two epochs in fp16 with a scaler, and its scale, which an overflow would have halved."""
+    training = train_ddp.run(options(f"{folder}/fp16", "--precision", "fp16"), CPU)
+    return bits(training), training.scaler.get_scale(), all(bool(p.isfinite().all()) for p in training.ddp.parameters())
+
+
+def everything(rank, folder):
+    torch.set_num_threads(1)
+    return {
+        "ended": ended(rank, folder),
+        "step": one_step(rank, folder),
+        "held out": held_out(folder),
+        "fp16": halves(folder),
+    }
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    module = importlib.import_module("tests.book.ch11.test_train_ddp")
+    folder = str(tmp_path_factory.mktemp("train"))
+    return start(module.everything, [(rank, folder) for rank in range(3)], timeout=120, echo=False)
+
+
+@pytest.mark.processes
+def test_a_run_that_one_rank_is_told_to_end_goes_on_to_the_bits_of_one_that_was_not(ranks):
+    """With dropout, in the middle of an epoch: random states, place in the data, buckets and moments come back."""
+    assert [rank["ended"] for rank in ranks] == [((1, 3), True, True)] * 3
+
+
+@pytest.mark.processes
+def test_every_token_of_a_step_weighs_the_same(ranks):
+    """Means of micro-batches or of ranks would weigh the tokens of short sequences more."""
+    for rank in ranks:
+        loss, expected, far = rank["step"]
+        assert loss == pytest.approx(expected, rel=1e-6)
+        assert far < 1e-7
+
+
+@pytest.mark.processes
+def test_evaluation_divides_sums_once(ranks):
+    for rank in ranks:
+        found, expected = rank["held out"]
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.processes
+def test_replicas_stay_equal_in_fp16(ranks):
+    weights, scale, finite = ranks[0]["fp16"]
+    assert [rank["fp16"] for rank in ranks] == [(weights, scale, True)] * 3
+    assert finite
