@@ -153,11 +153,16 @@ def read(data: Sequences, training: Training, options: argparse.Namespace) -> It
     loader = iter(
         DataLoader(
             Subset(data, rows), options.batch, collate_fn=collate, drop_last=True, num_workers=options.workers,
-            pin_memory=training.device.type == "cuda", generator=seeds,
+            pin_memory=training.device.type == "cuda", generator=seeds, worker_init_fn=ignore_sigterm,
         )
     )  # fmt: skip
     while len(batches := list(islice(loader, options.accumulation))) == options.accumulation:
         yield [(x.to(training.device, non_blocking=True), y.to(training.device, non_blocking=True)) for x, y in batches]
+
+
+def ignore_sigterm(worker: int) -> None:
+    """The whole job is sent SIGTERM: loading processes live on until their rank, which decides, has left the epoch."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def train_step(training: Training, batches: list[Batch], options: argparse.Namespace) -> torch.Tensor:
