@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from dpbook.book.ch09.judge.checks import shown
 from dpbook.book.ch09.logs import KINDS, draw, mistakes
 from tests.cases import each
 
@@ -44,6 +45,18 @@ def test_without_a_fault_all_ranks_agree_but_for_the_lines(seed):
     assert case.fault is None
     assert all(plan == plans(case.logs)[0] for plan in plans(case.logs))
     assert case.logs[0] != case.logs[1]
+
+
+@each("kind", KINDS)
+def test_a_failure_shows_the_calls_at_which_the_rank_leaves_the_others(kind):
+    case = draw(np.random.default_rng(3), 3, kind)
+    rank, at, _ = case.fault
+    own, other = case.logs[rank][at : at + 1], case.logs[(rank + 1) % 3][at]
+    mine, theirs = shown(case).split("; the others have ")
+    assert mine.startswith(
+        f"from call {at} on rank {rank} has " + (f"{own[0]['call']} {own[0]['shape']}" if own else "no")
+    )
+    assert theirs.startswith(f"{other['call']} {other['shape']} {other['dtype']}")
 
 
 def test_each_mistake_is_one_ranks():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch09.logs import KINDS, draw
+from dpbook.book.ch09.logs import KINDS, Case, Log, draw
 from dpbook.collectives import Comm, Program, Schedule, count, record, run
 from dpbook.collectives.programs import Op
 from dpbook.grading import (
@@ -123,13 +123,31 @@ def groups_of_a_grid(answer: Answer, rng: np.random.Generator) -> None:
 DRAWN_PER_KIND = 8
 
 
+def shown(case: Case) -> str:
+    """The calls from the fault on, of the rank at fault and of another; of all ranks one log where there is none."""
+    if case.fault is None:
+        return f"each with {_listed(case.logs[0])}; the lines differ"
+    rank, position, _ = case.fault
+    own, other = (_listed(case.logs[r][position : position + 2]) for r in (rank, (rank + 1) % len(case.logs)))
+    return f"from call {position} on rank {rank} has {own}; the others have {other}"
+
+
+def _listed(log: Log) -> str:
+    calls = [
+        f"{each['call']} {each['shape']} {each['dtype']}"
+        + ("" if each["source"] is None else f" from {each['source']}")
+        for each in log
+    ]
+    return ", ".join(calls) or "nothing more"
+
+
 def _diagnosed(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, tuple[int, int, str], Any]]:
     """The faults of drawn logs and what the answer makes of them, three values; None where nothing is wrong."""
     for kind in (*KINDS, None):
         for number in range(DRAWN_PER_KIND):
             world = int(rng.choice([3, 5, 7]))
             case = draw(rng, world, kind, last=number == 0)
-            where = f"{world} ranks, {len(case.logs[0])} calls on rank 0"
+            where = f"{world} ranks, {shown(case)}"
             got = call(answer, case.logs, where=where, unchanged=True)
             if case.fault is None:
                 expect(got is None, "None: all ranks make the same calls", repr(got), where)
