@@ -1,7 +1,7 @@
 """Data parallelism for torch, from scratch: wrappers, a sharded optimizer, an emulated link, and what measures them."""
 
 from dpbook.ddp.clock import ObservedLink, observe_step, step_time
-from dpbook.ddp.emulated_link import SlowLink, slow
+from dpbook.ddp.emulated_link import SlowCall, SlowLink, slow
 from dpbook.ddp.layers import measure_layers
 from dpbook.ddp.reducer import Reducer
 from dpbook.ddp.replication import replicate

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dpbook.collectives import Link
-from dpbook.ddp.emulated_link import Call, SlowLink
+from dpbook.ddp.emulated_link import SlowCall, SlowLink
 from dpbook.overlap import Span
 
 Loss = Callable[[nn.Module], torch.Tensor]
@@ -28,9 +28,9 @@ class ObservedLink(SlowLink):
 
     def __init__(self, link: Link, group: dist.ProcessGroup | None = None) -> None:
         super().__init__(link, group)
-        self.calls: list[Call] = []
+        self.calls: list[SlowCall] = []
 
-    def all_reduce(self, tensor: torch.Tensor) -> Call:
+    def all_reduce(self, tensor: torch.Tensor) -> SlowCall:
         """As `SlowLink.all_reduce`."""
         call = super().all_reduce(tensor)
         self.calls.append(call)

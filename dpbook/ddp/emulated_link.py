@@ -19,14 +19,16 @@ from dpbook.core import check_type
 from dpbook.ddp.reducer import AllReduce
 
 
-class Call:
+class SlowCall:
     """An all-reduce over a link: the sum, and beside it the latest of the moments at which the ranks have come.
 
     ``seconds`` is what the link takes for it, ``before`` the call that it carries first. Moments are those of
     `time.monotonic`; whoever asks for one waits until the last rank has come.
     """
 
-    def __init__(self, tensor: torch.Tensor, group: dist.ProcessGroup | None, seconds: float, before: "Call | None"):
+    def __init__(
+        self, tensor: torch.Tensor, group: dist.ProcessGroup | None, seconds: float, before: "SlowCall | None"
+    ):
         self.seconds, self._before, self._begin, self._lock = seconds, before, 0.0, threading.Lock()
         self._clock = torch.tensor([time.monotonic()], dtype=torch.float64, device=tensor.device)
         self._coming = dist.all_reduce(self._clock, dist.ReduceOp.MAX, group=group, async_op=True)
@@ -63,12 +65,12 @@ class SlowLink:
         check_type("link", link, Link, "a Link, such as Link.gigabits(1, latency=50e-6)")
         self.link, self.group = link, group
         self.price = closed_forms.ring(dist.get_world_size(group), link)
-        self.last: Call | None = None
+        self.last: SlowCall | None = None
 
-    def all_reduce(self, tensor: torch.Tensor) -> Call:
+    def all_reduce(self, tensor: torch.Tensor) -> SlowCall:
         """Begin to sum a tensor over the ranks: what our wrappers take as ``all_reduce``."""
         nbytes = tensor.numel() * tensor.element_size()
-        self.last = Call(tensor, self.group, self.price(nbytes), self.last)
+        self.last = SlowCall(tensor, self.group, self.price(nbytes), self.last)
         return self.last
 
     def hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
