@@ -40,6 +40,14 @@ def test_the_big_batch_moves_every_trained_parameter_and_no_frozen_one():
     assert moved.count(False) == 2
 
 
+def test_a_rank_may_leave_out_a_layer_that_is_trained():
+    for seed in range(20):
+        chain = Chain.draw(np.random.default_rng(seed), 3, absent=True)
+        without = [set(range(chain.layers)) - set(order) for order in chain.orders]
+        assert sorted(map(len, without)) == [0, 0, 1]
+        assert chain.frozen not in set.union(*without)
+
+
 @pytest.mark.parametrize("crossed", [False, True])
 def test_a_drawn_cap_makes_several_buckets(crossed):
     for seed in range(20):

@@ -18,7 +18,8 @@ class Chain:
 
     ``weights`` (world, layers, width, width), ``biases`` (world, layers, width), ``scale`` (world,): what each rank
     begins with. ``tied``: two layers with one weight. ``frozen``: a layer that is not trained. ``orders``: in which
-    order each rank uses the layers. ``batches`` (steps, micro-batches, world, examples, width).
+    order each rank uses the layers; one that is left out gets no gradient there. ``batches`` (steps, micro-batches,
+    world, examples, width).
     """
 
     weights: Array
@@ -42,15 +43,20 @@ class Chain:
         steps: int = 3,
         micro: int = 1,
         crossed: bool = False,
+        absent: bool = False,
     ) -> "Chain":
         """A chain; without a ``cap`` one that makes several buckets.
 
         ``crossed``: ranks use layers in orders of their own. Then a bucket is a layer, and all are alike.
+        ``absent``: one rank leaves out one layer that the others train.
         """
         width, examples = int(rng.integers(3, 6)), int(rng.integers(2, 5))
         tied, frozen = (1, layers - 2), int(rng.integers(2, layers - 2))
         middle = list(range(2, layers - 2))
         middles = [rng.permutation(middle).tolist() if crossed else middle for _ in range(world)]
+        if absent:
+            without = int(rng.choice([layer for layer in middle if layer != frozen]))
+            middles[int(rng.integers(world))] = [layer for layer in middle if layer != without]
         one = ITEMSIZE * width * (width + 1)
         drawn = one if crossed else int(rng.integers(one + 1, 3 * one))
         return cls(

@@ -140,7 +140,7 @@ def published(*, flush=False, drop=False, guard=True, clear=False, wait=False, a
 # 10.4: the reader's own
 
 
-def own(*, overlapped=True, ordered=True, reset=True, divide=True, local=True, summed=True, travels=True):
+def own(*, overlapped=True, ordered=True, reset=True, divide=True, local=True, travels=True, left=True):
     """A bucketed wrapper with one thing wrong."""
     lock = contextlib.nullcontext() if travels else threading.Lock()
 
@@ -159,6 +159,8 @@ def own(*, overlapped=True, ordered=True, reset=True, divide=True, local=True, s
 
         def reset(self):
             self.missing, self.messages = [len(group) for group in self.plan.groups], {}
+            for flat in self.flat:
+                flat.zero_()
 
         def view(self, k):
             bucket, at = self.plan.places[k]
@@ -166,8 +168,6 @@ def own(*, overlapped=True, ordered=True, reset=True, divide=True, local=True, s
 
         def ready(self, k):
             if not self.enabled:
-                if not summed:
-                    self.parameters[k].grad = None
                 return
             with lock:
                 self.view(k).copy_(self.parameters[k].grad / (self.world if divide else 1))
@@ -188,10 +188,12 @@ def own(*, overlapped=True, ordered=True, reset=True, divide=True, local=True, s
         def finish(self):
             if not overlapped:
                 self.send_full()
+            for bucket in set(range(len(self.flat))) - set(self.messages) if left else ():
+                self.send(bucket)
             for message in self.messages.values():
                 message.wait()
             for k, p in enumerate(self.parameters):
-                p.grad.copy_(self.view(k))
+                p.grad = self.view(k).clone()
             if reset:
                 self.reset()
 
@@ -230,8 +232,8 @@ MUTANTS = (
     Mutant("10.4", "never reset", own(reset=False), "the gradients of the big batch"),
     Mutant("10.4", "everything after backward", own(overlapped=False), ORDER),
     Mutant("10.4", "sent as they get full", own(ordered=False), ORDER),
+    Mutant("10.4", "a bucket that never gets full stays", own(left=False), ORDER),
     Mutant("10.4", "no_sync does nothing", own(local=False), "accumulation"),
-    Mutant("10.4", "only the last micro-batch", own(summed=False), "accumulation"),
     Mutant("10.4", "a lock, which cannot travel", own(travels=False), "three real processes"),
 )
 

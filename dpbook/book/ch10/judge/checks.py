@@ -142,7 +142,7 @@ def _judge_backward(log: Log, chain: Chain, where: str) -> None:
         expect(sent >= due, asked, f"{sent} sent", where)
 
 
-# 10.3: a published wrapper
+# 10.3: a wrapper with two mistakes
 
 
 def _judge_buckets(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> None:
@@ -187,6 +187,7 @@ def _whole(rng: np.random.Generator, world: int) -> Iterator[tuple[str, Chain]]:
     yield "several buckets", Chain.draw(rng, world)
     yield "a bucket per tensor", Chain.draw(rng, world, cap=1)
     yield "ranks whose gradients become ready in different orders", Chain.draw(rng, world, layers=9, crossed=True)
+    yield "a rank that leaves out a layer", Chain.draw(rng, world, absent=True)
 
 
 def _judge_whole(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> None:
