@@ -61,9 +61,10 @@ class Checkpointed(nn.Module):
     def forward(self, x, *, tied=False):
         from torch.utils.checkpoint import checkpoint
 
-        for block in [*self.blocks, *([self.blocks[0]] if tied else [])]:
+        again = [self.blocks[0]] if tied else []
+        for block in [*self.blocks, *again, self.head]:  # so that the first gradient comes from within a checkpoint
             x = checkpoint(lambda h, block=block: torch.tanh(block(h)), x, use_reentrant=self.reentrant)
-        return {"scores": [self.head(x)]}
+        return {"scores": [x]}
 
 
 def wrap(name, module, **options):
