@@ -13,18 +13,18 @@ def tokens_to_hide(
     """Return the tokens of a GPU's last micro-batch above which its backward takes longer than the sync.
 
     Only that backward hides anything: before it no gradient has its final sum. It takes 4T/F per parameter that is
-    used, and a ring 2(N − 1)/N · itemsize / B per parameter that is synced: for a dense model in bf16 on many ranks
-    T > F/B, whatever its size. Latencies and the last bucket, which nothing hides, are left out.
+    used, and a ring 2(N − 1)/N · itemsize / W per parameter that is synced: for a dense model in bf16 on many ranks
+    T > F/W, whatever its size. Latencies and the last bucket, which nothing hides, are left out.
 
     Args:
         flops_per_second: F, operations per second that one GPU reaches in training, not its peak.
-        bandwidth: B, *bytes* per second that one GPU sends.
+        bandwidth: W, *bytes* per second that one GPU sends.
         itemsize: bytes per element of a gradient.
         world: N; by default so many that (N − 1)/N is 1. A world of 1 needs no tokens.
         per_active: parameters for each one that a token uses; above 1 in a mixture of experts.
 
     Raises:
-        InvalidArgument: F or B is not above 0, or itemsize, world or per_active below 1.
+        InvalidArgument: F or W is not above 0, or itemsize, world or per_active below 1.
     """
     rate = check_float("flops_per_second", flops_per_second, above=0)
     share = 1.0 if world is None else 1 - 1 / check_int("world", world, 1)
