@@ -38,10 +38,6 @@ def test_every_chapter_with_tasks_has_an_exercise():
     assert {asked.chapter for asked in tasks()} - made_up == {int(path.name[:2]) for path in SOLUTIONS}
 
 
-def test_the_book_is_worth_at_most_100_points():
-    assert sum(asked.points for asked in tasks() if asked.chapter != 90) <= 100
-
-
 def of_one_chapter(path):
     """Real processes judge some tasks of chapters 09, 10 and 11."""
     return pytest.param(path, id=path.stem, marks=pytest.mark.processes if path.stem[:2] in ("09", "10", "11") else ())
@@ -54,7 +50,7 @@ def test_the_reference_passes_and_stub_and_mutants_fail(path, seeds):
     wrong = wrong_answers(int(path.name[:2])).MUTANTS
     for asked in tasks(int(path.name[:2])):
         number = sum(mutant.task == asked.id for mutant in wrong)
-        assert 3 <= number <= 6, f"{asked.id} has {number} mutants"
+        assert 3 <= number <= 8, f"{asked.id} has {number} mutants"
         assert trial(asked.id, reference=references[asked.id], stub=stubs[asked.id], mutants=wrong, seeds=seeds) == []
 
 
