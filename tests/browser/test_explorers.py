@@ -25,7 +25,11 @@ EXPLORERS = {  # what its cell holds, the knobs by their labels, and what a pict
     "figures.explore_buckets(layers, price)": (["bucket cap"], "svg"),
     "ch13.explore_memory()": (["GPUs", "model", "GPU", "recipe"], "img"),
     "ch13.explore_scaling()": (
-        ["bucket cap", "on the wire", "all-reduce", "batch", "model", "GPU", "network per port"],
+        [
+            *("model", "nodes", "tokens of a step", "micro-batches", "sharding", "gradients", "a copy is cut over"),
+            *("all-reduce", "bucket cap", "GPU", "GPUs of a node", "network per port"),
+            *("share of the peak", "share of the wires"),
+        ],
         "img",
     ),
     "ch11.explore_wire()": (["trained", "gradients", "micro-batches", "no_sync", "GPUs", "model"], "img"),

@@ -145,7 +145,7 @@ def test_no_rank_is_done_before_the_last_has_come_and_its_bytes_have_gone_out(ra
     assert carried[0] == carried[1] == carried[2]
     (begin, end), (second, _) = carried[0]
     assert begin >= max(came)
-    assert second == end == pytest.approx(begin + charged(NBYTES))
+    assert second >= end == pytest.approx(begin + charged(NBYTES))  # later, where a rank came late to the second, too
 
 
 def test_calls_queue(ranks):

@@ -43,9 +43,10 @@ def test_the_sweep_of_a_prediction_lies_on_the_trainers_device_and_waits_for_it(
     trainer.model.no_sync = contextlib.nullcontext
     handed.clear()
     assert predict(trainer)["seconds"] > 0
-    call = [["synchronised", ("meta", size), "synchronised"] for size in SIZES]
-    expected = [entry for _ in range(1 + REPEATS) for timed in call for entry in timed]
-    assert handed[: len(expected)] == expected
+    calls = [tuple(handed[at : at + 3]) for at in range(0, 3 * len(SIZES) * (1 + REPEATS), 3)]
+    expected = {("synchronised", ("meta", size), "synchronised") for size in SIZES}
+    for turn in range(1 + REPEATS):  # in an order of its own
+        assert set(calls[turn * len(SIZES) : (turn + 1) * len(SIZES)]) == expected
 
 
 def test_the_group_of_ranks_with_gpus_takes_tensors_of_the_cpu_too(monkeypatch):
