@@ -7,7 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.grading import Answer, NotAnswered, call, expect, expect_close, expect_equal, expect_items, value
+from dpbook.core import plural
+from dpbook.grading import (
+    Answer,
+    NotAnswered,
+    call,
+    describe,
+    expect,
+    expect_close,
+    expect_equal,
+    expect_items,
+    value,
+)
 
 Array = NDArray[np.float64]
 WORLDS = (1, 2, 3, 5, 8)
@@ -21,7 +32,7 @@ EACH = 2 * (0 - 3 * EXAMPLES) * EXAMPLES  # derivative of (w·x − 3x)² by w, 
 def predicts(answer: Answer, rng: np.random.Generator, *, index: int, cut: int) -> None:
     got = expect_items(value(answer), 2, "two numbers: (equal, unequal)")
     expected = (EACH[:cut].mean() + EACH[cut:].mean()) / 2
-    expect(got[index] == expected, f"the average of the means over {cut} and {6 - cut} examples", f"{got[index]}")
+    expect(got[index] == expected, f"the average of the means over {cut} and {6 - cut} examples", describe(got[index]))
 
 
 equal_shards, unequal_shards = partial(predicts, index=0, cut=3), partial(predicts, index=1, cut=2)
@@ -54,7 +65,7 @@ def _instance(rng: np.random.Generator, world: int) -> tuple[Array, Array, Array
 
 def _step(answer: Answer, world: int, params: Array, x: Array, y: Array) -> dict[str, Any]:
     """One step of the answer, after which the parameters must be right; what it asked for besides."""
-    where = f"{world} ranks"
+    where = plural(world, "rank")
     got = call(answer, params, x, y, 0.1, through=_drive, where=where)
     shards = zip(np.split(x, world), np.split(y, world), strict=True)
     local = [_gradient(own, *shard) for own, shard in zip(params, shards, strict=True)]
@@ -70,14 +81,14 @@ def big_batch(answer: Answer, rng: np.random.Generator) -> None:
 def identical(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         new = _step(answer, world, *_instance(rng, world))["new"]
-        expect_equal(np.tile(new[0], (world, 1)), new, f"{world} ranks", axes=("rank", "parameter"))
+        expect_equal(np.tile(new[0], (world, 1)), new, plural(world, "rank"), axes=("rank", "parameter"))
 
 
 def own_shard(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         _, x, y = _instance(rng, world)
         params = rng.normal(size=(world, 3))  # apart on purpose: whose parameters does a rank use?
-        got, where = _step(answer, world, params, x, y), f"{world} ranks"
+        got, where = _step(answer, world, params, x, y), plural(world, "rank")
         expect(len(got["shards"]) == world, f"{world} local gradients", f"{len(got['shards'])}", where)
         rows = sorted(map(tuple, np.concatenate(got["shards"]).tolist()))
         expect(rows == sorted(map(tuple, x.tolist())), "each example on exactly one rank", "another division", where)
@@ -98,7 +109,7 @@ def no_drift(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         replicas = np.tile(rng.normal(size=4), (world, 1))
         got = _measured(answer, 0, replicas, replicas, replicas[0])
-        expect(got == 0, "drift 0", f"{got}", f"{world} equal replicas")
+        expect(got == 0, "drift 0", f"{got}", plural(world, "equal replica"))
 
 
 def any_pair(answer: Answer, rng: np.random.Generator) -> None:
@@ -108,7 +119,7 @@ def any_pair(answer: Answer, rng: np.random.Generator) -> None:
         replicas[low, 1] -= 2
         replicas[high, 1] += 3
         got = _measured(answer, 0, replicas, replicas, replicas[0])
-        expect(got == 5, "drift 5", f"{got}", f"{world} ranks, of which {low} and {high} are 5 apart")
+        expect(got == 5, "drift 5", f"{got}", f"{plural(world, 'rank')}, of which {low} and {high} are 5 apart")
 
 
 def largest_gap(answer: Answer, rng: np.random.Generator) -> None:
@@ -118,7 +129,7 @@ def largest_gap(answer: Answer, rng: np.random.Generator) -> None:
         rank = int(rng.integers(world))
         averaged[rank, :2] += (3, -4)
         got = _measured(answer, 1, averaged, averaged, whole)
-        expect(got == 4, "gap 4", f"{got}", f"{world} ranks, rank {rank} is off by 3 and -4")
+        expect(got == 4, "gap 4", f"{got}", f"{plural(world, 'rank')}, rank {rank} is off by 3 and -4")
 
 
 # 01.4: the arithmetic
@@ -174,18 +185,20 @@ MISTAKES: dict[str, Callable[[], str]] = {
 }
 
 
+METERS = ("drift", "gap", "both", "neither")
 APART = {"one rank ignores the average", "one rank starts from other parameters"}
 """Mistakes after which the replicas differ."""
 
 
 def shown_by(answer: Answer, rng: np.random.Generator, *, names: Collection[str]) -> None:
     got = value(answer)
-    expect(isinstance(got, dict) and set(got) == set(MISTAKES), "one entry for each of the five", repr(got))
+    expect(isinstance(got, dict) and set(got) == set(MISTAKES), "one entry for each of the five", describe(got))
     if not any(got.values()):
         raise NotAnswered
     for name in names:
         shown = MISTAKES[name]()
-        expect(got[name] == shown, f"what a run with it shows: {shown}", f"{got[name]}", name)
+        expect(got[name] in METERS, " or ".join(METERS), describe(got[name]), name)
+        expect(got[name] == shown, "the meter that moves in a run with it", got[name], name)
 
 
 replicas_equal = partial(shown_by, names=[name for name in MISTAKES if name not in APART])
