@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dpbook import collectives
 from dpbook.collectives import Round, Schedule, agreement, in_own_order
-from dpbook.grading import Answer, Wrong, call, expect, expect_close, expect_equal, expect_items, value
+from dpbook.grading import Answer, Wrong, call, describe, expect, expect_close, expect_equal, expect_items, value
 from dpbook.replicas import drift, rounding_bound
 
 Array = NDArray[Any]
@@ -124,6 +124,13 @@ def sums_of_d(answer: Answer, rng: np.random.Generator) -> None:
 # 02.3 and 02.4: one run per rank, sums by `yield`
 
 
+def _array(yielded: Any) -> Array:
+    try:
+        return np.asarray(yielded)
+    except ValueError:  # such as a number beside an array
+        raise Wrong("a number, a tuple of numbers or an array from `yield`", describe(yielded)) from None
+
+
 def _in_step(function: Callable[..., Any], *arguments: list[Any]) -> list[Any]:
     """Run one generator per rank, each with its own arguments, and send all of them the sum of what they yield."""
     ranks = [function(*own) for own in zip(*arguments, strict=True)]
@@ -133,7 +140,7 @@ def _in_step(function: Callable[..., Any], *arguments: list[Any]) -> list[Any]:
         values, results = [], []
         for rank in ranks:
             try:
-                values.append(np.asarray(rank.send(copy(totals))))  # a rank may write to its own
+                values.append(_array(rank.send(copy(totals))))  # a rank may write to its own
             except StopIteration as stop:
                 results.append(stop.value)
         if len(results) == len(ranks):

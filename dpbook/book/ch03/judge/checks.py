@@ -89,8 +89,8 @@ def predicted(answer: Answer, rng: np.random.Generator) -> None:
     expected = {"all rank 0": (BATCH, 100 / WORLD), "own seeds": (own_step, 100 * own_epoch)}
     for (mistake, (step, percent)), said in zip(expected.items(), got, strict=True):
         expect_items(said, 2, "a pair: (examples, percent)", mistake)
-        expect(said[0] == round(step), "the number of different examples in a step", repr(said[0]), mistake)
-        expect(said[1] == round(percent), "the percentage of the data in an epoch", repr(said[1]), mistake)
+        expect(said[0] == round(step), "different examples in a step, a whole number", repr(said[0]), mistake)
+        expect(said[1] == round(percent), "percent of the data in an epoch, a whole number", repr(said[1]), mistake)
 
 
 # 03.4: who waits
