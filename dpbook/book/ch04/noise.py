@@ -94,8 +94,8 @@ def variance_by_batch(
 ) -> Array:
     """Measure the variance of a batch's mean gradient for several batch sizes, (len(batches),).
 
-    It is summed over the parameters and expected to be tr Σ / N for a batch of N: the *variance* falls by N, the
-    standard deviation, its root, by √N.
+    It is summed over the parameters and expected to be tr Σ / B for a batch of B: the *variance* falls by B, the
+    standard deviation, its root, by √B.
 
     Args:
         gradients: (n, size), single examples' gradients, from which batches are drawn with repetition.
@@ -109,7 +109,7 @@ def variance_by_batch(
     variances = []
     for batch in batches:
         n = check_int("batches", batch, 1)
-        # How often each example is in a batch says all: a product with these counts needs no (draws, N, size) array.
+        # How often each example is in a batch says all: a product with these counts needs no (draws, B, size) array.
         counts = rng.multinomial(n, np.full(len(gradients), 1 / len(gradients)), size=draws)
         variances.append((counts @ gradients / n).var(axis=0, ddof=1).sum())
     return np.array(variances)
