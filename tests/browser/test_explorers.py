@@ -26,8 +26,8 @@ EXPLORERS = {  # what its cell holds, the knobs by their labels, and what a pict
     "ch13.explore_memory()": (["GPUs", "model", "GPU", "recipe"], "img"),
     "ch13.explore_scaling()": (
         [
-            *("model", "nodes", "tokens of a step", "micro-batches", "sharding", "gradients", "a copy is cut over"),
-            *("all-reduce", "bucket cap", "GPU", "GPUs of a node", "network per port"),
+            *("model", "nodes", "tokens of a step", "micro-batches", "all-reduce, unsharded", "sharding", "gradients"),
+            *("a copy is cut over", "bucket cap", "GPU", "GPUs of a node", "network per port"),
             *("share of the peak", "share of the wires"),
         ],
         "img",
