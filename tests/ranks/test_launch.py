@@ -111,37 +111,37 @@ def test_a_script_gets_its_arguments_its_share_of_the_cores_and_memory_that_it_k
     assert found.stdout.split() == ["argument", "--flag", threads, *kept]
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    """A run from beginning to end: its folder, and what the launch said."""
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    process = restarts.begin(folder)
-    said, _ = process.communicate(timeout=400)
-    assert process.returncode == 0, said
-    return folder, said
+def to_the_end(launch):
+    """What a launch says until it ends well."""
+    said, _ = launch.communicate(timeout=400)
+    assert launch.returncode == 0, said
+    return said
 
 
 @pytest.mark.processes
-def test_our_program_ends_in_a_report_that_sets_it_beside_one_process(uninterrupted):
-    folder, said = uninterrupted
+def test_our_program_ends_in_a_report_that_sets_it_beside_one_process(tmp_path):
+    said = to_the_end(restarts.begin(tmp_path, "--steps", "10"))
     assert said.splitlines()[-1] == "report: runs/r/report.html"
-    page = (folder / "runs/r/report.html").read_text(encoding="utf-8")
+    page = (tmp_path / "runs/r/report.html").read_text(encoding="utf-8")
     assert "simulated step" in page
     assert "of 3 times one process" in page
-    lines = (folder / "runs/r/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == list(range(1, restarts.STEPS + 1))
+    lines = (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 11))
 
 
 @proof
 @pytest.mark.processes
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the rank in /proc")
-def test_a_run_whose_rank_is_killed_ends_with_the_bits_of_one_that_was_not(uninterrupted, tmp_path):
-    process = restarts.begin(tmp_path, "--max-restarts", "1", "--no-alone", "--no-predict")
-    restarts.kill_rank_1(tmp_path, process, wait=0.0)
-    said, _ = process.communicate(timeout=400)
-    assert process.returncode == 0, said
+def test_a_run_whose_rank_is_killed_ends_with_the_bits_of_one_that_was_not(tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    for folder in (killed, whole):
+        folder.mkdir()
+    launch = restarts.begin(killed, "--max-restarts", "1", "--no-alone", "--no-predict")
+    restarts.kill_rank_1(killed, launch, wait=0.0)
+    said = to_the_end(launch)
     assert f" of {restarts.STEPS}" in said[said.index("resumed after step") :]
-    assert restarts.same_bits(restarts.weights(tmp_path), restarts.weights(uninterrupted[0]))
+    to_the_end(restarts.begin(whole, "--no-alone", "--no-predict"))
+    assert restarts.same_bits(restarts.weights(killed), restarts.weights(whole))
 
 
 @pytest.mark.processes
