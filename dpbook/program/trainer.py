@@ -26,6 +26,8 @@ from dpbook.ranks import now
 WRAPPERS = {"naive": NaiveDDP, "hook": HookDDP}
 ADAMW = {"betas": (0.9, 0.95)}
 """Usual for transformers: with the default of 0.999 an odd batch early on throws the loss back."""
+SHAPES = ("model", "width", "depth", "context", "lora")
+"""Options that decide which weights there are."""
 TIMEOUT = timedelta(minutes=10)
 """Of a collective: a rank that has not come by then is lost."""
 TRACE_AFTER = 10
@@ -62,13 +64,14 @@ class Trainer:
 
         The buckets too are those of the run that was ended: with others the next sum would have other bits. A sharded
         optimizer continues only in a world of the same size: in another its moments begin at zero. Raises
-        `InvalidArgument` for a sharded optimizer where the checkpoint's was not, or the other way round.
+        `InvalidArgument` for another model, and for a sharded optimizer where the checkpoint's was not, or the other
+        way round.
         """
         found = checkpoints.load(self.options.folder)
         if found is None:
             return None
         shared, own = found
-        self._check_optimizer(shared["options"]["strategy"])
+        self._check_fits(shared["options"])
         if self.options.strategy == "torch":
             self._rehearse()
         elif shared.get("order"):
@@ -80,10 +83,17 @@ class Trainer:
         self.step = shared["step"]
         return shared
 
-    def _check_optimizer(self, before: str) -> None:
-        """Whether the optimizer's state is sharded decides where it is kept, and in which form."""
-        if (before == "zero1") != (self.options.strategy == "zero1"):
-            expected = f"as in the checkpoint ({before}), or --name another: its optimizer state does not fit"
+    def _check_fits(self, before: dict[str, Any]) -> None:
+        """Whether weights of a run with other options have these shapes, and whether its optimizer is kept like this.
+
+        A sharded optimizer's state lies elsewhere, and in another form.
+        """
+        for name in SHAPES:
+            if before[name] != (mine := getattr(self.options, name)):
+                raise InvalidArgument(name, mine, f"as in the checkpoint ({before[name]}), or --name another")
+        strategy = before["strategy"]
+        if (strategy == "zero1") != (self.options.strategy == "zero1"):
+            expected = f"as in the checkpoint ({strategy}), or --name another: its optimizer state does not fit"
             raise InvalidArgument("strategy", self.options.strategy, expected)
 
     def _rehearse(self) -> None:

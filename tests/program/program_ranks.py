@@ -66,6 +66,8 @@ def resumed(folder):
     for name, before in (("zero1", "bucketed"), ("bucketed", "zero1")):
         options = Options(name=f"resumed-{before}", out=folder, strategy=name, **SMALL)
         found[f"{name} after {before}"] = refusal(Trainer(options, CPU).resume)
+    options = Options(name="resumed-bucketed", out=folder, **{**SMALL, "depth": 2})
+    found["another depth"] = refusal(Trainer(options, CPU).resume)
     return found
 
 

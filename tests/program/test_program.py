@@ -69,6 +69,12 @@ def test_an_optimizer_that_is_sharded_does_not_resume_one_that_was_not(ranks, na
 
 
 @pytest.mark.processes
+def test_another_model_does_not_resume_a_run(ranks):
+    for rank in ranks:
+        assert rank["resumed"]["another depth"].startswith("depth must be as in the checkpoint (1), or --name another")
+
+
+@pytest.mark.processes
 def test_the_loss_is_that_of_the_whole_batch_on_one_process(ranks):
     for many, _ in (rank["big batch"] for rank in ranks):
         assert [step["loss"] for step in many] == pytest.approx(ranks[0]["big batch"][1], rel=1e-4)

@@ -99,7 +99,11 @@ class Training:
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """What dropout and augmentation draw next. Whoever uses `random` or NumPy saves theirs too."""
+    """What dropout, and whatever else this process draws, draws next; whoever uses `random` or NumPy saves theirs too.
+
+    What loading processes draw is not in it: let augmentation depend on epoch and index alone, as `Sequences` on its
+    index.
+    """
     state = {"cpu": torch.get_rng_state()}
     return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 
@@ -149,7 +153,8 @@ def read(data: Sequences, training: Training, options: argparse.Namespace) -> It
     sampler = DistributedSampler(data, seed=options.seed, drop_last=True)
     sampler.set_epoch(training.epoch)  # else every epoch has the same order
     rows = list(sampler)[training.step * options.accumulation * options.batch :]
-    seeds = torch.Generator().manual_seed(options.seed + training.epoch)  # its own: a loader draws one when it begins
+    seeds = torch.Generator()  # its own: a loader draws one when it begins, from which its processes take theirs
+    seeds.manual_seed(options.seed + training.epoch * dist.get_world_size() + dist.get_rank())  # no two ranks alike
     loader = iter(
         DataLoader(
             Subset(data, rows), options.batch, collate_fn=collate, drop_last=True, num_workers=options.workers,
@@ -219,6 +224,9 @@ def run(options: argparse.Namespace, device: torch.device) -> Training:
     """Train to the last epoch, or until some rank is told to stop."""
     training, path = build(options, device), Path(options.out, "checkpoint.pt")
     data, held_out = Sequences(options.examples, seed=0), Sequences(options.examples // 5 + 1, seed=10**6)
+    global_batch = dist.get_world_size() * options.accumulation * options.batch
+    if len(data) < global_batch:
+        raise SystemExit(f"{len(data)} examples do not fill one global batch of {global_batch}: nothing to train on")
     told = torch.zeros(1)  # on the CPU, where asking for it waits for no GPU
     signal.signal(signal.SIGTERM, lambda *_: told.fill_(1))
     if path.exists():

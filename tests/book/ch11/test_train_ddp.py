@@ -81,6 +81,27 @@ def halves(folder):
     return bits(training), training.scaler.get_scale(), all(bool(p.isfinite().all()) for p in training.ddp.parameters())
 
 
+class Noise(train_ddp.Sequences):
+    """What torch's generator draws where it is loaded, as augmentation does."""
+
+    def __getitem__(self, index):
+        return torch.randint(train_ddp.TOKENS, (9,))
+
+
+def drawn(folder):
+    """The first inputs that a loading process of this rank draws."""
+    parsed = options(folder, "--workers", "1")
+    first = next(train_ddp.read(Noise(100, seed=0), train_ddp.build(parsed, CPU), parsed))
+    return first[0][0].tolist()
+
+
+def too_few(folder):
+    """What is said of 23 examples, where a step of three ranks takes 24."""
+    with pytest.raises(SystemExit) as said:
+        train_ddp.run(options(f"{folder}/few", "--examples", "23"), CPU)
+    return str(said.value)
+
+
 def everything(rank, folder):
     torch.set_num_threads(1)
     return {
@@ -88,6 +109,8 @@ def everything(rank, folder):
         "step": one_step(rank, folder),
         "held out": held_out(folder),
         "fp16": halves(folder),
+        "drawn": drawn(folder),
+        "too few": too_few(folder),
     }
 
 
@@ -125,3 +148,13 @@ def test_replicas_stay_equal_in_fp16(ranks):
     weights, scale, finite = ranks[0]["fp16"]
     assert [rank["fp16"] for rank in ranks] == [(weights, scale, True)] * 3
     assert finite
+
+
+@pytest.mark.processes
+def test_no_two_ranks_augment_alike(ranks):
+    assert len({str(rank["drawn"]) for rank in ranks}) == 3
+
+
+@pytest.mark.processes
+def test_data_that_fill_no_step_are_refused(ranks):
+    assert {rank["too few"][:46] for rank in ranks} == {"23 examples do not fill one global batch of 24"}
