@@ -30,6 +30,8 @@ _READ_WHEN_LOADED = (
 )  # fmt: skip
 """How variables begin that take effect when a program or a library is loaded: where one has changed, a new server is
 started. All others reach the processes as they are when these start."""
+_SET_BY_TORCH = frozenset({"TORCHINDUCTOR_CACHE_DIR"})
+"""No such setting: torch sets it where its compiler is loaded, as by a checkpoint, and reads it anew in each use."""
 
 _PATIENCE = 10.0  # seconds for a launcher to end its processes: twice what they are given
 _LOG_BYTES = 2**16
@@ -95,7 +97,8 @@ class Starter:
 
     def _serving(self, environment: dict[str, str]) -> _Server:
         """The server, started if there is none, if it has ended, and if it was loaded with other settings."""
-        settings = {name: value for name, value in environment.items() if name.startswith(_READ_WHEN_LOADED)}
+        read = (name for name in environment if name.startswith(_READ_WHEN_LOADED) and name not in _SET_BY_TORCH)
+        settings = {name: environment[name] for name in read}
         server = self._server
         if server is not None:
             if server.process.poll() is None and server.settings == settings:

@@ -188,6 +188,15 @@ def test_what_is_read_when_a_program_is_loaded_takes_effect_although_the_server_
 
 
 @linux
+def test_a_variable_that_torch_sets_when_its_compiler_is_loaded_starts_no_other_server(forking, tmp_path):
+    servers = []
+    for folder, environment in ("before", {}), ("after", {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}):
+        run(forking, tmp_path / folder, 1, **environment)
+        servers.append(forking._server.process.pid)
+    assert servers[0] == servers[1]
+
+
+@linux
 def test_a_server_that_was_killed_takes_its_ranks_along_and_is_replaced(forking, folder):
     def kill():
         assert wait_until((folder / "begun-2").exists)
