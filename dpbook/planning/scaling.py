@@ -8,8 +8,9 @@ tensor, pipeline and expert parallelism, pipeline bubbles, the optimizer's arith
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from dpbook.core import InvalidArgument, check_int
+from dpbook.core import InvalidArgument, check_float, check_int
 from dpbook.planning.hardware import Cluster
 from dpbook.planning.job import Job
 from dpbook.planning.sync import Phase, phases
@@ -65,7 +66,7 @@ def predict(job: Job, cluster: Cluster, sequences: float = 1) -> Step:
 
     Of a sequence that is cut over several ranks each rank has a part: see ``cut_sequences`` of `strong`.
     """
-    per_micro_batch = float(sequences) * job.cut / job.accumulation
+    per_micro_batch = check_float("sequences", sequences, above=0) * job.cut / job.accumulation
     if per_micro_batch != int(per_micro_batch) or per_micro_batch < 1:
         wanted = "a whole number per rank and micro-batch, at least 1: data parallelism cuts none"
         raise InvalidArgument("sequences", sequences, wanted)
@@ -82,14 +83,18 @@ def strong(
 ) -> list[Step]:
     """Strong scaling: so many ``sequences`` in the global batch, shared out over each world.
 
-    Raises `InvalidArgument` for a world that does not divide them, unless ``cut_sequences``: then a rank may have a
-    fraction of a sequence, which takes another kind of parallelism as well, and whose cost is left out here.
+    Raises `InvalidArgument` for a world that does not give whole ones to each micro-batch, unless ``cut_sequences``:
+    then a rank may have a fraction of a sequence, which takes another kind of parallelism as well, and whose cost is
+    left out here.
     """
     check_int("sequences", sequences, 1)
+    wanted = f"a divisor of the {sequences} sequences: each rank gets whole ones"
+    if job.accumulation > 1:
+        wanted += f" in each of {job.accumulation} micro-batches"
     steps = []
     for world in worlds:
-        if sequences * job.cut % check_int("world", world, 1) and not cut_sequences:
-            raise InvalidArgument("world", world, f"a divisor of the {sequences} sequences: each rank gets whole ones")
+        if sequences * job.cut % (check_int("world", world, 1) * job.accumulation) and not cut_sequences:
+            raise InvalidArgument("world", world, wanted)
         steps.append(_predict(job, cluster.of(world), sequences * job.context / world))
     return steps
 
@@ -98,11 +103,14 @@ def wall(job: Job, cluster: Cluster, sequences: int, worlds: Sequence[int] | ran
     """The first of ``worlds`` where some communication takes as long as what may hide it, at a fixed global batch.
 
     From there on some of it is exposed, and if the step is one micro-batch more ranks hardly help. None if none of them
-    is as far. Sequences may be cut. Raises `InvalidArgument`; "none" hides nothing and has no wall.
+    is as far. Sequences may be cut. Raises `InvalidArgument` unless ``worlds`` ascend, and for "none", which hides
+    nothing and has no wall.
     """
     if job.window == "none":
         raise InvalidArgument("window", job.window, "backward or all: what hides nothing has no wall")
     check_int("sequences", sequences, 1)
+    if any(before >= world for before, world in pairwise((0, *worlds))):
+        raise InvalidArgument("worlds", worlds, "integers of at least 1 in ascending order")
 
     def beyond(world: int) -> bool:
         at = cluster.of(world)
@@ -146,5 +154,7 @@ def _hidden(job: Job, cluster: Cluster, tokens: float) -> list[tuple[Phase, floa
         "update": forward if everything else 0.0,
     }
     where = cluster.data_ranks(job.cut)
-    sent = phases(job.stage, job.accumulation, job.algorithm, where, WEIGHT / job.itemsize, job.hybrid)
+    gathered = job.parameters if job.stage == 3 else job.synced  # stage 3 shards frozen weights, too
+    weights = WEIGHT * gathered / job.wire_bytes
+    sent = phases(job.stage, job.accumulation, job.algorithm, where, weights, job.hybrid)
     return [(phase, 0.0 if nothing else behind[phase.behind]) for phase in sent]

@@ -14,7 +14,8 @@ Price = Callable[[float], float]
 Algorithm = Literal["Ring", "Tree", "NVLS", "NVLSTree"]
 """Of an all-reduce. "Ring": one through every port of a node. "Tree": a chain through each node, and for every port a
 pair of binary trees between the nodes. "NVLS": the switches of one node add. "NVLSTree": NVLS inside the nodes, pairs
-of trees between them. NCCL has more (CollNet, PAT), and takes what its own model says is fastest; NCCL_ALGO limits it.
+of trees between them. NVLink's switches add from Hopper on, which nothing here checks. NCCL has more (CollNet, PAT),
+and takes what its own model says is fastest; NCCL_ALGO limits it.
 """
 
 NVLS_SHARE = 0.75
@@ -52,9 +53,9 @@ def phases(
 ) -> list[Phase]:
     """What a step of ZeRO ``stage`` sends, as prices by the bytes of the *gradients*, behind what it may hide.
 
-    ``weights`` is the size of a weight in units of a gradient on the wire. Reduce-scatter and all-gather are half a
-    ring each. ``hybrid``: weights and gradients are sharded inside a node, and each shard is all-reduced between the
-    nodes, once per step (hybrid sharding, HSDP).
+    ``weights`` are the bytes of the gathered weights for each byte of the gradients. Reduce-scatter and all-gather are
+    half a ring each. ``hybrid``: weights and gradients are sharded inside a node, and each shard is all-reduced
+    between the nodes, once per step (hybrid sharding, HSDP).
     """
     if not stage:
         return [Phase(all_reduce(algorithm, where), 1, "backward")]

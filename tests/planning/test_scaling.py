@@ -251,6 +251,12 @@ def test_frozen_weights_send_less_and_compute_less():
     assert adapted.backward == pytest.approx(full.backward * (1 + 0.01) / 2)
 
 
+def test_stage_3_gathers_frozen_weights_too():
+    """All 2 · 10⁹ bytes of the weights twice, and the gradients of a hundredth once, each (N − 1)/N of them."""
+    step = predict(Job(10**9, trained=10**7, stage=3), flat(8))
+    assert step.communication == pytest.approx(7 / 8 * (2 * 2e9 + 2e7) / WIRE.bandwidth)
+
+
 def test_the_best_cap_is_no_worse_than_the_usual_one():
     cluster = Cluster(H100, 1024, LINKS["InfiniBand NDR 400 Gb/s"])
     job = Job(7_000_000_000)
@@ -278,7 +284,11 @@ def test_fewer_ports_cost_more():
     ("call", "message"),
     [
         (lambda: predict(Job(10), flat(8), 0.5), "sequences must be a whole number per rank"),
+        (lambda: predict(Job(10), flat(8), float("nan")), "sequences must be a number above 0"),
         (lambda: strong(Job(10), flat(8), [16], 8), "world must be a divisor of the 8 sequences"),
+        (lambda: strong(Job(10, accumulation=2), flat(8), [8], 8), "world must be a divisor of .* 2 micro-batches"),
+        (lambda: wall(Job(10), flat(8), 8, [16, 8, 32]), "worlds must be integers of at least 1 in ascending order"),
+        (lambda: wall(Job(10), flat(8), 8, range(9)), "worlds must be integers of at least 1 in ascending order"),
         (lambda: Cluster(H100, 12, WIRE), "world must be at most 8, or a multiple"),
         (lambda: Cluster(H100, 8, 400e9), "network must be a Link"),
         (lambda: Cluster("H100", 8, WIRE), "accelerator must be an Accelerator"),

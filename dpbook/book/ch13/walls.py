@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,19 @@ from dpbook.planning import ACCELERATORS, LINKS, MODELS, STAGES, Algorithm, Clus
 EXPERTS: dict[str, dict[str, Any]] = {"DeepSeek-V3": {"parameters": 671 * 10**9, "active": 37 * 10**9}}
 """Mixtures of experts: DeepSeek-AI, "DeepSeek-V3 technical report", 2024. Their buckets count as equal."""
 SEQUENCE, MOST_GPUS = 4096, 2**15
+WITHOUT_NVLS = ("RTX 4090", "A100 80 GB")
+"""Accelerators whose switches, if they have any, do not add."""
 
 PRESETS: dict[str, dict[str, str]] = {
     "70 B on 256 H100": {"model": "Llama-2 70B", "nodes": "32", "tokens": "1 Mi in all"},
-    "7 B, ZeRO-1": {"model": "Llama-2 7B", "nodes": "8", "stage": "ZeRO-1"},
-    "70 B, FSDP": {"model": "Llama-2 70B", "nodes": "32", "stage": "ZeRO-3", "tokens": "4 Mi in all"},
+    "7 B, ZeRO-1": {"model": "Llama-2 7B", "nodes": "8", "stage": "ZeRO-1", "algorithm": "Ring"},
+    "70 B, FSDP": {
+        "model": "Llama-2 70B", "nodes": "32", "stage": "ZeRO-3", "tokens": "4 Mi in all", "algorithm": "Ring",
+    },
     "DeepSeek-V3": {
         "model": "DeepSeek-V3", "accelerator": "H800", "nodes": "256", "tokens": "60 Mi in all", "stage": "ZeRO-1",
         "cut": "1,024", "accumulation": "120", "itemsize": "fp32", "utilisation": "47 %",
+        "algorithm": "Ring",
     },
 }  # fmt: skip
 """What the explorer begins with, where it is not the first value of a knob. DeepSeek-V3's published layout: 16 pipeline
@@ -36,16 +42,15 @@ def scaling_wall(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int],
     Both axes are logarithmic. Thin green is weak scaling: every GPU as many tokens as at the cluster's world. Where the
     wall is follows the ``title``; ``note`` stands under the axes.
     """
-    sequences = max(1, tokens // job.context)
-    steps = planning.strong(job, cluster, worlds, sequences, cut_sequences=True)
-    weak = [_step(job, cluster, round(tokens * world / cluster.world), world) for world in worlds]
+    steps = [_step(job, cluster, tokens, world) for world in worlds]
+    weak = [_step(job, cluster, max(1, round(tokens * world / cluster.world)), world) for world in worlds]
     every = range(worlds[0], worlds[-1] + 1, max(cluster.per_node, job.cut))
     behind = {"what hides it": job} if job.stage else {"backward": job, "all of compute": replace(job, window="all")}
-    walls = {name: planning.wall(at, cluster, sequences, every) for name, at in behind.items()}
+    walls = {name: planning.wall(replace(at, context=tokens), cluster, 1, every) for name, at in behind.items()}
     wall = next(iter(walls.values()))
     title += f": the wall is at {wall:,} GPUs" if wall else f": no wall up to {worlds[-1]:,} GPUs"
     figure, axes = new_figure(title, layout=None)
-    figure.subplots_adjust(left=0.11, right=0.98, bottom=0.2, top=0.78)
+    figure.subplots_adjust(left=0.11, right=0.98, bottom=0.24, top=0.78)
     lines = {
         "step": ([s.seconds for s in steps], palette.INK, "-", 2.6),
         "computation alone, 1/N": ([s.compute for s in steps], palette.COMPUTATION, "-", 1.4),
@@ -64,15 +69,16 @@ def scaling_wall(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int],
     axes.set_title(title, pad=40)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, fontsize=8.5, borderaxespad=0.1)
     colour = palette.EXPOSED if "NOT" in note else palette.INK
-    figure.text(0.02, 0.015, note, fontsize=8.2, fontweight="bold", color=colour)
+    figure.text(0.02, 0.015, fill(note, 88), fontsize=8.2, fontweight="bold", color=colour)
     told = "; ".join(f"{s.world:,}: {in_words(s.seconds, 's')}, {s.efficiency:.0%}" for s in steps[::2])
     at_walls = "".join(f" Sync = {name} at {at:,}." for name, at in walls.items() if at)
     return finish(figure, f"{title}.{at_walls} Step time and efficiency by GPUs: {told}. {note}".strip())
 
 
 def _step(job: Job, cluster: Cluster, tokens: int, world: int) -> Step:
-    one = planning.strong(job, cluster, [world], max(1, tokens // job.context), cut_sequences=True)
-    return one[0]
+    """The tokens as one long sequence, of which each rank has its part."""
+    (step,) = planning.strong(replace(job, context=tokens), cluster, [world], 1, cut_sequences=True)
+    return step
 
 
 def explore_scaling(preset: str = "70 B on 256 H100") -> Explorer:
@@ -121,8 +127,15 @@ def _draw(
     recipe = "fp32 gradients" if itemsize == 4 else "mixed"
     kept = memory_per_rank(job.parameters // cut, world // cut, stage, recipe).total
     speed = f"{world:,} GPUs: {step.tokens_per_second:,.0f} tokens/s, efficiency {step.efficiency:.0%}"
-    fits = "fits" if kept < gpu.memory else "DOES NOT FIT"
+    fits = "fits" if kept <= gpu.memory else "DOES NOT FIT"
     note = f"{speed}; {kept / 1e9:,.1f} of {gpu.memory / 1e9:,.0f} GB before activations: {fits}"
+    read = batch * cut / (world * accumulation)
+    odd = {
+        f"ZeRO runs in rings, not by {algorithm}": stage and algorithm != "Ring",
+        f"no switches that add on {accelerator}": not stage and algorithm == "NVLSTree" and accelerator in WITHOUT_NVLS,
+        f"sequences are cut: {read:,.4g} of {SEQUENCE:,} tokens in a micro-batch": read < SEQUENCE,
+    }
+    note = "; ".join([note, *(words for words, holds in odd.items() if holds)])
     first = max(per_node, cut)
     worlds = [first * 2**k for k in range(15) if first * 2**k <= MOST_GPUS]
     return scaling_wall(job, cluster, batch, worlds, f"{model} on {accelerator}", note)

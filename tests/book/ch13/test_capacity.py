@@ -109,6 +109,30 @@ def test_the_scaling_explorer_says_what_fits_and_how_fast(preset, told):
 
 
 @each(
+    ("turned", "told"),
+    [
+        ({"accumulation": "8"}, "sequences are cut: 512 of 4,096 tokens in a micro-batch"),
+        ({"stage": "ZeRO-1"}, "ZeRO runs in rings, not by Tree"),
+        ({"algorithm": "NVLSTree", "accelerator": "A100 80 GB"}, "no switches that add on A100 80 GB"),
+    ],
+)
+def test_the_scaling_explorer_says_what_is_odd_in_a_choice(turned, told):
+    explorer = ch13.explore_scaling()
+    assert told not in explorer.figure.alt
+    explorer.chosen |= turned
+    assert explorer.figure.alt.endswith(told)
+
+
+def test_weak_scaling_has_as_many_tokens_on_every_gpu(monkeypatch):
+    """Also where that is a part of a sequence: a mebi of tokens on 4,096 GPUs, 2,048 of them on 8."""
+    asked, step = [], walls._step
+    monkeypatch.setattr(walls, "_step", lambda *given: asked.append(given[2:]) or step(*given))
+    ch13.scaling_wall(JOB, FLAT.of(4096), 2**20, [8, 4096], "70 B")
+    assert asked[2:] == [(2048, 8), (2**20, 4096)]
+    assert step(JOB, FLAT, 2048, 8).tokens == 256
+
+
+@each(
     ("call", "name"),
     [
         (lambda: figures.cost_curves({}, "Title"), "costs"),
