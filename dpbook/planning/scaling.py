@@ -109,7 +109,8 @@ def wall(job: Job, cluster: Cluster, sequences: int, worlds: Sequence[int] | ran
     if job.window == "none":
         raise InvalidArgument("window", job.window, "backward or all: what hides nothing has no wall")
     check_int("sequences", sequences, 1)
-    if any(before >= world for before, world in pairwise((0, *worlds))):
+    told = worlds[:: max(1, len(worlds) - 1)] if isinstance(worlds, range) else worlds  # of a range its two ends tell
+    if any(before >= world for before, world in pairwise((0, *told))):
         raise InvalidArgument("worlds", worlds, "integers of at least 1 in ascending order")
 
     def beyond(world: int) -> bool:
