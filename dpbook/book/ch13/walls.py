@@ -69,7 +69,7 @@ def scaling_wall(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int],
     axes.set_title(title, pad=40)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, fontsize=8.5, borderaxespad=0.1)
     colour = palette.EXPOSED if "NOT" in note else palette.INK
-    figure.text(0.02, 0.015, fill(note, 88), fontsize=8.2, fontweight="bold", color=colour)
+    figure.text(0.02, 0.015, fill(note, 96), fontsize=8.2, fontweight="bold", color=colour)
     told = "; ".join(f"{s.world:,}: {in_words(s.seconds, 's')}, {s.efficiency:.0%}" for s in steps[::2])
     at_walls = "".join(f" Sync = {name} at {at:,}." for name, at in walls.items() if at)
     return finish(figure, f"{title}.{at_walls} Step time and efficiency by GPUs: {told}. {note}".strip())
