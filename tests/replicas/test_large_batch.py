@@ -217,6 +217,7 @@ def test_adam_scale_effect_in_round_numbers():
 SUM = undivided(collectives.ring(8))
 
 
+@pytest.mark.proof
 def test_chapter_ones_task_looks_nine_times_better_with_the_sum_until_it_diverges():
     right, broken = (train(MLP(16, 32), synthetic_task(), 8, how, steps=200, lr=0.02) for how in (None, SUM))
     assert f"{right.final_loss:.6f}" == "0.179049"

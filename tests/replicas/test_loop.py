@@ -358,6 +358,7 @@ def test_repr_says_what_happened():
 # The figures that the book prints
 
 
+@pytest.mark.proof
 def test_chapter_one():
     """Eight replicas, 200 full-batch steps: the figures of the first chapter.
 

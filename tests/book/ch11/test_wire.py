@@ -50,6 +50,7 @@ def test_every_knob_turns_the_bytes_as_it_should(choices, bytes_sent):
     assert sent(explorer) == bytes_sent
 
 
+@pytest.mark.proof
 def test_every_choice_can_be_drawn():
     explorer = ch11.explore_wire()
     for name, knob in explorer.controls.knobs.items():

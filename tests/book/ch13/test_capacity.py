@@ -80,6 +80,7 @@ def test_the_wall_is_where_it_was_computed_by_hand():
     assert "512: 1.74 s, 100%" in alt
 
 
+@pytest.mark.proof
 def test_the_scaling_explorer_takes_every_choice(monkeypatch):
     """One knob after another, from where it begins; without the drawing, which takes longest."""
     drawn, picture = [], PLOTS["scaling"]()
