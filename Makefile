@@ -5,8 +5,8 @@
 # make lab ARGS="--port 9000"; make test PYTHON=/path/to/python3 TORCH_INDEX=... CONSTRAINTS=...
 ARGS ?=
 CONSTRAINTS ?= constraints.txt
-# Tests at once.
-JOBS ?= 3
+# Tests at once; on two cores four, as many tests wait.
+JOBS ?= 4
 export ARGS CONSTRAINTS PYTHON TORCH_INDEX
 # Many processes import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
@@ -26,7 +26,7 @@ lab: ## copy the notebooks to workbook/ and open JupyterLab there (options: ARGS
 	@$(BIN)/python -m dpbook lab $(ARGS)
 
 check: style ## style, types, and the tests that start no process: before each commit, under two minutes
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not processes and not browser and not proof" tests $(ARGS)
+	$(BIN)/python -m pytest -q -n auto -m "not processes and not browser and not proof" tests $(ARGS)
 
 test: style ## all that a change may break: style, types, tests, browser, every stored output; some minutes
 	@# One pytest run for tests and notebooks: the last lines count them all. Many wait for processes.
