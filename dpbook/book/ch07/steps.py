@@ -33,7 +33,7 @@ def draw(fault: str, rng: np.random.Generator) -> Timeline:
 
     def moved(span: Span) -> Span:
         """In the units of this run, under a name without the layer, which a profiler would not say either."""
-        return span._replace(name=span.name.split()[0], start=start + unit * span.start, end=start + unit * span.end)
+        return span._replace(name=span.name.split()[0]).moved(lambda moment: start + unit * moment)
 
     return Timeline(tuple(map(moved, timeline.spans)), (start, start + unit * timeline.end))
 

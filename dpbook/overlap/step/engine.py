@@ -35,8 +35,9 @@ class Call(NamedTuple):
     """A collective: a latency, which others do not change, then a transfer, which shares the wire.
 
     Attributes:
-        after: index of the operation that makes it ready; never before the one of the call before it.
+        after: index of the operation at whose end it may start; never before the one of the call before it.
         launched: the moment at which the CPU has handed it over.
+        completed: index of the operation that completes what it carries; by default ``after``.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Call(NamedTuple):
     transfer: float
     after: int
     launched: float
+    completed: int | None = None
 
 
 class _Clock:
@@ -76,6 +78,7 @@ class Engine:
         self.serial = 0
         self.position = [0] * len(factors)  # of each rank, in the operations
         self.started = [0.0] * len(factors)
+        self.ended = [[0.0] * len(operations) for _ in factors]  # of each operation on each rank
         self.blocked: list[int] = []  # ranks whose next operation needs collectives that still run
         self.released: list[list[int]] = [[] for _ in operations]
         for index, call in enumerate(calls):
@@ -108,9 +111,12 @@ class Engine:
         self.serial += 1  # of equal moments the one scheduled first comes first
         heappush(clock.due, (moment, self.serial, action, argument))
 
-    def _record(self, name: str, rank: int, lane: str, kind: Kind, start: float) -> None:
+    def _record(self, name: str, rank: int, lane: str, kind: Kind, start: float, ready: float | None = None) -> None:
         if self.real.now > start:
-            self.spans.append(Span(name, rank, lane, kind, start, self.real.now))
+            self.spans.append(Span(name, rank, lane, kind, start, self.real.now, ready))
+
+    def _ready(self, call: Call, rank: int) -> float:
+        return self.ended[rank][call.after if call.completed is None else call.completed]
 
     def _next(self, rank: int) -> None:
         """Start the next operation of ``rank``, or find out what it waits for."""
@@ -133,6 +139,7 @@ class Engine:
     def _end(self, rank: int) -> None:
         index = self.position[rank]
         self._record(self.operations[index].name, rank, "compute", "computation", self.started[rank])
+        self.ended[rank][index] = self.real.now
         self.position[rank] += 1
         for call in self.released[index]:
             self.arrived[call][rank] = max(self.real.now, self.calls[call].launched)
@@ -153,7 +160,7 @@ class Engine:
             for rank, moment in arrived.items():
                 waits_from = max(moment, self.freed[stream])
                 if self.real.now - waits_from > ROUNDING:
-                    self._record(call.name, rank, self.lanes[stream], "wait", waits_from)
+                    self._record(call.name, rank, self.lanes[stream], "wait", waits_from, self._ready(call, rank))
             self.begun[self.next_call] = stream, self.real.now
             self.running += 1
             self.computation.rate = 1 / self.contention
@@ -166,9 +173,9 @@ class Engine:
         self._schedule(self.wire, self.wire.now + self.calls[call].transfer, self._finish, call)
 
     def _finish(self, call: int) -> None:
-        stream, start = self.begun.pop(call)
+        (stream, start), done = self.begun.pop(call), self.calls[call]
         for rank in range(len(self.factors)):
-            self._record(self.calls[call].name, rank, self.lanes[stream], "communication", start)
+            self._record(done.name, rank, self.lanes[stream], "communication", start, self._ready(done, rank))
         self.free.append(stream)
         self.freed[stream] = self.real.now
         self.moving -= 1

@@ -114,31 +114,30 @@ class _Program:
     def backward(self, layers: Sequence[Layer], strategy: Strategy | None) -> None:
         """Launch the backward of each layer, and after it the buckets that it completes."""
         before = len(self.calls)  # what this micro-batch sends, its own backward does not wait for
-        completed = _completed(layers, strategy)
+        sent, ended = _sent(layers, strategy), {}
         for index in range(len(layers) - 1, -1, -1):
             self.operation(f"backward {layers[index].name}", layers[index].backward, before)
-            for bucket, nbytes in completed.get(index, ()):
-                self.call(f"all-reduce {bucket + 1}", nbytes)
+            ended[index] = len(self.operations) - 1
+            for number, nbytes, full in sent.get(index, ()):
+                self.call(f"all-reduce {number}", nbytes, ended[full])
 
-    def call(self, name: str, nbytes: int) -> None:
+    def call(self, name: str, nbytes: int, completed: int) -> None:
         latency, transfer = self.price(nbytes)
         launched = self.launch(name, self.call_launch)
-        self.calls.append(Call(name, latency, transfer, len(self.operations) - 1, launched))
+        self.calls.append(Call(name, latency, transfer, len(self.operations) - 1, launched, completed))
 
 
-def _completed(layers: Sequence[Layer], strategy: Strategy | None) -> dict[int, list[tuple[int, int]]]:
-    """For each layer, the buckets that may go out at the end of its backward, and their bytes."""
+def _sent(layers: Sequence[Layer], strategy: Strategy | None) -> dict[int, list[tuple[int, int, int]]]:
+    """For each layer, the buckets that may go out after its backward: number, bytes, and the layer that completes it."""
     if strategy is None or strategy.plan is None:
         return {}
-    buckets = list(enumerate(strategy.plan.nbytes.tolist()))
-    if not strategy.overlap:
-        return {0: buckets}
     owner = [index for index, layer in enumerate(layers) for _ in layer.tensors]
-    full = (min(owner[t] for t in group) for group in strategy.plan.groups)  # backward comes to layer 0 last
-    completed: dict[int, list[tuple[int, int]]] = {}
-    for bucket, layer in zip(buckets, accumulate(full, min), strict=True):  # never before the bucket before it
-        completed.setdefault(layer, []).append(bucket)
-    return completed
+    full = [min(owner[t] for t in group) for group in strategy.plan.groups]  # backward comes to layer 0 last
+    after = accumulate(full, min) if strategy.overlap else [0] * len(full)  # never before the bucket before it
+    sent: dict[int, list[tuple[int, int, int]]] = {}
+    for number, (layer, nbytes, last) in enumerate(zip(after, strategy.plan.nbytes.tolist(), full, strict=True), 1):
+        sent.setdefault(layer, []).append((number, nbytes, last))
+    return sent
 
 
 def _checked(price: Price, split: bool) -> Callable[[int], tuple[float, float]]:

@@ -12,7 +12,10 @@ VERSION = 1
 def to_json(timeline: Timeline) -> str:
     """Write a timeline out; `from_json` gives the same one back."""
     check_type("timeline", timeline, Timeline, "a Timeline")
-    spans = [[s.name, int(s.rank), s.lane, s.kind, float(s.start), float(s.end)] for s in timeline.spans]
+    spans = [
+        [s.name, int(s.rank), s.lane, s.kind, float(s.start), float(s.end), *([] if s.ready is None else [s.ready])]
+        for s in timeline.spans
+    ]
     return json.dumps({"format": FORMAT, "version": VERSION, "window": timeline.window, "spans": spans})
 
 

@@ -18,7 +18,12 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Span(NamedTuple):
-    """One thing that ran, from ``start`` to ``end`` in seconds. A lane is a stream or a thread of one rank."""
+    """One thing that ran, from ``start`` to ``end`` in seconds. A lane is a stream or a thread of one rank.
+
+    The name of a computation begins with its phase where that is known: "forward", "backward" or "optimizer".
+    ``ready`` is when the last gradient that a collective carries was complete on this rank, in seconds; None where
+    nobody knows, and of everything else.
+    """
 
     name: str
     rank: int
@@ -26,11 +31,17 @@ class Span(NamedTuple):
     kind: Kind
     start: float
     end: float
+    ready: float | None = None
 
     @property
     def duration(self) -> float:
         """Seconds."""
         return self.end - self.start
+
+    def moved(self, move: Callable[[float], float]) -> "Span":
+        """The same at other moments: ``move`` of each of its own."""
+        ready = None if self.ready is None else move(self.ready)
+        return self._replace(start=move(self.start), end=move(self.end), ready=ready)
 
 
 @dataclass(frozen=True)
@@ -124,7 +135,7 @@ class Timeline:
     def shifted(self, seconds: float) -> "Timeline":
         """The same, that much later: to lay traces whose clocks differ over each other."""
         by = check_float("seconds", seconds)
-        spans = tuple(span._replace(start=span.start + by, end=span.end + by) for span in self.spans)
+        spans = tuple(span.moved(lambda moment: moment + by) for span in self.spans)
         return Timeline(spans, (self.start + by, self.end + by))
 
     @cached_property
@@ -157,7 +168,7 @@ def _check_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
         check_one_of(f"kind of {span.name}", span.kind, KINDS)
         check_int("rank of a span", span.rank, 0)
         try:
-            ordered = -math.inf < span.start <= span.end < math.inf
+            ordered = -math.inf < span.start <= span.end < math.inf and math.isfinite(span.ready or 0.0)
         except TypeError:
             ordered = False
         if not ordered:

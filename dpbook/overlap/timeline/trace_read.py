@@ -11,6 +11,7 @@ What becomes of torch's events:
 | ``c10d::…`` and the launch of a kernel, on the CPU | launch |
 | the outermost ``aten::`` or other operator of a thread, where the trace has no kernels | computation |
 
+The name of a computation begins with its phase, where the trace tells it (`trace_phases`).
 A collective's span holds its waiting for the other ranks; `split_waits` sets it apart where all ranks are there.
 """
 
@@ -26,6 +27,7 @@ from typing import Any, TypeAlias
 from dpbook.core import InvalidArgument
 from dpbook.overlap.timeline.merging import merge
 from dpbook.overlap.timeline.spans import Kind, Span, Timeline
+from dpbook.overlap.timeline.trace_phases import Phases
 from dpbook.overlap.timeline.trace_write import FORMAT, VERSION
 
 Event: TypeAlias = dict[str, Any]
@@ -92,13 +94,14 @@ class _Trace:
         complete = [event for event in data["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
         timed = [(event, *_times(path, event, late)) for event in complete]
         on_device = any(event.get("cat") == "kernel" for event in complete)
-        steps, found = {}, []
+        steps, found, phases = {}, [], Phases(complete)
         for event, start, end in sorted(timed, key=lambda t: (t[1], -t[2])):
             name = str(event.get("name"))
             prefix, _, number = name.partition("#")
             if prefix == "ProfilerStep" and event.get("cat") == "user_annotation":
                 steps[int(number)] = start, end
             if kind := _kind(event, on_device):
+                name = f"{phases.of(event)} {name}".strip() if kind == "computation" else name
                 found.append((kind, (event.get("pid"), event.get("tid")), start, end, name))
         if not {"computation", "communication"} & {kind for kind, *_ in found}:
             raise InvalidArgument("path", str(path), "a trace with computation or communication in it")
@@ -197,9 +200,9 @@ def _is_own(path: Path, data: Event) -> bool:
 def _read_own(path: Path, data: Event) -> Timeline:
     try:
         spans = tuple(
-            Span(e["name"], e["pid"], e["args"]["lane"], e["cat"], e["args"]["start_s"], e["args"]["end_s"])
+            Span(e["name"], e["pid"], a["lane"], e["cat"], a["start_s"], a["end_s"], a.get("ready_s"))
             for e in data["traceEvents"]
-            if e["ph"] == "X"
+            if e["ph"] == "X" and (a := e["args"])
         )
         start, end = data["otherData"]["window_s"]
         return Timeline(spans, (start, end))

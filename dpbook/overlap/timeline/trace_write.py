@@ -38,7 +38,8 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
             "tid": threads[span.rank, span.lane],
             "ts": float(span.start) * 1e6,
             "dur": float(span.duration) * 1e6,
-            "args": {"start_s": float(span.start), "end_s": float(span.end), "lane": span.lane},
+            "args": {"start_s": float(span.start), "end_s": float(span.end), "lane": span.lane}
+            | ({} if span.ready is None else {"ready_s": float(span.ready)}),
         }
         for span in timeline.spans
     )
