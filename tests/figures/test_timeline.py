@@ -1,5 +1,7 @@
 """Do pictures of steps show each span where and when it is, and the figures of its timeline?"""
 
+import re
+
 import pytest
 
 from dpbook import figures
@@ -7,7 +9,21 @@ from dpbook.book.ch08 import gpt, mlp
 from dpbook.collectives import AlphaBeta
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import palette
-from dpbook.overlap import MIB, STRATEGIES, Span, Timeline, equal_layers, layers_of, plan, simulate_step, tensors_of
+from dpbook.figures.steps import draw_until
+from dpbook.figures.steps.lanes import LEFT, links
+from dpbook.overlap import (
+    MIB,
+    STRATEGIES,
+    Span,
+    Timeline,
+    equal_layers,
+    layers_of,
+    plan,
+    read_profiles,
+    recorded_traces,
+    simulate_step,
+    tensors_of,
+)
 from tests.cases import each
 from tests.figures.reading import NS, outside, overlapping, parse, texts
 
@@ -38,26 +54,43 @@ def test_every_name_and_its_figures_are_shown():
     picture = figures.draw_timelines(TIMELINES, "Title")
     shown = texts(parse(picture))
     assert [name for name in STRATEGIES if name in shown] == list(STRATEGIES)
-    for name, milliseconds, exposed in (("single", 100, "0"), ("naive", 135, "35"), ("hook", 104, "3.5")):
-        assert f"{name}: {milliseconds} ms, exposed {exposed} ms" in picture.alt
-        assert f"exposed {exposed} ms" in shown
+    for name, figure in (("naive", "135 ms, exposed 35 ms"), ("hook", "104 ms, exposed 3.5 ms")):
+        assert f"{name}: {figure}" in picture.alt
+        assert figure in shown
+
+
+def test_a_step_without_communication_is_not_said_to_expose_any():
+    alone = figures.draw_timelines(step("single"), "Title")
+    assert "step: 100 ms, no communication" in alone.alt
+    assert not [line for line in texts(parse(alone)) if "exposed" in line]
+
+
+def test_a_long_name_is_shown_in_full_and_no_text_is_small():
+    name = "gradients of four micro-batches, each one sent"
+    root = parse(figures.draw_timelines({name: CLUSTER["two streams"]}, "Title"))
+    assert name in texts(root)
+    assert "communication 2" in texts(root)
+    assert min(float(node.get("font-size")) for node in root.iter(f"{NS}text")) >= 11
 
 
 def test_a_bar_is_as_long_as_its_span():
     root = parse(figures.draw_timelines(TIMELINES, "Title"))
     (message,) = bars(parse(figures.draw_timelines(step("flat"), "Title")), palette.COMMUNICATION)
-    layers = bars(parse(figures.draw_timelines(step("single"), "Title")), palette.COMPUTATION)
-    forward, backward = (float(layers[k].get("width")) + 0.8 for k in (0, 10))
+    alone = parse(figures.draw_timelines(step("single"), "Title"))
+    forward, backward = (
+        float(bars(alone, colour)[0].get("width")) + 0.8 for colour in (palette.FORWARD, palette.BACKWARD)
+    )
     assert backward == pytest.approx(2 * forward, rel=0.02)
     one_ms = float(message.get("width")) / 35
-    assert len(bars(root, palette.COMPUTATION)) == 5 * 20
-    assert float(message.get("x")) == pytest.approx(210 + 100 * one_ms, abs=3)
+    assert len(bars(root, palette.FORWARD)) == len(bars(root, palette.BACKWARD)) == 5 * 10
+    assert float(message.get("x")) == pytest.approx(LEFT + 100 * one_ms, abs=3)
 
 
 def test_what_is_too_narrow_to_tell_apart_is_drawn_as_one():
     layers = equal_layers(1000, 1 / 30, 2 / 30, 1_000_000)
     picture = figures.draw_timelines(simulate_step(layers, STRATEGIES["hook"](layers), PRICE), "A thousand layers")
-    assert len(bars(parse(picture), palette.COMPUTATION)) < 300
+    assert 50 < len(bars(parse(picture), palette.BACKWARD)) < 300
+    assert {"forward", "backward"} <= set(texts(parse(picture)))  # over the whole run of each
     assert len(picture.svg) < 60_000
 
 
@@ -68,9 +101,74 @@ def test_the_same_axis_holds_for_all_and_begins_at_0():
 
 def test_exposed_time_is_marked_under_the_lanes():
     root = parse(figures.draw_timelines(step("naive"), "Title"))
-    strip = [n for n in root.iter(f"{NS}rect") if n.get("fill") == palette.EXPOSED and n.get("height") == "5"]
-    assert len(strip) == 1
-    assert float(strip[0].get("width")) == pytest.approx((900 - 230) * 35 / 135, abs=0.1)
+    (strip,) = (n for n in root.iter(f"{NS}rect") if n.get("fill") == palette.EXPOSED and n.get("width") != "14")
+    assert float(strip.get("width")) == pytest.approx((880 - LEFT) * 35 / 135, abs=0.1)
+
+
+def test_phases_are_told_apart_by_letters_and_in_the_legend():
+    shown = texts(parse(figures.draw_timelines(step("hook", optimizer=0.02), "Title")))
+    assert {"F: forward", "B: backward", "U: update", "F1", "B9→2"} <= set(shown)
+    assert "computation" not in shown
+
+
+def test_a_recorded_trace_tells_its_phases_and_draws_no_line_that_it_does_not_know():
+    root = parse(figures.draw_ranks(read_profiles(recorded_traces(), step=10), "Title"))
+    for colour in (palette.FORWARD, palette.BACKWARD, palette.UPDATE):
+        assert bars(root, colour)
+    assert lines(root) == []
+    assert "gradient to its call" not in texts(root)
+
+
+def lines(root):
+    """From where to where, in pixels: the lines from gradients to calls."""
+    paths = (node.get("d") for node in root.findall(f"{NS}path") if node.get("fill") == "none")
+    found = (re.findall(r"M(\d+) [\d.]+v2L(\d+) ", path) for path in paths)
+    return [tuple(map(int, ends)) for path in found for ends in path]
+
+
+@pytest.mark.parametrize("name", ["hook", "naive"])
+def test_a_line_leads_from_the_end_of_a_backward_to_its_call(name):
+    """Ten layers: the backward of the last ends after 40 ms, of the next after 46.7; naive calls begin at 100 ms."""
+    timeline = step(name)
+    one_ms = (880 - LEFT) / (1e3 * timeline.duration)
+    ready = [1e3 * (1 / 30 + k * 2 / 300) for k in range(1, 11)]
+    begin = ready if name == "hook" else [100 + 3.5 * k for k in range(10)]
+    drawn = lines(parse(figures.draw_timelines(timeline, "Title")))
+    assert [a for a, _ in drawn] == pytest.approx([LEFT + one_ms * moment for moment in ready], abs=1)
+    assert [b for _, b in drawn] == pytest.approx([LEFT + one_ms * moment for moment in begin], abs=1)
+
+
+def test_a_bucket_of_several_layers_is_joined_to_the_last_of_them():
+    buckets = plan(tensors_of(LAYERS), 500_000, None)  # the layers 10 to 6, then 5 to 1
+    found = [(a.name, b.name) for a, b in links(simulate_step(LAYERS, buckets, PRICE))]
+    assert found == [("backward layer 6", "all-reduce 1"), ("backward layer 1", "all-reduce 2")]
+
+
+def test_waiting_and_transfer_of_one_call_have_one_line():
+    cluster = step("hook", factors=(1.0, 1.5))
+    for rank in (0, 1):
+        found = links(cluster.of(rank))
+        assert [b.name for _, b in found] == [f"all-reduce {k}" for k in range(1, 11)]
+        assert {b.kind for _, b in found} == ({"communication"} if rank else {"wait"})
+
+
+def test_gaps_are_called_idle():
+    """The naive step: its wire before 100 ms, its computation after."""
+    root = parse(figures.draw_timelines(step("flat"), "Title"))
+    gaps = [node.get("d") for node in root.iter(f"{NS}path") if node.get("stroke") == palette.IDLE]
+    (_, early), (_, late) = (map(float, re.findall(r"M([\d.]+) .*h([\d.]+)", gap)[0]) for gap in reversed(gaps[1:]))
+    assert early / late == pytest.approx(100 / 35, rel=0.01)
+    assert texts(root).count("idle") == 3  # in both lanes and in the legend
+
+
+def test_what_runs_is_solid_as_far_as_it_has_run():
+    """The one call of a flat step runs from 100 to 135 ms."""
+    own = {"flat": step("flat")}
+    for now, share in ((0.1, None), (0.107, 0.2), (0.135, 1.0)):
+        solid = bars(parse(draw_until(own, "Title", now)), palette.COMMUNICATION)
+        assert [float(bar.get("width")) for bar in solid] == (
+            [] if share is None else [pytest.approx(share * 35 * (880 - LEFT) / 135, abs=1)]
+        )
 
 
 def test_stepping_moves_the_meters_from_nothing_to_all():
@@ -99,6 +197,35 @@ def test_the_savings_are_those_of_the_formula():
     assert outside(parse(explorer.figure)) == []
 
 
+def axes(picture):
+    """The size, and the places and words of all marks on the axes: what must not change when a knob is turned."""
+    root = parse(picture)
+    marks = (n for n in root.iter(f"{NS}text") if n.get("fill") == palette.MUTED or n.get("font-weight") == "700")
+    numbers = {(n.get("x"), n.get("y"), n.text) for n in marks if re.fullmatch(r"[\d.]+( (ms|MiB))?", n.text)}
+    return root.get("width"), root.get("height"), numbers
+
+
+def test_explorers_keep_their_size_and_their_axes_whatever_the_knobs_say():
+    buckets = figures.explore_buckets(layers_of(gpt(), 0.04), AlphaBeta(1e-4, 1e-9))
+    for explorer in (figures.explore_savings(), buckets):
+        first = axes(explorer.figure)
+        for name, knob in explorer._knobs.items():
+            for choice in knob.values:
+                explorer.chosen[name] = choice
+                assert axes(explorer.figure) == first
+                assert outside(parse(explorer.figure)) == []
+
+
+def test_the_curve_has_the_step_of_every_cap_and_says_where_one_is():
+    layers = layers_of(mlp(), 0.033)
+    explorer = figures.explore_buckets(layers, AlphaBeta(1e-4, 1 / 25e9), caps=(1, 100))
+    tensors = tensors_of(layers)
+    small, large = (simulate_step(layers, plan(tensors, c * MIB), AlphaBeta(1e-4, 1 / 25e9)).duration for c in (1, 100))
+    explorer.chosen["cap"] = "100 MiB"
+    told = f"1 MiB {1e3 * small:.3g} ms, 100 MiB {1e3 * large:.3g} ms; you are here: {1e3 * large:.3g} ms"
+    assert told in explorer.figure.alt
+
+
 def test_the_slider_that_does_nothing():
     explorer = figures.explore_buckets(layers_of(mlp(), 0.033), AlphaBeta(1e-4, 1 / 25e9))
     for cap, buckets in (("1 MiB", 40), ("25 MiB", 40), ("100 MiB", 21), ("640 MiB", 5)):
@@ -120,11 +247,21 @@ def test_a_plan_of_many_buckets_says_how_many_it_leaves_out():
     assert "… 28 buckets …" in texts(parse(figures.draw_plan(plan(mlp(), 25 * MIB))))
 
 
+@each("count", [12, 13, 14])
+def test_no_row_is_spent_on_one_bucket_that_is_left_out(count):
+    tensors = tensors_of(equal_layers(count, 0.1, 0.2, 1000 * count))
+    shown = texts(parse(figures.draw_plan(plan(tensors, 1, None))))
+    rows = [line for line in shown if line.startswith(("bucket ", "… "))]
+    assert len(rows) == min(count, 13)
+    assert [row for row in rows if row.startswith("…")] == (["… 2 buckets …"] if count == 14 else [])
+
+
 def test_pictures_are_stacked_in_full():
     explorer = figures.explore_buckets(LAYERS, PRICE, caps=(1,))
     root = parse(explorer.figure)
     inner = root.findall(f"{NS}svg")
-    assert [float(part.get("y")) for part in inner] == [0, float(inner[0].get("height"))]
+    heights = [float(part.get("height")) for part in inner]
+    assert [float(part.get("y")) for part in inner] == [0, heights[0], heights[0] + heights[1]]
     assert float(root.get("height")) == sum(float(part.get("height")) for part in inner)
 
 

@@ -5,6 +5,10 @@ never the only sign: whatever a colour says, a text, a mark or a pattern says to
 """
 
 COMPUTATION = "#0a6ebd"
+FORWARD = "#8fc1ea"
+BACKWARD = "#0b4a80"
+UPDATE = "#062647"
+"""The phases of computation: one hue, told apart by how light they are."""
 COMMUNICATION = "#b35e00"
 PARTIAL = "#f2c12e"
 COMPLETE = "#00a582"

@@ -1,3 +1,3 @@
 """Pictures of a training step: timelines, buckets, what overlap saves."""
 
-from dpbook.figures.steps.timelines import MOST_TIMELINES, check_timelines, draw_until, from_zero
+from dpbook.figures.steps.timelines import MOST_TIMELINES, check_timelines, draw_until, from_zero, until

@@ -11,7 +11,8 @@ from dpbook.figures.card.svg import MARGIN, document, heading, rect, text
 from dpbook.overlap import CapSweep, Plan
 
 WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 900, 110, 160, 68, 24, 17
-MOST_ROWS = 12
+MOST_ROWS = 13
+"""Of buckets, and of the line that says how many are left out."""
 MOST_TENSORS = 200
 """In a bar; beyond it, its tensors are not told apart."""
 
@@ -19,14 +20,19 @@ MOST_TENSORS = 200
 def draw_plan(plan: Plan, cap: int | None = None, title: str | None = None) -> Picture:
     """Draw each bucket as a bar of its tensors, in the order in which they are launched, against the ``cap`` (bytes).
 
-    Of more than 12 buckets the first 11 and the last are drawn. Raises `InvalidArgument`.
+    Of more than 13 buckets the first 11 and the last are drawn. Raises `InvalidArgument`.
     """
     check_type("plan", plan, Plan, "a Plan, as overlap.plan makes it")
+    return framed_plan(plan, cap, title, MOST_ROWS, int(plan.nbytes.max()), min(plan.calls, MOST_ROWS))
+
+
+def framed_plan(plan: Plan, cap: int | None, title: str | None, rows: int, widest: int, kept: int = 0) -> Picture:
+    """Draw a plan in at most so many ``rows``, of which ``kept`` are there in any case, up to ``widest`` bytes."""
     sizes = plan.nbytes.tolist()
     at = f" at a cap of {in_binary(cap)}" if cap else ""
     title = title or f"{plural(len(plan.tensors), 'tensor')} in {plural(plan.calls, 'bucket')}{at}"
-    shown = list(range(plan.calls)) if plan.calls <= MOST_ROWS else [*range(MOST_ROWS - 1), plan.calls - 1]
-    scale = (WIDTH - LEFT - RIGHT) / max(*sizes, 1)
+    shown = list(range(plan.calls)) if plan.calls <= rows else [*range(rows - 2), plan.calls - 1]
+    scale = (WIDTH - LEFT - RIGHT) / max(widest, 1)
     body = [heading(WIDTH, 32, title)]
     body.append(text(MARGIN, 54, "first bucket to be launched at the top; every segment is a tensor", 12, fill=MUTED))
     y, labels = float(TOP), []
@@ -41,7 +47,8 @@ def draw_plan(plan: Plan, cap: int | None = None, title: str | None = None) -> P
         size = f"{in_binary(nbytes)}, {members}"
         labels.append(text(LEFT + nbytes * scale + 8, y + 13, size, 11, fill=INK, halo=PAPER))
         y += ROW
-    if cap and cap <= max(sizes):
+    y = max(y, TOP + ROW * kept)
+    if cap and cap <= widest:
         x = LEFT + cap * scale
         body.append(rect(x - 1, TOP - 4, 2, y - TOP + 2, fill=EXPOSED))
         body.append(text(x, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=EXPOSED))
@@ -70,15 +77,10 @@ def cap_sweep(sweep: CapSweep, title: str) -> Plot:
     exposed = {"color": EXPOSED, "linewidth": 2, "label": "exposed communication"}
     axes.step(sweep.caps, 1e3 * sweep.durations, where="post", color=palette.COMPUTATION, linewidth=2.5, label="step")
     axes.step(sweep.caps, 1e3 * sweep.exposed, "--", where="post", **exposed)
-    axes.plot([sweep.best], [1e3 * sweep.duration], "o", color=palette.INK, markersize=7, zorder=5)
-    side = "left" if sweep.best == sweep.caps[0] else "right" if sweep.best == sweep.caps[-1] else "center"
-    axes.annotate(
-        f"{in_binary(sweep.best)}: {milliseconds(sweep.duration)}", (sweep.best, 1e3 * sweep.duration), (0, -16),
-        textcoords="offset points", ha=side, fontweight="bold",
-        bbox={"facecolor": palette.PAPER, "edgecolor": "none", "pad": 1},
-    )  # fmt: skip
+    shortest = f"shortest: {milliseconds(sweep.duration)} at {in_binary(sweep.best)}"
+    axes.plot([sweep.best], [1e3 * sweep.duration], "o", color=palette.INK, markersize=7, zorder=5, label=shortest)
     axes.set(xscale="log", xlabel="bucket cap (bytes)", ylabel="milliseconds")
-    axes.set_ylim(0, 1.3e3 * float(sweep.durations.max()))
+    axes.set_ylim(0, 1.35e3 * float(sweep.durations.max()))  # room for the legend
     axes.legend(loc="upper left", ncols=2)
     low, high, best = (in_binary(float(cap)) for cap in (sweep.caps[0], sweep.caps[-1], sweep.best))
     caps, least = plural(len(sweep.caps), "bucket cap"), milliseconds(sweep.duration)

@@ -1,17 +1,34 @@
 """A simulated step to play with: from event to event, or with knobs for its times and its buckets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dpbook import overlap
 from dpbook.core import milliseconds, plural
 from dpbook.figures.card.explorer import Explorer, Knob
 from dpbook.figures.card.picture import Picture, stacked
 from dpbook.figures.card.player import Viewer
-from dpbook.figures.steps.buckets import draw_plan
-from dpbook.figures.steps.timelines import check_timelines, draw_timelines, draw_until, from_zero, until
-from dpbook.overlap import FIRST_CAP, MIB, Layer, Price, Timeline, equal_layers, naive_flat, simulate_step
+from dpbook.figures.steps.buckets import framed_plan
+from dpbook.figures.steps.curve import here
+from dpbook.figures.steps.timelines import check_timelines, draw_until, from_zero, until
+from dpbook.overlap import (
+    FIRST_CAP,
+    MIB,
+    Layer,
+    Price,
+    Strategy,
+    Timeline,
+    equal_layers,
+    hook,
+    naive_flat,
+    simulate_step,
+)
 
 CAPS_MIB = (1, 2, 5, 10, 25, 50, 100, 250, 640)
+COUNTS = (1, 2, 3, 4, 5, 8, 10, 20, 50)
+ROWS = 8
+"""Of the buckets in an explorer, whose picture must not jump when their number changes."""
+MOST_MS = 150
+"""The longest computation, and the longest communication, that `explore_savings` offers: its axis is twice as long."""
 
 
 def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
@@ -43,18 +60,24 @@ def explore_savings() -> Explorer:
     """
 
     def draw(compute: float, communication: float, buckets: int) -> Picture:
-        layers = equal_layers(buckets, compute / 3, compute * 2 / 3, buckets)
-        plans = naive_flat(layers), overlap.per_tensor_plan(overlap.tensors_of(layers))
-        naive, overlapped = (simulate_step(layers, p, lambda n: communication * n / buckets) for p in plans)
+        def step(strategy: Callable[[Sequence[Layer]], Strategy], count: int) -> Timeline:
+            layers = equal_layers(count, compute / 3, compute * 2 / 3, count)
+            return simulate_step(layers, strategy(layers), lambda nbytes: communication * nbytes / count)
+
+        naive, overlapped = step(naive_flat, buckets), step(hook, buckets)
         saved = 1 - overlapped.duration / naive.duration
         title = f"With {plural(buckets, 'bucket')} overlap saves {saved:.0%} of the naive step"
-        return draw_timelines({"naive": naive, "overlapped": overlapped}, title)
+        curve = {str(count): step(hook, count).duration for count in COUNTS}
+        return stacked(
+            draw_until({"naive": naive, "overlapped": overlapped}, title, end=2e-3 * MOST_MS),
+            here(curve, str(buckets), "The overlapped step over the number of buckets", 2e-3 * MOST_MS),
+        )
 
-    times = {f"{ms} ms": ms / 1e3 for ms in (10, 20, 35, 50, 67, 75, 100, 150, 200, 300)}
+    times = {f"{ms} ms": ms / 1e3 for ms in (10, 20, 35, 50, 67, 75, 100, MOST_MS)}
     knobs = [
         Knob("compute", "computation", times, "100 ms"),
         Knob("communication", "communication", times, "35 ms"),
-        Knob("buckets", "buckets", {str(k): k for k in (1, 2, 3, 4, 5, 8, 10, 20, 50)}, "4"),
+        Knob("buckets", "buckets", {str(count): count for count in COUNTS}, "4"),
     ]
     return Explorer(draw, knobs)
 
@@ -62,21 +85,31 @@ def explore_savings() -> Explorer:
 def explore_buckets(
     layers: Sequence[Layer], price: Price, caps: Sequence[int] = CAPS_MIB, first: int | None = FIRST_CAP
 ) -> Explorer:
-    """Turn the bucket cap, in MiB, and see the buckets and the step.
+    """Turn the bucket cap, in MiB, and see the buckets, the step, and where it lies among those of all caps.
 
     ``price`` is bytes → seconds of a collective; ``first`` is the cap of the first bucket, as in `overlap.plan`.
+    All positions have the same axes: those of the largest bucket and of the longest step.
     """
     tensors = overlap.tensors_of(layers)
+    values = {f"{cap:g} MiB": round(cap * MIB) for cap in caps}
+    knob = Knob("cap", "bucket cap", values, "25 MiB" if "25 MiB" in values else None)
+    plans = {name: overlap.plan(tensors, cap, first) for name, cap in values.items()}
+    steps = {name: simulate_step(layers, buckets, price) for name, buckets in plans.items()}
+    durations = {name: step.duration for name, step in steps.items()}
+    longest = max(durations.values())
+    widest = max(int(buckets.nbytes.max()) for buckets in plans.values())
 
     def draw(cap: int) -> Picture:
-        buckets = overlap.plan(tensors, cap, first)
-        step = simulate_step(layers, buckets, price)
-        exposed = f"{milliseconds(step.duration)}, {milliseconds(step.exposed())} exposed"
-        timeline = draw_timelines({f"cap {cap / MIB:g} MiB": step}, f"The step takes {exposed}")
-        return stacked(draw_plan(buckets, cap), timeline)
+        name = f"{cap / MIB:g} MiB"
+        step = steps[name]
+        title = f"The step takes {milliseconds(step.duration)}, {milliseconds(step.exposed())} exposed"
+        return stacked(
+            framed_plan(plans[name], cap, None, ROWS, widest, kept=ROWS),
+            draw_until({f"cap {name}": step}, title, end=longest),
+            here(durations, name, "Step time over the bucket caps", longest),
+        )
 
-    values = {f"{cap:g} MiB": round(cap * MIB) for cap in caps}
-    return Explorer(draw, [Knob("cap", "bucket cap", values, "25 MiB" if "25 MiB" in values else None)])
+    return Explorer(draw, [knob])
 
 
 def _meters(so_far: Timeline, whole: Timeline, rank: int) -> str:

@@ -1,42 +1,25 @@
 """Timelines, one above the other on one axis of time, with the exposed part of communication marked under each."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
 import numpy as np
 
 from dpbook.core import InvalidArgument, check_int, check_type, milliseconds, plural
-from dpbook.figures.card.palette import COMMUNICATION, COMPUTATION, EXPOSED, IDLE, INK, MUTED, PANEL, text_on, tint
+from dpbook.figures.card.palette import EXPOSED, IDLE, INK, MUTED, PANEL
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import check_named, check_title
-from dpbook.figures.card.svg import MARGIN, document, heading, rect, text, text_width
-from dpbook.overlap import Span, Timeline
+from dpbook.figures.card.svg import MARGIN, document, element, heading, rect, text, text_width
+from dpbook.figures.steps.lanes import LEFT, WIDTH, Lanes, Scale
+from dpbook.figures.steps.looks import FILLS, WORDS, look
+from dpbook.overlap import Timeline
 from dpbook.overlap.timeline import difference
 
-WIDTH, LEFT, TOP = 900, 210, 84
-LANE, STRIP, GAP, AXIS = 26, 16, 22, 44
-COLOURS = {
-    "computation": COMPUTATION,
-    "communication": COMMUNICATION,
-    "wait": tint(COMMUNICATION, 0.3),
-    "launch": MUTED,
-    "copy": IDLE,
-}
-"""What a span is, by colour; its name or its lane says it too."""
+TOP, NAME, STRIP, GAP, AXIS, GAUGE = 74, 22, 16, 14, 40, 70
 MOST_TIMELINES = 8
-FINEST, NARROW = 0.75, 4.0
-"""Pixels: spans closer together than the first are drawn as one, up to the second."""
 
-
-@dataclass(frozen=True)
-class Scale:
-    """Time in seconds to a place on the page."""
-
-    end: float
-
-    def __call__(self, seconds: float) -> float:
-        return LEFT + min(seconds, self.end) / (self.end or 1.0) * (WIDTH - LEFT - MARGIN)
+Note = Callable[[Timeline], str]
+Gauges = Callable[[Timeline], Mapping[str, float]]
 
 
 def draw_timelines(timelines: Mapping[str, Timeline] | Timeline, title: str, *, rank: int = 0) -> Picture:
@@ -85,87 +68,95 @@ def until(timeline: Timeline, now: float) -> Timeline:
     return Timeline(spans, (0.0, now))
 
 
+def outcome(timeline: Timeline) -> str:
+    """How long a step takes, and how much communication is exposed in it, if there is any."""
+    if not timeline.busy("communication"):
+        return f"{milliseconds(timeline.duration)}, no communication"
+    return f"{milliseconds(timeline.duration)}, exposed {milliseconds(timeline.exposed())}"
+
+
 def draw_until(
-    timelines: Mapping[str, Timeline], title: str, now: float = inf, *, meters: str = "", **attributes: float
-) -> Picture:
-    """Draw timelines of one rank each that begin at 0, as they are at ``now``; ``meters`` is a line under the axis."""
-    scale = Scale(max(timeline.end for timeline in timelines.values()))
-    body = [heading(WIDTH, 32, title), *_legend(timelines)]
-    y, told = float(TOP), []
+    timelines: Mapping[str, Timeline], title: str, now: float = inf, *, note: Note = outcome,
+    gauges: Gauges | None = None, end: float | None = None, meters: str = "", **attributes: float,
+) -> Picture:  # fmt: skip
+    """Draw timelines of one rank each that begin at 0, as they are at ``now``.
+
+    Beside each name stand a ``note`` and ``gauges``, shares from 0 to 1. ``meters`` is a line under the axis, which
+    ends at ``end`` seconds (by default with the longest timeline).
+    """
+    scale = Scale(max(timeline.end for timeline in timelines.values()) if end is None else end)
+    legend, y = _legend(timelines)
+    body = [heading(WIDTH, 32, title), *legend]
     for name, timeline in timelines.items():
-        (rank,) = timeline.ranks
-        body += _lanes(timeline, name, rank, y, scale, now)
-        y += len(timeline.lanes(rank)) * LANE + STRIP + GAP
-        told.append(f"{name}: {milliseconds(timeline.duration)}, exposed {milliseconds(timeline.exposed(rank))}")
+        body.append(text(MARGIN, y + 14, name, 14, bold=True))
+        beside = MARGIN + text_width(name, 14, bold=True) + 12
+        body.append(text(beside, y + 14, note(timeline), 13, fill=INK, room=WIDTH - beside - MARGIN))
+        if gauges:
+            body += _gauges(gauges(timeline), y)
+        lanes = Lanes(timeline, y + NAME, scale, now)
+        body += [*lanes, *_exposed(timeline, lanes.bottom, scale, now)]
+        if now < inf:
+            body += _clock(timeline.end, now, y + NAME, lanes.bottom - y - NAME, scale)
+        y = lanes.bottom + (STRIP if timeline.busy("communication") else 0) + GAP
     body += _axis(y, scale)
-    if now < inf:
-        body.append(rect(scale(now) - 1, TOP - 6, 2, y - TOP, fill=INK))
     height = y + AXIS
-    if meters:
-        body.append(text(MARGIN, height + 12, meters, 14, room=WIDTH - 2 * MARGIN))
-        height += 30
-    alt = f"{title}. {'; '.join(told)}." + (f" {meters}." if meters else "")
-    return Picture(document(WIDTH, height, alt, "", body, "", **attributes), alt)
+    for line in _lines(meters):
+        body.append(text(MARGIN, height + 12, line, 14))
+        height += 24
+    told = "; ".join(f"{name}: {note(timeline)}" for name, timeline in timelines.items())
+    alt = f"{title}. {told}." + (f" {meters}." if meters else "")
+    return Picture(document(WIDTH, height + 6 * bool(meters), alt, "", body, "", **attributes), alt)
 
 
-def _lanes(timeline: Timeline, name: str, rank: int, y: float, scale: Scale, now: float) -> Iterator[str]:
-    """One timeline: its name and figures at the left, a row per lane, and the strip of what is exposed."""
-    lanes = _in_order(timeline, rank)
-    yield text(MARGIN, y + 14, name, 14, bold=True, room=LEFT - MARGIN - 96)
-    yield text(MARGIN, y + 33, milliseconds(timeline.duration), 14, fill=INK)
-    for row, lane in enumerate(lanes):
-        top = y + row * LANE
-        yield text(LEFT - 8, top + 15, lane, 11, anchor="end", fill=MUTED, room=92)
-        yield rect(LEFT, top, scale(timeline.end) - LEFT, LANE - 4, fill=PANEL)
-        for span in _merged([span for span in timeline.spans if span.lane == lane], scale):
-            yield from _bar(span, top, scale, now)
-    strip = y + len(lanes) * LANE
+def _clock(end: float, now: float, y: float, height: float, scale: Scale) -> Iterator[str]:
+    """What time it is, and a thick mark at the end once that is reached."""
+    yield rect(scale(now) - 1, y - 4, 2, height + STRIP, fill=INK)
+    if end <= now:
+        yield rect(scale(end) - 2, y - 4, 4, height + 4, fill=INK)
+
+
+def _gauges(shares: Mapping[str, float], y: float) -> Iterator[str]:
+    """From the right margin on: a name, a bar filled to a share, and the share."""
+    x = float(WIDTH - MARGIN)
+    for name, share in reversed(list(shares.items())):
+        yield text(x, y + 14, f"{share:.0%}", 12, anchor="end")
+        yield rect(x - 42 - GAUGE, y + 4, GAUGE, 11, fill=PANEL, stroke=MUTED, stroke_width=0.8)
+        yield rect(x - 42 - GAUGE, y + 4, GAUGE * share, 11, fill=MUTED)
+        yield text(x - 50 - GAUGE, y + 14, name, 12, anchor="end", fill=MUTED)
+        x -= 66 + GAUGE + text_width(name, 12)
+
+
+def _exposed(timeline: Timeline, y: float, scale: Scale, now: float) -> Iterator[str]:
+    """The strip under the lanes: when communication runs and computation does not, as far as it has come."""
+    (rank,) = timeline.ranks
+    if not timeline.busy("communication"):
+        return
     bare = difference(timeline.when("communication", rank), timeline.when("computation", rank))
     for start, end in bare.tolist():
         if start < now:
-            yield rect(scale(start), strip, max(scale(min(end, now)) - scale(start), 1), 5, fill=EXPOSED)
-    exposed = until(timeline, now).exposed(rank) if 0 < now < inf else timeline.exposed(rank) if now else 0.0
-    label = f"exposed {milliseconds(exposed)}"
-    yield text(LEFT - 8, strip + 9, label, 11, anchor="end", fill=EXPOSED, room=LEFT - MARGIN)
+            yield rect(scale(start), y, max(scale(min(end, now)) - scale(start), 1), 5, fill=EXPOSED)
+    yield text(LEFT - 8, y + 9, "exposed", 11, anchor="end", fill=EXPOSED)
 
 
-def _in_order(timeline: Timeline, rank: int) -> list[str]:
-    """Lanes in the order in which work passes through them: launched, computed, communicated."""
-    order = ("launch", "computation", "copy", "wait", "communication")
-    kinds = {lane: min(order.index(s.kind) for s in timeline.spans if s.lane == lane) for lane in timeline.lanes(rank)}
-    return sorted(kinds, key=lambda lane: (kinds[lane], lane))
-
-
-def _merged(spans: list[Span], scale: Scale) -> Iterator[Span]:
-    """Spans too narrow to tell apart, as one without a name."""
-    for kind in dict.fromkeys(span.kind for span in spans):
-        runs: list[list[Span]] = []
-        for span in (span for span in spans if span.kind == kind):
-            near = runs and scale(span.start) - scale(runs[-1][-1].end) < FINEST
-            if near and scale(span.end) - scale(runs[-1][0].start) < NARROW:
-                runs[-1].append(span)
-            else:
-                runs.append([span])
-        for run in runs:
-            yield run[0] if len(run) == 1 else run[0]._replace(name="", end=max(span.end for span in run))
-
-
-def _bar(span: Span, top: float, scale: Scale, now: float) -> Iterator[str]:
-    x, width = scale(span.start), max(scale(span.end) - scale(span.start), 0.5)
-    colour = COLOURS[span.kind] if span.start < now else tint(COLOURS[span.kind], 0.25)
-    gap, rx = (0.8, 2) if width > 4 else (0.0, None)
-    yield rect(x, top, width - gap, LANE - 4, rx=rx, fill=colour)
-    if span.name and text_width(span.name, 11) < width - 4:
-        yield text(x + width / 2, top + 15, span.name, 11, anchor="middle", fill=text_on(colour))
-
-
-def _legend(timelines: Mapping[str, Timeline]) -> Iterator[str]:
-    kinds = {span.kind for timeline in timelines.values() for span in timeline.spans}
-    x = float(MARGIN)
-    for label, colour in (*((k, c) for k, c in COLOURS.items() if k in kinds), ("exposed communication", EXPOSED)):
-        yield rect(x, 48, 14, 14, rx=3, fill=colour)
-        yield text(x + 20, 60, label, 12, fill=MUTED)
-        x += 20 + text_width(label, 12) + 22
+def _legend(timelines: Mapping[str, Timeline]) -> tuple[list[str], float]:
+    """What the colours and marks mean, in as many rows as it needs, and where the timelines begin."""
+    spans = [span for timeline in timelines.values() for span in timeline.spans]
+    looks = {look(span) for span in spans}
+    entries = [(WORDS.get(key, key), rect(0, 0, 14, 14, rx=3, fill=FILLS[key])) for key in FILLS if key in looks]
+    stripe = element("path", d="M0 7h14", stroke=IDLE, stroke_width=14, stroke_dasharray="1.5 4.5")
+    entries.append(("idle", rect(0, 0, 14, 14, fill=PANEL) + stripe))
+    if any(span.ready is not None for span in spans):
+        entries.append(("gradient to its call", element("path", d="M1 1v2L13 11v2", fill="none", stroke=INK)))
+    if "communication" in looks:
+        entries.append(("exposed communication", rect(0, 4, 14, 5, fill=EXPOSED)))
+    x, y, body = float(MARGIN), 48.0, []
+    for words, mark in entries:
+        if x + 20 + text_width(words, 12) > WIDTH - MARGIN:
+            x, y = float(MARGIN), y + 20
+        body.append(element("g", mark, transform=f"translate({x:.1f} {y:g})"))
+        body.append(text(x + 20, y + 12, words, 12, fill=MUTED))
+        x += 20 + text_width(words, 12) + 14
+    return body, y + TOP - 48
 
 
 def _axis(y: float, scale: Scale) -> Iterator[str]:
@@ -175,9 +166,21 @@ def _axis(y: float, scale: Scale) -> Iterator[str]:
         return
     step = 10.0 ** np.floor(np.log10(span / 4))
     step = float(step * next(f for f in (1, 2, 5, 10) if span / (step * f) <= 8))
-    yield rect(LEFT, y, WIDTH - LEFT - MARGIN, 1, fill=MUTED)
+    yield rect(LEFT, y, scale(scale.end) - LEFT, 1, fill=MUTED)
     for index in range(int(span / step + 1e-9) + 1):
         x = scale(index * step / 1e3)
         yield rect(x, y, 1, 5, fill=MUTED)
         yield text(x, y + 19, f"{index * step:g}", 11, anchor="middle", fill=MUTED)
-    yield text(WIDTH - MARGIN, y + 36, "time from the start of the step (ms)", 11, anchor="end", fill=MUTED)
+    yield text(WIDTH - MARGIN, y + 34, "time from the start of the step (ms)", 11, anchor="end", fill=MUTED)
+
+
+def _lines(meters: str) -> list[str]:
+    """The meters in as many lines as they need, broken where a dot divides them."""
+    lines: list[str] = []
+    for part in meters.split(" · ") if meters else ():
+        longer = f"{lines[-1]} · {part}" if lines else part
+        if lines and text_width(longer, 14) <= WIDTH - 2 * MARGIN:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return lines

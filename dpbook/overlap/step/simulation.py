@@ -128,7 +128,7 @@ class _Program:
 
 
 def _sent(layers: Sequence[Layer], strategy: Strategy | None) -> dict[int, list[tuple[int, int, int]]]:
-    """For each layer, the buckets that may go out after its backward: number, bytes, and the layer that completes it."""
+    """For each layer, what may go out after its backward: number of the bucket, bytes, the layer that completes it."""
     if strategy is None or strategy.plan is None:
         return {}
     owner = [index for index, layer in enumerate(layers) for _ in layer.tensors]

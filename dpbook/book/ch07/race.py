@@ -1,0 +1,53 @@
+"""The race: the same step, synced in several ways, side by side on one clock."""
+
+from collections.abc import Mapping
+
+from dpbook.core import milliseconds
+from dpbook.figures import Picture, Viewer
+from dpbook.figures.steps import check_timelines, draw_until, from_zero, until
+from dpbook.overlap import Timeline
+
+MOMENTS = 24
+"""Steps of the player, all equally long: as it plays, time passes evenly."""
+
+
+def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
+    """Run 2 to 8 timelines, by name, on one clock, each with its meters; the last picture says who has won.
+
+    The meters: how much of the step is over, the share of that time in which computation ran (utilisation), and the
+    share of the communication so far that was hidden behind computation. Raises `InvalidArgument`.
+    """
+    check_timelines(timelines, "race", rank)
+    runners = {name: from_zero(timeline, rank) for name, timeline in timelines.items()}
+    longest = max(timeline.end for timeline in runners.values())
+
+    def draw(after: int) -> Picture:
+        now = longest * after / MOMENTS
+
+        def note(timeline: Timeline) -> str:
+            whole = milliseconds(timeline.end)
+            return f"finished after {whole}" if timeline.end <= now else f"{milliseconds(now)} of {whole}"
+
+        def gauges(timeline: Timeline) -> Mapping[str, float]:
+            so_far = until(timeline, min(now, timeline.end))
+            utilised = so_far.busy("computation") / so_far.duration if so_far.duration else 0.0
+            return {"utilisation": utilised, "hidden": so_far.overlap()}
+
+        title = _result(runners) if after == MOMENTS else _standing(runners, now)
+        return draw_until(runners, title, now, note=note, gauges=gauges, data_moment=after)
+
+    return Viewer(draw, MOMENTS, "moment")
+
+
+def _standing(runners: Mapping[str, Timeline], now: float) -> str:
+    done = [name for name, timeline in runners.items() if timeline.end <= now]
+    return f"After {milliseconds(now)}: {' and '.join(done)} finished" if done else f"After {milliseconds(now)} all run"
+
+
+def _result(runners: Mapping[str, Timeline]) -> str:
+    order = sorted(runners, key=lambda name: runners[name].end)
+    first, last = runners[order[0]].end, runners[order[-1]].end
+    if first == last:
+        return f"All finished after {milliseconds(first)}"
+    saved = f"{1 - first / last:.0%} less than {order[-1]}"
+    return f"First: {order[0]} with {milliseconds(first)}, {saved} ({milliseconds(last)})"

@@ -1,0 +1,35 @@
+"""A small curve with the point that is chosen: where one is among all positions of a knob."""
+
+from collections.abc import Mapping
+
+from dpbook.core import milliseconds
+from dpbook.figures.card.palette import COMPUTATION, IDLE, INK, MUTED, PAPER
+from dpbook.figures.card.picture import Picture
+from dpbook.figures.card.svg import MARGIN, document, element, rect, text
+
+WIDTH, LEFT, RIGHT, TOP, HEIGHT = 900, 132, 60, 34, 80
+
+
+def here(curve: Mapping[str, float], chosen: str, title: str, most: float) -> Picture:
+    """Draw ``curve``, seconds by the position of a knob, from 0 to ``most``, and mark the ``chosen`` position."""
+    apart, foot = (WIDTH - LEFT - RIGHT) / max(len(curve) - 1, 1), TOP + HEIGHT
+    heights = (foot - HEIGHT * seconds / most for seconds in curve.values())
+    places = {name: (LEFT + k * apart, y) for k, (name, y) in enumerate(zip(curve, heights, strict=True))}
+    body = [text(MARGIN, 18, title, 13, bold=True)]
+    for value, line in ((most, TOP), (0.0, foot)):
+        body.append(rect(LEFT - 6, line, WIDTH - LEFT - RIGHT + 12, 1, fill=IDLE))
+        body.append(text(LEFT - 12, line + 4, milliseconds(value), 11, anchor="end", fill=MUTED))
+    x, y = places[chosen]
+    body.append(rect(x - 0.5, TOP, 1, HEIGHT, fill=INK))
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in places.values())
+    body.append(element("polyline", points=points, fill="none", stroke=COMPUTATION, stroke_width=2))
+    body += [element("circle", cx=a, cy=b, r=3, fill=COMPUTATION) for a, b in places.values()]
+    body.append(element("circle", cx=x, cy=y, r=6, fill=INK))
+    for name, (a, _) in places.items():
+        now = name == chosen
+        body.append(text(a, foot + 17, name, 11, anchor="middle", fill=INK if now else MUTED, bold=now))
+    where = f"you are here: {milliseconds(curve[chosen])}"
+    side, anchor = (6, None) if x < WIDTH / 2 else (-6, "end")
+    body.append(text(x + side, foot - 6, where, 12, anchor=anchor, halo=PAPER))
+    alt = f"{title}: {', '.join(f'{name} {milliseconds(seconds)}' for name, seconds in curve.items())}; {where}."
+    return Picture(document(WIDTH, foot + 30, alt, "", body), alt)

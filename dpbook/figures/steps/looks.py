@@ -1,0 +1,56 @@
+"""What a span is drawn as: what it is called in the legend, its colour, and the words that may stand in it."""
+
+from collections.abc import Iterator, Sequence
+
+from dpbook.figures.card.palette import (
+    BACKWARD,
+    COMMUNICATION,
+    COMPUTATION,
+    FORWARD,
+    IDLE,
+    MUTED,
+    UPDATE,
+    tint,
+)
+from dpbook.overlap import Span
+
+FILLS = {
+    "forward": FORWARD,
+    "backward": BACKWARD,
+    "update": UPDATE,
+    "computation": COMPUTATION,
+    "communication": COMMUNICATION,
+    "wait": tint(COMMUNICATION, 0.3),
+    "launch": MUTED,
+    "copy": IDLE,
+}
+"""What a span is, by colour, in the order of the legend; its name, its letter or its lane says it too."""
+PHASES = {"forward": "forward", "backward": "backward", "optimizer": "update"}
+"""The first word of a computation's name, and what the legend calls it."""
+WORDS = {"forward": "F: forward", "backward": "B: backward", "update": "U: update", "wait": "waiting"}
+"""What the legend says, where that is not the same word."""
+
+
+def look(span: Span) -> str:
+    """Which of `FILLS` a span is."""
+    return PHASES.get(span.name.partition(" ")[0], "computation") if span.kind == "computation" else span.kind
+
+
+def labels(span: Span, calls: Sequence[str] = ()) -> Iterator[str]:
+    """What may be written into a span, the longest first; ``calls`` are the numbers of those that it completes."""
+    number = number_of(span.name)
+    letter = look(span)[0].upper() if look(span) in WORDS and span.kind == "computation" else ""
+    if calls:
+        which = calls[0] if len(calls) == 1 else f"{calls[0]}–{calls[-1]}"
+        yield f"{span.name} → {which}"
+        yield f"{letter}{number}→{which}"
+    yield span.name
+    if letter and number:
+        yield letter + number
+    yield letter or (number if span.kind == "communication" else "")
+
+
+def number_of(name: str) -> str:
+    """The number at the end of a span's name, if there is one: "3" of "all-reduce 3"."""
+    last = name.rpartition(" ")[2]
+    return last if last.isdigit() else ""
