@@ -7,6 +7,7 @@ import pytest
 
 from dpbook.figures.card import palette
 from dpbook.figures.schedules.cells import EDGE, FILL
+from dpbook.figures.steps.looks import FILLS
 from tests.cases import each
 
 COLOURS = {
@@ -53,11 +54,16 @@ def test_the_fills_of_a_schedules_cells_are_told_apart(sight):
     assert min(distance(a, b, sight) for a, b in combinations(fills, 2)) >= 12
 
 
+@pytest.mark.parametrize("sight", SIGHT)
+def test_the_phases_of_a_timeline_are_told_apart(sight):
+    assert min(distance(a, b, sight) for a, b in combinations(set(FILLS.values()), 2)) >= 10
+
+
 def test_a_simulation_that_sees_no_difference_would_be_noticed():
     assert distance("#b35a00", "#6f7500", "deuteranopia") < 20 < distance("#b35a00", "#6f7500", "usual")
 
 
-@pytest.mark.parametrize("colour", [*COLOURS.values(), *FILL.values(), palette.PANEL])
+@pytest.mark.parametrize("colour", [*COLOURS.values(), *FILL.values(), *FILLS.values(), palette.PANEL])
 def test_text_reads_on_every_colour(colour):
     assert palette.contrast(palette.text_on(colour), colour) >= 4.5
 

@@ -27,6 +27,7 @@ from dpbook.overlap import (
     split_waits,
     write_trace,
 )
+from dpbook.overlap.timeline.trace_phases import Phases
 
 DATA = Path(__file__).parent / "data"
 CUDA = DATA / "cuda_made_by_hand.json"
@@ -87,6 +88,37 @@ def test_the_recorded_run_has_both_ranks_and_all_kinds():
         for kind in ("computation", "communication", "launch"):
             assert 0 < timeline.busy(kind, rank) < timeline.duration
         assert 0 < timeline.exposed(rank) < timeline.busy("communication", rank)
+
+
+def test_the_recorded_computations_say_their_phase_in_its_turn():
+    """Forward, backward, optimizer; what lies between them says none."""
+    for path in recorded_traces():
+        timeline = read_profile(path, step=10)
+        phases = [s.name.split()[0] for s in timeline.spans if s.kind == "computation" and " " in s.name]
+        assert list(dict.fromkeys(phases)) == ["forward", "backward", "optimizer"]
+        assert phases == sorted(phases, key=["forward", "backward", "optimizer"].index)
+        assert phases.count("forward") == 12  # six linear layers and their activations
+
+
+def test_a_kernel_has_the_phase_of_its_launch():
+    def event(cat, name, tid, ts, dur, **args):
+        return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+    phases = Phases(
+        [
+            event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 2, 10, 10),
+            event("cuda_runtime", "cudaLaunchKernel", 2, 12, 1, correlation=7),
+            event("cuda_runtime", "cudaLaunchKernel", 1, 12, 1, correlation=8),
+        ]
+    )
+    kernels = (event("kernel", "gemm", 99, 50, 5, correlation=c) for c in (7, 8, 9))
+    assert [phases.of(kernel) for kernel in kernels] == ["backward", "", ""]
+    assert [phases.of(event("cpu_op", "aten::mm", 2, ts, 1)) for ts in (9, 10, 19, 20)] == [
+        "",
+        "backward",
+        "backward",
+        "",
+    ]
 
 
 def test_the_recorded_steps_sent_the_buckets_that_the_plan_says():

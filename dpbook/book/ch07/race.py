@@ -22,7 +22,7 @@ def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
     longest = max(timeline.end for timeline in runners.values())
 
     def draw(after: int) -> Picture:
-        now = longest * after / MOMENTS
+        now = longest * after / MOMENTS if after < MOMENTS else longest
 
         def note(timeline: Timeline) -> str:
             whole = milliseconds(timeline.end)
@@ -47,7 +47,7 @@ def _standing(runners: Mapping[str, Timeline], now: float) -> str:
 def _result(runners: Mapping[str, Timeline]) -> str:
     order = sorted(runners, key=lambda name: runners[name].end)
     first, last = runners[order[0]].end, runners[order[-1]].end
-    if first == last:
+    if milliseconds(first) == milliseconds(last):
         return f"All finished after {milliseconds(first)}"
     saved = f"{1 - first / last:.0%} less than {order[-1]}"
     return f"First: {order[0]} with {milliseconds(first)}, {saved} ({milliseconds(last)})"
