@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures import digits_grid, drift_and_gap, loss_curve
+from dpbook.figures import cap_sweep, digits_grid, drift_and_gap, loss_curve
+from dpbook.figures.card import palette
+from dpbook.overlap import CapSweep
 from dpbook.replicas import Run, digits, shard, split
 from tests.cases import each
 
@@ -60,6 +62,18 @@ def test_runs_that_lie_on_each_other_are_both_seen():
     plot = loss_curve({"one": run(), "other": run()}, "The same")
     assert shows(plot, LINES[0][0])
     assert shows(plot, LINES[1][0])
+
+
+@pytest.mark.parametrize("best", [0, 3, 6])
+def test_no_words_lie_on_the_curves_of_a_sweep(best):
+    """The dashed line just below the best point has no gap that is wider than between two of its dashes."""
+    caps, durations = np.geomspace(1e4, 1e9, 7).astype(int), np.full(7, 1.1)
+    durations[best] = 1.0
+    plot = cap_sweep(CapSweep(caps, np.ones(7, int), durations, 0.9 * durations), "Title")
+    wanted = [int(palette.EXPOSED[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    lower_half = pixels(plot)[pixels(plot).shape[0] // 3 :]
+    (columns,) = np.nonzero((abs(lower_half - wanted) < 0.05).all(axis=-1).any(axis=0))
+    assert np.diff(columns).max() < 20
 
 
 def test_a_loss_curve_says_where_it_begins_and_ends():
