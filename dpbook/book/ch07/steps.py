@@ -33,7 +33,7 @@ def draw(fault: str, rng: np.random.Generator) -> Timeline:
 
     def moved(span: Span) -> Span:
         """In the units of this run, under a name without the layer, which a profiler would not say either."""
-        return span._replace(name=span.name.split()[0]).moved(lambda moment: start + unit * moment)
+        return span._replace(name=span.name.split()[0], ready=None).moved(lambda moment: start + unit * moment)
 
     return Timeline(tuple(map(moved, timeline.spans)), (start, start + unit * timeline.end))
 
