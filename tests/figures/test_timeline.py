@@ -70,6 +70,8 @@ def test_a_long_name_is_shown_in_full_and_no_text_is_small():
     root = parse(figures.draw_timelines({name: CLUSTER["two streams"]}, "Title"))
     assert name in texts(root)
     assert "communication 2" in texts(root)
+    endless = parse(figures.draw_timelines({20 * name: step("naive")}, "Title"))
+    assert outside(endless) == overlapping(endless) == []
     assert min(float(node.get("font-size")) for node in root.iter(f"{NS}text")) >= 11
 
 

@@ -67,7 +67,7 @@ class Lanes:
 
     def __iter__(self) -> Iterator[str]:
         for lane, top in self.tops.items():
-            yield text(LEFT - 8, top + 15, _cut(lane, LEFT - 20), 11, anchor="end", fill=MUTED)
+            yield text(LEFT - 8, top + 15, cut(lane, LEFT - 20, 11), 11, anchor="end", fill=MUTED)
             yield from self._ground(lane, top)
         yield from self._lines()
         for lane, top in self.tops.items():
@@ -180,8 +180,8 @@ def _merged(spans: Iterable[Span], scale: Scale) -> Iterator[Span]:
         yield run[0] if len(run) == 1 else run[0]._replace(name=name, end=max(span.end for span in run))
 
 
-def _cut(name: str, room: float) -> str:
-    """A name of 11 pixels, cut to fit."""
-    while text_width(name, 11) > room:
-        name = name.rstrip("…")[:-1] + "…"
-    return name
+def cut(words: str, room: float, size: float, bold: bool = False) -> str:
+    """As much of the words as fits: unlike `svg.fit`, in no smaller letters."""
+    while len(words) > 1 and text_width(words, size, bold=bold) > room:
+        words = words.rstrip("…")[:-1] + "…"
+    return words

@@ -93,20 +93,18 @@ def explore_buckets(
     tensors = overlap.tensors_of(layers)
     values = {f"{cap:g} MiB": round(cap * MIB) for cap in caps}
     knob = Knob("cap", "bucket cap", values, "25 MiB" if "25 MiB" in values else None)
-    plans = {name: overlap.plan(tensors, cap, first) for name, cap in values.items()}
-    steps = {name: simulate_step(layers, buckets, price) for name, buckets in plans.items()}
-    durations = {name: step.duration for name, step in steps.items()}
-    longest = max(durations.values())
-    widest = max(int(buckets.nbytes.max()) for buckets in plans.values())
+    plans = {cap: overlap.plan(tensors, cap, first) for cap in values.values()}
+    steps = {cap: simulate_step(layers, buckets, price) for cap, buckets in plans.items()}
+    curve = {name: steps[cap].duration for name, cap in values.items()}
+    longest, widest = max(curve.values()), max(int(buckets.nbytes.max()) for buckets in plans.values())
 
     def draw(cap: int) -> Picture:
-        name = f"{cap / MIB:g} MiB"
-        step = steps[name]
+        step, name = steps[cap], next(name for name, value in values.items() if value == cap)
         title = f"The step takes {milliseconds(step.duration)}, {milliseconds(step.exposed())} exposed"
         return stacked(
-            framed_plan(plans[name], cap, None, ROWS, widest, kept=ROWS),
+            framed_plan(plans[cap], cap, None, ROWS, widest, kept=ROWS),
             draw_until({f"cap {name}": step}, title, end=longest),
-            here(durations, name, "Step time over the bucket caps", longest),
+            here(curve, name, "Step time over the bucket caps", longest),
         )
 
     return Explorer(draw, [knob])

@@ -10,7 +10,7 @@ from dpbook.figures.card.palette import EXPOSED, IDLE, INK, MUTED, PANEL
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import check_named, check_title
 from dpbook.figures.card.svg import MARGIN, document, element, heading, rect, text, text_width
-from dpbook.figures.steps.lanes import LEFT, WIDTH, Lanes, Scale
+from dpbook.figures.steps.lanes import LEFT, WIDTH, Lanes, Scale, cut
 from dpbook.figures.steps.looks import FILLS, WORDS, look
 from dpbook.overlap import Timeline
 from dpbook.overlap.timeline import difference
@@ -88,11 +88,8 @@ def draw_until(
     legend, y = _legend(timelines)
     body = [heading(WIDTH, 32, title), *legend]
     for name, timeline in timelines.items():
-        body.append(text(MARGIN, y + 14, name, 14, bold=True))
-        beside = MARGIN + text_width(name, 14, bold=True) + 12
-        body.append(text(beside, y + 14, note(timeline), 13, fill=INK, room=WIDTH - beside - MARGIN))
-        if gauges:
-            body += _gauges(gauges(timeline), y)
+        shares = gauges(timeline) if gauges else {}
+        body += [*_named(name, note(timeline), shares, y), *_gauges(shares, y)]
         lanes = Lanes(timeline, y + NAME, scale, now)
         body += [*lanes, *_exposed(timeline, lanes.bottom, scale, now)]
         if now < inf:
@@ -106,6 +103,18 @@ def draw_until(
     told = "; ".join(f"{name}: {note(timeline)}" for name, timeline in timelines.items())
     alt = f"{title}. {told}." + (f" {meters}." if meters else "")
     return Picture(document(WIDTH, height + 6 * bool(meters), alt, "", body, "", **attributes), alt)
+
+
+def _named(name: str, note: str, shares: Mapping[str, float], y: float) -> Iterator[str]:
+    """The name and what is noted beside it, in the room that the gauges leave."""
+    room = WIDTH - 2 * MARGIN - sum(map(_width, shares))
+    shown = cut(name, room - text_width(note, 13) - 12, 14, bold=True)
+    yield text(MARGIN, y + 14, shown, 14, bold=True)
+    yield text(MARGIN + text_width(shown, 14, bold=True) + 12, y + 14, note, 13)
+
+
+def _width(gauge: str) -> float:
+    return 66 + GAUGE + text_width(gauge, 12)
 
 
 def _clock(end: float, now: float, y: float, height: float, scale: Scale) -> Iterator[str]:
@@ -123,7 +132,7 @@ def _gauges(shares: Mapping[str, float], y: float) -> Iterator[str]:
         yield rect(x - 42 - GAUGE, y + 4, GAUGE, 11, fill=PANEL, stroke=MUTED, stroke_width=0.8)
         yield rect(x - 42 - GAUGE, y + 4, GAUGE * share, 11, fill=MUTED)
         yield text(x - 50 - GAUGE, y + 14, name, 12, anchor="end", fill=MUTED)
-        x -= 66 + GAUGE + text_width(name, 12)
+        x -= _width(name)
 
 
 def _exposed(timeline: Timeline, y: float, scale: Scale, now: float) -> Iterator[str]:

@@ -69,6 +69,11 @@ def test_every_moment_fits_into_a_picture_of_one_size():
     assert len(sizes) == 1
 
 
+def test_a_long_name_leaves_room_for_the_meters():
+    root = parse(play_race({name * 20: runner for name, runner in RUNNERS.items()}).picture)
+    assert outside(root) == overlapping(root) == []
+
+
 def test_no_runner_is_no_race():
     with pytest.raises(InvalidArgument, match="timelines"):
         play_race({})
