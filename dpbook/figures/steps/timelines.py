@@ -110,7 +110,7 @@ def _named(name: str, note: str, shares: Mapping[str, float], y: float) -> Itera
     room = WIDTH - 2 * MARGIN - sum(map(_width, shares))
     shown = cut(name, room - text_width(note, 13) - 12, 14, bold=True)
     yield text(MARGIN, y + 14, shown, 14, bold=True)
-    yield text(MARGIN + text_width(shown, 14, bold=True) + 12, y + 14, note, 13)
+    yield text(MARGIN + text_width(shown, 14, bold=True) + 12, y + 14, note, 13, fill=INK)
 
 
 def _width(gauge: str) -> float:
