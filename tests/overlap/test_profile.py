@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -98,6 +99,23 @@ def test_the_recorded_computations_say_their_phase_in_its_turn():
         assert list(dict.fromkeys(phases)) == ["forward", "backward", "optimizer"]
         assert phases == sorted(phases, key=["forward", "backward", "optimizer"].index)
         assert phases.count("forward") == 12  # six linear layers and their activations
+
+
+def test_a_model_without_a_wrapper_tells_its_phases_too(tmp_path):
+    """Two layers and a loss on this machine: autograd numbers what it records."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    names = [span.name for span in read_profile(tmp_path / "trace.json").spans]
+    assert [name for name in names if name.endswith("::linear")] == ["forward aten::linear", "aten::linear"]
+    assert "forward aten::square" in names
+    assert "backward aten::threshold_backward" in names
+    assert names.count("optimizer aten::add_") == 2
 
 
 def test_a_kernel_has_the_phase_of_its_launch():

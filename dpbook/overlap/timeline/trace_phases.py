@@ -10,7 +10,9 @@ MARKS = {
     "autograd::engine::evaluate_function": "backward",
     "Optimizer.step": "optimizer",
 }
-"""What the names of events begin with that hold a phase. (A model without a wrapper does not mark its forward.)"""
+"""What the names of events begin with that hold a phase."""
+RECORDED = "Sequence number"
+"""What the profiler writes to each operator that autograd records for a backward: outside of one it is forward."""
 
 
 class Phases:
@@ -22,9 +24,8 @@ class Phases:
         for event in sorted(events, key=lambda e: (e["ts"], -e.get("dur", 0))):
             if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event.get("args", {}):
                 self._launches[event["args"]["correlation"]] = event
-            phase = next((p for start, p in MARKS.items() if str(event.get("name")).startswith(start)), None)
             marks = self._marks.setdefault(_thread(event), [])
-            if phase and (not marks or event["ts"] >= marks[-1][1]):  # of nested ones the outermost
+            if (phase := _marked(event)) and (not marks or event["ts"] >= marks[-1][1]):  # of nested ones the outermost
                 marks.append((event["ts"], event["ts"] + event.get("dur", 0), phase))
 
     def of(self, event: dict[str, Any]) -> str:
@@ -33,6 +34,13 @@ class Phases:
         marks = self._marks.get(_thread(launch), [])
         place = bisect_right(marks, (launch["ts"], inf, "")) - 1
         return marks[place][2] if place >= 0 and launch["ts"] < marks[place][1] else ""
+
+
+def _marked(event: dict[str, Any]) -> str:
+    """The phase that an event holds, "" if none."""
+    name = str(event.get("name"))
+    recorded = "forward" if event.get("cat") == "cpu_op" and RECORDED in event.get("args", {}) else ""
+    return next((phase for start, phase in MARKS.items() if name.startswith(start)), recorded)
 
 
 def _thread(event: dict[str, Any]) -> object:
