@@ -99,7 +99,7 @@ class Lanes:
         ends = ((self.scale(a.end), self.tops[a.lane] + BAR, self.scale(b.start), self.tops[b.lane]) for a, b in shown)
         path = dict.fromkeys(f"M{a:.0f} {b:g}v2L{c:.0f} {d - 2:g}v2" for a, b, c, d in ends)
         if path:
-            stroke, width = (INK, 1) if len(path) <= MANY else (tint(INK, 0.5), 0.7)
+            stroke, width = (INK, 1) if len(self.links) <= MANY else (tint(INK, 0.5), 0.7)
             yield element("path", d="".join(path), fill="none", stroke=stroke, stroke_width=width)
 
     def _bar(self, span: Span, top: float) -> Iterator[str]:
