@@ -7,6 +7,8 @@ from typing import Any
 
 FILE, DESCRIPTION, PREDICTION = "metrics.jsonl", "run.json", "prediction.json"
 """In the folder of a run: a line per step; what was run, where; what the simulator says of a step."""
+PARTS = ("computing", "summing", "updating")
+"""Of a step: until a rank's own gradients are there, until their sum is, and until the weights are new."""
 
 
 class Metrics:

@@ -18,9 +18,10 @@ from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
 from dpbook.overlap import MIB
 from dpbook.program import checkpoints
 from dpbook.program.batches import Batches, Digits, Text
-from dpbook.program.metrics import Metrics
+from dpbook.program.metrics import PARTS, Metrics
 from dpbook.program.models import build
 from dpbook.program.options import Options
+from dpbook.program.pace import Pace
 from dpbook.ranks import now
 
 WRAPPERS = {"naive": NaiveDDP, "hook": HookDDP}
@@ -36,12 +37,16 @@ TRACE_AFTER = 10
 
 @dataclass
 class Trainer:
-    """A model with its wrapper and optimizer on this rank's ``device``, at ``step`` of the run in ``options``."""
+    """A model with its wrapper and optimizer on this rank's ``device``, at ``step`` of the run in ``options``.
+
+    ``parts`` are those of the last step, `PARTS` by name: seconds of each rank, alike on all. ``pace`` has this rank's.
+    """
 
     options: Options
     device: torch.device
     step: int = 0
     source: Text | Digits = field(init=False)
+    parts: dict[str, list[float]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         options = self.options
@@ -58,6 +63,7 @@ class Trainer:
             self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, **ADAMW)
         else:
             self.optimizer = torch.optim.AdamW(self.trained, **ADAMW)
+        self.pace = Pace(self.trained, self.device)
 
     def resume(self) -> dict[str, Any] | None:
         """Continue from the newest checkpoint; what it says of itself, or None where there is none.
@@ -116,6 +122,7 @@ class Trainer:
     def train_step(self) -> dict[str, float]:
         """One optimizer step; the loss of the whole global batch, the norm of its gradient, the learning rate."""
         options = self.options
+        self.pace.begin()
         rate = options.lr * min(1.0, (self.step + 1) / max(options.warmup, 1))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -129,11 +136,24 @@ class Trainer:
                 loss = self.model(inputs, targets) / options.accumulation
                 loss.backward()
             total += loss.detach()
+        self.pace.summed()
         norm = nn.utils.clip_grad_norm_(self.trained, options.clip or float("inf"))
         self.optimizer.step()
-        dist.all_reduce(total)  # one rank's loss is not the batch's
+        self.pace.updated()
+        loss = self._exchange(total)
         self.step += 1
-        return {"loss": float(total) / self.world, "gradient_norm": float(norm), "lr": rate}
+        return {"loss": loss, "gradient_norm": float(norm), "lr": rate}
+
+    def _exchange(self, loss: torch.Tensor) -> float:
+        """The mean of the ranks' losses: one rank's is not the batch's. The same call tells `parts` to all."""
+        shared = torch.zeros(1 + self.world * len(PARTS), device=self.device)
+        shared[0] = loss
+        mine = 1 + self.rank * len(PARTS)
+        shared[mine : mine + len(PARTS)] = torch.tensor(self.pace.seconds(), device=self.device)
+        dist.all_reduce(shared)
+        total, *seconds = shared.tolist()
+        self.parts = {name: seconds[k :: len(PARTS)] for k, name in enumerate(PARTS)}
+        return float(total / self.world)
 
     @property
     def tokens_per_step(self) -> int:
@@ -166,8 +186,9 @@ def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
             if metrics is not None:
                 rate = trainer.tokens_per_step / seconds
                 metrics.append(
-                    step=trainer.step, seconds=seconds, tokens_per_second=rate, memory=trainer.memory(), **values
-                )
+                    step=trainer.step, seconds=seconds, tokens_per_second=rate, memory=trainer.memory(),
+                    **values, **trainer.parts,
+                )  # fmt: skip
                 progress.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
                 progress.update()
             last = trainer.step == options.steps

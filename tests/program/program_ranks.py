@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from dpbook.core.errors import DpbookError
+from dpbook.program import metrics
 from dpbook.program.options import Options
 from dpbook.program.trainer import Trainer
 
@@ -121,6 +122,8 @@ def variants(folder):
             "dtypes": dtypes,
             "frozen without gradient": all(p.grad is None for p in frozen),
             "trained": sum(p.numel() for p in trainer.trained),
+            "parts": trainer.parts,
+            "own parts": dict(zip(metrics.PARTS, trainer.pace.seconds(), strict=True)),
         }
     return found
 

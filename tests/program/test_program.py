@@ -2,8 +2,10 @@
 
 import argparse
 import importlib
+import itertools
 import subprocess
 import sys
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from dpbook.program import checkpoints, metrics
 from dpbook.program.batches import Batches, Digits, Text
 from dpbook.program.models import build, flops_per_token
 from dpbook.program.options import Options, add_options, from_namespace
+from dpbook.program.pace import Pace
 from dpbook.ranks import start
 from tests.cases import each
 
@@ -101,6 +104,29 @@ def test_autocast_keeps_fp32_gradients_and_recomputation_the_values(ranks):
         assert found["bf16"]["losses"] == pytest.approx(found["plain"]["losses"], rel=0.02)
         assert found["checkpointing"]["losses"] == pytest.approx(found["plain"]["losses"], rel=1e-5)
         assert found["cnn"]["losses"][-1] < found["cnn"]["losses"][0]
+
+
+@pytest.mark.processes
+def test_every_rank_knows_how_long_each_took_for_the_parts_of_a_step(ranks):
+    for number, rank in enumerate(ranks):
+        found = rank["variants"]["plain"]
+        assert found["parts"] == ranks[0]["variants"]["plain"]["parts"]
+        assert {name: of_ranks[number] for name, of_ranks in found["parts"].items()} == pytest.approx(
+            found["own parts"]
+        )
+
+
+def test_a_step_is_cut_where_its_last_gradient_and_its_sum_are_there():
+    """The clock goes on by 1 s each time it is read, here by a hook of each of three tensors in two micro-batches."""
+    module = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, bias=False))
+    pace = Pace(module.parameters(), torch.device("cpu"))
+    with patch("time.perf_counter", side_effect=itertools.count(10)):
+        pace.begin()
+        for _ in range(2):
+            module(torch.ones(1, 1)).sum().backward()
+        pace.summed()
+        pace.updated()
+    assert pace.seconds() == [6, 1, 1]
 
 
 @pytest.mark.processes
