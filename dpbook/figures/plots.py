@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import InvalidArgument, check_int
+from dpbook.core import InvalidArgument, check_int, milliseconds
 from dpbook.figures.card import LINES, check_named, draw_lines, finish, in_style, new_figure, palette
 from dpbook.figures.card.plot import DPI, Plot, check_title
 from dpbook.replicas import Run
@@ -95,14 +95,14 @@ def run_seconds(metrics: Lines, title: str, predicted: float | None = None) -> P
     figure, axes = new_figure(title)
     middle = median(seconds)
     axes.plot(steps, [1e3 * s for s in seconds], ".", color=palette.COMPUTATION, markersize=4, label="measured")
-    axes.axhline(1e3 * middle, color=palette.INK, linewidth=1.5, label=f"median, {1e3 * middle:.3g} ms")
+    axes.axhline(1e3 * middle, color=palette.INK, linewidth=1.5, label=f"median, {milliseconds(middle)}")
     if predicted is not None:
-        label = f"simulated, {1e3 * predicted:.3g} ms"
+        label = f"simulated, {milliseconds(predicted)}"
         axes.axhline(1e3 * predicted, color=palette.COMMUNICATION, linewidth=2, linestyle="--", label=label)
     axes.set(xlabel="step", ylabel="milliseconds", ylim=(0, 3e3 * middle))
     axes.legend(loc="upper right")
-    beside = "" if predicted is None else f", {1e3 * predicted:.3g} ms simulated"
-    return finish(figure, f"{title}. Median of {len(seconds)} steps: {1e3 * middle:.3g} ms{beside}.")
+    beside = "" if predicted is None else f", {milliseconds(predicted)} simulated"
+    return finish(figure, f"{title}. Median of {len(seconds)} steps: {milliseconds(middle)}{beside}.")
 
 
 @in_style

@@ -5,9 +5,11 @@ import re
 
 import pytest
 
-from dpbook.app import main, report
+from dpbook.app import main, report, run_summary
+from dpbook.app.verdict import sentences
+from dpbook.core import milliseconds
 from dpbook.core.errors import DpbookError
-from dpbook.overlap import recorded_traces
+from dpbook.overlap import read_profiles, recorded_traces, split_waits
 from dpbook.planning import ACCELERATORS
 from dpbook.program import metrics
 from tests.cases import each
@@ -20,19 +22,20 @@ ABOUT = {
     "date": "2026-11-20",
 }  # fmt: skip
 PREDICTION = {
-    "seconds": 0.22, "exposed": 0.01, "communication": 0.02, "computation": 0.2, "calls": 3, "alpha": 1e-4, "beta": 1e-9
+    "seconds": 0.22, "exposed": 0.01, "communication": 0.02, "computation": 0.2, "calls": 1, "alpha": 1e-4, "beta": 1e-9
 }  # fmt: skip
 
 
-def run(folder, seconds=0.2, world=4, prediction=PREDICTION, **about):
-    """A run of 30 steps in ``folder``; the first five are slow and must not count."""
+def run(folder, seconds=0.2, world=4, prediction=PREDICTION, parts=None, **about):
+    """A run of 30 steps in ``folder``; the first five are slow and must not count, nor do their ``parts``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / metrics.DESCRIPTION).write_text(json.dumps({**ABOUT, "world": world, **about}))
     if prediction:
         (folder / metrics.PREDICTION).write_text(json.dumps(prediction))
     lines = metrics.Metrics(folder, 0)
     for step in range(1, 31):
-        lines.append(step=step, loss=5 / step, seconds=9.0 if step <= 5 else seconds, memory=10**9 + step)
+        more = {name: [9.0] * world if step <= 5 else values for name, values in (parts or {}).items()}
+        lines.append(step=step, loss=5 / step, seconds=9.0 if step <= 5 else seconds, memory=10**9 + step, **more)
     return folder
 
 
@@ -44,18 +47,21 @@ def told(page):
 def test_it_tells_what_the_metrics_say(tmp_path):
     rows = told(report.write(run(tmp_path / "r")))
     assert rows["loss"] == "0.1667 after step 30"
-    assert rows["step"] == "200 ms (median of 25)"
+    assert rows["step"] == "200 ms, median of 25 (half of the steps 200 ms to 200 ms)"
     assert rows["throughput"] == "40,000 tokens/s over 4 ranks"
     assert rows["peak memory"] == "1 GB on rank 0"
     assert rows["sent by each rank"].startswith("6 kB per step")  # 2 · 3/4 of 4 kB
     used = 6e9 * 40_000 / (4 * ACCELERATORS["H100 SXM"].flops)
-    assert rows["model FLOPs utilisation"] == f"{used:.1%} of the bf16 peak"
+    assert (
+        rows["model FLOPs utilisation"] == f"{used:.1%} of the bf16 peak (half of the steps {used:.1%} to {used:.1%})"
+    )
 
 
 def test_the_prediction_stands_beside_the_measurement(tmp_path):
     rows = told(report.write(run(tmp_path / "r")))
-    assert rows["simulated step"] == "220 ms, +10% beside the measured one"
-    assert rows["of it exposed"] == "10 of 20 ms of communication"
+    assert rows["simulated step"] == "220 ms, +10% beside the measured one (half of the steps +10% to +10%)"
+    assert rows["of it exposed"] == "10 ms of 20 ms of communication"
+    assert rows["all-reduce, fitted"] == "100 µs + 1 ns/B · n, in 1 call per step"
     assert "simulated step" not in told(report.write(run(tmp_path / "s", prediction=None)))
 
 
@@ -63,14 +69,14 @@ def test_efficiency_is_that_against_one_process(tmp_path):
     alone = run(tmp_path / "alone", seconds=0.15, world=1, tokens_per_step=2000)
     rows = told(report.write(run(tmp_path / "r"), alone))
     assert rows["one process alone"] == "13,333 tokens/s, 150 ms per step"
-    assert rows["scaling efficiency"] == "75% of 4 times one process"
+    assert rows["scaling efficiency"] == "75% of 4 times one process (half of the steps 75% to 75%)"
 
 
 def test_the_process_that_a_launch_kept_is_compared_with_by_default(tmp_path):
     folder = run(tmp_path / "r")
     assert "scaling efficiency" not in told(report.write(folder))
     run(folder / "alone", seconds=0.1, world=1, tokens_per_step=2000)
-    assert told(report.write(folder))["scaling efficiency"] == "50% of 4 times one process"
+    assert told(report.write(folder))["scaling efficiency"].startswith("50% of 4 times one process")
 
 
 @pytest.mark.parametrize(("changed", "compared"), [({"name": "alone"}, True), ({"strategy": "torch"}, False)])
@@ -78,6 +84,89 @@ def test_a_process_that_did_other_work_is_not_compared_with(tmp_path, changed, c
     folder = run(tmp_path / "r")
     run(folder / "alone", world=1, tokens_per_step=2000, options={**ABOUT["options"], **changed})
     assert ("scaling efficiency" in told(report.write(folder))) == compared
+
+
+def test_beside_a_ratio_stands_where_half_of_the_steps_lie(tmp_path):
+    folder = run(tmp_path / "r")
+    lines = metrics.read(folder)
+    for line in lines[5:]:  # 21 … 45 hundredths of a second: a quarter of them is below 0.27, a quarter above 0.39
+        line["seconds"] = (15 + line["step"]) / 100
+    (folder / metrics.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run(folder / "alone", seconds=0.27, world=1, tokens_per_step=2000)
+    rows = told(report.write(folder))
+    assert rows["step"] == "330 ms, median of 25 (half of the steps 270 ms to 390 ms)"
+    assert rows["scaling efficiency"] == "82% of 4 times one process (half of the steps 69% to 100%)"
+    assert rows["simulated step"].endswith("(half of the steps -44% to -19%)")
+
+
+EVEN = {"computing": [0.15, 0.15, 0.15], "summing": [0.004, 0.004, 0.004], "updating": [0.02, 0.02, 0.02]}
+SLOW = {"computing": [0.09, 0.1, 0.15], "summing": [0.08, 0.07, 0.02], "updating": [0.02, 0.02, 0.02]}
+APART = {"computing": [0.12, 0.12, 0.12], "summing": [0.012, 0.052, 0.062], "updating": [0.02, 0.02, 0.02]}
+"""Of three ranks in a step of 200 ms: nothing is lost, rank 2 is slow, all compute equally long and still wait."""
+
+
+@each(
+    ("parts", "said"),
+    [
+        (EVEN, ["Communication is hidden: what nothing hides is 2% of a step, 4 ms of 200 ms.", "No rank is slow"]),
+        (
+            SLOW,
+            [
+                "Communication is not hidden: 10% of a step, 20 ms of 200 ms",
+                "Rank 2 is slower: it computes for 150 ms where the others need 95 ms, and waiting takes 18% of a step "
+                "(36.7 ms, the mean over ranks).",
+            ],
+        ),
+        (APART, ["Communication is not hidden: 6%", "Waiting for each other takes 15% of a step (30 ms"]),
+    ],
+)
+def test_the_verdict_says_what_is_hidden_and_who_is_waited_for(tmp_path, parts, said):
+    found = sentences(run_summary.summarise(run(tmp_path / "r", world=3, parts=parts)), None)
+    assert len(found) == len(said)
+    assert [sentence[: len(start)] for sentence, start in zip(found, said, strict=True)] == said
+
+
+def test_the_verdict_says_what_is_lost_against_one_process(tmp_path):
+    alone = {"computing": [0.1], "summing": [0.001], "updating": [0.02]}
+    folder = run(tmp_path / "r", world=3, parts=SLOW, tokens_per_step=6000)
+    run(folder / "alone", world=1, seconds=0.125, tokens_per_step=2000, parts=alone)
+    *_, last = sentences(run_summary.summarise(folder), run_summary.summarise(folder / "alone"))
+    assert last == (
+        "Efficiency is 62%: a step takes 200 ms, with one process alone 125 ms; "
+        "the difference is waiting (36.7 ms), transfer (19 ms), slower computing (13.3 ms)."
+    )
+
+
+def test_every_rank_has_its_row_and_a_slow_one_is_marked(tmp_path):
+    page = report.write(run(tmp_path / "r", world=3, parts=SLOW)).read_text(encoding="utf-8")
+    rows = re.findall(r'<tr( class="slow")?><th scope="row">(.*?)</th>(.*?)</tr>', page)
+    assert [(bool(slow), name) for slow, name, _ in rows] == [
+        (False, "rank 0"), (False, "rank 1"), (True, "rank 2, slower")
+    ]  # fmt: skip
+    times = [re.findall(r"<td>(.*?)</td>", cells) for *_, cells in rows]
+    assert times[0] == ["90 ms", "60 ms", "20 ms", "20 ms", "10 ms"]  # waits until rank 2 is there; 10 ms are the rest
+    assert times[2] == ["150 ms", "0 ms", "20 ms", "20 ms", "10 ms"]
+    widths = [[float(width) for width in re.findall(r"width: ([\d.]+)%", cells)] for *_, cells in rows]
+    assert widths[0] == pytest.approx([45, 30, 10, 10, 5])
+
+
+def test_a_run_that_measured_no_parts_has_no_verdict_and_no_rows(tmp_path):
+    page = report.write(run(tmp_path / "r")).read_text(encoding="utf-8")
+    assert 'class="verdict"' not in page
+    assert 'class="ranks"' not in page
+
+
+def test_times_are_written_as_people_write_them(tmp_path):
+    page = report.write(run(tmp_path / "r", seconds=1.2096)).read_text(encoding="utf-8")
+    assert "1,210 ms, median of 25" in page
+    assert not re.findall(r"\de[+-]\d|\b1 (?:calls|ranks|cores)\b", re.sub(r"data:[^\"]*", "", page))
+
+
+def test_the_line_for_the_terminal(tmp_path):
+    folder = run(tmp_path / "r")
+    assert report.headline(folder) == "loss 0.1667 after step 30; 40,000 tokens/s over 4 ranks"
+    run(folder / "alone", seconds=0.1, world=1, tokens_per_step=2000)
+    assert report.headline(folder).endswith("over 4 ranks; 50% of 4 times one process")
 
 
 def test_a_run_in_fp32_has_no_share_of_the_bf16_peak(tmp_path):
@@ -105,14 +194,17 @@ def test_an_unknown_device_has_no_utilisation(tmp_path):
     ],
 )
 def test_peaks_by_the_names_of_drivers(device, name):
-    assert report.peak_flops(device) == (ACCELERATORS[name].flops if name else None)
+    assert run_summary.peak_flops(device) == (ACCELERATORS[name].flops if name else None)
 
 
-def test_traces_are_drawn_and_a_damaged_one_is_said(tmp_path):
-    folder = run(tmp_path / "r")
+def test_traces_are_drawn_with_waiting_apart_and_a_damaged_one_is_said(tmp_path):
+    folder = run(tmp_path / "r", world=2)
     for rank, path in enumerate(recorded_traces()):
         (folder / f"trace-rank{rank}.json.gz").write_bytes(path.read_bytes())
-    assert "of communication are exposed" in report.write(folder).read_text(encoding="utf-8")
+    whole = read_profiles(recorded_traces())
+    spent = milliseconds(whole.busy("communication"))
+    waited = milliseconds(split_waits(whole).busy("wait"))
+    assert f"{waited} of {spent} in collectives are waiting; " in report.write(folder).read_text(encoding="utf-8")
     (folder / "trace-rank0.json.gz").write_bytes(b"nothing")
     assert "The traces cannot be read" in report.write(folder).read_text(encoding="utf-8")
 

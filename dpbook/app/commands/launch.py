@@ -97,7 +97,8 @@ def _report(what: Launch, options: Options, *, alone: bool) -> None:
     if alone and what.nnodes * what.nproc > 1:
         _say(f"{STEPS_ALONE} steps on one process, to compare with (--no-alone leaves them out)")
         train_alone(options, what.nproc, _say)
-    print(f"report: {report.write(options.folder)}")
+    path = report.write(options.folder)
+    print(f"{report.headline(options.folder)}\nreport: {path}")
 
 
 def _say(text: str) -> None:

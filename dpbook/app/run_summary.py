@@ -1,0 +1,157 @@
+"""What the files of a training run say, in numbers."""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.core import DpbookError
+from dpbook.planning import ACCELERATORS
+from dpbook.program import ALONE, metrics
+
+WARM = 5
+"""Steps at the beginning that do not count: the first ones allocate and settle the buckets."""
+LITTLE = 0.05
+"""Shares of a step below this are no finding."""
+MAY_DIFFER = {"name", "out", "all_reduce", "steps", "lr", "warmup", "clip", "seed", "save_every", "predict", "profile"}
+"""Options that leave the work of a step as it is; a process alone sums nothing."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Median seconds of a step and of its parts on each rank, arrays of one length.
+
+    ``transfer`` is communication that nothing hides, the same for all. It is what the rank needs for the sum that
+    waits for nobody, in each step the shortest; what the others need above it they wait. The ``rest`` of a step is
+    the exchange of the loss.
+    """
+
+    step: float
+    computing: NDArray[np.float64]
+    waiting: NDArray[np.float64]
+    transfer: NDArray[np.float64]
+    updating: NDArray[np.float64]
+    rest: NDArray[np.float64]
+
+    @property
+    def wait(self) -> float:
+        """Share of a step that goes to waiting, the mean over ranks."""
+        return float(self.waiting.mean()) / self.step
+
+    @property
+    def slow(self) -> int | None:
+        """The rank that computes longer than any other by a tenth and makes them wait; None where there is none."""
+        if self.wait < LITTLE:
+            return None
+        *_, second, last = np.argsort(self.computing)
+        return int(last) if self.computing[last] > 1.1 * self.computing[second] else None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the files of a run say; figures are over the steps after the first few."""
+
+    about: dict[str, Any]
+    lines: list[dict[str, Any]]
+    prediction: dict[str, Any] | None
+
+    @property
+    def world(self) -> int:
+        """Ranks of the run."""
+        return int(self.about["world"])
+
+    @property
+    def counted(self) -> list[dict[str, Any]]:
+        """The lines that count."""
+        return self.lines[WARM:] if len(self.lines) > 2 * WARM else self.lines
+
+    @property
+    def step_seconds(self) -> list[float]:
+        """Of every step that counts."""
+        return [float(line["seconds"]) for line in self.counted]
+
+    @property
+    def seconds(self) -> float:
+        """Median step time."""
+        return float(median(self.step_seconds))
+
+    @cached_property
+    def parts(self) -> Parts | None:
+        """The parts of a step; None for a run that did not measure them."""
+        if any(name not in line for line in self.counted for name in metrics.PARTS):
+            return None
+        computing, summing, updating = (np.array([line[name] for line in self.counted]) for name in metrics.PARTS)
+        transfer = np.broadcast_to(summing.min(axis=1, keepdims=True), summing.shape)
+        step = np.array(self.step_seconds)[:, None]
+        rest = np.maximum(0.0, step - computing - summing - updating)  # a rank may begin before rank 0, which is timed
+        parts = (computing, summing - transfer, transfer, updating, rest)
+        return Parts(self.seconds, *(np.median(part, axis=0) for part in parts))
+
+    @property
+    def unit(self) -> str:
+        """What the model reads."""
+        return "tokens" if self.about["flops_per_token"] else "images"
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens, or images, per second over all ranks."""
+        return float(self.about["tokens_per_step"]) / self.seconds
+
+    def efficiency(self, alone: "Summary") -> float:
+        """Throughput, divided by that of as many processes as fast as the one ``alone``."""
+        return self.tokens_per_second / (self.world * alone.tokens_per_second / alone.world)
+
+    @property
+    def model_flops_utilisation(self) -> float | None:
+        """MFU: operations of the model per second over the bf16 peak of all devices.
+
+        None where no peak is known, and for a run in fp32, which does not use the units that have this peak.
+        """
+        peak = peak_flops(str(self.about["device"]))
+        if peak is None or self.about["flops_per_token"] is None or self.about["options"]["precision"] != "bf16":
+            return None
+        return float(self.about["flops_per_token"]) * self.tokens_per_second / (peak * self.world)
+
+
+DRIVER_NAMES = {
+    "NVIDIA GeForce RTX 4090": "RTX 4090",
+    "(NVIDIA )?A100.*": "A100 80 GB",  # of either memory, on SXM or PCIe
+    "NVIDIA H100 80GB HBM3": "H100 SXM",  # not "NVIDIA H100 PCIe" or "NVL", which are slower
+    "NVIDIA H200": "H200 SXM",
+    "NVIDIA B200": "B200",
+}
+"""What drivers call the accelerators of our table, as patterns."""
+
+
+def peak_flops(device: str) -> float | None:
+    """The bf16 peak of a device by the name that its driver gives it; None for one that is not in our table."""
+    names = [name for pattern, name in DRIVER_NAMES.items() if re.fullmatch(pattern, device)]
+    return ACCELERATORS[names[0]].flops if names else None
+
+
+def summarise(folder: Path) -> Summary:
+    """Read a run's folder. Raises `DpbookError` where there is no run or it has no step."""
+    try:
+        about = json.loads((folder / metrics.DESCRIPTION).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DpbookError(f"{folder} holds no run that can be read: {error}") from None
+    lines = metrics.read(folder)
+    if not lines:
+        raise DpbookError(f"{folder} holds no step yet")
+    path = folder / metrics.PREDICTION
+    return Summary(about, lines, json.loads(path.read_text(encoding="utf-8")) if path.exists() else None)
+
+
+def kept_baseline(folder: Path, summary: Summary) -> Summary | None:
+    """What a launch has kept of one process; None if it kept nothing, or of a step that did other work."""
+    if not (folder / ALONE).exists():
+        return None
+    alone = summarise(folder / ALONE)
+    here, there = summary.about["options"], alone.about["options"]
+    return alone if all(here[name] == there.get(name) for name in here if name not in MAY_DIFFER) else None

@@ -1,0 +1,67 @@
+"""What a run's figures mean, in two or three sentences: is communication hidden, who waits for whom, what is lost."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpbook.app.run_summary import LITTLE, Parts, Summary
+from dpbook.core import milliseconds
+
+
+def sentences(summary: Summary, alone: Summary | None) -> list[str]:
+    """The verdict; none for a run that measured no parts and has nothing beside it."""
+    said = list(_communication(summary))
+    if summary.world > 1 and alone is not None:
+        said.append(_efficiency(summary, alone))
+    return said
+
+
+def _communication(summary: Summary) -> Iterator[str]:
+    parts = summary.parts
+    if summary.world == 1:
+        yield "One process: nothing is communicated, and nobody waits."
+    elif parts is not None:
+        transfer = float(parts.transfer[0])
+        of_step = f"{transfer / parts.step:.0%} of a step, {milliseconds(transfer)} of {milliseconds(parts.step)}"
+        if transfer < LITTLE * parts.step:
+            yield f"Communication is hidden: what nothing hides is {of_step}."
+        else:
+            yield f"Communication is not hidden: {of_step}, is transfer during which nothing is computed."
+        yield _waiting(parts)
+
+
+def _waiting(parts: Parts) -> str:
+    waited = f"{parts.wait:.0%} of a step ({milliseconds(float(parts.waiting.mean()))}, the mean over ranks)"
+    if parts.slow is not None:
+        slow, others = parts.computing[parts.slow], np.delete(parts.computing, parts.slow)
+        return (
+            f"Rank {parts.slow} is slower: it computes for {milliseconds(slow)} where the others need "
+            f"{milliseconds(float(np.median(others)))}, and waiting takes {waited}."
+        )
+    if parts.wait < LITTLE:
+        return "No rank is slow, and hardly any time goes to waiting."
+    return f"Waiting for each other takes {waited}, though no rank alone is slow."
+
+
+def _efficiency(summary: Summary, alone: Summary) -> str:
+    """How far the run is from N times one process, and to what the difference goes."""
+    said = (
+        f"Efficiency is {summary.efficiency(alone):.0%}: a step takes {milliseconds(summary.seconds)}, "
+        f"with one process alone {milliseconds(alone.seconds)}"
+    )
+    here, there = summary.parts, alone.parts
+    if here is None or there is None or summary.efficiency(alone) > 1 - LITTLE:
+        return f"{said}."
+    lost = {
+        "slower computing": here.computing - there.computing,
+        "waiting": here.waiting,
+        "transfer": here.transfer - there.transfer,
+        "a slower update": here.updating - there.updating,
+        "the exchange of the loss": here.rest - there.rest,
+    }
+    seconds = {name: float(each.mean()) for name, each in lost.items()}
+    large = sorted(
+        (name for name in seconds if seconds[name] > LITTLE * here.step), key=seconds.__getitem__, reverse=True
+    )
+    causes = ", ".join(f"{name} ({milliseconds(seconds[name])})" for name in large)
+    return f"{said}; the difference is {causes}." if causes else f"{said}."
