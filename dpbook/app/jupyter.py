@@ -11,6 +11,8 @@ from dpbook.app import workbook
 from dpbook.core import DATA, DpbookError, InvalidArgument, check_int, checkout
 
 LAST_PORT = 65535
+LOG = ".jupyterlab.log"
+"""In the workbook; JupyterLab shows no file that begins with a dot."""
 FIRST = "chapters/00_start_here.ipynb"
 
 
@@ -18,7 +20,6 @@ def server_command(
     directory: Path, *, ip: str = "127.0.0.1", port: int = 8888, browser: bool = True, allow_root: bool = False
 ) -> list[str]:
     """The command line that serves the notebooks below ``directory`` and opens the first chapter."""
-    first = f"/lab/tree/{FIRST}" if (directory / FIRST).is_file() else "/lab"
     command = [
         *(sys.executable, "-m", "jupyterlab"),
         f"--ServerApp.root_dir={directory}",
@@ -26,7 +27,7 @@ def server_command(
         f"--ServerApp.port={port}",
         # JupyterLab tries ports up to twice this number away, also past the last one that there is.
         f"--ServerApp.port_retries={max(0, min(50, (LAST_PORT - port) // 2 - 1))}",
-        f"--LabApp.default_url={first}",
+        f"--LabApp.default_url={first_page(directory)}",
         "--ServerApp.answer_yes=True",  # Ctrl-C ends it without a question
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
@@ -37,6 +38,11 @@ def server_command(
     if allow_root:
         command.append("--allow-root")
     return command
+
+
+def first_page(directory: Path) -> str:
+    """Where a reader begins: the first chapter, or JupyterLab itself where there is none."""
+    return f"/lab/tree/{FIRST}" if (directory / FIRST).is_file() else "/lab"
 
 
 def environment(base: Mapping[str, str]) -> dict[str, str]:
@@ -70,12 +76,14 @@ def check_address(ip: str, port: int) -> None:
         raise InvalidArgument("ip", ip, "an address of this machine, such as 127.0.0.1, or * for all of them") from None
 
 
-def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> None:
-    """Bring ``workbook/`` up to date, then become JupyterLab: this call does not return.
+def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> int:
+    """Bring ``workbook/`` up to date, run JupyterLab on it until it ends, and return its exit status.
 
     Raises `DpbookError` for root without ``allow_root``, where JupyterLab is not installed, and for an address on which
     nothing can listen here.
     """
+    from dpbook.app import serving  # here, so that the doctor needs no package that may be missing
+
     if os.geteuid() == 0 and not allow_root:
         raise DpbookError(
             "you are root: code in a notebook could change anything on this machine. "
@@ -85,10 +93,12 @@ def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> None:
         raise DpbookError("JupyterLab is not installed here: `make lab` installs it into .venv")
     check_address(ip, port)
     target = checkout.root() / "workbook"
-    print(f"Your copy of the notebooks: {target}\n{workbook.refresh(checkout.root(), target)}")
-    browser = browser and has_display(os.environ)
-    if not browser:
-        print("Open the address that JupyterLab prints below, with its token, in a browser. Ctrl-C ends it.")
-    sys.stdout.flush()
-    command = server_command(target, ip=ip, port=port, browser=browser, allow_root=allow_root)
-    os.execve(command[0], command, environment(os.environ))
+    print(
+        f"Your copy of the notebooks: {target}\n{workbook.refresh(checkout.root(), target)}\nStarting JupyterLab",
+        flush=True,
+    )
+    opens = browser and has_display(os.environ)
+    command = server_command(target, ip=ip, port=port, browser=opens, allow_root=allow_root)
+    return serving.serve(
+        command, environment(os.environ), target / LOG, page=first_page(target), port=port, opens=opens
+    )

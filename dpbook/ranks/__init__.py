@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dpbook.core import lazily
 from dpbook.ranks.findings import Finding, preflight
 from dpbook.ranks.launching import Ended, Launch, default_processes, launch
-from dpbook.ranks.lifetime import leave, tell_and_leave
+from dpbook.ranks.lifetime import PARENT, end_with_parent, leave, tell_and_leave
 from dpbook.ranks.processes import run, start
 from dpbook.ranks.sweeps import Sweep, measure, published_sweep, sweep
 

@@ -15,13 +15,13 @@ PARENT = "DPBOOK_PARENT"
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent() -> None:
-    """Ask Linux to kill this process when its parent ends, even if that was killed; elsewhere nothing happens.
+def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Ask Linux to send this process a signal when its parent ends, even if that was killed; elsewhere nothing happens.
 
     Linux does not tell of a parent that has ended before it was asked; then this process has another parent by now.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         parent = str(os.getppid())
         if os.environ.get(PARENT, parent) != parent:
             sys.exit("the process that started this one has ended")

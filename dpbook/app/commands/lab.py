@@ -12,8 +12,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Become JupyterLab."""
+    """Run JupyterLab until it ends."""
     from dpbook.app.jupyter import open_lab
 
-    open_lab(ip=args.ip, port=args.port, browser=not args.no_browser, allow_root=args.allow_root)
-    return 0
+    return open_lab(ip=args.ip, port=args.port, browser=not args.no_browser, allow_root=args.allow_root)

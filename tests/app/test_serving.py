@@ -1,0 +1,144 @@
+"""Does `make lab` say where JupyterLab is, and what goes wrong, and nothing else; and does it end all that it began?"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from dpbook.app import jupyter
+
+SECONDS = 120
+SERVE = """
+import os, sys
+from pathlib import Path
+from dpbook.app.serving import serve
+log, port, *command = sys.argv[1:]
+sys.exit(serve(command, os.environ, Path(log), page="/lab/tree/a.ipynb", port=int(port), opens=False))
+"""
+BEGINS = """
+import json, os, signal, sys, time
+from pathlib import Path
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: sys.exit(40 + number))
+def log(*lines):
+    print(*lines, sep="\\n", file=sys.stderr, flush=True)
+log("[I 07:42:21 ServerApp] linked", "[W 07:42:21 ServerApp] frightens")
+def answer(**more):
+    said = {"url": "http://127.0.0.1:8889/", "token": "secret", **more}
+    Path(os.environ["JUPYTER_RUNTIME_DIR"], f"jpserver-{os.getpid()}.json").write_text(json.dumps(said))
+"""
+
+
+@contextlib.contextmanager
+def served(folder, script, port=8888):
+    """`serve` in a process of its own, on a script that stands for JupyterLab."""
+    command = [sys.executable, "-c", SERVE, str(folder / "log"), str(port), sys.executable, "-c", BEGINS + script]
+    env = {**os.environ, "JUPYTER_RUNTIME_DIR": str(folder)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until(process, last):
+    """What it prints up to the line that begins with ``last``."""
+    lines = []
+    while not lines or not lines[-1].startswith(last):
+        line = process.stdout.readline()
+        assert line, (lines, process.stderr.read())
+        lines.append(line.rstrip())
+    return lines
+
+
+def test_the_address_is_told_once_and_nothing_of_the_log(tmp_path):
+    with served(tmp_path, "answer(); time.sleep(1)") as process:
+        said, wrong = process.communicate(timeout=SECONDS)
+    assert said.splitlines() == [
+        "",
+        "JupyterLab is running. Port 8888 is taken; this is 8889. Open in a browser",
+        "",
+        "    http://127.0.0.1:8889/lab/tree/a.ipynb?token=secret",
+        "",
+        f"Ctrl-C ends it. Its log is {tmp_path / 'log'}",
+    ]
+    assert wrong == ""
+    assert (tmp_path / "log").read_text().splitlines()[1].endswith("frightens")
+
+
+def test_with_a_password_there_is_no_token_and_a_free_port_is_not_spoken_of(tmp_path):
+    with served(tmp_path, 'answer(token=""); time.sleep(1)', port=8889) as process:
+        said, _ = process.communicate(timeout=SECONDS)
+    assert said.splitlines()[1:4:2] == [
+        "JupyterLab is running. Open in a browser", "    http://127.0.0.1:8889/lab/tree/a.ipynb"
+    ]  # fmt: skip
+
+
+def test_an_error_that_it_logs_is_shown_with_its_traceback(tmp_path):
+    lines = '"[E 1 ServerApp] no kernel", "Traceback:", "  it broke", "[I 1 ServerApp] goes on", "more of that"'
+    with served(tmp_path, f"answer(); log({lines}); time.sleep(1)") as process:
+        _, wrong = process.communicate(timeout=SECONDS)
+    assert wrong.splitlines() == ["[E 1 ServerApp] no kernel", "Traceback:", "  it broke"]
+
+
+def test_a_server_that_dies_is_told_with_its_last_lines_and_its_status(tmp_path):
+    with served(tmp_path, 'log("no port is free"); sys.exit(3)') as process:
+        said, wrong = process.communicate(timeout=SECONDS)
+    assert (process.returncode, said) == (3, "")
+    assert wrong.splitlines()[-2:] == [
+        "no port is free", f"JupyterLab has ended with exit status 3; all that it logged is in {tmp_path / 'log'}"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sent", "comes"),
+    [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM), (signal.SIGHUP, signal.SIGTERM)],
+)
+def test_a_signal_goes_to_the_server_and_what_it_answers_comes_back_without_a_word(tmp_path, sent, comes):
+    with served(tmp_path, "answer(); time.sleep(600)") as process:
+        until(process, "Ctrl-C")
+        process.send_signal(sent)
+        assert process.wait(SECONDS) == 40 + comes
+        assert (process.stdout.read(), process.stderr.read()) == ("", "")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
+def test_the_server_ends_with_the_one_that_watches_it_even_if_that_is_killed(tmp_path):
+    script = 'import atexit; atexit.register(Path(os.environ["JUPYTER_RUNTIME_DIR"], "ended").touch)\n'
+    with served(tmp_path, f"{script}answer(); time.sleep(600)") as process:
+        until(process, "Ctrl-C")
+        process.kill()
+        end = time.monotonic() + SECONDS
+        while not (tmp_path / "ended").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.processes
+def test_jupyterlab_answers_at_the_address_that_is_told(tmp_path):
+    """On another port than the one that was asked for, which is taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        command = jupyter.server_command(tmp_path, port=port, browser=False, allow_root=os.geteuid() == 0)
+        script = f"import os, sys; os.execv({command[0]!r}, {command!r})"
+        with served(tmp_path, script, port=port) as process:
+            lines = until(process, "Ctrl-C")
+            address = lines[3].strip()
+            assert f"Port {port} is taken" in lines[1]
+            server, _, token = address.partition("/lab/tree/a.ipynb?token=")
+            request = urllib.request.Request(f"{server}/api/status", headers={"Authorization": f"token {token}"})
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(request, timeout=SECONDS) as answer:
+                assert json.load(answer)["kernels"] == 0
+            process.send_signal(signal.SIGINT)
+            assert process.wait(SECONDS) == 0
+            assert process.stderr.read() == ""
