@@ -1,6 +1,7 @@
 """Are the pins whole, and does the set-up say what is wrong instead of leaving half an environment?"""
 
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -105,6 +106,70 @@ def test_an_installation_that_stopped_is_taken_up_again(checkout):
     for attempt in (1, 2):
         assert make(checkout, python).returncode != 0
         assert len((checkout / "pip.log").read_text().splitlines()) == attempt
+
+
+PIP = """Obtaining file:///book
+Requirement already satisfied: numpy
+Collecting torch>=2.9
+  Downloading torch-2.13.0-cp311.whl.metadata (30 kB)
+Collecting sympy
+  Downloading sympy-1.14.0.whl (6.3 MB)
+Downloading torch-2.13.0-cp311.whl (915.0 MB)
+Using cached networkx-3.5.whl (2.0 MB)
+Installing collected packages: torch, sympy, networkx
+Successfully installed torch-2.13.0 sympy-1.14.0 networkx-3.5
+"""
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_the_installation_shows_what_is_fetched_and_an_error(checkout, status):
+    (checkout / "pip.said").write_text(PIP)
+    run = make(
+        checkout, python_that(checkout, FAKE_VENV % f"cat pip.said; echo 'no matching wheel' >&2; exit {status}")
+    )
+    said = run.stdout.splitlines()
+    begin = said.index("Installing dpbook (the first time takes some minutes)")
+    assert said[begin + 1 : begin + 5] == [
+        "  Downloading sympy-1.14.0.whl (6.3 MB)",
+        "  Downloading torch-2.13.0-cp311.whl (915.0 MB)",
+        "  Using cached networkx-3.5.whl (2.0 MB)",
+        "  Putting the packages into .venv",
+    ]
+    assert "no matching wheel" in run.stderr
+    assert (run.returncode == 0) == (status == 0)
+    assert (checkout / ".venv" / ".ready-lab").exists() == (status == 0)
+
+
+def test_on_a_terminal_one_line_tells_all_of_it(checkout):
+    (checkout / "pip.said").write_text(PIP)
+    python_that(checkout, FAKE_VENV % "cat pip.said; exit 0")
+    command = ["tools/venv.sh", "lab"]
+    env = {**os.environ, "PYTHON": str(checkout / "python-for-the-test")}
+    ours, its = pty.openpty()
+    with os.fdopen(ours, "rb", 0) as terminal:
+        subprocess.run(command, cwd=checkout, env=env, stdout=its, stderr=its, check=True, timeout=60)
+        os.close(its)
+        said = b"".join(iter(lambda: read(terminal), b"")).decode()
+    lines = said.split("\r\n")
+    begin = next(number for number, line in enumerate(lines) if line.startswith("Installing dpbook"))
+    assert [part.strip() for part in lines[begin + 1].split("\r\033[K")] == [
+        "",
+        "looking at package 1: torch>=2.9",
+        "looking at package 2: sympy",
+        "Downloading sympy-1.14.0.whl (6.3 MB)",
+        "Downloading torch-2.13.0-cp311.whl (915.0 MB)",
+        "Using cached networkx-3.5.whl (2.0 MB)",
+        "Putting the packages into .venv",
+        "",
+    ]
+
+
+def read(terminal):
+    """What is left in a terminal that nobody writes into any more."""
+    try:
+        return terminal.read(4096)
+    except OSError:  # Linux says it so
+        return b""
 
 
 def test_a_second_run_installs_nothing_and_a_changed_pin_does(checkout):

@@ -39,15 +39,38 @@ fi
 
 rm -f .venv/.ready-lab .venv/.ready-dev
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
+# What pip does in one line: rewritten on a terminal, elsewhere one for each package that it fetches.
+say() { if [ -t 1 ]; then printf '\r\033[K  %.72s' "$1"; else printf '  %s\n' "$1"; fi; }
+told() {
+    number=0
+    while read -r line; do
+        case $line in
+            Collecting\ *)
+                number=$((number + 1))
+                line=${line#Collecting }
+                [ ! -t 1 ] || say "looking at package $number: ${line%% *}" ;;
+            Downloading\ *.metadata*) ;;
+            Downloading\ * | Using\ cached\ *) say "$line" ;;
+            Installing\ collected\ packages:*) say "Putting the packages into .venv" ;;
+        esac
+    done
+    [ ! -t 1 ] || printf '\r\033[K'
+}
+# A pipe has the status of its last command, so that pip's is kept in a file. Its errors are not piped.
+install() {
+    rm -f .venv/.installed
+    { pip install --progress-bar off "$@" && touch .venv/.installed; } | told
+    [ -e .venv/.installed ]
+}
 stuck="The installation stopped half-way; what is in .venv is kept, and the next run takes it up from there."
 
 if [ -n "${TORCH_INDEX:-}" ]; then
-    pip install --quiet --no-deps --index-url "$TORCH_INDEX" -c "$constraints" torch ||
+    install --no-deps --index-url "$TORCH_INDEX" -c "$constraints" torch ||
         fail "torch could not be installed from TORCH_INDEX." "$stuck"
 elif [ "$(uname -s)" = Linux ] && [ ! -e /dev/nvidiactl ] && ! pip show --quiet torch 2>/dev/null; then
     echo "No NVIDIA GPU seen. If pip now fetches gigabytes of CUDA packages, stop it and use the CPU wheels: README, \"torch without CUDA\"."
 fi
 echo "Installing dpbook$extra (the first time takes some minutes)"
-pip install --quiet -c "$constraints" -e ".$extra" ||
+install -c "$constraints" -e ".$extra" ||
     fail "$stuck" "Without a network, dpbook runs from the checkout where its dependencies are installed: python3 -m dpbook doctor"
 echo "$wanted" > ".venv/.ready-$what"
