@@ -18,5 +18,6 @@ from dpbook.grading.expectations import (
 )
 from dpbook.grading.hints import Hints, hint
 from dpbook.grading.judging import check, judge
-from dpbook.grading.progress_file import Progress, progress
+from dpbook.grading.progress_file import progress
+from dpbook.grading.progress_map import Progress
 from dpbook.grading.text import describe

@@ -1,6 +1,6 @@
 """What came of one answer: a `Case` per check, and the `Report` of all."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
 
@@ -105,13 +105,3 @@ def _item(case: Case) -> str:
         for label, text in case.details()
     )
     return f'<li style="margin-bottom: 0.4em">{head}{f"<table>{rows}</table>" if rows else ""}</li>'
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """An HTML table of plain text."""
-    cells = "".join(f'<th scope="col" style="text-align: left">{escape(name)}</th>' for name in head)
-    body = "".join(
-        "<tr>" + "".join(f'<td style="text-align: left">{escape(str(cell))}</td>' for cell in row) + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"

@@ -6,16 +6,14 @@ The workbook is the nearest folder of that name above the current one; elsewhere
 import itertools
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
 from dpbook.core import write_atomically
-from dpbook.grading.cases import table
 from dpbook.grading.declared import tasks
 from dpbook.grading.definition import Task
+from dpbook.grading.progress_map import Progress
 
 WORKBOOK = "workbook"
 FILE = "progress.json"
@@ -23,43 +21,6 @@ FORMAT = "dpbook.progress"
 VERSION = 1
 PATIENCE = 10.0
 """Seconds to wait for another kernel that records."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Every task of the book with the best points so far; ``best`` has no entry for one never checked."""
-
-    tasks: tuple[Task, ...]
-    best: dict[str, int]
-
-    @property
-    def points(self) -> int:
-        """Points earned so far."""
-        return sum(min(self.best.get(t.id, 0), t.points) for t in self.tasks)
-
-    @property
-    def possible(self) -> int:
-        """Points of all tasks."""
-        return sum(t.points for t in self.tasks)
-
-    @property
-    def headline(self) -> str:
-        """The sum in one line."""
-        return f"{self.points} of {self.possible} points"
-
-    def rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Chapter, task, best and possible points of each task, as text."""
-        for t in self.tasks:
-            best = str(min(self.best[t.id], t.points)) if t.id in self.best else "–"
-            yield f"{t.chapter:02}", f"{t.id} {t.title}", best, str(t.points)
-
-    def __repr__(self) -> str:
-        width = max((len(row[1]) for row in self.rows()), default=0)
-        lines = [f"{chapter}  {name:{width}}  {best:>3} of {points:>2}" for chapter, name, best, points in self.rows()]
-        return "\n".join([*lines, self.headline])
-
-    def _repr_html_(self) -> str:
-        return f"<div>{table(('chapter', 'task', 'best', 'points'), self.rows())}<p>{self.headline}</p></div>"
 
 
 def progress() -> Progress:

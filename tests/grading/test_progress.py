@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpbook.core import checkout
-from dpbook.grading import check, progress, task
+from dpbook.grading import check, progress, task, tasks
 from dpbook.grading.progress_file import record
 
 
@@ -22,31 +23,32 @@ def workbook(tmp_path, monkeypatch):
 
 
 def best():
-    return {row[1]: row[2] for row in progress().rows()}
+    """The best points of every task."""
+    return {task.id: best for s in progress().stretches for task, best in zip(s.tasks, s.best, strict=True)}
 
 
 def test_points_are_kept_in_the_workbook(workbook, all_reduce):
     assert check("90.1", all_reduce).notes == ()
     assert json.loads((workbook / "progress.json").read_text())["best"] == {"90.1": 4}
-    assert best()["90.1 All-reduce"] == "4"
+    assert best()["90.1"] == 4
 
 
 def test_the_best_result_stays(workbook):
     for points in (3, 1, 4, 0):
         record(task("90.1"), points)
-    assert best()["90.1 All-reduce"] == "4"
+    assert best()["90.1"] == 4
 
 
 def test_a_wrong_answer_was_tried_and_a_stub_was_not(workbook):
     check("90.1", 7)
     check("90.2", None)
-    assert (best()["90.1 All-reduce"], best()["90.2 Leftover"]) == ("0", "–")
+    assert (best()["90.1"], best()["90.2"]) == (0, None)
 
 
 def test_nothing_is_kept_elsewhere(tmp_path, all_reduce):
     check("90.1", all_reduce)
     assert list(tmp_path.iterdir()) == []
-    assert best()["90.1 All-reduce"] == "–"
+    assert best()["90.1"] is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +65,7 @@ def test_nothing_is_kept_elsewhere(tmp_path, all_reduce):
 def test_an_unreadable_file_is_moved_aside(workbook, text, said):
     (workbook / "progress.json").write_text(text)
     (workbook / "progress.unreadable-1.json").write_text("an older one")
-    assert best()["90.1 All-reduce"] == "–"
+    assert best()["90.1"] is None
     note = f"progress.json {said}; it is now progress.unreadable-2.json, and a new one was begun"
     assert check("90.1", 7).notes == (note,)
     assert (workbook / "progress.unreadable-2.json").read_text() == text
@@ -83,20 +85,52 @@ def test_a_folder_in_the_way_is_told(workbook):
 
 def test_points_beyond_what_a_task_is_worth_do_not_count(workbook):
     record(task("90.2"), 100)
-    assert best()["90.2 Leftover"] == "1"
+    assert best()["90.2"] == 1
 
 
-def test_the_table(workbook):
+def test_the_map_has_a_bar_for_each_chapter_and_a_sum(workbook):
     record(task("90.10"), 2)
-    lines = repr(progress()).splitlines()
-    assert [line.split() for line in lines[-4:-1]] == [
-        ["90", "90.1", "All-reduce", "–", "of", "4"],
-        ["90", "90.2", "Leftover", "–", "of", "1"],
-        ["90", "90.10", "Ring", "2", "of", "3"],
-    ]
-    assert len(set(map(len, lines[:-1]))) == 1
-    assert lines[-1] == f"2 of {progress().possible} points"
-    assert "<td" in progress()._repr_html_()
+    *lines, total = repr(progress()).splitlines()
+    assert [line[:2] for line in lines] == [f"{c.number:02}" for c in checkout.chapters()] + ["90"]
+    assert len({line.index("░") for line in lines[:-1]}) == 1
+    assert lines[1].split() == ["01", *checkout.chapters()[1].title.split(), "░" * 20, "0", "of", "14", "open"]
+    assert lines[-1].split() == ["90", "█" * 5 + "░" * 15, "2", "of", "8", "begun"]  # a quarter
+    points = sum(t.points for t in tasks())
+    assert total == f"2 of {points} points; 0 of 15 chapters done"
+
+
+def test_a_chapter_is_done_with_its_last_point(workbook):
+    for name, points in (("90.1", 4), ("90.2", 1), ("90.10", 2)):
+        record(task(name), points)
+    assert progress().stretches[-1].state == "begun"
+    record(task("90.10"), 3)
+    assert progress().stretches[-1].state == "done"
+    assert "1 of 15 chapters done" in repr(progress())
+
+
+def test_what_was_tried_without_a_point_is_begun(workbook):
+    assert progress().stretches[-1].state == "open"
+    check("90.1", 7)
+    assert progress().stretches[-1].state == "begun"
+
+
+def test_the_links_lead_to_chapters_and_exercises_from_either_folder(workbook):
+    page = progress()._repr_html_()
+    links = re.findall(r'<a href="([^"]+)">(\d\d|exercises \d\d)', page)
+    for folder in ("chapters", "exercises"):
+        assert all((checkout.root() / folder / link).is_file() for link, _ in links)
+    numbers = [f"{c.number:02}" for c in checkout.chapters()]
+    assert [name for link, name in links if "/chapters/" in link] == numbers
+    assert [name for link, name in links if "/exercises/" in link] == [f"exercises {n}" for n in numbers[1:]]
+
+
+def test_the_bars_are_as_long_as_the_share_of_points_and_no_script_is_needed(workbook):
+    record(task("90.10"), 2)
+    page = progress()._repr_html_()
+    assert re.findall(r"width: (\d+)%", page) == ["0"] * len(checkout.chapters()) + ["25"]
+    assert "90.10 Ring: 2 of 3" in page
+    assert "90.2 Leftover: – of 1" in page
+    assert "<script" not in page
 
 
 WRITER = """

@@ -5,7 +5,7 @@ import re
 
 from dpbook.core import checkout
 from tests.cases import each
-from tests.notebooks.hygiene import text
+from tests.notebooks.hygiene import tags, text
 
 CHAPTERS = {path.name[:2]: path for path in sorted((checkout.root() / "chapters").glob("*.ipynb"))}
 
@@ -32,6 +32,13 @@ def test_the_parts_hold_every_chapter_and_say_what_to_refresh_for_each():
     held = [f"{number:02}" for pair in ends for number in range(int(pair[0]), int(pair[-1]) + 1)]
     refreshed = [number for row in parts for number in re.findall(r"\b(\d\d):", row[3])]
     assert held == refreshed == [number for number in CHAPTERS if number != "00"]
+
+
+def test_what_the_makers_machine_is_does_not_count_as_the_readers():
+    """``yours``: the output is the reader's own, and the copy in workbook/ begins without it."""
+    cells = json.loads(CHAPTERS["00"].read_text(encoding="utf-8"))["cells"]
+    asks = [cell for cell in cells if cell["cell_type"] == "code" and text(cell["source"]).startswith("diagnose(")]
+    assert [tags(cell) for cell in asks] == [["nbval-ignore-output", "yours"]]
 
 
 def test_no_sign_stands_for_two_things():
