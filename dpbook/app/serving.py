@@ -38,9 +38,12 @@ def serve(command: Sequence[str], env: Mapping[str, str], log: Path, *, page: st
             command, env=dict(env), stdout=output, stderr=output, start_new_session=True,
             preexec_fn=_Bound(os.getpid()),
         )  # fmt: skip
+    growing = _Log(log)
     with _signals_handed_on(child) as came:
-        status = _watch(child, _Log(log), _address_file(env, child.pid), page, port, opens)
-    if status and not came:
+        status = _watch(child, growing, _address_file(env, child.pid), page, port, opens)
+    if came or not status:
+        _show_errors(growing)
+    else:
         print("\n".join(_last_lines(log)), file=sys.stderr)
         print(f"JupyterLab has ended with exit status {status}; all that it logged is in {log}", file=sys.stderr)
     return 128 - status if status < 0 else status
@@ -80,10 +83,14 @@ def _watch(child: subprocess.Popen[bytes], log: "_Log", file: Path, page: str, p
         try:
             return child.wait(POLL)
         except subprocess.TimeoutExpired:
-            print(log.new_errors(), end="", file=sys.stderr, flush=True)
+            _show_errors(log)
         if not told and (address := _address(file, page)):
             told = True
             print(_words(address, log.path, port, opens), flush=True)
+
+
+def _show_errors(log: "_Log") -> None:
+    print(log.new_errors(), end="", file=sys.stderr, flush=True)
 
 
 def _address_file(env: Mapping[str, str], pid: int) -> Path:

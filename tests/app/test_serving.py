@@ -33,6 +33,9 @@ log("[I 07:42:21 ServerApp] linked", "[W 07:42:21 ServerApp] frightens")
 def answer(**more):
     said = {"url": "http://127.0.0.1:8889/", "token": "secret", **more}
     Path(os.environ["JUPYTER_RUNTIME_DIR"], f"jpserver-{os.getpid()}.json").write_text(json.dumps(said))
+def wait():
+    while not Path(os.environ["JUPYTER_RUNTIME_DIR"], "end").exists():
+        time.sleep(0.05)
 """
 
 
@@ -59,9 +62,11 @@ def until(process, last):
 
 
 def test_the_address_is_told_once_and_nothing_of_the_log(tmp_path):
-    with served(tmp_path, "answer(); time.sleep(1)") as process:
-        said, wrong = process.communicate(timeout=SECONDS)
-    assert said.splitlines() == [
+    with served(tmp_path, "answer(); wait()") as process:
+        said = until(process, "Ctrl-C")
+        (tmp_path / "end").touch()
+        assert process.communicate(timeout=SECONDS) == ("", "")
+    assert said == [
         "",
         "JupyterLab is running. Port 8888 is taken; this is 8889. Open in a browser",
         "",
@@ -69,23 +74,25 @@ def test_the_address_is_told_once_and_nothing_of_the_log(tmp_path):
         "",
         f"Ctrl-C ends it. Its log is {tmp_path / 'log'}",
     ]
-    assert wrong == ""
     assert (tmp_path / "log").read_text().splitlines()[1].endswith("frightens")
 
 
 def test_with_a_password_there_is_no_token_and_a_free_port_is_not_spoken_of(tmp_path):
-    with served(tmp_path, 'answer(token=""); time.sleep(1)', port=8889) as process:
-        said, _ = process.communicate(timeout=SECONDS)
-    assert said.splitlines()[1:4:2] == [
+    with served(tmp_path, 'answer(token=""); wait()', port=8889) as process:
+        said = until(process, "Ctrl-C")
+    assert said[1:4:2] == [
         "JupyterLab is running. Open in a browser", "    http://127.0.0.1:8889/lab/tree/a.ipynb"
     ]  # fmt: skip
 
 
 def test_an_error_that_it_logs_is_shown_with_its_traceback(tmp_path):
     lines = '"[E 1 ServerApp] no kernel", "Traceback:", "  it broke", "[I 1 ServerApp] goes on", "more of that"'
-    with served(tmp_path, f"answer(); log({lines}); time.sleep(1)") as process:
-        _, wrong = process.communicate(timeout=SECONDS)
-    assert wrong.splitlines() == ["[E 1 ServerApp] no kernel", "Traceback:", "  it broke"]
+    with served(tmp_path, f"answer(); log({lines}); wait(); log('[E 1 ServerApp] at the end')") as process:
+        shown = [process.stderr.readline() for _ in range(3)]
+        (tmp_path / "end").touch()
+        _, rest = process.communicate(timeout=SECONDS)
+    assert shown == ["[E 1 ServerApp] no kernel\n", "Traceback:\n", "  it broke\n"]
+    assert rest == "[E 1 ServerApp] at the end\n"
 
 
 def test_a_server_that_dies_is_told_with_its_last_lines_and_its_status(tmp_path):
