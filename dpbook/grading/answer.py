@@ -6,15 +6,18 @@ import io
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from dpbook.grading.blaming import blame, is_stub
+from dpbook.grading.blaming import Blame, blame, is_stub, running_loop
 from dpbook.grading.limits import TimeUp, limited
 from dpbook.grading.text import describe_kind
 from dpbook.grading.values import NotPlain, difference, plain
 
 CALL_SECONDS = 2.0
 CHECK_SECONDS = 5.0
+AFTER_TIME_UP = 0.25
+"""What is left of every call's limit once a call of the answer has not ended. An endless loop is thus waited for once;
+an answer that loops for one input alone has time for the others, which take milliseconds."""
 MAX_PRINTED = 1000
 MAX_LINES = 10
 
@@ -22,11 +25,16 @@ Through = Callable[..., Any]
 
 
 class Wrong(Exception):
-    """Raised while a check runs: the answer fails it. All three are plain text."""
+    """Raised while a check runs: the answer fails it. All are plain text.
 
-    def __init__(self, expected: str, got: str, where: str = "") -> None:
-        super().__init__(expected, got, where)
-        self.expected, self.got, self.where = expected, got, where
+    ``cause`` is given where there is no value to judge: it is the same text in every check that is stopped by the same
+    error on the same line, or by a call that does not end. ``why`` takes the place of the check's own, where another
+    reason matters for this mistake.
+    """
+
+    def __init__(self, expected: str, got: str, where: str = "", cause: str = "", why: str = "") -> None:
+        super().__init__(expected, got, where, cause, why)
+        self.expected, self.got, self.where, self.cause, self.why = expected, got, where, cause, why
 
 
 class NotAnswered(Wrong):
@@ -36,8 +44,17 @@ class NotAnswered(Wrong):
         super().__init__("an answer", "not answered yet")
 
 
+class Asked(NamedTuple):
+    """What the learner's function was last called with; ``args`` is None where that cannot be written by hand."""
+
+    args: tuple[Any, ...] | None
+
+
 class Answer(Protocol):
     """The learner's function or value. `LocalAnswer` runs it in this process; another process may stand behind it."""
+
+    asked: Asked | None
+    """Set by `call`, so that a report can show the case; None as long as nothing was called."""
 
     @property
     def printed(self) -> str:
@@ -60,6 +77,7 @@ def call(
     unchanged: bool = False,
     seconds: float = CALL_SECONDS,
     where: str = "",
+    by_hand: tuple[Any, ...] | None = None,
 ) -> Any:
     """Call the learner's function on copies of ``args`` (plain data) and return what it returned as plain data.
 
@@ -68,14 +86,16 @@ def call(
     process can find it, and return plain data. With ``unchanged`` the function must leave its arguments as they are.
     Raises `Wrong` or `NotAnswered` for whatever else happens, which ends the check: an error, a loop, a ``SystemExit``,
     more than ``seconds`` in this call (``math.inf``: no limit but the check's own) or the check's in all, a value that
-    is no plain data. ``where`` says in words which instance this is.
+    is no plain data. ``where`` says in words which instance this is. ``by_hand`` are the arguments that ``through``
+    hands to the function, where it calls it once: a report shows them, so that a learner can repeat the call.
     """
+    answer.asked = Asked(args if through is None else by_hand)
     try:
         return answer.call(args, through, unchanged, seconds)
     except NotAnswered:
         raise
     except Wrong as wrong:
-        raise Wrong(wrong.expected, wrong.got, ": ".join(filter(None, (where, wrong.where)))) from None
+        raise Wrong(wrong.expected, wrong.got, ": ".join(filter(None, (where, wrong.where))), wrong.cause) from None
 
 
 def value(answer: Answer) -> Any:
@@ -89,6 +109,7 @@ class LocalAnswer:
     def __init__(self, answered: Any) -> None:
         self._answered = answered
         self._printed = Printed()
+        self._patience = 1.0  # the share of its limit that a call gets
         self.begin()
 
     @property
@@ -96,6 +117,7 @@ class LocalAnswer:
         return str(self._printed)
 
     def begin(self, seconds: float | None = None) -> None:
+        self.asked: Asked | None = None
         self._whole = self._left = CHECK_SECONDS if seconds is None else seconds
 
     def value(self) -> Any:
@@ -108,7 +130,8 @@ class LocalAnswer:
         if answered is None or answered is ...:
             raise NotAnswered
         if not callable(answered):
-            raise Wrong("a function", self._run(lambda: describe_kind(plain(answered)), seconds))
+            said = self._run(lambda: describe_kind(plain(answered)), seconds)
+            raise Wrong("a function", said, cause="no function")
         given = copy.deepcopy(args)
         work = partial(answered, *given) if through is None else partial(through, answered, *given)
         got = self._run(lambda: plain(work()), seconds)
@@ -124,6 +147,7 @@ class LocalAnswer:
 
     def _run(self, work: Callable[[], Any], seconds: float) -> Any:
         """``work()``, limited in time, with what it prints captured and what it raises turned into `Wrong`."""
+        seconds = self._patience * min(seconds, self._whole)
         spent = f"{seconds:g} s" if seconds <= self._left else f"{self._whole:g} s in this check"
         start = time.monotonic()
         try:
@@ -131,25 +155,29 @@ class LocalAnswer:
                 return limited(work, max(min(seconds, self._left), 0.001))
         except (KeyboardInterrupt, Wrong):
             raise
-        except TimeUp:
-            raise Wrong("an answer in time", f"none after {spent}: a loop that does not end?") from None
+        except TimeUp as error:
+            self._patience = AFTER_TIME_UP
+            place = running_loop(error, error.frames)
+            said = f"none after {spent}: a loop that does not end?" + (f" ({place})" if place else "")
+            raise Wrong("an answer in time", said, cause="a call that does not end") from None
         except NotPlain as error:
-            raise Wrong("a value of the kind that the task asks for", str(error)) from None
+            raise Wrong("a value of the kind that the task asks for", str(error), cause=str(error)) from None
         except BaseException as error:  # SystemExit and whatever else an answer may raise
             if is_stub(error):
                 raise NotAnswered from None
-            raise Wrong("a result, no error", _blame(error)) from None
+            said, cause = _blame(error)
+            raise Wrong("a result, no error", said, cause=cause) from None
         finally:
             self._left -= time.monotonic() - start
 
 
-def _blame(error: BaseException) -> str:
+def _blame(error: BaseException) -> Blame:
     try:
         return limited(partial(blame, error), CALL_SECONDS)
     except KeyboardInterrupt:
         raise
     except BaseException:  # the error cannot even be printed
-        return "an error that cannot be printed"
+        return Blame("an error that cannot be printed", "an error that cannot be printed")
 
 
 class Printed(io.TextIOBase):

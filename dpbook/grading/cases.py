@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from html import escape
 
 from dpbook.core import plural
+from dpbook.grading.pages import page
 
 
 @dataclass(frozen=True)
 class Case:
-    """One check and what came of it. All strings are plain text, ready to show."""
+    """One check and what came of it. All strings are plain text, ready to show.
+
+    ``call`` is the call that failed, as Python. ``cause`` is the same text in all cases that ended in the same way, and
+    ``like`` the name of the first of these, where the cause is told.
+    """
 
     name: str
     points: int
@@ -20,11 +24,27 @@ class Case:
     why: str = ""
     note: str = ""
     answered: bool = True
+    call: str = ""
+    cause: str = ""
+    like: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """What stands behind the name of the check, in a few words; nothing where details follow."""
+        if not self.answered:
+            return "not answered yet"
+        return f"stopped by the same cause as “{self.like}”" if self.like else self.note
 
     def details(self) -> Iterator[tuple[str, str]]:
-        """For a case that failed: label and text of what there is to say."""
-        if not self.passed and self.answered:
-            rows = (("expected", self.expected), ("came", self.got), ("where", self.where), ("why", self.why))
+        """For a case that failed in a way not told yet: label and text of what there is to say."""
+        if not self.passed and self.answered and not self.like:
+            rows = (
+                ("call", self.call),
+                ("expected", self.expected),
+                ("came", self.got),
+                ("where", self.where),
+                ("why", self.why),
+            )
             yield from ((label, text) for label, text in rows if text)
 
 
@@ -68,40 +88,16 @@ class Report:
     def __repr__(self) -> str:
         lines = [self.headline]
         for case in self.cases if self.answered else ():
-            lines.append(f"  {_mark(case)} {case.name} ({plural(case.points, 'point')}){_note(case)}")
-            lines += [f"      {label + ':':9} {text}" for label, text in case.details()]
+            said = f": {case.verdict}" if case.verdict else ""
+            lines.append(f"  {'✓' if case.passed else '✗'} {case.name} ({plural(case.points, 'point')}){said}")
+            lines += [_indented(f"      {label + ':':9} ", text) for label, text in case.details()]
         if self.printed:
             lines += ["  printed by your code:", *(f"      {line}" for line in self.printed.splitlines())]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes)])
 
     def _repr_html_(self) -> str:
-        parts = [f"<p><strong>{escape(self.headline)}</strong></p>"]
-        if self.answered:
-            parts.append(f'<ul style="list-style: none; padding-left: 0.5em">{"".join(map(_item, self.cases))}</ul>')
-        if self.printed:
-            parts.append(f"<details><summary>printed by your code</summary><pre>{escape(self.printed)}</pre></details>")
-        parts += [f"<p><em>{escape(note)}</em></p>" for note in self.notes]
-        return f"<div>{''.join(parts)}</div>"
+        return page(self)
 
 
-def _mark(case: Case) -> str:
-    return "✓" if case.passed else "✗"
-
-
-def _note(case: Case) -> str:
-    if not case.answered:
-        return ": not answered yet"
-    return f": {case.note}" if case.note else ""
-
-
-def _item(case: Case) -> str:
-    said = "passed" if case.passed else "failed"
-    head = f'<span role="img" aria-label="{said}">{_mark(case)}</span> <strong>{escape(case.name)}</strong> '
-    head += escape(f"({plural(case.points, 'point')}){_note(case)}")
-    # No colours: the text keeps those of the page, light or dark.
-    rows = "".join(
-        f'<tr><th scope="row" style="text-align: left; vertical-align: top">{label}</th>'
-        f'<td style="text-align: left; white-space: pre-wrap">{escape(text)}</td></tr>'
-        for label, text in case.details()
-    )
-    return f'<li style="margin-bottom: 0.4em">{head}{f"<table>{rows}</table>" if rows else ""}</li>'
+def _indented(label: str, text: str) -> str:
+    return label + text.replace("\n", "\n" + " " * len(label))

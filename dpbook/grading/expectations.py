@@ -50,9 +50,12 @@ def expect_close(expected: Any, got: Any, bound: Any, where: str = "", axes: Seq
 
 
 def expect_at_most(par: float, got: float, unit: str, where: str = "") -> str:
-    """``got`` is at most ``par``. Returns a note for the report: ``"6 rounds, at par"``, ``"5 rounds, par is 6"``."""
-    expect(got <= par, f"at most {_number(par)} {unit}", f"{_number(got)} {unit}", where)
-    return f"{_number(got)} {unit}, " + ("at par" if got == par else f"better than par, {_number(par)}")
+    """``got`` is at most ``par``. Returns a note for the report: ``"6 rounds, at par"``.
+
+    The plural's letters stand in brackets: ``"round(s)"``, ``"byte(s) per rank"``.
+    """
+    expect(got <= par, f"at most {_counted(par, unit)}", _counted(got, unit), where)
+    return f"{_counted(got, unit)}, " + ("at par" if got == par else f"better than par, {_number(par)}")
 
 
 def expect_schedule(
@@ -79,6 +82,10 @@ def expect_schedule(
         place = f"chunk {fault.chunk}" if fault.round is None else f"round {fault.round + 1}, chunk {fault.chunk}"
         raise Wrong(describe(after, world), str(fault), _join(where, f"rank {fault.rank}, {place}"))
     return got
+
+
+def _counted(number: float, unit: str) -> str:
+    return f"{_number(number)} {unit.replace('(s)', '' if number == 1 else 's')}"
 
 
 def _number(number: float) -> str:

@@ -1,11 +1,11 @@
 """Hints that open one at a time."""
 
 from dataclasses import dataclass
-from html import escape
 
 from dpbook.core import plural
 from dpbook.grading.declared import task
 from dpbook.grading.definition import Task
+from dpbook.grading.pages import marked
 
 _opened: dict[str, int] = {}  # by task; lasts as long as the kernel
 
@@ -31,8 +31,8 @@ class Hints:
         return "\n".join([self.headline, *(f"  {number}. {text}" for number, text in enumerate(shown, start=1))])
 
     def _repr_html_(self) -> str:
-        items = "".join(f"<li>{escape(text)}</li>" for text in self.task.hints[: self.opened])
-        return f"<div><p>{escape(self.headline)}</p><ol>{items}</ol></div>"
+        items = "".join(f"<li>{marked(text)}</li>" for text in self.task.hints[: self.opened])
+        return f"<div><p>{marked(self.headline)}</p><ol>{items}</ol></div>"
 
 
 def hint(task_id: str) -> Hints:

@@ -9,11 +9,14 @@ import numpy as np
 
 from dpbook.core import check_int
 from dpbook.grading.answer import MAX_PRINTED, Answer, LocalAnswer, NotAnswered, Wrong
+from dpbook.grading.by_hand import written
 from dpbook.grading.cases import Case, Report
 from dpbook.grading.declared import task
 from dpbook.grading.definition import Check, Task
 from dpbook.grading.progress_file import record
-from dpbook.grading.text import clean, one_line
+from dpbook.grading.text import as_lines, clean, one_line
+
+NO_RETURN = "your function returned None: is a return missing?"
 
 
 def check(task_id: str, answer: Any, *, seed: int = 0) -> Report:
@@ -30,26 +33,41 @@ def check(task_id: str, answer: Any, *, seed: int = 0) -> Report:
 def judge(asked: Task, answer: Answer, seed: int = 0, only: Collection[str] | None = None) -> Report:
     """Run the checks of ``asked`` on ``answer``, or those named in ``only``, and report; records nothing.
 
-    Each has randomness of its own, whichever others are run.
+    Each has randomness of its own, whichever others are run. A check that ends as one before it did (the same error on
+    the same line, None, a call that does not end, the same wrong value in the same place) says so and no more.
     """
     streams = np.random.SeedSequence(check_int("seed", seed, 0)).spawn(len(asked.checks))
     start = time.perf_counter()
     wanted = [pair for pair in zip(asked.checks, streams, strict=True) if only is None or pair[0].name in only]
-    cases = [_judge(one, answer, np.random.default_rng(stream)) for one, stream in wanted]
+    cases: list[Case] = []
+    for one, stream in wanted:
+        case = _judge(one, asked.answer, answer, np.random.default_rng(stream))
+        before = next((told.name for told in cases if told.cause and told.cause == case.cause), "")
+        cases.append(replace(case, like=before))
     seconds = time.perf_counter() - start
     return Report(asked.id, asked.title, tuple(cases), seconds, clean(answer.printed, 2 * MAX_PRINTED))
 
 
-def _judge(one: Check, answer: Answer, rng: np.random.Generator) -> Case:
+def _judge(one: Check, name: str, answer: Answer, rng: np.random.Generator) -> Case:
     answer.begin(one.seconds)
     try:
         note = one.run(answer, rng)
     except NotAnswered as wrong:
-        return Case(one.name, one.points, False, wrong.expected, wrong.got, why=one.why, answered=False)
+        return Case(one.name, one.points, False, wrong.expected, wrong.got, answered=False)
     except Wrong as wrong:
-        expected, got, where = map(one_line, (wrong.expected, wrong.got, wrong.where))
-        return Case(one.name, one.points, False, expected, got, where, one.why)
+        return _failed(one, name, answer, wrong)
     except Exception as error:  # plain data, but not of the form that the check relies on
-        said = one_line(f"a value on which the check itself stopped: {type(error).__name__}: {error}")
-        return Case(one.name, one.points, False, "a value of the form that the task describes", said, why=one.why)
-    return Case(one.name, one.points, True, why=one.why, note=note or "")
+        said = f"a value on which the check itself stopped: {type(error).__name__}: {error}"
+        return _failed(one, name, answer, Wrong("a value of the form that the task describes", said, cause=said))
+    return Case(one.name, one.points, True, note=note or "")
+
+
+def _failed(one: Check, name: str, answer: Answer, wrong: Wrong) -> Case:
+    """Why the check matters is told where a value is wrong: what stops an answer has nothing to do with it."""
+    expected, got, where = as_lines(wrong.expected), as_lines(wrong.got), one_line(wrong.where)
+    cause = wrong.cause
+    if answer.asked and got == "None":
+        got = cause = NO_RETURN
+    call = "" if answer.asked is None or answer.asked.args is None else written(name, answer.asked.args)
+    why = "" if cause else wrong.why or one.why
+    return Case(one.name, one.points, False, expected, got, where, why, call=call, cause=cause or str(wrong.args))

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -25,7 +25,14 @@ _SIGNAL: Any = getattr(signal, "SIGURG", None)  # ignored by default, so that a 
 
 
 class TimeUp(Exception):
-    """The code had not ended when its time was over."""
+    """The code had not ended when its time was over.
+
+    ``frames`` are those of the learner's threads at that moment, with a line number each; the way of the calling thread
+    is the traceback of ``__cause__``.
+    """
+
+    def __init__(self, frames: Sequence[tuple[FrameType, int]] = ()) -> None:
+        self.frames = frames
 
 
 class _Stop(BaseException):
@@ -35,11 +42,12 @@ class _Stop(BaseException):
 def limited(work: Callable[[], T], seconds: float) -> T:
     """Return ``work()``. Raises `TimeUp` where it takes longer than ``seconds``, and whatever ``work`` raises."""
     watch = _Watch(seconds)
+    stopped: _Stop | None = None
     try:
         watch.start()
         return work()
-    except _Stop:
-        raise TimeUp from None
+    except _Stop as stop:
+        stopped = stop
     finally:
         # Interruptions arrive where functions are called. An assignment calls none, and makes the signal harmless;
         # then at most one asynchronous exception is still on its way.
@@ -48,6 +56,7 @@ def limited(work: Callable[[], T], seconds: float) -> T:
             watch.end()
         except _Stop:
             watch.end()
+    raise TimeUp(watch.frames) from stopped
 
 
 class _Watch:
@@ -66,6 +75,7 @@ class _Watch:
         self.caller = threading.get_ident()
         self.before = set(threading.enumerate())
         self.strays: set[threading.Thread] = set()
+        self.frames: list[tuple[FrameType, int]] = []
         self.by_signal = _SIGNAL is not None and threading.current_thread() is threading.main_thread()
 
     def start(self) -> None:
@@ -104,7 +114,11 @@ class _Watch:
         frames = sys._current_frames()
         for thread in there:
             frame = frames.get(thread.ident or 0)
-            if frame and any(is_learners(one.f_code.co_filename) for one, _ in traceback.walk_stack(frame)):
+            own = (
+                [one for one in traceback.walk_stack(frame) if is_learners(one[0].f_code.co_filename)] if frame else []
+            )
+            self.frames = self.frames or own[::-1]
+            if own:
                 _raise_in(thread.ident or 0, SystemExit)  # which ends a thread without a word
         return bool(there)
 

@@ -22,6 +22,11 @@ def clean(text: str, limit: int = MAX_TEXT) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def as_lines(text: str, limit: int = 2 * MAX_TEXT) -> str:
+    """``text`` as `clean` leaves it, without blank lines."""
+    return "\n".join(line.rstrip() for line in clean(text, limit).splitlines() if line.strip())
+
+
 def one_line(text: str, limit: int = MAX_TEXT) -> str:
     """``text`` as `clean` leaves it, its lines joined by semicolons."""
     lines = (" ".join(line.split()) for line in clean(text, limit).splitlines())

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import Schedule, from_json, to_json
 from dpbook.core import DpbookError
+from dpbook.grading.by_hand import rows
 from dpbook.grading.text import a, describe, describe_kind
 
 MAX_BYTES = 256 * 2**20
@@ -145,7 +146,8 @@ def _array_difference(expected: NDArray[Any], got: Any, bound: Any, axes: Sequen
             wide = "complex128" if expected.dtype.kind == "c" else "float64"
             error = _absolute(_subtract(expected.astype(wide), got.astype(wide)))
             agrees = _or(agrees, _less_equal(error, bound))
-    wrong = _argwhere(_not(agrees))
+    disagrees = _not(agrees)
+    wrong = _argwhere(disagrees)
     if not len(wrong):
         return None
     index = tuple(wrong[0].tolist())
@@ -154,4 +156,7 @@ def _array_difference(expected: NDArray[Any], got: Any, bound: Any, axes: Sequen
     place = ", ".join(f"{axis} {position}" for axis, position in named)
     where = f"{place}: {expected[index].item()!r} expected, {got[index].item()!r} came; "
     where += f"{len(wrong)} of {expected.size} elements are wrong"
+    if expected.ndim == 2 and len(expected) > 1:
+        name = axes[0] if len(axes) == 2 else "row"
+        return Difference(where, rows(expected, disagrees, name), rows(got, disagrees, name, "  ←"))
     return Difference(where, describe(expected), describe(got))

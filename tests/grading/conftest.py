@@ -34,7 +34,7 @@ def number(answer, rng):
 def exact(answer, rng):
     world = int(rng.integers(2, 9))
     schedule = expect_schedule(call(answer, world), world)
-    return expect_at_most(2 * (world - 1), len(schedule.rounds), "rounds")
+    return expect_at_most(2 * (world - 1), len(schedule.rounds), "round(s)")
 
 
 TASKS = (

@@ -1,5 +1,6 @@
 """Does a report say the same thing on every run, and is it safe to show?"""
 
+import re
 from html.parser import HTMLParser
 
 import numpy as np
@@ -67,7 +68,52 @@ class Text(HTMLParser):
         self.text += data
 
 
-def test_the_html_has_every_word_and_no_colour():
+def contrast(one, other):
+    """As WCAG 2 defines it."""
+
+    def luminance(colour):
+        parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        return np.dot(
+            [0.2126, 0.7152, 0.0722], [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        )
+
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_signs_and_bar_have_colours_for_light_and_dark():
+    html = report(PASSED, FAILED)._repr_html_()
+    colours = set(re.findall(r"#[0-9a-f]{6}", html))
+    assert len(colours) == 2
+    for colour in colours:
+        assert contrast(colour, "#ffffff") >= 4.5  # the sign is white
+        assert contrast(colour, "#111111") >= 3
+    assert re.findall(r"(?<!-)color: (\w+)", html) == ["white", "white"]  # other text keeps the colours of the page
+
+
+def test_the_bar_has_a_piece_for_each_check_as_wide_as_its_points():
+    html = report(PASSED, FAILED)._repr_html_()
+    assert 'role="img" aria-label="2 of 3 points"' in html
+    pieces = re.findall(r"flex: (\d) 0 0; border: 1px solid (#\w+); background: (#?\w+)", html)
+    (width, frame, fill), (width_failed, _, nothing) = pieces
+    assert (width, width_failed, nothing) == ("2", "1", "none")
+    assert fill == frame
+
+
+def test_what_stands_in_backticks_is_code():
+    html = report(Case("one", 1, False, "a `yield`", "`<b>`", why="See `x < y`."))._repr_html_()
+    for code in ("a <code>yield</code>", "<code>&lt;b&gt;</code>", "See <code>x &lt; y</code>."):
+        assert code in html
+    assert "`" not in html
+
+
+def test_lines_stay_below_each_other():
+    two = report(Case("one", 1, False, "rank 0  [1]\nrank 1  [2]", "3"))
+    assert "      expected: rank 0  [1]\n                rank 1  [2]\n" in repr(two)
+    assert "<pre" in two._repr_html_()
+
+
+def test_the_html_has_every_word():
     html = report(PASSED, FAILED, printed="hello", notes=("a note",))._repr_html_()
     parsed = Text(html)
     assert not parsed.open
@@ -75,15 +121,15 @@ def test_the_html_has_every_word_and_no_colour():
         assert word in parsed.text
     assert 'aria-label="passed"' in html
     assert 'aria-label="failed"' in html
-    assert "color" not in html
 
 
 def test_what_a_learner_wrote_is_escaped():
     nasty = "<script>alert(1)</script>"
-    cases = [Case(nasty, 1, False, nasty, nasty, nasty, nasty), Case("ok", 1, True, note=nasty)]
+    cases = [Case(nasty, 1, False, nasty, nasty, nasty, nasty, call=nasty), Case("ok", 1, True, note=nasty)]
+    cases += [Case("no", 1, False, like=nasty)]
     parsed = Text(report(*cases, printed=nasty, notes=(nasty,))._repr_html_())
     assert "script" not in parsed.tags
-    assert parsed.text.count(nasty) == 8
+    assert parsed.text.count(nasty) == 10
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,17 @@ import contextlib
 import signal
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dpbook.collectives import Schedule, ring
+from dpbook.collectives import Schedule, ring, run
 from dpbook.core.errors import InvalidArgument
 from dpbook.grading import Check, LocalAnswer, Task, Wrong, call, check, judge
 from dpbook.grading import answer as answer_module
+from dpbook.grading.limits import TimeUp
 from tests.cases import each
 
 # pytest reports the SystemExit that ends a thread; Python itself says nothing.
@@ -94,11 +96,21 @@ def waits_for_a_deaf_thread(buffers):
     waits_for_a_thread(buffers, deaf_once)
 
 
-@pytest.mark.parametrize("answer", [endless, endless_and_deaf, waits, waits_for_a_thread])
-def test_an_answer_that_does_not_end_is_stopped(answer):
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (endless, "endless: while True:"),
+        (endless_and_deaf, "endless_and_deaf: while True:"),
+        (waits, "waits: time.sleep(60)"),
+        (waits_for_a_thread, "endless: while True:"),
+    ],
+)
+def test_an_answer_that_does_not_end_is_stopped_and_its_loop_named(answer, line):
     before = signal.getsignal(signal.SIGURG)
     task = one_check(lambda answer, rng: call(answer, 0, seconds=0.2))
-    assert first(judge(task, LocalAnswer(answer))).got == "none after 0.2 s: a loop that does not end?"
+    said = first(judge(task, LocalAnswer(answer))).got
+    assert said.startswith("none after 0.2 s: a loop that does not end? (line ")
+    assert said.endswith(f" of your code, in {line})")
     assert signal.getsignal(signal.SIGURG) == before
 
 
@@ -178,7 +190,7 @@ def raises_the_unprintable(buffers):
         (recurses, "RecursionError: "),
         (generates, "a generator"),
         (raises_the_unprintable, "an error that cannot be printed"),
-        (lambda buffers: None, "None"),
+        (lambda buffers: None, "your function returned None: is a return missing?"),
         (lambda buffers: "right", "a str, 'right'"),
         (lambda buffers: buffers.sum(axis=0), "an array of shape (7,), float64"),
         (lambda buffers: buffers.astype(np.float32), "an array of shape (1, 7), float32"),
@@ -194,6 +206,103 @@ def test_what_came_is_said_in_a_sentence(answer, got):
     report = check("90.1", answer)
     assert not report.cases[0].passed
     assert first(report).got.startswith(got)
+
+
+def lost_its_return(buffers):
+    np.tile(buffers.sum(axis=0), (len(buffers), 1))
+
+
+def has_a_typo(buffers):
+    return bufers.sum()  # noqa: F821
+
+
+def another_message_each_time(buffers):
+    raise ValueError(str(buffers.shape))
+
+
+def waits_for_itself(buffers):
+    run(lambda comm, x: comm.recv(x, 1 - comm.rank), [buffers[0], buffers[0]])
+
+
+@each("answer", [lost_its_return, has_a_typo, another_message_each_time, waits_for_itself, 7, lambda buffers: print])
+def test_one_cause_is_told_once_and_without_the_checks_own_reason(answer):
+    causes = [(case.like, case.why, [*case.details()] != []) for case in check("90.1", answer).cases if not case.passed]
+    assert causes[:2] == [("", "", True), ("the sum on every rank", "", False)]
+
+
+def test_errors_on_two_lines_are_two_causes():
+    def raises(buffers):
+        if buffers.shape[1] < 4:
+            return buffers[99]
+        return buffers[98]
+
+    report = check("90.1", raises)
+    assert [case.like for case in report.cases] == ["", "", "the sum on every rank"]
+    assert "stopped by the same cause as “the sum on every rank”" in repr(report)
+
+
+def test_wrong_values_of_two_checks_have_two_reasons(all_reduce):
+    report = check("90.1", lambda buffers: all_reduce(buffers) + 1)
+    assert [case.why for case in report.cases[:2]] == [
+        "A rank with another sum drifts.",
+        "Buffers do not divide by the world.",
+    ]
+
+
+def three_checks():
+    """Each calls the answer with its number; an answer that returns passes."""
+    run = [lambda answer, rng, number=number: call(answer, number) and None for number in range(3)]
+    return Task("90.9", "Trial", "name", [Check(str(k), 1, "Because.", one) for k, one in enumerate(run)])
+
+
+def test_an_endless_loop_is_waited_for_once(monkeypatch):
+    waited = []
+
+    def never(work, seconds):
+        waited.append(seconds)
+        raise TimeUp
+
+    monkeypatch.setattr(answer_module, "limited", never)
+    report = judge(three_checks(), LocalAnswer(endless))
+    assert waited == [2, 0.5, 0.5]
+    assert [case.like for case in report.cases] == ["", "0", "0"]
+
+
+def test_a_loop_for_one_input_leaves_the_points_for_the_others(monkeypatch):
+    monkeypatch.setattr(answer_module, "CALL_SECONDS", 0.4)
+    report = judge(three_checks(), LocalAnswer(lambda number: endless(number) if number == 0 else number))
+    assert failed(report) == ["0"]
+
+
+def test_the_call_that_failed_is_shown_as_python():
+    seen = []
+
+    def keeps(buffers):
+        seen.append(buffers.copy())
+        return np.zeros(3)
+
+    shown = first(check("90.1", keeps)).call
+    again = eval(shown, {"all_reduce": keeps, "np": np})
+    assert again.tolist() == [0, 0, 0]
+    assert np.array_equal(seen[0], seen[-1])
+
+
+def test_a_call_through_a_function_is_shown_where_the_check_says_how():
+    def fails(answer, rng, **options):
+        call(answer, "data", through=lambda function, data: function(3), **options)
+        raise Wrong("more", "less")
+
+    shown = [
+        first(judge(one_check(partial(fails, **options)), LocalAnswer(abs))).call for options in ({}, {"by_hand": (3,)})
+    ]
+    assert shown == ["", "name(3)"]
+
+
+def test_a_check_may_say_another_reason():
+    def wrong(answer, rng):
+        raise Wrong("more", "less", why="As always.")
+
+    assert first(judge(one_check(wrong), LocalAnswer(abs))).why == "As always."
 
 
 def test_changed_inputs_are_found(all_reduce):

@@ -10,6 +10,7 @@ from dpbook.grading import LocalAnswer, judge, task, tasks
 from dpbook.grading.mutants import SEEDS, trial
 from dpbook.grading.notebooks import answers, read, stale
 from dpbook.grading.structure import faults
+from dpbook.overlap import plan
 from tests.cases import each
 
 EXERCISES = checkout.root() / "exercises"
@@ -59,6 +60,24 @@ def test_a_worthless_answer_earns_nothing(path):
     for task_id, answer in getattr(wrong_answers(int(path.name[:2])), "WORTHLESS", ()):
         report = judge(task(task_id), LocalAnswer(answer))
         assert report.points == 0, f"{task_id}\n{report}"
+
+
+def test_an_answer_that_changes_nothing_passes_inputs_unchanged_whatever_it_returns():
+    wrong = wrong_answers(5)
+    report = judge(task("05.1"), LocalAnswer(wrong.as_given))
+    assert [case.name for case in report.cases if case.passed] == ["inputs unchanged"]
+
+
+def test_an_order_of_launch_is_not_blamed_on_dtypes():
+    def sorts_the_rest(tensors, ready, cap, first):
+        groups = [list(group) for group in plan(tensors, cap, first, ready).groups]
+        held = [sum(tensors[i].nbytes for i in group) for group in groups]
+        closed = [group for group, size in zip(groups, held, strict=True) if size >= max(cap, first)]
+        return closed + sorted(group for group in groups if group not in closed)
+
+    (case,) = [case for case in judge(task("08.1"), LocalAnswer(sorts_the_rest)).cases[1:] if not case.passed]
+    assert "another order" in case.why
+    assert "dtype" not in case.why
 
 
 def test_a_wrong_prediction_is_not_told_the_right_one():

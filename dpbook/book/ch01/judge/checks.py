@@ -140,7 +140,7 @@ def arithmetic(answer: Answer, rng: np.random.Generator, *, index: int, what: st
         examples, local, size = (int(n) for n in rng.integers((1000, 1, 10), (2000, 90, 99)))
         expected = (world * local, examples // (world * local), 2 * size)
         got = expect_items(call(answer, examples, local, world, size), 3, "three numbers")
-        expect_equal(expected[index], got[index], f"{what} of plan({examples}, {local}, {world}, {size})")
+        expect_equal(expected[index], got[index], what)
 
 
 global_batch, steps, memory = (

@@ -45,25 +45,23 @@ padding = partial(dealt, sizes=uneven)
 
 def _order(answer: Answer, n: int, seed: int, epoch: int) -> list[Any]:
     """An array or a list of numbers, as a list."""
-    where = f"epoch_order({n}, {seed}, {epoch})"
-    got = call(answer, n, seed, epoch, where=where)
+    got = call(answer, n, seed, epoch)
     items = got.ravel().tolist() if isinstance(got, np.ndarray) else got
     good = isinstance(items, list | tuple) and all(isinstance(item, int | float) for item in items)
-    expect(good, "a 1-D array or list of numbers", describe(got), where)
+    expect(good, "a 1-D array or list of numbers", describe(got))
     return list(items)
 
 
 def orders_twice(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         n, seed, epoch = (int(number) for number in rng.integers((20, 0, 0), (90, 1000, 50)))
-        where = f"epoch_order({n}, {seed}, {epoch})"
         ranks = [_order(answer, n, seed, epoch) for _ in range(world + 1)]
         found = len(set(ranks[0]) & set(range(n)))
         expect(found == len(ranks[0]) == n, f"every number from 0 to {n - 1} once",
-               f"{found} of them among {len(ranks[0])}", where)  # fmt: skip
-        expect(ranks[0] != list(range(n)), "a shuffled order", "the numbers in their own order", where)
+               f"{found} of them among {len(ranks[0])}")  # fmt: skip
+        expect(ranks[0] != list(range(n)), "a shuffled order", "the numbers in their own order")
         for number, order in enumerate(ranks[1:], start=2):
-            expect(order == ranks[0], "the same order at every call", f"another one at call {number}", where)
+            expect(order == ranks[0], "the same order at every call", f"another one at call {number}")
 
 
 def orders_apart(answer: Answer, rng: np.random.Generator) -> None:
@@ -107,13 +105,11 @@ def nobody(answer: Answer, rng: np.random.Generator) -> None:
         lengths = [full * batch + int(extra) for extra in rng.integers(1, batch + 1, world)]
         lengths[0], lengths[-1] = full * batch + batch, full * batch + (1 if world > 1 else batch)
         for given in (lengths, lengths[::-1], [lengths[0]] * world):
-            where = f"first_wait({given}, {batch})"
-            got = call(answer, given, batch, where=where)
-            expect(got is None, f"None: every rank has {_batches(given[0], batch)} batches", f"{got!r}", where)
+            got = call(answer, given, batch)
+            expect(got is None, f"None: every rank has {_batches(given[0], batch)} batches", f"{got!r}")
         if world > 1:  # an answer that always says None has found nothing
             late = [*lengths[1:], lengths[0] + batch]
-            where = f"first_wait({late}, {batch})"
-            expect(call(answer, late, batch, where=where) is not None, "a rank that waits", "None", where)
+            expect(call(answer, late, batch) is not None, "a rank that waits", "None")
 
 
 def somebody(answer: Answer, rng: np.random.Generator) -> None:
@@ -126,7 +122,5 @@ def somebody(answer: Answer, rng: np.random.Generator) -> None:
             steps = [_batches(length, batch) for length in lengths]
             fewest = min(steps)
             waiting = next(rank for rank, own in enumerate(steps) if own > fewest)
-            where = f"first_wait({lengths}, {batch})"
-            got = call(answer, lengths, batch, where=where)
             expected = waiting, fewest + 1, steps.index(fewest)
-            expect_equal(expected, got, f"{where}: (rank that waits, step from 1, rank that has ended)")
+            expect_equal(expected, call(answer, lengths, batch), "(rank that waits, step from 1, rank that has ended)")

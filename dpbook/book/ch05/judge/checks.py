@@ -1,6 +1,6 @@
 """What the tasks of exercise 05 check: a wrong ring, a price read backwards, a schedule, a rank program, a fault."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,20 +18,28 @@ POWERS_OF_TWO = (1, 2, 4, 8, 16)
 # 05.1: debug the ring
 
 
-def _states(function: Callable[..., Any], buffers: list[NDArray[Any]]) -> list[Any]:
+def _states(function: Callable[..., Any], buffers: list[NDArray[Any]]) -> list[Any] | None:
     """Half-way and at the end: an array (world, size) each, or a list where the rows do not make one."""
+    returned = function(buffers)
+    if returned is None:
+        return returned
     states = []
-    for state in function(buffers):
+    for state in returned:
         rows = [np.asarray(row) for row in state]
         states.append(np.stack(rows) if rows and all(row.shape == rows[0].shape for row in rows) else rows)
     return states
 
 
-def _judge_ring(answer: Answer, buffers: list[NDArray[Any]], **options: Any) -> None:
+def _returned(answer: Answer, buffers: list[NDArray[Any]], where: str, *, unchanged: bool = False) -> Sequence[Any]:
+    """What the answer makes of the buffers: two states."""
+    got = call(answer, buffers, through=_states, unchanged=unchanged, where=where, by_hand=(buffers,))
+    return expect_items(got, 2, "a pair: (half-way, end)", where)
+
+
+def _judge_ring(answer: Answer, buffers: list[NDArray[Any]]) -> None:
     world = len(buffers)
     where = f"world {world}, size {len(buffers[0])}"
-    got = call(answer, buffers, through=_states, where=where, **options)
-    expect(len(got) == 2, "a pair: (half-way, end)", f"{len(got)} values", where)
+    got = _returned(answer, buffers, where)
     half = np.asarray(simulate(reduce_scatter(world), buffers).buffers)
     expect_equal(half, got[0], f"{where}, half-way", axes=("rank", "element"))
     end = np.tile(np.sum(buffers, axis=0), (world, 1))
@@ -51,7 +59,8 @@ ring_of_empty_chunks = partial(ring_of, sizes=lambda world: [1, max(1, world - 1
 
 
 def inputs_stay(answer: Answer, rng: np.random.Generator) -> None:
-    _judge_ring(answer, [rng.integers(0, 9, 6) for _ in range(3)], unchanged=True)
+    """Whatever comes out: other checks judge that."""
+    _returned(answer, [rng.integers(0, 9, 6) for _ in range(3)], "world 3, size 6", unchanged=True)
 
 
 # 05.2: the price, read backwards
@@ -89,7 +98,7 @@ def _schedules(answer: Answer) -> Iterator[tuple[int, int, Schedule]]:
         schedule = expect_schedule(call(answer, world, where=where), world)
         expect(schedule.n_chunks == 1, "one chunk", f"{schedule.n_chunks} chunks", where)
         par = world.bit_length() - 1
-        expect_at_most(par, len(schedule.rounds), "rounds", where)
+        expect_at_most(par, len(schedule.rounds), "round(s)", where)
         yield world, par, schedule
 
 
@@ -101,7 +110,7 @@ def par_bytes(answer: Answer, rng: np.random.Generator) -> str:
     note = ""
     for world, par, schedule in _schedules(answer):
         sent = count(schedule, 1, 1).busiest_bytes
-        note = expect_at_most(par, sent, "buffers sent or received by one rank", f"world {world}")
+        note = expect_at_most(par, sent, "buffer(s) sent or received by one rank", f"world {world}")
     return note + " for 16 ranks"
 
 
@@ -138,7 +147,7 @@ def program_bytes(answer: Answer, rng: np.random.Generator) -> str:
     notes = {}
     for where, world, size, recorded in _owning(answer, lambda world: [world * 12]):
         sent = count(recorded, size, 8).busiest_bytes
-        notes[world] = expect_at_most((world - 1) * 12 * 8, sent, "bytes per rank", where)
+        notes[world] = expect_at_most((world - 1) * 12 * 8, sent, "byte(s) per rank", where)
     return notes[max(WORLDS)] + f" for {12 * max(WORLDS)} numbers on {max(WORLDS)} ranks"
 
 

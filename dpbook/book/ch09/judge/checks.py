@@ -88,7 +88,7 @@ def any_world(answer: Answer, rng: np.random.Generator) -> str:
         size, where = 12 * world, f"world {world}, size {12 * world}, recorded"
         recorded = expect_schedule(call(answer, world, size, through=_recorded, where=where), world, where=where)
         par = 2 * (world - 1) * 12 * 8
-        note = expect_at_most(par, count(recorded, size, 8).busiest_bytes, "bytes per rank", where)
+        note = expect_at_most(par, count(recorded, size, 8).busiest_bytes, "byte(s) per rank", where)
     return f"{note}, on 16 ranks"
 
 

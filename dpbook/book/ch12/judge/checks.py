@@ -37,7 +37,8 @@ def _on_spans(diagnose: Callable[..., Any], rows: list[Row], window: tuple[float
 def _diagnosis(answer: Answer, case: Case, rng: np.random.Generator, where: str) -> tuple[Any, Any, Any]:
     start = float(rng.integers(0, 50)) / 10
     window = (start, start + MS * case.length)
-    got = call(answer, case.rows(rng, start), window, through=_on_spans, where=where)
+    rows = case.rows(rng, start)
+    got = call(answer, rows, window, through=_on_spans, where=where, by_hand=([Span(*row) for row in rows], window))
     losses, cause, rank = expect_items(got, 3, "(losses, cause, rank)", where)
     return losses, cause, rank
 
@@ -111,7 +112,6 @@ def bandwidths_agree(answer: Answer, rng: np.random.Generator) -> None:
         for name in NAMES:
             handed, seconds = int(rng.integers(1, 10**6)) * 1024 * world, float(rng.uniform(1e-5, 1e-1))
             size = handed * world if name == "all_gather" else handed
-            where = f'bandwidths("{name}", {handed}, {seconds:.4g}, {world})'
-            got = call(answer, name, handed, seconds, world, where=where)
+            got = call(answer, name, handed, seconds, world)
             expected = algbw(size, seconds), busbw(size, seconds, world, name)  # type: ignore[arg-type]
-            _judge_numbers(("algbw", "busbw"), expected, got, f"{where}, in bytes per second")
+            _judge_numbers(("algbw", "busbw"), expected, got, "in bytes per second")

@@ -182,5 +182,4 @@ def grouped(answer: Answer, rng: np.random.Generator) -> None:
         mesh = Mesh(sizes)
         for rank in {0, mesh.world - 1, *(int(r) for r in rng.integers(0, mesh.world, 3))}:
             for name in sizes:
-                where = f"group({sizes}, {rank}, {name!r})"
-                expect_equal(mesh.group(rank, name), call(answer, sizes, rank, name, where=where), where)
+                expect_equal(mesh.group(rank, name), call(answer, sizes, rank, name))
