@@ -21,3 +21,4 @@ from dpbook.grading.judging import check, judge
 from dpbook.grading.progress_file import progress
 from dpbook.grading.progress_map import Progress
 from dpbook.grading.text import describe
+from dpbook.grading.unanswered import exercise

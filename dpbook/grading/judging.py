@@ -15,6 +15,7 @@ from dpbook.grading.declared import task
 from dpbook.grading.definition import Check, Task
 from dpbook.grading.progress_file import record
 from dpbook.grading.text import as_lines, clean, one_line
+from dpbook.grading.unanswered import RUN_FIRST, NotRun
 
 NO_RETURN = "your function returned None: is a return missing?"
 
@@ -26,6 +27,8 @@ def check(task_id: str, answer: Any, *, seed: int = 0) -> Report:
     likes but loop for ever in C; the stop button interrupts. Raises `InvalidArgument` for an unknown task.
     """
     found = task(task_id)
+    if isinstance(answer, NotRun):
+        return replace(judge(found, LocalAnswer(None), seed), notes=(f"{RUN_FIRST}, then this one again",))
     report = judge(found, LocalAnswer(answer), seed)
     return replace(report, notes=record(found, report.points)) if report.answered else report
 

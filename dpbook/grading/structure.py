@@ -7,6 +7,9 @@ Each task has one answer cell and, below it, one check cell:
   ``check("05.1", name)``. Its hidden tests end with ``check("05.1", name).points``: nbgrader takes a number that is
   a cell's value as its points, and without one gives full marks to whatever does not raise.
 
+A cell tagged ``setup`` calls ``exercise(5, globals())``, so that a check cell says what is wrong where the answer's
+was not run.
+
 An argument in words belongs to no task: its markdown cell ``words-05-1`` is a solution, graded, not locked, and has
 points, which a person gives.
 """
@@ -22,6 +25,7 @@ from dpbook.grading.declared import tasks
 from dpbook.grading.definition import Task
 from dpbook.grading.notebooks import (
     KEEP_OUTPUT,
+    SETUP,
     Cell,
     Notebook,
     learners,
@@ -73,6 +77,8 @@ def _faults(nb: Notebook, asked: list[Task]) -> Iterator[str]:
             if ids.index(task.check_cell) < ids.index(task.answer_cell):
                 yield f"cell {task.check_cell} stands above the answer that it checks"
     yield from _picture_faults(nb, {task.answer for task in asked})
+    if asked and not any(SETUP in tags(cell) and _begins(source(cell), asked[0].chapter) for cell in nb["cells"]):
+        yield f"no cell tagged {SETUP} calls exercise({asked[0].chapter}, globals())"
 
 
 def _metadata_faults(cell: Cell) -> Iterator[str]:
@@ -127,6 +133,10 @@ def defined(tree: ast.Module) -> set[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names |= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
     return names
+
+
+def _begins(text: str, chapter: int) -> bool:
+    return any(ast.unparse(node) == f"exercise({chapter}, globals())" for node in _parse(text).body)
 
 
 def _is_check(node: ast.AST, task: Task) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dpbook.collectives import tree
 from dpbook.core import checkout
 from dpbook.grading import LocalAnswer, judge, task, tasks
 from dpbook.grading.mutants import SEEDS, trial
@@ -66,6 +67,17 @@ def test_an_answer_that_changes_nothing_passes_inputs_unchanged_whatever_it_retu
     wrong = wrong_answers(5)
     report = judge(task("05.1"), LocalAnswer(wrong.as_given))
     assert [case.name for case in report.cases if case.passed] == ["inputs unchanged"]
+
+
+def test_the_rank_that_find_fault_names_is_told_from_the_one_asked_for():
+    reports = [judge(task("05.5"), LocalAnswer((3, rank, 4))) for rank in (0, 1)]
+    whys = [report.cases[1].why for report in reports]
+    assert ["missing at the end" in why for why in whys] == [True, False]
+
+
+def test_one_round_is_no_rounds():
+    case = judge(task("05.3"), LocalAnswer(tree)).cases[0]
+    assert (case.expected, case.got) == ("at most 1 round", "2 rounds")
 
 
 def test_an_order_of_launch_is_not_blamed_on_dtypes():

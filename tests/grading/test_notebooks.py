@@ -71,7 +71,8 @@ def words(source, grade_id="words-90-1", **nbgrader):
     }
 
 
-SETUP = code("import numpy as np\nfrom dpbook.grading import check", tags=["setup"])
+BEGINS = "exercise(90, globals())"
+SETUP = code(f"import numpy as np\nfrom dpbook.grading import check, exercise\n\n{BEGINS}", tags=["setup"])
 PICTURE = code("np.arange(3)", tags=["keep-output"])
 
 
@@ -325,6 +326,8 @@ def picture(source):
         (replace("check-90-1", '"90.1"', '"90.2"'), 'cell check-90-1 does not call check("90.1", all_reduce)'),
         (replace("check-90-1", ".points", ""), 'must end with check("90.1", all_reduce).points'),
         (replace("answer-90-1", "return", "retrun"), "cell answer-90-1 is no Python: invalid syntax in line 5"),
+        (lambda nb: nb["cells"].remove(SETUP), f"no cell tagged setup calls {BEGINS}"),
+        (lambda nb: nb["cells"][1].update(source=f"if x:\n    {BEGINS}"), f"no cell tagged setup calls {BEGINS}"),
         (swap, "cell check-90-1 stands above the answer that it checks"),
         (picture("draw(all_reduce)"), "its output is kept for the learner, but comes from all_reduce"),
     ],

@@ -8,9 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch05.broken import BROKEN_CHUNK, BROKEN_ROUND
-from dpbook.collectives import Schedule, complete_on, count, record, reduce_scatter, ring, simulate
-from dpbook.grading import Answer, call, expect, expect_at_most, expect_equal, expect_items, expect_schedule, value
+from dpbook.book.ch05.broken import BROKEN_CHUNK, BROKEN_ROUND, broken_ring
+from dpbook.collectives import Schedule, complete_on, count, find_fault, record, reduce_scatter, ring, simulate
+from dpbook.grading import (
+    Answer,
+    Wrong,
+    call,
+    expect,
+    expect_at_most,
+    expect_equal,
+    expect_items,
+    expect_schedule,
+    value,
+)
 
 WORLDS = (1, 2, 5, 7, 16)
 POWERS_OF_TWO = (1, 2, 4, 8, 16)
@@ -163,7 +173,13 @@ def when(answer: Answer, rng: np.random.Generator) -> None:
     expect(_located(answer)[0] == BROKEN_ROUND + 1, "another round", f"round {_located(answer)[0]}")
 
 
+LOST_ELSEWHERE = "There a contribution is missing at the end; it was lost on the rank that received the message."
+
+
 def where(answer: Answer, rng: np.random.Generator) -> None:
     _, rank, chunk = _located(answer)
     (receiver,) = (m.dest for m in ring(5).rounds[BROKEN_ROUND] if m.chunk == BROKEN_CHUNK)
-    expect((rank, chunk) == (receiver, BROKEN_CHUNK), "another rank or chunk", f"rank {rank}, chunk {chunk}")
+    if (rank, chunk) != (receiver, BROKEN_CHUNK):
+        lost = find_fault(broken_ring())
+        why = LOST_ELSEWHERE if lost and (rank, chunk) == (lost.rank, lost.chunk) else ""
+        raise Wrong("another rank or chunk", f"rank {rank}, chunk {chunk}", why=why)
