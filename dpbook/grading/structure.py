@@ -77,6 +77,7 @@ def _faults(nb: Notebook, asked: list[Task]) -> Iterator[str]:
             if ids.index(task.check_cell) < ids.index(task.answer_cell):
                 yield f"cell {task.check_cell} stands above the answer that it checks"
     yield from _picture_faults(nb, {task.answer for task in asked})
+    yield from _skipped_faults(nb)
     if asked and not any(SETUP in tags(cell) and _begins(source(cell), asked[0].chapter) for cell in nb["cells"]):
         yield f"no cell tagged {SETUP} calls exercise({asked[0].chapter}, globals())"
 
@@ -121,6 +122,22 @@ def _picture_faults(nb: Notebook, answered: set[str]) -> Iterator[str]:
             if mark(cell) or used & answered:
                 what = ", ".join(sorted(used & answered)) or "an answer or its check"
                 yield f"cell {cell.get('id')}: its output is kept for the learner, but comes from {what}"
+
+
+def _skipped_faults(nb: Notebook) -> Iterator[str]:
+    """A picture that is there already invites to skip its cell: what other cells need is defined elsewhere."""
+    parsed = [(cell, _parse(source(cell))) for cell in nb["cells"] if cell["cell_type"] == "code"]
+    kept, others = ([pair for pair in parsed if (KEEP_OUTPUT in tags(pair[0])) is is_kept] for is_kept in (True, False))
+    used = {name for _, tree in others for name in _names(tree, ast.Load)}
+    elsewhere = {name for _, tree in others for name in (*_names(tree, ast.Store), *defined(tree))}
+    for cell, tree in kept:
+        needed = defined(tree) & used - elsewhere
+        if needed:
+            yield f"cell {cell.get('id')}: its output is kept, but other cells need {', '.join(sorted(needed))}"
+
+
+def _names(tree: ast.Module, context: type[ast.expr_context]) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
 
 
 def defined(tree: ast.Module) -> set[str]:

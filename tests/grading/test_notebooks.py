@@ -329,6 +329,10 @@ def picture(source):
         (lambda nb: nb["cells"].remove(SETUP), f"no cell tagged setup calls {BEGINS}"),
         (lambda nb: nb["cells"][1].update(source=f"if x:\n    {BEGINS}"), f"no cell tagged setup calls {BEGINS}"),
         (swap, "cell check-90-1 stands above the answer that it checks"),
+        (
+            lambda nb: [picture("x = 3\ndraw(x)")(nb), nb["cells"].append(code("x + 1"))],
+            "its output is kept, but other cells need x",
+        ),
         (picture("draw(all_reduce)"), "its output is kept for the learner, but comes from all_reduce"),
     ],
 )
@@ -340,6 +344,16 @@ def test_a_fault_is_found(root, change, said):
     found = faults(path)
     assert any(said in fault for fault in found), found
     assert all(fault.startswith("90_x.ipynb") for fault in found)
+
+
+@each("used", ["y = 1", "x = 2\nx", "[x for x in y]"])
+def test_a_picture_may_define_what_it_alone_needs(root, used):
+    nb = notebook()
+    picture("x = 3\ndraw(x)")(nb)
+    nb["cells"].append(code(used))
+    path = root / "exercises" / "solutions" / "90_x.ipynb"
+    path.write_text(json.dumps(nb))
+    assert faults(path) == []
 
 
 SOLUTIONS = sorted((checkout.root() / "exercises" / "solutions").glob("*.ipynb"))
