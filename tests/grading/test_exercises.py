@@ -1,6 +1,7 @@
 """The published exercises: notebooks fit their tasks, and the checks of every task tell right from wrong."""
 
 import importlib.util
+import inspect
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,29 @@ def test_an_order_of_launch_is_not_blamed_on_dtypes():
     (case,) = [case for case in judge(task("08.1"), LocalAnswer(sorts_the_rest)).cases[1:] if not case.passed]
     assert "another order" in case.why
     assert "dtype" not in case.why
+
+
+def without_its_return(function):
+    def forgets(*args):
+        function(*args)
+
+    def generates(*args):
+        yield from function(*args)
+
+    return generates if inspect.isgeneratorfunction(function) else forgets
+
+
+RETURN_NOTHING = {"05.4", "09.1"}  # they change what they are given
+SLOW = {"11.1"}
+
+
+@each("path", SOLUTIONS)
+def test_a_forgotten_return_is_told_as_one_and_once(path):
+    for task_id, function in answers(read(path)).items():
+        if inspect.isfunction(function) and task_id not in RETURN_NOTHING | SLOW:
+            cases = judge(task(task_id), LocalAnswer(without_its_return(function))).cases
+            assert "is a return missing?" in cases[0].got, task_id
+            assert {case.like for case in cases[1:]} <= {cases[0].name}, task_id
 
 
 def test_a_wrong_prediction_is_not_told_the_right_one():

@@ -61,7 +61,10 @@ def _wrapped(answer: Any, kind: str, module: Chain, cap: int, wire: Wire) -> Cal
         case "naive":
             return answer(module, wire.world, wire.broadcast, wire.all_reduce).finish, None
         case "hooked":
-            return answer(module, wire.world, wire.all_reduce), None
+            finish = answer(module, wire.world, wire.all_reduce)
+            if finish is None:
+                raise TypeError("your function returned None in place of finish: is a return missing?")
+            return finish, None
         case "buckets":
             return answer(module, cap, wire.world, wire.all_reduce).finish, None
     model = answer(module, cap, wire.world, wire.broadcast, wire.all_reduce)

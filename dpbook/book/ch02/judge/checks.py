@@ -55,8 +55,9 @@ def right_sum(answer: Answer, rng: np.random.Generator) -> None:
 def drifts(answer: Answer, rng: np.random.Generator) -> None:
     for world in (3, 4, *WORLDS[2:]):
         where = f"world {world}, float32"
-        got = np.asarray(call(answer, _positive(rng, world, 1000), where=where))
-        expect(got.ndim == 2, "an array (world, size)", f"{got.ndim} dimensions", where)
+        returned = call(answer, _positive(rng, world, 1000), where=where)
+        got = np.asarray(returned)
+        expect(got.ndim == 2, "an array (world, size)", describe(returned), where)
         same = "1,000 sums with the same bits on every rank"
         equal = np.array_equal(got[0], got[1])
         expect(equal, "the same bits on ranks 0 and 1", "sums that differ on these two", where)

@@ -10,7 +10,7 @@ import numpy as np
 from dpbook.book.ch08.models import Model, sample, simulate
 from dpbook.book.ch08.shapes import mlp
 from dpbook.core import InvalidArgument
-from dpbook.grading import Answer, Wrong, call, describe, expect_at_most, expect_equal
+from dpbook.grading import Answer, Wrong, call, describe, expect, expect_at_most, expect_equal
 from dpbook.overlap import MIB, Tensor, plan
 
 COUNTS = (1, 2, 5, 7, 16)
@@ -136,6 +136,7 @@ def _least(model: Model) -> float:
 def _exposed(answer: Answer, model: Model, where: str) -> float:
     """Milliseconds exposed by the answer's plan, which must be one."""
     got = call(answer, *model, where=where)
+    expect(got is not None, "groups that hold every gradient once", "None", where)
     try:
         return _milliseconds(model, got)
     except InvalidArgument as error:
