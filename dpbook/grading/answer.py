@@ -45,9 +45,9 @@ class NotAnswered(Wrong):
 
 
 class Asked(NamedTuple):
-    """What the learner's function was last called with; ``args`` is None where that cannot be written by hand."""
+    """What the learner's function was last called with: arguments, the call in Python, or None: it cannot be written."""
 
-    args: tuple[Any, ...] | None
+    by_hand: tuple[Any, ...] | str | None
 
 
 class Answer(Protocol):
@@ -77,7 +77,7 @@ def call(
     unchanged: bool = False,
     seconds: float = CALL_SECONDS,
     where: str = "",
-    by_hand: tuple[Any, ...] | None = None,
+    by_hand: tuple[Any, ...] | str | None = None,
 ) -> Any:
     """Call the learner's function on copies of ``args`` (plain data) and return what it returned as plain data.
 
@@ -86,8 +86,8 @@ def call(
     process can find it, and return plain data. With ``unchanged`` the function must leave its arguments as they are.
     Raises `Wrong` or `NotAnswered` for whatever else happens, which ends the check: an error, a loop, a ``SystemExit``,
     more than ``seconds`` in this call (``math.inf``: no limit but the check's own) or the check's in all, a value that
-    is no plain data. ``where`` says in words which instance this is. ``by_hand`` are the arguments that ``through``
-    hands to the function, where it calls it once: a report shows them, so that a learner can repeat the call.
+    is no plain data. ``where`` says in words which instance this is. ``by_hand`` is how a learner can repeat a call that
+    goes ``through`` another function: the arguments that his own gets, or the whole call in Python.
     """
     answer.asked = Asked(args if through is None else by_hand)
     try:
@@ -156,9 +156,11 @@ class LocalAnswer:
         except (KeyboardInterrupt, Wrong):
             raise
         except TimeUp as error:
-            self._patience = AFTER_TIME_UP
             place = running_loop(error, error.frames)
             said = f"none after {spent}: a loop that does not end?" + (f" ({place})" if place else "")
+            if self._patience > AFTER_TIME_UP:
+                said += f"; later calls get {AFTER_TIME_UP:.0%} of their time"
+            self._patience = AFTER_TIME_UP
             raise Wrong("an answer in time", said, cause="a call that does not end") from None
         except NotPlain as error:
             raise Wrong("a value of the kind that the task asks for", str(error), cause=str(error)) from None

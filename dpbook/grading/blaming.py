@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from dpbook.core import PACKAGE, Deadlock
-from dpbook.grading.text import MAX_TEXT, one_line
+from dpbook.grading.text import MAX_TEXT, as_lines, one_line
 
 _OURS = tuple(
     {
@@ -40,9 +40,10 @@ class Blame(NamedTuple):
 def blame(error: BaseException) -> Blame:
     """An error in one line: its type and message, and the last line of the learner's own code on its way.
 
-    Runs the error's own ``__str__``, so call this behind `limited`.
+    A deadlock has a line for each rank. Runs the error's own ``__str__``, so call this behind `limited`.
     """
-    message = one_line(str.__str__(str(error)))
+    shown = as_lines if isinstance(error, Deadlock) else one_line
+    message = shown(str.__str__(str(error)))
     said = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = next(filter(None, map(_last_line, _causes(error))), "")
     told = place.partition(" your code")[0] in message  # the error of a rank program quotes the line itself

@@ -71,6 +71,7 @@ def _failed(one: Check, name: str, answer: Answer, wrong: Wrong) -> Case:
     cause = wrong.cause
     if answer.asked and got == "None":
         got = cause = NO_RETURN
-    call = "" if answer.asked is None or answer.asked.args is None else written(name, answer.asked.args)
+    by_hand = answer.asked.by_hand if answer.asked else None
+    call = by_hand if isinstance(by_hand, str) else "" if by_hand is None else written(name, by_hand)
     why = "" if cause else wrong.why or one.why
     return Case(one.name, one.points, False, expected, got, where, why, call=call, cause=cause or str(wrong.args))

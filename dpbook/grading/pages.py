@@ -71,7 +71,12 @@ def _said(case: "Case") -> Iterator[tuple[str, str]]:
     """Label and HTML of each detail: Python and numbers keep their columns."""
     for label, text in case.details():
         kept = label == "call" or (label in _PYTHON and "\n" in text)
-        yield label, f'<pre style="margin: 0; background: none">{escape(text)}</pre>' if kept else marked(text)
+        yield (
+            label,
+            f'<pre style="margin: 0; background: none; white-space: pre-wrap">{escape(text)}</pre>'
+            if kept
+            else marked(text),
+        )
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

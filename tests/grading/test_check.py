@@ -110,7 +110,7 @@ def test_an_answer_that_does_not_end_is_stopped_and_its_loop_named(answer, line)
     task = one_check(lambda answer, rng: call(answer, 0, seconds=0.2))
     said = first(judge(task, LocalAnswer(answer))).got
     assert said.startswith("none after 0.2 s: a loop that does not end? (line ")
-    assert said.endswith(f" of your code, in {line})")
+    assert said.endswith(f" of your code, in {line}); later calls get 25% of their time")
     assert signal.getsignal(signal.SIGURG) == before
 
 
@@ -230,6 +230,11 @@ def test_one_cause_is_told_once_and_without_the_checks_own_reason(answer):
     assert causes[:2] == [("", "", True), ("the sum on every rank", "", False)]
 
 
+def test_each_rank_of_a_deadlock_has_a_line():
+    lines = first(check("90.1", waits_for_itself)).got.splitlines()
+    assert ["rank 0 waits" in lines[1], "rank 1 waits" in lines[2], len(lines)] == [True, True, 3]
+
+
 def test_errors_on_two_lines_are_two_causes():
     def raises(buffers):
         if buffers.shape[1] < 4:
@@ -266,6 +271,7 @@ def test_an_endless_loop_is_waited_for_once(monkeypatch):
     report = judge(three_checks(), LocalAnswer(endless))
     assert waited == [2, 0.5, 0.5]
     assert [case.like for case in report.cases] == ["", "0", "0"]
+    assert ["later calls" in case.got for case in report.cases] == [True, False, False]
 
 
 def test_a_loop_for_one_input_leaves_the_points_for_the_others(monkeypatch):
@@ -292,10 +298,9 @@ def test_a_call_through_a_function_is_shown_where_the_check_says_how():
         call(answer, "data", through=lambda function, data: function(3), **options)
         raise Wrong("more", "less")
 
-    shown = [
-        first(judge(one_check(partial(fails, **options)), LocalAnswer(abs))).call for options in ({}, {"by_hand": (3,)})
-    ]
-    assert shown == ["", "name(3)"]
+    by_hand = [{}, {"by_hand": (3,)}, {"by_hand": "twice(name, 3)"}]
+    shown = [first(judge(one_check(partial(fails, **options)), LocalAnswer(abs))).call for options in by_hand]
+    assert shown == ["", "name(3)", "twice(name, 3)"]
 
 
 def test_a_check_may_say_another_reason():

@@ -139,7 +139,8 @@ def _owning(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple
     for world in (*WORLDS[1:], 1):  # one rank alone has nobody to send to, and would say less about a mistake
         for size in sizes(world):
             where = f"world {world}, size {size}"
-            recorded = call(answer, world, size, through=record, where=where)
+            by_hand = f"collectives.record(reduce_scatter, {world}, {size})"
+            recorded = call(answer, world, size, through=record, where=where, by_hand=by_hand)
             after = _owners(recorded, world, size)
             expect_schedule(replace(recorded, after=after), world, after=after, where=where)
             yield where, world, size, recorded

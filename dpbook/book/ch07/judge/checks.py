@@ -121,9 +121,8 @@ def diagnoses(answer: Answer, rng: np.random.Generator, *, faults: list[str]) ->
     drawn = rng.permutation([fault for fault in faults for _ in range(EACH)]).tolist()
     for fault in drawn:
         seed = int(rng.integers(10**6))
-        where = f'diagnose(sample("{fault}", {seed}))'
-        got = call(answer, to_json(sample(fault, seed)), through=_on_timeline, where=where)
-        expect_equal(fault, got, where)
+        by_hand = f'diagnose(sample("{fault}", {seed}))'
+        expect_equal(fault, call(answer, to_json(sample(fault, seed)), through=_on_timeline, by_hand=by_hand))
     return f"{len(drawn)} steps told apart"
 
 
