@@ -45,7 +45,7 @@ class NotAnswered(Wrong):
 
 
 class Asked(NamedTuple):
-    """What the learner's function was last called with: arguments, the call in Python, or None: it cannot be written."""
+    """What the learner's function was last asked: its arguments, the call in Python, or None where there is no such."""
 
     by_hand: tuple[Any, ...] | str | None
 
@@ -86,8 +86,8 @@ def call(
     process can find it, and return plain data. With ``unchanged`` the function must leave its arguments as they are.
     Raises `Wrong` or `NotAnswered` for whatever else happens, which ends the check: an error, a loop, a ``SystemExit``,
     more than ``seconds`` in this call (``math.inf``: no limit but the check's own) or the check's in all, a value that
-    is no plain data. ``where`` says in words which instance this is. ``by_hand`` is how a learner can repeat a call that
-    goes ``through`` another function: the arguments that his own gets, or the whole call in Python.
+    is no plain data. ``where`` says in words which instance this is. ``by_hand`` is how a learner can repeat
+    a call that goes ``through`` another function: the arguments that his own gets, or the whole call in Python.
     """
     answer.asked = Asked(args if through is None else by_hand)
     try:
