@@ -77,6 +77,20 @@ def endless_and_deaf(buffers):
             pass
 
 
+def endless_in_lines(buffers):
+    total = 1
+    while total:
+        for k in range(3):
+            total += k
+            total -= k
+
+
+def endless_for(buffers):
+    for k in iter(int, 1):
+        total = k
+        total += 1
+
+
 def waits(buffers):
     time.sleep(60)
 
@@ -101,6 +115,8 @@ def waits_for_a_deaf_thread(buffers):
     [
         (endless, "endless: while True:"),
         (endless_and_deaf, "endless_and_deaf: while True:"),
+        (endless_in_lines, "endless_in_lines: while total:"),
+        (endless_for, "endless_for: for k in iter(int, 1):"),
         (waits, "waits: time.sleep(60)"),
         (waits_for_a_thread, "endless: while True:"),
     ],
