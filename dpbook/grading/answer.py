@@ -17,7 +17,9 @@ CALL_SECONDS = 2.0
 CHECK_SECONDS = 5.0
 AFTER_TIME_UP = 0.25
 """What is left of every call's limit once a call of the answer has not ended. An endless loop is thus waited for once;
-an answer that loops for one input alone has time for the others, which take milliseconds."""
+an answer that loops for one input alone has time for the others, which take milliseconds. One that is slow has time
+too: at least `SLOWER` times what its longest call took that did end."""
+SLOWER = 3
 MAX_PRINTED = 1000
 MAX_LINES = 10
 
@@ -87,9 +89,9 @@ def call(
     Raises `Wrong` or `NotAnswered` for whatever else happens, which ends the check: an error, a loop, a ``SystemExit``,
     more than ``seconds`` in this call (``math.inf``: no limit but the check's own) or the check's in all, a value that
     is no plain data. ``where`` says in words which instance this is. ``by_hand`` is how a learner can repeat
-    a call that goes ``through`` another function: the arguments that his own gets, or the whole call in Python.
+    a call that goes ``through`` another function, or has long arguments: those that his own gets, or all in Python.
     """
-    answer.asked = Asked(args if through is None else by_hand)
+    answer.asked = Asked(args if through is None and by_hand is None else by_hand)
     try:
         return answer.call(args, through, unchanged, seconds)
     except NotAnswered:
@@ -109,7 +111,8 @@ class LocalAnswer:
     def __init__(self, answered: Any) -> None:
         self._answered = answered
         self._printed = Printed()
-        self._patience = 1.0  # the share of its limit that a call gets
+        self._timed_out = False
+        self._longest = 0.0  # seconds of a call that ended
         self.begin()
 
     @property
@@ -147,20 +150,24 @@ class LocalAnswer:
 
     def _run(self, work: Callable[[], Any], seconds: float) -> Any:
         """``work()``, limited in time, with what it prints captured and what it raises turned into `Wrong`."""
-        seconds = self._patience * min(seconds, self._whole)
+        seconds = min(seconds, self._whole)
+        if self._timed_out:
+            seconds = min(seconds, max(AFTER_TIME_UP * seconds, SLOWER * self._longest))
         spent = f"{seconds:g} s" if seconds <= self._left else f"{self._whole:g} s in this check"
         start = time.monotonic()
         try:
             with self._printed.capture():
-                return limited(work, max(min(seconds, self._left), 0.001))
+                got = limited(work, max(min(seconds, self._left), 0.001))
+            self._longest = max(self._longest, time.monotonic() - start)
+            return got
         except (KeyboardInterrupt, Wrong):
             raise
         except TimeUp as error:
             place = running_loop(error, error.frames)
             said = f"none after {spent}: a loop that does not end?" + (f" ({place})" if place else "")
-            if self._patience > AFTER_TIME_UP:
-                said += f"; later calls get {AFTER_TIME_UP:.0%} of their time"
-            self._patience = AFTER_TIME_UP
+            if not self._timed_out:
+                said += "; later calls get less time"
+            self._timed_out = True
             raise Wrong("an answer in time", said, cause="a call that does not end") from None
         except NotPlain as error:
             raise Wrong("a value of the kind that the task asks for", str(error), cause=str(error)) from None

@@ -75,12 +75,15 @@ def _array(value: NDArray[Any]) -> str:
 
 
 def _group(opening: str, items: Sequence[str], closing: str, most: int = WIDTH) -> str:
-    """The items in one line of ``most`` characters, or each in a line of its own."""
-    line = ", ".join(items)
-    if len(line) <= most and "\n" not in line:
-        return opening + line + closing
+    """The items in lines of up to ``most`` characters; one that has lines itself has them alone."""
+    lines: list[str] = []
+    for item in items:
+        if lines and "\n" not in lines[-1] + item and len(lines[-1]) + len(item) + 2 <= most:
+            lines[-1] += f", {item}"
+        else:
+            lines.append(item)
     below = "\n" + " " * len(opening)
-    return opening + ("," + below).join(item.replace("\n", below) for item in items) + closing
+    return opening + ("," + below).join(line.replace("\n", below) for line in lines) + closing
 
 
 def rows(array: NDArray[Any], wrong: NDArray[np.bool_], name: str, mark: str = "") -> str:

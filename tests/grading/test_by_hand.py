@@ -44,6 +44,7 @@ def test_what_is_written_makes_the_same_call(args):
         ((np.zeros((4, 0)),), "f(np.zeros((4, 0)))"),
         ((Tensor("w", 4), Tensor("b", 4, "bfloat16")), "f(Tensor('w', (4,)), Tensor('b', (4,), 'bfloat16'))"),
         ((Span("s", 0, "lane", "wait", 0.0, 1.0),), "f(Span('s', 0, 'lane', 'wait', 0.0, 1.0))"),
+        (([10**9] * 9,), "f([" + ", ".join(["1000000000"] * 8) + ",\n   1000000000])"),
         ((float("inf"),), "f(float('inf'))"),
     ],
 )

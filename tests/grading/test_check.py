@@ -126,7 +126,7 @@ def test_an_answer_that_does_not_end_is_stopped_and_its_loop_named(answer, line)
     task = one_check(lambda answer, rng: call(answer, 0, seconds=0.2))
     said = first(judge(task, LocalAnswer(answer))).got
     assert said.startswith("none after 0.2 s: a loop that does not end? (line ")
-    assert said.endswith(f" of your code, in {line}); later calls get 25% of their time")
+    assert said.endswith(f" of your code, in {line}); later calls get less time")
     assert signal.getsignal(signal.SIGURG) == before
 
 
@@ -288,6 +288,22 @@ def test_an_endless_loop_is_waited_for_once(monkeypatch):
     assert waited == [2, 0.5, 0.5]
     assert [case.like for case in report.cases] == ["", "0", "0"]
     assert ["later calls" in case.got for case in report.cases] == [True, False, False]
+
+
+def test_an_answer_that_is_slow_keeps_its_time(monkeypatch):
+    now, waited = [0.0], []
+
+    def takes(work, seconds):
+        waited.append(seconds)
+        now[0] += 0.6
+        if len(waited) == 2:
+            raise TimeUp
+        return work()
+
+    monkeypatch.setattr(answer_module, "limited", takes)
+    monkeypatch.setattr(answer_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    judge(three_checks(), LocalAnswer(abs))
+    assert waited == [2, 2, pytest.approx(3 * 0.6)]
 
 
 def test_a_loop_for_one_input_leaves_the_points_for_the_others(monkeypatch):

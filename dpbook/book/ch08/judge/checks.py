@@ -135,7 +135,7 @@ def _least(model: Model) -> float:
 
 def _exposed(answer: Answer, model: Model, where: str) -> float:
     """Milliseconds exposed by the answer's plan, which must be one."""
-    got = call(answer, *model, where=where)
+    got = call(answer, *model, where=where, by_hand=f"cut(*{where})")
     expect(got is not None, "groups that hold every gradient once", "None", where)
     try:
         return _milliseconds(model, got)
