@@ -1,6 +1,6 @@
 """A call written as Python, so that a learner can repeat it, and arrays in rows, to see where two of them differ."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -50,18 +50,19 @@ def _python(value: Any) -> str:
     if kind is tuple:
         return _group("(", [_python(item) for item in value], ",)" if len(value) == 1 else ")")
     if isinstance(value, tuple):  # a named one
-        return _group(f"{kind.__name__}(", [_python(item) for item in value], ")")
+        return _group(f"{kind.__name__}(", _arguments(value, value._fields, value._field_defaults), ")")
     if is_dataclass(value):
-        return _group(f"{kind.__name__}(", _arguments(value), ")")
+        defaults = {field.name: field.default for field in fields(value)}
+        return _group(f"{kind.__name__}(", _arguments(value, list(defaults), defaults), ")")
     raise _Unwritten
 
 
-def _arguments(value: Any) -> list[str]:
-    """The fields of a dataclass, but for those at the end that have their default."""
-    own = list(fields(value))
-    while own and getattr(value, own[-1].name) == own[-1].default:
+def _arguments(value: Any, names: Sequence[str], defaults: Mapping[str, Any]) -> list[str]:
+    """The fields of ``value``, but for those at the end that have their default."""
+    own = list(names)
+    while own and own[-1] in defaults and getattr(value, own[-1]) == defaults[own[-1]]:
         own.pop()
-    return [_python(getattr(value, field.name)) for field in own]
+    return [_python(getattr(value, name)) for name in own]
 
 
 def _array(value: NDArray[Any]) -> str:

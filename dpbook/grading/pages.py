@@ -1,7 +1,7 @@
 """Reports, hints and tables as HTML without scripts, readable in a light and in a dark theme."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -77,13 +77,3 @@ def _said(case: "Case") -> Iterator[tuple[str, str]]:
             if kept
             else marked(text),
         )
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """An HTML table of plain text."""
-    cells = "".join(f'<th scope="col" style="text-align: left">{escape(name)}</th>' for name in head)
-    body = "".join(
-        "<tr>" + "".join(f'<td style="text-align: left">{escape(str(cell))}</td>' for cell in row) + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
