@@ -48,9 +48,11 @@ def first_page(directory: Path) -> str:
 def environment(base: Mapping[str, str]) -> dict[str, str]:
     """``base``, with the checkout on the path, so that a kernel finds dpbook without installation.
 
-    The book's defaults for JupyterLab come before the user's configuration path: no question about fetching news.
+    The book's defaults for JupyterLab come before the user's configuration path: no question about fetching news. So
+    does its extension, which draws players, figures with knobs and fields for predictions.
     """
-    before = {"PYTHONPATH": checkout.root(), "JUPYTER_CONFIG_PATH": DATA / "jupyter"}
+    settings = DATA / "jupyter"
+    before = {"PYTHONPATH": checkout.root(), "JUPYTER_CONFIG_PATH": settings, "JUPYTER_PATH": settings}
     paths = {name: os.pathsep.join([str(first), *filter(None, [base.get(name)])]) for name, first in before.items()}
     return {**base, **paths}
 

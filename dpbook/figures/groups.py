@@ -4,7 +4,7 @@ from dpbook.core import InvalidArgument, check_int, plural
 from dpbook.figures.card.palette import COMMUNICATION, INK, MUTED, PANEL, tint
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import check_title
-from dpbook.figures.card.svg import document, rect, text
+from dpbook.figures.card.svg import rect, text
 from dpbook.planning import Mesh
 
 MOST_RANKS, MOST_DIMENSIONS = 32, 5
@@ -39,7 +39,7 @@ def draw_groups(mesh: Mesh, per_node: int, rank: int, title: str) -> Picture:
         parts.append(text(right + 16, y + HIGH / 2 + 4, reach, 12, fill=MUTED, room=RIGHT - 24))
         said.append(f"{name}: {', '.join(map(str, mesh.group(rank, name)))}, {reach}")
     alt = f"{title}. {mesh!r}, {per_node} in a node. The groups of rank {rank}: {'; '.join(said)}."
-    return Picture(document(whole, TOP + len(mesh.sizes) * ROW + 4, title, alt, parts), alt)
+    return Picture(whole, TOP + len(mesh.sizes) * ROW + 4, parts, alt)
 
 
 def _nodes(mesh: Mesh, per_node: int, places: list[float], width: float) -> list[str]:

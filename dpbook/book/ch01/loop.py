@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpbook import collectives, replicas
 from dpbook.core import InvalidArgument, check_int
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, box, document, heading, palette, rect, text
+from dpbook.figures.card import MARGIN, box, heading, palette, rect, text
 
 LEFT, TOP = 190, 96
 COLUMN, ROW, GAP = 176, 56, 14
@@ -82,7 +82,7 @@ def _draw(history: list[Step], phase: int) -> Picture:
         body.append(rect(_x(0), y - 2.5, wide, 5, rx=2.5, fill=palette.COMMUNICATION))
     told = [f"rank {r}: " + ", ".join(row[r] for row in step[: done + 1]) for r in range(world)]
     alt = f"{title}. " + "; ".join(told) + "."
-    return Picture(document(width, height, alt, "", body, data_phase=phase), alt)
+    return Picture(width, height, body, alt)
 
 
 def _row(row: int, cells: list[str], *, shown: bool, now: bool) -> list[str]:

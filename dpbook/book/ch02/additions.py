@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpbook.core import InvalidArgument
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, Attributes, box, document, element, heading, palette, text
+from dpbook.figures.card import MARGIN, Attributes, box, element, heading, palette, text
 
 TOP, COLUMN, ROW, GAP = 92, 400, 104, 14
 NEIGHBOURS = 2  # floats drawn on each side of the one that is kept
@@ -125,7 +125,7 @@ def _draw(values: NDArray[Any], lanes: list[Lane], after: int) -> Picture:
                 body.append(text(x + 12, y + 24, pending, 14, mono=True, fill=palette.MUTED))
         told.append(f"{lane}: " + ("; ".join(map(str, lane.additions[:after])) or "nothing added yet"))
     alt = f"{title}. {given}. " + ". ".join(told) + "."
-    return Picture(document(width, height, alt, "", body, data_addition=after), alt)
+    return Picture(width, height, body, alt)
 
 
 def _title(lanes: list[Lane], after: int, steps: int) -> str:

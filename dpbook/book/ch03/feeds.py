@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dpbook.core import InvalidArgument, check_int
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, Attributes, check_named, document, element, heading, palette, rect, text
+from dpbook.figures.card import MARGIN, Attributes, check_named, element, heading, palette, rect, text
 from dpbook.replicas import Feed
 
 TOP, GAP = 84, 28
@@ -123,7 +123,7 @@ def _draw(
         odd += [f"never: {_listed(reading.unread)}"] if reading.ended and reading.unread else []
         told.append("; ".join([f"{name}: {ranks}", reading.tally, *odd]))
     alt = f"{title}. " + ". ".join(told) + "."
-    return Picture(document(width, y + height + MARGIN, alt, "", body, data_step=after), alt)
+    return Picture(width, y + height + MARGIN, body, alt)
 
 
 def _legend(x: float, y: float, marked: bool) -> list[str]:

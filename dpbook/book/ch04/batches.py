@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from dpbook.book.ch04.noise import NoiseScale
 from dpbook.core import InvalidArgument, check_int
 from dpbook.figures import Picture, Plot, Viewer, card
-from dpbook.figures.card import box, document, draw_lines, finish, heading, in_style, new_figure, palette, rect, text
+from dpbook.figures.card import box, draw_lines, finish, heading, in_style, new_figure, palette, rect, text
 from dpbook.replicas import accumulate
 from dpbook.replicas.feeding import Leftover
 
@@ -75,7 +75,7 @@ def _draw(moments: list[Moment], after: int) -> Picture:
     told = ", ".join(_decimal(moment.buffer) for moment in moments[:after] if moment.update)
     alt = f"{title}. Updates so far: {told or 'none'}."
     height = TOP + epochs * ROW + card.MARGIN / 2
-    return Picture(document(width, height, alt, "", body, data_micro_batch=after), alt)
+    return Picture(width, height, body, alt)
 
 
 def _headline(moments: list[Moment], after: int) -> str:

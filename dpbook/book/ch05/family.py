@@ -3,7 +3,7 @@
 from itertools import product
 
 from dpbook.figures import Picture
-from dpbook.figures.card import MARGIN, document, element, heading, number, palette, rect, text
+from dpbook.figures.card import MARGIN, element, heading, number, palette, rect, text
 
 RANKS = range(3)
 CHUNKS = "abc"
@@ -61,7 +61,7 @@ def draw_family() -> Picture:
         f"{name}: {_in_words(before)} becomes {_in_words(after)}." for name, (before, after) in FAMILY.items()
     )
     alt = f"{title}. {', '.join(FAMILY)}, and barrier, where every rank waits until all have come."
-    return Picture(document(width, height, alt, told, body), alt)
+    return Picture(width, height, body, alt, told)
 
 
 def _before_and_after(before: Grid, after: Grid, x: float, y: float) -> str:

@@ -6,7 +6,7 @@ from dpbook.collectives import Schedule, Traffic, bandwidth_lower_bound, count
 from dpbook.collectives.schedule import check_schedule
 from dpbook.core import InvalidArgument, bytes_in_words, check_int, plural
 from dpbook.figures import Picture
-from dpbook.figures.card import MARGIN, document, element, heading, number, palette, rect, text
+from dpbook.figures.card import MARGIN, element, heading, number, palette, rect, text
 
 MAX_RANKS = 32
 LEFT, TOP, HEIGHT = 104, 88, 220
@@ -55,7 +55,7 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *,
     for s, t in zip(schedules, traffic, strict=True):
         sent, received = (", ".join(map(bytes_in_words, b.tolist())) for b in (t.sent_bytes, t.received_bytes))
         told.append(f"{s.name}: sent {sent}; received {received}.")
-    return Picture(document(width, TOP + HEIGHT + 88, alt, " ".join(told), body), alt)
+    return Picture(width, TOP + HEIGHT + 88, body, alt, " ".join(told))
 
 
 def _y(value: float, top: float) -> float:

@@ -34,7 +34,7 @@ def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
             return {"utilisation": utilised, "hidden": so_far.overlap()}
 
         title = _result(runners) if after == MOMENTS else _standing(runners, now)
-        return draw_until(runners, title, now, note=note, gauges=gauges, data_moment=after)
+        return draw_until(runners, title, now, note=note, gauges=gauges)
 
     return Viewer(draw, MOMENTS, "moment")
 

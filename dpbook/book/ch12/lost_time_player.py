@@ -42,7 +42,7 @@ def _looks(timeline: Timeline) -> list[Picture]:
         (_ranks(timeline), together, _unexplained(timeline, timeline.ranks)),
         (_ranks(split), apart, f"transfer + waiting + idle: {told}"),
     )
-    return [draw_until(lines, title, meters=m, data_look=look) for look, (lines, title, m) in enumerate(looks)]
+    return [draw_until(lines, title, meters=m) for lines, title, m in looks]
 
 
 def _verdict(timeline: Timeline, lost: dict[int, Loss]) -> str:

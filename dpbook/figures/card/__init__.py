@@ -2,4 +2,4 @@
 
 from dpbook.figures.card import palette
 from dpbook.figures.card.plot import LINES, check_named, draw_lines, finish, in_style, new_figure
-from dpbook.figures.card.svg import MARGIN, Attributes, box, document, element, heading, number, rect, text
+from dpbook.figures.card.svg import MARGIN, Attributes, box, element, heading, number, rect, text

@@ -1,15 +1,22 @@
-"""A figure with knobs: live where a kernel runs, a picture of its first state everywhere else."""
+"""A figure with knobs: drawn anew in the kernel while one runs, the last picture everywhere else."""
 
+import contextlib
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from html import escape
+from inspect import signature
 from typing import Any
 
 from dpbook.core import DpbookError, InvalidArgument, check_one_of
-from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.player import Live
+from dpbook.figures.card.picture import Bundle, Picture
 from dpbook.figures.card.plot import Plot
+
+MIME = "application/vnd.dpbook.explorer+json"
+TARGET = "dpbook.explorer"
+"""The name under which a page reaches the explorers of its kernel."""
+
+_shown: dict[str, "Explorer"] = {}
+"""What was shown in this kernel, by a name made of what it shows."""
 
 
 @dataclass(frozen=True)
@@ -32,64 +39,74 @@ class Knob:
             check_one_of(self.name, self.start, self.values)
 
 
-class Explorer(Live):
+class Explorer:
     """A figure drawn anew whenever a knob is turned. ``set`` turns knobs from code; ``figure`` is what it shows now.
 
-    ``draw`` takes the knobs' values by name and returns a `Picture` or a `Plot`. Knobs are reached by Tab and turned
-    by the arrow keys.
+    ``draw`` takes the knobs' values by name and returns a `Picture` or a `Plot`. If it has an argument ``before``, that
+    is a dict of the values at the last position, for its ghost, or None. Knobs are reached by Tab and turned by the
+    arrow keys; JupyterLab needs the book's extension for them.
     """
 
     def __init__(self, draw: Callable[..., Picture | Plot], knobs: Sequence[Knob]) -> None:
         self._draw = draw
+        self._ghost = "before" in signature(draw).parameters
         self._knobs = {knob.name: knob for knob in knobs}
         self.chosen = {knob.name: knob.start or next(iter(knob.values)) for knob in knobs}
-        super().__init__(self.figure)
+        self._before: dict[str, str] | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}. {self.figure.alt}"
 
     @property
     def figure(self) -> Picture | Plot:
         """What the explorer shows."""
-        return self._draw(**{name: self._knobs[name].values[choice] for name, choice in self.chosen.items()})
+        before = {"before": self._values(self._before) if self._before else None} if self._ghost else {}
+        return self._draw(**self._values(self.chosen), **before)
+
+    def _values(self, chosen: Mapping[str, str]) -> dict[str, Any]:
+        return {name: self._knobs[name].values[choice] for name, choice in chosen.items()}
 
     def set(self, **choices: str) -> None:
         """Turn the named knobs, each to what one of its values is called. Raises `InvalidArgument`."""
         for name, choice in choices.items():
             check_one_of("knob", name, self._knobs)
             check_one_of(name, choice, self._knobs[name].values)
-        for name, choice in choices.items():
-            self.controls.knobs[name].value = choice
+        self._before, self.chosen = self.chosen, {**self.chosen, **choices}
 
-    @cached_property
-    def controls(self) -> "Controls":
-        """The widgets, made when they are needed first."""
-        return Controls(self._knobs.values(), self.chosen, self._redraw)
-
-    def _redraw(self, name: str, choice: str) -> str:
-        """The figure with one knob turned, as HTML; where the choices contradict each other, what is wrong."""
-        self.chosen[name] = choice
+    def turned(self, choices: Mapping[str, str]) -> dict[str, Any]:
+        """Turn knobs for a page: the figure for it, or where the choices contradict each other what is wrong."""
         try:
-            return self.figure.inline
+            self.set(**choices)
+            return {"figure": self.figure.html}
         except DpbookError as error:
-            return f'<p role="alert" style="max-width:60em">{escape(str(error))}</p>'
+            return {"error": str(error)}
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
+        data, metadata = self.figure._repr_mimebundle_()
+        knobs = [
+            {"name": name, "label": knob.label, "values": list(knob.values), "at": list(knob.values).index(choice)}
+            for (name, choice), knob in zip(self.chosen.items(), self._knobs.values(), strict=True)
+        ]
+        name = hashlib.sha256(repr((knobs, self.figure.alt)).encode()).hexdigest()[:16]
+        _shown[name] = self
+        _listen()
+        return {MIME: {"name": name, "knobs": knobs}, **data, "text/plain": repr(self)}, metadata
 
 
-class Controls:
-    """The widgets of an explorer. ``redraw(name, choice)`` turns a knob and returns the figure as HTML."""
+def _listen() -> None:
+    """Let pages reach this kernel's explorers, if there is a kernel."""
+    with contextlib.suppress(ImportError):
+        from comm import get_comm_manager  # comes with ipykernel
 
-    def __init__(self, knobs: Any, chosen: Mapping[str, str], redraw: Callable[[str, str], str]) -> None:
-        import ipywidgets  # here, so that drawing needs no widgets
+        get_comm_manager().register_target(TARGET, _opened)
 
-        self.picture = ipywidgets.HTML()
-        self.knobs = {}
-        for knob in knobs:
-            self.knobs[knob.name] = widget = ipywidgets.SelectionSlider(
-                options=list(knob.values), value=chosen[knob.name], description=knob.label, tooltip=knob.label,
-                style={"description_width": "initial"},
-                layout={"flex": "1 1 320px", "min_width": "320px", "max_width": "520px"},
-            )  # fmt: skip
-            widget.observe(partial(self._turn, redraw, knob.name), "value")
-        self.picture.value = redraw(*next(iter(chosen.items())))
-        row = ipywidgets.HBox(list(self.knobs.values()), layout={"flex_flow": "row wrap"})
-        self.box = ipywidgets.VBox([self.picture, row])
 
-    def _turn(self, redraw: Callable[[str, str], str], name: str, change: dict[str, Any]) -> None:
-        self.picture.value = redraw(name, change["new"])
+def _opened(comm: Any, message: Any) -> None:
+    """A page turns the knobs of one explorer."""
+
+    def turn(message: Any) -> None:
+        asked = message["content"]["data"]
+        explorer = _shown.get(asked["name"])
+        comm.send(explorer.turned(asked["chosen"]) if explorer else {"gone": True})
+
+    comm.on_msg(turn)

@@ -4,6 +4,10 @@ Chosen so that all of them stay apart for readers with deuteranopia, protanopia 
 never the only sign: whatever a colour says, a text, a mark or a pattern says too.
 """
 
+from functools import cache
+
+import numpy as np
+
 COMPUTATION = "#0a6ebd"
 FORWARD = "#8fc1ea"
 BACKWARD = "#0b4a80"
@@ -28,6 +32,30 @@ def tint(colour: str, share: float) -> str:
     """Mix ``colour`` with paper; a ``share`` of 1 leaves it, 0 is paper."""
     mixed = (share * c + (1 - share) * p for c, p in zip(_channels(colour), _channels(PAPER), strict=True))
     return "#" + "".join(f"{round(255 * value):02x}" for value in mixed)
+
+
+_CONES = np.array(
+    [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+     [0.0883024619, 0.2817188376, 0.6299787005]]
+)  # fmt: skip
+_LAB = np.array(
+    [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
+     [0.0259040371, 0.7827717662, -0.8086757660]]
+)  # fmt: skip
+
+
+@cache
+def dark(colour: str) -> str:
+    """The twin of ``colour`` for a dark page: the same hue, the lightness turned about (paper becomes nearly black).
+
+    Lightness is OKLab's (B. Ottosson, "A perceptual color space for image processing", 2020), so what stands apart on
+    paper stands apart in the dark too.
+    """
+    lab = _LAB @ np.cbrt(_CONES @ linear(colour))
+    lab[0] = 1.187 - 0.986 * lab[0]  # paper to 0.2, ink to 0.93
+    light = np.clip(np.linalg.inv(_CONES) @ np.linalg.inv(_LAB).dot(lab) ** 3, 0, 1)
+    encoded = np.where(light <= 0.0031308, 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055)
+    return "#" + "".join(f"{round(255 * channel):02x}" for channel in encoded.tolist())
 
 
 def contrast(a: str, b: str) -> float:

@@ -1,44 +1,48 @@
 """Pictures as notebooks keep them: seen without a kernel, in untrusted notebooks too, and compared when validated."""
 
-import re
 from base64 import b64encode
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from dpbook.core import InvalidArgument
-from dpbook.figures.card.svg import document, number
+from dpbook.figures.card.svg import document, element, number
 
 Bundle = tuple[dict[str, Any], dict[str, Any]]
 """An output by MIME type, and its metadata."""
 
 
-def image(alt: str, width: str, kind: str, data: bytes) -> str:
-    """An ``<img>`` with its data in the address."""
+def image(alt: str, width: float, kind: str, data: bytes) -> str:
+    """An ``<img>`` with its data in the address. It keeps its width: in a narrow window one scrolls, and can read."""
     source = f"data:image/{kind};base64,{b64encode(data).decode()}"
-    return f'<img alt="{escape(alt)}" width="{width}" style="max-width:100%;height:auto" src="{source}">'
+    return f'<img alt="{escape(alt)}" width="{number(width)}" style="max-width:none" src="{source}">'
 
 
-@dataclass(frozen=True)
-class Picture:
-    """An SVG and what it shows in words. In a notebook it is an image with ``alt`` as its alternative text.
+def scrolled(markup: str) -> str:
+    """``markup`` in a box that scrolls sideways where it is wider than the page."""
+    return f'<div style="overflow-x:auto">{markup}</div>'
+
+
+class Drawing:
+    """What is drawn as SVG: its markup, and its words in ``alt``. In a notebook it is an image.
 
     An ``<img>`` with a data URI survives where inline ``<svg>`` is taken out: in notebooks that are not trusted.
     """
 
-    svg: str = field(repr=False)
     alt: str
+    svg: str
+    width: float
 
     @property
-    def inline(self) -> str:
-        """The markup that a live viewer shows: the SVG itself."""
-        return self.svg
+    def image(self) -> str:
+        """An ``<img>`` with the SVG in its address."""
+        return image(self.alt, self.width, "svg+xml", self.svg.encode())
 
     @property
     def html(self) -> str:
-        """The picture as an ``<img>`` with its SVG in the address."""
-        return image(self.alt, number(_size(self.svg)[0]), "svg+xml", self.svg.encode())
+        """The picture as a page shows it."""
+        return scrolled(self.image)
 
     def save(self, path: str | Path) -> None:
         """Write the SVG to a file."""
@@ -51,20 +55,26 @@ class Picture:
         return {"text/html": self.html, "text/plain": repr(self)}, {}
 
 
+class Picture(Drawing):
+    """A picture of ``width`` × ``height`` pixels: the elements of its ``body``, and what it shows in words.
+
+    ``alt`` is its alternative text; ``description`` tells everything in it, where that is more.
+    """
+
+    def __init__(self, width: float, height: float, body: Iterable[str], alt: str, description: str = "") -> None:
+        self.width, self.height, self.body = width, height, tuple(body)
+        self.alt, self.description = alt, description
+
+    @cached_property
+    def svg(self) -> str:  # type: ignore[override]
+        """The markup."""
+        return document(self.width, self.height, self.alt, self.description, self.body)
+
+
 def stacked(*pictures: Picture) -> Picture:
     """Several pictures as one, each under the one before."""
-    sizes = [_size(picture.svg) for picture in pictures]
     parts, y = [], 0.0
-    for picture, (_, height) in zip(pictures, sizes, strict=True):
-        parts.append(picture.svg.replace("<svg ", f'<svg y="{number(y)}" ', 1))
-        y += height
-    alt = " ".join(picture.alt for picture in pictures)
-    return Picture(document(max(width for width, _ in sizes), y, alt, "", parts), alt)
-
-
-def _size(svg: str) -> tuple[float, float]:
-    """Width and height of an SVG that `svg.document` made."""
-    found = re.match(r'<svg [^>]*?width="([\d.]+)" height="([\d.]+)"', svg)
-    if not found:
-        raise InvalidArgument("svg", svg, "a document with a width and a height")
-    return float(found[1]), float(found[2])
+    for picture in pictures:
+        parts.append(element("g", picture.body, transform=f"translate(0 {number(y)})"))
+        y += picture.height
+    return Picture(max(p.width for p in pictures), y, parts, " ".join(p.alt for p in pictures))

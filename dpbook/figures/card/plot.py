@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpbook.core import InvalidArgument
 from dpbook.figures.card import palette
-from dpbook.figures.card.picture import Bundle, image
+from dpbook.figures.card.picture import Bundle, image, scrolled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,9 +88,9 @@ class Plot:
         Path(path).write_bytes(self.png)
 
     @property
-    def inline(self) -> str:
-        """The markup that a live viewer shows: an ``<img>`` with the PNG in its address."""
-        return image(self.alt, str(self._width), "png", self.png)
+    def html(self) -> str:
+        """The markup of a page: an ``<img>`` with the PNG in its address."""
+        return scrolled(image(self.alt, self._width, "png", self.png))
 
     @property
     def _width(self) -> int:
@@ -101,7 +101,7 @@ class Plot:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         data = {"image/png": b64encode(self.png).decode(), "text/plain": repr(self)}
-        return data, {"image/png": {"alt": self.alt, "width": self._width}}
+        return data, {"image/png": {"alt": self.alt, "width": self._width, "needs_background": "light"}}
 
 
 def new_figure(title: str, layout: Literal["constrained"] | None = "constrained") -> tuple[Figure, Axes]:

@@ -1,12 +1,12 @@
-"""Writing SVG: the same input gives the same bytes, every text is escaped, and no ids, scripts or style sheets.
+"""Writing SVG: the same input gives the same bytes, every text is escaped, and no scripts.
 
-A picture without ids can stand in one page with a hundred others.
+A picture is always shown as an image of its own, so its ids and its style meet no one else's.
 """
 
 import re
 from collections.abc import Iterable
 
-from dpbook.figures.card.palette import INK, MUTED, PANEL, PAPER, tint
+from dpbook.figures.card.palette import INK, MUTED, PANEL, PAPER, dark, tint
 
 Attributes = dict[str, str | float | None]
 
@@ -17,6 +17,7 @@ MONO_ADVANCE = 0.605
 """Width of a character of the widest of the `MONO` fonts, in units of the font size."""
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in XML 1.0
+_COLOUR = re.compile(r'(?:fill|stroke)="(#[0-9a-f]{6})"')
 _NARROW, _WIDE = frozenset("ijl.,:;'|!()[]/ ftr-·"), frozenset("mwMW@%→…✓×–∑")
 
 
@@ -103,19 +104,26 @@ def fit(content: str, size: float, room: float, *, bold: bool = False, mono: boo
 
 
 def document(
-    width: float, height: float, alt: str, description: str, body: Iterable[str], style: str = "", **attributes: float
+    width: float, height: float, alt: str, description: str, body: Iterable[str], style: str = ""
 ) -> str:
-    """A whole picture on a card of paper, so that it reads on a light and on a dark page.
+    """A whole picture on a card of paper, which turns dark on a dark page.
 
-    ``alt`` is its name for a screen reader, ``description`` everything it shows, in words. ``style`` is for pictures
-    that are never part of a page; further ``attributes`` go to the root.
+    ``alt`` is its name for a screen reader, ``description`` everything it shows, in words. ``style`` is added to the
+    style sheet of the dark.
     """
+    card = element("rect", width=width, height=height, rx=10, fill=PAPER) + "".join(body)
     parts = [element("title", escape(alt))]
     parts += [element("desc", escape(description))] if description else []
-    parts += [element("style", style)] if style else []
-    parts += [element("rect", width=width, height=height, rx=10, fill=PAPER), *body]
+    parts += [element("style", _in_the_dark(card) + style), card]
     return element(
         "svg", parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {number(width)} {number(height)}", width=width,
-        height=height, role="img", aria_label=alt, font_family=SANS, fill=INK, style="max-width:100%;height:auto",
-        **attributes,
+        height=height, role="img", aria_label=alt, font_family=SANS, fill=INK,
     )  # fmt: skip
+
+
+def _in_the_dark(markup: str) -> str:
+    """A style sheet that gives each colour in ``markup`` its dark twin where the page is dark."""
+    rules = [f'svg[fill="{INK}"]{{fill:{dark(INK)}}}']
+    for colour in sorted(set(_COLOUR.findall(markup))):
+        rules += (f'[{what}="{colour}"]{{{what}:{dark(colour)}}}' for what in ("fill", "stroke"))
+    return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"

@@ -8,7 +8,7 @@ from dpbook.collectives.schedule import check_schedule
 from dpbook.core import InvalidArgument, bytes_in_words, check_int, plural
 from dpbook.figures.card import palette
 from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.svg import MARGIN, document, element, heading, number, text
+from dpbook.figures.card.svg import MARGIN, element, heading, number, text
 from dpbook.figures.schedules import words
 from dpbook.figures.schedules.arrows import arrow, towards
 from dpbook.figures.schedules.cells import EDGE, FILL, badge
@@ -75,7 +75,7 @@ def draw_overview(
     for state in (state for panel in panels for state in panel.states[1:]):
         messages = "; ".join(words.tell(message, state.schedule.n_chunks) for message in state.messages)
         told.append(f"{state.schedule.name}, round {state.index}: {messages}.")
-    return Picture(document(width, y + 34, alt, " ".join(told), body), alt)
+    return Picture(width, y + 34, body, alt, " ".join(told))
 
 
 def _panel(schedule: Schedule, size: int | None, itemsize: int) -> _Panel:

@@ -1,13 +1,15 @@
-"""A schedule after any of its rounds, as a picture or stepped through."""
+"""A schedule after any of its rounds: as a picture, stepped through, or moving by itself."""
 
+from functools import partial
 from typing import Any
 
 from dpbook.collectives import Schedule
-from dpbook.core import check_int
+from dpbook.core import InvalidArgument, check_int
+from dpbook.figures.card.film import Film, way_seconds
 from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.player import Viewer
-from dpbook.figures.card.svg import document
+from dpbook.figures.card.player import PACE, Viewer
 from dpbook.figures.schedules import words
+from dpbook.figures.schedules.animation import under_way
 from dpbook.figures.schedules.frames import State, replay
 from dpbook.figures.schedules.table import Table
 
@@ -21,7 +23,7 @@ def draw_schedule(schedule: Schedule, after: int = 0, *, buffers: Any = None, si
     """
     states = replay(schedule, buffers, size)
     index = check_int("after", after, 0, len(states) - 1)
-    return draw_state(Table(states), states[index])
+    return _draw(Table(states), states[index])
 
 
 def play(schedule: Schedule, buffers: Any = None, *, size: int | None = None) -> Viewer:
@@ -31,18 +33,29 @@ def play(schedule: Schedule, buffers: Any = None, *, size: int | None = None) ->
     chunk). Every control has a name and works from the keyboard: Tab moves between them, the arrow keys, Home and End
     move the slider. Limits and errors are those of `draw_schedule`.
     """
-    states = replay(schedule, buffers, size)
+    return _viewer(replay(schedule, buffers, size), PACE)
+
+
+def animate(schedule: Schedule, buffers: Any = None, *, size: int | None = None, seconds: float = 1.6) -> Film:
+    """Draw all rounds of ``schedule`` as one picture that moves and repeats without end, ``seconds`` per round.
+
+    Arguments and errors are those of `draw_schedule`.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.1 <= seconds <= 60:
+        raise InvalidArgument("seconds", seconds, "a number from 0.1 to 60")
+    return _viewer(replay(schedule, buffers, size), float(seconds)).film
+
+
+def _viewer(states: list[State], pace: float) -> Viewer:
     table = Table(states)
-    return Viewer(lambda after: draw_state(table, states[after]), len(states) - 1, "round")
+    moving = partial(under_way, table, states, seconds=way_seconds(pace))
+    return Viewer(lambda after: _draw(table, states[after]), len(states) - 1, "round", under_way=moving, pace=pace)
 
 
-def draw_state(table: Table, state: State) -> Picture:
+def _draw(table: Table, state: State) -> Picture:
     """One state of a schedule that is laid out already."""
-    cells = [table.cell(state, rank, chunk) for rank in range(table.world) for chunk in range(table.n_chunks)]
-    alt = words.alternative(state)
     body = (
-        table.frame, table.heading(state), table.written(state), *cells, table.arrows(state),
+        table.frame, table.heading(state), table.written(state), *table.cells(state), table.arrows(state),
         table.labels(state), table.numbers(state),
     )  # fmt: skip
-    described = words.description(state)
-    return Picture(document(table.width, table.height, alt, described, body, data_round=state.index), alt)
+    return Picture(table.width, table.height, body, words.alternative(state), words.description(state))

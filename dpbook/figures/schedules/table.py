@@ -124,6 +124,10 @@ class Table:
                 lines.append(text(x, y, bytes_in_words(total), 12, anchor="middle", room=self.cell_width + 12))
         return element("g", lines, fill=palette.MUTED)
 
+    def cells(self, state: State) -> list[str]:
+        """All cells, one part of the picture each."""
+        return [self.cell(state, rank, chunk) for rank in range(self.world) for chunk in range(self.n_chunks)]
+
     def cell(self, state: State, rank: int, chunk: int) -> str:
         """One cell: its number, its kind, and (not in a compact table) a pip for each contribution in it."""
         kind, x, y = state.kinds[rank][chunk], self.x(rank), self.rows[chunk]

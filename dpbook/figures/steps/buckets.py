@@ -7,7 +7,7 @@ from dpbook.figures.card import palette
 from dpbook.figures.card.palette import COMMUNICATION, EXPOSED, INK, MUTED, PAPER, tint
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import Plot, finish, in_style, new_figure
-from dpbook.figures.card.svg import MARGIN, document, heading, rect, text
+from dpbook.figures.card.svg import MARGIN, heading, rect, text
 from dpbook.overlap import CapSweep, Plan
 
 WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 900, 110, 160, 68, 24, 17
@@ -54,7 +54,7 @@ def framed_plan(plan: Plan, cap: int | None, title: str | None, rows: int, wides
         body.append(text(x, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=EXPOSED))
     told = f", from {in_binary(min(sizes))} to {in_binary(max(sizes))}" if plan.calls > 1 else ""
     alt = f"{title}: {in_binary(plan.total_bytes)} in all{told}."
-    return Picture(document(WIDTH, y + MARGIN + 6, alt, "", [*body, *labels]), alt)
+    return Picture(WIDTH, y + MARGIN + 6, [*body, *labels], alt)
 
 
 def _bars(plan: Plan, bucket: int, y: float, scale: float) -> Iterator[str]:

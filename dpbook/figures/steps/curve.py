@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dpbook.core import milliseconds
 from dpbook.figures.card.palette import COMPUTATION, IDLE, INK, MUTED, PAPER
 from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.svg import MARGIN, document, element, rect, text
+from dpbook.figures.card.svg import MARGIN, element, rect, text
 
 WIDTH, LEFT, RIGHT, TOP, HEIGHT = 900, 132, 60, 34, 80
 
@@ -32,4 +32,4 @@ def here(curve: Mapping[str, float], chosen: str, title: str, most: float) -> Pi
     side, anchor = (6, None) if x < WIDTH / 2 else (-6, "end")
     body.append(text(x + side, foot - 6, where, 12, anchor=anchor, halo=PAPER))
     alt = f"{title}: {', '.join(f'{name} {milliseconds(seconds)}' for name, seconds in curve.items())}; {where}."
-    return Picture(document(WIDTH, foot + 30, alt, "", body), alt)
+    return Picture(WIDTH, foot + 30, body, alt)

@@ -48,7 +48,7 @@ def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
         if after == len(moments) - 1:
             exposed = milliseconds(own.exposed(rank))
             title = f"The step took {milliseconds(own.end)}; {exposed} of communication were exposed"
-        return draw_until({"step": own}, title, now, meters=_meters(until(own, now), own, rank), data_event=after)
+        return draw_until({"step": own}, title, now, meters=_meters(until(own, now), own, rank))
 
     return Viewer(draw, len(moments) - 1, "event")
 

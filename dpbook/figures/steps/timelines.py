@@ -9,7 +9,7 @@ from dpbook.core import InvalidArgument, check_int, check_type, milliseconds, pl
 from dpbook.figures.card.palette import EXPOSED, IDLE, INK, MUTED, PANEL
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import check_named, check_title
-from dpbook.figures.card.svg import MARGIN, document, element, heading, rect, text, text_width
+from dpbook.figures.card.svg import MARGIN, element, heading, rect, text, text_width
 from dpbook.figures.steps.lanes import LEFT, WIDTH, Lanes, Scale, cut
 from dpbook.figures.steps.looks import FILLS, WORDS, look
 from dpbook.overlap import Timeline
@@ -77,7 +77,7 @@ def outcome(timeline: Timeline) -> str:
 
 def draw_until(
     timelines: Mapping[str, Timeline], title: str, now: float = inf, *, note: Note = outcome,
-    gauges: Gauges | None = None, end: float | None = None, meters: str = "", **attributes: float,
+    gauges: Gauges | None = None, end: float | None = None, meters: str = "",
 ) -> Picture:  # fmt: skip
     """Draw timelines of one rank each that begin at 0, as they are at ``now``.
 
@@ -102,7 +102,7 @@ def draw_until(
         height += 24
     told = "; ".join(f"{name}: {note(timeline)}" for name, timeline in timelines.items())
     alt = f"{title}. {told}." + (f" {meters}." if meters else "")
-    return Picture(document(WIDTH, height + 6 * bool(meters), alt, "", body, "", **attributes), alt)
+    return Picture(WIDTH, height + 6 * bool(meters), body, alt)
 
 
 def _named(name: str, note: str, shares: Mapping[str, float], y: float) -> Iterator[str]:

@@ -1,0 +1,107 @@
+// A figure with knobs (dpbook/figures/card/explorer.py). The kernel draws; `ask` reaches it, `keep` stores what is shown.
+// What is shown comes from this notebook's kernel or, stored, from anyone: it becomes an image, never markup of the page.
+
+import {made} from './player.js';
+
+const STYLE = `
+.dpbook-explorer { max-width: 100%; font: 14px var(--jp-ui-font-family, system-ui, sans-serif) }
+.dpbook-explorer .picture { overflow-x: auto }
+.dpbook-explorer img { display: block; max-width: none }
+.dpbook-explorer .knobs { display: flex; flex-wrap: wrap; gap: 2px 24px; margin: 4px 0 }
+.dpbook-explorer label { display: flex; gap: 8px; align-items: center; flex: 1 1 380px; max-width: 540px;
+  color: var(--jp-ui-font-color1, #1b2430) }
+.dpbook-explorer label span { flex: 0 0 11em }
+.dpbook-explorer input { flex: 1 1 120px; min-width: 100px }
+.dpbook-explorer output { flex: 0 0 9em; font-variant-numeric: tabular-nums }
+.dpbook-explorer .said { min-height: 1.5em; margin: 0; color: var(--jp-ui-font-color2, #556070) }
+.dpbook-explorer .told { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
+.dpbook-explorer :focus-visible { outline: 2px solid #0a6ebd; outline-offset: 2px }`;
+
+// The one image in `markup`, or null. Parsed apart from the page, nothing in it is loaded or run.
+function imageIn(markup) {
+  const found = new DOMParser().parseFromString(markup, 'text/html').querySelector('img');
+  if (!found || !/^data:image\/(png|svg\+xml);base64,/.test(found.getAttribute('src'))) return null;
+  const image = made('img', {alt: found.alt, src: found.getAttribute('src')});
+  if (found.hasAttribute('width')) image.width = found.getAttribute('width');
+  return image;
+}
+
+// Put an explorer into `host`: `figure` is the markup of its picture.
+export function mount(host, {name, knobs, figure}, {ask, keep}) {
+  const picture = made('div', {className: 'picture'});
+  const told = made('p', {className: 'told'});
+  told.setAttribute('aria-live', 'polite');
+  const said = made('p', {className: 'said'});
+  said.setAttribute('role', 'status');
+  const ranges = knobs.map(knob => {
+    const range = made('input', {type: 'range', min: 0, max: knob.values.length - 1, step: 1, value: knob.at});
+    range.dataset.lmSuppressShortcuts = 'true';
+    range.setAttribute('aria-label', knob.label);
+    return range;
+  });
+  const values = knobs.map(() => made('output', {}));
+  const rows = knobs.map((knob, i) => made('label', {}, made('span', {textContent: knob.label}), ranges[i], values[i]));
+  const root = made('div', {className: 'dpbook-explorer'}, made('style', {textContent: STYLE}),
+    made('div', {className: 'knobs'}, ...rows), said, picture, told);
+  root.setAttribute('role', 'group');
+
+  const places = () => ranges.map(range => Number(range.value));
+  function tell() {
+    knobs.forEach((knob, i) => {
+      const value = knob.values[places()[i]];
+      values[i].textContent = value;
+      ranges[i].setAttribute('aria-valuetext', value);
+    });
+  }
+
+  function draw(markup) {
+    const image = imageIn(markup);
+    if (!image) return '';
+    image.decode().catch(() => {}).then(() => picture.replaceChildren(image));
+    root.setAttribute('aria-label', image.alt);
+    return image.alt;
+  }
+
+  let asking = false, wanted = false;
+  async function turn() { // one question at a time, and the latest position counts
+    tell();
+    wanted = true;
+    if (asking) return;
+    asking = true;
+    while (wanted) {
+      wanted = false;
+      const at = places(), patience = setTimeout(() => { said.textContent = 'The kernel is busy…'; }, 1500);
+      try {
+        const chosen = Object.fromEntries(knobs.map((knob, i) => [knob.name, knob.values[at[i]]]));
+        const answer = await ask({name, chosen});
+        said.textContent = answer.error ?? '';
+        if (answer.figure) {
+          told.textContent = draw(answer.figure);
+          latest = {at, figure: answer.figure};
+        }
+      } catch (error) {
+        said.textContent = error.message;
+        wanted = false;
+        ranges.forEach((range, i) => { range.value = latest.at[i]; }); // back to what is seen
+        tell();
+      }
+      clearTimeout(patience);
+    }
+    asking = false;
+    store();
+  }
+
+  let latest = {at: places(), figure}, later = 0;
+  function store() { // when the knobs have come to rest
+    clearTimeout(later);
+    later = setTimeout(() => { if (latest.figure !== figure) keep(latest); }, 400);
+  }
+
+  ranges.forEach(range => { range.oninput = turn; });
+  // The notebook's own keys end here.
+  root.onkeydown = event => { if (event.key.startsWith('Arrow') || ['Home', 'End'].includes(event.key)) event.stopPropagation(); };
+  tell();
+  draw(figure);
+  host.replaceChildren(root);
+  return () => clearTimeout(later);
+}

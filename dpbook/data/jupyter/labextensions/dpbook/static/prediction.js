@@ -1,0 +1,77 @@
+// A small field under every "Predict": what the reader expects, shown again beside what the next cell says.
+// It is kept in the metadata of its cell, so it is saved with the notebook and needs no kernel.
+
+import {made} from './player.js';
+
+const MARK = '**Predict.**';
+const KEY = 'dpbook_prediction';
+const STYLE = `
+.dpbook-prediction { display: flex; gap: 8px; align-items: center; padding: 4px 8px 8px;
+  margin-left: var(--jp-cell-prompt-width, 64px); font: 14px var(--jp-ui-font-family, system-ui, sans-serif);
+  color: var(--jp-ui-font-color1, #1b2430) }
+.dpbook-prediction input { flex: 1 1 200px; max-width: 420px; font: inherit; padding: 3px 8px; border-radius: 4px;
+  color: inherit; background: var(--jp-layout-color0, #fff); border: 1px solid var(--jp-border-color1, #a8b0bc) }
+.dpbook-predicted { margin-left: var(--jp-cell-prompt-width, 64px); padding: 4px 8px;
+  font: 14px var(--jp-ui-font-family, system-ui, sans-serif); color: var(--jp-ui-font-color1, #1b2430) }
+.dpbook-predicted b { font-weight: 600 }`;
+
+export function install(tracker, Widget) {
+  document.head.append(made('style', {textContent: STYLE}));
+  const known = new WeakSet();
+
+  function attend(panel) {
+    const look = () => panel.content.widgets.forEach(cell => {
+      if (known.has(cell) || cell.model.type !== 'markdown' || !cell.model.sharedModel.getSource().includes(MARK)) return;
+      known.add(cell);
+      cell.ready.then(() => { if (!cell.isDisposed) field(panel.content, cell, Widget); });
+    });
+    panel.content.model.cells.changed.connect(look);
+    look();
+  }
+
+  const follow = panel => panel.context.ready.then(() => panel.revealed).then(() => { if (!panel.isDisposed) attend(panel); });
+  tracker.forEach(follow);
+  tracker.widgetAdded.connect((_, panel) => { follow(panel); });
+}
+
+function field(notebook, cell, Widget) {
+  const input = made('input', {type: 'text', value: cell.model.getMetadata(KEY) ?? '', maxLength: 200});
+  const form = made('label', {className: 'dpbook-prediction'}, 'Your prediction', input);
+  input.dataset.lmSuppressShortcuts = 'true';
+  for (const event of ['dblclick', 'keydown']) form.addEventListener(event, happened => happened.stopPropagation());
+  cell.layout.addWidget(new Widget({node: form}));
+
+  let beside = null, answer = null;
+  function follow() {
+    const next = notebook.widgets.slice(notebook.widgets.indexOf(cell) + 1).find(one => one.model.type === 'code');
+    if (next === answer) return;
+    answer = next;
+    beside?.dispose();
+    beside = null;
+    if (!next) return;
+    next.ready.then(() => {
+      if (next !== answer || next.isDisposed) return;
+      beside = new Widget({node: made('div', {className: 'dpbook-predicted'})});
+      const place = next.layout.widgets.findIndex(one => one.hasClass('jp-Cell-outputWrapper'));
+      next.layout.insertWidget(place < 0 ? next.layout.widgets.length : place, beside);
+      next.model.outputs.changed.connect(tell);
+      tell();
+    });
+  }
+
+  function tell() {
+    if (!beside || beside.isDisposed) return;
+    const guess = input.value.trim();
+    beside.node.replaceChildren('You predicted: ', made('b', {textContent: guess}));
+    beside.node.hidden = !guess || answer.isDisposed || answer.model.outputs.length === 0;
+  }
+
+  input.addEventListener('input', () => {
+    const guess = input.value.trim();
+    if (guess) cell.model.setMetadata(KEY, guess);
+    else cell.model.deleteMetadata(KEY);
+    tell();
+  });
+  notebook.model.cells.changed.connect(follow);
+  follow();
+}

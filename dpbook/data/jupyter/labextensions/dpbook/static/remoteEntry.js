@@ -1,0 +1,117 @@
+// What JupyterLab loads: draws the outputs of dpbook, lets figures with knobs reach the kernel, and adds predictions.
+// Written by hand in the form of a prebuilt extension; it is small, and nothing has to be built.
+(() => {
+  const here = document.currentScript.src;
+  const load = name => import(new URL(name, here).href);
+  let shared, tracker = null;
+
+  // A module that JupyterLab shares with its extensions.
+  const module = async name => (await Object.values(shared[name])[0].get())();
+
+  const PLAYER = 'application/vnd.dpbook.player+json', EXPLORER = 'application/vnd.dpbook.explorer+json';
+  const STYLE = `
+    [data-jp-theme-light="false"] .jp-RenderedImage img.jp-needs-light-background,
+    [data-jp-theme-light="false"] .dpbook-explorer img[src^="data:image/png"] { filter: invert(0.9) hue-rotate(180deg) }`;
+
+  // Ask the kernel of the notebook in which `host` is; one call at a time.
+  function asker(host) {
+    let comm = null, known = null;
+    const dispose = () => { if (comm && !comm.isDisposed) comm.dispose(); };
+    const ask = question => new Promise((resolve, reject) => {
+      const panel = tracker && tracker.find(one => one.node.contains(host));
+      const kernel = panel && panel.sessionContext.session && panel.sessionContext.session.kernel;
+      const fail = said => reject(new Error(said));
+      if (!kernel) return fail('No kernel is running: start one and run this cell to turn the knobs.');
+      const gone = () => fail('Run this cell again to turn the knobs: the kernel has not run it since it started.');
+      const watch = (_, status) => { if (['restarting', 'autorestarting', 'dead', 'terminating'].includes(status)) { done(); gone(); } };
+      const done = () => kernel.statusChanged.disconnect(watch);
+      kernel.statusChanged.connect(watch);
+      if (!comm || comm.isDisposed || known !== kernel) {
+        comm = kernel.createComm('dpbook.explorer');
+        known = kernel;
+        comm.open({});
+      }
+      comm.onClose = () => { done(); dispose(); gone(); };
+      comm.onMsg = message => {
+        done();
+        if (message.content.data.gone) gone();
+        else resolve(message.content.data);
+      };
+      comm.send(question);
+    });
+    return {ask, dispose};
+  }
+
+  // The picture of an output with knobs, as markup: the one that was stored with them, or the one beside them.
+  function figureOf({data, metadata}) {
+    const {figure} = data[EXPLORER], png = data['image/png'];
+    if (figure) return figure;
+    if (!png) return String(data['text/html']);
+    const width = Number(metadata['image/png']?.width) || 'auto';
+    return `<img width="${width}" src="data:image/png;base64,${String(png).replaceAll(/\s/g, '')}">`;
+  }
+
+  async function renderers() {
+    const {Widget} = await module('@lumino/widgets');
+    document.head.append(Object.assign(document.createElement('style'), {textContent: STYLE}));
+
+    class Player extends Widget {
+      async renderModel(model) {
+        const {mount} = await load('player.js');
+        this.end?.();
+        this.end = mount(this.node, model.data[PLAYER]);
+      }
+      dispose() {
+        this.end?.();
+        super.dispose();
+      }
+    }
+
+    class Explorer extends Widget {
+      async renderModel(model) {
+        if (this.keeping) return; // it shows already what it has just stored
+        const {mount} = await load('explorer.js');
+        this.end?.();
+        const {ask, dispose} = asker(this.node);
+        const keep = ({at, figure}) => {
+          const knobs = model.data[EXPLORER].knobs.map((knob, i) => ({...knob, at: at[i]}));
+          this.keeping = true;
+          model.setData({data: {...model.data, [EXPLORER]: {...model.data[EXPLORER], knobs, figure}}});
+          this.keeping = false;
+        };
+        const stop = mount(this.node, {...model.data[EXPLORER], figure: figureOf(model)}, {ask, keep});
+        this.end = () => { stop(); dispose(); };
+      }
+      dispose() {
+        this.end?.();
+        super.dispose();
+      }
+    }
+
+    const made = {[PLAYER]: Player, [EXPLORER]: Explorer};
+    return {
+      id: 'dpbook:outputs', dataType: 'json', rank: 0,
+      rendererFactory: {safe: true, mimeTypes: Object.keys(made), createRenderer: ({mimeType}) => new made[mimeType]()},
+    };
+  }
+
+  async function notebooks() {
+    const {INotebookTracker} = await module('@jupyterlab/notebook'), {Widget} = await module('@lumino/widgets');
+    return {
+      id: 'dpbook:notebooks', autoStart: true, requires: [INotebookTracker],
+      activate: async (app, notebookTracker) => {
+        tracker = notebookTracker;
+        (await load('prediction.js')).install(tracker, Widget);
+      },
+    };
+  }
+
+  const exposed = {'./mimeExtension': renderers, './extension': notebooks};
+  (window._JUPYTERLAB ??= {}).dpbook = {
+    init(scope) { shared = scope; },
+    async get(name) {
+      const made = await exposed[name]();
+      return () => ({__esModule: true, default: made});
+    },
+  };
+})();
