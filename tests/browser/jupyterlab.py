@@ -162,6 +162,11 @@ class Notebook:
         self.page.get_by_role("menuitem", name=re.compile(f"^{re.escape(menu)}$")).click()
         self.page.get_by_role("menuitem", name=re.compile(f"^{re.escape(item)}")).first.click()
 
+    def save(self) -> None:
+        """Save it, and wait until its tab says so."""
+        self.menu("File", "Save Notebook")
+        expect(self.page.locator(".lm-TabBar-tab.lm-mod-current.jp-mod-dirty")).to_have_count(0)
+
     def errors(self) -> list[str]:
         """Tracebacks and standard error shown under any cell."""
         kinds = ("application/vnd.jupyter.error", "application/vnd.jupyter.stderr")

@@ -1,10 +1,10 @@
 """What every rank holds after every round: the numbers, and whose contributions are in them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,14 @@ vouches for, or no element at all."""
 Counts = NDArray[np.uint8]
 
 
+class Phase(NamedTuple):
+    """A part of a schedule by its name, the ``round`` in it, from 1, and its number of ``rounds``."""
+
+    name: str
+    round: int
+    rounds: int
+
+
 @dataclass(frozen=True, eq=False)
 class State:
     """All ranks after ``index`` rounds.
@@ -32,6 +40,7 @@ class State:
     ``held``: how often the contribution of rank j is in rank r's copy of chunk c, uint8 (world, n_chunks, world).
     ``known``: whether the schedule says what is in it, bool (world, n_chunks). ``values``: a short text per cell.
     ``messages`` are those of the last round that carry something; ``traffic`` counts from the first round on.
+    ``phase`` is the part of the schedule to which the last round belongs, where it has two.
     """
 
     schedule: Schedule
@@ -43,6 +52,7 @@ class State:
     known: BoolArray
     everyone: BoolArray
     traffic: Traffic
+    phase: Phase | None = None
 
     @cached_property
     def kinds(self) -> list[list[Kind]]:
@@ -95,7 +105,25 @@ def replay(schedule: Schedule, buffers: Any = None, size: int | None = None) -> 
         buffers = demonstration(schedule, size)
     elif buffers is None:
         buffers = np.zeros((schedule.world, _size(schedule, size)), np.int32)
-    return list(_states(schedule, buffers))
+    states = list(_states(schedule, buffers))
+    return [replace(state, phase=phase) for state, phase in zip(states, _phases(states), strict=True)]
+
+
+def _phases(states: list[State]) -> list[Phase | None]:
+    """Where first sums are made and then stored elsewhere: two phases, named by where the sums are in between."""
+    rounds = len(states) - 1
+    stores = [any(not m.reduce for m in state.messages) for state in states]
+    split = stores.index(True) - 1 if True in stores else 0
+    if split < 1 or any(m.reduce for state in states[split + 1 :] for m in state.messages):
+        return [None] * len(states)
+    kinds = np.array(states[split].kinds)
+    chunks = kinds[:, (kinds != "empty").any(axis=0)]
+    holders = {rank for rank, row in enumerate(chunks) if "complete" in row}
+    if ((chunks == "complete").sum(axis=0) != 1).any():
+        return [None] * len(states)
+    names = ("reduce", "broadcast") if len(holders) == 1 else ("reduce-scatter", "all-gather")
+    first = [Phase(names[0], n, split) for n in range(1, split + 1)]
+    return [None, *first, *(Phase(names[1], n, rounds - split) for n in range(1, rounds - split + 1))]
 
 
 def _size(schedule: Schedule, size: int | None) -> int:

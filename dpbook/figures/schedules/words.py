@@ -22,8 +22,11 @@ def chunk_name(chunk: int, n_chunks: int) -> str:
 
 
 def headline(state: State) -> str:
-    """What there is to see, the title of the picture. Rounds are counted from 1, as "round 3 of 6"."""
+    """What there is to see, the title of the picture. Rounds are counted from 1, as "all-gather, round 1 of 3"."""
     total, index = len(state.schedule.rounds), state.index
+    if state.phase:
+        name, number, rounds = state.phase
+        return f"{name.capitalize()}, round {number} of {rounds}: {_finding(state)}"
     position = f"Round {index} of {total}" if index else f"Before round 1 of {total}" if total else "No rounds"
     return f"{position}: {_finding(state)}"
 

@@ -9,7 +9,6 @@ const STYLE = `
 .dpbook-player button { font: inherit; min-width: 4.4em; padding: 3px 10px; border-radius: 4px; cursor: pointer;
   color: var(--jp-ui-font-color1, #1b2430); background: var(--jp-layout-color2, #f1f4f8);
   border: 1px solid var(--jp-border-color1, #a8b0bc) }
-.dpbook-player button:disabled { opacity: 0.5; cursor: default }
 .dpbook-player :focus-visible, .dpbook-player:focus-visible { outline: 2px solid #0a6ebd; outline-offset: 2px }
 .dpbook-player input { flex: 1 1 160px; min-width: 120px; max-width: 420px }
 .dpbook-player output { min-width: 4em; font-variant-numeric: tabular-nums; color: var(--jp-ui-font-color1, inherit) }
@@ -94,8 +93,10 @@ export function mount(host, {svg, step, pace, at}) {
 
   // An image of frame `to`. What moves in it begins to move when it is first seen.
   function imageOf(to, moving) {
-    const {alt, svg} = frames[to];
-    return made('img', {alt, src: `data:image/svg+xml,${encodeURIComponent(svg(moving))}`});
+    const {alt, description, svg} = frames[to];
+    const image = made('img', {alt, src: `data:image/svg+xml,${encodeURIComponent(svg(moving))}`});
+    if (description) image.setAttribute('aria-description', description);
+    return image;
   }
 
   // Both neighbours of the frame that is seen are made ready, so that a step takes no time.
@@ -119,10 +120,8 @@ export function mount(host, {svg, step, pace, at}) {
     range.value = to;
     range.setAttribute('aria-valuetext', `${to} of ${last}`);
     number.textContent = `${to} / ${last}`;
-    told.textContent = [frames[to].alt, frames[to].description].join(' ');
+    told.textContent = frames[to].alt;
     root.dataset.at = to;
-    first.disabled = previous.disabled = to === 0;
-    next.disabled = end.disabled = to === last;
   }
 
   function stop() {
