@@ -18,6 +18,18 @@ def parse(picture):
     return ElementTree.fromstring(picture.svg)
 
 
+def frames(film, kind="frame"):
+    """The frames of a film in order, each as a group with what it shares put in; or what is under way to them."""
+    root = parse(film)
+    shared = {part.get("id"): part for part in root.find(f"{NS}defs")}
+    found = [group for group in root.findall(f"{NS}g") if group.get("class") == kind]
+    for group in found:
+        for place, part in enumerate(group):
+            if part.tag == f"{NS}use":
+                group[place] = shared[part.get("href")[1:]]
+    return found
+
+
 def texts(root):
     """Every line of text in the order it is drawn."""
     return ["".join(node.itertext()) for node in root.iter(f"{NS}text")]

@@ -1,10 +1,13 @@
 """Do the colours stay apart for every reader, and does text read on them?"""
 
+import re
 from itertools import combinations
 
 import numpy as np
 import pytest
 
+from dpbook.collectives import ring
+from dpbook.figures import draw_schedule
 from dpbook.figures.card import palette
 from dpbook.figures.schedules.cells import EDGE, FILL
 from dpbook.figures.steps.looks import FILLS
@@ -83,3 +86,36 @@ def test_contrast_and_tint_have_the_known_ends():
     assert palette.contrast("#000000", "#ffffff") == pytest.approx(21)
     assert palette.tint("#123456", 1) == "#123456"
     assert palette.tint("#123456", 0) == palette.PAPER
+
+
+INKS = {"ink": palette.INK, "muted": palette.MUTED, "exposed": palette.EXPOSED}
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_in_the_dark_any_two_colours_are_told_apart(sight):
+    for a, b in combinations(COLOURS.values(), 2):
+        assert distance(palette.dark(a), palette.dark(b), sight) >= 15
+
+
+@each("ink", INKS)
+@each("paper", [palette.PAPER, palette.PANEL])
+def test_in_the_dark_text_reads_on_paper(ink, paper):
+    assert palette.contrast(palette.dark(INKS[ink]), palette.dark(paper)) >= 4.5
+
+
+@each("colour", [*COLOURS.values(), *FILL.values()])
+def test_in_the_dark_the_text_on_a_colour_reads(colour):
+    assert palette.contrast(palette.dark(palette.text_on(colour)), palette.dark(colour)) >= 4.5
+
+
+def test_the_dark_twin_of_paper_is_dark_and_that_of_ink_is_light():
+    assert palette.contrast(palette.dark(palette.PAPER), "#000000") < 1.5
+    assert palette.contrast(palette.dark(palette.INK), "#ffffff") < 1.5
+
+
+def test_a_picture_has_a_rule_for_each_of_its_colours():
+    """A colour without one would stay as it is on paper, on a dark card."""
+    svg = draw_schedule(ring(4), 3).svg
+    style = svg[svg.index("<style>") : svg.index("</style>")]
+    for what, colour in set(re.findall(r'(fill|stroke)="(#[0-9a-f]{6})"', svg.replace(style, ""))):
+        assert f'[{what}="{colour}"]{{{what}:{palette.dark(colour)}}}' in style

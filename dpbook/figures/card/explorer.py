@@ -50,7 +50,7 @@ class Explorer:
     def __init__(self, draw: Callable[..., Picture | Plot], knobs: Sequence[Knob]) -> None:
         self._draw = draw
         self._ghost = "before" in signature(draw).parameters
-        self._knobs = {knob.name: knob for knob in knobs}
+        self.knobs = {knob.name: knob for knob in knobs}
         self.chosen = {knob.name: knob.start or next(iter(knob.values)) for knob in knobs}
         self._before: dict[str, str] | None = None
 
@@ -64,13 +64,13 @@ class Explorer:
         return self._draw(**self._values(self.chosen), **before)
 
     def _values(self, chosen: Mapping[str, str]) -> dict[str, Any]:
-        return {name: self._knobs[name].values[choice] for name, choice in chosen.items()}
+        return {name: self.knobs[name].values[choice] for name, choice in chosen.items()}
 
     def set(self, **choices: str) -> None:
         """Turn the named knobs, each to what one of its values is called. Raises `InvalidArgument`."""
         for name, choice in choices.items():
-            check_one_of("knob", name, self._knobs)
-            check_one_of(name, choice, self._knobs[name].values)
+            check_one_of("knob", name, self.knobs)
+            check_one_of(name, choice, self.knobs[name].values)
         self._before, self.chosen = self.chosen, {**self.chosen, **choices}
 
     def turned(self, choices: Mapping[str, str]) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Explorer:
         data, metadata = self.figure._repr_mimebundle_()
         knobs = [
             {"name": name, "label": knob.label, "values": list(knob.values), "at": list(knob.values).index(choice)}
-            for (name, choice), knob in zip(self.chosen.items(), self._knobs.values(), strict=True)
+            for (name, choice), knob in zip(self.chosen.items(), self.knobs.values(), strict=True)
         ]
         name = hashlib.sha256(repr((knobs, self.figure.alt)).encode()).hexdigest()[:16]
         _shown[name] = self

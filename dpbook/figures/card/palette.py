@@ -49,8 +49,11 @@ def dark(colour: str) -> str:
     """The twin of ``colour`` for a dark page: the same hue, the lightness turned about (paper becomes nearly black).
 
     Lightness is OKLab's (B. Ottosson, "A perceptual color space for image processing", 2020), so what stands apart on
-    paper stands apart in the dark too.
+    paper stands apart in the dark too. Only a complete sum has a darker twin: a reader with protanopia would take that
+    one for exposed.
     """
+    if colour == COMPLETE:
+        return "#006a4e"
     lab = _LAB @ np.cbrt(_CONES @ linear(colour))
     lab[0] = 1.187 - 0.986 * lab[0]  # paper to 0.2, ink to 0.93
     light = np.clip(np.linalg.inv(_CONES) @ np.linalg.inv(_LAB).dot(lab) ** 3, 0, 1)

@@ -103,9 +103,7 @@ def fit(content: str, size: float, room: float, *, bold: bool = False, mono: boo
     return content, smaller
 
 
-def document(
-    width: float, height: float, alt: str, description: str, body: Iterable[str], style: str = ""
-) -> str:
+def document(width: float, height: float, alt: str, description: str, body: Iterable[str], style: str = "") -> str:
     """A whole picture on a card of paper, which turns dark on a dark page.
 
     ``alt`` is its name for a screen reader, ``description`` everything it shows, in words. ``style`` is added to the

@@ -86,12 +86,11 @@ def test_the_scaling_explorer_takes_every_choice(monkeypatch):
     drawn, picture = [], PLOTS["scaling"]()
     monkeypatch.setattr(walls, "scaling_wall", lambda *given: drawn.append(given) or picture)
     explorer = ch13.explore_scaling()
-    for name, knob in explorer.controls.knobs.items():
-        start = knob.value
-        for choice in knob.options:
-            explorer.set(**{name: choice})
+    for name, knob in explorer.knobs.items():
+        start = explorer.chosen[name]
+        for choice in knob.values:
             too_few = (name, choice) == ("cut", "1,024")  # of 256 GPUs
-            assert ("alert" in explorer.controls.picture.value) == too_few, (name, choice)
+            assert ("error" in explorer.turned({name: choice})) == too_few, (name, choice)
         explorer.set(**{name: start})
     assert len(drawn) > 40
 
