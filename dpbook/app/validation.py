@@ -23,7 +23,6 @@ KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "nam
 IN_ORDER = ("--dist=loadscope", "--no-loadscope-reorder")
 """A notebook is run by one process; those named first are begun first, so that slow ones do not come last."""
 LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3"}
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def compare(paths: Sequence[Path], jobs: int = 2) -> int:
@@ -122,9 +121,6 @@ def _settle(notebook: Any) -> None:
         if "measurement" in tags and "nbval-ignore-output" not in tags:
             tags.append("nbval-ignore-output")
         for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            if len(data) > 1:  # a stored view has no model behind it: the picture beside it is what can be seen
-                data.pop(WIDGET_VIEW, None)
             for place in (checkout.root(), sys.prefix, sys.base_prefix) if "traceback" in output else ():
                 output["traceback"] = [line.replace(f"{place}{os.sep}", "") for line in output["traceback"]]
 

@@ -5,6 +5,7 @@ last written there, so that a later copy can tell a file the reader has changed 
 
 - an unchanged file is updated; one that the reader deleted comes back. A notebook is changed by a change to what its
   cells say: running and saving it changes nothing, and an update brings the published outputs;
+- what a prediction asks for is not there until the reader runs the cell, and predictions are kept by every update;
 - a changed file stays. If the published one has changed since, the new version is laid beside it as
   ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has worked in that one too), once per version, with the
   reader's answers carried over by the ids of their cells.
@@ -12,20 +13,17 @@ last written there, so that a later copy can tell a file the reader has changed 
 Nothing that a reader has written is ever overwritten or removed.
 """
 
-import hashlib
 import itertools
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from dpbook.app import readers_copy
+from dpbook.app.readers_copy import digest, hashed
 from dpbook.core import DpbookError, write_atomically
 
 MANIFEST = ".manifest.json"
-UNANSWERED = re.compile(r"\s*|YOUR ANSWER HERE\s*|.*# YOUR CODE HERE\n\s*raise NotImplementedError\s*", re.DOTALL)
-"""A cell that is empty, or the stub of an argument or of a function."""
 FORMAT = 2  # of the manifest; in format 1, ``written`` held hashes of whole files, for notebooks too
 
 
@@ -91,7 +89,8 @@ def refresh(book: Path, workbook: Path) -> Report:
     manifest = _Manifest.read(workbook / MANIFEST)
     report = Report()
     for source in published:
-        _refresh_one(source.relative_to(book).as_posix(), source.read_bytes(), workbook, manifest, report)
+        content = readers_copy.without_spoilers(source.read_bytes())
+        _refresh_one(source.relative_to(book).as_posix(), content, workbook, manifest, report)
     manifest.write(workbook / MANIFEST)
     return report
 
@@ -107,7 +106,7 @@ def _published(book: Path) -> Iterator[Path]:
 
 def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest, report: Report) -> None:
     target = workbook / name
-    version = _hash(content)
+    version = hashed(content)
     offered = manifest.offered.get(name) == version
     if not target.exists():
         (report.restored if name in manifest.written else report.new).append(name)
@@ -115,12 +114,12 @@ def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest,
     else:
         there = target.read_bytes()
         untouched = manifest.written.get(name) in _digests(name, there)
-        as_published = _digest(name, there) == _digest(name, content)
+        as_published = digest(name, there) == digest(name, content)
         if there == content or (as_published and (offered or not untouched)):
-            manifest.written[name] = _digest(name, content)
+            manifest.written[name] = digest(name, content)
             report.current.append(name)
         elif untouched:
-            _put(name, content, workbook, manifest)
+            _put(name, readers_copy.with_predictions(content, there), workbook, manifest)
             report.updated.append(name)
         elif offered:
             report.kept.append(name)
@@ -141,7 +140,7 @@ def _free_name(name: str, content: bytes, workbook: Path, manifest: _Manifest) -
         if not target.exists():
             return beside
         there = _digests(beside, target.read_bytes())
-        if _digest(beside, content) in there or manifest.written.get(beside) in there:
+        if digest(beside, content) in there or manifest.written.get(beside) in there:
             return beside
     raise AssertionError("unreachable: the numbers do not end")
 
@@ -153,53 +152,15 @@ def _with_answers(name: str, content: bytes, workbook: Path, manifest: _Manifest
     for path in [workbook / name, *sorted(beside, key=lambda path: (len(path.name), path.name))]:
         there, known = path.read_bytes(), manifest.written.get(path.relative_to(workbook).as_posix())
         if path == workbook / name or known not in _digests(path.name, there):  # else nobody has worked in it
-            content = _carried_over(content, there)
+            content = readers_copy.with_answers(content, there)
     return content
-
-
-def _carried_over(content: bytes, there: bytes) -> bytes:
-    """The notebook ``content`` with the answers of another, by the ids of the cells; stubs are no answers."""
-    try:
-        notebook, found = json.loads(content), False
-        answers = {cell["id"]: "".join(cell["source"]) for cell in json.loads(there)["cells"]}
-        for cell in notebook["cells"]:
-            answer = answers.get(cell["id"], "")
-            if cell["metadata"].get("nbgrader", {}).get("solution") and not UNANSWERED.fullmatch(answer):
-                cell["source"], found = answer.splitlines(keepends=True), True
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, or one without ids
-        return content
-    return (json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode() if found else content
 
 
 def _put(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> None:
     write_atomically(workbook / name, content)
-    manifest.written[name] = _digest(name, content)
+    manifest.written[name] = digest(name, content)
 
 
 def _digests(name: str, content: bytes) -> tuple[str, str]:
     """What a manifest may hold for ``content``: its digest, or in format 1 the hash of the whole file."""
-    return _digest(name, content), _hash(content)
-
-
-def _digest(name: str, content: bytes) -> str:
-    """What changes when a reader changes the file: of a notebook what its cells say, of any other file every byte."""
-    try:
-        return _hash(json.dumps(_cells(content)).encode()) if name.endswith(".ipynb") else _hash(content)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, whatever its name
-        return _hash(content)
-
-
-def _cells(content: bytes) -> list[list[Any]]:
-    """The cells in order, without what running and saving alters: outputs, counts, metadata, how lines are stored.
-
-    Blank cells are left out: JupyterLab adds one when the last cell is run.
-    """
-    cells = [
-        [cell.get("id"), cell["cell_type"], "".join(cell["source"]), cell.get("attachments") or {}]
-        for cell in json.loads(content)["cells"]
-    ]
-    return [cell for cell in cells if cell[2].strip() or cell[3]]
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    return digest(name, content), hashed(content)

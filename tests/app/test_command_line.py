@@ -21,7 +21,7 @@ try:
     main({args!r})
 except SystemExit as end:
     assert end.code == 0
-heavy = {{"torch", "numpy", "matplotlib", "ipywidgets", "jupyterlab", "nbformat"}} & set(sys.modules)
+heavy = {{"torch", "numpy", "matplotlib", "jupyterlab", "nbformat"}} & set(sys.modules)
 sys.exit(f"loads {{sorted(heavy)}}" if heavy else 0)
 """
     child = subprocess.run([sys.executable, "-c", code], cwd=checkout.root(), capture_output=True, text=True)

@@ -20,28 +20,25 @@ from dpbook.overlap import layers_of, naive_flat, simulate_step
 
 layers, price = layers_of(mlp(8, 512), 0.01), AlphaBeta(1e-4, 1e-9)"""
 STEPPER = "figures.play_step(simulate_step(layers, naive_flat(layers), price))"
-EXPLORERS = {  # what its cell holds, the knobs by their labels, and what a picture is
-    "figures.explore_savings()": (["computation", "communication", "buckets"], "svg"),
-    "figures.explore_buckets(layers, price)": (["bucket cap"], "svg"),
-    "ch13.explore_memory()": (["GPUs", "model", "GPU", "recipe"], "img"),
-    "ch13.explore_scaling()": (
-        [
-            *("model", "nodes", "tokens of a step", "micro-batches", "all-reduce, unsharded", "sharding", "gradients"),
-            *("a copy is cut over", "bucket cap", "GPU", "GPUs of a node", "network per port"),
-            *("share of the peak", "share of the wires"),
-        ],
-        "img",
-    ),
-    "ch11.explore_wire()": (["trained", "gradients", "micro-batches", "no_sync", "GPUs", "model"], "img"),
+EXPLORERS = {  # what its cell holds, and the knobs by their labels
+    "figures.explore_savings()": ["computation", "communication", "buckets"],
+    "figures.explore_buckets(layers, price)": ["bucket cap"],
+    "ch13.explore_memory()": ["GPUs", "model", "GPU", "recipe"],
+    "ch13.explore_scaling()": [
+        *("model", "nodes", "tokens of a step", "micro-batches", "all-reduce, unsharded", "sharding", "gradients"),
+        *("a copy is cut over", "bucket cap", "GPU", "GPUs of a node", "network per port"),
+        *("share of the peak", "share of the wires"),
+    ],
+    "ch11.explore_wire()": ["trained", "gradients", "micro-batches", "no_sync", "GPUs", "model"],
 }
 DIAGNOSIS = """from dpbook.overlap import read_profiles, recorded_traces
 ch12.play_diagnosis(read_profiles(recorded_traces(), step=10))"""
 CELLS = [SETUP, *EXPLORERS, STEPPER, DIAGNOSIS]
 CLOCK = """figure => {
-    window.keyed = []; let pressed = 0;
-    document.addEventListener('keydown', () => { pressed = performance.now(); }, true);
-    new MutationObserver(() => requestAnimationFrame(() => keyed.push(performance.now() - pressed)))
-        .observe(figure, {childList: true, subtree: true});
+    window.turned = []; let moved = 0;
+    document.addEventListener('input', () => { moved = performance.now(); }, true);
+    new MutationObserver(() => requestAnimationFrame(() => turned.push(performance.now() - moved)))
+        .observe(figure, {childList: true});
 }"""
 
 
@@ -56,56 +53,77 @@ def notebook(lab, open_notebook):
     return notebook
 
 
-def figure(output):
-    """The HTML widget that holds the picture: the first of its box."""
-    return output.locator(".widget-html-content").first
-
-
-def test_every_knob_turns_by_keyboard_and_the_figure_follows(notebook, record_property):
-    for number, (cell, (labels, kind)) in enumerate(EXPLORERS.items(), start=1):
-        output = notebook.output(number)
-        expect(figure(output).locator(kind).first).to_be_visible()
-        shown = list(filter(None, map(str.strip, output.locator(".widget-label").all_inner_texts())))
-        assert shown == labels
-        times = turn_all(output)
+def test_every_knob_turns_and_the_figure_follows_while_there_is_a_kernel(notebook, record_property):
+    for number, (cell, labels) in enumerate(EXPLORERS.items(), start=1):
+        explorer = notebook.output(number).locator(".dpbook-explorer")
+        assert [knob.get_attribute("aria-label") for knob in explorer.get_by_role("slider").all()] == labels
+        times = turn_all(explorer)
         record_property(cell, times)
         print(f"\n{cell}: key to picture, median {statistics.median(times):.0f} ms of {len(times)} keys")
+    a_dragged_knob_ends_at_the_picture_of_its_place(notebook.output(1))
+    the_players_move(notebook)
+    what_was_turned_is_still_seen_after_reopening(notebook)
 
 
-def turn_all(output):
+def turn_all(explorer):
     """Turn each knob by an arrow key, from wherever it stands; the milliseconds from each key to its picture."""
-    figure(output).evaluate(CLOCK)
-    for knob in output.get_by_role("slider").all():
-        before = figure(output).inner_html()
+    picture = explorer.locator(".picture")
+    expect(picture.locator("img")).to_be_visible()
+    picture.evaluate(CLOCK)
+    for knob in explorer.get_by_role("slider").all():
+        before = picture.locator("img").get_attribute("src")
         knob.focus()
-        knob.press(
-            "ArrowLeft" if knob.get_attribute("aria-valuenow") == knob.get_attribute("aria-valuemax") else "ArrowRight"
-        )
-        output.page.wait_for_function(
-            "([figure, before]) => figure.innerHTML !== before", arg=[figure(output).element_handle(), before]
-        )
-    return output.page.evaluate("keyed")
+        at_end = knob.input_value() == knob.get_attribute("max")
+        knob.press("ArrowLeft" if at_end else "ArrowRight")
+        expect(picture.locator("img")).not_to_have_attribute("src", before)
+    return explorer.page.evaluate("turned")
 
 
-def test_the_players_move_by_keyboard(notebook):
-    step_moves(notebook.output(CELLS.index(STEPPER)))
-    diagnosis_moves(notebook.output(CELLS.index(DIAGNOSIS)))
+def a_dragged_knob_ends_at_the_picture_of_its_place(output):
+    """Buckets, from one end to the other: the knob follows at once, the picture at most one drawing later."""
+    page, knob = output.page, output.get_by_role("slider", name="buckets")
+    bar = knob.bounding_box()
+    height = bar["y"] + bar["height"] / 2
+    page.mouse.move(bar["x"] + 4, height)
+    page.mouse.down()
+    page.mouse.move(bar["x"] + bar["width"] - 4, height, steps=40)
+    assert knob.get_attribute("aria-valuetext") == "50"
+    page.mouse.up()
+    expect(output.locator("img")).to_have_attribute("alt", re.compile("^With 50 buckets"))
 
 
-def step_moves(output):
-    picture = output.locator("svg[data-event]")
-    expect(picture).to_have_attribute("data-event", "0")
-    output.get_by_role("slider").focus()
-    for number in (1, 2, 3):
-        output.get_by_role("slider").press("ArrowRight")
-        expect(picture).to_have_attribute("data-event", str(number))
-    output.get_by_role("slider").press("End")
-    expect(picture).to_have_attribute("aria-label", re.compile("^The step took"))
+def the_players_move(notebook):
+    for cell, first, last in (
+        (STEPPER, "the step begins", "The step took"),
+        (DIAGNOSIS, "A slow network?", "The bytes need"),
+    ):
+        player = notebook.output(CELLS.index(cell)).locator(".dpbook-player")
+        expect(player.locator("img")).to_have_attribute("alt", re.compile(re.escape(first)))
+        player.get_by_role("slider").press("End")
+        expect(player.locator("img")).to_have_attribute("alt", re.compile(re.escape(last)))
 
 
-def diagnosis_moves(output):
-    picture = output.locator("svg[data-look]")
-    for number in range(3):
-        expect(picture).to_have_attribute("data-look", str(number))
-        output.get_by_role("slider").focus()
-        output.get_by_role("slider").press("ArrowRight")
+def what_was_turned_is_still_seen_after_reopening(notebook):
+    """With its kernel it turns; after a restart and without a kernel it shows the last picture and says what to do."""
+    notebook.save()
+    notebook.open()
+    explorer = notebook.output(1).locator(".dpbook-explorer")
+    expect(explorer.locator("img")).to_have_attribute("alt", re.compile("^With 50 buckets"))
+    turn_all(explorer)
+    notebook.menu("Kernel", "Restart Kernel…")
+    notebook.page.get_by_role("button", name="Confirm Kernel Restart").click()
+    notebook.wait_until_idle()
+    expect_words(explorer, "Run this cell again")
+    notebook.menu("Kernel", "Shut Down Kernel")
+    expect_words(explorer, "No kernel is running")
+
+
+def expect_words(explorer, words):
+    """The knob goes back to the place of the picture, which stays."""
+    knob, seen = explorer.get_by_role("slider").first, explorer.locator("img").get_attribute("src")
+    place = knob.input_value()
+    knob.focus()
+    knob.press("ArrowLeft")
+    expect(explorer.get_by_role("status")).to_contain_text(words)
+    expect(knob).to_have_value(place)
+    assert explorer.locator("img").get_attribute("src") == seen

@@ -1,4 +1,4 @@
-"""Does a notebook with a widget live in JupyterLab as a reader opens it?"""
+"""Does a notebook live in JupyterLab as a reader opens it, and is what goes wrong there seen?"""
 
 import nbformat
 import pytest
@@ -8,15 +8,6 @@ from dpbook.app.validation import KERNELSPEC
 
 playwright = pytest.importorskip("playwright.sync_api")
 
-SLIDER = """\
-import ipywidgets
-rank = ipywidgets.IntSlider(value=1, max=4, description="rank")
-seen = ipywidgets.HTML()
-def show(change):
-    seen.value = f'<p class="seen">rank {change["new"]} contributes {10 ** change["new"]}</p>'
-rank.observe(show, "value")
-ipywidgets.VBox([rank, seen])"""
-
 
 def store(lab, name, *cells):
     """Without a kernelspec JupyterLab would ask for one."""
@@ -25,18 +16,8 @@ def store(lab, name, *cells):
 
 @pytest.fixture
 def notebook(lab, open_notebook):
-    store(lab, "smoke.ipynb", new_markdown_cell("# Smoke"), new_code_cell(SLIDER), new_code_cell("rank.value"))
+    store(lab, "smoke.ipynb", new_markdown_cell("# Smoke"), new_code_cell("rank = 1"), new_code_cell("rank"))
     return open_notebook("smoke.ipynb")
-
-
-def test_a_slider_moves_by_keyboard_and_the_kernel_answers(notebook):
-    notebook.run_all()
-    slider = notebook.output(1).get_by_role("slider")
-    slider.focus()
-    for _ in range(2):
-        slider.press("ArrowRight")
-    playwright.expect(notebook.output(1).locator(".seen")).to_have_text("rank 3 contributes 1000")
-    assert notebook.errors() == []
 
 
 def test_nobody_is_asked_about_news(notebook):

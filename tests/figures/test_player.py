@@ -66,7 +66,7 @@ def test_a_round_that_is_not_there_is_refused():
 def test_drawing_schedules_loads_nothing_heavy(use):
     code = (
         f"import sys; from dpbook import figures; from dpbook.collectives import ring; {use}\n"
-        "print(*sorted({'torch', 'matplotlib', 'ipywidgets', 'IPython'} & set(sys.modules)))"
+        "print(*sorted({'torch', 'matplotlib', 'IPython'} & set(sys.modules)))"
     )
     child = subprocess.run(
         [sys.executable, "-c", code], cwd=checkout.root(), capture_output=True, text=True, check=True

@@ -146,7 +146,7 @@ def test_the_tasks_of_the_book_load():
 
 
 def test_grading_is_a_light_import_and_lists_tasks_without_their_checks():
-    heavy = "{'torch', 'matplotlib', 'ipywidgets', 'IPython', 'nbformat'}"
+    heavy = "{'torch', 'matplotlib', 'IPython', 'nbformat'}"
     code = f"import sys, dpbook.grading; assert dpbook.grading.tasks(); print(*sorted({heavy} & set(sys.modules)))"
     code += "; print(*(name for name in sys.modules if name.endswith('.checks')))"
     child = subprocess.run(

@@ -7,11 +7,13 @@ import statistics
 from collections import Counter
 
 from dpbook.core import checkout
+from dpbook.figures.card import player
 
 MACHINE_PATH = re.compile(r"(?<![\w.$}~/:-])/((home|tmp|work|Users)/\w|root\b)|\b[A-Z]:\\\w")
 DATA_URI = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]*")
 NO_ALT = re.compile(r"<img\b(?![^>]*\balt=(\"[^\"]|'[^']))[^>]*>", re.IGNORECASE)
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+MOST_BYTES_OF_FRAMES = 1_000_000
 
 
 def text(source):
@@ -72,13 +74,36 @@ def standard_error(notebook):
 
 
 def widget_state(notebook):
-    """Stored state is large and stale; a stored view without it shows an error in place of the picture beside it."""
+    """A widget is gone when the notebook is opened again, and an error stands in its place."""
     found = ["the metadata hold widget state"] if "widgets" in notebook["metadata"] else []
     return found + [
-        f"cell {n} stores a widget's view beside its picture"
+        f"cell {n} stores a widget's view"
         for n, cell in code_cells(notebook)
         for output in cell["outputs"]
-        if WIDGET_VIEW in output.get("data", {}) and len(output["data"]) > 1
+        if WIDGET_VIEW in output.get("data", {})
+    ]
+
+
+def films(notebook):
+    """Number, SVG and page of every player that is stored."""
+    for number, cell in code_cells(notebook):
+        for output in cell["outputs"]:
+            if player.MIME in output.get("data", {}):
+                yield number, output["data"][player.MIME]["svg"], text(output["data"]["text/html"])
+
+
+def heavy_players(notebook):
+    frames = sum(len(svg.encode()) for _, svg, _ in films(notebook))
+    return [f"{frames:,} bytes of frames" for _ in range(frames > MOST_BYTES_OF_FRAMES)]
+
+
+def old_players(notebook):
+    """The script that each player carries for pages without the extension must be today's."""
+    script = (player.EXTENSION / "player.js").read_text(encoding="utf-8")
+    return [
+        f"cell {n} carries an old player.js: dpbook validate --write"
+        for n, _, page in films(notebook)
+        if script not in page
     ]
 
 
@@ -172,6 +197,8 @@ EVERYWHERE = (
     stored_errors,
     standard_error,
     widget_state,
+    heavy_players,
+    old_players,
     machine_paths,
     cell_ids,
     pictures_without_words,

@@ -56,6 +56,17 @@ def notebook(*cells, **metadata):
 
 ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []}
 VIEW = {hygiene.WIDGET_VIEW.replace("/", "_"): {"model_id": "1"}}
+
+
+def film(svg="<svg/>", script=""):
+    """The output of a player."""
+    return {
+        "output_type": "display_data",
+        "metadata": {},
+        "data": {hygiene.player.MIME: {"svg": svg}, "text/html": script},
+    }
+
+
 GOOD = notebook(
     markdown(["# Title\n", "![A ring of four ranks](ring.png) and half/work/or so"]),
     code("", count=None, name="b"),
@@ -66,7 +77,7 @@ GOOD = notebook(
     code(
         "play()", shown(text_plain="viewer", text_html='<img src="data:image/png;base64,AA/tmp/" alt="ring">'), name="g"
     ),
-    code("slider", shown(**VIEW), name="h"),
+    code("play()", film("s" * 999_999, (hygiene.player.EXTENSION / "player.js").read_text()), name="h"),
 )
 
 BAD = [
@@ -74,7 +85,9 @@ BAD = [
     (hygiene.stored_errors, notebook(code("1 / 0", ERROR))),
     (hygiene.standard_error, notebook(code("warn()", stream("careful", name="stderr")))),
     (hygiene.widget_state, notebook(widgets={"state": {}})),
-    (hygiene.widget_state, notebook(code("play()", shown(text_html="<b>x</b>", **VIEW)))),
+    (hygiene.widget_state, notebook(code("play()", shown(**VIEW)))),
+    (hygiene.heavy_players, notebook(code("play()", film("s" * 600_000)), code("play()", film("s" * 400_001)))),
+    (hygiene.old_players, notebook(code("play()", film(script="export function mount() {}")))),
     (hygiene.machine_paths, notebook(code("open('/" + "tmp/x')"))),
     (hygiene.machine_paths, notebook(markdown("see /" + "home/ada/data"))),
     (hygiene.machine_paths, notebook(code("f()", stream("saved to C:" + "\\data")))),

@@ -39,16 +39,13 @@ CELLS = (
     ("1 / 0", ["raises-exception"]),
     ("import time\nprint(f'{time.time():.6f} s on {time.monotonic_ns()} ns')", ["measurement"]),
     ("raise SystemExit('never to be run')", ["nbval-skip"]),
-    "import ipywidgets\nipywidgets.IntSlider(value=2, max=5)",
     "from dpbook import core\ntry:\n    core.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",
 )
-OUTPUT_WIDGET = "import ipywidgets\nout = ipywidgets.Output()\nwith out:\n    print(1)\nout"
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     path = store(tmp_path_factory.mktemp("book") / "01_good.ipynb", *CELLS)
-    store(path.with_name("02_output.ipynb"), OUTPUT_WIDGET)
     ids = [cell["id"] for cell in json.loads(path.read_text())["cells"]]
     run = dpbook("--write", path.parent)
     assert run.returncode == 0, run.stdout + run.stderr
@@ -79,12 +76,6 @@ def test_the_metadata_are_the_same_on_every_machine(written):
     assert metadata["kernelspec"] == {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
     assert set(metadata) == {"kernelspec", "language_info"}
     assert "version" not in metadata["language_info"]
-
-
-def test_an_output_widget_is_written_without_its_state(written):
-    stored = json.loads(written.with_name("02_output.ipynb").read_text())
-    assert "widgets" not in stored["metadata"]
-    assert list(stored["cells"][0]["outputs"][0]["data"]) == ["text/plain"]
 
 
 def test_a_semicolon_silences_and_a_skipped_cell_is_not_run(written):

@@ -1,0 +1,33 @@
+"""Is a reader's prediction kept, and shown beside what the cell says once it has run?"""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from dpbook.app.validation import KERNELSPEC
+
+playwright = pytest.importorskip("playwright.sync_api")
+expect = playwright.expect
+GUESS = "<b>6</b> rounds"
+
+
+def test_a_prediction_is_kept_and_shown_beside_the_truth(lab, open_notebook):
+    cells = [
+        new_markdown_cell("# No question"),
+        new_markdown_cell("**Predict.** How many rounds has a ring of 4?"),
+        new_code_cell("from dpbook.collectives import ring\nprint(len(ring(4).rounds))"),
+    ]
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC}), lab.directory / "predict.ipynb")
+    notebook = open_notebook("predict.ipynb")
+    field, beside = notebook.panel.get_by_label("Your prediction"), notebook.panel.locator(".dpbook-predicted")
+    expect(field).to_have_count(1)
+    field.fill(GUESS)
+    expect(beside).to_be_hidden()
+    notebook.run_all()
+    expect(beside).to_have_text(f"You predicted: {GUESS}")
+    notebook.save()
+    notebook.open()
+    expect(field).to_have_value(GUESS)
+    expect(beside).to_have_text(f"You predicted: {GUESS}")
+    field.fill("")
+    expect(beside).to_be_hidden()
