@@ -24,7 +24,6 @@ WITH_TORCH = {"ranks", "ddp", "program", "book"}
 OFFERED = {
     "dpbook.planning.scaling": "the planner of a cluster",
     "dpbook.overlap.timeline.json_format": "timelines that are kept and read back",
-    "dpbook.figures.schedules.animation": "the picture of the README",
     "dpbook.collectives.algorithms.nodes": "all-reduces for machines with several GPUs each",
     "dpbook.replicas.exactness.rounded": "the bound against which any gradient may be judged",
 }

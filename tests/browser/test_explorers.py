@@ -82,6 +82,7 @@ def turn_all(explorer):
 def a_dragged_knob_ends_at_the_picture_of_its_place(output):
     """Buckets, from one end to the other: the knob follows at once, the picture at most one drawing later."""
     page, knob = output.page, output.get_by_role("slider", name="buckets")
+    knob.scroll_into_view_if_needed()
     bar = knob.bounding_box()
     height = bar["y"] + bar["height"] / 2
     page.mouse.move(bar["x"] + 4, height)

@@ -82,15 +82,16 @@ class Explorer:
             return {"error": str(error)}
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
-        data, metadata = self.figure._repr_mimebundle_()
+        figure = self.figure
+        data, metadata = figure._repr_mimebundle_()
         knobs = [
             {"name": name, "label": knob.label, "values": list(knob.values), "at": list(knob.values).index(choice)}
             for (name, choice), knob in zip(self.chosen.items(), self.knobs.values(), strict=True)
         ]
-        name = hashlib.sha256(repr((knobs, self.figure.alt)).encode()).hexdigest()[:16]
+        name = hashlib.sha256(repr((knobs, figure.alt)).encode()).hexdigest()[:16]
         _shown[name] = self
         _listen()
-        return {MIME: {"name": name, "knobs": knobs}, **data, "text/plain": repr(self)}, metadata
+        return {MIME: {"name": name, "knobs": knobs}, **data, "text/plain": f"Explorer. {figure.alt}"}, metadata
 
 
 def _listen() -> None:
