@@ -211,7 +211,7 @@ def test_explorers_keep_their_size_and_their_axes_whatever_the_knobs_say():
     buckets = figures.explore_buckets(layers_of(gpt(), 0.04), AlphaBeta(1e-4, 1e-9))
     for explorer in (figures.explore_savings(), buckets):
         first = axes(explorer.figure)
-        for name, knob in explorer._knobs.items():
+        for name, knob in explorer.knobs.items():
             for choice in knob.values:
                 explorer.chosen[name] = choice
                 assert axes(explorer.figure) == first
@@ -226,6 +226,24 @@ def test_the_curve_has_the_step_of_every_cap_and_says_where_one_is():
     explorer.chosen["cap"] = "100 MiB"
     told = f"1 MiB {1e3 * small:.3g} ms, 100 MiB {1e3 * large:.3g} ms; you are here: {1e3 * large:.3g} ms"
     assert told in explorer.figure.alt
+
+
+def test_the_last_position_is_seen_as_a_ring():
+    explorer = figures.explore_savings()
+    assert rings(explorer.figure) == []
+    here = dot(explorer.figure)
+    explorer.set(buckets="8", communication="100 ms")
+    assert rings(explorer.figure) == [here]
+    assert dot(explorer.figure) != here
+
+
+def rings(picture):
+    return [(c.get("cx"), c.get("cy")) for c in parse(picture).iter(f"{NS}circle") if c.get("fill") == "none"]
+
+
+def dot(picture):
+    (found,) = ((c.get("cx"), c.get("cy")) for c in parse(picture).iter(f"{NS}circle") if c.get("fill") == palette.INK)
+    return found
 
 
 def test_the_slider_that_does_nothing():
@@ -261,10 +279,11 @@ def test_no_row_is_spent_on_one_bucket_that_is_left_out(count):
 def test_pictures_are_stacked_in_full():
     explorer = figures.explore_buckets(LAYERS, PRICE, caps=(1,))
     root = parse(explorer.figure)
-    inner = root.findall(f"{NS}svg")
-    heights = [float(part.get("height")) for part in inner]
-    assert [float(part.get("y")) for part in inner] == [0, heights[0], heights[0] + heights[1]]
-    assert float(root.get("height")) == sum(float(part.get("height")) for part in inner)
+    places = [float(part.get("transform")[12:-1]) for part in root.findall(f"{NS}g[@transform]")]
+    lowest = [max(float(t.get("y")) for t in part.iter(f"{NS}text")) for part in root.findall(f"{NS}g[@transform]")]
+    assert len(places) == 3
+    for place, low, following in zip(places, lowest, [*places[1:], float(root.get("height"))], strict=True):
+        assert place + low <= following
 
 
 @each(

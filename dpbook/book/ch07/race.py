@@ -9,6 +9,8 @@ from dpbook.overlap import Timeline
 
 MOMENTS = 24
 """Steps of the player, all equally long: as it plays, time passes evenly."""
+PACE = 0.25
+"""Seconds for each of them."""
 
 
 def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
@@ -36,7 +38,7 @@ def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
         title = _result(runners) if after == MOMENTS else _standing(runners, now)
         return draw_until(runners, title, now, note=note, gauges=gauges)
 
-    return Viewer(draw, MOMENTS, "moment")
+    return Viewer(draw, MOMENTS, "moment", pace=PACE)
 
 
 def _standing(runners: Mapping[str, Timeline], now: float) -> str:

@@ -10,11 +10,15 @@ from dpbook.figures.card.svg import MARGIN, element, rect, text
 WIDTH, LEFT, RIGHT, TOP, HEIGHT = 900, 132, 60, 34, 80
 
 
-def here(curve: Mapping[str, float], chosen: str, title: str, most: float) -> Picture:
-    """Draw ``curve``, seconds by the position of a knob, from 0 to ``most``, and mark the ``chosen`` position."""
+def here(
+    curve: Mapping[str, float], chosen: str, title: str, most: float, last: tuple[str, float] | None = None
+) -> Picture:
+    """Draw ``curve``, seconds by the position of a knob, from 0 to ``most``, and mark the ``chosen`` position.
+
+    ``last`` is where one was before, a position and its seconds: a ring, its ghost.
+    """
     apart, foot = (WIDTH - LEFT - RIGHT) / max(len(curve) - 1, 1), TOP + HEIGHT
-    heights = (foot - HEIGHT * seconds / most for seconds in curve.values())
-    places = {name: (LEFT + k * apart, y) for k, (name, y) in enumerate(zip(curve, heights, strict=True))}
+    places = {name: (LEFT + k * apart, foot - HEIGHT * s / most) for k, (name, s) in enumerate(curve.items())}
     body = [text(MARGIN, 18, title, 13, bold=True)]
     for value, line in ((most, TOP), (0.0, foot)):
         body.append(rect(LEFT - 6, line, WIDTH - LEFT - RIGHT + 12, 1, fill=IDLE))
@@ -24,6 +28,10 @@ def here(curve: Mapping[str, float], chosen: str, title: str, most: float) -> Pi
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in places.values())
     body.append(element("polyline", points=points, fill="none", stroke=COMPUTATION, stroke_width=2))
     body += [element("circle", cx=a, cy=b, r=3, fill=COMPUTATION) for a, b in places.values()]
+    if last:
+        ghost = {"cx": places[last[0]][0], "cy": foot - HEIGHT * last[1] / most}
+        body.append(element("circle", **ghost, r=7, fill="none", stroke=MUTED, stroke_width=2, stroke_dasharray="3 2"))
+        body.append(text(WIDTH - MARGIN, 18, "dashed ring: the last position", 11, anchor="end", fill=MUTED))
     body.append(element("circle", cx=x, cy=y, r=6, fill=INK))
     for name, (a, _) in places.items():
         now = name == chosen

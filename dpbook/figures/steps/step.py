@@ -1,6 +1,7 @@
 """A simulated step to play with: from event to event, or with knobs for its times and its buckets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from dpbook import overlap
 from dpbook.core import milliseconds, plural
@@ -59,18 +60,15 @@ def explore_savings() -> Explorer:
     Backward is two thirds of the computation, and one bucket goes out at the end of each k-th of it.
     """
 
-    def draw(compute: float, communication: float, buckets: int) -> Picture:
-        def step(strategy: Callable[[Sequence[Layer]], Strategy], count: int) -> Timeline:
-            layers = equal_layers(count, compute / 3, compute * 2 / 3, count)
-            return simulate_step(layers, strategy(layers), lambda nbytes: communication * nbytes / count)
-
-        naive, overlapped = step(naive_flat, buckets), step(hook, buckets)
+    def draw(compute: float, communication: float, buckets: int, before: Mapping[str, Any] | None = None) -> Picture:
+        naive, overlapped = (_equal(way, compute, communication, buckets) for way in (naive_flat, hook))
         saved = 1 - overlapped.duration / naive.duration
         title = f"With {plural(buckets, 'bucket')} overlap saves {saved:.0%} of the naive step"
-        curve = {str(count): step(hook, count).duration for count in COUNTS}
+        curve = {str(count): _equal(hook, compute, communication, count).duration for count in COUNTS}
+        last = (str(before["buckets"]), _equal(hook, **before).duration) if before else None
         return stacked(
             draw_until({"naive": naive, "overlapped": overlapped}, title, end=2e-3 * MOST_MS),
-            here(curve, str(buckets), "The overlapped step over the number of buckets", 2e-3 * MOST_MS),
+            here(curve, str(buckets), "The overlapped step over the number of buckets", 2e-3 * MOST_MS, last),
         )
 
     times = {f"{ms} ms": ms / 1e3 for ms in (10, 20, 35, 50, 67, 75, 100, MOST_MS)}
@@ -80,6 +78,12 @@ def explore_savings() -> Explorer:
         Knob("buckets", "buckets", {str(count): count for count in COUNTS}, "4"),
     ]
     return Explorer(draw, knobs)
+
+
+def _equal(way: Callable[[Sequence[Layer]], Strategy], compute: float, communication: float, buckets: int) -> Timeline:
+    """A step of as many equal layers as ``buckets``."""
+    layers = equal_layers(buckets, compute / 3, compute * 2 / 3, buckets)
+    return simulate_step(layers, way(layers), lambda nbytes: communication * nbytes / buckets)
 
 
 def explore_buckets(
@@ -92,19 +96,21 @@ def explore_buckets(
     """
     tensors = overlap.tensors_of(layers)
     values = {f"{cap:g} MiB": round(cap * MIB) for cap in caps}
+    names = {cap: name for name, cap in values.items()}
     knob = Knob("cap", "bucket cap", values, "25 MiB" if "25 MiB" in values else None)
     plans = {cap: overlap.plan(tensors, cap, first) for cap in values.values()}
     steps = {cap: simulate_step(layers, buckets, price) for cap, buckets in plans.items()}
     curve = {name: steps[cap].duration for name, cap in values.items()}
     longest, widest = max(curve.values()), max(int(buckets.nbytes.max()) for buckets in plans.values())
 
-    def draw(cap: int) -> Picture:
-        step, name = steps[cap], next(name for name, value in values.items() if value == cap)
+    def draw(cap: int, before: Mapping[str, int] | None = None) -> Picture:
+        step, name = steps[cap], names[cap]
+        last = (names[before["cap"]], steps[before["cap"]].duration) if before else None
         title = f"The step takes {milliseconds(step.duration)}, {milliseconds(step.exposed())} exposed"
         return stacked(
             framed_plan(plans[cap], cap, None, ROWS, widest, kept=ROWS),
             draw_until({f"cap {name}": step}, title, end=longest),
-            here(curve, name, "Step time over the bucket caps", longest),
+            here(curve, name, "Step time over the bucket caps", longest, last),
         )
 
     return Explorer(draw, [knob])
