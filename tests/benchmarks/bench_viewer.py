@@ -1,28 +1,109 @@
-"""What a step of the viewer costs in the kernel: drawing one state, and replaying the whole schedule once."""
+"""How long from a key or a click to the picture, in JupyterLab in Chromium, for players and figures with knobs?
 
-import statistics
-import timeit
+    python tests/benchmarks/bench_viewer.py [--repeats 50]
 
+By the page's own clock, from the event to the frame that shows the new picture.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_notebook
+from playwright.sync_api import Locator, expect, sync_playwright
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from dpbook.app.validation import KERNELSPEC  # noqa: E402
+from tests.benchmarks.rows import Row, begin  # noqa: E402
+from tests.browser.jupyterlab import FLAGS, Notebook, find_chromium, serve  # noqa: E402
+
+SETUP = """from dpbook import figures
+from dpbook.book import ch07, ch11, ch13
 from dpbook.collectives import ring
-from dpbook.figures.schedules.frames import replay
-from dpbook.figures.schedules.schedule import draw_state
-from dpbook.figures.schedules.table import Table
+from dpbook.overlap import STRATEGIES, equal_layers, simulate_step
+layers = equal_layers(12, 0.01, 0.02, 12)
+ways = {name: STRATEGIES[name](layers) for name in ("naive", "hook")}
+timelines = {name: simulate_step(layers, way, lambda nbytes: 0.0005 * nbytes) for name, way in ways.items()}"""
+PLAYERS = ["figures.play(ring(4))", "figures.play(ring(8))", "ch07.play_race(timelines)"]
+EXPLORERS = ["figures.explore_savings()", "ch13.explore_memory()", "ch13.explore_scaling()", "ch11.explore_wire()"]
+CLOCK = """(host, kind) => {
+    window.taken = []; let begun = 0;
+    host.addEventListener(kind, () => { begun = performance.now(); }, true);
+    window.watch?.disconnect();
+    window.watch = new MutationObserver(() => requestAnimationFrame(() => taken.push(performance.now() - begun)));
+    watch.observe(host.querySelector('.picture'), {childList: true});
+}"""
 
 
-def milliseconds(call, repeat=50):
-    """The median of ``repeat`` calls."""
-    return 1e3 * statistics.median(timeit.repeat(call, number=1, repeat=repeat))
+def player(host: Locator, kind: str, repeats: int) -> list[float]:
+    """Step by a key or by a click, from the first state on; the milliseconds of each step."""
+    last = int(host.get_by_role("slider").get_attribute("max"))
+    host.evaluate(CLOCK, "keydown" if kind == "key" else "click")
+    times: list[float] = []
+    while len(times) < repeats:
+        host.get_by_role("button", name="First").click()
+        expect(host).to_have_attribute("data-at", "0")
+        host.page.evaluate("taken.length = 0")
+        for to in range(1, last + 1):
+            if kind == "key":
+                host.page.keyboard.press("ArrowRight")
+            else:
+                host.get_by_role("button", name="Next").click()
+            expect(host).to_have_attribute("data-at", str(to))
+            host.page.wait_for_function("to => taken.length >= to", arg=to)
+        times += host.page.evaluate("taken")
+    return times[:repeats]
 
 
-def main():
-    for world in (4, 8, 32):
-        schedule = ring(world)
-        states = replay(schedule)
-        table = Table(states)
-        draw_state(table, states[1])  # what never changes is drawn once
-        drawing = milliseconds(lambda table=table, state=states[world // 2]: draw_state(table, state))
-        replaying = milliseconds(lambda schedule=schedule: replay(schedule), repeat=5)
-        print(f"ring of {world:2}: draw {drawing:6.2f} ms, replay {replaying:7.2f} ms")
+def explorer(host: Locator, kind: str, repeats: int) -> list[float]:
+    """Turn the last knob to and fro by a key, or drag it from end to end: then each picture on the way counts."""
+    host.evaluate(CLOCK, "input")
+    knob = host.get_by_role("slider").last
+    knob.scroll_into_view_if_needed()
+    times: list[float] = []
+    for turn in range(repeats) if kind == "key" else range(4):
+        before = len(times)
+        if kind == "key":
+            knob.press("Home" if turn % 2 else "End")
+        else:
+            drag(knob, turn % 2 == 0)
+        host.page.wait_for_function("n => taken.length > n", arg=before)
+        host.page.wait_for_timeout(0 if kind == "key" else 500)
+        times = host.page.evaluate("taken")
+    return times
+
+
+def drag(knob: Locator, forth: bool) -> None:
+    bar = knob.bounding_box()
+    ends = [(bar["x"] + 6, bar["y"] + bar["height"] / 2), (bar["x"] + bar["width"] - 6, bar["y"] + bar["height"] / 2)]
+    begin, end = ends if forth else ends[::-1]
+    knob.page.mouse.move(*begin)
+    knob.page.mouse.down()
+    knob.page.mouse.move(*end, steps=30)
+    knob.page.mouse.up()
+
+
+def main() -> None:
+    repeats = begin(__doc__, 50)
+    with tempfile.TemporaryDirectory() as folder, serve(Path(folder)) as server, sync_playwright() as playwright:
+        made = new_notebook(
+            cells=[*map(new_code_cell, [SETUP, *PLAYERS, *EXPLORERS])], metadata={"kernelspec": KERNELSPEC}
+        )
+        nbformat.write(made, server.directory / "bench.ipynb")
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+        notebook = Notebook(browser.new_page(viewport={"width": 1400, "height": 1000}), server, "bench.ipynb").open()
+        notebook.run_all()
+        for number, what in enumerate([*PLAYERS, *EXPLORERS], start=1):
+            host = notebook.output(number).locator(".dpbook-player, .dpbook-explorer")
+            measure, goal = (player, 16.0) if what in PLAYERS else (explorer, None)
+            for kind in ("key", "pointer"):
+                print(Row(f"{what}: {kind} to picture", measure(host, kind, repeats), "ms", at_most=goal))
+        browser.close()
 
 
 if __name__ == "__main__":
