@@ -49,7 +49,7 @@ def _python(value: Any) -> str:
         return _group("[", [_python(item) for item in value], "]", most=0 if arrays else WIDTH)
     if kind is tuple:
         return _group("(", [_python(item) for item in value], ",)" if len(value) == 1 else ")")
-    if isinstance(value, tuple):  # a named one
+    if isinstance(value, tuple) and hasattr(value, "_fields") and hasattr(value, "_field_defaults"):  # a named one
         return _group(f"{kind.__name__}(", _arguments(value, value._fields, value._field_defaults), ")")
     if is_dataclass(value):
         defaults = {field.name: field.default for field in fields(value)}

@@ -11,7 +11,7 @@ from dpbook.figures.card.picture import Bundle, Picture, scrolled
 PACE = 1.2
 """Seconds from one step to the next while it plays."""
 MIME = "application/vnd.dpbook.player+json"
-EXTENSION = DATA / "jupyter" / "labextensions" / "dpbook" / "static"
+EXTENSION = DATA / "jupyter/labextensions/dpbook/static"
 """What JupyterLab loads: ``player.js`` steps through the frames."""
 
 
