@@ -163,9 +163,14 @@ class Notebook:
         self.page.get_by_role("menuitem", name=re.compile(f"^{re.escape(item)}")).first.click()
 
     def save(self) -> None:
-        """Save it, and wait until its tab says so."""
-        self.menu("File", "Save Notebook")
-        expect(self.page.locator(".lm-TabBar-tab.lm-mod-current.jp-mod-dirty")).to_have_count(0)
+        """Save it until its tab says that all is saved: an output may still be about to store what it shows."""
+        end = time.monotonic() + SECONDS
+        while True:
+            self.menu("File", "Save Notebook")
+            self.page.wait_for_timeout(1000)
+            if not self.page.locator(".lm-TabBar-tab.lm-mod-current.jp-mod-dirty").count():
+                return
+            assert time.monotonic() < end, f"{self.path} is not saved after {SECONDS} s"
 
     def errors(self) -> list[str]:
         """Tracebacks and standard error shown under any cell."""

@@ -15,7 +15,10 @@ def test_a_prediction_is_kept_and_shown_beside_the_truth(lab, open_notebook):
     cells = [
         new_markdown_cell("# No question"),
         new_markdown_cell("**Predict.** How many rounds has a ring of 4?"),
-        new_code_cell("from dpbook.collectives import ring\nprint(len(ring(4).rounds))"),
+        new_code_cell("from dpbook.collectives import ring"),
+        new_code_cell("print(len(ring(4).rounds))"),
+        new_markdown_cell("Six."),
+        new_code_cell("print(7)"),
     ]
     nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC}), lab.directory / "predict.ipynb")
     notebook = open_notebook("predict.ipynb")
@@ -24,7 +27,8 @@ def test_a_prediction_is_kept_and_shown_beside_the_truth(lab, open_notebook):
     field.fill(GUESS)
     expect(beside).to_be_hidden()
     notebook.run_all()
-    expect(beside).to_have_text(f"You predicted: {GUESS}")
+    expect(notebook.cell(3).locator(".dpbook-predicted")).to_have_text(f"You predicted: {GUESS}")
+    expect(beside).to_have_count(1)
     notebook.save()
     notebook.open()
     expect(field).to_have_value(GUESS)

@@ -41,29 +41,38 @@ function field(notebook, cell, Widget) {
   for (const event of ['dblclick', 'keydown']) form.addEventListener(event, happened => happened.stopPropagation());
   cell.layout.addWidget(new Widget({node: form}));
 
-  let beside = null, answer = null;
-  function follow() {
-    const next = notebook.widgets.slice(notebook.widgets.indexOf(cell) + 1).find(one => one.model.type === 'code');
-    if (next === answer) return;
-    answer = next;
-    beside?.dispose();
-    beside = null;
-    if (!next) return;
-    next.ready.then(() => {
-      if (next !== answer || next.isDisposed) return;
-      beside = new Widget({node: made('div', {className: 'dpbook-predicted'})});
-      const place = next.layout.widgets.findIndex(one => one.hasClass('jp-Cell-outputWrapper'));
-      next.layout.insertWidget(place < 0 ? next.layout.widgets.length : place, beside);
-      next.model.outputs.changed.connect(tell);
-      tell();
-    });
+  const beside = new Widget({node: made('div', {className: 'dpbook-predicted'})});
+  const watched = new WeakSet();
+
+  // The cells of code between this question and the next text.
+  function answers() {
+    const after = notebook.widgets.slice(notebook.widgets.indexOf(cell) + 1);
+    const end = after.findIndex(one => one.model.type === 'markdown');
+    return (end < 0 ? after : after.slice(0, end)).filter(one => one.model.type === 'code');
   }
 
+  // Beside the first answer that says something.
   function tell() {
-    if (!beside || beside.isDisposed) return;
-    const guess = input.value.trim();
+    if (beside.isDisposed) return;
+    const guess = input.value.trim(), answer = answers().find(one => one.model.outputs.length > 0);
+    if (beside.parent && beside.parent !== answer) beside.parent = null;
+    if (!guess || !answer || !answer.layout) return beside.hide();
     beside.node.replaceChildren('You predicted: ', made('b', {textContent: guess}));
-    beside.node.hidden = !guess || answer.isDisposed || answer.model.outputs.length === 0;
+    if (!beside.parent) {
+      const place = answer.layout.widgets.findIndex(one => one.hasClass('jp-Cell-outputWrapper'));
+      answer.layout.insertWidget(place < 0 ? answer.layout.widgets.length : place, beside);
+    }
+    beside.show();
+  }
+
+  function follow() {
+    for (const answer of answers()) {
+      if (watched.has(answer)) continue;
+      watched.add(answer);
+      answer.model.outputs.changed.connect(tell);
+      answer.ready.then(tell);
+    }
+    tell();
   }
 
   input.addEventListener('input', () => {
