@@ -12,7 +12,7 @@ const STYLE = `
   color: var(--jp-ui-font-color1, #1b2430) }
 .dpbook-explorer label span { flex: 0 0 11em }
 .dpbook-explorer input { flex: 1 1 120px; min-width: 100px }
-.dpbook-explorer output { flex: 0 0 9em; font-variant-numeric: tabular-nums }
+.dpbook-explorer label .value { flex: 0 0 9em; font-variant-numeric: tabular-nums }
 .dpbook-explorer .said { min-height: 1.5em; margin: 0; color: var(--jp-ui-font-color2, #556070) }
 .dpbook-explorer .told { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
 .dpbook-explorer :focus-visible { outline: 2px solid #0a6ebd; outline-offset: 2px }`;
@@ -39,7 +39,7 @@ export function mount(host, {name, knobs, figure}, {ask, keep}) {
     range.setAttribute('aria-label', knob.label);
     return range;
   });
-  const values = knobs.map(() => made('output', {}));
+  const values = knobs.map(() => made('span', {className: 'value'}));
   const rows = knobs.map((knob, i) => made('label', {}, made('span', {textContent: knob.label}), ranges[i], values[i]));
   const root = made('div', {className: 'dpbook-explorer'}, made('style', {textContent: STYLE}),
     made('div', {className: 'knobs'}, ...rows), said, picture, told);

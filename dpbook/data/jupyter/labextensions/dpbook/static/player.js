@@ -11,7 +11,7 @@ const STYLE = `
   border: 1px solid var(--jp-border-color1, #a8b0bc) }
 .dpbook-player :focus-visible, .dpbook-player:focus-visible { outline: 2px solid #0a6ebd; outline-offset: 2px }
 .dpbook-player input { flex: 1 1 160px; min-width: 120px; max-width: 420px }
-.dpbook-player output { min-width: 4em; font-variant-numeric: tabular-nums; color: var(--jp-ui-font-color1, inherit) }
+.dpbook-player .value { min-width: 4em; font-variant-numeric: tabular-nums; color: var(--jp-ui-font-color1, inherit) }
 .dpbook-player .told { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }`;
 
 // The frames of a film, each with its words and, when it is asked for, its SVG.
@@ -71,7 +71,7 @@ export function mount(host, {svg, step, pace, at}) {
   const button = name => made('button', {type: 'button', textContent: name});
   const [first, previous, play, next, end] = ['First', 'Previous', 'Play', 'Next', 'Last'].map(button);
   const range = made('input', {type: 'range', min: 0, max: last, step: 1, value: at});
-  const number = made('output', {});
+  const number = made('span', {className: 'value'});
   const told = made('p', {className: 'told'});
   const picture = made('div', {className: 'picture'});
   const name = String(step).replace(/^./, letter => letter.toUpperCase());

@@ -20,22 +20,27 @@
     const ask = question => new Promise((resolve, reject) => {
       const panel = tracker && tracker.find(one => one.node.contains(host));
       const kernel = panel && panel.sessionContext.session && panel.sessionContext.session.kernel;
-      const fail = said => reject(new Error(said));
-      if (!kernel) return fail('No kernel is running: start one and run this cell to turn the knobs.');
-      const gone = () => fail('Run this cell again to turn the knobs: the kernel has not run it since it started.');
-      const watch = (_, status) => { if (['restarting', 'autorestarting', 'dead', 'terminating'].includes(status)) { done(); gone(); } };
-      const done = () => kernel.statusChanged.disconnect(watch);
-      kernel.statusChanged.connect(watch);
+      if (!kernel) return reject(new Error('No kernel is running: start one and run this cell to turn the knobs.'));
+      const again = 'Run this cell again to turn the knobs: the kernel has not run it since it started.';
+      const end = (finish, value) => {
+        kernel.statusChanged.disconnect(look);
+        kernel.disposed.disconnect(leave);
+        finish(value);
+      };
+      const leave = () => end(reject, new Error('The kernel has ended: start it and run this cell to turn the knobs.'));
+      const look = (_, status) => { if (['restarting', 'autorestarting', 'dead', 'terminating'].includes(status)) leave(); };
+      kernel.statusChanged.connect(look);
+      kernel.disposed.connect(leave);
       if (!comm || comm.isDisposed || known !== kernel) {
         comm = kernel.createComm('dpbook.explorer');
         known = kernel;
         comm.open({});
       }
-      comm.onClose = () => { done(); dispose(); gone(); };
+      comm.onClose = () => { dispose(); end(reject, new Error(again)); };
       comm.onMsg = message => {
-        done();
-        if (message.content.data.gone) gone();
-        else resolve(message.content.data);
+        const answer = message.content.data;
+        if (answer.gone) end(reject, new Error(again));
+        else end(resolve, answer);
       };
       comm.send(question);
     });
