@@ -1,14 +1,15 @@
 """The groups of a mesh: in each dimension, who shares the work with whom, and whether it stays inside a node."""
 
 from dpbook.core import InvalidArgument, check_int, plural
-from dpbook.figures.card.palette import COMMUNICATION, INK, MUTED, PANEL, tint
+from dpbook.figures.card.card import Card, box
+from dpbook.figures.card.palette import COMMUNICATION, INK, MUTED
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import check_title
-from dpbook.figures.card.svg import rect, text
+from dpbook.figures.card.svg import MARGIN, aside, rect, text
 from dpbook.planning import Mesh
 
 MOST_RANKS, MOST_DIMENSIONS = 32, 5
-LEFT, RIGHT, TOP = 84, 150, 76
+LEFT, RIGHT, TOP = 84, 150, 84
 GAP, CELL, HIGH, ROW = 14, 40, 38, 58
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef"
 
@@ -28,18 +29,18 @@ def draw_groups(mesh: Mesh, per_node: int, rank: int, title: str) -> Picture:
     places = [LEFT + r * width + r // per_node * GAP for r in range(mesh.world)]
     right = places[-1] + width
     whole = max(right + RIGHT, 560)
-    parts = [text(20, 30, title, 16, bold=True, room=whole - 40)]
-    parts += _nodes(mesh, per_node, places, width)
-    said = []
+    card = Card(whole, title)
+    card.add(*_nodes(mesh, per_node, places, width))
+    told = []
     for row, name in enumerate(mesh.sizes):
         y = TOP + row * ROW
-        parts += _row(mesh, name, rank, y, places, width)
+        card.add(*_row(mesh, name, rank, y, places, width))
         nodes = mesh.nodes_per_group(per_node, name)
         reach = "inside a node" if nodes == 1 else f"over {nodes} nodes"
-        parts.append(text(right + 16, y + HIGH / 2 + 4, reach, 12, fill=MUTED, room=RIGHT - 24))
-        said.append(f"{name}: {', '.join(map(str, mesh.group(rank, name)))}, {reach}")
-    alt = f"{title}. {mesh!r}, {per_node} in a node. The groups of rank {rank}: {'; '.join(said)}."
-    return Picture(whole, TOP + len(mesh.sizes) * ROW + 4, parts, alt)
+        card.add(aside(right + 16, y + HIGH / 2 + 4, reach, room=RIGHT - 24))
+        told.append(f"{name}: {', '.join(map(str, mesh.group(rank, name)))}, {reach}")
+    groups = f"{mesh!r}, {per_node} in a node. The groups of rank {rank}: {'; '.join(told)}."
+    return card.picture(TOP + len(mesh.sizes) * ROW + 4, groups)
 
 
 def _nodes(mesh: Mesh, per_node: int, places: list[float], width: float) -> list[str]:
@@ -50,7 +51,7 @@ def _nodes(mesh: Mesh, per_node: int, places: list[float], width: float) -> list
         frame = x - 4, TOP - 10, end - x + 8, len(mesh.sizes) * ROW - 2
         parts.append(rect(*frame, rx=8, fill="none", stroke=MUTED, stroke_dasharray="5 4"))
         label = f"node {node}" if end - x >= 44 else str(node)
-        parts.append(text((x + end) / 2, TOP - 18, label, 12, anchor="middle", fill=MUTED))
+        parts.append(aside((x + end) / 2, TOP - 18, label, anchor="middle"))
     return parts
 
 
@@ -59,16 +60,14 @@ def _row(mesh: Mesh, name: str, rank: int, y: float, places: list[float], width:
     groups = mesh.groups(name).tolist()
     letter = {r: LETTERS[number] for number, group in enumerate(groups) for r in group}
     parts = [
-        text(20, y + 17, name, 14, bold=True, room=LEFT - 30),
-        text(20, y + 33, plural(mesh.sizes[name], "rank"), 11, fill=MUTED, room=LEFT - 30),
+        text(MARGIN, y + 17, name, 14, bold=True, room=LEFT - 30),
+        aside(MARGIN, y + 33, plural(mesh.sizes[name], "rank"), 11, room=LEFT - 30),
     ]
     for r, x in enumerate(places):
         mine, middle = letter[r] == letter[rank], x + width / 2
-        fill, stroke = (tint(COMMUNICATION, 0.3), COMMUNICATION) if mine else (PANEL, None)
-        edge = 2.5 if r == rank else 1.5 if mine else None
         parts += [
-            rect(x + 2, y, width - 4, HIGH, rx=5, fill=fill, stroke=stroke, stroke_width=edge),
-            text(middle, y + 16, str(r), 12, anchor="middle", bold=r == rank, fill=INK),
+            box(x + 2, y, width - 4, HIGH, COMMUNICATION if mine else None, 0.3, r == rank),
+            text(middle, y + 16, str(r), 12, anchor="middle", bold=r == rank),
             text(middle, y + 32, letter[r], 11, anchor="middle", bold=mine, fill=INK if mine else MUTED),
         ]
     return parts

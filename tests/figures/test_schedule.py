@@ -10,6 +10,7 @@ from dpbook.collectives import ALGORITHMS, Round, Schedule, parameter_server, re
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures import draw_schedule
 from dpbook.figures.schedules.arrows import levels
+from dpbook.figures.schedules.cells import EDGE
 from dpbook.figures.schedules.frames import MAX_RANKS
 from tests.cases import each
 from tests.figures.reading import DOUBLE, EXTRA_ROUND, NS, outside, overlapping, parse, texts
@@ -90,7 +91,7 @@ def test_the_state_is_told_in_words(schedule, after, words):
 def test_a_fault_has_a_colour_a_pattern_and_a_word(schedule):
     last = draw_schedule(schedule, len(schedule.rounds))
     clean = draw_schedule(ring(4), 6)
-    for sign in ("counted twice", "translate("):  # the legend, the hatching
+    for sign in ("counted twice", f'<g stroke="{EDGE["fault"]}" stroke-width="2.5">'):  # the legend, the hatching
         assert sign in last.svg
         assert sign not in clean.svg
     assert "2" in texts(parse(last))  # in place of the bar

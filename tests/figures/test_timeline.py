@@ -157,8 +157,8 @@ def test_waiting_and_transfer_of_one_call_have_one_line():
 def test_gaps_are_called_idle():
     """The naive step: its wire before 100 ms, its computation after."""
     root = parse(figures.draw_timelines(step("flat"), "Title"))
-    gaps = [node.get("d") for node in root.iter(f"{NS}path") if node.get("stroke") == palette.IDLE]
-    (_, early), (_, late) = (map(float, re.findall(r"M([\d.]+) .*h([\d.]+)", gap)[0]) for gap in reversed(gaps[1:]))
+    gaps = [node for node in root.iter(f"{NS}line") if node.get("stroke") == palette.IDLE]
+    late, early = (float(gap.get("x2")) - float(gap.get("x1")) for gap in gaps[1:])
     assert early / late == pytest.approx(100 / 35, rel=0.01)
     assert texts(root).count("idle") == 3  # in both lanes and in the legend
 

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpbook import collectives, replicas
 from dpbook.core import InvalidArgument, check_int
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, box, heading, palette, rect, text
+from dpbook.figures.card import MARGIN, Card, box, palette, rect, text
 
 LEFT, TOP = 190, 96
 COLUMN, ROW, GAP = 176, 56, 14
@@ -72,17 +72,15 @@ def _draw(history: list[Step], phase: int) -> Picture:
     step, world = history[number], len(history[number][0])
     title = f"Step {number + 1} of {len(history)}: {ROWS[done][1]}"
     width = max(560, LEFT + world * (COLUMN + GAP) + MARGIN)
-    height = TOP + len(ROWS) * (ROW + GAP) + MARGIN
-    body = [heading(width, 34, title)]
-    body += [text(_x(r) + COLUMN / 2, TOP - 14, f"rank {r}", 13, anchor="middle", bold=True) for r in range(world)]
+    card = Card(width, title)
+    card.add(*(text(_x(r) + COLUMN / 2, TOP - 14, f"rank {r}", 13, anchor="middle", bold=True) for r in range(world)))
     for row, cells in enumerate(step):
-        body += _row(row, cells, shown=row <= done, now=row == done)
+        card.add(*_row(row, cells, shown=row <= done, now=row == done))
     if done >= 3:  # a bar through all ranks between phases 2 and 3: the only place where they meet
         y, wide = TOP + 3 * (ROW + GAP) - GAP / 2, world * (COLUMN + GAP) - GAP
-        body.append(rect(_x(0), y - 2.5, wide, 5, rx=2.5, fill=palette.COMMUNICATION))
+        card.add(rect(_x(0), y - 2.5, wide, 5, rx=2.5, fill=palette.COMMUNICATION))
     told = [f"rank {r}: " + ", ".join(row[r] for row in step[: done + 1]) for r in range(world)]
-    alt = f"{title}. " + "; ".join(told) + "."
-    return Picture(width, height, body, alt)
+    return card.picture(TOP + len(ROWS) * (ROW + GAP) + MARGIN, "; ".join(told) + ".")
 
 
 def _row(row: int, cells: list[str], *, shown: bool, now: bool) -> list[str]:

@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpbook.core import InvalidArgument
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, Attributes, box, element, heading, palette, text
+from dpbook.figures.card import MARGIN, Card, Mark, aside, box, circle, element, line, palette, text
 
-TOP, COLUMN, ROW, GAP = 92, 400, 104, 14
+COLUMN, ROW, GAP = 400, 104, 14
 NEIGHBOURS = 2  # floats drawn on each side of the one that is kept
 
 
@@ -109,23 +109,22 @@ def _draw(values: NDArray[Any], lanes: list[Lane], after: int) -> Picture:
     title = _title(lanes, after, steps)
     given = ", ".join(f"x{place} = {tell(_exactly(value))}" for place, value in enumerate(values))
     width = 2 * MARGIN + len(lanes) * (COLUMN + GAP) - GAP
-    height = TOP + 28 + steps * (ROW + GAP) - GAP + MARGIN
-    body = [heading(width, 32, title, f"{given}; {values.dtype}"), *_legend(MARGIN, 74)]
-    told = []
+    card = Card(width, title, f"{given}; {values.dtype}")
+    card.legend(MARKS)
+    top, told = card.y, []
     for column, lane in enumerate(lanes):
         x = MARGIN + column * (COLUMN + GAP)
-        body.append(text(x, TOP + 16, str(lane), 15, bold=True, mono=True, room=COLUMN))
+        card.add(text(x, top + 16, str(lane), 15, bold=True, mono=True, room=COLUMN))
         for row, addition in enumerate(lane.additions):
-            y = TOP + 28 + row * (ROW + GAP)
+            y = top + 28 + row * (ROW + GAP)
             if row < after:
-                body += _row(x, y, addition, last=row == steps - 1, now=row == after - 1)
+                card.add(*_row(x, y, addition, last=row == steps - 1, now=row == after - 1))
             else:
                 pending = f"x{lane.order[0]} + x{lane.order[1]}" if row == 0 else f"+ x{lane.order[row + 1]}"
-                body.append(box(x, y, COLUMN, ROW, None, 0, False))
-                body.append(text(x + 12, y + 24, pending, 14, mono=True, fill=palette.MUTED))
+                card.add(box(x, y, COLUMN, ROW, None, 0), aside(x + 12, y + 24, pending, 14, mono=True))
         told.append(f"{lane}: " + ("; ".join(map(str, lane.additions[:after])) or "nothing added yet"))
-    alt = f"{title}. {given}. " + ". ".join(told) + "."
-    return Picture(width, height, body, alt)
+    height = top + 28 + steps * (ROW + GAP) - GAP + MARGIN
+    return card.picture(height, f"{given}. " + ". ".join(told) + ".")
 
 
 def _title(lanes: list[Lane], after: int, steps: int) -> str:
@@ -137,13 +136,6 @@ def _title(lanes: list[Lane], after: int, steps: int) -> str:
     first = lanes[0].additions
     exact = sum((addition.right for addition in first), first[0].left)
     return f"The sum ends at {ends}; exactly it is {tell(exact)}"
-
-
-def _legend(x: float, y: float) -> list[str]:
-    marks = _diamond(x + 6, y - 4), _dot(x + 106, y - 4, palette.PARTIAL), _dot(x + 256, y - 4, palette.COMPLETE)
-    labels = {"exact sum": 18, "kept: a partial sum": 118, "kept: the result": 268}
-    names = [text(x + right, y, label, 12, fill=palette.MUTED) for label, right in labels.items()]
-    return [mark + name for mark, name in zip(marks, names, strict=True)]
 
 
 def _row(x: float, y: float, addition: Addition, *, last: bool, now: bool) -> list[str]:
@@ -159,17 +151,16 @@ def _row(x: float, y: float, addition: Addition, *, last: bool, now: bool) -> li
         text(x + 12, y + 24, addition.sum, 14, mono=True, room=COLUMN - 120),
         text(x + COLUMN - 12, y + 24, f"off by {tell(lost)}" if lost else "exact", 13, anchor="end", bold=bool(lost),
              fill=palette.EXPOSED if lost else palette.MUTED, room=100),
-        element("line", x1=x + 16, x2=x + COLUMN - 16, y1=ruler, y2=ruler, stroke=palette.MUTED, stroke_width=1.2),
+        line(x + 16, ruler, x + COLUMN - 16, ruler, palette.MUTED, 1.2),
     ]  # fmt: skip
     marks = [at(value) for value in addition.floats]
-    ends: Attributes = {"y1": ruler - 8, "y2": ruler + 8, "stroke": palette.INK, "stroke_width": 1.6}
-    parts += [element("line", x1=mark, x2=mark, **ends) for mark in marks]
+    parts += [line(mark, ruler - 8, mark, ruler + 8, palette.INK, 1.6) for mark in marks]
     for place in _labelled(marks):
         label = tell(addition.floats[place])
         parts.append(text(marks[place], ruler + 25, label, 11, anchor="middle", mono=True, room=78))
     exact, kept = at(addition.exact), at(addition.kept)
     if lost:
-        parts.append(element("line", x1=exact, x2=kept, y1=ruler, y2=ruler, stroke=palette.EXPOSED, stroke_width=4))
+        parts.append(line(exact, ruler, kept, ruler, palette.EXPOSED, 4))
     parts += [_dot(kept, ruler, colour), _diamond(exact, ruler)]
     return parts
 
@@ -187,9 +178,16 @@ def _labelled(marks: list[float]) -> list[int]:
 
 
 def _dot(x: float, y: float, colour: str) -> str:
-    return element("circle", cx=x, cy=y, r=7, fill=colour, stroke=palette.INK, stroke_width=1)
+    return circle(x, y, 7, fill=colour, stroke=palette.INK, stroke_width=1)
 
 
 def _diamond(x: float, y: float) -> str:
     points = f"{x:.2f},{y - 5:.2f} {x + 5:.2f},{y:.2f} {x:.2f},{y + 5:.2f} {x - 5:.2f},{y:.2f}"
     return element("polygon", points=points, fill=palette.IDLE, stroke=palette.INK, stroke_width=1.4)
+
+
+MARKS = (
+    Mark("exact sum", _diamond(7, 7)),
+    Mark("kept: a partial sum", _dot(7, 7, palette.PARTIAL)),
+    Mark("kept: the result", _dot(7, 7, palette.COMPLETE)),
+)

@@ -1,14 +1,14 @@
 """What each rank reads, as a grid: a cell is an example, in it the ranks that have read it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dpbook.core import InvalidArgument, check_int
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, Attributes, check_named, element, heading, palette, rect, text
+from dpbook.figures.card import MARGIN, Attributes, Card, Mark, aside, check_named, line, palette, rect, text
 from dpbook.replicas import Feed
 
-TOP, GAP = 84, 28
+GAP = 28
 ACROSS, CELL, TALL, LINE = 8, 42, 40, 19  # examples in a row of the grid, the size of a cell, the height of a line
 WIDTH = ACROSS * CELL
 MAX_FEEDS, MAX_EXAMPLES, MAX_WORLD = 4, 48, 8
@@ -111,34 +111,25 @@ def _draw(
     columns = min(2, len(readings))
     height = max(42 + _tall(reading) + len(reading.lists) * LINE + 4 for reading in readings.values())
     width = 2 * MARGIN + columns * (WIDTH + GAP) - GAP
-    second = 0 if columns == 2 else LINE  # a narrow picture has a second line of marks
-    body = [heading(width, 34, title), *_legend(MARGIN + (0 if second else 178), 58 + second, marked)]
-    told = []
+    card = Card(width, title, "number in a cell: the rank that read it")
+    card.legend(_marks(marked))
+    top, told = card.y + 8, []
     for place, (name, reading) in enumerate(readings.items()):
-        x = MARGIN + place % columns * (WIDTH + GAP)
-        y = TOP + second + place // columns * (height + GAP)
-        body += _panel(x, y, name, reading, lists[name], marked=marked)
-        ranks = "; ".join(f"rank {rank}: {line}" for rank, line in enumerate(lists[name]))
+        x, card.y = MARGIN + place % columns * (WIDTH + GAP), top + place // columns * (height + GAP)
+        card.add(*_panel(x, card.y, name, reading, lists[name], marked=marked))
+        ranks = "; ".join(f"rank {rank}: {said}" for rank, said in enumerate(lists[name]))
         odd = [f"more than once: {_listed(reading.repeated)}"] if reading.repeated else []
         odd += [f"never: {_listed(reading.unread)}"] if reading.ended and reading.unread else []
         told.append("; ".join([f"{name}: {ranks}", reading.tally, *odd]))
-    alt = f"{title}. " + ". ".join(told) + "."
-    return Picture(width, y + height + MARGIN, body, alt)
+    return card.picture(card.y + height + MARGIN, ". ".join(told) + ".")
 
 
-def _legend(x: float, y: float, marked: bool) -> list[str]:
-    """The marks; a colour never stands alone: a cell also shows numbers, a cross, or a line."""
-    parts = [
-        text(MARGIN, 58, "number: rank that read it", 12, fill=palette.MUTED),
-        rect(x, y - 11, 14, 13, rx=2, fill=palette.PARTIAL, stroke=palette.INK, stroke_width=1.6),
-        text(x + 20, y, "read more than once", 12, fill=palette.MUTED),
-        *_cross(x + 160, y - 11, 14, 13),
-        text(x + 180, y, "never read", 12, fill=palette.MUTED),
-    ]
+def _marks(marked: bool) -> Iterator[Mark]:
+    """A colour never stands alone: a cell also shows numbers, a cross, or a line."""
+    yield Mark("read more than once", rect(0, 0, 14, 13, rx=2, fill=palette.PARTIAL, stroke=palette.INK))
+    yield Mark("never read", "".join(_cross(0, 0, 14, 13)))
     if marked:
-        parts.append(rect(x + 256, y - 6, 14, 4, fill=palette.INK))
-        parts.append(text(x + 276, y, "this step", 12, fill=palette.MUTED))
-    return parts
+        yield Mark("this step", rect(0, 5, 14, 4, fill=palette.INK))
 
 
 def _tall(reading: Reading) -> int:
@@ -148,16 +139,16 @@ def _tall(reading: Reading) -> int:
 
 def _panel(x: float, y: float, name: str, reading: Reading, lines: list[str], *, marked: bool) -> list[str]:
     parts = [text(x, y + 14, name, 14, bold=True, room=WIDTH)]
-    parts.append(text(x, y + 32, reading.tally, 12, fill=palette.MUTED, room=WIDTH))
+    parts.append(aside(x, y + 32, reading.tally, room=WIDTH))
     now = {example for own in reading.batch or [] for example in own} if marked else set()
     for example, ranks in enumerate(reading.readers):
         row, column = divmod(example, ACROSS)
         lost = reading.ended and not ranks
         parts += _cell(x + column * CELL, y + 42 + row * TALL, example, ranks, len(lines), lost, example in now)
-    for rank, line in enumerate(lines):
+    for rank, said in enumerate(lines):
         below = y + 42 + _tall(reading) + (rank + 1) * LINE
         parts.append(text(x, below, f"rank {rank}", 12, bold=True))
-        parts.append(text(x + 50, below, line, 12, mono=True, room=WIDTH - 50))
+        parts.append(text(x + 50, below, said, 12, mono=True, room=WIDTH - 50))
     return parts
 
 
@@ -169,7 +160,7 @@ def _cell(x: float, y: float, example: int, ranks: list[int], world: int, lost: 
     elif ranks:
         fill, edge = palette.PARTIAL, {"stroke": palette.INK, "stroke_width": 1.6}
     ink = palette.text_on(fill)
-    number = text(x + 4, y + 11, str(example), 9.5, fill=ink if ranks else palette.MUTED)
+    number = text(x + 4, y + 12, str(example), 11, fill=ink if ranks else palette.MUTED)
     parts = [rect(x, y, wide, high, rx=4, fill=fill, **edge), number]
     if lost:
         parts += _cross(x, y, wide, high)
@@ -184,11 +175,12 @@ def _cell(x: float, y: float, example: int, ranks: list[int], world: int, lost: 
 
 def _cross(x: float, y: float, wide: float, high: float) -> list[str]:
     dashed: Attributes = {"stroke": palette.EXPOSED, "stroke_width": 1.6, "stroke_dasharray": "4 2"}
-    parts = [rect(x, y, wide, high, rx=3, fill="none", **dashed)]
-    for a in (0.35, 0.75):
-        ends = {"x1": x + wide * 0.3, "x2": x + wide * 0.7, "y1": y + high * a, "y2": y + high * (1.1 - a)}
-        parts.append(element("line", **ends, stroke=palette.EXPOSED, stroke_width=2))
-    return parts
+    left, right, upper, lower = x + 0.3 * wide, x + 0.7 * wide, y + 0.35 * high, y + 0.75 * high
+    return [
+        rect(x, y, wide, high, rx=3, fill="none", **dashed),
+        line(left, upper, right, lower, palette.EXPOSED, 2),
+        line(left, lower, right, upper, palette.EXPOSED, 2),
+    ]
 
 
 def _steps(feeds: Feeds, epoch: int) -> int:

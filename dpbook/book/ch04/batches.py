@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike
 
 from dpbook.book.ch04.noise import NoiseScale
 from dpbook.core import InvalidArgument, check_int
-from dpbook.figures import Picture, Plot, Viewer, card
-from dpbook.figures.card import box, draw_lines, finish, heading, in_style, new_figure, palette, rect, text
+from dpbook.figures import Picture, Plot, Viewer
+from dpbook.figures.card import LINES, MARGIN, Card, box, draw_lines, finish, in_style, new_figure, palette, text
 from dpbook.replicas import accumulate
 from dpbook.replicas.feeding import Leftover
 
@@ -62,20 +62,18 @@ def _moments(micro_batches: int, accumulation: int, leftover: Leftover, epochs: 
 
 def _draw(moments: list[Moment], after: int) -> Picture:
     """The state after so many micro-batches, counted over all epochs."""
-    epochs, width = moments[-1].epoch + 1, max(640, LEFT + (moments[-1].index + 1) * CELL + card.MARGIN)
-    title = _headline(moments, after)
-    body = [heading(width, 32, title, "every gradient is 1, so every update should be 1")]
+    epochs, width = moments[-1].epoch + 1, max(640, LEFT + (moments[-1].index + 1) * CELL + MARGIN)
+    card = Card(width, _headline(moments, after), "every gradient is 1, so every update should be 1")
     for epoch in range(epochs):
         y = TOP + epoch * ROW
-        body.append(text(card.MARGIN, y + BOX / 2 + 5, f"epoch {epoch + 1}", 14, bold=True))
+        card.add(text(MARGIN, y + BOX / 2 + 5, f"epoch {epoch + 1}", 14, bold=True))
         own = [(place, moment) for place, moment in enumerate(moments, start=1) if moment.epoch == epoch]
         for place, moment in own:
-            body += _cell(moment, y, shown=place <= after, now=place == after)
-        body += _brackets([moment for place, moment in own if place <= after], y + BOX + 8, ended=own[-1][0] <= after)
+            card.add(*_cell(moment, y, shown=place <= after, now=place == after))
+        done = [moment for place, moment in own if place <= after]
+        card.add(*_brackets(done, y + BOX + 8, ended=own[-1][0] <= after))
     told = ", ".join(_decimal(moment.buffer) for moment in moments[:after] if moment.update)
-    alt = f"{title}. Updates so far: {told or 'none'}."
-    height = TOP + epochs * ROW + card.MARGIN / 2
-    return Picture(width, height, body, alt)
+    return card.picture(TOP + epochs * ROW + MARGIN / 2, f"Updates so far: {told or 'none'}.")
 
 
 def _headline(moments: list[Moment], after: int) -> str:
@@ -128,7 +126,7 @@ def _brackets(moments: Sequence[Moment], y: float, *, ended: bool) -> Iterator[s
         else:
             continue
         x, width = LEFT + group[0].index * CELL, len(group) * CELL - 8
-        yield rect(x, y, width, 26, rx=6, fill=palette.tint(colour, 0.2), stroke=colour, stroke_width=2)
+        yield box(x, y, width, 26, colour, 0.2)
         yield text(x + width / 2, y + 18, words, 13, anchor="middle", bold=True, room=width - 8)
         group = []
 
@@ -152,8 +150,8 @@ def against_batch(
         raise InvalidArgument("batches", batches, "one or more positive sizes in one dimension")
     named = {name: np.asarray(values, float) for name, values in series.items()}
     good = (v.shape == sizes.shape and np.isfinite(v).all() and (not log or (v > 0).all()) for v in named.values())
-    if not 1 <= len(named) <= len(card.LINES) or not all(good):
-        raise InvalidArgument("series", series, f"1 to {len(card.LINES)} finite measurements of each batch by name")
+    if not 1 <= len(named) <= len(LINES) or not all(good):
+        raise InvalidArgument("series", series, f"1 to {len(LINES)} finite measurements of each batch by name")
     figure, axes = new_figure(title)
     draw_lines(axes, named, sizes, marker="o")
     axes.set(xscale="log", xlabel="batch (examples)", ylabel=unit, yscale="log" if log else "linear")
@@ -186,9 +184,9 @@ def noise_scale_estimates(
     above, below = scales > top, scales < 0
     for marker, which, label in (("o", ~(above | below), "single step"), ("^", above, None), ("v", below, None)):
         place = steps[which], scales[which].clip(0, top)
-        axes.plot(*place, marker, color=card.LINES[0][0], markersize=3.6, clip_on=False, label=label)
+        axes.plot(*place, marker, color=LINES[0][0], markersize=3.6, clip_on=False, label=label)
     smooth = [estimate.scale for estimate in smoothed]
-    axes.plot(steps, np.clip(smooth, 0, top), color=card.LINES[1][0], linewidth=2.2, zorder=3, label="smoothed")
+    axes.plot(steps, np.clip(smooth, 0, top), color=LINES[1][0], linewidth=2.2, zorder=3, label="smoothed")
     axes.axhline(direct, color=palette.INK, linestyle=":", linewidth=1.8, zorder=4, label="direct")
     axes.set(xlabel="step", ylabel="noise scale (examples)", ylim=(0, top))
     axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), handlelength=3, borderaxespad=0.1)

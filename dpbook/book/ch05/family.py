@@ -3,7 +3,7 @@
 from itertools import product
 
 from dpbook.figures import Picture
-from dpbook.figures.card import MARGIN, element, heading, number, palette, rect, text
+from dpbook.figures.card import MARGIN, Card, arrow, aside, element, line, palette, rect, text
 
 RANKS = range(3)
 CHUNKS = "abc"
@@ -40,9 +40,9 @@ FAMILY: dict[str, tuple[Grid, Grid]] = {
 }
 """Before and after, by name."""
 
-CELL, ROW = 30, 26
+CELL, ROW, NAMES = 30, 26, 42
 GAP = 44  # between before and after: the arrow
-PANEL_WIDTH, PANEL_HEIGHT = 2 * 3 * CELL + GAP + 52, 3 * ROW + 52
+PANEL_WIDTH, PANEL_HEIGHT = NAMES + 2 * 3 * CELL + GAP + 18, 3 * ROW + 52
 TOP = 84
 ARRIVALS = (0.35, 0.7, 0.15)
 """When each rank comes to the barrier, as a share of the panel."""
@@ -50,27 +50,25 @@ ARRIVALS = (0.35, 0.7, 0.15)
 
 def draw_family() -> Picture:
     """Draw every collective of `FAMILY` on three ranks, and a barrier."""
-    width, height = 2 * MARGIN + 3 * PANEL_WIDTH, TOP + 3 * PANEL_HEIGHT + 4
     title = "Nine collectives: a row is a rank, a column a chunk of its buffer"
-    body = [heading(width, 34, title, "a1 is rank 1's chunk a; Σa is the sum of all ranks' chunks a.")]
+    card = Card(2 * MARGIN + 3 * PANEL_WIDTH, title, "a1 is rank 1's chunk a; Σa is the sum of all ranks' chunks a.")
     for place, name in enumerate([*FAMILY, "barrier"]):
         x, y = MARGIN + place % 3 * PANEL_WIDTH, TOP + place // 3 * PANEL_HEIGHT
-        body.append(text(x, y + 12, name, 13, bold=True))
-        body.append(_barrier(x, y + 24) if name == "barrier" else _before_and_after(*FAMILY[name], x, y + 24))
+        card.add(text(x, y + 12, name, 13, bold=True))
+        card.add(_barrier(x, y + 24) if name == "barrier" else _before_and_after(*FAMILY[name], x, y + 24))
     told = " ".join(
         f"{name}: {_in_words(before)} becomes {_in_words(after)}." for name, (before, after) in FAMILY.items()
     )
-    alt = f"{title}. {', '.join(FAMILY)}, and barrier, where every rank waits until all have come."
-    return Picture(width, height, body, alt, told)
+    names = f"{', '.join(FAMILY)}, and barrier, where every rank waits until all have come."
+    return card.picture(TOP + 3 * PANEL_HEIGHT + 4, names, told)
 
 
 def _before_and_after(before: Grid, after: Grid, x: float, y: float) -> str:
-    middle = y + 1.5 * ROW
-    right = x + 34 + 3 * CELL + GAP
-    arrow = f"M{number(right - GAP + 8)} {number(middle)}h{GAP - 20}m-7 -5l7 5l-7 5"
-    names = [text(x, y + (rank + 0.65) * ROW, f"rank {rank}", 9, fill=palette.MUTED) for rank in RANKS]
-    line = element("path", d=arrow, stroke=palette.COMMUNICATION, stroke_width=2, fill="none")
-    return "".join([*names, _grid(before, x + 34, y), line, _grid(after, right, y)])
+    middle, right = y + 1.5 * ROW, x + NAMES + 3 * CELL + GAP
+    names = "".join(aside(x, y + (rank + 0.65) * ROW, f"rank {rank}", 11) for rank in RANKS)
+    way = arrow(((right - GAP + 8, middle), (right - 10, middle)), 8, 1, None)
+    joined = element("g", way, stroke=palette.COMMUNICATION, stroke_width=2)
+    return names + _grid(before, x + NAMES, y) + joined + _grid(after, right, y)
 
 
 def _grid(grid: Grid, x: float, y: float) -> str:
@@ -87,17 +85,15 @@ def _grid(grid: Grid, x: float, y: float) -> str:
 
 def _barrier(x: float, y: float) -> str:
     """A line for each rank: it comes, it waits, and all go on together."""
-    left, length, parts = x + 34, PANEL_WIDTH - 60, []
+    left, length, parts = x + NAMES, PANEL_WIDTH - NAMES - 26, []
     together = left + length * max(ARRIVALS)
     for rank, share in zip(RANKS, ARRIVALS, strict=True):
         middle, comes = y + (rank + 0.5) * ROW, left + length * share
-        parts.append(text(x, middle + 4, f"rank {rank}", 9, fill=palette.MUTED))
+        parts.append(aside(x, middle + 4, f"rank {rank}", 11))
         parts.append(rect(left, middle - 6, comes - left, 12, fill=palette.COMPUTATION))
         parts.append(rect(comes, middle - 6, together - comes, 12, fill=palette.IDLE))
         parts.append(rect(together, middle - 6, left + length - together, 12, fill=palette.COMPUTATION))
-    line = f"M{number(together)} {number(y)}v{3 * ROW}"
-    parts.append(element("path", d=line, stroke=palette.INK, stroke_width=2, stroke_dasharray="5 3"))
-    return "".join(parts)
+    return "".join([*parts, line(together, y, together, y + 3 * ROW, palette.INK, 2, "5 3")])
 
 
 def _in_words(grid: Grid) -> str:

@@ -1,5 +1,7 @@
 """What every picture is made of: the palette, SVG, plots, viewers and explorers."""
 
 from dpbook.figures.card import palette
+from dpbook.figures.card.arrows import arrow
+from dpbook.figures.card.card import Card, Mark, box, ticks
 from dpbook.figures.card.plot import LINES, check_named, draw_lines, finish, in_style, new_figure
-from dpbook.figures.card.svg import MARGIN, Attributes, box, element, heading, number, rect, text
+from dpbook.figures.card.svg import MARGIN, Attributes, aside, circle, element, line, number, rect, text

@@ -6,7 +6,7 @@ A picture is always shown as an image of its own, so its ids and its style meet 
 import re
 from collections.abc import Iterable
 
-from dpbook.figures.card.palette import INK, MUTED, PANEL, PAPER, dark, tint
+from dpbook.figures.card.palette import INK, MUTED, PAPER, dark
 
 Attributes = dict[str, str | float | None]
 
@@ -66,22 +66,28 @@ def text(
     )  # fmt: skip
 
 
+def aside(
+    x: float, y: float, content: str, size: float = 12, *, anchor: str | None = None, room: float | None = None,
+    mono: bool = False, halo: str | None = None,
+) -> str:  # fmt: skip
+    """A `text` that is read second: a subtitle, a unit, the name of a row."""
+    return text(x, y, content, size, anchor=anchor, fill=MUTED, room=room, mono=mono, halo=halo)
+
+
 def rect(x: float, y: float, width: float, height: float, **attributes: str | float | None) -> str:
     """A rectangle."""
     return element("rect", x=x, y=y, width=width, height=height, **attributes)
 
 
-def box(x: float, y: float, width: float, height: float, colour: str | None, share: float, now: bool) -> str:
-    """A box for text: tinted with a ``share`` of its ``colour``, with a strong edge ``now``; empty without a colour."""
-    if colour is None:
-        return rect(x, y, width, height, rx=6, fill=PANEL)
-    return rect(x, y, width, height, rx=6, fill=tint(colour, share), stroke=colour, stroke_width=3 if now else 1.2)
+def circle(x: float, y: float, radius: float, **attributes: str | float | None) -> str:
+    """A circle around a point."""
+    return element("circle", cx=x, cy=y, r=radius, **attributes)
 
 
-def heading(width: float, y: float, title: str, subtitle: str = "") -> str:
-    """The title of a picture ``width`` wide, with its baseline at ``y``, and a line under it."""
-    under = text(MARGIN, y + 22, subtitle, 13, fill=MUTED, room=width - 2 * MARGIN) if subtitle else ""
-    return text(MARGIN, y, title, 17, bold=True, room=width - 2 * MARGIN) + under
+def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1, dashes: str | None = None) -> str:
+    """A straight line."""
+    stroke: Attributes = {"stroke": colour, "stroke_width": width, "stroke_dasharray": dashes}
+    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, **stroke)
 
 
 def text_width(content: str, size: float, *, bold: bool = False, mono: bool = False) -> float:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from dpbook.figures.card import palette
-from dpbook.figures.card.svg import element, number, text
-from dpbook.figures.schedules.arrows import Way, load, path
+from dpbook.figures.card.arrows import path
+from dpbook.figures.card.svg import circle, element, number, text
+from dpbook.figures.schedules.arrows import Way, load
 from dpbook.figures.schedules.frames import State
 from dpbook.figures.schedules.table import Table
 
@@ -27,7 +28,7 @@ def _chip(way: Way, n_chunks: int, begin: str, seconds: float) -> str:
         "animateMotion", path=path(way.points), begin=begin, dur=f"{number(seconds)}s", fill="freeze",
         keyPoints="0;0;1;1", keyTimes="0;0.1;0.95;1", calcMode="linear",
     )  # fmt: skip
-    disc = element("circle", r=13, fill=palette.COMMUNICATION, stroke=palette.PAPER, stroke_width=2)
+    disc = circle(0, 0, 13, fill=palette.COMMUNICATION, stroke=palette.PAPER, stroke_width=2)
     ink = palette.text_on(palette.COMMUNICATION)
     name = text(0, 5, load(way.message, n_chunks), 13, anchor="middle", bold=True, fill=ink)
     return element("g", disc + name + motion)

@@ -1,17 +1,16 @@
-"""Messages between cells of one row: which way an arrow takes, and how it is drawn."""
+"""Messages between cells of one row: which way an arrow takes, and what it carries."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from dpbook.collectives import Message
 from dpbook.figures.card import palette
-from dpbook.figures.card.svg import element, number, text
+from dpbook.figures.card.arrows import Points
+from dpbook.figures.card.svg import text
 from dpbook.figures.schedules import words
 
 LANE = 20
 """Height of the lane of one arc above a row."""
-
-Points = tuple[tuple[float, float], ...]
 
 
 class Way(NamedTuple):
@@ -56,25 +55,6 @@ def route(source: float, dest: float, top: float, width: float, height: float, l
     return (begin, top - 1), (begin, lane), (end, lane), (end, top - 3)
 
 
-def path(points: Points, radius: float = 7) -> str:
-    """Path data through ``points``, with rounded corners."""
-    (x, y), last = points[0], points[-1]
-    data = f"M{number(x)} {number(y)}"
-    for (ax, ay), (bx, by), (cx, cy) in zip(points, points[1:], points[2:], strict=False):
-        before, after = towards((bx, by), (ax, ay), radius), towards((bx, by), (cx, cy), radius)
-        data += f"L{_pair(*before)}Q{_pair(bx, by)} {_pair(*after)}"
-    return data + f"L{_pair(*last)}"
-
-
-def arrow(points: Points, length: float, broad: float, dashes: str | None) -> str:
-    """A line through ``points`` with a head so long, and so broad for its length."""
-    tip, back = points[-1], towards(points[-1], points[-2], length)
-    dx, dy = (tip[0] - back[0]) * broad / 2, (tip[1] - back[1]) * broad / 2
-    head = f"M{_pair(*tip)}L{_pair(back[0] - dy, back[1] + dx)}L{_pair(back[0] + dy, back[1] - dx)}z"
-    line = element("path", d=path((*points[:-1], back)), stroke_dasharray=dashes)
-    return line + element("path", d=head, fill=palette.COMMUNICATION, stroke="none")
-
-
 def load(message: Message, n_chunks: int) -> str:
     """What a message carries: "+a" is added, "=a" is stored."""
     return ("+" if message.reduce else "=") + words.chunk_name(message.chunk, n_chunks)
@@ -87,15 +67,3 @@ def label(way: Way, n_chunks: int) -> str:
     y += 5 if len(way.points) > 2 else 17 if way.below else -7
     sign = load(way.message, n_chunks)
     return text((x1 + x2) / 2, y, sign, 14, anchor="middle", bold=True, fill=palette.INK, halo=palette.PAPER)
-
-
-def towards(start: tuple[float, float], end: tuple[float, float], distance: float) -> tuple[float, float]:
-    """The point at ``distance`` from ``start`` on the way to ``end``, at most half-way."""
-    dx, dy = end[0] - start[0], end[1] - start[1]
-    length = (dx * dx + dy * dy) ** 0.5
-    share = min(distance / length, 0.5) if length else 0.0
-    return start[0] + share * dx, start[1] + share * dy
-
-
-def _pair(x: float, y: float) -> str:
-    return f"{number(x)} {number(y)}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dpbook.figures.card import palette
-from dpbook.figures.card.svg import Attributes, element, number, rect, text
+from dpbook.figures.card.svg import Attributes, circle, element, number, rect, text
 from dpbook.figures.schedules.frames import Kind
 
 FILL: dict[Kind, str] = {
@@ -50,14 +50,14 @@ def badge(kind: Kind, x: float, y: float, radius: float) -> str:
     if kind not in ("complete", "fault"):
         return ""
     r = radius
-    circle = element("circle", cx=x, cy=y, r=r, fill=EDGE[kind], stroke=palette.PAPER, stroke_width=1.5)
+    disc = circle(x, y, r, fill=EDGE[kind], stroke=palette.PAPER, stroke_width=1.5)
     shape = f"M{number(x)} {number(y - 0.55 * r)}v{number(0.65 * r)}m0 {number(0.35 * r)}v{number(0.1 * r)}"
     if kind == "complete":
         shape = f"M{number(x - 0.45 * r)} {number(y + 0.05 * r)}l{number(0.3 * r)} {number(0.35 * r)}"
         shape += f"l{number(0.6 * r)} {number(-0.75 * r)}"
     broad = max(1.5, r / 4.5)
     mark = element("path", d=shape, stroke=palette.PAPER, stroke_width=broad, fill="none", stroke_linecap="round")
-    return circle + mark
+    return disc + mark
 
 
 def pips(held: Sequence[int], x: float, y: float, width: float, colour: str) -> str:

@@ -1,23 +1,25 @@
 """Whole schedules at a glance: ranks from top to bottom, rounds from left to right, every message an arrow."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dpbook.collectives import Schedule, Traffic, count
 from dpbook.collectives.schedule import check_schedule
 from dpbook.core import InvalidArgument, bytes_in_words, check_int, plural
 from dpbook.figures.card import palette
+from dpbook.figures.card.arrows import Point, arrow, towards
+from dpbook.figures.card.card import Card, Mark
 from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.svg import MARGIN, element, heading, number, text
+from dpbook.figures.card.svg import MARGIN, aside, circle, element, number, text
 from dpbook.figures.schedules import words
-from dpbook.figures.schedules.arrows import arrow, towards
 from dpbook.figures.schedules.cells import EDGE, FILL, badge
 from dpbook.figures.schedules.frames import Kind, State, replay
 
 MAX_RANKS, MAX_ROUNDS = 16, 32
-LEFT, TOP, PANEL_HEAD, RADIUS = 92, 62, 46, 7
-
-Place = tuple[float, float]
+LEFT, PANEL_HEAD, RADIUS = 92, 46, 7
+MEANING: dict[Kind, str] = {
+    "own": "own only", "partial": "partial", "complete": "complete", "fault": "counted twice", "unknown": "nothing",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class _Panel:
 
     @property
     def name(self) -> str:
-        return self.schedule.name.partition("(")[0].replace("_", " ").strip()
+        return words.kind_name(self.schedule)
 
     @property
     def times(self) -> str:
@@ -64,18 +66,21 @@ def draw_overview(
     most_rounds = max(1, *(panel.traffic.rounds for panel in panels))
     step = min(96.0, max(26.0, 640 / most_rounds))
     width = max(640.0, LEFT + most_rounds * step + MARGIN + RADIUS)
-    title = _finding(panels) if title is None else title
-    y, body = TOP, [heading(width, 34, title)]
+    card = Card(width, _finding(panels) if title is None else title)
     for panel in panels:
-        body.append(_draw(panel, y, step, width))
-        y += round(PANEL_HEAD + panel.pitch * panel.schedule.world + 30)
-    body.append(_legend(panels, y))
-    alt = f"{title}. " + " ".join(f"{p.schedule.name}: {p.numbers}." for p in panels)
-    told = []
+        card.add(_draw(panel, card.y + 14, step, width))
+        card.y += round(PANEL_HEAD + panel.pitch * panel.schedule.world + 30)
+    card.y += 14
+    card.legend(_marks(panels))
+    told = " ".join(f"{words.sentence(words.schedule_name(p.schedule))}: {p.numbers}." for p in panels)
+    return card.picture(card.y + 8, told, " ".join(_rounds(panels)))
+
+
+def _rounds(panels: Sequence[_Panel]) -> Iterator[str]:
+    """Every round of every schedule in words."""
     for state in (state for panel in panels for state in panel.states[1:]):
         messages = "; ".join(words.tell(message, state.schedule.n_chunks) for message in state.messages)
-        told.append(f"{state.schedule.name}, round {state.index}: {messages}.")
-    return Picture(width, y + 34, body, alt, " ".join(told))
+        yield f"{words.sentence(words.schedule_name(state.schedule))}, round {state.index}: {messages}."
 
 
 def _panel(schedule: Schedule, size: int | None, itemsize: int) -> _Panel:
@@ -93,29 +98,29 @@ def _finding(panels: Sequence[_Panel]) -> str:
     quick = min(panels, key=lambda p: p.traffic.rounds)
     light = min(panels, key=lambda p: p.traffic.busiest_bytes / p.nbytes)
     other = " and" if quick is light else f", {light.name.lower()}"
-    return f"{quick.name[:1].upper()}{quick.name[1:]} needs the fewest rounds{other} moves the least through one rank"
+    return f"{words.sentence(quick.name)} needs the fewest rounds{other} moves the least through one rank"
 
 
 def _draw(panel: _Panel, top: float, step: float, width: float) -> str:
     """One schedule: its name, its numbers, and its ranks as lines on which the rounds' states are beads."""
     world, pitch, rounds = panel.schedule.world, panel.pitch, len(panel.schedule.rounds)
 
-    def place(index: int, rank: int) -> Place:
+    def place(index: int, rank: int) -> Point:
         return LEFT + index * step, top + PANEL_HEAD + (rank + 0.5) * pitch
 
-    parts = [text(MARGIN, top + 16, panel.schedule.name, 14, bold=True, room=width - 2 * MARGIN)]
-    parts.append(text(MARGIN, top + 35, panel.numbers, 12, fill=palette.MUTED, room=width - 2 * MARGIN))
+    parts = [text(MARGIN, top + 16, words.schedule_name(panel.schedule), 14, bold=True, room=width - 2 * MARGIN)]
+    parts.append(aside(MARGIN, top + 35, panel.numbers, room=width - 2 * MARGIN))
     heights = [place(0, rank)[1] for rank in range(world)]
     lines = (element("path", d=f"M{LEFT} {number(y)}H{number(LEFT + rounds * step)}") for y in heights)
     parts.append(element("g", lines, stroke=palette.IDLE, stroke_width=2))
     for rank, y in enumerate(heights):
-        parts.append(text(LEFT - 18, y + 4, f"rank {rank}", 12, anchor="end", fill=palette.MUTED))
+        parts.append(aside(LEFT - 18, y + 4, f"rank {rank}", anchor="end"))
     below, every = top + PANEL_HEAD + world * pitch + 14, 1 if step >= 20 else 5
     for k in range(1, rounds + 1):
         if k % every == 0 or k == 1:
-            parts.append(text(LEFT + (k - 0.5) * step, below, str(k), 11, anchor="middle", fill=palette.MUTED))
+            parts.append(aside(LEFT + (k - 0.5) * step, below, str(k), 11, anchor="middle"))
     if rounds:
-        parts.append(text(LEFT - 18, below, "round", 11, anchor="end", fill=palette.MUTED))
+        parts.append(aside(LEFT - 18, below, "round", 11, anchor="end"))
     arrows = (
         _arrow(place(state.index - 1, source), place(state.index, dest), reduce)
         for state in panel.states
@@ -127,7 +132,7 @@ def _draw(panel: _Panel, top: float, step: float, width: float) -> str:
     return "".join(parts)
 
 
-def _arrow(start: Place, end: Place, reduce: bool) -> str:
+def _arrow(start: Point, end: Point, reduce: bool) -> str:
     points = towards(start, end, RADIUS), towards(end, start, RADIUS + 2)
     return arrow(points, 7, 1, None if reduce else "5 3")
 
@@ -143,22 +148,15 @@ def _worst(kinds: Sequence[Kind]) -> Kind:
 def _bead(kind: Kind, x: float, y: float) -> str:
     if kind in ("complete", "fault"):
         return badge(kind, x, y, RADIUS)
-    bead = element("circle", cx=x, cy=y, r=RADIUS - 0.5, fill=FILL[kind], stroke=EDGE[kind], stroke_width=1.5)
-    return bead + (element("circle", cx=x, cy=y, r=2.2, fill=EDGE[kind]) if kind == "partial" else "")
+    bead = circle(x, y, RADIUS - 0.5, fill=FILL[kind], stroke=EDGE[kind], stroke_width=1.5)
+    return bead + (circle(x, y, 2.2, fill=EDGE[kind]) if kind == "partial" else "")
 
 
-def _legend(panels: Sequence[_Panel], y: float) -> str:
+def _marks(panels: Sequence[_Panel]) -> Iterator[Mark]:
     seen = {_worst(kinds) for panel in panels for state in panel.states for kinds in state.kinds}
-    meaning: dict[Kind, str] = {
-        "own": "own only", "partial": "partial", "complete": "complete", "fault": "counted twice", "unknown": "nothing",
-    }  # fmt: skip
-    x, parts = MARGIN + 8.0, []
-    for kind, name in meaning.items():
+    for kind in MEANING:
         if kind in seen:
-            parts += [_bead(kind, x, y + 10), text(x + 13, y + 14, name, 12)]
-            x += 106 if kind == "fault" else 86
+            yield Mark(MEANING[kind], _bead(kind, RADIUS, RADIUS))
     for reduce, name in ((True, "added"), (False, "stored")):
-        mark = _arrow((x - RADIUS, y + 10), (x + 30, y + 10), reduce)
-        parts += [element("g", mark, stroke=palette.COMMUNICATION, stroke_width=1.8), text(x + 30, y + 14, name, 12)]
-        x += 86
-    return element("g", parts, fill=palette.MUTED)
+        sign = element("g", _arrow((-RADIUS, 7), (38, 7), reduce), stroke=palette.COMMUNICATION, stroke_width=1.8)
+        yield Mark(name, sign, 30)

@@ -10,15 +10,22 @@ from functools import cached_property
 
 from dpbook.core import bytes_in_words
 from dpbook.figures.card import palette
-from dpbook.figures.card.svg import MARGIN, element, heading, rect, text, text_width
+from dpbook.figures.card.arrows import arrow
+from dpbook.figures.card.card import Mark, heading, legend
+from dpbook.figures.card.svg import MARGIN, aside, element, rect, text
 from dpbook.figures.schedules import words
-from dpbook.figures.schedules.arrows import LANE, Way, arrow, label, levels, route
+from dpbook.figures.schedules.arrows import LANE, Way, label, levels, route
 from dpbook.figures.schedules.cells import EDGE, FILL, badge, box, pips
-from dpbook.figures.schedules.frames import Kind, State
+from dpbook.figures.schedules.frames import State
 
 HEADER = 88  # room for the names of the rows
 TOP = 100  # where the columns begin: below titles and ranks
 LEAST_WIDTH = 640  # for the title and the legend
+KEY = (
+    "Bars: one per rank, filled where its contribution is in the sum.  +a is added, =a is stored.",
+    "Number: contributions in the cell; ! where one counts twice. Framed: written in this round.",
+)
+"""How to read a table, and a compact one."""
 
 
 class Table:
@@ -36,8 +43,8 @@ class Table:
         self.rows = self._rows()
         self.bottom = self.rows[-1] + self.cell_height + 12
         self.legend_top = self.bottom + (38 if self.compact else 86)
-        self.legend = self._legend()
-        self.height = self.legend_top + 22 * (1 + max(line for _, line, _ in self.legend)) + 30
+        self.legend, bottom = legend(self._marks(), self.width, self.legend_top)
+        self.height = bottom + 26
 
     def _rows(self) -> list[int]:
         """The top of each row. Above it is room for as many arcs as any round needs there."""
@@ -62,7 +69,7 @@ class Table:
         if self.compact:
             names = [f"{rank}" for rank in range(self.world)]
             panels = element("rect", x=self.left - 6, width=self.x(self.world) - self.left + 6, **size)
-            panels += text(self.left - 16, TOP - 8, "rank", 12, anchor="end", fill=palette.MUTED)
+            panels += aside(self.left - 16, TOP - 8, "rank", anchor="end")
         else:
             names = [f"rank {rank}" for rank in range(self.world)]
             places = map(self.x, range(self.world))
@@ -70,47 +77,31 @@ class Table:
         parts = [element("g", panels, fill=palette.PANEL)]
         for rank, name in enumerate(names):
             parts.append(text(self.x(rank) + middle, TOP - 8, name, 13, anchor="middle", bold=True))
-        return "".join([*parts, *row_names, self._draw_legend()])
+        key = aside(MARGIN, self.height - 16, KEY[self.compact], room=self.width - 2 * MARGIN)
+        return "".join([*parts, *row_names, *self.legend, key])
 
     def _row_name(self, chunk: int) -> str:
         y, end = self.rows[chunk] + self.cell_height / 2, self.left - 16
         begin, stop = self.states[0].offsets[chunk : chunk + 2].tolist()
         if self.compact:
-            return text(end, y + 4, f"chunk {chunk}", 12, anchor="end", fill=palette.MUTED)
+            return aside(end, y + 4, f"chunk {chunk}", anchor="end")
         return (
             text(self.left - HEADER, y + 6, words.chunk_name(chunk, self.n_chunks), 18, bold=True)
-            + text(end, y - 3, f"chunk {chunk}", 11, anchor="end", fill=palette.MUTED, room=HEADER - 36)
-            + text(end, y + 12, f"x[{begin}:{stop}]", 11, anchor="end", fill=palette.MUTED, room=HEADER - 36, mono=True)
+            + aside(end, y - 3, f"chunk {chunk}", 11, anchor="end", room=HEADER - 36)
+            + aside(end, y + 12, f"x[{begin}:{stop}]", 11, anchor="end", room=HEADER - 36, mono=True)
         )
 
-    def _legend(self) -> list[tuple[Kind, int, int]]:
-        """The kinds that occur, each with its line in the legend and its distance from the left edge."""
+    def _marks(self) -> Iterator[Mark]:
+        """The kinds that occur, and in any case those of a sum."""
         kinds = {kind for state in self.states for row in state.kinds for kind in row}
-        x, line, places = MARGIN, 0, []
         for kind in (k for k in FILL if k in kinds or k in ("own", "partial", "complete")):
-            length = 33 + round(text_width(words.MEANING[kind], 12))
-            if x + length > self.width - MARGIN:
-                x, line = MARGIN, line + 1
-            places.append((kind, line, x))
-            x += length + 10
-        return places
-
-    def _draw_legend(self) -> str:
-        """What the colours mean, and how to read the rest."""
-        parts = []
-        for kind, line, x in self.legend:
-            y = self.legend_top + 22 * line
-            mark = "" if self.compact else badge(kind, x + 23, y + 1, 5)
-            parts.append(box(kind, x + 1, y, 22, 14, 3) + mark + text(x + 33, y + 12, words.MEANING[kind], 12))
-        key = "Number: contributions in the cell; ! where one counts twice. Framed: written in this round."
-        if not self.compact:
-            key = "Bars: one per rank, filled where its contribution is in the sum.  +a is added, =a is stored."
-        parts.append(text(MARGIN, self.height - 16, key, 12, room=self.width - 2 * MARGIN))
-        return element("g", parts, fill=palette.MUTED)
+            mark = "" if self.compact else badge(kind, 22, 1, 5)
+            yield Mark(words.MEANING[kind], box(kind, 0, 0, 22, 14, 3) + mark, 26)
 
     def heading(self, state: State) -> str:
         """The finding, and what the round did."""
-        return heading(self.width, 34, words.headline(state), f"{state.schedule.name}: {words.moves(state)}")
+        name = words.schedule_name(state.schedule)
+        return heading(self.width, words.headline(state), f"{name}: {words.moves(state)}")
 
     def numbers(self, state: State) -> str:
         """What was sent so far: in all, and (not in a compact table) by each rank."""
@@ -139,7 +130,7 @@ class Table:
             return box(kind, x, y, self.cell_width, self.cell_height, 3) + count
         body = box(kind, x, y, self.cell_width, self.cell_height, 7)
         if kind == "empty":
-            return body + text(middle, y + 28, "empty", 12, anchor="middle", fill=palette.MUTED)
+            return body + aside(middle, y + 28, "empty", anchor="middle")
         value = text(
             middle, y + 24, state.values[rank][chunk], 15, anchor="middle", mono=True, room=self.cell_width - 10,
             fill=ink or (palette.MUTED if kind == "unknown" else None), bold=kind != "unknown",

@@ -1,6 +1,8 @@
-"""The state of a schedule in words: titles, alternative texts, descriptions."""
+"""A schedule and its state in words: names, titles, alternative texts, descriptions."""
 
-from dpbook.collectives import Message
+import re
+
+from dpbook.collectives import Message, Schedule
 from dpbook.core import bytes_in_words, plural
 from dpbook.figures.schedules.frames import Kind, State
 
@@ -14,6 +16,29 @@ MEANING: dict[Kind, str] = {
 }
 MOST_MESSAGES = 8
 """How many messages are told one by one."""
+PARAMETERS = re.compile(r"\((\w+=[^()]*)\)")
+HYPHENATED = re.compile("(all|reduce|halving)_(reduce|scatter|gather|doubling)")
+"""Of names such as ``reduce_scatter``, the terms that are written with a hyphen."""
+
+
+def kind_name(schedule: Schedule) -> str:
+    """What a schedule is called, whatever its size: ``parameter_server(world=8)`` is "parameter server"."""
+
+    def others(found: re.Match[str]) -> str:
+        told = [part.replace("=", " ") for part in found[1].split(", ") if not part.startswith("world=")]
+        return f" ({', '.join(told)})" if told else ""
+
+    return HYPHENATED.sub(r"\1-\2", PARAMETERS.sub(others, schedule.name)).replace("_", " ").strip()
+
+
+def schedule_name(schedule: Schedule) -> str:
+    """What a schedule is called, and its size: "parameter server, 8 ranks"."""
+    return f"{kind_name(schedule)}, {plural(schedule.world, 'rank')}"
+
+
+def sentence(words: str) -> str:
+    """``words`` with a capital."""
+    return words[:1].upper() + words[1:]
 
 
 def chunk_name(chunk: int, n_chunks: int) -> str:
@@ -72,7 +97,8 @@ def alternative(state: State) -> str:
     if len(state.messages) > MOST_MESSAGES:
         told.append(f"{len(state.messages)} messages in all")
     what = "; ".join(told) or moves(state)
-    return f"{state.schedule.name}. {headline(state)}. {what[0].upper()}{what[1:]}. {totals(state)}."
+    name = sentence(schedule_name(state.schedule))
+    return f"{name}. {headline(state)}. {sentence(what)}. {totals(state)}."
 
 
 def totals(state: State) -> str:

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 from dpbook.core import check_type, in_binary, milliseconds, plural
 from dpbook.figures.card import palette
-from dpbook.figures.card.palette import COMMUNICATION, EXPOSED, INK, MUTED, PAPER, tint
+from dpbook.figures.card.card import Card
+from dpbook.figures.card.palette import COMMUNICATION, EXPOSED, PAPER, tint
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import Plot, finish, in_style, new_figure
-from dpbook.figures.card.svg import MARGIN, heading, rect, text
+from dpbook.figures.card.svg import MARGIN, aside, rect, text
 from dpbook.overlap import CapSweep, Plan
 
-WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 900, 110, 160, 68, 24, 17
+WIDTH, LEFT, RIGHT, ROW, BAR = 900, 110, 160, 24, 17
 MOST_ROWS = 13
 """Of buckets, and of the line that says how many are left out."""
 MOST_TENSORS = 200
@@ -33,28 +34,27 @@ def framed_plan(plan: Plan, cap: int | None, title: str | None, rows: int, wides
     title = title or f"{plural(len(plan.tensors), 'tensor')} in {plural(plan.calls, 'bucket')}{at}"
     shown = list(range(plan.calls)) if plan.calls <= rows else [*range(rows - 2), plan.calls - 1]
     scale = (WIDTH - LEFT - RIGHT) / max(widest, 1)
-    body = [heading(WIDTH, 32, title)]
-    body.append(text(MARGIN, 54, "first bucket to be launched at the top; every segment is a tensor", 12, fill=MUTED))
-    y, labels = float(TOP), []
+    card = Card(WIDTH, title, "first bucket to be launched at the top; every segment is a tensor")
+    labels, top = [], card.y
     for place, bucket in enumerate(shown):
         if place and bucket != shown[place - 1] + 1:
             left_out = plural(bucket - shown[place - 1] - 1, "bucket")
-            labels.append(text(LEFT, y + 14, f"… {left_out} …", 12, fill=MUTED, halo=PAPER))
-            y += ROW
-        body += _bars(plan, bucket, y, scale)
+            labels.append(aside(LEFT, card.y + 14, f"… {left_out} …", halo=PAPER))
+            card.y += ROW
+        card.add(*_bars(plan, bucket, card.y, scale))
         nbytes, members = plan.buckets[bucket].nbytes, plural(len(plan.buckets[bucket].tensors), "tensor")
-        labels.append(text(LEFT - 10, y + 13, f"bucket {bucket + 1}", 12, anchor="end"))
+        labels.append(text(LEFT - 10, card.y + 13, f"bucket {bucket + 1}", 12, anchor="end"))
         size = f"{in_binary(nbytes)}, {members}"
-        labels.append(text(LEFT + nbytes * scale + 8, y + 13, size, 11, fill=INK, halo=PAPER))
-        y += ROW
-    y = max(y, TOP + ROW * kept)
+        labels.append(text(LEFT + nbytes * scale + 8, card.y + 13, size, 11, halo=PAPER))
+        card.y += ROW
+    y = max(card.y, top + ROW * kept)
     if cap and cap <= widest:
         x = LEFT + cap * scale
-        body.append(rect(x - 1, TOP - 4, 2, y - TOP + 2, fill=EXPOSED))
-        body.append(text(x, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=EXPOSED))
+        card.add(rect(x - 1, top - 4, 2, y - top + 2, fill=EXPOSED))
+        card.add(text(x, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=EXPOSED))
+    card.add(*labels)
     told = f", from {in_binary(min(sizes))} to {in_binary(max(sizes))}" if plan.calls > 1 else ""
-    alt = f"{title}: {in_binary(plan.total_bytes)} in all{told}."
-    return Picture(WIDTH, y + MARGIN + 6, [*body, *labels], alt)
+    return card.picture(y + MARGIN + 6, f"{in_binary(plan.total_bytes)} in all{told}.")
 
 
 def _bars(plan: Plan, bucket: int, y: float, scale: float) -> Iterator[str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dpbook.core import milliseconds
 from dpbook.figures.card.palette import COMPUTATION, IDLE, INK, MUTED, PAPER
 from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.svg import MARGIN, element, rect, text
+from dpbook.figures.card.svg import MARGIN, Attributes, aside, circle, element, rect, text
 
 WIDTH, LEFT, RIGHT, TOP, HEIGHT = 900, 132, 60, 34, 80
 
@@ -20,19 +20,19 @@ def here(
     apart, foot = (WIDTH - LEFT - RIGHT) / max(len(curve) - 1, 1), TOP + HEIGHT
     places = {name: (LEFT + k * apart, foot - HEIGHT * s / most) for k, (name, s) in enumerate(curve.items())}
     body = [text(MARGIN, 18, title, 13, bold=True)]
-    for value, line in ((most, TOP), (0.0, foot)):
-        body.append(rect(LEFT - 6, line, WIDTH - LEFT - RIGHT + 12, 1, fill=IDLE))
-        body.append(text(LEFT - 12, line + 4, milliseconds(value), 11, anchor="end", fill=MUTED))
+    for value, y in ((most, float(TOP)), (0.0, float(foot))):
+        body.append(rect(LEFT - 6, y, WIDTH - LEFT - RIGHT + 12, 1, fill=IDLE))
+        body.append(aside(LEFT - 12, y + 4, milliseconds(value), 11, anchor="end"))
     x, y = places[chosen]
     body.append(rect(x - 0.5, TOP, 1, HEIGHT, fill=INK))
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in places.values())
     body.append(element("polyline", points=points, fill="none", stroke=COMPUTATION, stroke_width=2))
-    body += [element("circle", cx=a, cy=b, r=3, fill=COMPUTATION) for a, b in places.values()]
+    body += [circle(a, b, 3, fill=COMPUTATION) for a, b in places.values()]
     if last:
-        ghost = {"cx": places[last[0]][0], "cy": foot - HEIGHT * last[1] / most}
-        body.append(element("circle", **ghost, r=7, fill="none", stroke=MUTED, stroke_width=2, stroke_dasharray="3 2"))
-        body.append(text(WIDTH - MARGIN, 18, "dashed ring: the last position", 11, anchor="end", fill=MUTED))
-    body.append(element("circle", cx=x, cy=y, r=6, fill=INK))
+        ring: Attributes = {"fill": "none", "stroke": MUTED, "stroke_width": 2, "stroke_dasharray": "3 2"}
+        body.append(circle(places[last[0]][0], foot - HEIGHT * last[1] / most, 7, **ring))
+        body.append(aside(WIDTH - MARGIN, 18, "dashed ring: the last position", 11, anchor="end"))
+    body.append(circle(x, y, 6, fill=INK))
     for name, (a, _) in places.items():
         now = name == chosen
         body.append(text(a, foot + 17, name, 11, anchor="middle", fill=INK if now else MUTED, bold=now))

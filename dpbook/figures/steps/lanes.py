@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpbook.figures.card.palette import IDLE, INK, MUTED, PANEL, PAPER, text_on, tint
-from dpbook.figures.card.svg import element, rect, text, text_width
+from dpbook.figures.card.palette import IDLE, INK, PANEL, PAPER, text_on, tint
+from dpbook.figures.card.svg import aside, element, line, rect, text, text_width
 from dpbook.figures.steps.looks import FILLS, labels, look, number_of
 from dpbook.overlap import Span, Timeline
 from dpbook.overlap.timeline import difference, union
@@ -67,7 +67,7 @@ class Lanes:
 
     def __iter__(self) -> Iterator[str]:
         for lane, top in self.tops.items():
-            yield text(LEFT - 8, top + 15, cut(lane, LEFT - 20, 11), 11, anchor="end", fill=MUTED)
+            yield aside(LEFT - 8, top + 15, cut(lane, LEFT - 20, 11), 11, anchor="end")
             yield from self._ground(lane, top)
         yield from self._lines()
         for lane, top in self.tops.items():
@@ -91,7 +91,7 @@ class Lanes:
             if width >= 3:
                 yield stripes(x, top, width, IDLE)
             if width >= 34:
-                yield text(x + width / 2, top + 15, "idle", 11, anchor="middle", fill=MUTED, halo=PANEL)
+                yield aside(x + width / 2, top + 15, "idle", 11, anchor="middle", halo=PANEL)
 
     def _lines(self) -> Iterator[str]:
         """From each gradient that is complete to its call; those that look the same are drawn once."""
@@ -152,11 +152,9 @@ class Lanes:
         return text_on(FILLS[look(span)]) if (span.start + span.end) / 2 < self.now else INK
 
 
-def stripes(x: float, y: float, width: float, colour: str) -> str:
+def stripes(x: float, y: float, width: float, colour: str, high: float = BAR) -> str:
     """A bar of upright stripes: one thick dashed line, as a pattern would need an id."""
-    return element(
-        "path", d=f"M{x:.1f} {y + BAR / 2:g}h{width:.1f}", stroke=colour, stroke_width=BAR, stroke_dasharray="1.5 4.5"
-    )
+    return line(x, y + high / 2, x + width, y + high / 2, colour, high, "1.5 4.5")
 
 
 def _in_order(timeline: Timeline) -> list[str]:

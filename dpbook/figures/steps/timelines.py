@@ -3,19 +3,18 @@
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
 
-import numpy as np
-
 from dpbook.core import InvalidArgument, check_int, check_type, milliseconds, plural
+from dpbook.figures.card.card import Card, Mark, ticks
 from dpbook.figures.card.palette import EXPOSED, IDLE, INK, MUTED, PANEL
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import check_named, check_title
-from dpbook.figures.card.svg import MARGIN, element, heading, rect, text, text_width
-from dpbook.figures.steps.lanes import LEFT, WIDTH, Lanes, Scale, cut
+from dpbook.figures.card.svg import MARGIN, aside, element, rect, text, text_width
+from dpbook.figures.steps.lanes import LEFT, WIDTH, Lanes, Scale, cut, stripes
 from dpbook.figures.steps.looks import FILLS, WORDS, look
 from dpbook.overlap import Timeline
 from dpbook.overlap.timeline import difference
 
-TOP, NAME, STRIP, GAP, AXIS, GAUGE = 74, 22, 16, 14, 40, 70
+NAME, STRIP, GAP, AXIS, GAUGE = 22, 16, 14, 40, 70
 MOST_TIMELINES = 8
 
 Note = Callable[[Timeline], str]
@@ -85,24 +84,23 @@ def draw_until(
     ends at ``end`` seconds (by default with the longest timeline).
     """
     scale = Scale(max(timeline.end for timeline in timelines.values()) if end is None else end)
-    legend, y = _legend(timelines)
-    body = [heading(WIDTH, 32, title), *legend]
+    card = Card(WIDTH, title)
+    card.legend(_marks(timelines))
     for name, timeline in timelines.items():
         shares = gauges(timeline) if gauges else {}
-        body += [*_named(name, note(timeline), shares, y), *_gauges(shares, y)]
-        lanes = Lanes(timeline, y + NAME, scale, now)
-        body += [*lanes, *_exposed(timeline, lanes.bottom, scale, now)]
+        card.add(*_named(name, note(timeline), shares, card.y), *_gauges(shares, card.y))
+        lanes = Lanes(timeline, card.y + NAME, scale, now)
+        card.add(*lanes, *_exposed(timeline, lanes.bottom, scale, now))
         if now < inf:
-            body += _clock(timeline.end, now, y + NAME, lanes.bottom - y - NAME, scale)
-        y = lanes.bottom + (STRIP if timeline.busy("communication") else 0) + GAP
-    body += _axis(y, scale)
-    height = y + AXIS
+            card.add(*_clock(timeline.end, now, card.y + NAME, lanes.bottom, scale))
+        card.y = lanes.bottom + (STRIP if timeline.busy("communication") else 0) + GAP
+    card.add(*_axis(card.y, scale))
+    card.y += AXIS
     for line in _lines(meters):
-        body.append(text(MARGIN, height + 12, line, 14))
-        height += 24
+        card.add(text(MARGIN, card.y + 12, line, 14))
+        card.y += 24
     told = "; ".join(f"{name}: {note(timeline)}" for name, timeline in timelines.items())
-    alt = f"{title}. {told}." + (f" {meters}." if meters else "")
-    return Picture(WIDTH, height + 6 * bool(meters), body, alt)
+    return card.picture(card.y + 6 * bool(meters), f"{told}." + (f" {meters}." if meters else ""))
 
 
 def _named(name: str, note: str, shares: Mapping[str, float], y: float) -> Iterator[str]:
@@ -117,11 +115,11 @@ def _width(gauge: str) -> float:
     return 66 + GAUGE + text_width(gauge, 12)
 
 
-def _clock(end: float, now: float, y: float, height: float, scale: Scale) -> Iterator[str]:
+def _clock(end: float, now: float, top: float, bottom: float, scale: Scale) -> Iterator[str]:
     """What time it is, and a thick mark at the end once that is reached."""
-    yield rect(scale(now) - 1, y - 4, 2, height + STRIP, fill=INK)
+    yield rect(scale(now) - 1, top - 4, 2, bottom - top + STRIP, fill=INK)
     if end <= now:
-        yield rect(scale(end) - 2, y - 4, 4, height + 4, fill=INK)
+        yield rect(scale(end) - 2, top - 4, 4, bottom - top + 4, fill=INK)
 
 
 def _gauges(shares: Mapping[str, float], y: float) -> Iterator[str]:
@@ -131,7 +129,7 @@ def _gauges(shares: Mapping[str, float], y: float) -> Iterator[str]:
         yield text(x, y + 14, f"{share:.0%}", 12, anchor="end")
         yield rect(x - 42 - GAUGE, y + 4, GAUGE, 11, fill=PANEL, stroke=MUTED, stroke_width=0.8)
         yield rect(x - 42 - GAUGE, y + 4, GAUGE * share, 11, fill=MUTED)
-        yield text(x - 50 - GAUGE, y + 14, name, 12, anchor="end", fill=MUTED)
+        yield aside(x - 50 - GAUGE, y + 14, name, anchor="end")
         x -= _width(name)
 
 
@@ -147,40 +145,29 @@ def _exposed(timeline: Timeline, y: float, scale: Scale, now: float) -> Iterator
     yield text(LEFT - 8, y + 9, "exposed", 11, anchor="end", fill=EXPOSED)
 
 
-def _legend(timelines: Mapping[str, Timeline]) -> tuple[list[str], float]:
-    """What the colours and marks mean, in as many rows as it needs, and where the timelines begin."""
+def _marks(timelines: Mapping[str, Timeline]) -> Iterator[Mark]:
+    """What the colours and signs mean that occur."""
     spans = [span for timeline in timelines.values() for span in timeline.spans]
     looks = {look(span) for span in spans}
-    entries = [(WORDS.get(key, key), rect(0, 0, 14, 14, rx=3, fill=FILLS[key])) for key in FILLS if key in looks]
-    stripe = element("path", d="M0 7h14", stroke=IDLE, stroke_width=14, stroke_dasharray="1.5 4.5")
-    entries.append(("idle", rect(0, 0, 14, 14, fill=PANEL) + stripe))
+    for key in (key for key in FILLS if key in looks):
+        yield Mark(WORDS.get(key, key), rect(0, 0, 14, 14, rx=3, fill=FILLS[key]))
+    yield Mark("idle", rect(0, 0, 14, 14, fill=PANEL) + stripes(0, 0, 14, IDLE, high=14))
     if any(span.ready is not None for span in spans):
-        entries.append(("gradient to its call", element("path", d="M1 1v2L13 11v2", fill="none", stroke=INK)))
+        yield Mark("gradient to its call", element("path", d="M1 1v2L13 11v2", fill="none", stroke=INK))
     if "communication" in looks:
-        entries.append(("exposed communication", rect(0, 4, 14, 5, fill=EXPOSED)))
-    x, y, body = float(MARGIN), 48.0, []
-    for words, mark in entries:
-        if x + 20 + text_width(words, 12) > WIDTH - MARGIN:
-            x, y = float(MARGIN), y + 20
-        body.append(element("g", mark, transform=f"translate({x:.1f} {y:g})"))
-        body.append(text(x + 20, y + 12, words, 12, fill=MUTED))
-        x += 20 + text_width(words, 12) + 14
-    return body, y + TOP - 48
+        yield Mark("exposed communication", rect(0, 4, 14, 5, fill=EXPOSED))
 
 
 def _axis(y: float, scale: Scale) -> Iterator[str]:
     """Ticks at round numbers of milliseconds."""
-    span = 1e3 * scale.end
-    if span <= 0:
+    if scale.end <= 0:
         return
-    step = 10.0 ** np.floor(np.log10(span / 4))
-    step = float(step * next(f for f in (1, 2, 5, 10) if span / (step * f) <= 8))
     yield rect(LEFT, y, scale(scale.end) - LEFT, 1, fill=MUTED)
-    for index in range(int(span / step + 1e-9) + 1):
-        x = scale(index * step / 1e3)
+    for ms in ticks(1e3 * scale.end, 8):
+        x = scale(ms / 1e3)
         yield rect(x, y, 1, 5, fill=MUTED)
-        yield text(x, y + 19, f"{index * step:g}", 11, anchor="middle", fill=MUTED)
-    yield text(WIDTH - MARGIN, y + 34, "time from the start of the step (ms)", 11, anchor="end", fill=MUTED)
+        yield aside(x, y + 19, f"{ms:g}", 11, anchor="middle")
+    yield aside(WIDTH - MARGIN, y + 34, "time from the start of the step (ms)", 11, anchor="end")
 
 
 def _lines(meters: str) -> list[str]:
