@@ -32,7 +32,7 @@ def play_feeds(feeds: Feeds) -> Viewer:
         readings = {name: _read(fed, epoch, step) for name, fed in feeds.items()}
         title = f"Epoch {epoch + 1}, step {step} of {_steps(feeds, epoch)}" if step else "Nothing is read yet"
         lists = {name: _said(reading, started=step > 0) for name, reading in readings.items()}
-        return _draw(title, readings, lists, marked=True, after=after)
+        return _draw(title, readings, lists, marked=True)
 
     return Viewer(draw, len(moments) - 1, "step")
 
@@ -104,9 +104,7 @@ def _listed(examples: list[int]) -> str:
     return ", ".join(map(str, examples)) or "nothing"
 
 
-def _draw(
-    title: str, readings: Mapping[str, Reading], lists: Mapping[str, list[str]], *, marked: bool, after: int = 0
-) -> Picture:
+def _draw(title: str, readings: Mapping[str, Reading], lists: Mapping[str, list[str]], *, marked: bool) -> Picture:
     """Panels in rows of two with ``lists`` below them; ``marked`` says whether this step is underlined."""
     columns = min(2, len(readings))
     height = max(42 + _tall(reading) + len(reading.lists) * LINE + 4 for reading in readings.values())
@@ -117,11 +115,18 @@ def _draw(
     for place, (name, reading) in enumerate(readings.items()):
         x, card.y = MARGIN + place % columns * (WIDTH + GAP), top + place // columns * (height + GAP)
         card.add(*_panel(x, card.y, name, reading, lists[name], marked=marked))
-        ranks = "; ".join(f"rank {rank}: {said}" for rank, said in enumerate(lists[name]))
-        odd = [f"more than once: {_listed(reading.repeated)}"] if reading.repeated else []
-        odd += [f"never: {_listed(reading.unread)}"] if reading.ended and reading.unread else []
-        told.append("; ".join([f"{name}: {ranks}", reading.tally, *odd]))
-    return card.picture(card.y + height + MARGIN, ". ".join(told) + ".")
+        told.append(f"{name}: {'; '.join(_told(reading, lists[name]))}.")
+    return card.picture(card.y + height + MARGIN, " ".join(told))
+
+
+def _told(reading: Reading, lines: list[str]) -> Iterator[str]:
+    """What a panel shows, in words."""
+    yield from (f"rank {rank}: {said}" for rank, said in enumerate(lines))
+    yield reading.tally
+    if reading.repeated:
+        yield f"more than once: {_listed(reading.repeated)}"
+    if reading.ended and reading.unread:
+        yield f"never: {_listed(reading.unread)}"
 
 
 def _marks(marked: bool) -> Iterator[Mark]:

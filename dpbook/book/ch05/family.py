@@ -3,7 +3,7 @@
 from itertools import product
 
 from dpbook.figures import Picture
-from dpbook.figures.card import MARGIN, Card, arrow, aside, element, line, palette, rect, text
+from dpbook.figures.card import MARGIN, Card, arrow, aside, line, palette, rect, text
 
 RANKS = range(3)
 CHUNKS = "abc"
@@ -66,9 +66,8 @@ def draw_family() -> Picture:
 def _before_and_after(before: Grid, after: Grid, x: float, y: float) -> str:
     middle, right = y + 1.5 * ROW, x + NAMES + 3 * CELL + GAP
     names = "".join(aside(x, y + (rank + 0.65) * ROW, f"rank {rank}", 11) for rank in RANKS)
-    way = arrow(((right - GAP + 8, middle), (right - 10, middle)), 8, 1, None)
-    joined = element("g", way, stroke=palette.COMMUNICATION, stroke_width=2)
-    return names + _grid(before, x + NAMES, y) + joined + _grid(after, right, y)
+    becomes = arrow(((right - GAP + 8, middle), (right - 10, middle)), 2)
+    return names + _grid(before, x + NAMES, y) + becomes + _grid(after, right, y)
 
 
 def _grid(grid: Grid, x: float, y: float) -> str:

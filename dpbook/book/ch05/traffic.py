@@ -24,13 +24,7 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *,
     much in any all-reduce. ``title`` should state the finding; by default it gives the busiest rank of each schedule.
     Raises `InvalidArgument`.
     """
-    schedules = list(schedules) if isinstance(schedules, Sequence) else [schedules]
-    if not schedules:
-        raise InvalidArgument("schedules", schedules, "at least one schedule")
-    for schedule in schedules:
-        check_schedule(schedule)
-        if schedule.world != schedules[0].world:
-            raise InvalidArgument(f"world of {schedule.name}", schedule.world, f"{schedules[0].world}, as of the first")
+    schedules = _checked(schedules)
     world = check_int("world", schedules[0].world, 1, MAX_RANKS)
     nbytes = check_int("size", size, 1) * check_int("itemsize", itemsize, 1)
     traffic = [count(schedule, size, itemsize) for schedule in schedules]
@@ -50,12 +44,25 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *,
     card.add(line(LEFT - 10, _y(bound, top), width - MARGIN, _y(bound, top), *BOUND))
     card.y = FOOT + 56
     card.legend(_marks(bound))
-    told = []
-    for s, t in zip(schedules, traffic, strict=True):
-        sent, received = (", ".join(map(bytes_in_words, b.tolist())) for b in (t.sent_bytes, t.received_bytes))
-        told.append(f"{schedule_name(s)}: sent {sent}; received {received}.")
     held = f"{plural(world, 'rank')} with {bytes_in_words(nbytes)} each. The lower bound is {bytes_in_words(bound)}."
-    return card.picture(card.y + 6, held, " ".join(told))
+    return card.picture(card.y + 6, held, " ".join(map(_told, schedules, traffic)))
+
+
+def _checked(schedules: Sequence[Schedule] | Schedule) -> list[Schedule]:
+    """One or more schedules of one world, as a list."""
+    several = list(schedules) if isinstance(schedules, Sequence) else [schedules]
+    if not several:
+        raise InvalidArgument("schedules", schedules, "at least one schedule")
+    for schedule in several:
+        check_schedule(schedule)
+        if schedule.world != several[0].world:
+            raise InvalidArgument(f"world of {schedule.name}", schedule.world, f"{several[0].world}, as of the first")
+    return several
+
+
+def _told(schedule: Schedule, traffic: Traffic) -> str:
+    sent, received = (", ".join(map(bytes_in_words, b.tolist())) for b in (traffic.sent_bytes, traffic.received_bytes))
+    return f"{schedule_name(schedule)}: sent {sent}; received {received}."
 
 
 def _y(value: float, top: float) -> float:

@@ -1,19 +1,20 @@
 """Arrows: a way through corners, and a head at its end."""
 
 from dpbook.figures.card.palette import COMMUNICATION
-from dpbook.figures.card.svg import element, number
+from dpbook.figures.card.svg import Attributes, element, number
 
 Point = tuple[float, float]
 Points = tuple[Point, ...]
 
 
-def arrow(points: Points, length: float, broad: float, dashes: str | None) -> str:
-    """A line through ``points`` with a head so long, and so broad for its length."""
-    tip, back = points[-1], towards(points[-1], points[-2], length)
-    dx, dy = (tip[0] - back[0]) * broad / 2, (tip[1] - back[1]) * broad / 2
+def arrow(points: Points, width: float, *, stored: bool = False) -> str:
+    """A message on its way through ``points``; dashed where it is ``stored`` and not added."""
+    tip, back = points[-1], towards(points[-1], points[-2], 4 + 1.6 * width)
+    dx, dy = 0.55 * (tip[0] - back[0]), 0.55 * (tip[1] - back[1])
     head = f"M{_pair(*tip)}L{_pair(back[0] - dy, back[1] + dx)}L{_pair(back[0] + dy, back[1] - dx)}z"
-    line = element("path", d=path((*points[:-1], back)), stroke_dasharray=dashes)
-    return line + element("path", d=head, fill=COMMUNICATION, stroke="none")
+    line: Attributes = {"stroke": COMMUNICATION, "stroke_width": width, "stroke_dasharray": "6 3" if stored else None}
+    way = element("path", d=path((*points[:-1], back)), fill="none", **line)
+    return way + element("path", d=head, fill=COMMUNICATION)
 
 
 def path(points: Points, radius: float = 7) -> str:

@@ -20,6 +20,8 @@ IDLE = "#d5dae1"
 EXPOSED = "#b3123f"
 FAULT = EXPOSED
 """Time lost and sums that are wrong share the alarm colour; no figure holds both."""
+PARTIAL_EDGE, COMPLETE_EDGE, FAULT_EDGE = "#8a6a00", "#00705a", "#6d0a25"
+"""Lines and marks on these fills."""
 
 INK = "#1b2430"
 MUTED = "#556070"

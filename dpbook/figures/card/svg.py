@@ -5,6 +5,7 @@ A picture is always shown as an image of its own, so its ids and its style meet 
 
 import re
 from collections.abc import Iterable
+from functools import partial
 
 from dpbook.figures.card.palette import INK, MUTED, PAPER, dark
 
@@ -66,12 +67,8 @@ def text(
     )  # fmt: skip
 
 
-def aside(
-    x: float, y: float, content: str, size: float = 12, *, anchor: str | None = None, room: float | None = None,
-    mono: bool = False, halo: str | None = None,
-) -> str:  # fmt: skip
-    """A `text` that is read second: a subtitle, a unit, the name of a row."""
-    return text(x, y, content, size, anchor=anchor, fill=MUTED, room=room, mono=mono, halo=halo)
+aside = partial(text, fill=MUTED)
+"""A `text` that is read second: a subtitle, a unit, the name of a row."""
 
 
 def rect(x: float, y: float, width: float, height: float, **attributes: str | float | None) -> str:

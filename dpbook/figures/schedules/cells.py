@@ -16,9 +16,9 @@ FILL: dict[Kind, str] = {
 }
 EDGE: dict[Kind, str] = {
     "own": palette.MUTED,
-    "partial": "#8a6a00",
-    "complete": "#00705a",
-    "fault": "#6d0a25",
+    "partial": palette.PARTIAL_EDGE,
+    "complete": palette.COMPLETE_EDGE,
+    "fault": palette.FAULT_EDGE,
     "unknown": palette.MUTED,
     "empty": palette.MUTED,
 }

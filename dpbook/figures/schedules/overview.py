@@ -10,7 +10,7 @@ from dpbook.figures.card import palette
 from dpbook.figures.card.arrows import Point, arrow, towards
 from dpbook.figures.card.card import Card, Mark
 from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.svg import MARGIN, aside, circle, element, number, text
+from dpbook.figures.card.svg import MARGIN, aside, circle, line, number, text
 from dpbook.figures.schedules import words
 from dpbook.figures.schedules.cells import EDGE, FILL, badge
 from dpbook.figures.schedules.frames import Kind, State, replay
@@ -68,7 +68,7 @@ def draw_overview(
     width = max(640.0, LEFT + most_rounds * step + MARGIN + RADIUS)
     card = Card(width, _finding(panels) if title is None else title)
     for panel in panels:
-        card.add(_draw(panel, card.y + 14, step, width))
+        card.add(*_draw(panel, card.y + 14, step, width - 2 * MARGIN))
         card.y += round(PANEL_HEAD + panel.pitch * panel.schedule.world + 30)
     card.y += 14
     card.legend(_marks(panels))
@@ -101,40 +101,32 @@ def _finding(panels: Sequence[_Panel]) -> str:
     return f"{words.sentence(quick.name)} needs the fewest rounds{other} moves the least through one rank"
 
 
-def _draw(panel: _Panel, top: float, step: float, width: float) -> str:
+def _draw(panel: _Panel, top: float, step: float, room: float) -> Iterator[str]:
     """One schedule: its name, its numbers, and its ranks as lines on which the rounds' states are beads."""
-    world, pitch, rounds = panel.schedule.world, panel.pitch, len(panel.schedule.rounds)
-
-    def place(index: int, rank: int) -> Point:
-        return LEFT + index * step, top + PANEL_HEAD + (rank + 0.5) * pitch
-
-    parts = [text(MARGIN, top + 16, words.schedule_name(panel.schedule), 14, bold=True, room=width - 2 * MARGIN)]
-    parts.append(aside(MARGIN, top + 35, panel.numbers, room=width - 2 * MARGIN))
-    heights = [place(0, rank)[1] for rank in range(world)]
-    lines = (element("path", d=f"M{LEFT} {number(y)}H{number(LEFT + rounds * step)}") for y in heights)
-    parts.append(element("g", lines, stroke=palette.IDLE, stroke_width=2))
-    for rank, y in enumerate(heights):
-        parts.append(aside(LEFT - 18, y + 4, f"rank {rank}", anchor="end"))
-    below, every = top + PANEL_HEAD + world * pitch + 14, 1 if step >= 20 else 5
-    for k in range(1, rounds + 1):
-        if k % every == 0 or k == 1:
-            parts.append(aside(LEFT + (k - 0.5) * step, below, str(k), 11, anchor="middle"))
+    rounds, world = len(panel.schedule.rounds), panel.schedule.world
+    xs = [LEFT + index * step for index in range(rounds + 1)]
+    ys = [top + PANEL_HEAD + (rank + 0.5) * panel.pitch for rank in range(world)]
+    yield text(MARGIN, top + 16, words.schedule_name(panel.schedule), 14, bold=True, room=room)
+    yield aside(MARGIN, top + 35, panel.numbers, room=room)
+    for rank, y in enumerate(ys):
+        yield aside(LEFT - 18, y + 4, f"rank {rank}", anchor="end")
+        yield line(LEFT, y, xs[-1], y, palette.IDLE, 2)
+    below, every = top + PANEL_HEAD + world * panel.pitch + 14, 1 if step >= 20 else 5
+    for index in range(1, rounds + 1):
+        if index % every == 0 or index == 1:
+            yield aside(xs[index] - step / 2, below, str(index), 11, anchor="middle")
     if rounds:
-        parts.append(aside(LEFT - 18, below, "round", 11, anchor="end"))
-    arrows = (
-        _arrow(place(state.index - 1, source), place(state.index, dest), reduce)
-        for state in panel.states
-        for source, dest, reduce in dict.fromkeys((m.source, m.dest, m.reduce) for m in state.messages)
-    )
-    parts.append(element("g", arrows, stroke=palette.COMMUNICATION, stroke_width=1.8, fill="none"))
+        yield aside(LEFT - 18, below, "round", 11, anchor="end")
     for state in panel.states:
-        parts += [_bead(_worst(kinds), *place(state.index, rank)) for rank, kinds in enumerate(state.kinds)]
-    return "".join(parts)
+        for source, dest, reduce in dict.fromkeys((m.source, m.dest, m.reduce) for m in state.messages):
+            yield _arrow((xs[state.index - 1], ys[source]), (xs[state.index], ys[dest]), reduce)
+    for state in panel.states:
+        for y, kinds in zip(ys, state.kinds, strict=True):
+            yield _bead(_worst(kinds), xs[state.index], y)
 
 
 def _arrow(start: Point, end: Point, reduce: bool) -> str:
-    points = towards(start, end, RADIUS), towards(end, start, RADIUS + 2)
-    return arrow(points, 7, 1, None if reduce else "5 3")
+    return arrow((towards(start, end, RADIUS), towards(end, start, RADIUS + 2)), 1.8, stored=not reduce)
 
 
 def _worst(kinds: Sequence[Kind]) -> Kind:
@@ -158,5 +150,4 @@ def _marks(panels: Sequence[_Panel]) -> Iterator[Mark]:
         if kind in seen:
             yield Mark(MEANING[kind], _bead(kind, RADIUS, RADIUS))
     for reduce, name in ((True, "added"), (False, "stored")):
-        sign = element("g", _arrow((-RADIUS, 7), (38, 7), reduce), stroke=palette.COMMUNICATION, stroke_width=1.8)
-        yield Mark(name, sign, 30)
+        yield Mark(name, arrow(((0, 7), (30, 7)), 1.8, stored=not reduce), 30)

@@ -64,21 +64,18 @@ class Table:
     @cached_property
     def frame(self) -> str:
         """What never changes: the names of ranks and chunks, the columns, the legend."""
-        middle, row_names = self.cell_width / 2, map(self._row_name, range(self.n_chunks))
-        size = {"y": TOP, "height": self.bottom - TOP, "rx": 8}
+        tall = self.bottom - TOP
         if self.compact:
-            names = [f"{rank}" for rank in range(self.world)]
-            panels = element("rect", x=self.left - 6, width=self.x(self.world) - self.left + 6, **size)
-            panels += aside(self.left - 16, TOP - 8, "rank", anchor="end")
+            parts = [rect(self.left - 6, TOP, self.x(self.world) - self.left + 6, tall, rx=8, fill=palette.PANEL)]
+            parts.append(aside(self.left - 16, TOP - 8, "rank", anchor="end"))
         else:
-            names = [f"rank {rank}" for rank in range(self.world)]
-            places = map(self.x, range(self.world))
-            panels = "".join(element("rect", x=x - 6, width=self.cell_width + 12, **size) for x in places)
-        parts = [element("g", panels, fill=palette.PANEL)]
-        for rank, name in enumerate(names):
-            parts.append(text(self.x(rank) + middle, TOP - 8, name, 13, anchor="middle", bold=True))
+            columns = map(self.x, range(self.world))
+            parts = [rect(x - 6, TOP, self.cell_width + 12, tall, rx=8, fill=palette.PANEL) for x in columns]
+        for rank in range(self.world):
+            name = str(rank) if self.compact else f"rank {rank}"
+            parts.append(text(self.x(rank) + self.cell_width / 2, TOP - 8, name, 13, anchor="middle", bold=True))
         key = aside(MARGIN, self.height - 16, KEY[self.compact], room=self.width - 2 * MARGIN)
-        return "".join([*parts, *row_names, *self.legend, key])
+        return "".join([*parts, *map(self._row_name, range(self.n_chunks)), *self.legend, key])
 
     def _row_name(self, chunk: int) -> str:
         y, end = self.rows[chunk] + self.cell_height / 2, self.left - 16
@@ -147,11 +144,8 @@ class Table:
 
     def arrows(self, state: State) -> str:
         """The messages of the last round. A compact table has no room for them."""
-        if self.compact or not state.messages:
-            return ""
-        # dashed where the receiver stores what comes instead of adding it
-        lines = [arrow(way.points, 8, 10 / 9, None if way.message.reduce else "6 3") for way in self.routes(state)]
-        return element("g", lines, fill="none", stroke=palette.COMMUNICATION, stroke_width=2.5)
+        ways = () if self.compact else self.routes(state)
+        return "".join(arrow(way.points, 2.5, stored=not way.message.reduce) for way in ways)
 
     def labels(self, state: State) -> str:
         """What the arrows carry."""
