@@ -94,7 +94,7 @@ def test_an_arrow_ends_at_its_tip_and_is_dashed_where_it_is_stored():
         (recursive_doubling(3), "recursive doubling, 3 ranks"),
         (reduce_scatter(4).then(all_gather(4)), "reduce-scatter, all-gather, 4 ranks"),
         (hierarchical_ring(nodes=2, per_node=4), "hierarchical ring (nodes 2, per node 4), 8 ranks"),
-        (Schedule(2, 1, [], name="sums (of rows)"), "sums (of rows), 2 ranks"),
+        (Schedule(2, 1, [], name="sums (of rows)"), "sums (of rows)"),
     ],
 )
 def test_a_schedule_is_named_in_words(schedule, name):

@@ -32,8 +32,9 @@ def kind_name(schedule: Schedule) -> str:
 
 
 def schedule_name(schedule: Schedule) -> str:
-    """What a schedule is called, and its size: "parameter server, 8 ranks"."""
-    return f"{kind_name(schedule)}, {plural(schedule.world, 'rank')}"
+    """What a schedule is called, and its size: "parameter server, 8 ranks". A name without parameters tells enough."""
+    size = f", {plural(schedule.world, 'rank')}" if PARAMETERS.search(schedule.name) else ""
+    return kind_name(schedule) + size
 
 
 def sentence(words: str) -> str:
