@@ -73,3 +73,23 @@ def overlapping(root):
         for b in boxes[:i]
         if a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
     ]
+
+
+def bars(root, colour):
+    """Rectangles filled with a colour, without those of the legend, from left to right and from the top."""
+    found = [node for node in root.iter(f"{NS}rect") if node.get("fill") == colour and not node.get("rx")]
+    return sorted(found, key=lambda node: (float(node.get("y")), float(node.get("x"))))
+
+
+def rings(root, stroke, fill):
+    """The places of round marks, without those of the legend, of which there is one of a kind at most."""
+    found = [node for node in root.iter(f"{NS}circle") if (node.get("stroke"), node.get("fill")) == (stroke, fill)]
+    return [(float(node.get("cx")), float(node.get("cy"))) for node in found]
+
+
+def readable(picture):
+    """Whether all of a picture is inside it, no text lies on another and none is smaller than 11 pixels."""
+    root = parse(picture)
+    apart = root.findall(f"{NS}g[@transform]") or [root]  # pictures that were stacked
+    small = [node.text for node in root.iter(f"{NS}text") if float(node.get("font-size")) < 11]
+    return picture.width <= 900 and not (outside(root) or small or any(map(overlapping, apart)))

@@ -79,6 +79,7 @@ def test_a_page_turns_the_knobs_of_the_figure_that_it_shows(explorer):
         Knob("a", "A", {"one": 1}), KNOBS[1]]).figure.html}]  # fmt: skip
     assert explorer.chosen == {"a": "one", "b": "x"}
     assert asked({"name": name, "chosen": {"a": "two", "b": "y"}}) == [{"error": "a and b are <equal>"}]
+    assert explorer.chosen == {"a": "one", "b": "x"}  # as the picture that is seen
     assert [set(answer) for answer in asked({"name": name, "chosen": {"a": "three"}})] == [{"error"}]
 
 

@@ -1,46 +1,46 @@
 """What a training run puts on the wire: bytes per rank and step, and how long they take over each kind of link."""
 
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
 from dpbook.core import check_float, check_int, in_words
-from dpbook.figures import Explorer, Knob, Plot
-from dpbook.figures.card import finish, in_style, new_figure, palette
+from dpbook.figures import Explorer, Knob, Picture
+from dpbook.figures.card import MARGIN, Key, Scale, axes, check_title, heading, palette, rect, seconds_in_words, text
 from dpbook.planning import LINKS, MODELS, count_parameters, low_rank_adapters, sent_per_rank
 
-SHORTEST, LONGEST = 1e-6, 3e5
-"""Seconds at the ends of the axis: fixed, so that bars keep their place when a knob is turned."""
+WIDTH, LEFT, RIGHT, TOP, ROW = 760, 186, 686, 88, 25
+TIME = Scale(1e-5, 1e5, LEFT, RIGHT, log=True)
+"""Seconds; fixed, so that marks keep their place when a knob is turned."""
+BETWEEN, INSIDE = Key("between nodes", palette.COMMUNICATION), Key("inside a node", palette.COMPLETE)
+BEFORE = Key("last position", axes.GHOST, "ring")
 EVERYTHING = 0
 """As a rank of adapters: none, all parameters are trained."""
 
 
-@in_style
-def wire_bars(nbytes: float, title: str, per: str = "step") -> Plot:
-    """Plot how long a rank takes to send ``nbytes`` over each link of `planning.LINKS`; the axis is logarithmic.
+def wire_bars(nbytes: float, title: str, per: str = "step", last: float | None = None) -> Picture:
+    """Draw how long a rank takes to send ``nbytes`` over each link of `planning.LINKS`; the axis is logarithmic.
 
-    ``per`` says in words what sends them. Latency is left out: it depends on the number of messages.
+    ``per`` says in words what sends them; ``last`` are the bytes of the last position, for its ghost. Latency is left
+    out: it depends on the number of messages.
     """
     check_float("nbytes", nbytes, minimum=0)
-    seconds = {name: nbytes / link.bandwidth for name, link in LINKS.items()}
-    figure, axes = new_figure(title)
-    axes.set_title(title, x=-0.33)  # above the names of the links: it is a long one
-    for row, (name, needed) in enumerate(seconds.items()):
-        colour = palette.COMPLETE if name.startswith(("NVLink", "PCIe")) else palette.COMMUNICATION
-        axes.barh(row, max(needed - SHORTEST, 0), left=SHORTEST, color=colour, height=0.62)
-        axes.text(max(needed, SHORTEST), row, f" {_seconds(needed)}", va="center", fontsize=9)
-    for colour, label in ((palette.COMMUNICATION, "between nodes"), (palette.COMPLETE, "inside a node")):
-        axes.barh(0, 0, color=colour, label=label)
-    axes.set(xscale="log", xlim=(SHORTEST, LONGEST), ylim=(len(LINKS) - 0.4, -0.6))
-    axes.set_xlabel(f"time on the wire, per {per}")
-    powers = range(-6, 5, 2)
-    axes.set_xticks([10.0**power for power in powers], labels=[_seconds(10.0**power) for power in powers])
-    axes.minorticks_off()
-    axes.set_yticks(range(len(LINKS)), labels=list(LINKS), fontsize=9)
-    axes.grid(axis="y", visible=False)
-    axes.legend(loc="lower right", fontsize=8.5)
-    told = "; ".join(f"{name}: {_seconds(needed)}" for name, needed in seconds.items())
-    return finish(figure, f"{title}. Time to send {in_words(nbytes, 'B')}: {told}.")
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.0f} s" if value >= 1000 else in_words(value, "s")
+    check_title(title)
+    bottom, keys = TOP + len(LINKS) * ROW, [BETWEEN, INSIDE, *([] if last is None else [BEFORE])]
+    body = [heading(WIDTH, 30, title), *axes.legend(keys, MARGIN, 56, WIDTH)]
+    ticks = {second: seconds_in_words(second) for second in axes.decades(TIME.low, TIME.high / 10)}
+    body += axes.axis_across(TIME, bottom, ticks, f"time on the wire, per {per}", TOP - 8)
+    for row, (name, link) in enumerate(LINKS.items()):
+        y, x = TOP + (row + 0.5) * ROW, TIME.within(nbytes / link.bandwidth)
+        colour = (INSIDE if name.startswith(("NVLink", "PCIe")) else BETWEEN).colour
+        body.append(text(LEFT - 10, y + 4, name, 12, anchor="end"))
+        body.append(rect(LEFT, y - 2, x - LEFT, 4, fill=colour))
+        if last is not None:
+            body.append(axes.ring(TIME.within(last / link.bandwidth), y, BEFORE.colour))
+        body.append(axes.ring(x, y, colour, colour))
+        body.append(text(WIDTH - MARGIN, y + 4, seconds_in_words(nbytes / link.bandwidth), 12, anchor="end"))
+    told = "; ".join(f"{name}: {seconds_in_words(nbytes / link.bandwidth)}" for name, link in LINKS.items())
+    return Picture(WIDTH, bottom + 46, body, f"{title}. Time to send {in_words(nbytes, 'B')}: {told}.")
 
 
 def trained_parameters(model: str, rank: int = EVERYTHING) -> int:
@@ -53,12 +53,12 @@ def trained_parameters(model: str, rank: int = EVERYTHING) -> int:
 def explore_wire() -> Explorer:
     """Turn model, what is trained, precision of the gradients, accumulation and GPUs, and see what a rank sends."""
 
-    def draw(model: str, rank: int, itemsize: int, micro: int, forgotten: bool, world: int) -> Plot:
-        syncs = micro if forgotten else 1
-        nbytes = syncs * sent_per_rank(trained_parameters(model, rank), world, itemsize=itemsize)
-        trained = f"LoRA r = {rank} on {model}" if rank else f"all of {model}"
-        title = f"{trained}: each of {world} ranks sends {in_words(nbytes, 'B')} per step"
-        return wire_bars(nbytes, title, f"step: backwards synced {syncs} of {micro}")
+    def draw(before: Mapping[str, Any] | None, **now: Any) -> Picture:
+        nbytes, rank, syncs = _sent(**now), now["rank"], _syncs(now["micro"], now["forgotten"])
+        trained = f"LoRA r = {rank} on {now['model']}" if rank else f"all of {now['model']}"
+        title = f"{trained}: each of {now['world']} ranks sends {in_words(nbytes, 'B')} per step"
+        per = f"step: backwards synced {syncs} of {now['micro']}"
+        return wire_bars(nbytes, title, per, _sent(**before) if before else None)
 
     knobs = [
         Knob("rank", "trained", {"all": EVERYTHING} | {f"LoRA r = {r}": r for r in (64, 16, 4)}, "LoRA r = 16"),
@@ -69,3 +69,15 @@ def explore_wire() -> Explorer:
         Knob("model", "model", {name: name for name in MODELS}, "Qwen3 4B"),
     ]
     return Explorer(draw, knobs)
+
+
+def _syncs(micro: int, forgotten: bool) -> int:
+    return micro if forgotten else 1
+
+
+def _sent(model: str, rank: int, itemsize: int, micro: int, forgotten: bool, world: int) -> float:
+    """Bytes of a rank and a step."""
+    return _syncs(micro, forgotten) * sent_per_rank(_trained(model, rank), world, itemsize=itemsize)
+
+
+_trained = cache(trained_parameters)

@@ -1,141 +1,184 @@
-"""Where more GPUs stop helping: step time against their number, and an explorer of it."""
+"""Where more GPUs stop helping: step time and efficiency against their number."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from textwrap import fill
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, floor, log10
 
 from dpbook import planning
-from dpbook.core import check_one_of, in_words
-from dpbook.figures import Explorer, Knob, Plot
-from dpbook.figures.card import finish, in_style, new_figure, palette
-from dpbook.planning import ACCELERATORS, LINKS, MODELS, STAGES, Algorithm, Cluster, Job, Step, memory_per_rank
+from dpbook.figures import Picture
+from dpbook.figures.card import MARGIN, Key, Scale, axes, check_title, heading, palette, rect, text
+from dpbook.planning import Cluster, Job, Step
 
-EXPERTS: dict[str, dict[str, Any]] = {"DeepSeek-V3": {"parameters": 671 * 10**9, "active": 37 * 10**9}}
-"""Mixtures of experts: DeepSeek-AI, "DeepSeek-V3 technical report", 2024. Their buckets count as equal."""
-SEQUENCE, MOST_GPUS = 4096, 2**15
-WITHOUT_NVLS = ("RTX 4090", "A100 80 GB")
-"""Accelerators whose switches, if they have any, do not add."""
-
-PRESETS: dict[str, dict[str, str]] = {
-    "70 B on 256 H100": {"model": "Llama-2 70B", "nodes": "32", "tokens": "1 Mi in all"},
-    "7 B, ZeRO-1": {"model": "Llama-2 7B", "nodes": "8", "stage": "ZeRO-1", "algorithm": "Ring"},
-    "70 B, FSDP": {
-        "model": "Llama-2 70B", "nodes": "32", "stage": "ZeRO-3", "tokens": "4 Mi in all", "algorithm": "Ring",
-    },
-    "DeepSeek-V3": {
-        "model": "DeepSeek-V3", "accelerator": "H800", "nodes": "256", "tokens": "60 Mi in all", "stage": "ZeRO-1",
-        "cut": "1,024", "accumulation": "120", "itemsize": "fp32", "utilisation": "47 %",
-        "algorithm": "Ring",
-    },
-}  # fmt: skip
-"""What the explorer begins with, where it is not the first value of a knob. DeepSeek-V3's published layout: 16 pipeline
-stages, experts over 64 GPUs, 15,360 sequences of 4,096 tokens; here everything is cut as its experts are."""
+WIDTH, LEFT, RIGHT = 760, 80, 740
+TIMES, SHARES = (324, 124), (440, 360)
+"""Where the axes of step time and of efficiency begin and end, in pixels from the top."""
+MOST_NOTES, NOTE = 3, 19
+"""Lines kept free for the notes of an explorer, and their height."""
+LINES = {
+    "step": Key("step", palette.INK, "line", 3),
+    "computation": Key("computation alone, 1/N", palette.COMPUTATION, "line", 1.8),
+    "communication": Key("communication alone", palette.COMMUNICATION, "line", 1.8, "7 4"),
+    "weak": Key("step, weak scaling", palette.COMPLETE, "line", 2.4, "9 3 2 3"),
+}
+WALLS = {
+    "backward": Key("sync takes as long as backward", palette.EXPOSED, "line", 2.5, "2 3"),
+    "what hides it": Key("sync takes as long as what hides it", palette.EXPOSED, "line", 2.5, "2 3"),
+    "all of compute": Key("as long as all of compute", palette.EXPOSED, "line", 1.2, "2 3"),
+}
+HERE, BEFORE = Key("you are here", palette.INK, "ring", inside=palette.INK), Key("last position", axes.GHOST, "ring")
 
 
-@in_style
-def scaling_wall(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int], title: str, note: str = "") -> Plot:
-    """Plot step time and its parts over ``worlds``, for ``tokens`` in the global batch; sequences may be cut.
+@dataclass(frozen=True)
+class Scaling:
+    """Steps over growing ``worlds`` and at the walls: of one batch, and (``weak``) with as many tokens on every GPU.
 
-    Both axes are logarithmic. Thin green is weak scaling: every GPU as many tokens as at the cluster's world. Where the
-    wall is follows the ``title``; ``note`` stands under the axes.
+    ``walls``: the first world where the sync takes as long as what the key names, or None.
     """
-    steps = [_step(job, cluster, tokens, world) for world in worlds]
-    weak = [_step(job, cluster, max(1, round(tokens * world / cluster.world)), world) for world in worlds]
+
+    worlds: Sequence[int]
+    steps: Sequence[Step]
+    weak: Sequence[Step]
+    walls: dict[str, int | None]
+
+    @property
+    def found(self) -> str:
+        """Where the wall is, in words."""
+        wall = next(iter(self.walls.values()))
+        return f"the wall is at {wall:,} GPUs" if wall else f"no wall up to {self.worlds[-1]:,} GPUs"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where an explorer stands: its curves, the ``step`` of its own world, and ``notes``, a line each."""
+
+    scaling: Scaling
+    step: Step
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Field:
+    """Numbers of GPUs across; above, seconds of a step, and under them its efficiency."""
+
+    gpus: tuple[int, int]
+    seconds: tuple[float, float]
+
+    @property
+    def across(self) -> Scale:
+        """GPUs to places."""
+        return Scale(*self.gpus, LEFT, RIGHT, log=True)
+
+    @property
+    def times(self) -> Scale:
+        """Seconds to places."""
+        return Scale(*self.seconds, *TIMES, log=True)
+
+    @property
+    def shares(self) -> Scale:
+        """Efficiency to places."""
+        return Scale(0, 1, *SHARES)
+
+
+def scaling(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int]) -> Scaling:
+    """The steps of ``worlds`` for ``tokens`` in the global batch; sequences may be cut.
+
+    In weak scaling every GPU has as many tokens as at the cluster's world.
+    """
     every = range(worlds[0], worlds[-1] + 1, max(cluster.per_node, job.cut))
     behind = {"what hides it": job} if job.stage else {"backward": job, "all of compute": replace(job, window="all")}
     walls = {name: planning.wall(replace(at, context=tokens), cluster, 1, every) for name, at in behind.items()}
-    wall = next(iter(walls.values()))
-    title += f": the wall is at {wall:,} GPUs" if wall else f": no wall up to {worlds[-1]:,} GPUs"
-    figure, axes = new_figure(title, layout=None)
-    figure.subplots_adjust(left=0.11, right=0.98, bottom=0.24, top=0.78)
-    lines = {
-        "step": ([s.seconds for s in steps], palette.INK, "-", 2.6),
-        "computation alone, 1/N": ([s.compute for s in steps], palette.COMPUTATION, "-", 1.4),
-        "communication alone": ([s.communication for s in steps], palette.COMMUNICATION, "--", 1.4),
-        "step, weak scaling": ([s.seconds for s in weak], palette.COMPLETE, "-.", 1.4),
-    }
-    for name, (seconds, colour, dashes, width) in lines.items():
-        positive = np.where(np.array(seconds) > 0, seconds, np.nan)
-        axes.plot(worlds, positive, dashes, color=colour, linewidth=width, label=name)
-    for (name, at), width in zip(walls.items(), (2.0, 1.0), strict=False):
-        if at:
-            axes.axvline(at, color=palette.EXPOSED, linewidth=width, linestyle=":", label=f"sync = {name}: {at:,}")
-    axes.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="seconds per step")
-    axes.set_xticks(worlds[::2], labels=[f"{world:,}" for world in worlds[::2]], fontsize=8.5)
-    axes.xaxis.minorticks_off()
-    axes.set_title(title, pad=40)
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, fontsize=8.5, borderaxespad=0.1)
-    colour = palette.EXPOSED if "NOT" in note else palette.INK
-    figure.text(0.02, 0.015, fill(note, 96), fontsize=8.2, fontweight="bold", color=colour)
-    told = "; ".join(f"{s.world:,}: {in_words(s.seconds, 's')}, {s.efficiency:.0%}" for s in steps[::2])
-    at_walls = "".join(f" Sync = {name} at {at:,}." for name, at in walls.items() if at)
-    return finish(figure, f"{title}.{at_walls} Step time and efficiency by GPUs: {told}. {note}".strip())
+    drawn = sorted({*worlds, *filter(None, walls.values())})  # or the curves would leave their ideal before the wall
+    steps = [one_step(job, cluster, tokens, world) for world in drawn]
+    weak = [one_step(job, cluster, max(1, round(tokens * world / cluster.world)), world) for world in drawn]
+    return Scaling(worlds, steps, weak, walls)
 
 
-def _step(job: Job, cluster: Cluster, tokens: int, world: int) -> Step:
+def one_step(job: Job, cluster: Cluster, tokens: int, world: int) -> Step:
     """The tokens as one long sequence, of which each rank has its part."""
     (step,) = planning.strong(replace(job, context=tokens), cluster, [world], 1, cut_sequences=True)
     return step
 
 
-def explore_scaling(preset: str = "70 B on 256 H100") -> Explorer:
-    """Turn model, GPUs, batch, ZeRO stage and more, and see step time, wall, tokens per second and what fits.
+def scaling_wall(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int], title: str) -> Picture:
+    """Draw step time, its parts and efficiency over ``worlds``, for ``tokens`` in the global batch.
 
-    ``preset`` is one of `PRESETS`.
+    Numbers of GPUs and seconds are logarithmic. Where the wall is follows the ``title``.
     """
-    check_one_of("preset", preset, PRESETS)
-    networks = [name for name in LINKS if not name.startswith(("NVLink", "PCIe"))]
-    per_gpu = {f"{n:,} per GPU": -n for n in (1024, 4096, 16384)}
-    in_all = {f"{n} Mi in all": n * 2**20 for n in (1, 4, 16, 60)}
-    begin = {"nodes": "32", "accelerator": "H100 SXM", "network": "InfiniBand NDR 400 Gb/s", "tokens": "4,096 per GPU"}
-    choices: dict[str, tuple[str, Mapping[str, Any]]] = {
-        "model": ("model", {name: name for name in (*MODELS, *EXPERTS)}),
-        "nodes": ("nodes", {f"{2**k:,}": 2**k for k in range(12)}),
-        "tokens": ("tokens of a step", per_gpu | in_all),
-        "accumulation": ("micro-batches", {f"{n}": n for n in (1, 2, 4, 8, 16, 120)}),
-        "algorithm": ("all-reduce, unsharded", {name: name for name in ("Tree", "NVLSTree", "Ring")}),
-        "stage": ("sharding", {f"ZeRO-{s}" if s else "none": s for s in STAGES}),
-        "itemsize": ("gradients", {"bf16": 2, "fp32": 4, "8 bits": 1}),
-        "cut": ("a copy is cut over", {"1 GPU": 1, "8": 8, "128": 128, "1,024": 1024}),
-        "cap": ("bucket cap", {"25 MiB": 25 * 2**20, "100 MiB": 100 * 2**20, "1 GiB": 2**30, "one bucket": 10**15}),
-        "accelerator": ("GPU", {name: name for name in ACCELERATORS}),
-        "per_node": ("GPUs of a node", {"8": 8, "4": 4, "16": 16, "72 (NVL72)": 72}),
-        "network": ("network per port", {name: name for name in networks}),
-        "utilisation": ("share of the peak", {"50 %": 0.5, "47 %": 0.47, "40 %": 0.4}),
-        "wires": ("share of the wires", {"100 %": 1.0, "77 %": 0.77, "60 %": 0.6}),
-    }
-    begin |= PRESETS[preset]
-    return Explorer(_draw, [Knob(name, label, values, begin.get(name)) for name, (label, values) in choices.items()])
+    check_title(title)
+    found = scaling(job, cluster, tokens, worlds)
+    seen = [time for step in found.steps for time in (step.seconds, step.compute, step.communication) if time]
+    field = Field((worlds[0], worlds[-1]), (10 ** floor(log10(min(seen))), 10 ** ceil(log10(max(seen)))))
+    return draw(found, title, field)
 
 
-def _draw(
-    model: str, nodes: int, tokens: int, accumulation: int, stage: int, itemsize: int, cut: int,
-    algorithm: Algorithm, cap: int, accelerator: str, per_node: int, network: str, utilisation: float, wires: float,
-) -> Plot:  # fmt: skip
-    chosen: dict[str, Any] = {
-        "context": SEQUENCE, "itemsize": itemsize, "accumulation": accumulation, "stage": stage, "cut": cut,
-        "algorithm": "Ring" if stage else algorithm,
-    }  # fmt: skip
-    job = Job(**EXPERTS[model], cap=cap, **chosen) if model in EXPERTS else Job.of(MODELS[model], cap, **chosen)
-    gpu, world = ACCELERATORS[accelerator], nodes * per_node
-    cluster = Cluster(gpu, world, LINKS[network], per_node, utilisation=utilisation, wires=wires)
-    batch = tokens if tokens > 0 else -tokens * world
-    step = _step(job, cluster, batch, world)
-    recipe = "fp32 gradients" if itemsize == 4 else "mixed"
-    kept = memory_per_rank(job.parameters // cut, world // cut, stage, recipe).total
-    speed = f"{world:,} GPUs: {step.tokens_per_second:,.0f} tokens/s, efficiency {step.efficiency:.0%}"
-    fits = "fits" if kept <= gpu.memory else "DOES NOT FIT"
-    note = f"{speed}; {kept / 1e9:,.1f} of {gpu.memory / 1e9:,.0f} GB before activations: {fits}"
-    read = batch * cut / (world * accumulation)
-    odd = {
-        f"ZeRO runs in rings, not by {algorithm}": stage and algorithm != "Ring",
-        f"no switches that add on {accelerator}": not stage and algorithm == "NVLSTree" and accelerator in WITHOUT_NVLS,
-        f"sequences are cut: {read:,.4g} of {SEQUENCE:,} tokens in a micro-batch": read < SEQUENCE,
+def draw(
+    found: Scaling, title: str, field: Field, here: Position | None = None, before: Position | None = None
+) -> Picture:
+    """Draw what was ``found`` on the axes of ``field``; ``here`` and ``before`` are where an explorer is and was."""
+    title = f"{title}: {found.found}"
+    keys = [*LINES.values(), *(WALLS[name] for name in found.walls)]
+    keys += [key for key, place in ((HERE, here), (BEFORE, before)) if place]
+    body = [heading(WIDTH, 30, title), *axes.legend(keys, MARGIN, 56, WIDTH), *_axes(field)]
+    if before:
+        body += _curves(before.scaling, field, {"step": LINES["step"]._replace(colour=axes.GHOST, width=1.5)})
+    body += [*_curves(found, field, LINES), *_walls(found, field)]
+    body += _place(before.step, field, BEFORE) if before else ()
+    body += [*_place(here.step, field, HERE), *_notes(here.notes)] if here else ()
+    height = SHARES[0] + (54 + NOTE * MOST_NOTES if here else 46)
+    told_of = [step for step in found.steps if step.world in found.worlds[::2]]
+    told = "; ".join(f"{s.world:,}: {axes.seconds_in_words(s.seconds)}, {s.efficiency:.0%}" for s in told_of)
+    at_walls = "".join(f" Sync = {name} at {at:,}." for name, at in found.walls.items() if at)
+    noted = "; ".join(here.notes) if here else ""
+    alt = f"{title}.{at_walls} Step time and efficiency by GPUs: {told}. {noted}".strip()
+    return Picture(WIDTH, height, body, alt)
+
+
+def _axes(field: Field) -> Iterator[str]:
+    first, last = field.gpus
+    gpus = [first * 4**power for power in range(10) if first * 4**power <= last]
+    times = {seconds: axes.seconds_in_words(seconds) for seconds in axes.decades(*field.seconds)}
+    yield from axes.axis_up(field.times, LEFT, times, RIGHT, "time of a step")
+    yield from axes.axis_up(field.shares, LEFT, {0: "0 %", 0.5: "50 %", 1: "100 %"}, RIGHT, "efficiency")
+    yield from axes.axis_across(field.across, SHARES[0], {world: f"{world:,}" for world in gpus}, "GPUs", TIMES[1])
+
+
+def _curves(found: Scaling, field: Field, lines: Mapping[str, Key]) -> Iterator[str]:
+    """What is in ``lines``, by step time, and the efficiency of the step."""
+    seconds = {
+        "weak": [(step.world, step.seconds) for step in found.weak],
+        "computation": [(step.world, step.compute) for step in found.steps],
+        "communication": [(step.world, step.communication) for step in found.steps if step.communication],
+        "step": [(step.world, step.seconds) for step in found.steps],
     }
-    note = "; ".join([note, *(words for words, holds in odd.items() if holds)])
-    first = max(per_node, cut)
-    worlds = [first * 2**k for k in range(15) if first * 2**k <= MOST_GPUS]
-    return scaling_wall(job, cluster, batch, worlds, f"{model} on {accelerator}", note)
+    parts = []
+    for name, points in seconds.items():
+        if name in lines and points:
+            parts.append(axes.curve([(field.across(world), field.times(time)) for world, time in points], lines[name]))
+    yield axes.window(field.across, field.times, parts)
+    yield axes.curve([(field.across(step.world), field.shares(step.efficiency)) for step in found.steps], lines["step"])
+
+
+def _walls(found: Scaling, field: Field) -> Iterator[str]:
+    """A line at each wall, and its number of GPUs."""
+    for row, (name, at) in enumerate(found.walls.items()):
+        if at:
+            x = field.across.within(at)
+            yield axes.curve([(x, TIMES[1]), (x, SHARES[0])], WALLS[name])
+            anchor, side = ("end", -6) if x > RIGHT - 80 else (None, 6)
+            y = TIMES[1] + 14 + 16 * row
+            colour, halo = palette.EXPOSED, palette.PAPER
+            yield text(x + side, y, f"{at:,}", 12, anchor=anchor, fill=colour, bold=not row, halo=halo)
+
+
+def _place(step: Step, field: Field, key: Key) -> Iterator[str]:
+    """A step on both curves."""
+    x = field.across.within(step.world)
+    yield rect(x - 0.5, TIMES[1], 1, SHARES[0] - TIMES[1], fill=key.colour)
+    yield axes.ring(x, field.times.within(step.seconds), key.colour, key.inside)
+    yield axes.ring(x, field.shares(step.efficiency), key.colour, key.inside)
+
+
+def _notes(notes: Sequence[str]) -> Iterator[str]:
+    for line, note in enumerate(notes):
+        colour = palette.EXPOSED if "NOT" in note else None
+        yield text(MARGIN, SHARES[0] + 58 + NOTE * line, note, 13, bold=line < 2, fill=colour)

@@ -74,11 +74,16 @@ class Explorer:
         self._before, self.chosen = self.chosen, {**self.chosen, **choices}
 
     def turned(self, choices: Mapping[str, str]) -> dict[str, Any]:
-        """Turn knobs for a page: the figure for it, or where the choices contradict each other what is wrong."""
+        """Turn knobs for a page: the figure for it, or where the choices contradict each other what is wrong.
+
+        What is wrong leaves the explorer where it was, as the picture that the page shows.
+        """
+        last = self._before, self.chosen
         try:
             self.set(**choices)
             return {"figure": self.figure.html}
         except DpbookError as error:
+            self._before, self.chosen = last
             return {"error": str(error)}
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:

@@ -1,67 +1,66 @@
-"""Do the plots of costs and of capacity show and say what they are given?"""
+"""Do the pictures of memory and of steps, and the explorer of memory, show what fits?"""
 
-import matplotlib
-import numpy as np
 import pytest
 
-from dpbook import figures
 from dpbook.book import ch13
-from dpbook.book.ch13 import walls
-from dpbook.collectives import AlphaBeta, Link, crossover, fit
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card import palette
-from dpbook.overlap import best_cap, equal_layers
-from dpbook.planning import ACCELERATORS, Cluster, Job, Memory, Step, memory_per_rank
+from dpbook.figures.card import axes, palette
+from dpbook.planning import MODELS, Memory, Step, memory_per_rank
 from tests.cases import each
-from tests.figures.test_plots import shows
+from tests.figures.reading import bars, parse, readable, rings, texts
 
-SMALL, LARGE = AlphaBeta(1e-5, 4e-9), AlphaBeta(1e-3, 1e-9)
-SIZES = np.geomspace(1e4, 1e8, 12)
-FIT = fit(SIZES, LARGE(SIZES) * np.where(SIZES < 1e6, 3, 1))
 STEPS = [Step(8, 4096, 0.1, 0.2, 0.3, 0.1), Step(1024, 4096, 0.1, 0.2, 0.5, 0.3)]
-JOB, FLAT = Job(70 * 10**9), Cluster(ACCELERATORS["H100 SXM"], 256, Link.gigabytes(400), per_node=1)
-PLOTS = {
-    "curves": lambda: figures.cost_curves({"small": SMALL, "large": LARGE}, "They cross"),
-    "fit": lambda: figures.fitted_sweep(FIT, "It fits above 1 MB"),
-    "caps": lambda: figures.cap_sweep(best_cap(equal_layers(8, 0.1, 0.2, 8000), AlphaBeta(0.01, 1e-5)), "One is best"),
-    "memory": lambda: ch13.memory_bars({"plain": memory_per_rank(10**10, 8)}, 80e9, "It does not fit"),
-    "scaling": lambda: ch13.scaling_bars(STEPS, "It falls"),
-    "explore memory": lambda: ch13.explore_memory().figure,
-    "explore scaling": lambda: ch13.explore_scaling().figure,
-    "wall": lambda: ch13.scaling_wall(JOB, FLAT, 2**20, (128, 256, 512, 1024, 2048), "70 B"),
-}
+COLOURS = palette.COMPUTATION, palette.COMMUNICATION, palette.PARTIAL  # weights, gradients, optimizer
 
 
-@each("draw", PLOTS.values())
-def test_a_plot_is_a_small_png_with_its_words_and_leaves_no_settings(draw):
-    before = dict(matplotlib.rcParams)
-    plot = draw()
-    assert plot.png == draw().png
-    assert len(plot.png) < 80_000
-    assert plot.alt.count(". ") >= 1
-    assert dict(matplotlib.rcParams) == before
+def lengths(root, colour):
+    return [float(bar.get("width")) for bar in bars(root, colour)]
 
 
-def test_a_crossover_is_marked_where_it_is():
-    assert crossover(SMALL, LARGE) == pytest.approx(330e3)
-    assert "large becomes cheaper than small at 330 kB" in PLOTS["curves"]().alt
-    assert "becomes" not in figures.cost_curves({"small": SMALL}, "Alone").alt
-    assert "becomes" not in figures.cost_curves({"small": SMALL, "large": LARGE}, "No marks", mark=False).alt
+def capacity_at(root):
+    """Where the line of the capacity is."""
+    return float(bars(root, palette.EXPOSED)[0].get("x")) + 1
 
 
-def test_a_fit_shows_where_it_is_good():
-    assert shows(PLOTS["fit"](), palette.tint(palette.COMPLETE, 0.18))
+def test_a_bar_is_as_long_as_its_bytes_and_the_capacity_is_where_it_is():
+    """7,500,000,000 parameters on 64: 15, 15 and 90 GB, sharded by stage (Rajbhandari et al., 2020)."""
+    stages = {f"stage {stage}": memory_per_rank(7_500_000_000, 64, stage) for stage in range(4)}
+    root = parse(ch13.memory_bars(stages, 80e9, "One fits"))
+    left = min(float(bar.get("x")) for bar in bars(root, COLOURS[0]))
+    per_gigabyte = (capacity_at(root) - left) / 80
+    sharded = [90 + 0, 90 / 64, 90 / 64, 90 / 64]
+    expected = [15, 15, 15, 15 / 64], [15, 15, 15 / 64, 15 / 64], sharded
+    for colour, gigabytes in zip(COLOURS, expected, strict=True):
+        seen = [min(own, 120 - 30) for own in gigabytes]  # the axis ends at 1.5 times the capacity
+        assert lengths(root, colour) == pytest.approx([own * per_gigabyte for own in seen], abs=0.02)
+
+
+def test_what_is_longer_than_the_axis_goes_on_in_an_arrow_and_has_its_number():
+    kept = {"long": Memory(1e12, 0, 0), "short": Memory(1e9, 0, 0)}
+    picture = ch13.memory_bars(kept, 80e9, "One fits")
+    assert picture.svg.count("<polygon") == 1
+    root = parse(picture)
+    long, short = lengths(root, COLOURS[0])
+    assert long / short == pytest.approx(1.5 * 80, rel=0.01)
+    assert {"1,000.0 GB ✗ does not fit", "1.0 GB ✓ fits"} <= set(texts(root))
 
 
 def test_memory_says_what_fits():
-    plot = ch13.memory_bars({"plain": Memory(1e9, 1e9, 6e9), "more": Memory(1e9, 0, 0)}, 4e9, "One fits")
-    assert "plain: 8.0 GB; more: 1.0 GB" in plot.alt
-    assert shows(plot, palette.EXPOSED)
+    kept = {"plain": Memory(1e9, 1e9, 6e9), "more": Memory(1e9, 0, 0, buckets=1e9, activations=1e9)}
+    picture = ch13.memory_bars(kept, 4e9, "One fits")
+    assert picture.alt == "One fits. Per rank, of 4 GB: plain: 8.0 GB; more: 3.0 GB."
+    assert {"optimizer state", "copy in buckets", "activations"} <= set(texts(parse(picture)))
+    assert readable(picture)
 
 
-def test_scaling_tells_efficiency():
-    assert "8: 0.4 s, efficiency 75%; 1,024: 0.6 s, efficiency 50%" in PLOTS["scaling"]().alt
-    assert not shows(ch13.scaling_bars([Step(1, 4096, 0.1, 0.2, 0, 0)], "Alone"), palette.PARTIAL)
+def test_shares_of_a_step_fill_its_bar():
+    picture = ch13.scaling_bars(STEPS, "It falls")
+    assert "8: 0.4 s, efficiency 75%; 1,024: 0.6 s, efficiency 50%" in picture.alt
+    assert readable(picture)
+    heights = [float(bar.get("height")) for bar in bars(parse(picture), palette.EXPOSED)]
+    assert sorted(heights) == pytest.approx([200 / 4, 200 / 2])
+    alone = ch13.scaling_bars([Step(1, 4096, 0.1, 0.2, 0, 0)], "Alone")
+    assert "exposed communication" not in texts(parse(alone))
 
 
 def test_the_memory_explorer_names_the_first_stage_that_fits():
@@ -73,76 +72,58 @@ def test_the_memory_explorer_names_the_first_stage_that_fits():
     assert "ZeRO-3 is enough" in explorer.figure.alt
 
 
-def test_the_wall_is_where_it_was_computed_by_hand():
-    """N − 1 = D · B / F, for the batch of 256 sequences of 4,096 tokens; three halves of it with all of compute."""
-    alt = PLOTS["wall"]().alt
-    assert "70 B: the wall is at 850 GPUs. Sync = backward at 850. Sync = all of compute at 1,274." in alt
-    assert "512: 1.74 s, 100%" in alt
-
-
-@pytest.mark.proof
-def test_the_scaling_explorer_takes_every_choice(monkeypatch):
-    """One knob after another, from where it begins; without the drawing, which takes longest."""
-    drawn, picture = [], PLOTS["scaling"]()
-    monkeypatch.setattr(walls, "scaling_wall", lambda *given: drawn.append(given) or picture)
-    explorer = ch13.explore_scaling()
-    for name, knob in explorer.knobs.items():
-        start = explorer.chosen[name]
-        for choice in knob.values:
-            too_few = (name, choice) == ("cut", "1,024")  # of 256 GPUs
-            assert ("error" in explorer.turned({name: choice})) == too_few, (name, choice)
-        explorer.set(**{name: start})
-    assert len(drawn) > 40
-
-
-@each(
-    ("preset", "told"),
-    [
-        ("70 B on 256 H100", "256 GPUs: 305,"),
-        ("70 B on 256 H100", "1,103.6 of 80 GB before activations: DOES NOT FIT"),
-        ("70 B, FSDP", "4.3 of 80 GB before activations: fits"),
-        ("DeepSeek-V3", "2,048 GPUs: 4,"),
-    ],
-)
-def test_the_scaling_explorer_says_what_fits_and_how_fast(preset, told):
-    assert told in ch13.explore_scaling(preset).figure.alt
-
-
-@each(
-    ("turned", "told"),
-    [
-        ({"accumulation": "8"}, "sequences are cut: 512 of 4,096 tokens in a micro-batch"),
-        ({"stage": "ZeRO-1"}, "ZeRO runs in rings, not by Tree"),
-        ({"algorithm": "NVLSTree", "accelerator": "A100 80 GB"}, "no switches that add on A100 80 GB"),
-    ],
-)
-def test_the_scaling_explorer_says_what_is_odd_in_a_choice(turned, told):
-    explorer = ch13.explore_scaling()
-    assert told not in explorer.figure.alt
-    explorer.chosen |= turned
+def test_it_says_from_how_many_gpus_on_a_stage_fits():
+    """Of 68,976,648,192 parameters: 141 GB hold 2 bytes of each, and 14 of each over 512 but not over 256."""
+    parameters = MODELS["Llama-2 70B"].parameters
+    assert 2 * parameters + 14 * parameters / 512 <= 141e9 < 2 * parameters + 14 * parameters / 256
+    assert 16 * parameters / 8 <= 141e9 < 16 * parameters / 4
+    explorer = ch13.explore_memory()
+    explorer.set(model="Llama-2 70B", accelerator="H200 SXM")
+    told = "plain: never fits; ZeRO-1: never fits; ZeRO-2: fits from 512 on; ZeRO-3: fits from 8 on."
     assert explorer.figure.alt.endswith(told)
 
 
-def test_weak_scaling_has_as_many_tokens_on_every_gpu(monkeypatch):
-    """Also where that is a part of a sequence: a mebi of tokens on 4,096 GPUs, 2,048 of them on 8."""
-    asked, step = [], walls._step
-    monkeypatch.setattr(walls, "_step", lambda *given: asked.append(given[2:]) or step(*given))
-    ch13.scaling_wall(JOB, FLAT.of(4096), 2**20, [8, 4096], "70 B")
-    assert asked[2:] == [(2048, 8), (2**20, 4096)]
-    assert step(JOB, FLAT, 2048, 8).tokens == 256
+def test_one_is_on_the_curves_and_the_last_position_is_faint():
+    explorer = ch13.explore_memory()
+    assert "last position" not in texts(parse(explorer.figure))
+    explorer.set(world="64")
+    root = parse(explorer.figure)
+    now = rings(root, palette.INK, palette.INK) + rings(root, palette.INK, palette.PAPER)
+    before = rings(root, axes.GHOST, palette.PAPER)
+    assert [len(now), len(before)] == [4, 4]
+    (here,), (there,) = ({x for x, _ in places} for places in (now, before))
+    assert here - there == pytest.approx((580 - 90) * 3 / 13, abs=0.1)  # 8 to 64, of 1 to 8,192
+    heights = sorted(y for _, y in before)
+    per_decade = (238 - 48) / 3.30103  # 1 GB to 2 TB
+    assert heights[1] - heights[0] == pytest.approx(0.4625 * per_decade, abs=0.1)  # 16 to 5.5 bytes
+    assert "last position" in texts(root)
+
+
+def test_the_ghost_of_a_bar_is_the_last_share_of_the_last_gpu():
+    explorer = ch13.explore_memory()
+    first = parse(explorer.figure)
+    explorer.set(accelerator="B200", model="Llama-2 70B")
+    ghosts = [bar for bar in bars(parse(explorer.figure), "none") if float(bar.get("height")) > 20]
+    kept = [sum(map(float, own)) for own in zip(*(lengths(first, colour) for colour in COLOURS), strict=True)]
+    assert [float(bar.get("width")) for bar in ghosts] == pytest.approx(kept, abs=0.05)
+
+
+def test_every_position_of_memory_is_readable_and_as_high_as_the_first():
+    explorer = ch13.explore_memory()
+    height = explorer.figure.height
+    for name, knob in explorer.knobs.items():
+        for choice in knob.values:
+            explorer.set(**{name: choice})
+            assert explorer.figure.height == height
+            assert readable(explorer.figure), explorer.chosen
 
 
 @each(
     ("call", "name"),
     [
-        (lambda: figures.cost_curves({}, "Title"), "costs"),
-        (lambda: figures.cost_curves({"a": 3}, "Title"), "costs"),
-        (lambda: figures.cost_curves({"a": SMALL}, "Title", smallest=10, largest=5), "largest"),
-        (lambda: figures.cost_curves({"a": SMALL}, ""), "title"),
-        (lambda: figures.fitted_sweep(LARGE, "Title"), "fit"),
-        (lambda: figures.cap_sweep([1], "Title"), "sweep"),
         (lambda: ch13.memory_bars({}, 1e9, "Title"), "memories"),
         (lambda: ch13.memory_bars({"a": Memory(1, 1, 1)}, 0, "Title"), "capacity"),
+        (lambda: ch13.memory_bars({"a": Memory(1, 1, 1)}, 1, ""), "title"),
         (lambda: ch13.scaling_bars([], "Title"), "steps"),
     ],
 )

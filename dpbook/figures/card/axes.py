@@ -1,0 +1,126 @@
+"""What pictures of numbers share: scales, axes with ticks in words, curves, marks and legends."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, log, log10
+from typing import Literal, NamedTuple
+
+from dpbook.core import in_words
+from dpbook.figures.card.palette import IDLE, MUTED, PAPER, tint
+from dpbook.figures.card.svg import element, number, rect, text, text_width
+
+GHOST = tint(MUTED, 0.7)
+"""Of what was there before."""
+LEGEND_ROW = 20
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Numbers from ``low`` to ``high`` to places from ``start`` to ``end``, in pixels; in decades if ``log``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The place of ``value``, also beyond the ends; what a logarithm cannot take is far below."""
+        if self.log:
+            share = log(max(value, 1e-30) / self.low) / log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def within(self, value: float) -> float:
+        """The place of ``value``, or of the nearer end."""
+        return self(min(max(value, self.low), self.high))
+
+
+class Key(NamedTuple):
+    """An entry of a legend: its words, and what they mean."""
+
+    label: str
+    colour: str
+    kind: Literal["bar", "line", "outline", "ring"] = "bar"
+    width: float = 2
+    dashes: str | None = None
+    inside: str = PAPER
+
+
+def decades(low: float, high: float) -> list[float]:
+    """The powers of ten from ``low`` to ``high``."""
+    first, last = (floor(log10(end) + 1e-9) for end in (low, high))
+    return [10.0**power for power in range(first, last + 1) if 10.0**power >= low * (1 - 1e-9)]
+
+
+def seconds_in_words(value: float) -> str:
+    """``5 µs``, and ``10,000 s`` rather than 10 ks."""
+    return f"{value:,.0f} s" if value >= 1000 else in_words(value, "s")
+
+
+def axis_across(scale: Scale, y: float, ticks: Mapping[float, str], label: str, top: float) -> Iterator[str]:
+    """A horizontal axis at ``y``: lines of its grid up to ``top``, ticks in words, and its label under them."""
+    for value, words in ticks.items():
+        yield rect(scale(value) - 0.5, top, 1, y - top, fill=IDLE)
+        yield text(scale(value), y + 17, words, 11, anchor="middle", fill=MUTED)
+    yield rect(scale.start, y, scale.end - scale.start, 1, fill=MUTED)
+    yield text(scale.end, y + 34, label, 12, anchor="end", fill=MUTED)
+
+
+def axis_up(scale: Scale, x: float, ticks: Mapping[float, str], right: float, label: str = "") -> Iterator[str]:
+    """A vertical axis at ``x``: lines of its grid to the ``right``, ticks in words, and its label above it."""
+    for value, words in ticks.items():
+        yield rect(x, scale(value) - 0.5, right - x, 1, fill=IDLE)
+        yield text(x - 8, scale(value) + 4, words, 11, anchor="end", fill=MUTED)
+    if label:
+        yield text(x, scale.end - 8, label, 12, fill=MUTED)
+
+
+def curve(points: Sequence[tuple[float, float]], key: Key) -> str:
+    """A line through ``points``, in pixels, as its ``key`` in the legend has it."""
+    path = "L".join(f"{number(x)} {number(y)}" for x, y in points)
+    return element(
+        "path", d=f"M{path}", fill="none", stroke=key.colour, stroke_width=key.width, stroke_dasharray=key.dashes,
+        stroke_linejoin="round",
+    )  # fmt: skip
+
+
+def ring(x: float, y: float, colour: str, inside: str = PAPER, radius: float = 5) -> str:
+    """A round mark: hollow, or filled with ``inside``."""
+    return element("circle", cx=x, cy=y, r=radius, fill=inside, stroke=colour, stroke_width=2)
+
+
+def outline(x: float, y: float, width: float, height: float) -> str:
+    """The empty bar of what was there before."""
+    return rect(x, y, width, height, fill="none", stroke=GHOST, stroke_width=1.5, stroke_dasharray="4 3")
+
+
+def window(across: Scale, up: Scale, parts: Sequence[str]) -> str:
+    """What of ``parts`` is inside the axes; what is beyond them is not seen."""
+    x, y, width, height = across.start, up.end, across.end - across.start, up.start - up.end
+    seen = " ".join(map(number, (x, y, width, height)))
+    return element("svg", parts, x=x, y=y, width=width, height=height, viewBox=seen)
+
+
+def legend(keys: Sequence[Key], x: float, y: float, right: float) -> Iterator[str]:
+    """``keys`` beside each other from ``x``, the first row centred at ``y``; a new row begins before ``right``."""
+    at = x
+    for key in keys:
+        room = 30 if key.kind == "line" else 22
+        needed = room + text_width(key.label, 12)
+        if at > x and at + needed > right:
+            at, y = x, y + LEGEND_ROW
+        yield _swatch(key, at, y)
+        yield text(at + room, y + 4, key.label, 12, fill=MUTED)
+        at += needed + 16
+
+
+def _swatch(key: Key, x: float, y: float) -> str:
+    if key.kind == "line":
+        return curve([(x, y), (x + 24, y)], key)
+    if key.kind == "ring":
+        return ring(x + 8, y, key.colour, key.inside)
+    if key.kind == "outline":
+        return outline(x, y - 6, 16, 12)
+    return rect(x, y - 7, 14, 14, rx=3, fill=key.colour)
