@@ -86,9 +86,10 @@ def curve(points: Sequence[tuple[float, float]], key: Key) -> str:
     )  # fmt: skip
 
 
-def ring(x: float, y: float, colour: str, inside: str = PAPER, radius: float = 5) -> str:
-    """A round mark: hollow, or filled with ``inside``."""
-    return element("circle", cx=x, cy=y, r=radius, fill=inside, stroke=colour, stroke_width=2)
+def ring(x: float, y: float, colour: str, inside: str = PAPER) -> str:
+    """A round mark: hollow, or filled with ``inside``; dashed where it is the ghost of one."""
+    dashes = "3 2" if colour == GHOST else None
+    return element("circle", cx=x, cy=y, r=5, fill=inside, stroke=colour, stroke_width=2, stroke_dasharray=dashes)
 
 
 def outline(x: float, y: float, width: float, height: float) -> str:
