@@ -31,9 +31,9 @@ BEFORE = Key("last position", axes.GHOST, "outline")
 TOO_MUCH = palette.tint(palette.EXPOSED, 0.12)
 """Where no device has memory any more."""
 
-WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 760, 90, 560, 92, 30, 19
-MOST = 1.5
-"""Where the axis ends, in units of the capacity; longer bars go on, and their number is beside them."""
+WIDTH, LEFT, FULL, RIGHT, TOP, ROW, BAR = 760, 90, 380, 560, 92, 30, 19
+FITTING, DOUBLING = Scale(0, 1, LEFT, FULL), Scale(1, 64, FULL, RIGHT, log=True)
+"""Shares of the capacity: what fits has most of the axis, and beyond it each doubling is as long as the one before."""
 
 
 def memory_bars(
@@ -41,31 +41,33 @@ def memory_bars(
 ) -> Picture:
     """Stack what each of up to 8 named setups keeps on a rank, in units of the ``capacity`` (bytes) of its device.
 
-    ``last`` are shares of the capacity at the last position, one a setup, for its ghost.
+    Up to the capacity a bar is as long as its bytes; beyond it the axis is logarithmic. ``last`` are shares of the
+    capacity at the last position, one a setup, for its ghost.
     """
     check_float("capacity", capacity, above=0)
     check_named("memories", memories, 8, Memory, "1 to 8 Memory by name")
     check_title(title)
-    scale = Scale(0, MOST, LEFT, RIGHT)
     bottom = TOP + len(memories) * ROW
     shown = [key for part, key in PARTS.items() if any(getattr(memory, part) for memory in memories.values())]
     body = [heading(WIDTH, 30, title)]
     body += axes.legend([*shown, *([BEFORE] if last else [])], MARGIN, 54, WIDTH)
-    body.append(rect(scale(1), TOP - 6, scale.end - scale(1), bottom - TOP + 6, fill=TOO_MUCH))
-    ticks = {quarters / 4: f"{25 * quarters} %" for quarters in range(7)}
-    body += axes.axis_across(scale, bottom, ticks, "share of the GPU's memory", TOP - 6)
+    body.append(rect(FULL, TOP - 6, RIGHT - FULL, bottom - TOP + 6, fill=TOO_MUCH))
+    shares = {quarters / 4: f"{25 * quarters} %" for quarters in range(5)}
+    body += axes.axis_across(FITTING, bottom, shares, "share of the GPU's memory", TOP - 6)
+    times = {share: f"{share} ×" for share in (4, 16, 64)}
+    body += axes.axis_across(DOUBLING, bottom, times, "too much (logarithmic)", TOP - 6)
     first = next((name for name, memory in memories.items() if memory.total <= capacity), None)
     for row, (name, memory) in enumerate(memories.items()):
         y = TOP + row * ROW
         body.append(text(LEFT - 10, y + 14, name, 12, anchor="end", bold=name == first))
-        body += _bar(memory, capacity, y, scale)
+        body += _bar(memory, capacity, y)
         if last:
-            body.append(axes.outline(LEFT, y - 3, scale.within(last[row]) - LEFT, BAR + 6))
+            body.append(axes.outline(LEFT, y - 3, _place(last[row]) - LEFT, BAR + 6))
         fits = memory.total <= capacity
         verdict = f"{gigabytes(memory.total)} {'✓ fits' if fits else '✗ does not fit'}"
         body.append(text(RIGHT + 16, y + 14, verdict, 12, bold=name == first, fill=None if fits else palette.EXPOSED))
-    body.append(rect(scale(1) - 1, TOP - 6, 2, bottom - TOP + 6, fill=palette.EXPOSED))
-    body.append(text(scale(1), TOP - 11, gigabytes(capacity, 0), 12, anchor="middle", bold=True, fill=palette.EXPOSED))
+    body.append(rect(FULL - 1, TOP - 6, 2, bottom - TOP + 6, fill=palette.EXPOSED))
+    body.append(text(FULL, TOP - 11, gigabytes(capacity, 0), 12, anchor="middle", bold=True, fill=palette.EXPOSED))
     told = "; ".join(f"{name}: {gigabytes(memory.total)}" for name, memory in memories.items())
     alt = f"{title}. Per rank, of {gigabytes(capacity, 0)}: {told}."
     return Picture(WIDTH, bottom + 46, body, alt)
@@ -76,14 +78,18 @@ def gigabytes(nbytes: float, digits: int = 1) -> str:
     return f"{nbytes / 1e9:,.{digits}f} GB"
 
 
-def _bar(memory: Memory, capacity: float, y: float, scale: Scale) -> Iterator[str]:
+def _place(share: float) -> float:
+    return FITTING(share) if share <= 1 else DOUBLING.within(share)
+
+
+def _bar(memory: Memory, capacity: float, y: float) -> Iterator[str]:
     """The parts side by side, and an arrow where they go on beyond the axis."""
     kept, colour = 0.0, palette.INK
     for part, key in PARTS.items():
         start, kept = kept, kept + getattr(memory, part) / capacity
-        if start < min(kept, MOST):
+        if start < min(kept, DOUBLING.high):
             colour = key.colour
-            yield rect(scale(start), y, scale.within(kept) - scale(start), BAR, fill=colour)
-    if kept > MOST:
+            yield rect(_place(start), y, _place(kept) - _place(start), BAR, fill=colour)
+    if kept > DOUBLING.high:
         corners = " ".join(f"{number(RIGHT + x)},{number(y + h)}" for x, h in ((0, -3), (11, BAR / 2), (0, BAR + 3)))
         yield element("polygon", points=corners, fill=colour)

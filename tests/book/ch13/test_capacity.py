@@ -1,5 +1,7 @@
 """Do the pictures of memory and of steps, and the explorer of memory, show what fits?"""
 
+from math import log2
+
 import pytest
 
 from dpbook.book import ch13
@@ -22,27 +24,31 @@ def capacity_at(root):
     return float(bars(root, palette.EXPOSED)[0].get("x")) + 1
 
 
-def test_a_bar_is_as_long_as_its_bytes_and_the_capacity_is_where_it_is():
+def place(share):
+    """290 pixels for what fits, then 30 for each doubling."""
+    return 90 + 290 * share if share <= 1 else 380 + 30 * log2(share)
+
+
+def test_a_bar_is_as_long_as_its_bytes_and_in_doublings_beyond_the_capacity():
     """7,500,000,000 parameters on 64: 15, 15 and 90 GB, sharded by stage (Rajbhandari et al., 2020)."""
     stages = {f"stage {stage}": memory_per_rank(7_500_000_000, 64, stage) for stage in range(4)}
     root = parse(ch13.memory_bars(stages, 80e9, "One fits"))
-    left = min(float(bar.get("x")) for bar in bars(root, COLOURS[0]))
-    per_gigabyte = (capacity_at(root) - left) / 80
-    sharded = [90 + 0, 90 / 64, 90 / 64, 90 / 64]
-    expected = [15, 15, 15, 15 / 64], [15, 15, 15 / 64, 15 / 64], sharded
-    for colour, gigabytes in zip(COLOURS, expected, strict=True):
-        seen = [min(own, 120 - 30) for own in gigabytes]  # the axis ends at 1.5 times the capacity
-        assert lengths(root, colour) == pytest.approx([own * per_gigabyte for own in seen], abs=0.02)
+    assert capacity_at(root) == place(1)
+    kept = [(15, 15, 90), (15, 15, 90 / 64), (15, 15 / 64, 90 / 64), (15 / 64, 15 / 64, 90 / 64)]
+    ends = [[place(sum(row[:part]) / 80) for part in range(4)] for row in kept]
+    for part, colour in enumerate(COLOURS):
+        expected = [row[part + 1] - row[part] for row in ends]
+        assert lengths(root, colour) == pytest.approx(expected, abs=0.02)
 
 
 def test_what_is_longer_than_the_axis_goes_on_in_an_arrow_and_has_its_number():
-    kept = {"long": Memory(1e12, 0, 0), "short": Memory(1e9, 0, 0)}
+    kept = {"long": Memory(6e12, 0, 0), "short": Memory(4e9, 0, 0)}
     picture = ch13.memory_bars(kept, 80e9, "One fits")
     assert picture.svg.count("<polygon") == 1
     root = parse(picture)
-    long, short = lengths(root, COLOURS[0])
-    assert long / short == pytest.approx(1.5 * 80, rel=0.01)
-    assert {"1,000.0 GB ✗ does not fit", "1.0 GB ✓ fits"} <= set(texts(root))
+    assert lengths(root, COLOURS[0]) == pytest.approx([place(64) - 90, 290 / 20])
+    assert {"6,000.0 GB ✗ does not fit", "4.0 GB ✓ fits"} <= set(texts(root))
+    assert readable(picture)
 
 
 def test_memory_says_what_fits():
