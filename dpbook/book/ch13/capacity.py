@@ -54,7 +54,7 @@ def memory_bars(
     body.append(rect(FULL, TOP - 6, RIGHT - FULL, bottom - TOP + 6, fill=TOO_MUCH))
     shares = {quarters / 4: f"{25 * quarters} %" for quarters in range(5)}
     body += axes.axis_across(FITTING, bottom, shares, "share of the GPU's memory", TOP - 6)
-    times = {share: f"{share} ×" for share in (4, 16, 64)}
+    times = {4.0**power: f"{4**power} ×" for power in (1, 2, 3)}
     body += axes.axis_across(DOUBLING, bottom, times, "too much (logarithmic)", TOP - 6)
     first = next((name for name, memory in memories.items() if memory.total <= capacity), None)
     for row, (name, memory) in enumerate(memories.items()):
