@@ -1,11 +1,9 @@
 """Do scales, ticks, curves and legends put things where they belong?"""
 
-from itertools import pairwise
-from xml.etree import ElementTree
-
 import pytest
 
-from dpbook.figures.card.axes import Key, Scale, axis_across, axis_up, curve, decades, legend, seconds_in_words, window
+from dpbook.figures.card.axes import Key, Scale, axis_across, axis_up, curve, decades, mark, seconds_in_words, window
+from dpbook.figures.card.card import Card
 from dpbook.figures.card.picture import Picture
 from tests.cases import each
 from tests.figures.reading import NS, parse, readable, texts
@@ -59,11 +57,13 @@ def test_a_curve_beyond_its_axes_is_cut_and_not_bent():
     assert inner.find(f"{NS}path").get("d") == "M50 150L350 -50"
 
 
-def test_a_legend_begins_a_new_row_before_it_leaves_the_picture():
-    keys = [Key(f"entry number {n}", "#1b2430", kind) for n, kind in enumerate(("bar", "line", "outline", "ring"))]
-    picture = Picture(400, 200, legend(keys, 20, 40, 400), "Test")
+def test_each_kind_of_mark_has_its_sign_in_the_legend():
+    card = Card(400, "Test")
+    card.legend(mark(Key(f"entry {kind}", "#1b2430", kind)) for kind in ("bar", "line", "outline", "ring"))
+    picture = card.picture(200, "Told.")
     assert readable(picture)
-    rows = [float(node.get("y")) for node in parse(picture).iter(f"{NS}text")]
-    assert [later - before for before, later in pairwise(rows)].count(20) == 1
-    swatches = [node.tag.removeprefix(NS) for node in ElementTree.fromstring(picture.svg).iter()]
-    assert [swatches.count(tag) for tag in ("path", "circle")] == [1, 1]
+    assert [word for word in texts(parse(picture)) if word.startswith("entry")] == [
+        *("entry bar", "entry line", "entry outline", "entry ring")
+    ]
+    signs = [node.tag.removeprefix(NS) for node in parse(picture).iter()]
+    assert [signs.count(tag) for tag in ("path", "circle")] == [1, 1]

@@ -6,7 +6,7 @@ from typing import Any
 
 from dpbook.core import check_float, check_int, in_words
 from dpbook.figures import Explorer, Knob, Picture
-from dpbook.figures.card import MARGIN, Key, Scale, axes, check_title, heading, palette, rect, seconds_in_words, text
+from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_title, palette, rect, seconds_in_words, text
 from dpbook.planning import LINKS, MODELS, count_parameters, low_rank_adapters, sent_per_rank
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 760, 186, 686, 88, 25
@@ -27,20 +27,21 @@ def wire_bars(nbytes: float, title: str, per: str = "step", last: float | None =
     check_float("nbytes", nbytes, minimum=0)
     check_title(title)
     bottom, keys = TOP + len(LINKS) * ROW, [BETWEEN, INSIDE, *([] if last is None else [BEFORE])]
-    body = [heading(WIDTH, 30, title), *axes.legend(keys, MARGIN, 56, WIDTH)]
+    card = Card(WIDTH, title)
+    card.legend(map(axes.mark, keys))
     ticks = {second: seconds_in_words(second) for second in axes.decades(TIME.low, TIME.high / 10)}
-    body += axes.axis_across(TIME, bottom, ticks, f"time on the wire, per {per}", TOP - 8)
+    card.add(*axes.axis_across(TIME, bottom, ticks, f"time on the wire, per {per}", TOP - 8))
     for row, (name, link) in enumerate(LINKS.items()):
         y, x = TOP + (row + 0.5) * ROW, TIME.within(nbytes / link.bandwidth)
         colour = (INSIDE if name.startswith(("NVLink", "PCIe")) else BETWEEN).colour
-        body.append(text(LEFT - 10, y + 4, name, 12, anchor="end"))
-        body.append(rect(LEFT, y - 2, x - LEFT, 4, fill=colour))
+        card.add(text(LEFT - 10, y + 4, name, 12, anchor="end"))
+        card.add(rect(LEFT, y - 2, x - LEFT, 4, fill=colour))
         if last is not None:
-            body.append(axes.ring(TIME.within(last / link.bandwidth), y, BEFORE.colour))
-        body.append(axes.ring(x, y, colour, colour))
-        body.append(text(WIDTH - MARGIN, y + 4, seconds_in_words(nbytes / link.bandwidth), 12, anchor="end"))
+            card.add(axes.ring(TIME.within(last / link.bandwidth), y, BEFORE.colour))
+        card.add(axes.ring(x, y, colour, colour))
+        card.add(text(WIDTH - MARGIN, y + 4, seconds_in_words(nbytes / link.bandwidth), 12, anchor="end"))
     told = "; ".join(f"{name}: {seconds_in_words(nbytes / link.bandwidth)}" for name, link in LINKS.items())
-    return Picture(WIDTH, bottom + 46, body, f"{title}. Time to send {in_words(nbytes, 'B')}: {told}.")
+    return card.picture(bottom + 46, f"Time to send {in_words(nbytes, 'B')}: {told}.")
 
 
 def trained_parameters(model: str, rank: int = EVERYTHING) -> int:

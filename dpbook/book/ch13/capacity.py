@@ -5,14 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dpbook.core import check_float
 from dpbook.figures import Picture
 from dpbook.figures.card import (
-    MARGIN,
+    Card,
     Key,
     Scale,
     axes,
     check_named,
     check_title,
     element,
-    heading,
     number,
     palette,
     rect,
@@ -49,28 +48,27 @@ def memory_bars(
     check_title(title)
     bottom = TOP + len(memories) * ROW
     shown = [key for part, key in PARTS.items() if any(getattr(memory, part) for memory in memories.values())]
-    body = [heading(WIDTH, 30, title)]
-    body += axes.legend([*shown, *([BEFORE] if last else [])], MARGIN, 54, WIDTH)
-    body.append(rect(FULL, TOP - 6, RIGHT - FULL, bottom - TOP + 6, fill=TOO_MUCH))
+    card = Card(WIDTH, title)
+    card.legend(map(axes.mark, [*shown, *([BEFORE] if last else [])]))
+    card.add(rect(FULL, TOP - 6, RIGHT - FULL, bottom - TOP + 6, fill=TOO_MUCH))
     shares = {quarters / 4: f"{25 * quarters} %" for quarters in range(5)}
-    body += axes.axis_across(FITTING, bottom, shares, "share of the GPU's memory", TOP - 6)
+    card.add(*axes.axis_across(FITTING, bottom, shares, "share of the GPU's memory", TOP - 6))
     times = {4.0**power: f"{4**power} ×" for power in (1, 2, 3)}
-    body += axes.axis_across(DOUBLING, bottom, times, "too much (logarithmic)", TOP - 6)
+    card.add(*axes.axis_across(DOUBLING, bottom, times, "too much (logarithmic)", TOP - 6))
     first = next((name for name, memory in memories.items() if memory.total <= capacity), None)
     for row, (name, memory) in enumerate(memories.items()):
         y = TOP + row * ROW
-        body.append(text(LEFT - 10, y + 14, name, 12, anchor="end", bold=name == first))
-        body += _bar(memory, capacity, y)
+        card.add(text(LEFT - 10, y + 14, name, 12, anchor="end", bold=name == first))
+        card.add(*_bar(memory, capacity, y))
         if last:
-            body.append(axes.outline(LEFT, y - 3, _place(last[row]) - LEFT, BAR + 6))
+            card.add(axes.outline(LEFT, y - 3, _place(last[row]) - LEFT, BAR + 6))
         fits = memory.total <= capacity
         verdict = f"{gigabytes(memory.total)} {'✓ fits' if fits else '✗ does not fit'}"
-        body.append(text(RIGHT + 16, y + 14, verdict, 12, bold=name == first, fill=None if fits else palette.EXPOSED))
-    body.append(rect(FULL - 1, TOP - 6, 2, bottom - TOP + 6, fill=palette.EXPOSED))
-    body.append(text(FULL, TOP - 11, gigabytes(capacity, 0), 12, anchor="middle", bold=True, fill=palette.EXPOSED))
+        card.add(text(RIGHT + 16, y + 14, verdict, 12, bold=name == first, fill=None if fits else palette.EXPOSED))
+    card.add(rect(FULL - 1, TOP - 6, 2, bottom - TOP + 6, fill=palette.EXPOSED))
+    card.add(text(FULL, TOP - 11, gigabytes(capacity, 0), 12, anchor="middle", bold=True, fill=palette.EXPOSED))
     told = "; ".join(f"{name}: {gigabytes(memory.total)}" for name, memory in memories.items())
-    alt = f"{title}. Per rank, of {gigabytes(capacity, 0)}: {told}."
-    return Picture(WIDTH, bottom + 46, body, alt)
+    return card.picture(bottom + 46, f"Per rank, of {gigabytes(capacity, 0)}: {told}.")
 
 
 def gigabytes(nbytes: float, digits: int = 1) -> str:

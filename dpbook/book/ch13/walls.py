@@ -6,7 +6,7 @@ from math import ceil, floor, log10
 
 from dpbook import planning
 from dpbook.figures import Picture
-from dpbook.figures.card import MARGIN, Key, Scale, axes, check_title, heading, palette, rect, text
+from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_title, palette, rect, text
 from dpbook.planning import Cluster, Job, Step
 
 WIDTH, LEFT, RIGHT = 760, 80, 740
@@ -118,19 +118,22 @@ def draw(
     title = f"{title}: {found.found}"
     keys = [*LINES.values(), *(WALLS[name] for name in found.walls)]
     keys += [key for key, place in ((HERE, here), (BEFORE, before)) if place]
-    body = [heading(WIDTH, 30, title), *axes.legend(keys, MARGIN, 56, WIDTH), *_axes(field)]
+    card = Card(WIDTH, title)
+    card.legend(map(axes.mark, keys))
+    card.add(*_axes(field))
     if before:
-        body += _curves(before.scaling, field, {"step": LINES["step"]._replace(colour=axes.GHOST, width=1.5)})
-    body += [*_curves(found, field, LINES), *_walls(found, field)]
-    body += _place(before.step, field, BEFORE) if before else ()
-    body += [*_place(here.step, field, HERE), *_notes(here.notes)] if here else ()
+        card.add(*_curves(before.scaling, field, {"step": LINES["step"]._replace(colour=axes.GHOST, width=1.5)}))
+    card.add(*_curves(found, field, LINES), *_walls(found, field))
+    if before:
+        card.add(*_place(before.step, field, BEFORE))
+    if here:
+        card.add(*_place(here.step, field, HERE), *_notes(here.notes))
     height = SHARES[0] + (54 + NOTE * MOST_NOTES if here else 46)
     told_of = [step for step in found.steps if step.world in found.worlds[::2]]
     told = "; ".join(f"{s.world:,}: {axes.seconds_in_words(s.seconds)}, {s.efficiency:.0%}" for s in told_of)
-    at_walls = "".join(f" Sync = {name} at {at:,}." for name, at in found.walls.items() if at)
+    at_walls = "".join(f"Sync = {name} at {at:,}. " for name, at in found.walls.items() if at)
     noted = "; ".join(here.notes) if here else ""
-    alt = f"{title}.{at_walls} Step time and efficiency by GPUs: {told}. {noted}".strip()
-    return Picture(WIDTH, height, body, alt)
+    return card.picture(height, f"{at_walls}Step time and efficiency by GPUs: {told}. {noted}".strip())
 
 
 def _axes(field: Field) -> Iterator[str]:

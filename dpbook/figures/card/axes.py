@@ -6,12 +6,12 @@ from math import floor, log, log10
 from typing import Literal, NamedTuple
 
 from dpbook.core import in_words
+from dpbook.figures.card.card import Mark
 from dpbook.figures.card.palette import IDLE, MUTED, PAPER, tint
-from dpbook.figures.card.svg import element, number, rect, text, text_width
+from dpbook.figures.card.svg import aside, circle, element, number, rect
 
 GHOST = tint(MUTED, 0.7)
 """Of what was there before."""
-LEGEND_ROW = 20
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,18 @@ def axis_across(scale: Scale, y: float, ticks: Mapping[float, str], label: str, 
     """A horizontal axis at ``y``: lines of its grid up to ``top``, ticks in words, and its label under them."""
     for value, words in ticks.items():
         yield rect(scale(value) - 0.5, top, 1, y - top, fill=IDLE)
-        yield text(scale(value), y + 17, words, 11, anchor="middle", fill=MUTED)
+        yield aside(scale(value), y + 17, words, 11, anchor="middle")
     yield rect(scale.start, y, scale.end - scale.start, 1, fill=MUTED)
-    yield text(scale.end, y + 34, label, 12, anchor="end", fill=MUTED)
+    yield aside(scale.end, y + 34, label, anchor="end")
 
 
 def axis_up(scale: Scale, x: float, ticks: Mapping[float, str], right: float, label: str = "") -> Iterator[str]:
     """A vertical axis at ``x``: lines of its grid to the ``right``, ticks in words, and its label above it."""
     for value, words in ticks.items():
         yield rect(x, scale(value) - 0.5, right - x, 1, fill=IDLE)
-        yield text(x - 8, scale(value) + 4, words, 11, anchor="end", fill=MUTED)
+        yield aside(x - 8, scale(value) + 4, words, 11, anchor="end")
     if label:
-        yield text(x, scale.end - 8, label, 12, fill=MUTED)
+        yield aside(x, scale.end - 8, label)
 
 
 def curve(points: Sequence[tuple[float, float]], key: Key) -> str:
@@ -89,7 +89,7 @@ def curve(points: Sequence[tuple[float, float]], key: Key) -> str:
 def ring(x: float, y: float, colour: str, inside: str = PAPER) -> str:
     """A round mark: hollow, or filled with ``inside``; dashed where it is the ghost of one."""
     dashes = "3 2" if colour == GHOST else None
-    return element("circle", cx=x, cy=y, r=5, fill=inside, stroke=colour, stroke_width=2, stroke_dasharray=dashes)
+    return circle(x, y, 5, fill=inside, stroke=colour, stroke_width=2, stroke_dasharray=dashes)
 
 
 def outline(x: float, y: float, width: float, height: float) -> str:
@@ -104,24 +104,12 @@ def window(across: Scale, up: Scale, parts: Sequence[str]) -> str:
     return element("svg", parts, x=x, y=y, width=width, height=height, viewBox=seen)
 
 
-def legend(keys: Sequence[Key], x: float, y: float, right: float) -> Iterator[str]:
-    """``keys`` beside each other from ``x``, the first row centred at ``y``; a new row begins before ``right``."""
-    at = x
-    for key in keys:
-        room = 30 if key.kind == "line" else 22
-        needed = room + text_width(key.label, 12)
-        if at > x and at + needed > right:
-            at, y = x, y + LEGEND_ROW
-        yield _swatch(key, at, y)
-        yield text(at + room, y + 4, key.label, 12, fill=MUTED)
-        at += needed + 16
-
-
-def _swatch(key: Key, x: float, y: float) -> str:
+def mark(key: Key) -> Mark:
+    """The entry of a legend."""
     if key.kind == "line":
-        return curve([(x, y), (x + 24, y)], key)
+        return Mark(key.label, curve([(0, 7), (24, 7)], key), 24)
     if key.kind == "ring":
-        return ring(x + 8, y, key.colour, key.inside)
+        return Mark(key.label, ring(7, 7, key.colour, key.inside))
     if key.kind == "outline":
-        return outline(x, y - 6, 16, 12)
-    return rect(x, y - 7, 14, 14, rx=3, fill=key.colour)
+        return Mark(key.label, outline(0, 1, 14, 12))
+    return Mark(key.label, rect(0, 0, 14, 14, rx=3, fill=key.colour))
