@@ -13,14 +13,14 @@ from tests.cases import each
 NOTEBOOKS = notebooks(checkout.root())
 
 TIERS = [
-    {"core"}, {"collectives"}, {"replicas", "overlap"}, {"planning"}, {"ranks"}, {"ddp"}, {"program"},
+    {"core"}, {"collectives"}, {"replicas", "overlap"}, {"planning"}, {"ranks"}, {"ddp", "standin"}, {"program"},
     {"figures"}, {"grading"}, {"book"}, {"app"},
 ]  # fmt: skip
 """A room imports those of earlier tiers alone."""
 LEVEL = {room: level for level, rooms in enumerate(TIERS) for room in rooms}
 NUMERIC = {room for room, level in LEVEL.items() if level <= LEVEL["planning"]}
 """NumPy and the standard library are enough here."""
-WITH_TORCH = {"ranks", "ddp", "program", "book"}
+WITH_TORCH = {"ranks", "ddp", "program", "standin", "book"}
 OFFERED = {
     "dpbook.planning.scaling": "the planner of a cluster",
     "dpbook.overlap.timeline.json_format": "timelines that are kept and read back",
@@ -82,6 +82,12 @@ def test_a_notebook_enters_by_doors_too_and_never_sees_what_judges_it():
         assert [(notebook, base, name) for base, name in found if ".judge" in base or past_a_door(base, name)] == []
         chapters = {room(home(base, name)) for base, name in found if base.startswith("dpbook.book")} - {""}
         assert (notebook, chapters - {f"book.ch{notebook.stem[:2]}", "book"}) == (notebook, set())
+
+
+def test_nobody_takes_the_stand_in_for_an_accelerator_by_accident():
+    """Only a chapter may, which says so."""
+    users = {module for module in SOURCES for target in used(tree(module)) if room(target) == "standin"}
+    assert {module for module in users if room(module) != "standin" and not room(module).startswith("book.")} == set()
 
 
 def test_every_room_is_in_the_design():

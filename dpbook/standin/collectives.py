@@ -1,0 +1,171 @@
+"""Collectives of the device: the backend "simccl", which serves tensors of the device alone, as NCCL does.
+
+gloo carries the bytes. Each process group has a stream of its own, on which its collectives run one after another; each
+begins when what the caller's stream had queued before it is done.
+"""
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo, Work
+from torch.utils._pytree import tree_leaves, tree_map
+
+from dpbook.standin.memory import DEVICE, is_on_device, lend, on_cpu
+from dpbook.standin.streams import Event, Stream, current_stream
+
+BACKEND = "simccl"
+OPERATIONS = (
+    "_allgather_base_", "_reduce_scatter_base_", "allgather_", "allgather_into_tensor_coalesced_", "allreduce_",
+    "allreduce_coalesced_", "alltoall_", "alltoall_base_", "barrier", "broadcast_", "gather_", "recv_",
+    "recv_any_source_", "reduce_", "reduce_scatter_", "reduce_scatter_tensor_coalesced_", "scatter_", "send",
+)  # fmt: skip
+NO_LIMIT = timedelta(0)
+KEPT = 4096
+Stages = Callable[[], Iterator[None]]
+"""A collective in two parts: what begins it, and what waits until it is through."""
+
+
+class Communicator:
+    """A process group as this backend sees it: gloo's group of the same ranks, and the stream of its collectives."""
+
+    def __init__(self, gloo: Any, options: Any) -> None:
+        self.group = ProcessGroup(options.store, options.group_rank, options.group_size)
+        self.group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
+        self.group._set_default_backend(ProcessGroup.BackendType.GLOO)
+        self.stream = Stream()
+
+
+class SimWork(Work):
+    """A collective under way. As with NCCL's, ``wait`` lets the caller's *stream* wait, and returns at once.
+
+    Only a barrier, and a time limit, make the host wait.
+    """
+
+    def __init__(self, results: Any, blocks: bool) -> None:
+        super().__init__()
+        self.done, self.results, self.blocks = Event(), results, blocks
+        self.future: torch.futures.Future[Any] = torch.futures.Future()
+        _works.append(self)
+
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
+        self.done.wait()
+        if (self.blocks or timeout) and not self.done.synchronize(timeout.total_seconds() or None):
+            raise dist.DistBackendError(f"a collective of {BACKEND} was not done after {timeout}")
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self.done.query()
+
+    def result(self) -> Any:
+        return self.results
+
+    def get_future(self) -> Any:
+        return self.future
+
+
+_communicators: dict[str, Communicator] = {}
+"""By the name of the process group."""
+_works: deque[SimWork] = deque(maxlen=KEPT)
+"""The latest: torch may hold the C++ half of one alone, which does not know how this half waits."""
+
+
+def stream_of(group: dist.ProcessGroup) -> Stream:
+    """The stream on which a group's collectives run."""
+    return _communicators[group.group_name].stream
+
+
+def register(library: Any) -> None:
+    """Tell torch.distributed of the backend, and of what its collectives do on tensors of the device."""
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=[DEVICE.type])
+    with warnings.catch_warnings(action="ignore"):  # torch has those of its own devices there
+        for name in OPERATIONS:
+            library.impl(name, _collective(getattr(torch.ops.c10d, name).default), allow_override=True)
+    dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = _together(dist.batch_isend_irecv)
+
+
+def _create(options: Any, _: Any) -> Any:
+    gloo = ProcessGroupGloo(options.store, options.group_rank, options.group_size, options.timeout)
+    _communicators[options.group_id] = Communicator(gloo, options)
+    return gloo
+
+
+def _collective(op: Any) -> Callable[..., Any]:
+    """What ``op`` of torch.distributed does when it is given tensors of the device."""
+    position = [argument.name for argument in op._schema.arguments].index("process_group")
+    returns_tensors = len(op._schema.returns) == 2
+
+    def call(*args: Any) -> Any:
+        tensors = [value for value in tree_leaves(args) if isinstance(value, torch.Tensor)]
+        if not all(is_on_device(tensor) for tensor in tensors):
+            raise ValueError(f"Tensors must be on {DEVICE} and dense: {BACKEND} takes no others")
+        communicator = _communicators[ProcessGroup.unbox(args[position]).group_name]
+        work = SimWork(args[0], blocks=op._schema.name == "c10d::barrier")
+        twins = list(tree_map(lambda value: on_cpu(value) if is_on_device(value) else value, args))
+        twins[position] = communicator.group.boxed()
+
+        def stages() -> Iterator[None]:
+            try:
+                begun = tree_leaves(op(*twins))[-1]
+                yield
+                Work.unbox(begun).wait()
+            except Exception as error:
+                work.future.set_exception(error)
+                raise
+            work.future.set_result(args[0])
+
+        _submit(communicator.stream, op._schema.name, stages, work)
+        for tensor in tensors:
+            lend(tensor, communicator.stream)
+        return (args[0], work.boxed()) if returns_tensors else work.boxed()
+
+    return call
+
+
+def _submit(stream: Stream, name: str, stages: Stages, work: SimWork) -> None:
+    """Queue a collective behind what the caller's stream has queued, or keep it for its batch."""
+    if _batches:
+        _batches[-1].append((stream, stages, work))
+        return
+    stream.wait_stream(current_stream())
+    stream.launch(name, lambda: _run([stages]))
+    work.done.record(stream)
+
+
+def _run(collectives: Sequence[Stages]) -> None:
+    """Begin all, then wait for all."""
+    running = [stages() for stages in collectives]
+    for collective in [*running, *running]:
+        next(collective, None)
+
+
+_batches: list[list[tuple[Stream, Stages, SimWork]]] = []
+"""The batch of messages that is put together now, if one is."""
+
+
+def _together(batch_isend_irecv: Callable[..., Any]) -> Callable[..., Any]:
+    """Messages of a batch begin together. Others begin when the one before is through, and may wait for each other."""
+
+    def call(operations: Sequence[Any]) -> Any:
+        if not is_on_device(operations[0].tensor):
+            return batch_isend_irecv(operations)
+        _batches.append([])
+        try:
+            works = batch_isend_irecv(operations)
+        finally:
+            batch = _batches.pop()
+        stream = batch[0][0]
+        stream.wait_stream(current_stream())
+        stream.launch("batch_isend_irecv", lambda: _run([stages for _, stages, _ in batch]))
+        for *_, work in batch:
+            work.done.record(stream)
+        return works
+
+    return call
