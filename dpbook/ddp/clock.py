@@ -10,6 +10,7 @@ from torch import nn
 from dpbook.collectives import Link
 from dpbook.ddp.emulated_link import SlowCall, SlowLink
 from dpbook.overlap import Span
+from dpbook.ranks import moment, now
 
 Loss = Callable[[nn.Module], torch.Tensor]
 """Runs forward of a model and returns its loss, a scalar."""
@@ -17,10 +18,10 @@ Loss = Callable[[nn.Module], torch.Tensor]
 
 def step_time(model: nn.Module, loss: Loss) -> float:
     """Return the seconds of forward and backward, with whatever they wait for; all ranks begin together."""
-    _begin_together(model)
-    begun = time.perf_counter()
+    device = _begin_together(model)
+    begun = now(device)
     loss(model).backward()
-    return time.perf_counter() - begun
+    return now(device) - begun
 
 
 class ObservedLink(SlowLink):
@@ -43,23 +44,25 @@ def observe_step(model: nn.Module, loss: Loss, link: ObservedLink) -> tuple[Span
     One span for forward, one for backward until its last gradient is ready, and one for each call. Times are those
     of `time.monotonic`, one clock for all processes of a machine; the spans of its ranks make up one `Timeline`.
     """
-    rank, ready = dist.get_rank(), [0.0]
+    rank, ready = dist.get_rank(), []
     hooks = [
-        p.register_post_accumulate_grad_hook(lambda _: ready.append(time.monotonic()))
+        p.register_post_accumulate_grad_hook(lambda q: ready.append(moment(q.device)))
         for p in model.parameters()
         if p.requires_grad
     ]
-    _begin_together(model)
+    device = _begin_together(model)
     link.calls.clear()
-    begun = time.monotonic()
+    begun, first = time.monotonic(), moment(device)
     value = loss(model)
-    forward = time.monotonic()
+    between = moment(device)
     value.backward()
+    now(device)  # when all moments have come
     for hook in hooks:
         hook.remove()
+    forward, backward = (begun + first.until(later) for later in (between, ready[-1]))
     return (
         Span("forward", rank, "compute", "computation", begun, forward),
-        Span("backward", rank, "compute", "computation", forward, ready[-1]),
+        Span("backward", rank, "compute", "computation", forward, backward),
         *(
             Span(f"all-reduce {k + 1}", rank, "communication", "communication", call.begin, call.end)
             for k, call in enumerate(link.calls)
@@ -67,7 +70,11 @@ def observe_step(model: nn.Module, loss: Loss, link: ObservedLink) -> tuple[Span
     )
 
 
-def _begin_together(model: nn.Module) -> None:
+def _begin_together(model: nn.Module) -> torch.device:
+    """Wait until all ranks are here, with nothing left to do; the device of the ``model``."""
     for parameter in model.parameters():
         parameter.grad = None
+    device: torch.device = next(model.parameters()).device
+    now(device)
     dist.barrier()
+    return device

@@ -2,8 +2,9 @@
 
 The bytes really travel over gloo or NCCL, as fast as they can; their *completion* is held back until a timer says so.
 The link begins to carry them when the last rank has come: until then some of them are not there. Waiting costs no core,
-so computation that goes on meanwhile is really hidden, in wall time, on any laptop. Wherever a number comes from such a
-link, it must be said. The ranks compare their clocks, so they are on one machine.
+so computation that goes on meanwhile is really hidden, in wall time, on any laptop. Where work is queued, on an
+accelerator, it is the host that waits, before a call until its bytes are computed and after it until they have arrived.
+Wherever a number comes from such a link, it must be said. The ranks compare their clocks, so they are on one machine.
 """
 # No deferred annotations here: torch compares those of a communication hook with its own types.
 
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from dpbook.collectives import Link, closed_forms
 from dpbook.core import check_type
 from dpbook.ddp.reducer import AllReduce
+from dpbook.ranks import now
 
 
 class SlowCall:
@@ -30,6 +32,9 @@ class SlowCall:
         self, tensor: torch.Tensor, group: dist.ProcessGroup | None, seconds: float, before: "SlowCall | None"
     ):
         self.seconds, self._before, self._begin, self._lock = seconds, before, 0.0, threading.Lock()
+        self._device = tensor.device
+        if tensor.device.type != "cpu":
+            torch.accelerator.current_stream(tensor.device).synchronize()  # a call comes long before what it is to send
         self._clock = torch.tensor([time.monotonic()], dtype=torch.float64, device=tensor.device)
         self._coming = dist.all_reduce(self._clock, dist.ReduceOp.MAX, group=group, async_op=True)
         self._work = dist.all_reduce(tensor, group=group, async_op=True)
@@ -52,6 +57,7 @@ class SlowCall:
     def wait(self) -> None:
         """Return when the sum is there and the link has carried it."""
         self._work.wait()
+        now(self._device)  # on an accelerator only the stream has waited until here
         time.sleep(max(0.0, self.end - time.monotonic()))
 
 

@@ -1,6 +1,5 @@
 """Measure a model as the simulated step sees it: how long backward takes from one gradient to the next."""
 
-import time
 from collections.abc import Callable
 from statistics import median
 
@@ -9,6 +8,7 @@ from torch import nn
 
 from dpbook.core import InvalidArgument, check_int
 from dpbook.overlap import Layer, Tensor
+from dpbook.ranks import Moment, moment, now
 
 
 def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats: int = 7) -> tuple[Layer, ...]:
@@ -16,7 +16,7 @@ def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats:
 
     The layers are in the reverse of the order in which the gradients became ready, each with the time from the gradient
     before it to its own; forward is shared out evenly. ``overlap.simulate_step`` of them, without communication, takes
-    the median time that was measured. Gradients are left as they were.
+    the median time that was measured. Times are those of the parameters' device. Gradients are left as they were.
 
     Args:
         module: not wrapped, or wrapped and inside ``no_sync``.
@@ -28,25 +28,27 @@ def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats:
     check_int("repeats", repeats, 1)
     named = {p: name for name, p in module.named_parameters() if p.requires_grad}
     kept = [p.grad for p in named]
-    ready: list[tuple[nn.Parameter, float]] = []
-    hooks = [p.register_post_accumulate_grad_hook(lambda q: ready.append((q, time.perf_counter()))) for p in named]
+    ready: list[tuple[nn.Parameter, Moment]] = []
+    hooks = [p.register_post_accumulate_grad_hook(lambda q: ready.append((q, moment(q.device)))) for p in named]
+    device = next((p.device for p in named), torch.device("cpu"))
     forwards, gaps = [], []
     try:
         for repeat in range(repeats + 1):
             for p in named:
                 p.grad = None
             ready.clear()
-            begun = time.perf_counter()
+            begun = moment(device)
             value = loss()
-            backward = time.perf_counter()
+            backward = moment(device)
             value.backward()
+            now(device)  # when all moments have come
             if len(ready) != len(named):
                 missing = next(name for p, name in named.items() if p.grad is None)
                 raise InvalidArgument("loss", missing, "one that depends on every trained parameter")
             if repeat:
-                forwards.append(backward - begun)
-                times = [backward, *(moment for _, moment in ready)]
-                gaps.append({q: b - a for (q, b), a in zip(ready, times, strict=False)})
+                forwards.append(begun.until(backward))
+                times = [backward, *(came for _, came in ready)]
+                gaps.append({q: a.until(b) for (q, b), a in zip(ready, times, strict=False)})
     finally:
         for hook in hooks:
             hook.remove()

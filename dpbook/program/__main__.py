@@ -47,16 +47,19 @@ def bind() -> torch.device:
     Where ranks have accelerators the group serves their tensors and those of the CPU, each by a backend of its own.
 
     Every rank takes the accelerator of its local rank, before anything else does: else all would sit on the first.
-    Where there are fewer accelerators than ranks none takes one: NCCL refuses two ranks on one.
+    Where there are fewer accelerators than ranks none takes one: NCCL refuses two ranks on one. Nor does it where torch
+    has no backend of the accelerator's own, as on a Mac.
     """
     os.environ.update(ALONE | os.environ)
-    if torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"]):
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-        dist.init_process_group("cpu:gloo,cuda:nccl", timeout=TIMEOUT, device_id=device)
-        return device
-    dist.init_process_group("gloo", timeout=TIMEOUT)
-    return torch.device("cpu")
+    kind = torch.accelerator.current_accelerator(check_available=True)
+    backend = dist.get_default_backend_for_device(kind) if kind else dist.Backend.GLOO
+    if backend == dist.Backend.GLOO or torch.accelerator.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+        dist.init_process_group("gloo", timeout=TIMEOUT)
+        return torch.device("cpu")
+    device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
+    torch.accelerator.set_device_index(device)
+    dist.init_process_group(f"cpu:gloo,{device.type}:{backend}", timeout=TIMEOUT, device_id=device)
+    return device
 
 
 def _run(options: Options, device: torch.device) -> None:
@@ -78,12 +81,14 @@ def _run(options: Options, device: torch.device) -> None:
 
 def describe(trainer: Trainer) -> dict[str, Any]:
     """What the report needs to know of a run, besides its metrics."""
-    cuda = trainer.device.type == "cuda"
+    device = trainer.device
     return {
         "options": trainer.options.to_data(),
         "world": trainer.world,
-        "backend": dist.get_default_backend_for_device(trainer.device),
-        "device": torch.cuda.get_device_name(trainer.device) if cuda else machine.processor(),
+        "backend": dist.get_default_backend_for_device(device),
+        "device": machine.processor()
+        if device.type == "cpu"
+        else torch.get_device_module(device).get_device_name(device),
         "parameters": sum(p.numel() for p in trainer.module.parameters()),
         "trained": sum(p.numel() for p in trainer.trained),
         "payload_bytes": trainer.payload,

@@ -168,8 +168,8 @@ class Trainer:
 
     def memory(self) -> int:
         """Peak bytes: of the accelerator where there is one, else of the process."""
-        if self.device.type == "cuda":
-            return int(torch.cuda.max_memory_allocated(self.device))
+        if self.device.type != "cpu":
+            return int(torch.accelerator.max_memory_allocated(self.device))
         peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes, Linux KiB
 

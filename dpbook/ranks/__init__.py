@@ -13,8 +13,11 @@ from dpbook.ranks.processes import run, start
 from dpbook.ranks.sweeps import Sweep, measure, published_sweep, sweep
 
 if TYPE_CHECKING:
-    from dpbook.ranks.device_clock import now
+    from dpbook.ranks.device_clock import Moment, moment, now
     from dpbook.ranks.execution import execute, prepare
     from dpbook.ranks.process_comm import ProcessComm
 
-__getattr__ = lazily(__name__, ProcessComm="process_comm", execute="execution", now="device_clock", prepare="execution")
+__getattr__ = lazily(
+    __name__, Moment="device_clock", ProcessComm="process_comm", execute="execution", moment="device_clock",
+    now="device_clock", prepare="execution",
+)  # fmt: skip

@@ -52,7 +52,7 @@ def prepare(
     if world != all_reduce.world:
         raise InvalidArgument("schedule", all_reduce, f"for the world of this process group, {world}")
     tensor = torch.from_numpy(buffer) if isinstance(buffer, np.ndarray) else buffer.detach()
-    cells = (_Batched if tensor.is_cuda else _OneRank)(all_reduce, tensor, group)
+    cells = (_OneRank if tensor.device.type == "cpu" else _Batched)(all_reduce, tensor, group)
     return lambda: deque(interpret(all_reduce, cells), maxlen=0)
 
 
@@ -159,7 +159,7 @@ def _scratch(elements: int, dtype: torch.dtype, thread: int) -> list[torch.Tenso
 
 
 class _Batched(_OneRank):
-    """The same for NCCL, where messages that wait for each other must be handed over together."""
+    """The same on an accelerator, such as for NCCL: messages that wait for each other are handed over together."""
 
     def read(self, part: Round, within: Round) -> _InFlight:
         operations, arrivals, buffers = [], [], []

@@ -4,12 +4,12 @@ An operation of torch that has no implementation for the device arrives in `laun
 CPU, on the same bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from dpbook.standin.memory import DEVICE, allocate, is_on_device, on_cpu, resize
 from dpbook.standin.shapes import Outcome, layout_of, outcome
@@ -25,7 +25,7 @@ generator = torch.Generator()
 def launch(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Queue ``op``, and return its results without values."""
     flat, spec = tree_flatten((args, kwargs))
-    _check_devices(op, flat)
+    _check_devices(op, args, kwargs, flat)
     foreseen = outcome(op, flat, spec) if _returns_tensors(op) else None
     if foreseen is None:
         return _run_now(op, flat, spec)
@@ -97,16 +97,23 @@ def _result(wanted: Any, flat: Sequence[Any]) -> Any:
     return flat[wanted] if isinstance(wanted, int) else allocate(*wanted)
 
 
-def _check_devices(op: Any, flat: Sequence[Any]) -> None:
-    """Raise as CUDA does for tensors of the CPU among those of the device; a number, of no dimension, may be one."""
-    if op._schema.name in INDICES_OF_CPU:
-        return
-    for value in flat:
-        if isinstance(value, torch.Tensor) and value.device.type != DEVICE.type and value.dim():
+def _check_devices(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], flat: Sequence[Any]) -> None:
+    """Raise as CUDA does for tensors of the CPU among those of the device; a number, of no dimension, may be read."""
+    written = [args[place] if place < len(args) else kwargs.get(name) for place, name in _written(op)]
+    read = [] if op._schema.name in INDICES_OF_CPU else [x for x in flat if isinstance(x, torch.Tensor) and x.dim()]
+    for value in (*tree_leaves(written), *read):
+        if isinstance(value, torch.Tensor) and not is_on_device(value):
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found at least two devices, {DEVICE} and "
                 f"{value.device}! (in {op})"
             )
+
+
+@cache
+def _written(op: Any) -> list[tuple[int, str]]:
+    """Place and name of the arguments that an operation writes to."""
+    arguments = enumerate(op._schema.arguments)
+    return [(place, x.name) for place, x in arguments if x.alias_info is not None and x.alias_info.is_write]
 
 
 @cache

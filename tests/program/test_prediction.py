@@ -1,6 +1,5 @@
-"""Is a prediction measured on the trainer's device? "meta", which computes nothing, stands in for an accelerator."""
+"""Does a rank take its accelerator, and does a prediction count the calls of a step?"""
 
-import contextlib
 import os
 
 import pytest
@@ -9,11 +8,11 @@ import torch.distributed as dist
 
 from dpbook.program.__main__ import TIMEOUT, bind
 from dpbook.program.options import Options
-from dpbook.program.prediction import REPEATS, SIZES, predict
+from dpbook.program.prediction import predict
 from dpbook.program.trainer import Trainer
+from tests.cases import each
 
 SMALL = {"width": 32, "depth": 1, "context": 16, "batch": 2}
-META = torch.device("meta")
 
 
 @pytest.fixture
@@ -23,36 +22,11 @@ def group():
     dist.destroy_process_group()
 
 
-@pytest.fixture
-def handed(monkeypatch):
-    """The device and the bytes of every tensor that is handed to an all-reduce, and "synchronised" where one waited."""
-    found, all_reduce = [], dist.all_reduce
-
-    def watched(tensor, *args, **kwargs):
-        found.append((tensor.device.type, tensor.numel() * tensor.element_size()))
-        return all_reduce(tensor, *args, **kwargs)
-
-    monkeypatch.setattr(dist, "all_reduce", watched)
-    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: found.append("synchronised"))
-    return found
-
-
-def test_the_sweep_of_a_prediction_lies_on_the_trainers_device_and_waits_for_it(group, handed, tmp_path):
-    trainer = Trainer(Options(out=str(tmp_path), strategy="naive", **SMALL), META)
-    trainer.model = trainer.module  # without the wrapper, which reads the values of a tensor
-    trainer.model.no_sync = contextlib.nullcontext
-    handed.clear()
-    assert predict(trainer)["seconds"] > 0
-    calls = [tuple(handed[at : at + 3]) for at in range(0, 3 * len(SIZES) * (1 + REPEATS), 3)]
-    expected = {("synchronised", ("meta", size), "synchronised") for size in SIZES}
-    for turn in range(1 + REPEATS):  # in an order of its own
-        assert set(calls[turn * len(SIZES) : (turn + 1) * len(SIZES)]) == expected
-
-
 def test_the_group_of_ranks_with_gpus_takes_tensors_of_the_cpu_too(monkeypatch):
     asked = []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", asked.append)
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: asked.append((backend, options)))
     for name, value in {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
@@ -60,6 +34,20 @@ def test_the_group_of_ranks_with_gpus_takes_tensors_of_the_cpu_too(monkeypatch):
     device = bind()
     assert device == torch.device("cuda", 3)
     assert asked == [device, ("cpu:gloo,cuda:nccl", {"timeout": TIMEOUT, "device_id": device})]
+
+
+@each(("kind", "count"), [(None, 0), ("cuda", 2), ("mps", 4)])
+def test_ranks_without_an_accelerator_of_their_own_or_a_backend_for_it_are_on_the_cpu(kind, count):
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            torch.accelerator, "current_accelerator", lambda check_available: torch.device(kind) if kind else None
+        )
+        patch.setattr(torch.accelerator, "device_count", lambda: count)
+        patch.setattr(dist, "init_process_group", lambda backend, **options: asked.append((backend, options)))
+        patch.setattr(os, "environ", {**os.environ, "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"})
+        assert bind() == torch.device("cpu")
+    assert asked == [("gloo", {"timeout": TIMEOUT})]
 
 
 @pytest.mark.parametrize("cap", [0.01, 25.0])

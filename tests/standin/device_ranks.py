@@ -131,6 +131,7 @@ def mixed():
         "tokens": lambda: nn.Embedding(2, 2).to("sim")(torch.tensor([1])),
         "targets": lambda: F.cross_entropy(there, torch.tensor([0, 1])),
         "out": lambda: torch.add(there, there, out=here),
+        "total": lambda: torch.zeros(()).add_(there.sum()),
     }
     return {name: refusal(call) for name, call in calls.items()} | {
         "number": (there * torch.tensor(3.0)).tolist(), "indices": there[torch.tensor([1])].tolist(),

@@ -72,7 +72,7 @@ def test_torch_finds_the_accelerator_and_its_module(facts):
     }  # fmt: skip
 
 
-@each("what", ["sum", "product", "in place", "cat", "model", "batch", "tokens", "targets", "out"])
+@each("what", ["sum", "product", "in place", "cat", "model", "batch", "tokens", "targets", "out", "total"])
 def test_tensors_of_two_devices_are_refused(facts, what):
     assert facts["mixed"][what].startswith("RuntimeError: Expected all tensors to be on the same device, but found")
 

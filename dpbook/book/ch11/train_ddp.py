@@ -105,13 +105,15 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
     index.
     """
     state = {"cpu": torch.get_rng_state()}
-    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+    return (
+        state if device.type == "cpu" else state | {device.type: torch.get_device_module(device).get_rng_state(device)}
+    )
 
 
 def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
     torch.set_rng_state(state["cpu"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(state[device.type], device)
 
 
 def join() -> torch.device:
@@ -119,19 +121,21 @@ def join() -> torch.device:
     alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
     for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}).items():
         os.environ.setdefault(name, str(value))
-    if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+    kind = torch.accelerator.current_accelerator(check_available=True)  # cuda, for GPUs of AMD too
+    backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has none of its own
+    if backend == "gloo" or torch.accelerator.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
         dist.init_process_group("gloo")
         return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+    device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
+    torch.accelerator.set_device_index(device)
+    dist.init_process_group(f"cpu:gloo,{device.type}:{backend}", device_id=device)
     return device
 
 
 def build(options: argparse.Namespace, device: torch.device) -> Training:
     torch.manual_seed(options.seed)  # one for the weights
     model = Model().to(device)
-    ddp = DistributedDataParallel(model, device_ids=[device.index] if device.type == "cuda" else None)
+    ddp = DistributedDataParallel(model, device_ids=None if device.type == "cpu" else [device.index])
     torch.manual_seed(options.seed + 1 + dist.get_rank())  # another on each rank for dropout
     optimizer = torch.optim.AdamW(ddp.parameters(), options.lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
