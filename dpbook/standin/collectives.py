@@ -31,13 +31,13 @@ Stages = Callable[[], Iterator[None]]
 
 
 class Communicator:
-    """A process group as this backend sees it: gloo's group of the same ranks, and the stream of its collectives."""
+    """A process group as seen from here: gloo's group of the same ranks, and the stream of its collectives."""
 
-    def __init__(self, gloo: Any, options: Any) -> None:
-        self.group = ProcessGroup(options.store, options.group_rank, options.group_size)
+    def __init__(self, group: Any, gloo: Any) -> None:
+        self.gloo, self.stream = gloo, Stream()
+        self.group = ProcessGroup(group.rank(), group.size())  # type: ignore[call-arg]  # not in torch's stubs
         self.group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
         self.group._set_default_backend(ProcessGroup.BackendType.GLOO)
-        self.stream = Stream()
 
 
 class SimWork(Work):
@@ -77,14 +77,21 @@ _works: deque[SimWork] = deque(maxlen=KEPT)
 """The latest: torch may hold the C++ half of one alone, which does not know how this half waits."""
 
 
-def stream_of(group: dist.ProcessGroup) -> Stream:
-    """The stream on which a group's collectives run."""
-    return _communicators[group.group_name].stream
+def communicator(group: Any) -> Communicator:
+    """That of a process group, made for its first collective. A name may be that of a group which is gone."""
+    gloo, known = group._get_backend(DEVICE), _communicators.get(group.group_name)
+    if known is None or known.gloo is not gloo:
+        known = _communicators[group.group_name] = Communicator(group, gloo)
+    return known
 
 
 def register(library: Any) -> None:
-    """Tell torch.distributed of the backend, and of what its collectives do on tensors of the device."""
+    """Tell torch.distributed of the backend, and of what its collectives do on tensors of the device.
+
+    gloo takes such tensors too, as it takes CUDA's: torch asks a group of gloo for its backend of the device.
+    """
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=[DEVICE.type])
+    dist.Backend.backend_capability[dist.Backend.GLOO].append(DEVICE.type)
     with warnings.catch_warnings(action="ignore"):  # torch has those of its own devices there
         for name in OPERATIONS:
             library.impl(name, _collective(getattr(torch.ops.c10d, name).default), allow_override=True)
@@ -92,9 +99,7 @@ def register(library: Any) -> None:
 
 
 def _create(options: Any, _: Any) -> Any:
-    gloo = ProcessGroupGloo(options.store, options.group_rank, options.group_size, options.timeout)
-    _communicators[options.group_id] = Communicator(gloo, options)
-    return gloo
+    return ProcessGroupGloo(options.store, options.group_rank, options.group_size, options.timeout)
 
 
 def _collective(op: Any) -> Callable[..., Any]:
@@ -106,10 +111,10 @@ def _collective(op: Any) -> Callable[..., Any]:
         tensors = [value for value in tree_leaves(args) if isinstance(value, torch.Tensor)]
         if not all(is_on_device(tensor) for tensor in tensors):
             raise ValueError(f"Tensors must be on {DEVICE} and dense: {BACKEND} takes no others")
-        communicator = _communicators[ProcessGroup.unbox(args[position]).group_name]
+        link = communicator(ProcessGroup.unbox(args[position]))
         work = SimWork(args[0], blocks=op._schema.name == "c10d::barrier")
         twins = list(tree_map(lambda value: on_cpu(value) if is_on_device(value) else value, args))
-        twins[position] = communicator.group.boxed()
+        twins[position] = link.group.boxed()
 
         def stages() -> Iterator[None]:
             try:
@@ -121,9 +126,9 @@ def _collective(op: Any) -> Callable[..., Any]:
                 raise
             work.future.set_result(args[0])
 
-        _submit(communicator.stream, op._schema.name, stages, work)
+        _submit(link.stream, op._schema.name, stages, work)
         for tensor in tensors:
-            lend(tensor, communicator.stream)
+            lend(tensor, link.stream)
         return (args[0], work.boxed()) if returns_tensors else work.boxed()
 
     return call

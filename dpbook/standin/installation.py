@@ -34,7 +34,7 @@ def install() -> None:
     torch.utils.rename_privateuse1_backend("sim")
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from dpbook.standin import autocast, collectives, device, moving, operations
+    from dpbook.standin import autocast, collectives, device, hooks, moving, operations
     from dpbook.standin.kernels import launch
 
     _setup_privateuseone_for_python_backend("sim", backend_module=device.module())
@@ -43,6 +43,7 @@ def install() -> None:
     _library("_", "AutocastPrivateUse1").fallback(torch.library.fallthrough_kernel)
     autocast.register(_library("aten", "AutocastPrivateUse1"))
     device.adapt_accelerator()
+    hooks.adapt()
     moving.adapt()
     collectives.register(_library("c10d", "PrivateUse1"))
 

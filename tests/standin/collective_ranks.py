@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dpbook import standin
-from dpbook.standin.collectives import stream_of
+from dpbook.standin.collectives import communicator
 
 SHORT = timedelta(seconds=0.5)
 
@@ -86,7 +86,7 @@ def results(rank, world):
 
 def waiting(rank, world):
     """What a kernel after an all-reduce reads, waited for and not, while the collective is held up."""
-    x, stream = full(rank + 1), stream_of(dist.group.WORLD)
+    x, stream = full(rank + 1), communicator(dist.group.WORLD).stream
     torch.accelerator.synchronize()
     with standin.hold(stream):
         work = dist.all_reduce(x, async_op=True)
@@ -122,7 +122,7 @@ def order(rank, world):
 
 def blocking(rank, world):
     """Which waits hold up the host: a barrier's, and one with a limit."""
-    stream, x = stream_of(dist.group.WORLD), full(1)
+    stream, x = communicator(dist.group.WORLD).stream, full(1)
     barrier = dist.barrier(async_op=True)
     barrier.wait()
     through = barrier.is_completed()
@@ -136,9 +136,11 @@ def blocking(rank, world):
 def devices(rank, world):
     """Which tensors the groups take."""
     both, alone, x = dist.group.WORLD, dist.new_group(backend="simccl"), torch.full((2,), float(rank + 1))
+    gloo, y = dist.new_group(backend="gloo"), full(rank + 1)
+    dist.all_reduce(y, group=gloo)
     dist.all_reduce(x, group=both)
     return {
-        "cpu, both": x.tolist(), "cpu, alone": refusal(lambda: dist.all_reduce(x, group=alone)),
+        "sim, gloo": y.tolist(), "cpu, both": x.tolist(), "cpu, alone": refusal(lambda: dist.all_reduce(x, group=alone)),
         "mixed": refusal(lambda: dist.all_to_all_single(full(0, world), torch.ones(world), group=both)),
         "names": (dist.get_backend(alone), dist.get_default_backend_for_device(torch.device("sim"))),
         "barrier": refusal(lambda: dist.barrier(group=alone)),

@@ -146,6 +146,18 @@ def late_error():
     return went_on, refusal(torch.accelerator.synchronize), refusal(torch.accelerator.synchronize)
 
 
+def hook_error():
+    """What is raised where a hook of a tensor, or of a parameter's gradient, raises, and the gradient after that."""
+    x, found = torch.ones(2, device="sim", requires_grad=True), []
+    for register in (x.register_hook, x.register_post_accumulate_grad_hook):
+        handle = register(lambda _: {}["label"])
+        found.append(refusal((x * 2).sum().backward, KeyError))
+        handle.remove()
+        x.grad = None
+    (x * 2).sum().backward()
+    return found, x.grad.tolist()
+
+
 def host_reads():
     x = torch.tensor([3.0, 0.0, 5.0], device="sim")
     with standin.slower(SLOWER):
@@ -248,10 +260,10 @@ def chance():
     return host == undisturbed, second == again, torch.randn(4, device="sim").tolist() == first, first != second[:4]
 
 
-def refusal(call):
+def refusal(call, *kinds):
     try:
         call()
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (RuntimeError, ValueError, TypeError, *kinds) as error:
         return f"{type(error).__name__}: {error}"
     return "accepted"
 
@@ -263,8 +275,8 @@ def everything():
     return {
         "queue": queue(), "clocks": clocks(), "streams": two_streams(), "memory": memory(),
         "handed over": [handed_over(tell) for tell in (False, True)], "device": device(), "mixed": mixed(),
-        "late error": late_error(), "host reads": host_reads(), "without blocking": without_blocking(),
-        "trained": [train(where) for where in ("cpu", "sim")],
+        "late error": late_error(), "hook error": hook_error(), "host reads": host_reads(),
+        "without blocking": without_blocking(), "trained": [train(where) for where in ("cpu", "sim")],
         "attention": [attention(where) for where in ("cpu", "sim")], "modules": modules(), "precision": precision(),
         "chance": chance(),
     }  # fmt: skip

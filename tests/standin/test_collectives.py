@@ -93,6 +93,10 @@ def test_a_group_for_the_device_alone_refuses_tensors_of_the_cpu(ranks):
         assert found["names"] == ("simccl", "simccl")
 
 
+def test_gloo_takes_tensors_of_the_device_as_it_takes_those_of_cuda(ranks):
+    assert [rank["devices"]["sim, gloo"] for rank in ranks] == [[sum(range(len(ranks) + 1))] * 2] * len(ranks)
+
+
 def test_a_group_for_both_serves_both_but_not_in_one_call(ranks):
     for rank in ranks:
         assert rank["devices"]["cpu, both"] == [sum(range(len(ranks) + 1))] * 2

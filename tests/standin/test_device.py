@@ -93,6 +93,10 @@ def test_what_a_kernel_raises_is_raised_once_by_who_waits(facts):
     assert second == "accepted"
 
 
+def test_what_a_hook_raises_ends_backward_and_not_the_process(facts):
+    assert facts["hook error"] == (["KeyError: 'label'"] * 2, [2.0, 2.0])
+
+
 def test_what_the_host_reads_has_been_computed(facts):
     assert facts["host reads"] == (11.0, [0, 2], [3.0, 5.0], [4.0, 1.0, 6.0], True, [4.0, 1.0, 6.0])
 

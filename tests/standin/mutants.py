@@ -1,0 +1,155 @@
+"""Mistakes that only an accelerator shows, and the checks that find them: each says "well", or what is wrong."""
+
+import contextlib
+import os
+import textwrap
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache, partial
+from inspect import getsource
+from itertools import count
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from dpbook import collectives, standin
+from dpbook.core import DpbookError
+from dpbook.ddp.emulated_link import SlowCall
+from dpbook.ddp.reducer import Reducer
+from dpbook.program import Options
+from dpbook.program.__main__ import bind
+from dpbook.program.trainer import Trainer
+from dpbook.ranks import device_clock, execute, execution, measure
+from dpbook.standin.collectives import communicator
+from tests.standin.path_ranks import CPU, SIM, SMALL, clocks, losses, on_the_link, refusal, wrapped
+
+WELL = "well"
+LATE = 0.5
+"""Seconds by which a collective is late: much more than a step takes."""
+
+
+class Mutant(NamedTuple):
+    """A function in which ``new`` stands for ``old``; ``check`` must find it."""
+
+    name: str
+    function: Callable[..., Any]
+    old: str
+    new: str
+    check: Callable[[str], str]
+
+
+@cache
+def _on_cpu(folder):
+    return losses(Options(name="reference", out=folder, **SMALL), CPU)[0]
+
+
+def trains(folder):
+    found = losses(Options(name="mutant", out=folder, **SMALL), SIM)[0]
+    return WELL if np.allclose(found, _on_cpu(folder), rtol=1e-4) else f"losses {found}"
+
+
+@cache
+def _bits_on_cpu():
+    return wrapped("bucketed", CPU)
+
+
+def waits(folder):
+    def late():
+        communicator(dist.group.WORLD).stream.submit(lambda: time.sleep(LATE))
+        return torch.enable_grad()
+
+    return WELL if wrapped("bucketed", SIM, late) == _bits_on_cpu() else "a gradient was read before it was summed"
+
+
+def clocks_wait(folder):
+    found = clocks()
+    wrong = [
+        name for name, share in (("step", 1.0), ("layers", 0.4), ("observed", 0.8)) if too_short(found[name], share)
+    ]
+    return ", ".join(wrong) or WELL
+
+
+def too_short(pair, share):
+    measured, kernels = pair
+    return measured < share * kernels
+
+
+def link_waits(folder):
+    return WELL if on_the_link()["begun"] else "the link carried what was not computed yet"
+
+
+def messages_go(folder):
+    world, group = dist.get_world_size(), dist.new_group(backend="simccl", timeout=timedelta(seconds=0.5))
+    x = torch.ones(world, device="sim")
+    execute(collectives.ring(world), x, group)
+    return WELL if x.tolist() == [world] * world else f"sums {x.tolist()}"
+
+
+_groups = count()
+
+
+def group_serves_both(folder):
+    store = dist.PrefixStore(f"bound-{next(_groups)}", dist.distributed_c10d._get_default_store())
+    rank, world = dist.get_rank(), dist.get_world_size()
+    joining = partial(dist.init_process_group, store=store, rank=rank, world_size=world)
+    alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # a machine of its own for each rank
+    dist.destroy_process_group()
+    with patch.object(dist, "init_process_group", joining), patch.dict(os.environ, alone):
+        device = bind()
+    try:
+        found = measure(None, (1024,), 1, device)
+        return WELL if device == SIM and found.world == world else f"a sweep of {found.world} on {device}"
+    finally:
+        standin.join()
+
+
+CHECKS = (trains, waits, clocks_wait, link_waits, messages_go, group_serves_both)
+
+
+MUTANTS = [
+    Mutant(
+        "the batch stays on the CPU", Trainer.train_step,
+        "part.to(self.device, non_blocking=True)", "part", trains,
+    ),
+    Mutant("the model stays on the CPU", Trainer.__post_init__, ".to(self.device)", "", trains),
+    Mutant("the loss is added up on the CPU", Trainer.train_step, "device=self.device", "device='cpu'", trains),
+    Mutant("the buckets lie on the CPU", Reducer._allocate, "device=first.device", "device='cpu'", trains),
+    Mutant("nobody waits for a bucket", Reducer._receive, "bucket.handle.wait()", "pass", waits),
+    Mutant("the clock is not synchronised", device_clock.now, 'device.type != "cpu"', "False", clocks_wait),
+    Mutant("hooks see launches", device_clock.moment, 'device.type == "cpu"', "True", clocks_wait),
+    Mutant("the link charges at launch", SlowCall.__init__, 'tensor.device.type != "cpu"', "False", link_waits),
+    Mutant("messages go one by one", execution.prepare, 'tensor.device.type == "cpu"', "True", messages_go),
+    Mutant(
+        "a group for the accelerator alone", bind,
+        'f"cpu:gloo,{device.type}:{backend}"', "backend", group_serves_both,
+    ),
+]  # fmt: skip
+
+
+def attempt(mutant, folder):
+    """What its check says of a mutant; nothing is left queued."""
+    with mutation(mutant.function, mutant.old, mutant.new):
+        try:
+            return mutant.check(folder)
+        except (DpbookError, RuntimeError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            refusal(torch.accelerator.synchronize)
+
+
+@contextlib.contextmanager
+def mutation(function, old, new):
+    """A function with another text in the place of one that it has once, for all who have it."""
+    source = textwrap.dedent(getsource(function))
+    assert source.count(old) == 1, f"{old!r} is {source.count(old)} times in {function}"
+    changed = {}
+    exec("from __future__ import annotations\n" + source.replace(old, new), function.__globals__, changed)
+    before, function.__code__ = function.__code__, changed[function.__name__].__code__
+    try:
+        yield
+    finally:
+        function.__code__ = before

@@ -1,0 +1,200 @@
+"""What each rank does for test_paths.py: the library's own paths on the stand-in, in one start; results as data."""
+
+import os
+import time
+from functools import partial
+from unittest.mock import patch
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dpbook import collectives, standin
+from dpbook.collectives import Link, simulate
+from dpbook.core import DpbookError
+from dpbook.ddp import (
+    BucketedDDP,
+    HookDDP,
+    NaiveDDP,
+    ObservedLink,
+    ShardedOptimizer,
+    SlowLink,
+    measure_layers,
+    observe_step,
+    over,
+    step_time,
+)
+from dpbook.program import Options, Trainer, prediction
+from dpbook.program.__main__ import describe
+from dpbook.ranks import execute
+from dpbook.standin.collectives import communicator
+from dpbook.standin.streams import default_stream
+
+SIM, CPU = torch.device("privateuseone", 0), torch.device("cpu")
+SMALL = {"width": 32, "depth": 1, "context": 16, "batch": 2, "warmup": 3, "save_every": 2, "lr": 0.01, "cap": 0.01}
+WRAPPERS = {
+    "torch": partial(DistributedDataParallel, bucket_cap_mb=1e-3, gradient_as_bucket_view=True),
+    "bucketed": partial(BucketedDDP, cap=1049, first=None),
+    "naive": NaiveDDP,
+    "hook": HookDDP,
+}
+SLOWER = 0.01
+LINK = Link(2e-3, 20e6)
+
+
+def small_net(where):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3)).to(where)
+
+
+def wrapped(name, where, hindered=None):
+    """The bits after some steps; the third runs inside ``hindered`` where one is given."""
+    net = small_net(where)
+    model = WRAPPERS[name](net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(4):
+        draw = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        x = torch.randn(4, 5, generator=draw).to(where)
+        with hindered() if hindered and step == 2 else torch.enable_grad():
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+    return [p.detach().cpu().numpy().tobytes() for p in net.parameters()]
+
+
+def held():
+    """Collectives begin after the block: a host that waits for one in it would wait for ever."""
+    return standin.hold(communicator(dist.group.WORLD).stream)
+
+
+def sharded(where, optimizer):
+    """The bits after some steps of an optimizer whose gradients are the same on all ranks."""
+    net = small_net(where)
+    stepping = optimizer(net.parameters())
+    for step in range(3):
+        net(torch.full((2, 5), float(step + 1), device=where)).square().mean().backward()
+        stepping.step()
+        stepping.zero_grad()
+    return [p.detach().cpu().numpy().tobytes() for p in net.parameters()]
+
+
+def schedules(rank, world):
+    """What schedules leave in a buffer of the device, and what they must."""
+    inputs = np.random.default_rng(0).normal(size=(world, 7)).astype(np.float32)
+    found = {}
+    for name in ("ring", "tree", "parameter_server"):
+        schedule = getattr(collectives, name)(world)
+        buffer = torch.from_numpy(inputs[rank]).to("sim")
+        execute(schedule, buffer)
+        found[name] = buffer.tolist() == simulate(schedule, inputs).buffers[rank].tolist()
+    return found
+
+
+def refusals(world):
+    x, ring = torch.ones(world, device="sim"), collectives.ring(world)
+    return {
+        "a rank program": refusal(lambda: execute(lambda comm, x: None, x)),
+        "over": refusal(lambda: over(ring, dist.new_group(backend="gloo"))(x)),
+    }
+
+
+def on_the_link():
+    """When the link begins to carry what a slow kernel computes, and what its two ends give."""
+    link, x = SlowLink(LINK), torch.zeros(1000, device="sim")
+    torch.accelerator.synchronize()
+    with standin.slower(10 * SLOWER), standin.watch() as spans:
+        x.add_(1)
+    call = link.all_reduce(x)
+    call.wait()
+    ended = time.monotonic()
+    future = link.hook(None, Bucket(torch.ones(1000, device="sim")))
+    with torch.Stream():
+        averaged = future.wait().tolist()
+    return {
+        "begun": call.begin >= spans[0].end, "carried": ended >= call.end, "sum": x.unique().tolist(),
+        "average": sorted(set(averaged)),
+    }  # fmt: skip
+
+
+class Bucket:
+    def __init__(self, buffer):
+        self.buffer = lambda: buffer
+
+
+def busy(spans):
+    """Seconds of kernels on the default stream."""
+    number = default_stream().stream_id
+    return sum(span.end - span.begin for span in spans if span.stream == number)
+
+
+def clocks():
+    """Of a step, of layers and of what was observed: the seconds that were measured, and those of the kernels alone."""
+    net = small_net("sim")
+    x = torch.ones(4, 5, device="sim")
+    link = ObservedLink(LINK)
+    model = BucketedDDP(net, all_reduce=link.all_reduce)
+    loss = lambda module: module(x).square().mean()  # noqa: E731
+    step_time(model, loss)
+    with standin.slower(SLOWER):
+        with standin.watch() as spans:
+            step = step_time(model, loss), busy(spans)
+        with model.no_sync(), standin.watch() as spans:
+            measured = measure_layers(net, lambda: loss(net), repeats=1)
+            both_passes = busy(spans)
+        with standin.watch() as spans:
+            forward, backward, *sent = observe_step(model, loss, link)
+    model.unwrap()
+    return {
+        "step": step, "layers": (sum(layer.forward + layer.backward for layer in measured), both_passes),
+        "observed": (backward.end - forward.start, busy(spans)),
+        "calls": [span.start >= forward.end for span in sent], "order": forward.end == backward.start,
+    }  # fmt: skip
+
+
+def losses(options, device, steps=2):
+    trainer = Trainer(options, device)
+    return [trainer.train_step()["loss"] for _ in range(steps)], bits(trainer)
+
+
+def bits(trainer):
+    return [p.detach().cpu().numpy().tobytes() for p in trainer.module.parameters()]
+
+
+def predicted(folder):
+    trainer = Trainer(Options(name="predicted", out=folder, **SMALL), SIM)
+    with standin.slower(1e-3), patch.object(prediction, "REPEATS", 1):
+        found = prediction.predict(trainer)
+    described = describe(trainer)
+    return {
+        "seconds": found["seconds"], "device": described["device"], "backend": described["backend"],
+        "memory": trainer.memory() == torch.accelerator.max_memory_allocated() > 0,
+    }  # fmt: skip
+
+
+def refusal(call):
+    try:
+        call()
+    except (DpbookError, RuntimeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "accepted"
+
+
+def everything(rank, world, folder):
+    from tests.standin import mutants
+
+    torch.set_num_threads(1)
+    standin.join()
+    adamw = partial(torch.optim.AdamW, lr=0.01, foreach=False)
+    sharding = partial(ShardedOptimizer, optimizer=torch.optim.AdamW, lr=0.01, foreach=False)
+    found = {
+        "wrapped": {name: (wrapped(name, CPU), wrapped(name, SIM)) for name in WRAPPERS},
+        "held": {name: wrapped(name, SIM, held) for name in WRAPPERS if name != "torch"},
+        "sharded": (sharded(SIM, adamw), sharded(SIM, sharding)), "schedules": schedules(rank, world),
+        "refusals": refusals(world), "link": on_the_link(), "clocks": clocks(), "predicted": predicted(folder),
+    }  # fmt: skip
+    os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(world)
+    found["checks"] = {check.__name__: check(folder) for check in mutants.CHECKS}
+    found["mutants"] = {mutant.name: mutants.attempt(mutant, folder) for mutant in mutants.MUTANTS}
+    return found

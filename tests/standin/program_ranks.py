@@ -1,0 +1,63 @@
+"""What each rank does for test_programs.py: training programs on the stand-in, in one start; results as data."""
+
+import dataclasses
+
+import torch
+
+from dpbook import standin
+from dpbook.book.ch11 import train_ddp
+from dpbook.program import Options, Trainer
+from tests.standin.path_ranks import CPU, SIM, SMALL, bits, losses
+
+STRATEGIES = ("torch", "naive", "hook", "bucketed", "zero1")
+VARIANTS = {
+    "lora": {"lora": 4}, "bf16": {"precision": "bf16"}, "checkpointing": {"checkpointing": True},
+    "cnn": {"model": "cnn", "batch": 8}, "accumulation": {"accumulation": 2},
+}  # fmt: skip
+
+
+def programs(folder):
+    """Losses and bits of some steps, with every strategy and other options: on the CPU, and on the device."""
+    found = {}
+    for name, changes in {"torch": {}, **VARIANTS}.items():
+        options = Options(name=name, out=folder, **{**SMALL, "strategy": "torch", **changes})
+        found[name] = losses(options, CPU), losses(options, SIM)
+    for name in STRATEGIES[1:]:
+        found[name] = found["torch"][0], losses(Options(name=name, out=folder, strategy=name, **SMALL), SIM)
+    return found
+
+
+def resumed(folder):
+    """For some strategies: whether a run that was ended goes on to the bits of one that was not."""
+    found = {}
+    for name in ("torch", "zero1"):
+        options = Options(name=f"resumed-{name}", out=folder, strategy=name, **SMALL)
+        whole = losses(dataclasses.replace(options, name="whole"), SIM)[1]
+        first = Trainer(options, SIM)
+        first.train_step()
+        first.save()
+        again = Trainer(options, SIM)
+        said = again.resume()
+        again.train_step()
+        found[name] = bits(again) == whole, said["step"]
+    return found
+
+
+def script(folder):
+    """Chapter 11's script on the device: its losses beside those of the CPU, and whether it goes on as if not ended."""
+    parse = lambda *more: train_ddp.parse(["--examples", "48", "--batch", "4", *more])  # noqa: E731
+    epochs = lambda number, name, *more: parse("--epochs", str(number), "--out", f"{folder}/{name}", *more)  # noqa: E731
+    cpu, sim = (train_ddp.run(epochs(2, f"script-{where.type}"), where) for where in (CPU, SIM))
+    train_ddp.run(epochs(1, "script-cut"), SIM)
+    again = train_ddp.run(epochs(2, "script-cut"), SIM)
+    half = train_ddp.run(epochs(1, "script-half", "--precision", "fp16"), SIM)
+    held_out = train_ddp.Sequences(13, seed=10**6)
+    measured = [train_ddp.evaluate(training, held_out, parse()) for training in (cpu, sim)]
+    weights = [[p.tolist() for p in training.ddp.parameters()] for training in (sim, again)]
+    return {"measured": measured, "resumed": weights[0] == weights[1], "scale": half.scaler.get_scale()}
+
+
+def everything(rank, world, folder):
+    torch.set_num_threads(1)
+    standin.join()
+    return {"programs": programs(folder), "resumed": resumed(folder), "script": script(folder)}
