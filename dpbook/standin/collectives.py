@@ -35,7 +35,7 @@ class Communicator:
 
     def __init__(self, group: Any, gloo: Any) -> None:
         self.gloo, self.stream = gloo, Stream()
-        self.group = ProcessGroup(group.rank(), group.size())  # type: ignore[call-arg]  # not in torch's stubs
+        self.group = ProcessGroup(dist.HashStore(), group.rank(), group.size())
         self.group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
         self.group._set_default_backend(ProcessGroup.BackendType.GLOO)
 

@@ -19,7 +19,7 @@ from dpbook.standin.controls import SETTINGS, Span
 Task = Callable[[], object]
 DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1)
 PATIENCE = 2.0
-"""Seconds that a stream has at the end of the process to finish what it is doing."""
+"""Seconds that all streams have at the end of the process to finish what they are doing."""
 
 
 class Mark:
@@ -103,10 +103,10 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
     def __exit__(self, *_: object) -> None:
         set_stream(self._before.pop())
 
-    def end(self) -> None:
-        """End the thread: one that still runs when the interpreter ends would abort the process."""
+    def end(self, patience: float) -> None:
+        """End the thread, in so many seconds: one that runs while the interpreter ends would abort the process."""
         self.submit(_leave)
-        self._thread.join(PATIENCE)
+        self._thread.join(patience)
 
     def _work(self) -> None:
         torch.set_num_threads(torch.get_num_threads())  # a new thread would begin with as many as there are cores
@@ -200,5 +200,6 @@ def hold(stream: Stream | None = None) -> Iterator[None]:
 
 @atexit.register
 def _end() -> None:
+    deadline = time.monotonic() + PATIENCE
     for stream in list(Stream.all.values()):
-        stream.end()
+        stream.end(max(0.0, deadline - time.monotonic()))

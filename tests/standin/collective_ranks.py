@@ -140,7 +140,8 @@ def devices(rank, world):
     dist.all_reduce(y, group=gloo)
     dist.all_reduce(x, group=both)
     return {
-        "sim, gloo": y.tolist(), "cpu, both": x.tolist(), "cpu, alone": refusal(lambda: dist.all_reduce(x, group=alone)),
+        "sim, gloo": y.tolist(), "cpu, both": x.tolist(),
+        "cpu, alone": refusal(lambda: dist.all_reduce(x, group=alone)),
         "mixed": refusal(lambda: dist.all_to_all_single(full(0, world), torch.ones(world), group=both)),
         "names": (dist.get_backend(alone), dist.get_default_backend_for_device(torch.device("sim"))),
         "barrier": refusal(lambda: dist.barrier(group=alone)),
