@@ -25,7 +25,7 @@ OPERATIONS = (
     "recv_any_source_", "reduce_", "reduce_scatter_", "reduce_scatter_tensor_coalesced_", "scatter_", "send",
 )  # fmt: skip
 NO_LIMIT = timedelta(0)
-KEPT = 4096
+KEPT = 16
 Stages = Callable[[], Iterator[None]]
 """A collective in two parts: what begins it, and what waits until it is through."""
 
@@ -74,7 +74,7 @@ class SimWork(Work):
 _communicators: dict[str, Communicator] = {}
 """By the name of the process group."""
 _works: deque[SimWork] = deque(maxlen=KEPT)
-"""The latest: torch may hold the C++ half of one alone, which does not know how this half waits."""
+"""The latest, until Python has them: on its way there torch holds the C++ half alone, which cannot wait by itself."""
 
 
 def communicator(group: Any) -> Communicator:

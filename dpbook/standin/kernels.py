@@ -57,7 +57,7 @@ def _run_now(op: Any, flat: Sequence[Any], spec: Any) -> Any:
     known = {id(twin): value for twin, value in zip(twins, flat, strict=True) if is_on_device(value)}
     with torch.no_grad():
         returned, shape = tree_flatten(_call(op, twins, spec))
-        results = [known.get(id(x)) if id(x) in known else to_device(x) for x in returned]
+        results = [known[id(x)] if id(x) in known else to_device(x) for x in returned]
     return tree_unflatten(results, shape)
 
 

@@ -64,5 +64,6 @@ def _bring(storage: Any, location: str) -> Any:
     if not location.startswith(DEVICE.type):
         return None
     new = new_storage(storage.nbytes())
+    synchronize()  # its memory may be some that kernels which are queued still use
     new.block.bytes[: storage.nbytes()].copy_(storage)
     return new

@@ -1,5 +1,6 @@
 """What each rank does for test_collectives.py, in one start per world: results as data."""
 
+import gc
 from datetime import timedelta
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dpbook import standin
 from dpbook.standin.collectives import communicator
 
-SHORT = timedelta(seconds=0.5)
+SHORT = timedelta(seconds=2)
 
 
 def full(value, count=2):
@@ -104,6 +105,17 @@ def waiting(rank, world):
     }  # fmt: skip
 
 
+def left_over():
+    """Bytes that are still counted of the tensors of many collectives, a few of which may be kept."""
+    gc.collect()
+    before = torch.accelerator.memory_allocated()
+    for _ in range(100):
+        dist.all_reduce(full(1))
+    torch.accelerator.synchronize()
+    gc.collect()
+    return torch.accelerator.memory_allocated() - before
+
+
 def order(rank, world):
     """A collective of what is not computed yet, beside one of another group whose stream nothing holds up."""
     other, x = dist.new_group(backend="simccl"), full(0)
@@ -151,6 +163,7 @@ def devices(rank, world):
 def crossing(rank, world):
     """Ranks 0 and 1 first send and then receive, without a batch."""
     group, x = dist.new_group(backend="simccl", timeout=SHORT), full(rank)
+    dist.barrier()  # all are connected: one that ends at once would cut off another that is not
     if rank > 1:
         return None
     dist.isend(x, 1 - rank, group=group)
@@ -186,7 +199,7 @@ def everything(rank, world):
     standin.join()
     found = {
         "results": results(rank, world), "waiting": waiting(rank, world), "order": order(rank, world),
-        "blocking": blocking(rank, world), "devices": devices(rank, world),
+        "blocking": blocking(rank, world), "left over": left_over(), "devices": devices(rank, world),
         "trained": [trained(rank, world, where) for where in ("cpu", "sim")],
     }  # fmt: skip
     dist.barrier()

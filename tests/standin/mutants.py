@@ -3,7 +3,7 @@
 import contextlib
 import os
 import textwrap
-import time
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cache, partial
@@ -25,11 +25,12 @@ from dpbook.program.__main__ import bind
 from dpbook.program.trainer import Trainer
 from dpbook.ranks import device_clock, execute, execution, measure
 from dpbook.standin.collectives import communicator
+from dpbook.standin.streams import default_stream
 from tests.standin.path_ranks import CPU, SIM, SMALL, clocks, losses, on_the_link, refusal, wrapped
 
 WELL = "well"
-LATE = 0.5
-"""Seconds by which a collective is late: much more than a step takes."""
+LATE = 2.0
+"""Seconds by which a collective is late where somebody waits for it: much more than a step takes."""
 
 
 class Mutant(NamedTuple):
@@ -57,11 +58,16 @@ def _bits_on_cpu():
     return wrapped("bucketed", CPU)
 
 
-def waits(folder):
-    def late():
-        communicator(dist.group.WORLD).stream.submit(lambda: time.sleep(LATE))
-        return torch.enable_grad()
+@contextlib.contextmanager
+def late():
+    """Collectives of the block begin when the step in it is over: at once if nobody waits for them, else too late."""
+    stepped = threading.Event()
+    communicator(dist.group.WORLD).stream.submit(lambda: stepped.wait(LATE))
+    yield
+    default_stream().submit(stepped.set)
 
+
+def waits(folder):
     return WELL if wrapped("bucketed", SIM, late) == _bits_on_cpu() else "a gradient was read before it was summed"
 
 
@@ -83,7 +89,7 @@ def link_waits(folder):
 
 
 def messages_go(folder):
-    world, group = dist.get_world_size(), dist.new_group(backend="simccl", timeout=timedelta(seconds=0.5))
+    world, group = dist.get_world_size(), dist.new_group(backend="simccl", timeout=timedelta(seconds=20))
     x = torch.ones(world, device="sim")
     execute(collectives.ring(world), x, group)
     return WELL if x.tolist() == [world] * world else f"sums {x.tolist()}"
@@ -97,6 +103,7 @@ def group_serves_both(folder):
     rank, world = dist.get_rank(), dist.get_world_size()
     joining = partial(dist.init_process_group, store=store, rank=rank, world_size=world)
     alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # a machine of its own for each rank
+    before = dist.group.WORLD  # keeps its connections until all have new ones
     dist.destroy_process_group()
     with patch.object(dist, "init_process_group", joining), patch.dict(os.environ, alone):
         device = bind()
@@ -104,6 +111,7 @@ def group_serves_both(folder):
         found = measure(None, (1024,), 1, device)
         return WELL if device == SIM and found.world == world else f"a sweep of {found.world} on {device}"
     finally:
+        del before
         standin.join()
 
 

@@ -77,6 +77,11 @@ def test_a_collective_begins_after_the_callers_stream_and_groups_run_beside_each
         assert beside == [world] * 2
 
 
+def test_collectives_that_are_over_keep_no_memory(ranks):
+    for rank in ranks:
+        assert rank["left over"] <= 20 * 512
+
+
 def test_a_barrier_and_a_limit_hold_up_the_host(ranks):
     for rank in ranks:
         through, limited, value = rank["blocking"]

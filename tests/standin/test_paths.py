@@ -16,7 +16,7 @@ OURS = ["bucketed", "naive", "hook"]
 def ranks(tmp_path_factory):
     everything = importlib.import_module("tests.standin.path_ranks").everything
     folder = str(tmp_path_factory.mktemp("runs"))
-    return start(everything, [(rank, 3, folder) for rank in range(3)], timeout=240)
+    return start(everything, [(rank, 3, folder) for rank in range(3)], timeout=120)
 
 
 @each("name", ["torch", *OURS])
