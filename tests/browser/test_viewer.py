@@ -58,7 +58,7 @@ def test_a_reader_steps_by_keyboard_and_by_mouse(notebook, chromium):
     keyboard_works(viewer)
     tab_reaches_every_control_in_order_and_enter_presses_it(viewer)
     the_mouse_steps_drags_plays_and_pauses(viewer)
-    what_is_sent_moves_and_then_has_arrived(viewer)
+    what_is_sent_moves_and_then_has_arrived(viewer, chromium)
     no_text_leaves_the_picture(viewer, chromium)
 
 
@@ -107,14 +107,27 @@ def the_mouse_steps_drags_plays_and_pauses(viewer):
     expect(viewer.get_by_role("button", name="Play")).to_be_visible()
 
 
-def what_is_sent_moves_and_then_has_arrived(viewer):
+MOMENT = """([svg, seconds]) => {
+    svg.pauseAnimations();
+    svg.setCurrentTime(seconds);
+    const seen = name => getComputedStyle(svg.querySelector(name)).visibility === 'visible';
+    const chip = svg.querySelector('animateMotion').parentElement.getBoundingClientRect();
+    return [seen('.way'), seen('.frame'), chip.x];
+}"""
+
+
+def what_is_sent_moves_and_then_has_arrived(viewer, chromium):
     viewer.get_by_role("button", name="First").click()
     viewer.get_by_role("button", name="Next").click()
     image = viewer.locator("img")
     expect(image).to_have_attribute("src", re.compile("animateMotion"))
-    early = image.screenshot()
-    viewer.page.wait_for_timeout(1500)
-    assert image.screenshot() != early
+    bare = chromium.new_page()
+    bare.set_content(unquote(image.get_attribute("src").partition(",")[2]))
+    svg = bare.locator("svg").element_handle()
+    early, late, after = (bare.evaluate(MOMENT, [svg, seconds]) for seconds in (0.15, 0.45, 0.7))
+    bare.close()
+    assert (early[:2], late[:2], after[:2]) == ([True, False], [True, False], [False, True])
+    assert early[2] < late[2]
     viewer.get_by_role("button", name="Next").click()
     viewer.get_by_role("button", name="Previous").click()
     expect_round(viewer, 1)

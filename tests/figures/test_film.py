@@ -1,6 +1,7 @@
 """Does the moving picture show every state at its time, without scripts, and hold still for those who ask?"""
 
 import re
+from base64 import b64decode
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,9 @@ def test_it_has_no_script_and_nothing_from_elsewhere():
 
 
 def test_less_motion_and_paper_get_the_last_frame():
+    html = animate(ring(3)).html
+    (still,) = re.findall(r'<source media="\(prefers-reduced-motion:reduce\),print" srcset="[^,]+,([^"]+)">', html)
+    assert b64decode(still).decode() == draw_schedule(ring(3), 4).svg
     style = parse(animate(ring(3))).find(f"{NS}style").text
     assert "@media (prefers-reduced-motion:reduce),print{.way,.frame{display:none}" in style
     assert frames(animate(ring(3)))[-1].get("visibility") is None

@@ -10,15 +10,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from dpbook.figures.card.picture import Drawing, Picture
+from dpbook.figures.card.picture import Drawing, Picture, address
 from dpbook.figures.card.svg import document, element, escape, number
 
 WAY = 0.6
 
-STYLE = (
-    "@media (prefers-reduced-motion:reduce),print{.way,.frame{display:none}"
-    ".frame:last-child{display:inline;visibility:visible!important}}"
-)
+STILL = "(prefers-reduced-motion:reduce),print"
+STYLE = f"@media {STILL}{{.way,.frame{{display:none}}.frame:last-child{{display:inline;visibility:visible!important}}}}"
 
 
 def way_seconds(pace: float) -> float:
@@ -59,6 +57,15 @@ class Film(Drawing):
         for place, frame in enumerate(self.frames):
             body += self._shots(place, frame, names)
         return document(self.width, self.height, self.alt, "", body, STYLE)
+
+    @property
+    def image(self) -> str:
+        """The moving image, or the last frame for who asks for less motion and on paper.
+
+        The page chooses: Chromium 156 does not tell an image what its reader asks for.
+        """
+        still = address("svg+xml", self.frames[-1].picture.svg.encode())
+        return f'<picture><source media="{STILL}" srcset="{still}">{super().image}</picture>'
 
     def _clock(self) -> str:
         """All times are told from the beginning of this animation, which changes nothing."""

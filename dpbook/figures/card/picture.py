@@ -13,10 +13,14 @@ Bundle = tuple[dict[str, Any], dict[str, Any]]
 """An output by MIME type, and its metadata."""
 
 
+def address(kind: str, data: bytes) -> str:
+    """Data as the address of an image."""
+    return f"data:image/{kind};base64,{b64encode(data).decode()}"
+
+
 def image(alt: str, width: float, kind: str, data: bytes) -> str:
     """An ``<img>`` with its data in the address. It keeps its width: in a narrow window one scrolls, and can read."""
-    source = f"data:image/{kind};base64,{b64encode(data).decode()}"
-    return f'<img alt="{escape(alt)}" width="{number(width)}" style="max-width:none" src="{source}">'
+    return f'<img alt="{escape(alt)}" width="{number(width)}" style="max-width:none" src="{address(kind, data)}">'
 
 
 def scrolled(markup: str) -> str:

@@ -94,7 +94,8 @@ export function mount(host, {svg, step, pace, at}) {
   // An image of frame `to`. What moves in it begins to move when it is first seen.
   function imageOf(to, moving) {
     const {alt, description, svg} = frames[to];
-    const image = made('img', {alt, src: `data:image/svg+xml,${encodeURIComponent(svg(moving))}`});
+    const calm = matchMedia('(prefers-reduced-motion: reduce)').matches;
+    const image = made('img', {alt, src: `data:image/svg+xml,${encodeURIComponent(svg(moving && !calm))}`});
     if (description) image.setAttribute('aria-description', description);
     return image;
   }
