@@ -69,7 +69,7 @@ def explorer(host: Locator, kind: str, repeats: int) -> list[float]:
     for turn in range(repeats) if kind == "key" else range(4):
         before = len(times)
         if kind == "key":
-            knob.press("Home" if turn % 2 else "End")
+            knob.press("Home" if knob.input_value() == knob.get_attribute("max") else "End")
         else:
             drag(knob, turn % 2 == 0)
         host.page.wait_for_function("n => taken.length > n", arg=before)
