@@ -24,14 +24,14 @@ def expect(condition: bool, expected: str, got: str, where: str = "") -> None:
 
 def expect_items(got: Any, count: int, expected: str, where: str = "") -> Sequence[Any]:
     """``got`` is a tuple or list of ``count`` items, ``expected`` in words; returns it."""
-    expect(isinstance(got, tuple | list) and len(got) == count, expected, describe_kind(got), where)
+    _expect_form(isinstance(got, tuple | list) and len(got) == count, expected, got, where)
     items: Sequence[Any] = got
     return items
 
 
 def expect_number(got: Any, where: str = "") -> float:
     """``got`` is an int or a float; returns it as a float."""
-    expect(isinstance(got, int | float), "one number", describe_kind(got), where)
+    _expect_form(isinstance(got, int | float), "one number", got, where)
     return float(got)
 
 
@@ -67,8 +67,7 @@ def expect_schedule(
     all-reduce. Contributions are counted, so this holds for every input.
     """
     where = where or f"world {world}"
-    if not isinstance(got, Schedule):
-        raise Wrong("a Schedule", describe_kind(got), where)
+    _expect_form(isinstance(got, Schedule), "a Schedule", got, where)
     expect(got.world == world, f"a schedule for {world} ranks", f"one for {got.world}", where)
     before = (partial(world),) * got.n_chunks if before is None else before
     after = (complete_everywhere(world),) * got.n_chunks if after is None else after
@@ -82,6 +81,12 @@ def expect_schedule(
         place = f"chunk {fault.chunk}" if fault.round is None else f"round {fault.round + 1}, chunk {fault.chunk}"
         raise Wrong(describe(after, world), str(fault), _join(where, f"rank {fault.rank}, {place}"))
     return got
+
+
+def _expect_form(condition: bool, expected: str, got: Any, where: str) -> None:
+    """A value of another form is one cause in every check that meets it, and says nothing about what they ask."""
+    if not condition:
+        raise Wrong(expected, describe_kind(got), where, cause=f"not {expected}")
 
 
 def _counted(number: float, unit: str) -> str:

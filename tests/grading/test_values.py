@@ -197,6 +197,15 @@ def test_what_is_no_pair_is_described(got, described):
     assert (wrong.value.expected, wrong.value.got, wrong.value.where) == ("a pair", described, "world 2")
 
 
+def test_what_has_another_form_is_one_cause_wherever_it_is_met():
+    causes = set()
+    for got, where in (((1,), "world 1"), ([1, 2, 3], "world 2")):
+        with pytest.raises(Wrong) as wrong:
+            expect_items(got, 2, "a pair", where)
+        causes.add(wrong.value.cause)
+    assert causes == {"not a pair"}
+
+
 @pytest.mark.parametrize("got", ["3", None, [3], np.zeros(1), 1j])
 def test_what_is_no_number_fails(got):
     with pytest.raises(Wrong, match="one number"):

@@ -89,13 +89,13 @@ def _worlds_that_send() -> list[int]:
 
 def ranks(answer: Answer, rng: np.random.Generator) -> None:
     world = _predicted(answer, 0)
-    expect(world in _worlds_that_send(), f"a world in which every rank sends {SENT:,} bytes", f"{world}")
+    expect(world in _worlds_that_send(), f"a world in which every rank sends {SENT:,} bytes", f"{world!r}")
 
 
 def rounds(answer: Answer, rng: np.random.Generator) -> None:
     rounds = _predicted(answer, 1)
     (world,) = _worlds_that_send()
-    expect(rounds == len(ring(world).rounds), "the rounds of both halves of the ring", f"{rounds}")
+    expect(rounds == len(ring(world).rounds), "the rounds of both halves of the ring", f"{rounds!r}")
 
 
 # 05.3: a schedule in log2(N) rounds
@@ -171,7 +171,7 @@ def _located(answer: Answer) -> tuple[Any, Any, Any]:
 
 
 def when(answer: Answer, rng: np.random.Generator) -> None:
-    expect(_located(answer)[0] == BROKEN_ROUND + 1, "another round", f"round {_located(answer)[0]}")
+    expect(_located(answer)[0] == BROKEN_ROUND + 1, "another round", f"round {_located(answer)[0]!r}")
 
 
 LOST_ELSEWHERE = "There a contribution is missing at the end; it was lost on the rank that received the message."
@@ -183,4 +183,4 @@ def where(answer: Answer, rng: np.random.Generator) -> None:
     if (rank, chunk) != (receiver, BROKEN_CHUNK):
         lost = find_fault(broken_ring())
         why = LOST_ELSEWHERE if lost and (rank, chunk) == (lost.rank, lost.chunk) else ""
-        raise Wrong("another rank or chunk", f"rank {rank}, chunk {chunk}", why=why)
+        raise Wrong("another rank or chunk", f"rank {rank!r}, chunk {chunk!r}", why=why)

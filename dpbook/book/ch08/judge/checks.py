@@ -140,7 +140,7 @@ def _exposed(answer: Answer, model: Model, where: str) -> float:
     try:
         return _milliseconds(model, got)
     except InvalidArgument as error:
-        raise Wrong("groups that hold every gradient once", str(error), where) from None
+        raise Wrong("groups that hold every gradient once", str(error), where, cause="no partition") from None
 
 
 def simple(answer: Answer, rng: np.random.Generator) -> None:
