@@ -11,6 +11,16 @@ expect = playwright.expect
 GUESS = "<b>6</b> rounds"
 
 
+def test_enter_goes_on_to_the_cell_that_answers(lab, open_notebook):
+    cells = [new_markdown_cell("**Predict.** How much is 2 + 3?"), new_code_cell("2 + 3"), new_markdown_cell("Five.")]
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC}), lab.directory / "enter.ipynb")
+    notebook = open_notebook("enter.ipynb")
+    notebook.panel.get_by_label("Your prediction").fill("five")
+    notebook.page.keyboard.press("Enter")
+    notebook.page.keyboard.press("Shift+Enter")
+    expect(notebook.cell(1).locator(".dpbook-predicted")).to_have_text("You predicted: five")
+
+
 def test_a_prediction_is_kept_and_shown_beside_the_truth(lab, open_notebook):
     cells = [
         new_markdown_cell("# No question"),

@@ -81,6 +81,15 @@ function field(notebook, cell, Widget) {
     else cell.model.deleteMetadata(KEY);
     tell();
   });
+  // Enter goes on to the first answer, which Shift+Enter then runs.
+  input.addEventListener('keydown', happened => {
+    const [answer] = answers();
+    if (happened.key !== 'Enter' || happened.isComposing || !answer) return;
+    happened.preventDefault();
+    notebook.mode = 'command';
+    notebook.activeCellIndex = notebook.widgets.indexOf(answer);
+    notebook.node.focus();
+  });
   notebook.model.cells.changed.connect(follow);
   follow();
 }
