@@ -64,6 +64,18 @@ def test_no_chapter_answers_its_own_questions_in_the_workbook(path):
             assert cell["outputs"] == [], cell["id"]
 
 
+@pytest.mark.parametrize("path", sorted((checkout.root() / "chapters").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_what_answers_a_question_says_something_to_show_the_prediction_beside(path):
+    asked, silent = None, []
+    for cell in [*json.loads(path.read_bytes())["cells"], {"cell_type": "markdown", "id": "", "source": []}]:
+        if cell["cell_type"] == "markdown":
+            silent += [asked] if asked else []
+            asked = cell["id"] if "**Predict.**" in "".join(cell["source"]) else None
+        elif cell["outputs"]:
+            asked = None
+    assert silent == []
+
+
 @pytest.fixture
 def book(tmp_path):
     (tmp_path / "book" / "chapters").mkdir(parents=True)

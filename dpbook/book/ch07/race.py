@@ -45,7 +45,7 @@ def _standing(runners: Mapping[str, Timeline], now: float) -> str:
     if now == 0:
         return f"{', '.join(runners)}: one step each, on one clock"
     done = [name for name, timeline in runners.items() if timeline.end <= now]
-    return f"After {milliseconds(now)}: {' and '.join(done)} finished" if done else f"After {milliseconds(now)} all run"
+    return f"After {milliseconds(now)}: {' and '.join(done) + ' finished' if done else 'all are running'}"
 
 
 def _result(runners: Mapping[str, Timeline]) -> str:
