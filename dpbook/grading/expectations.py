@@ -24,14 +24,16 @@ def expect(condition: bool, expected: str, got: str, where: str = "") -> None:
 
 def expect_items(got: Any, count: int, expected: str, where: str = "") -> Sequence[Any]:
     """``got`` is a tuple or list of ``count`` items, ``expected`` in words; returns it."""
-    _expect_form(isinstance(got, tuple | list) and len(got) == count, expected, got, where)
+    if not isinstance(got, tuple | list) or len(got) != count:
+        raise _other_form(expected, got, where)
     items: Sequence[Any] = got
     return items
 
 
 def expect_number(got: Any, where: str = "") -> float:
     """``got`` is an int or a float; returns it as a float."""
-    _expect_form(isinstance(got, int | float), "one number", got, where)
+    if not isinstance(got, int | float):
+        raise _other_form("one number", got, where)
     return float(got)
 
 
@@ -67,7 +69,8 @@ def expect_schedule(
     all-reduce. Contributions are counted, so this holds for every input.
     """
     where = where or f"world {world}"
-    _expect_form(isinstance(got, Schedule), "a Schedule", got, where)
+    if not isinstance(got, Schedule):
+        raise _other_form("a Schedule", got, where)
     expect(got.world == world, f"a schedule for {world} ranks", f"one for {got.world}", where)
     before = (partial(world),) * got.n_chunks if before is None else before
     after = (complete_everywhere(world),) * got.n_chunks if after is None else after
@@ -83,10 +86,9 @@ def expect_schedule(
     return got
 
 
-def _expect_form(condition: bool, expected: str, got: Any, where: str) -> None:
+def _other_form(expected: str, got: Any, where: str) -> Wrong:
     """A value of another form is one cause in every check that meets it, and says nothing about what they ask."""
-    if not condition:
-        raise Wrong(expected, describe_kind(got), where, cause=f"not {expected}")
+    return Wrong(expected, describe_kind(got), where, cause=f"not {expected}")
 
 
 def _counted(number: float, unit: str) -> str:
