@@ -15,6 +15,9 @@ from dpbook.grading.answer import Wrong
 from dpbook.grading.text import describe_kind
 from dpbook.grading.values import difference
 
+WRONG_SCHEDULE = "a schedule that does not do what is asked"
+"""One cause, whatever a check then wants to know of the schedule: its rounds, its bytes."""
+
 
 def expect(condition: bool, expected: str, got: str, where: str = "") -> None:
     """Raise `Wrong` unless ``condition``, which the check has worked out itself from plain data."""
@@ -75,14 +78,15 @@ def expect_schedule(
     before = (partial(world),) * got.n_chunks if before is None else before
     after = (complete_everywhere(world),) * got.n_chunks if after is None else after
     for name, promised, asked in (("before", got.before, before), ("after", got.after, after)):
-        expect(promised == asked, f"{name}: {describe(asked, world)}", describe(promised, world), where)
+        if promised != asked:
+            raise Wrong(f"{name}: {describe(asked, world)}", describe(promised, world), where, WRONG_SCHEDULE)
     try:
         fault = find_fault(got)
     except ScheduleError as error:
-        raise Wrong("rounds that keep the rules of a schedule", str(error), where) from None
+        raise Wrong("rounds that keep the rules of a schedule", str(error), where, WRONG_SCHEDULE) from None
     if fault is not None:
         place = f"chunk {fault.chunk}" if fault.round is None else f"round {fault.round + 1}, chunk {fault.chunk}"
-        raise Wrong(describe(after, world), str(fault), _join(where, f"rank {fault.rank}, {place}"))
+        raise Wrong(describe(after, world), str(fault), _join(where, f"rank {fault.rank}, {place}"), WRONG_SCHEDULE)
     return got
 
 

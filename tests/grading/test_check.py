@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dpbook.collectives import Schedule, ring, run
+from dpbook.collectives import Schedule, reduce_scatter, ring, run
 from dpbook.core.errors import InvalidArgument
 from dpbook.grading import Check, LocalAnswer, Task, Wrong, call, check, judge
 from dpbook.grading import answer as answer_module
@@ -244,6 +244,13 @@ def waits_for_itself(buffers):
 def test_one_cause_is_told_once_and_without_the_checks_own_reason(answer):
     causes = [(case.like, case.why, [*case.details()] != []) for case in check("90.1", answer).cases if not case.passed]
     assert causes[:2] == [("", "", True), ("the sum on every rank", "", False)]
+
+
+def test_a_wrong_schedule_is_one_cause_whatever_a_check_asks_of_it():
+    """05.3 wants few rounds and few bytes: of a schedule that loses contributions neither says anything."""
+    wrong = [case for case in check("05.3", reduce_scatter).cases if not case.passed]
+    assert [bool(case.like) for case in wrong] == [False, True]
+    assert [case.why for case in wrong] == ["", ""]
 
 
 def test_each_rank_of_a_deadlock_has_a_line():
