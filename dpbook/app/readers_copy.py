@@ -39,15 +39,25 @@ def without_spoilers(content: bytes) -> bytes:
 def with_predictions(content: bytes, there: bytes) -> bytes:
     """The notebook ``content`` with the predictions made in another, by the ids of the cells."""
 
-    def carry(cells: list[Cell], own: dict[str, Cell]) -> bool:
+    own = predictions(there)
+
+    def carry(cells: list[Cell]) -> bool:
         found = False
         for cell in cells:
-            prediction = own.get(cell["id"], {"metadata": {}})["metadata"].get(PREDICTION)
-            if prediction:
-                cell["metadata"][PREDICTION], found = prediction, True
+            if cell["id"] in own:
+                cell["metadata"][PREDICTION], found = own[cell["id"]], True
         return found
 
-    return _changed(content, lambda cells: carry(cells, _by_id(there)))
+    return _changed(content, carry)
+
+
+def predictions(content: bytes) -> dict[str, str]:
+    """What is predicted in a notebook, by the ids of the cells that ask."""
+    try:
+        cells = _by_id(content)
+        return {name: cell["metadata"][PREDICTION] for name, cell in cells.items() if cell["metadata"].get(PREDICTION)}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, or one without ids
+        return {}
 
 
 def with_answers(content: bytes, there: bytes) -> bytes:

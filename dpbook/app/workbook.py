@@ -5,7 +5,8 @@ last written there, so that a later copy can tell a file the reader has changed 
 
 - an unchanged file is updated; one that the reader deleted comes back. A notebook is changed by a change to what its
   cells say: running and saving it changes nothing, and an update brings the published outputs;
-- what a prediction asks for is not there until the reader runs the cell, and predictions are kept by every update;
+- what a prediction asks for is not there until the reader runs the cell, and predictions are kept by every update: a
+  notebook whose question is gone from the new version, with a prediction made under it, counts as changed;
 - a changed file stays. If the published one has changed since, the new version is laid beside it as
   ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has worked in that one too), once per version, with the
   reader's answers carried over by the ids of their cells.
@@ -113,13 +114,14 @@ def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest,
         _put(name, content, workbook, manifest)
     else:
         there = target.read_bytes()
-        untouched = manifest.written.get(name) in _digests(name, there)
+        update = readers_copy.with_predictions(content, there)
+        untouched = manifest.written.get(name) in _digests(name, there) and _all_predicted(there, update)
         as_published = digest(name, there) == digest(name, content)
         if there == content or (as_published and (offered or not untouched)):
             manifest.written[name] = digest(name, content)
             report.current.append(name)
         elif untouched:
-            _put(name, readers_copy.with_predictions(content, there), workbook, manifest)
+            _put(name, update, workbook, manifest)
             report.updated.append(name)
         elif offered:
             report.kept.append(name)
@@ -139,8 +141,9 @@ def _free_name(name: str, content: bytes, workbook: Path, manifest: _Manifest) -
         target = workbook / beside
         if not target.exists():
             return beside
-        there = _digests(beside, target.read_bytes())
-        if digest(beside, content) in there or manifest.written.get(beside) in there:
+        there = target.read_bytes()
+        known = (digest(beside, content), manifest.written.get(beside))
+        if not {*known}.isdisjoint(_digests(beside, there)) and _all_predicted(there, content):
             return beside
     raise AssertionError("unreachable: the numbers do not end")
 
@@ -151,9 +154,16 @@ def _with_answers(name: str, content: bytes, workbook: Path, manifest: _Manifest
     beside = (workbook / name).parent.glob(f"{stem}.new*.{suffix}")
     for path in [workbook / name, *sorted(beside, key=lambda path: (len(path.name), path.name))]:
         there, known = path.read_bytes(), manifest.written.get(path.relative_to(workbook).as_posix())
-        if path == workbook / name or known not in _digests(path.name, there):  # else nobody has worked in it
+        if path == workbook / name or known not in _digests(path.name, there):
             content = readers_copy.with_answers(content, there)
+        else:  # nobody has worked in it; its answers are those of earlier files
+            content = readers_copy.with_predictions(content, there)
     return content
+
+
+def _all_predicted(there: bytes, content: bytes) -> bool:
+    """Whether ``content`` holds every prediction that is made in ``there``."""
+    return readers_copy.predictions(there).items() <= readers_copy.predictions(content).items()
 
 
 def _put(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> None:

@@ -118,3 +118,37 @@ def test_a_new_version_beside_changed_work_has_what_was_predicted(book, tmp_path
     (book / CHAPTER).write_bytes(notebook([*CELLS, text("more", "More prose.")]))
     ((_, beside),) = refresh(book, tmp_path / "work").beside
     assert predictions(tmp_path / "work" / beside) == ["six"]
+
+
+def test_a_prediction_whose_question_is_gone_is_not_overwritten(book, tmp_path):
+    mine = tmp_path / "work" / CHAPTER
+    predict(mine, "six")
+    (book / CHAPTER).write_bytes(
+        notebook([text("asks-anew", "**Predict.** How much?") if c is CELLS[2] else c for c in CELLS])
+    )
+    assert len(refresh(book, tmp_path / "work").beside) == 1
+    assert predictions(mine) == ["six"]
+
+
+@pytest.fixture
+def beside(book, tmp_path):
+    """A new version beside a changed file, with a prediction made in it alone."""
+    mine = tmp_path / "work" / CHAPTER
+    mine.write_bytes(notebook([*CELLS, code("mine()")]))
+    (book / CHAPTER).write_bytes(notebook([*CELLS, text("more", "More prose.")]))
+    ((_, name),) = refresh(book, tmp_path / "work").beside
+    predict(tmp_path / "work" / name, "seven")
+    return tmp_path / "work" / name
+
+
+def test_a_prediction_made_in_the_file_beside_goes_over_into_the_next_version(book, tmp_path, beside):
+    (book / CHAPTER).write_bytes(notebook([*CELLS, text("more", "Yet more prose.")]))
+    assert refresh(book, tmp_path / "work").beside == [(CHAPTER, beside.relative_to(tmp_path / "work").as_posix())]
+    assert b"Yet more" in beside.read_bytes()
+    assert predictions(beside) == ["seven"]
+
+
+def test_the_file_beside_stays_where_a_prediction_in_it_has_no_place_any_more(book, tmp_path, beside):
+    (book / CHAPTER).write_bytes(notebook([CELLS[0], *CELLS[3:]]))
+    assert refresh(book, tmp_path / "work").beside == [(CHAPTER, "chapters/01_loop.new2.ipynb")]
+    assert predictions(beside) == ["seven"]
