@@ -45,3 +45,25 @@ def test_a_prediction_is_kept_and_shown_beside_the_truth(lab, open_notebook):
     expect(beside).to_have_text(f"You predicted: {GUESS}")
     field.fill("")
     expect(beside).to_be_hidden()
+
+
+def test_a_prediction_is_the_same_in_two_views_and_goes_with_its_question(lab, open_notebook):
+    cells = [new_code_cell("print(6)"), new_markdown_cell("**Predict.** How many?"), new_code_cell("print(7)")]
+    nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": KERNELSPEC}), lab.directory / "views.ipynb")
+    notebook = open_notebook("views.ipynb")
+    notebook.run_all()
+    page = notebook.page
+    page.get_by_role("tab", name="views.ipynb").click(button="right")
+    page.get_by_role("menuitem", name="New View for Notebook").click()
+    field, beside = notebook.panel.get_by_label("Your prediction"), notebook.panel.locator(".dpbook-predicted")
+    expect(field).to_have_count(2)
+    for here, there in ((0, 1), (1, 0)):
+        field.nth(here).fill(f"seen in {here}")
+        expect(field.nth(there)).to_have_value(f"seen in {here}")
+        expect(beside.nth(there)).to_have_text(f"You predicted: seen in {here}")
+    notebook.panel.last.locator(".jp-MarkdownCell .jp-InputPrompt").click()
+    notebook.menu("Edit", "Delete Cell")
+    expect(field).to_have_count(0)
+    expect(beside).to_have_count(0)
+    notebook.menu("Edit", "Undo Cell Operation")
+    expect(field.first).to_have_value("seen in 1")

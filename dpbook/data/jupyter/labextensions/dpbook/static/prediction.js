@@ -35,7 +35,8 @@ export function install(tracker, Widget) {
 }
 
 function field(notebook, cell, Widget) {
-  const input = made('input', {type: 'text', value: cell.model.getMetadata(KEY) ?? '', maxLength: 200});
+  const stored = () => String(cell.model.getMetadata(KEY) ?? '');
+  const input = made('input', {type: 'text', value: stored(), maxLength: 200});
   const form = made('label', {className: 'dpbook-prediction'}, 'Your prediction', input);
   input.dataset.lmSuppressShortcuts = 'true';
   for (const event of ['dblclick', 'keydown']) form.addEventListener(event, happened => happened.stopPropagation());
@@ -90,6 +91,16 @@ function field(notebook, cell, Widget) {
     notebook.activeCellIndex = notebook.widgets.indexOf(answer);
     notebook.node.focus();
   });
-  notebook.model.cells.changed.connect(follow);
+  cell.model.metadataChanged.connect(() => { // in another view of the notebook
+    if (stored() === input.value.trim()) return;
+    input.value = stored();
+    tell();
+  });
+  const {cells} = notebook.model;
+  cells.changed.connect(follow);
+  cell.disposed.connect(() => {
+    cells.changed.disconnect(follow);
+    beside.dispose();
+  });
   follow();
 }
