@@ -118,3 +118,43 @@ def expect_words(explorer, words):
     expect(explorer.get_by_role("status")).to_contain_text(words)
     expect(knob).to_have_value(place)
     assert explorer.locator("img").get_attribute("src") == seen
+
+
+SLOW = """import time
+
+from dpbook.figures import Explorer, Knob, Picture
+
+def draw(seconds):
+    time.sleep(seconds)
+    return Picture(90, 90, [], f"after {seconds} s")
+
+Explorer(draw, [Knob("seconds", "seconds", {"0": 0, "100": 100})])"""
+
+
+def test_a_drawing_that_is_interrupted_is_not_waited_for(lab, open_notebook):
+    made = new_notebook(cells=[new_code_cell(SLOW)], metadata={"kernelspec": KERNELSPEC})
+    nbformat.write(made, lab.directory / "slow.ipynb")
+    notebook = open_notebook("slow.ipynb")
+    notebook.run_all()
+    explorer = notebook.output(0).locator(".dpbook-explorer")
+    knob = explorer.get_by_role("slider")
+    knob.press("End")
+    expect(explorer.get_by_role("status")).to_contain_text("busy")
+    notebook.menu("Kernel", "Interrupt Kernel")
+    expect(explorer.get_by_role("status")).to_contain_text("did not answer")
+    expect(knob).to_have_value("0")
+    knob.press("ArrowLeft")
+    knob.press("End")
+    expect(explorer.get_by_role("status")).to_contain_text("busy")
+
+
+def test_a_view_of_the_output_alone_says_where_the_knobs_turn(lab, open_notebook):
+    made = new_notebook(cells=[new_code_cell(SLOW)], metadata={"kernelspec": KERNELSPEC})
+    nbformat.write(made, lab.directory / "alone.ipynb")
+    notebook = open_notebook("alone.ipynb")
+    notebook.run_all()
+    notebook.output(0).locator("img").click(button="right")
+    notebook.page.get_by_role("menuitem", name="Create New View for Cell Output").click()
+    alone = notebook.page.locator(".jp-LinkedOutputView .dpbook-explorer")
+    alone.get_by_role("slider").press("End")
+    expect(alone.get_by_role("status")).to_contain_text("in the notebook itself")

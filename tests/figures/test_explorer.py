@@ -83,6 +83,18 @@ def test_a_page_turns_the_knobs_of_the_figure_that_it_shows(explorer):
     assert [set(answer) for answer in asked({"name": name, "chosen": {"a": "three"}})] == [{"error"}]
 
 
+def test_a_drawing_that_was_interrupted_leaves_the_figure_where_it_was():
+    def interrupted(a):
+        if a == 2:
+            raise KeyboardInterrupt
+        return draw(a, 1)
+
+    explorer = Explorer(interrupted, [Knob("a", "A", {"one": 1, "two": 2})])
+    with pytest.raises(KeyboardInterrupt):
+        explorer.turned({"a": "two"})
+    assert explorer.chosen == {"a": "one"}
+
+
 def test_a_page_whose_figure_this_kernel_has_not_drawn_is_told_so():
     assert asked({"name": "of another kernel", "chosen": {}}) == [{"gone": True}]
 

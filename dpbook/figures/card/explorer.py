@@ -82,9 +82,11 @@ class Explorer:
         try:
             self.set(**choices)
             return {"figure": self.figure.html}
-        except DpbookError as error:
+        except BaseException as error:  # an interrupted kernel too
             self._before, self.chosen = last
-            return {"error": str(error)}
+            if isinstance(error, DpbookError):
+                return {"error": str(error)}
+            raise
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         figure = self.figure

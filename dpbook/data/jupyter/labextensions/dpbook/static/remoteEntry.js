@@ -19,7 +19,8 @@
     const dispose = () => { if (comm && !comm.isDisposed) comm.dispose(); };
     const ask = question => new Promise((resolve, reject) => {
       const panel = tracker && tracker.find(one => one.node.contains(host));
-      const kernel = panel && panel.sessionContext.session && panel.sessionContext.session.kernel;
+      if (!panel) return reject(new Error('Turn the knobs in the notebook itself: this is a view of what they show.'));
+      const kernel = panel.sessionContext.session?.kernel;
       if (!kernel) return reject(new Error('No kernel is running: start one and run this cell to turn the knobs.'));
       const again = 'Run this cell again to turn the knobs: the kernel has not run it since it started.';
       const end = (finish, value) => {
@@ -42,7 +43,8 @@
         if (answer.gone) end(reject, new Error(again));
         else end(resolve, answer);
       };
-      comm.send(question);
+      const unanswered = () => end(reject, new Error('The kernel did not answer: turn the knob once more.'));
+      comm.send(question).done.then(unanswered, unanswered); // it was interrupted, or a cell before it failed
     });
     return {ask, dispose};
   }
@@ -52,8 +54,10 @@
     const {figure} = data[EXPLORER], png = data['image/png'];
     if (figure) return figure;
     if (!png) return String(data['text/html']);
-    const width = Number(metadata['image/png']?.width) || 'auto';
-    return `<img width="${width}" src="data:image/png;base64,${String(png).replaceAll(/\s/g, '')}">`;
+    const {alt = '', width = ''} = metadata['image/png'] ?? {}, image = document.createElement('img');
+    const attributes = {alt, width, src: `data:image/png;base64,${String(png).replaceAll(/\s/g, '')}`};
+    for (const [name, value] of Object.entries(attributes)) image.setAttribute(name, value);
+    return image.outerHTML;
   }
 
   async function renderers() {
