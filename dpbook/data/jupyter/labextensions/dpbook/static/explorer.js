@@ -22,7 +22,7 @@ function imageIn(markup) {
   const found = new DOMParser().parseFromString(markup, 'text/html').querySelector('img');
   if (!found || !/^data:image\/(png|svg\+xml);base64,/.test(found.getAttribute('src'))) return null;
   const image = made('img', {alt: found.alt, src: found.getAttribute('src')});
-  if (found.hasAttribute('width')) image.width = found.getAttribute('width');
+  if (Number(found.getAttribute('width'))) image.width = found.getAttribute('width');
   return image;
 }
 
@@ -54,10 +54,12 @@ export function mount(host, {name, knobs, figure}, {ask, keep}) {
     });
   }
 
+  let drawn = null;
   function draw(markup) {
     const image = imageIn(markup);
     if (!image) return '';
-    image.decode().catch(() => {}).then(() => picture.replaceChildren(image));
+    drawn = image;
+    image.decode().catch(() => {}).then(() => { if (drawn === image) picture.replaceChildren(image); }); // else there is a later one
     root.setAttribute('aria-label', image.alt);
     return image.alt;
   }

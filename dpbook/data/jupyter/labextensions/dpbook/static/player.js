@@ -25,7 +25,7 @@ function framesOf(text) {
   function still(group) {
     const made = group.cloneNode(true);
     made.querySelectorAll('use').forEach(use => {
-      const part = parts.get(use.getAttribute('href').slice(1));
+      const part = parts.get((use.getAttribute('href') ?? '').slice(1));
       use.replaceWith(...(part ? part.cloneNode(true).childNodes : []));
     });
     return made;
@@ -34,13 +34,13 @@ function framesOf(text) {
   function svg(group, way) {
     const made = shell.cloneNode(true);
     if (way) { // what is under way is seen first: its own clock begins when the image is shown
-      const moving = still(way), shown = moving.querySelector('set');
+      const moving = still(way), shown = moving.querySelector(':scope > set');
       shown.setAttribute('begin', '0s');
       made.append(moving);
     }
     const frame = still(group), clock = frame.querySelector(':scope > set');
     if (clock && way) {
-      const seconds = way.querySelector('set').getAttribute('dur');
+      const seconds = way.querySelector(':scope > set').getAttribute('dur');
       frame.setAttribute('visibility', 'hidden');
       for (const [name, value] of [['to', 'visible'], ['begin', seconds], ['dur', 'indefinite']]) clock.setAttribute(name, value);
     } else {
@@ -53,7 +53,7 @@ function framesOf(text) {
 
   return groups.filter(group => group.matches('.frame')).map(group => {
     const before = group.previousElementSibling;
-    const way = before && before.matches('.way') ? before : null;
+    const way = before && before.matches('.way:has(> set)') ? before : null;
     const words = ['title', 'desc'].map(name => group.querySelector(`:scope > ${name}`)?.textContent ?? '');
     return {alt: words[0], description: words[1], svg: moving => svg(group, moving ? way : null)};
   });
@@ -68,6 +68,7 @@ export function made(tag, properties, ...children) {
 // Put a player into `host`. Returns a function that stops it.
 export function mount(host, {svg, step, pace, at}) {
   const frames = framesOf(svg), last = frames.length - 1;
+  if (last < 0) throw new Error('there is no picture in this film');
   const button = name => made('button', {type: 'button', textContent: name});
   const [first, previous, play, next, end] = ['First', 'Previous', 'Play', 'Next', 'Last'].map(button);
   const range = made('input', {type: 'range', min: 0, max: last, step: 1, value: at});
@@ -162,7 +163,7 @@ export function mount(host, {svg, step, pace, at}) {
   };
 
   host.replaceChildren(root);
-  show(Number(at) || 0);
+  show(Math.round(at) || 0);
   return stop;
 }
 
