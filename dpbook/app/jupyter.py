@@ -81,8 +81,8 @@ def check_address(ip: str, port: int) -> None:
 def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> int:
     """Bring ``workbook/`` up to date, run JupyterLab on it until it ends, and return its exit status.
 
-    Raises `DpbookError` for root without ``allow_root``, where JupyterLab is not installed, and for an address on which
-    nothing can listen here.
+    Raises `DpbookError` for root without ``allow_root``, where JupyterLab is not installed, for an address on which
+    nothing can listen here, and where the workbook cannot be written.
     """
     from dpbook.app import serving  # here, so that the doctor needs no package that may be missing
 
@@ -95,10 +95,12 @@ def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> int:
         raise DpbookError("JupyterLab is not installed here: `make lab` installs it into .venv")
     check_address(ip, port)
     target = checkout.root() / "workbook"
-    print(
-        f"Your copy of the notebooks: {target}\n{workbook.refresh(checkout.root(), target)}\nStarting JupyterLab",
-        flush=True,
-    )
+    print(f"Your copy of the notebooks: {target}", flush=True)
+    try:
+        done = workbook.refresh(checkout.root(), target)
+    except OSError as error:
+        raise DpbookError(f"your copy cannot be written: {error.filename}: {error.strerror}") from None
+    print(f"{done}\nStarting JupyterLab", flush=True)
     opens = browser and has_display(os.environ)
     command = server_command(target, ip=ip, port=port, browser=opens, allow_root=allow_root)
     return serving.serve(

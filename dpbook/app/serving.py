@@ -1,5 +1,8 @@
 """Run JupyterLab as a child: what it logs goes into a file, and the terminal says where it is, and what goes wrong."""
 
+import errno
+import fcntl
+import itertools
 import json
 import os
 import re
@@ -7,13 +10,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, BinaryIO, TextIO
 from urllib.parse import urlsplit
 
+from dpbook.core import DpbookError
 from dpbook.ranks import PARENT, end_with_parent
 
 POLL = 0.2
+EVERYWHERE = ("", "0.0.0.0", "::")
+"""What it calls all addresses of a machine. It then names one of them, which others may not know, as in a container."""
 LAST_LINES = 15
 """Of the log, shown where the server ends with an error."""
 LEVEL = re.compile(r"\[([DIWEC]) ")
@@ -24,38 +31,74 @@ def serve(command: Sequence[str], env: Mapping[str, str], log: Path, *, page: st
     """Start the server, print its address, and return its exit status when it has ended.
 
     SIGINT, SIGTERM and SIGHUP are handed on to it, and where this process is killed Linux ends it too. Errors that it
-    logs are shown, and if it ends with one, the end of its log.
+    logs are shown, and if it ends with one, the end of its log. Raises `DpbookError` where no log can be written.
 
     Args:
-        log: the file to write; an older one is replaced.
+        log: the file to write; an older one is replaced, but where another server writes it the name gets a number.
         page: the path that the address leads to, such as "/lab".
         port: the one that was asked for.
         opens: it opens a browser by itself.
     """
-    log.unlink(missing_ok=True)  # another server may be writing into it still
-    with log.open("wb") as output:
+    log, output = _opened(log)
+    with output:
         child = subprocess.Popen(
             command, env=dict(env), stdout=output, stderr=output, start_new_session=True,
-            preexec_fn=_Bound(os.getpid()),
+            preexec_fn=_Bound(os.getpid(), _runtime_folder(env)),
         )  # fmt: skip
     growing = _Log(log)
     with _signals_handed_on(child) as came:
-        status = _watch(child, growing, _address_file(env, child.pid), page, port, opens)
+        status = _watch(child, growing, _address_file(_runtime_folder(env), child.pid), page, port, opens)
     if came or not status:
         _show_errors(growing)
     else:
-        print("\n".join(_last_lines(log)), file=sys.stderr)
-        print(f"JupyterLab has ended with exit status {status}; all that it logged is in {log}", file=sys.stderr)
+        _tell("\n".join(_last_lines(log)) + "\n", sys.stderr)
+        _tell(f"JupyterLab has ended with exit status {status}; all that it logged is in {log}\n", sys.stderr)
     return 128 - status if status < 0 else status
 
 
-class _Bound:
-    """Called in the child before it becomes the server: it then ends with ``parent``, orderly."""
+def _opened(log: Path) -> tuple[Path, BinaryIO]:
+    """An empty log, locked for as long as the server or a kernel of it has it open, and the name that it got."""
+    for number in itertools.count(1):
+        path = log if number == 1 else log.with_name(f"{log.stem}-{number}{log.suffix}")
+        try:
+            output = path.open("ab")
+        except OSError as error:
+            raise DpbookError(f"{path}: JupyterLab's log cannot be written ({error.strerror})") from None
+        try:
+            fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):  # another server writes it; some disks have no locks
+                output.close()
+                continue
+        output.truncate(0)
+        return path, output
+    raise AssertionError("unreachable: the numbers do not end")
 
-    def __init__(self, parent: int) -> None:
-        self.parent = parent
+
+def _tell(text: str, stream: TextIO | None) -> None:
+    """Print, if anyone is there to read it: a pipe or a terminal that is closed does not end the server."""
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError:
+        with open(os.devnull, "w") as nowhere:  # Python would complain once more at its end
+            os.dup2(nowhere.fileno(), stream.fileno())
+
+
+class _Bound:
+    """Called in the child before it becomes the server: it then ends with ``parent``, orderly.
+
+    The address of an earlier server that was killed and had this process id, as in a container, is removed.
+    """
+
+    def __init__(self, parent: int, folder: Path) -> None:
+        self.parent, self.folder = parent, folder
 
     def __call__(self) -> None:
+        with suppress(OSError):
+            _address_file(self.folder, os.getpid()).unlink()
         os.environ[PARENT] = str(self.parent)
         end_with_parent(signal.SIGTERM)
 
@@ -84,36 +127,45 @@ def _watch(child: subprocess.Popen[bytes], log: "_Log", file: Path, page: str, p
             return child.wait(POLL)
         except subprocess.TimeoutExpired:
             _show_errors(log)
-        if not told and (address := _address(file, page)):
+        if not told and (said := _said(file)):
             told = True
-            print(_words(address, log.path, port, opens), flush=True)
+            _tell(_words(said, page, log.path, port, opens), sys.stdout)
 
 
 def _show_errors(log: "_Log") -> None:
-    print(log.new_errors(), end="", file=sys.stderr, flush=True)
+    if new := log.new_errors():
+        _tell(new, sys.stderr)
 
 
-def _address_file(env: Mapping[str, str], pid: int) -> Path:
-    """Where a server of this process id writes its address as soon as it listens."""
+def _runtime_folder(env: Mapping[str, str]) -> Path:
     from jupyter_core.paths import jupyter_runtime_dir
 
-    return Path(env.get("JUPYTER_RUNTIME_DIR") or jupyter_runtime_dir()) / f"jpserver-{pid}.json"
+    return Path(env.get("JUPYTER_RUNTIME_DIR") or jupyter_runtime_dir())
 
 
-def _address(file: Path, page: str) -> str | None:
+def _address_file(folder: Path, pid: int) -> Path:
+    """Where a server of this process id writes its address as soon as it listens."""
+    return folder / f"jpserver-{pid}.json"
+
+
+def _said(file: Path) -> dict[str, Any] | None:
+    """What the server says of itself; None as long as it is not there, or half-written."""
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
-        token = f"?token={said['token']}" if said["token"] else ""  # it has none where the user has set a password
-        return f"{said['url'].rstrip('/')}{page}{token}"
-    except (OSError, ValueError, KeyError):  # not there yet, or half-written
+        said: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return said if {"url", "token", "port", "hostname"} <= said.keys() else None
+    except (OSError, ValueError):
         return None
 
 
-def _words(address: str, log: Path, port: int, opens: bool) -> str:
-    got = urlsplit(address).port
-    other = "" if got == port else f" Port {port} is taken; this is {got}."
+def _words(said: Mapping[str, Any], page: str, log: Path, port: int, opens: bool) -> str:
+    token = f"?token={said['token']}" if said["token"] else ""  # it has none where the user has set a password
+    address = f"{said['url'].rstrip('/')}{page}{token}"
+    other = "" if said["port"] == port else f" Port {port} is taken; this is {said['port']}."
     how = "It opens in your browser. If it does not, open" if opens else "Open in a browser"
-    return f"\nJupyterLab is running.{other} {how}\n\n    {address}\n\nCtrl-C ends it. Its log is {log}"
+    name = urlsplit(address).hostname
+    names = f"Any address of this machine will do in place of {name}, on itself 127.0.0.1.\n"
+    all_of_them = names if said["hostname"] in EVERYWHERE else ""
+    return f"\nJupyterLab is running.{other} {how}\n\n    {address}\n\n{all_of_them}Ctrl-C ends it. Its log is {log}\n"
 
 
 class _Log:

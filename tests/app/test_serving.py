@@ -12,7 +12,8 @@ import urllib.request
 
 import pytest
 
-from dpbook.app import jupyter
+from dpbook.app import jupyter, serving
+from dpbook.core import DpbookError
 
 SECONDS = 120
 SERVE = """
@@ -31,7 +32,7 @@ def log(*lines):
     print(*lines, sep="\\n", file=sys.stderr, flush=True)
 log("[I 07:42:21 ServerApp] linked", "[W 07:42:21 ServerApp] frightens")
 def answer(**more):
-    said = {"url": "http://127.0.0.1:8889/", "token": "secret", **more}
+    said = {"url": "http://127.0.0.1:8889/", "token": "secret", "port": 8889, "hostname": "127.0.0.1", **more}
     Path(os.environ["JUPYTER_RUNTIME_DIR"], f"jpserver-{os.getpid()}.json").write_text(json.dumps(said))
 def wait():
     while not Path(os.environ["JUPYTER_RUNTIME_DIR"], "end").exists():
@@ -83,6 +84,61 @@ def test_with_a_password_there_is_no_token_and_a_free_port_is_not_spoken_of(tmp_
     assert said[1:4:2] == [
         "JupyterLab is running. Open in a browser", "    http://127.0.0.1:8889/lab/tree/a.ipynb"
     ]  # fmt: skip
+
+
+def test_on_all_addresses_it_says_that_another_name_will_do(tmp_path):
+    with served(tmp_path, 'answer(url="http://box:8889/", hostname="0.0.0.0"); wait()') as process:
+        said = until(process, "Ctrl-C")
+    assert said[3:6] == [
+        "    http://box:8889/lab/tree/a.ipynb?token=secret", "",
+        "Any address of this machine will do in place of box, on itself 127.0.0.1.",
+    ]  # fmt: skip
+
+
+def test_what_an_earlier_server_of_the_same_process_id_has_left_is_not_told(tmp_path):
+    old = json.dumps({"url": "http://127.0.0.1:1/", "token": "old", "port": 1, "hostname": "127.0.0.1"})
+    for number in range(os.getpid(), os.getpid() + 2000):
+        (tmp_path / f"jpserver-{number}.json").write_text(old)
+    with served(tmp_path, "time.sleep(0.6); answer(); wait()") as process:
+        assert until(process, "Ctrl-C")[3].endswith("token=secret")
+
+
+def test_a_second_server_has_a_log_of_its_own_and_errors_are_shown_where_they_belong(tmp_path):
+    script = "answer(); wait(); log('[E 1 ServerApp] mine')"
+    with served(tmp_path, script) as first:
+        assert until(first, "Ctrl-C")[-1].endswith(str(tmp_path / "log"))
+        with served(tmp_path, "answer(); log('[E 1 ServerApp] its'); wait()") as second:
+            assert until(second, "Ctrl-C")[-1].endswith(str(tmp_path / "log-2"))
+            (tmp_path / "end").touch()
+            assert [each.communicate(timeout=SECONDS)[1] for each in (first, second)] == [
+                "[E 1 ServerApp] mine\n", "[E 1 ServerApp] its\n"
+            ]  # fmt: skip
+
+
+def test_a_pipe_that_nobody_reads_does_not_end_the_server(tmp_path):
+    with served(tmp_path, "time.sleep(0.5); answer(); wait(); log('[E 1 ServerApp] goes on')") as process:
+        process.stdout.close()
+        time.sleep(1.5)
+        (tmp_path / "end").touch()
+        assert process.stderr.read() == "[E 1 ServerApp] goes on\n"
+        assert process.wait(SECONDS) == 0
+
+
+def test_a_log_that_cannot_be_written_is_told_in_words(tmp_path):
+    (tmp_path / "log").mkdir()
+    with pytest.raises(DpbookError, match=r"log: JupyterLab's log cannot be written \(Is a directory\)"):
+        serving.serve(["true"], os.environ, tmp_path / "log", page="/lab", port=8888, opens=False)
+
+
+def test_a_workbook_that_cannot_be_written_is_told_in_words(tmp_path, monkeypatch):
+    (tmp_path / "workbook").touch()
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters" / "00_a.ipynb").write_text(
+        '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+    )
+    monkeypatch.setattr(jupyter.checkout, "root", lambda: tmp_path)
+    with pytest.raises(DpbookError, match=r"your copy cannot be written: .*workbook/chapters: Not a directory"):
+        jupyter.open_lab(ip="127.0.0.1", port=8888, browser=False, allow_root=True)
 
 
 def test_an_error_that_it_logs_is_shown_with_its_traceback(tmp_path):
