@@ -51,8 +51,8 @@ def serve(command: Sequence[str], env: Mapping[str, str], log: Path, *, page: st
     if came or not status:
         _show_errors(growing)
     else:
-        _tell("\n".join(_last_lines(log)) + "\n", sys.stderr)
-        _tell(f"JupyterLab has ended with exit status {status}; all that it logged is in {log}\n", sys.stderr)
+        tell("\n".join(_last_lines(log)) + "\n", sys.stderr)
+        tell(f"JupyterLab has ended with exit status {status}; all that it logged is in {log}\n", sys.stderr)
     return 128 - status if status < 0 else status
 
 
@@ -75,7 +75,7 @@ def _opened(log: Path) -> tuple[Path, BinaryIO]:
     raise AssertionError("unreachable: the numbers do not end")
 
 
-def _tell(text: str, stream: TextIO | None) -> None:
+def tell(text: str, stream: TextIO | None) -> None:
     """Print, if anyone is there to read it: a pipe or a terminal that is closed does not end the server."""
     if stream is None:
         return
@@ -129,12 +129,12 @@ def _watch(child: subprocess.Popen[bytes], log: "_Log", file: Path, page: str, p
             _show_errors(log)
         if not told and (said := _said(file)):
             told = True
-            _tell(_words(said, page, log.path, port, opens), sys.stdout)
+            tell(_words(said, page, log.path, port, opens), sys.stdout)
 
 
 def _show_errors(log: "_Log") -> None:
     if new := log.new_errors():
-        _tell(new, sys.stderr)
+        tell(new, sys.stderr)
 
 
 def _runtime_folder(env: Mapping[str, str]) -> Path:
