@@ -55,7 +55,8 @@ def headline(folder: Path) -> str:
 
 def _read(folder: Path, baseline: Path | None) -> tuple[Summary, Summary | None]:
     summary = summarise(folder)
-    return summary, summarise(baseline) if baseline else kept_baseline(folder, summary)
+    alone = summarise(baseline) if baseline else kept_baseline(folder, summary)
+    return summary, alone if summary.settled else None  # first steps beside settled ones would be no efficiency
 
 
 def _loss(summary: Summary) -> str:

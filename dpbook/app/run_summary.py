@@ -46,11 +46,15 @@ class Parts:
 
     @property
     def slow(self) -> int | None:
-        """The rank that computes longer than any other by a tenth and makes them wait; None where there is none."""
+        """The rank that computes longer than any other by a tenth and makes them wait; None where there is none.
+
+        They wait for it if it waits less than half as long as they do.
+        """
         if self.wait < LITTLE:
             return None
-        *_, second, last = np.argsort(self.computing)
-        return int(last) if self.computing[last] > 1.1 * self.computing[second] else None
+        *others, last = np.argsort(self.computing)
+        longer = self.computing[last] > 1.1 * self.computing[others].max()
+        return int(last) if longer and self.waiting[last] < self.waiting[others].mean() / 2 else None
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,20 @@ class Summary:
         return int(self.about["world"])
 
     @property
+    def own(self) -> list[dict[str, Any]]:
+        """The lines since the run was last resumed, maybe by other ranks, other code; all where none was left to do."""
+        resumed_at = self.about.get("resumed_at", 0)
+        return [line for line in self.lines if line["step"] > resumed_at] or self.lines
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are steps enough that the first ones need not count."""
+        return len(self.own) > 2 * WARM
+
+    @property
     def counted(self) -> list[dict[str, Any]]:
         """The lines that count."""
-        return self.lines[WARM:] if len(self.lines) > 2 * WARM else self.lines
+        return self.own[WARM:] if self.settled else self.own
 
     @property
     def step_seconds(self) -> list[float]:
@@ -83,8 +98,8 @@ class Summary:
 
     @cached_property
     def parts(self) -> Parts | None:
-        """The parts of a step; None for a run that did not measure them."""
-        if any(name not in line for line in self.counted for name in metrics.PARTS):
+        """The parts of a step; None for a run that did not measure them on all its ranks."""
+        if any(len(line.get(name, ())) != self.world for line in self.counted for name in metrics.PARTS):
             return None
         computing, summing, updating = (np.array([line[name] for line in self.counted]) for name in metrics.PARTS)
         transfer = np.broadcast_to(summing.min(axis=1, keepdims=True), summing.shape)

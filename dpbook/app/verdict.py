@@ -4,12 +4,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpbook.app.run_summary import LITTLE, Parts, Summary
+from dpbook.app.run_summary import LITTLE, WARM, Parts, Summary
 from dpbook.core import milliseconds
 
 
 def sentences(summary: Summary, alone: Summary | None) -> list[str]:
     """The verdict; none for a run that measured no parts and has nothing beside it."""
+    if not summary.settled:
+        return [f"Too short for a verdict: the first {WARM} steps allocate and settle the buckets; run {2 * WARM + 1}."]
     said = list(_communication(summary))
     if summary.world > 1 and alone is not None:
         said.append(_efficiency(summary, alone))
@@ -27,7 +29,15 @@ def _communication(summary: Summary) -> Iterator[str]:
             yield f"Communication is hidden: what nothing hides is {of_step}."
         else:
             yield f"Communication is not hidden: {of_step}, is transfer during which nothing is computed."
+        if _sends_weights(summary):
+            updating = float(parts.updating.mean())
+            share = f"{updating / parts.step:.0%} of a step ({milliseconds(updating)})"
+            yield f"The update takes {share}; in it the ranks send each other the new weights, which nothing hides."
         yield _waiting(parts)
+
+
+def _sends_weights(summary: Summary) -> bool:
+    return bool(summary.about["options"]["strategy"] == "zero1")
 
 
 def _waiting(parts: Parts) -> str:
@@ -56,8 +66,9 @@ def _efficiency(summary: Summary, alone: Summary) -> str:
         "slower computing": here.computing - there.computing,
         "waiting": here.waiting,
         "transfer": here.transfer - there.transfer,
-        "a slower update": here.updating - there.updating,
-        "the exchange of the loss": here.rest - there.rest,
+        "the update, in which weights are sent" if _sends_weights(summary) else "a slower update": here.updating
+        - there.updating,
+        "the exchange of the loss, and waiting for it": here.rest - there.rest,
     }
     seconds = {name: float(each.mean()) for name, each in lost.items()}
     large = sorted(

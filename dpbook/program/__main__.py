@@ -69,7 +69,7 @@ def _run(options: Options, device: torch.device) -> None:
     if first and before is not None:
         print(_resumed(before, trainer), file=sys.stderr, flush=True)
     metrics = Metrics(options.folder, trainer.step) if first else None
-    if first:
+    if first and trainer.step < options.steps:  # else its steps are another's, in another world maybe
         (options.folder / DESCRIPTION).write_text(json.dumps(describe(trainer), indent=1) + "\n", encoding="utf-8")
     with tqdm(total=options.steps, initial=trainer.step, unit="step", disable=None if first else True) as progress:
         train(trainer, metrics, progress)
@@ -85,6 +85,7 @@ def describe(trainer: Trainer) -> dict[str, Any]:
     return {
         "options": trainer.options.to_data(),
         "world": trainer.world,
+        "resumed_at": trainer.step,
         "backend": dist.get_default_backend_for_device(device),
         "device": machine.processor()
         if device.type == "cpu"

@@ -137,6 +137,47 @@ def test_the_verdict_says_what_is_lost_against_one_process(tmp_path):
     )
 
 
+def test_who_waits_as_long_as_the_others_is_not_called_slow(tmp_path):
+    parts = {"computing": [0.12, 0.1, 0.1], "summing": [0.05, 0.05, 0.01], "updating": [0.02, 0.02, 0.02]}
+    *_, last = sentences(run_summary.summarise(run(tmp_path / "r", world=3, parts=parts)), None)
+    assert (
+        last
+        == "Waiting for each other takes 13% of a step (26.7 ms, the mean over ranks), though no rank alone is slow."
+    )
+
+
+def test_a_sharded_update_is_called_communication_too(tmp_path):
+    options = {**ABOUT["options"], "strategy": "zero1"}
+    _, second, _ = sentences(run_summary.summarise(run(tmp_path / "r", world=3, parts=EVEN, options=options)), None)
+    assert second.startswith("The update takes 10% of a step (20 ms); in it the ranks send each other the new weights")
+
+
+def test_of_a_run_that_another_world_has_resumed_only_its_own_steps_count(tmp_path):
+    folder = run(tmp_path / "r", world=3, seconds=9.0, parts=APART)
+    lines = metrics.Metrics(folder, 15)
+    about = {**ABOUT, "world": 2, "resumed_at": 15}
+    (folder / metrics.DESCRIPTION).write_text(json.dumps(about))
+    two = {name: values[:2] for name, values in EVEN.items()}
+    for step in range(16, 31):
+        lines.append(step=step, loss=5 / step, seconds=9.0 if step <= 20 else 0.2, memory=10**9, **two)
+    rows = told(report.write(folder))
+    assert rows["step"].startswith("200 ms, median of 10 ")
+    assert len(run_summary.summarise(folder).parts.computing) == 2
+    (folder / metrics.DESCRIPTION).write_text(json.dumps({**about, "resumed_at": 30}))  # there was nothing left to do
+    assert run_summary.summarise(folder).parts is None
+    report.write(folder)
+
+
+def test_a_short_run_has_no_verdict_and_no_efficiency(tmp_path):
+    folder = run(tmp_path / "r", world=3, parts=SLOW)
+    run(folder / "alone", world=1, parts=EVEN)
+    path = folder / metrics.FILE
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:10]))
+    (said,) = sentences(run_summary.summarise(folder), None)
+    assert said.startswith("Too short for a verdict: the first 5 steps")
+    assert "one process" not in report.headline(folder)
+
+
 def test_every_rank_has_its_row_and_a_slow_one_is_marked(tmp_path):
     page = report.write(run(tmp_path / "r", world=3, parts=SLOW)).read_text(encoding="utf-8")
     rows = re.findall(r'<tr( class="slow")?><th scope="row">(.*?)</th>(.*?)</tr>', page)
