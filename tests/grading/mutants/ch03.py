@@ -50,6 +50,11 @@ def digits_joined(n, seed, epoch):
     return np.random.default_rng(int(f"{seed}{epoch}")).permutation(n)
 
 
+def no_order(n, seed, epoch):
+    """Never twice the same, and no order of anything."""
+    return [seed, epoch]
+
+
 def with_replacement(n, seed, epoch):
     return np.random.default_rng([seed, epoch]).integers(n, size=n)
 
@@ -99,6 +104,7 @@ MUTANTS = (
     Mutant("03.1", "padded with zeros", padded_with_zeros, "padding"),
     Mutant("03.2", "not seeded", each_rank_its_own, "the same on every rank"),
     Mutant("03.2", "drawn with replacement", with_replacement, "the same on every rank"),
+    Mutant("03.2", "no order at all", no_order, "no two alike"),
     Mutant("03.2", "seed + epoch", by_sum, "no two alike"),
     Mutant("03.2", "1000 · seed + epoch", by_thousands, "no two alike"),
     Mutant("03.2", "digits of seed and epoch joined", digits_joined, "no two alike"),

@@ -44,21 +44,21 @@ padding = partial(dealt, sizes=uneven)
 
 
 def _order(answer: Answer, n: int, seed: int, epoch: int) -> list[Any]:
-    """An array or a list of numbers, as a list."""
+    """An array or a list with every number once, as a list."""
     got = call(answer, n, seed, epoch)
-    items = got.ravel().tolist() if isinstance(got, np.ndarray) else got
-    good = isinstance(items, list | tuple) and all(isinstance(item, int | float) for item in items)
-    expect(good, "a 1-D array or list of numbers", describe(got))
-    return list(items)
+    expect(isinstance(got, list | tuple | np.ndarray), "a 1-D array or list of numbers", describe(got))
+    items = got.ravel().tolist() if isinstance(got, np.ndarray) else list(got)
+    expect(len(items) == n, f"{n} numbers", f"{len(items)}: {describe(got)}")
+    expect(all(isinstance(item, int | float) for item in items), "a 1-D array or list of numbers", describe(got))
+    found = len(set(items) & set(range(n)))
+    expect(found == n, f"every number from 0 to {n - 1} once", f"{found} of them: {describe(got)}")
+    return items
 
 
 def orders_twice(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         n, seed, epoch = (int(number) for number in rng.integers((20, 0, 0), (90, 1000, 50)))
         ranks = [_order(answer, n, seed, epoch) for _ in range(world + 1)]
-        found = len(set(ranks[0]) & set(range(n)))
-        expect(found == len(ranks[0]) == n, f"every number from 0 to {n - 1} once",
-               f"{found} of them among {len(ranks[0])}")  # fmt: skip
         expect(ranks[0] != list(range(n)), "a shuffled order", "the numbers in their own order")
         for number, order in enumerate(ranks[1:], start=2):
             expect(order == ranks[0], "the same order at every call", f"another one at call {number}")
