@@ -19,13 +19,17 @@ WARM = 5
 """Steps at the beginning that do not count: the first ones allocate and settle the buckets."""
 LITTLE = 0.05
 """Shares of a step below this are no finding."""
+STEADY = 2 / 3
+"""Share of the steps from which on it is no chance that the same rank is the longest."""
 MAY_DIFFER = {"name", "out", "all_reduce", "steps", "lr", "warmup", "clip", "seed", "save_every", "predict", "profile"}
 """Options that leave the work of a step as it is; a process alone sums nothing."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Median seconds of a step and of its parts on each rank, arrays of one length.
+    """Median seconds of a step, and the mean of its parts on each rank over the middle half of the steps.
+
+    Not medians of the parts: where now one rank waits and now another, each of them would be next to nothing.
 
     ``transfer`` is communication that nothing hides, the same for all. It is what the rank needs for the sum that
     waits for nobody, in each step the shortest; what the others need above it they wait. The ``rest`` of a step is
@@ -38,6 +42,8 @@ class Parts:
     transfer: NDArray[np.float64]
     updating: NDArray[np.float64]
     rest: NDArray[np.float64]
+    longest: NDArray[np.float64]
+    """Share of the steps in which a rank computes longest."""
 
     @property
     def wait(self) -> float:
@@ -48,13 +54,14 @@ class Parts:
     def slow(self) -> int | None:
         """The rank that computes longer than any other by a tenth and makes them wait; None where there is none.
 
-        They wait for it if it waits less than half as long as they do.
+        They wait for it if it waits less than half as long as they do; and it is so in most steps, not in a few.
         """
         if self.wait < LITTLE:
             return None
         *others, last = np.argsort(self.computing)
         longer = self.computing[last] > 1.1 * self.computing[others].max()
-        return int(last) if longer and self.waiting[last] < self.waiting[others].mean() / 2 else None
+        steady = self.longest[last] >= STEADY
+        return int(last) if longer and steady and self.waiting[last] < self.waiting[others].mean() / 2 else None
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,11 @@ class Summary:
         step = np.array(self.step_seconds)[:, None]
         rest = np.maximum(0.0, step - computing - summing - updating)  # a rank may begin before rank 0, which is timed
         parts = (computing, summing - transfer, transfer, updating, rest)
-        return Parts(self.seconds, *(np.median(part, axis=0) for part in parts))
+        least, most = np.percentile(step, [25, 75])
+        middle = ((least <= step) & (step <= most))[:, 0]
+        middle = middle if middle.any() else np.ones_like(middle)  # of two steps none lies between
+        longest = computing == computing.max(axis=1, keepdims=True)
+        return Parts(self.seconds, *(part[middle].mean(axis=0) for part in parts), longest=longest.mean(axis=0))
 
     @property
     def unit(self) -> str:

@@ -26,7 +26,7 @@ def _communication(summary: Summary) -> Iterator[str]:
         transfer = float(parts.transfer[0])
         of_step = f"{transfer / parts.step:.0%} of a step, {milliseconds(transfer)} of {milliseconds(parts.step)}"
         if transfer < LITTLE * parts.step:
-            yield f"Communication is hidden: what nothing hides is {of_step}."
+            yield f"Communication costs little: what nothing hides of it is {of_step}."
         else:
             yield f"Communication is not hidden: {of_step}, is transfer during which nothing is computed."
         if _sends_weights(summary):
