@@ -22,15 +22,23 @@ Cell = dict[str, Any]
 
 
 def without_spoilers(content: bytes) -> bytes:
-    """The notebook without the outputs that answer a prediction, and without those that are the reader's own."""
+    """The notebook without the outputs that answer a prediction, and without those that are the reader's own.
+
+    No cell has a number, as the reader has run none.
+    """
 
     def clear(cells: list[Cell]) -> bool:
         asked = found = False
         for cell in cells:
             if cell["cell_type"] != "code":
                 asked = PREDICT in _source(cell)
-            elif (asked or OWN in cell["metadata"].get("tags", [])) and cell["outputs"]:
-                cell["outputs"], cell["execution_count"], found = [], None, True
+                continue
+            if asked or OWN in cell["metadata"].get("tags", []):
+                found |= bool(cell["outputs"])
+                cell["outputs"] = []
+            for numbered in (cell, *(one for one in cell["outputs"] if "execution_count" in one)):
+                found |= numbered["execution_count"] is not None
+                numbered["execution_count"] = None
         return found
 
     return _changed(content, clear)

@@ -86,7 +86,7 @@ export function mount(host, {svg, step, pace, at}) {
   const row = made('div', {className: 'row'}, first, previous, play, next, end, range, number);
   const root = made('div', {className: 'dpbook-player', tabIndex: 0}, made('style', {textContent: STYLE}), picture, row, told);
   root.setAttribute('role', 'group');
-  root.setAttribute('aria-label', `Player, ${name.toLowerCase()} by ${name.toLowerCase()}`);
+  root.setAttribute('aria-label', `Player, ${name.toLowerCase()} by ${name.toLowerCase()}: ${frames[0].alt.split('. ')[0]}`);
   // JupyterLab's own keys (b inserts a cell) are for what does not say this.
   for (const one of [root, ...root.querySelectorAll('button, input')]) one.dataset.lmSuppressShortcuts = 'true';
 
