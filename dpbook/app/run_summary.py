@@ -117,7 +117,8 @@ class Summary:
         middle = ((least <= step) & (step <= most))[:, 0]
         middle = middle if middle.any() else np.ones_like(middle)  # of two steps none lies between
         longest = computing == computing.max(axis=1, keepdims=True)
-        return Parts(self.seconds, *(part[middle].mean(axis=0) for part in parts), longest=longest.mean(axis=0))
+        means = [part[middle].mean(axis=0) for part in parts]
+        return Parts(self.seconds, *means, *[longest.mean(axis=0)])
 
     @property
     def unit(self) -> str:
