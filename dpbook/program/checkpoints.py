@@ -59,11 +59,18 @@ def _part(folder: Path, step: int, rank: int) -> Path:
 
 def _write(content: dict[str, Any], path: Path) -> None:
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with partial.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException as error:
+        partial.unlink(missing_ok=True)
+        cause = error if isinstance(error, OSError) else error.__context__  # torch says "unexpected pos 704 vs 598"
+        if isinstance(cause, OSError):
+            raise OSError(cause.errno, cause.strerror, str(path)) from error
+        raise
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d
 
 from dpbook.collectives.programs import line_of_caller
 from dpbook.core import Deadlock, MessageError
-from dpbook.ranks.postmortem import INSTALLED
+from dpbook.ranks.stacks import INSTALLED
 
 ALIKE: dict[str, tuple[str, ...]] = {
     "all_reduce": ("tensor", "op"),
@@ -50,7 +50,6 @@ def install(patience: timedelta) -> None:
 def _checked(name: str, collective: Callable[..., Any], patience: timedelta) -> Callable[..., Any]:
     signature = inspect.signature(collective)
 
-    @functools.wraps(collective)
     def check_calls(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
@@ -60,7 +59,8 @@ def _checked(name: str, collective: Callable[..., Any], patience: timedelta) -> 
             _agree(_told(name, given.arguments), _line(), ranks, patience)
         return collective(*args, **kwargs)
 
-    return check_calls
+    check_calls.__code__ = check_calls.__code__.replace(co_name=name)  # what a stack shows of a rank that waits here
+    return functools.wraps(collective)(check_calls)
 
 
 def _line() -> str:

@@ -15,13 +15,15 @@ import os
 import runpy
 import signal
 import sys
+import threading
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 
+from dpbook.ranks.full_disk import in_plain_words
 from dpbook.ranks.launching import CHECK_CALLS, WATCH_START
 from dpbook.ranks.lifetime import end_with_parent, leave
-from dpbook.ranks.postmortem import ERROR, NOT_MET, RESULT, STACK, write_error
+from dpbook.ranks.postmortem import ERROR, NOT_MET, PROCESS, RESULT, STACK, write_error
 from dpbook.ranks.watchdog import watch_start
 
 
@@ -33,6 +35,8 @@ def main(arguments: list[str]) -> int:
     for name in (ERROR, STACK, RESULT):  # of an attempt before this one
         (folder / name.format(rank)).unlink(missing_ok=True)
     stack = open(folder / STACK.format(rank), "w")  # noqa: SIM115  # open until the process ends
+    (folder / PROCESS.format(rank)).write_text(str(os.getpid()))
+    faulthandler.enable(file=stack)
     faulthandler.register(signal.SIGTERM, file=stack, chain=True)
     if patience := float(os.environ.get(WATCH_START, 0)):
         watch_start(patience, lambda: _give_up(folder, rank, patience))
@@ -50,9 +54,10 @@ def main(arguments: list[str]) -> int:
             runpy.run_path(arguments[1], run_name="__main__")
     except SystemExit as error:
         if status := _status(error):
+            write_error(folder, rank, error, _of_the_script(error.__traceback__))
             return status
     except BaseException as error:  # whatever it is, the launcher tells it
-        told = write_error(folder, rank, error, _of_the_script(error.__traceback__))
+        told = write_error(folder, rank, in_plain_words(error), _of_the_script(error.__traceback__))
         print(told, file=sys.stderr, end="")
         return 1
     (folder / RESULT.format(rank)).touch()
@@ -62,8 +67,18 @@ def main(arguments: list[str]) -> int:
 def _give_up(folder: Path, rank: int, patience: float) -> None:
     """End this process, whose main thread waits inside torch."""
     error = TimeoutError(f"{NOT_MET} within {patience:g} s")
-    print(write_error(folder, rank, error, None), file=sys.stderr, end="", flush=True)
+    trace = _of_the_script(_trace(sys._current_frames().get(threading.main_thread().ident or 0)))
+    print(write_error(folder, rank, error, trace), file=sys.stderr, end="", flush=True)
     os._exit(1)
+
+
+def _trace(frame: FrameType | None) -> TracebackType | None:
+    """The way to ``frame``, as an error raised there would have it."""
+    trace = None
+    while frame:
+        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return trace
 
 
 def _of_the_script(trace: TracebackType | None) -> TracebackType | None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpbook.core import PACKAGE, InvalidArgument, check_float, check_int, machine
+from dpbook.ranks.blame import why_it_failed
 from dpbook.ranks.lifetime import PARENT
-from dpbook.ranks.postmortem import STACK, who_never_came, why_it_failed
+from dpbook.ranks.postmortem import STACK
 
 WATCH_START, CHECK_CALLS = "DPBOOK_START_TIMEOUT", "DPBOOK_CHECK_CALLS"
 """Variables, both in seconds, in which a rank is told what is to be watched."""
@@ -128,8 +129,8 @@ def _why(launch: Launch, folder: Path, seconds: float, status: int, log: str) ->
     if launch.nnodes > 1 and re.search("Rendezvous(Timeout|Connection)Error", log):
         return f"not all of the {launch.nnodes} nodes came to {launch.endpoint} within {launch.start_timeout:g} s"
     world = launch.nnodes * launch.nproc
-    told = [why_it_failed(folder, world, seconds, status, log), who_never_came(folder, world)]
-    if not launch.check_calls and re.search("mismatch|different calls", "".join(told)):
+    told = [why_it_failed(folder, world, seconds, status, log)]
+    if not launch.check_calls and re.search("do not match|different calls", told[0]):
         told.append("--check-calls tells which rank makes which call")
     if launch.nnodes > 1:
         told.append("That is what this node saw; the first to fail may be a rank of another.")

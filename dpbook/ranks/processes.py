@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from dpbook.collectives import Program, Schedule
 from dpbook.collectives.programs import copy_buffers
 from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_float, check_int, plural
-from dpbook.ranks.postmortem import INSTALLED, RESULT, STDOUT, TASK, cause_of_failure
+from dpbook.ranks.postmortem import RESULT, STDOUT, TASK, cause_of_failure
+from dpbook.ranks.stacks import INSTALLED
 from dpbook.ranks.starter import Starter
 
 STARTUP = 120.0

@@ -5,6 +5,7 @@ import importlib
 import itertools
 import subprocess
 import sys
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -280,6 +281,16 @@ def test_options_load_no_torch():
         [sys.executable, "-c", code], cwd=checkout.root(), capture_output=True, text=True, check=True
     )
     assert child.stdout.strip() == "False"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to Linux's device that is always full")
+def test_of_a_checkpoint_that_does_not_fit_nothing_is_left_and_its_name_is_told(tmp_path):
+    path = tmp_path / "checkpoint-00000005.pt"
+    partial = tmp_path / f".{path.name}.partial"
+    partial.symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"No space left on device: .*checkpoint-00000005\.pt"):
+        checkpoints._write({"model": torch.zeros(10**5)}, path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path):
