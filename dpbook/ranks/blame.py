@@ -166,10 +166,11 @@ def _left(folder: Path, world: int, status: int, said: str) -> Left:
     begun = [rank for rank in ranks if rank in codes or (folder / STACK.format(rank)).exists()]
     processes = {rank: text_of(folder / PROCESS.format(rank)) for rank in begun}
     ended = {rank for rank, process in processes.items() if process in asked}  # by torchrun
-    errors = errors_of(folder, world)
+    raised = errors_of(folder, world)
+    # A program may answer to SIGTERM by leaving with a status, or by coming to its end.
+    errors = {rank: error for rank, error in raised.items() if error["type"] != "SystemExit" or rank not in ended}
     first = min((float(error["time"]) for error in errors.values()), default=0.0)
     results = {rank: folder / RESULT.format(rank) for rank in begun}
-    # A program may answer to SIGTERM by coming to its end.
     finished = [r for r, path in results.items() if path.exists() and (r not in ended or path.stat().st_mtime < first)]
     stacks = {rank: stack for rank in ranks if (stack := text_of(folder / STACK.format(rank)))}
     silent = [rank for rank in begun if rank not in {*errors, *stacks, *finished}]

@@ -71,7 +71,7 @@ TIMED_OUT = "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms 
 CLOSED = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2451"
 
 
-def of_three(folder, *, failed=(), ended=(), finished=(), said="", before=()):
+def of_three(folder, *, failed=(), ended=(), finished=(), said="", before=(), kind="Error"):
     """What is told of three ranks: ``failed`` holds (rank, message), in the order of time, ``ended`` (rank, stack).
 
     ``before``: type and message of the errors in whose handling those of ``failed`` were raised.
@@ -81,7 +81,7 @@ def of_three(folder, *, failed=(), ended=(), finished=(), said="", before=()):
         (folder / PROCESS.format(rank)).write_text(str(rank))
     for time, (rank, message) in enumerate(failed):
         trace = f'Traceback:\n  File "train.py", line 7, in main\n  File "{C10D}", line 9, in barrier\n{message}\n'
-        report = {"time": time, "type": "Error", "message": message, "traceback": trace, "before": before}
+        report = {"time": time, "type": kind, "message": message, "traceback": trace, "before": before}
         (folder / ERROR.format(rank)).write_text(json.dumps(report))
     for rank, stack in ended:
         (folder / STACK.format(rank)).write_text(stack)
@@ -150,6 +150,13 @@ def test_a_rank_that_comes_to_its_end_because_it_was_asked_to_is_not_blamed(tmp_
     said = "Sending process 1 closing signal SIGTERM\n"
     found = of_three(tmp_path, failed=[(0, TIMED_OUT)], finished=[1], ended=[(2, WAITS)], said=said)
     assert found == f"rank 0 failed first: Error: {TIMED_OUT}"
+
+
+@pytest.mark.parametrize(("asked", "at_fault"), [(2, 1), (0, 2)])
+def test_nor_one_that_leaves_with_a_status_because_it_was_asked_to(tmp_path, asked, at_fault):
+    said = f"Sending process {asked} closing signal SIGTERM\n"
+    found = of_three(tmp_path, failed=[(2, "143"), (1, "1")], kind="SystemExit", ended=[(0, WAITS)], said=said)
+    assert found.startswith(f"rank {at_fault} failed first: SystemExit: ")
 
 
 def test_whom_the_others_waited_for_is_named_and_not_one_that_had_finished(tmp_path):
