@@ -16,10 +16,12 @@ from pathlib import Path
 from dpbook.core import PACKAGE, InvalidArgument, check_float, check_int, machine
 from dpbook.ranks.blame import why_it_failed
 from dpbook.ranks.lifetime import PARENT
-from dpbook.ranks.postmortem import STACK
+from dpbook.ranks.postmortem import STACK, TORCHRUN_REPORT, text_of
 
 WATCH_START, CHECK_CALLS = "DPBOOK_START_TIMEOUT", "DPBOOK_CHECK_CALLS"
 """Variables, both in seconds, in which a rank is told what is to be watched."""
+REPORT = "DPBOOK_TORCHRUN_REPORT"
+"""The variable with the name of the file for torchrun's report of a failure."""
 START_TIMEOUT = 300.0
 """Seconds; torch itself waits for ten minutes with NCCL, for thirty with gloo."""
 GRACE = 15.0
@@ -36,8 +38,8 @@ class Launch:
     ``program`` is a script and its arguments, or "-m", a module and its arguments. A failed run is started again
     up to ``max_restarts`` times. Ranks and nodes wait for each other for ``start_timeout`` seconds. With
     ``check_calls`` they compare their collectives before they call them, and wait for so many seconds for one that
-    does not come (0: no check). Each rank gets ``threads`` for computation, by default its share of the cores. Raises
-    `InvalidArgument`.
+    does not come (0: no check). Each rank gets ``threads`` for computation, by default its share of the cores. With
+    ``torchrun_report`` torchrun's own report of a failure is shown. Raises `InvalidArgument`.
     """
 
     program: tuple[str, ...]
@@ -48,6 +50,7 @@ class Launch:
     start_timeout: float = START_TIMEOUT
     check_calls: float = 0.0
     threads: int | None = None
+    torchrun_report: bool = False
 
     def __post_init__(self) -> None:
         if not self.program:
@@ -73,7 +76,7 @@ class Launch:
         guarded = ["-m", "dpbook.ranks.guard", str(folder), *self.program]
         return [sys.executable, "-m", "dpbook.ranks.torchrun", *meeting, *own, *logs, *guarded]
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, folder: Path) -> dict[str, str]:
         """The variables that the ranks get, besides this process's own; what the user has set stays."""
         threads = self.threads or max(1, machine.cores() // self.nproc)
         root = str(PACKAGE.parent)
@@ -87,6 +90,7 @@ class Launch:
             PARENT: str(os.getpid()),
             WATCH_START: str(self.start_timeout),
             CHECK_CALLS: str(self.check_calls),
+            REPORT: str(folder / TORCHRUN_REPORT),
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         }
 
@@ -110,7 +114,7 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
         said = bytearray()
         begun = time.monotonic()
         child = subprocess.Popen(
-            what.command(folder), env=what.environment(), stderr=subprocess.PIPE, start_new_session=True
+            what.command(folder), env=what.environment(folder), stderr=subprocess.PIPE, start_new_session=True
         )
         reader = threading.Thread(target=_pass_on, args=(child, said), daemon=True)
         reader.start()
@@ -119,7 +123,10 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
         if signalled:
             say(f"ended by {signal.Signals(signalled).name}; no rank is left")
         elif child.returncode:
-            log = said.decode(errors="replace")
+            report = text_of(folder / TORCHRUN_REPORT)
+            if what.torchrun_report:
+                print(report, file=sys.stderr)
+            log = said.decode(errors="replace") + report
             say(_why(what, folder, time.monotonic() - begun, child.returncode, log))
         return Ended(128 + signalled if signalled else child.returncode, (folder / STACK.format(0)).exists())
 

@@ -15,8 +15,8 @@ from dpbook.ranks.stacks import as_dumped, innermost
 
 TASK, RESULT, ERROR, STACK = "task.pickle", "result-{}.pickle", "error-{}.json", "stack-{}.txt"
 """Written by the caller; and, one per rank, when it returns, when it raises, and when its time is up or it crashes."""
-PROCESS = "process-{}.txt"
-"""The id of a rank's process."""
+PROCESS, TORCHRUN_REPORT = "process-{}.txt", "torchrun.txt"
+"""The id of a rank's process, and what torchrun tells of the ranks that failed."""
 MEETING, STARTER_LOG = "meeting", "starter.txt"
 """Where the ranks find each other, and what the process that started them had to say."""
 STDOUT, STDERR = "attempt_0/{}/stdout.log", "attempt_0/{}/stderr.log"

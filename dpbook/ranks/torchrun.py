@@ -1,10 +1,13 @@
-"""torchrun, ending with the process that started it.
+"""torchrun, ending with the process that started it, and leaving its report of a failure in a file if it is given one.
 
 This holds on Linux. Elsewhere torchrun outlives a caller that is killed, until its ranks' time is up.
 """
 
 import os
+import sys
+from pathlib import Path
 
+from dpbook.ranks.launching import REPORT
 from dpbook.ranks.lifetime import end_with_parent
 from dpbook.ranks.processes import MEMORY
 
@@ -16,8 +19,15 @@ if __name__ == "__main__":
     os.environ.update(MEMORY | os.environ)
     level = os.environ.get(LOG_LEVEL)
     os.environ.setdefault(LOG_LEVEL, "ERROR")
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
     if level is None:
         del os.environ[LOG_LEVEL]  # torch has read it; the ranks keep their warnings
-    main()
+    try:
+        main()
+    except ChildFailedError as failure:  # a rank has failed, and its own error has been printed
+        if REPORT not in os.environ:
+            raise
+        Path(os.environ[REPORT]).write_text(str(failure))
+        sys.exit(1)

@@ -31,13 +31,14 @@ for _ in range(2):  # the second settles DDP's buckets
 
 @dataclass(frozen=True)
 class Fault:
-    """``script``, after what it has in common with others, and what the headline is to begin with.
+    """``script``, after what it has in common with others, and what the headline is to begin with, and to hold ``also``.
 
-    "LINE x" in it stands for the number of the line that ends in "# LINE x", OTHERS for the ranks but rank 1.
+    "LINE x" in them stands for the number of the line that ends in "# LINE x", OTHERS for the ranks but rank 1.
     """
 
     script: str
     headline: str
+    also: str = ""
     options: tuple[str, ...] = ()
     quick: bool = False
 
@@ -140,6 +141,7 @@ FAULTS = {
     "types that differ": Fault(
         JOIN + "dist.all_reduce(torch.ones(5).to(torch.float64 if rank == 1 else torch.float32))  # LINE CALL",
         "the ranks' calls do not match: ",
+        also="in all_reduce, line CALL of <module>",
     ),
     "another order": Fault(
         JOIN + "calls = [lambda: dist.broadcast(torch.ones(5), 0), lambda: dist.all_reduce(torch.ones(5))]\n"
@@ -170,12 +172,13 @@ def test_the_headline_tells_what_is_wrong(tmp_path, fault, world):
     ]
     assert found.returncode != 0
     assert len(headlines) == 1
-    assert headlines[0].startswith(f"dpbook launch: {expected(fault, world)}"), headlines[0]
+    assert headlines[0].startswith(f"dpbook launch: {expected(fault.headline, fault, world)}"), headlines[0]
+    assert expected(fault.also, fault, world) in headlines[0]
 
 
-def expected(fault, world):
-    """The headline of a fault in a world of this size."""
-    said = fault.headline.replace("OTHERS", "rank 0 was" if world == 2 else "ranks 0, 2 were")
+def expected(text, fault, world):
+    """``text`` for this script in a world of this size."""
+    said = text.replace("OTHERS", "rank 0 was" if world == 2 else "ranks 0, 2 were")
     for number, line in enumerate((HEAD + fault.script).splitlines(), 1):
         _, marked, name = line.partition("# LINE ")
         said = said.replace(f"line {name}", f"line {number}") if marked else said

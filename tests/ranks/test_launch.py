@@ -62,6 +62,19 @@ def test_a_rank_that_does_not_come_to_the_start_is_named_in_time(tmp_path):
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("asked", [False, pytest.param(True, marks=proof)])
+def test_torchruns_own_report_is_shown_to_who_asks_for_it(tmp_path, asked):
+    (tmp_path / "fails.py").write_text('raise ValueError("on purpose")')
+    options = ["--torchrun-report"] if asked else []
+    found = launch("--nproc", 1, *options, "--", tmp_path / "fails.py", folder=tmp_path)
+    assert found.returncode == 1
+    assert "dpbook launch: rank 0 failed first: ValueError: on purpose" in found.stderr.splitlines()
+    assert ("Root Cause (first observed failure)" in found.stderr) is asked
+    assert "ChildFailedError" not in found.stderr
+    assert "Warning" not in found.stderr
+
+
+@pytest.mark.processes
 def test_nodes_that_do_not_come_are_waited_for_in_time(tmp_path):
     where = ["--nnodes", 2, "--rdzv-endpoint", "localhost:0", "--start-timeout", 2]
     found = launch("--nproc", 1, *where, "--", script(tmp_path, "works"), folder=tmp_path)
@@ -190,7 +203,7 @@ def test_several_nodes_meet_at_the_endpoint(tmp_path):
 
 def test_what_the_user_has_set_stays(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    assert Launch(("-m", "m"), 1).environment()["OMP_NUM_THREADS"] == "7"
+    assert Launch(("-m", "m"), 1).environment(Path())["OMP_NUM_THREADS"] == "7"
 
 
 @each(

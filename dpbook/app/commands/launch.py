@@ -36,6 +36,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--no-alone", action="store_true", help="leave out the short run on one process that the report compares with"
     )
     parser.add_argument("--no-preflight", action="store_true", help="start even where a problem is foreseen")
+    parser.add_argument(
+        "--torchrun-report", action="store_true", help="where a run fails, show torchrun's own report too"
+    )
     parser.add_argument("--program-help", action="store_true", help="list the options of our training program")
 
 
@@ -53,8 +56,9 @@ def run(args: argparse.Namespace) -> int:
     nproc = args.nproc if args.nproc is not None else default_processes(gpus)
     program = tuple(args.script) or ("-m", "dpbook.program", *args.unknown)
     what = Launch(
-        program, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts, args.start_timeout, args.check_calls
-    )
+        program, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts, args.start_timeout, args.check_calls,
+        torchrun_report=args.torchrun_report,
+    )  # fmt: skip
     found = preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, gpus=gpus)
     if options is not None:
         found += requirements(options, nproc, nnodes=args.nnodes, gpus=gpus)
