@@ -47,6 +47,7 @@ def test_a_plot_is_a_small_png_with_its_words(draw):
     assert plot.png.startswith(b"\x89PNG")
     assert len(plot.png) < 60_000
     assert metadata["image/png"]["width"] < pixels(plot).shape[1]
+    assert metadata["needs_background"] == "light"  # where JupyterLab looks for it: not inside that of the image
 
 
 @pytest.mark.parametrize("draw", PLOTS.values(), ids=list(PLOTS))

@@ -101,7 +101,8 @@ class Plot:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         data = {"image/png": b64encode(self.png).decode(), "text/plain": repr(self)}
-        return data, {"image/png": {"alt": self.alt, "width": self._width, "needs_background": "light"}}
+        # JupyterLab marks the image by it, and the book's extension turns what is so marked dark on a dark page.
+        return data, {"image/png": {"alt": self.alt, "width": self._width}, "needs_background": "light"}
 
 
 def new_figure(title: str, layout: Literal["constrained"] | None = "constrained") -> tuple[Figure, Axes]:
