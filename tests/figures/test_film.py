@@ -56,9 +56,10 @@ def test_what_is_under_way_shows_the_cells_of_before_and_carries_what_is_sent():
 @each("build", ALGORITHMS.values())
 @each("world", [1, 2, 3, 8, 9])
 def test_nothing_is_clipped(build, world):
-    for group in frames(animate(build(world))):
-        root = parse(animate(build(world)))
-        group.set("viewBox", root.get("viewBox"))
+    film = animate(build(world))
+    size = parse(film).get("viewBox")
+    for group in frames(film):
+        group.set("viewBox", size)
         assert outside(group) == []
 
 

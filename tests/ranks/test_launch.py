@@ -100,7 +100,7 @@ def to_the_end(launch):
 
 @pytest.mark.processes
 def test_our_program_ends_in_a_report_that_sets_it_beside_one_process(tmp_path):
-    said = to_the_end(restarts.begin(tmp_path, "--steps", "10"))
+    said = to_the_end(restarts.begin(tmp_path, "--steps", "12"))
     *_, line, last = said.splitlines()
     numbers = re.sub(r"[\d.,]+", "#", line)
     assert numbers == "loss # after step #; # tokens/s over # ranks; #% of # times one process"
@@ -109,7 +109,7 @@ def test_our_program_ends_in_a_report_that_sets_it_beside_one_process(tmp_path):
     assert "simulated step" in page
     assert "of 3 times one process" in page
     lines = (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == list(range(1, 11))
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 13))
 
 
 @proof
