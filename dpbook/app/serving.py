@@ -30,7 +30,7 @@ LEVEL = re.compile(r"\[([DIWEC]) ")
 def serve(command: Sequence[str], env: Mapping[str, str], log: Path, *, page: str, port: int, opens: bool) -> int:
     """Start the server, print its address, and return its exit status when it has ended.
 
-    SIGINT, SIGTERM and SIGHUP are handed on to it, and where this process is killed Linux ends it too. Errors that it
+    SIGINT, SIGTERM and SIGHUP end it, and where this process is killed Linux ends it too. Errors that it
     logs are shown, and if it ends with one, the end of its log. Raises `DpbookError` where no log can be written.
 
     Args:
@@ -105,12 +105,15 @@ class _Bound:
 
 @contextmanager
 def _signals_handed_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """While inside, signals go to the child; yields those that came."""
+    """While inside, a signal ends the child; yields those that came.
+
+    As SIGTERM, which Jupyter awaits: SIGINT raises an error in whatever it is doing, and that may be swallowed.
+    """
     came: list[int] = []
 
     def hand_on(number: int, frame: object) -> None:
         came.append(number)
-        child.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
+        child.terminate()
 
     before = {number: signal.signal(number, hand_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:

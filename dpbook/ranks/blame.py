@@ -162,9 +162,11 @@ def _left(folder: Path, world: int, status: int, said: str) -> Left:
     ranks = range(world)
     report = re.findall(r"rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+) \(pid: (\d+)\)", said)
     codes = {int(rank): int(code) for rank, code, _ in report}  # torchrun does not report a status of 0
+    reported = {int(rank): process for rank, _, process in report}
     asked = set(re.findall(r"Sending process (\d+) closing signal", said))
     begun = [rank for rank in ranks if rank in codes or (folder / STACK.format(rank)).exists()]
-    processes = {rank: text_of(folder / PROCESS.format(rank)) for rank in begun}
+    # A rank that is ended while it starts has not yet written its process id.
+    processes = {rank: reported.get(rank) or text_of(folder / PROCESS.format(rank)) for rank in begun}
     ended = {rank for rank, process in processes.items() if process in asked}  # by torchrun
     raised = errors_of(folder, world)
     # A program may answer to SIGTERM by leaving with a status, or by coming to its end.

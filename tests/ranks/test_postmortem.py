@@ -71,14 +71,16 @@ TIMED_OUT = "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms 
 CLOSED = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2451"
 
 
-def of_three(folder, *, failed=(), ended=(), finished=(), said="", before=(), kind="Error"):
+def of_three(folder, *, failed=(), ended=(), finished=(), starting=(), said="", before=(), kind="Error"):
     """What is told of three ranks: ``failed`` holds (rank, message), in the order of time, ``ended`` (rank, stack).
 
-    ``before``: type and message of the errors in whose handling those of ``failed`` were raised.
+    ``starting``: who has not written down its process; ``before``: type and message of the errors in whose handling
+    those of ``failed`` were raised.
     """
     for rank in range(3):
         (folder / STACK.format(rank)).touch()
-        (folder / PROCESS.format(rank)).write_text(str(rank))
+        if rank not in starting:
+            (folder / PROCESS.format(rank)).write_text(str(rank))
     for time, (rank, message) in enumerate(failed):
         trace = f'Traceback:\n  File "train.py", line 7, in main\n  File "{C10D}", line 9, in barrier\n{message}\n'
         report = {"time": time, "type": kind, "message": message, "traceback": trace, "before": before}
@@ -157,6 +159,12 @@ def test_nor_one_that_leaves_with_a_status_because_it_was_asked_to(tmp_path, ask
     said = f"Sending process {asked} closing signal SIGTERM\n"
     found = of_three(tmp_path, failed=[(2, "143"), (1, "1")], kind="SystemExit", ended=[(0, WAITS)], said=said)
     assert found.startswith(f"rank {at_fault} failed first: SystemExit: ")
+
+
+def test_nor_one_that_was_ended_before_it_had_written_down_its_process(tmp_path):
+    said = f"Sending process 0 closing signal SIGTERM\n{reported(0, -15)}"
+    found = of_three(tmp_path, failed=[(1, "label 17")], ended=[(2, COMPUTES)], said=said, starting=[0])
+    assert found == "rank 1 failed first: Error: label 17"
 
 
 def test_whom_the_others_waited_for_is_named_and_not_one_that_had_finished(tmp_path):

@@ -47,7 +47,10 @@ def parents():
 
 
 def is_server(process):
-    return b"dpbook.ranks.server" in Path(f"/proc/{process}/cmdline").read_bytes()
+    try:
+        return b"dpbook.ranks.server" in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # ended meanwhile
+        return False
 
 
 def descendants(process):
