@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from dpbook.overlap import (
     write_trace,
 )
 from dpbook.overlap.timeline.trace_phases import Phases
+from tests.cases import each
 
 DATA = Path(__file__).parent / "data"
 CUDA = DATA / "cuda_made_by_hand.json"
@@ -208,6 +210,76 @@ def test_a_step_is_its_window_and_what_starts_in_it():
     assert len(timeline.spans) == 9
     with pytest.raises(InvalidArgument, match=r"step must be a step in cuda_made_by_hand.json \(5\), got 6"):
         read_profile(CUDA, step=6)
+
+
+def on_a_gpu(tmp_path, *events):
+    """The timeline of a trace with these events: category, name, thread or stream, microseconds from and to."""
+    rows = [
+        {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": thread, "ts": start, "dur": end - start}
+        for category, name, thread, start, end in events
+    ]
+    return partial(read_profile, write(tmp_path / "gpu.json", {"traceEvents": rows}))
+
+
+def test_a_kernel_may_begin_before_the_one_before_it_ends(tmp_path):
+    """As programmatic launches do: communication is hidden by the second kernel, which must not be lost."""
+    timeline = on_a_gpu(
+        tmp_path, ("kernel", "gemm", 7, 0, 50), ("kernel", "gemm", 7, 48, 98),
+        ("kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 20, 50, 96),
+    )()  # fmt: skip
+    assert timeline.exposed() == pytest.approx(0)
+    assert timeline.busy("computation") == pytest.approx(98e-6)
+    assert len(timeline.spans) == 3
+
+
+def test_operators_that_another_holds_are_dropped_and_one_that_lasts_longer_is_not(tmp_path):
+    timeline = on_a_gpu(
+        tmp_path, ("cpu_op", "aten::linear", 1, 0, 50), ("cpu_op", "aten::addmm", 1, 10, 50),
+        ("cpu_op", "aten::relu", 1, 49, 60), ("cpu_op", "aten::mm", 2, 10, 20),
+    )()  # fmt: skip
+    assert sorted(span.name for span in timeline.spans) == ["aten::linear", "aten::mm", "aten::relu"]
+
+
+def test_a_step_of_a_gpu_is_when_the_gpu_works_on_it(tmp_path):
+    """The CPU is in step 6 while the GPU still does the backward of step 5, and NCCL has a stream of its own."""
+    read = on_a_gpu(
+        tmp_path, ("user_annotation", "ProfilerStep#5", 1, 0, 100), ("user_annotation", "ProfilerStep#6", 1, 100, 200),
+        ("gpu_user_annotation", "ProfilerStep#5", 7, 20, 315), ("gpu_user_annotation", "ProfilerStep#6", 7, 320, 600),
+        ("gpu_user_annotation", "ProfilerStep#5", 20, 150, 310), ("kernel", "forward", 7, 20, 110),
+        ("kernel", "backward", 7, 110, 290), ("kernel", "ncclKernel_AllReduce", 20, 150, 310),
+        ("kernel", "optimizer", 7, 310, 315), ("kernel", "forward of 6", 7, 320, 400),
+    )  # fmt: skip
+    fifth, sixth = read(step=5), read(step=6)
+    assert [span.name for span in fifth.spans] == ["ncclKernel_AllReduce", "forward", "backward", "optimizer"]
+    assert fifth.window == pytest.approx((0, 295e-6))
+    assert [span.name for span in sixth.spans] == ["forward of 6"]
+
+
+@each(
+    ("category", "name", "kind"),
+    [
+        ("kernel", "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication"),
+        ("kernel", "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "communication"),
+        ("kernel", "ncclSymkDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(ncclSymkDevWorkArgs4K)", "communication"),
+        ("kernel", "ncclSymDevKernel_AllReduce_AGxLLMC_R_sum_f32(ncclSymDevArgs)", "communication"),
+        ("kernel", "void at::native::vectorized_elementwise_kernel<4, ...>", "computation"),
+        ("kernel", "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", "computation"),
+        ("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", "copy"),
+        ("gpu_memcpy", "Memcpy PtoP (Device -> Device)", "computation"),
+        ("gpu_memset", "Memset (Device)", "computation"),
+        ("cuda_runtime", "cudaLaunchKernelExC", "launch"),
+        ("cuda_driver", "cuLaunchKernelEx", "launch"),
+        ("cuda_runtime", "cudaEventRecord", None),
+        ("cpu_op", "c10d::allreduce_", "launch"),
+        ("cpu_op", "aten::mm", None),
+        ("gpu_user_annotation", "nccl:all_reduce", None),
+        ("user_annotation", "nccl:all_reduce", None),
+        ("user_annotation", "gloo:all_reduce", "communication"),
+    ],
+)
+def test_what_an_event_beside_kernels_is_follows_from_its_name(tmp_path, category, name, kind):
+    timeline = on_a_gpu(tmp_path, ("kernel", "gemm", 7, 0, 1), (category, name, 8, 1, 2))()
+    assert [span.kind for span in timeline.spans if span.start > 0] == ([kind] if kind else [])
 
 
 def test_traces_with_other_origins_are_read_on_one_clock(tmp_path):

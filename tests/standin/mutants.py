@@ -31,6 +31,8 @@ from tests.standin.path_ranks import CPU, SIM, SMALL, clocks, losses, on_the_lin
 WELL = "well"
 LATE = 2.0
 """Seconds by which a collective is late where somebody waits for it: much more than a step takes."""
+PATIENCE, IN_VAIN = timedelta(seconds=60), timedelta(seconds=1)
+"""How long messages may wait for each other, and how long they may in a mutant."""
 
 
 class Mutant(NamedTuple):
@@ -89,7 +91,7 @@ def link_waits(folder):
 
 
 def messages_go(folder):
-    world, group = dist.get_world_size(), dist.new_group(backend="simccl", timeout=timedelta(seconds=20))
+    world, group = dist.get_world_size(), dist.new_group(backend="simccl", timeout=PATIENCE)
     x = torch.ones(world, device="sim")
     execute(collectives.ring(world), x, group)
     return WELL if x.tolist() == [world] * world else f"sums {x.tolist()}"
@@ -140,7 +142,7 @@ MUTANTS = [
 
 def attempt(mutant, folder):
     """What its check says of a mutant; nothing is left queued."""
-    with mutation(mutant.function, mutant.old, mutant.new):
+    with mutation(mutant.function, mutant.old, mutant.new), patch.dict(globals(), PATIENCE=IN_VAIN):
         try:
             return mutant.check(folder)
         except (DpbookError, RuntimeError, ValueError) as error:

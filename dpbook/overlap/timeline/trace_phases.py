@@ -5,14 +5,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import Any
 
-MARKS = {
-    "DistributedDataParallel.forward": "forward",
-    "autograd::engine::evaluate_function": "backward",
-    "Optimizer.step": "optimizer",
-}
-"""What the names of events begin with that hold a phase."""
-RECORDED = "Sequence number"
-"""What the profiler writes to each operator that autograd records for a backward: outside of one it is forward."""
+from dpbook.overlap.timeline.trace_names import CALLS, PHASES, RECORDED
 
 
 class Phases:
@@ -22,7 +15,7 @@ class Phases:
         self._marks: dict[object, list[tuple[float, float, str]]] = {}
         self._launches: dict[object, dict[str, Any]] = {}
         for event in sorted(events, key=lambda e: (e["ts"], -e.get("dur", 0))):
-            if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event.get("args", {}):
+            if event.get("cat") in CALLS and "correlation" in event.get("args", {}):
                 self._launches[event["args"]["correlation"]] = event
             marks = self._marks.setdefault(_thread(event), [])
             if (phase := _marked(event)) and (not marks or event["ts"] >= marks[-1][1]):  # of nested ones the outermost
@@ -40,7 +33,7 @@ def _marked(event: dict[str, Any]) -> str:
     """The phase that an event holds, "" if none."""
     name = str(event.get("name"))
     recorded = "forward" if event.get("cat") == "cpu_op" and RECORDED in event.get("args", {}) else ""
-    return next((phase for start, phase in MARKS.items() if name.startswith(start)), recorded)
+    return next((phase for start, phase in PHASES.items() if name.startswith(start)), recorded)
 
 
 def _thread(event: dict[str, Any]) -> object:

@@ -4,14 +4,16 @@ What becomes of torch's events:
 
 | event | kind |
 |---|---|
-| a kernel named ``ncclDevKernel…`` or ``ncclKernel…`` | communication |
+| a kernel with a name of NCCL's (`trace_names`) | communication |
 | any other kernel, a memset, a copy within a device | computation |
 | a copy between host and device | copy |
 | ``gloo:all_reduce`` and its like, on gloo's threads | communication |
 | ``c10d::…`` and the launch of a kernel, on the CPU | launch |
 | the outermost ``aten::`` or other operator of a thread, where the trace has no kernels | computation |
 
-The name of a computation begins with its phase, where the trace tells it (`trace_phases`).
+Operators of the CPU nest, and the outermost counts. Kernels do not: on Hopper one may begin before the one before it
+on its stream has ended (programmatic launches). The name of a computation begins with its phase, where the trace tells
+it (`trace_phases`).
 A collective's span holds its waiting for the other ranks; `split_waits` sets it apart where all ranks are there.
 """
 
@@ -22,20 +24,27 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from dpbook.core import InvalidArgument
 from dpbook.overlap.timeline.merging import merge
 from dpbook.overlap.timeline.spans import Kind, Span, Timeline
+from dpbook.overlap.timeline.trace_names import (
+    BOOKKEEPING,
+    CALLS,
+    COLLECTIVE,
+    GLOO,
+    HOST_AND_DEVICE,
+    LAUNCHES,
+    NCCL,
+    ON_DEVICE,
+    STEP,
+)
 from dpbook.overlap.timeline.trace_phases import Phases
 from dpbook.overlap.timeline.trace_write import FORMAT, VERSION
 
 Event: TypeAlias = dict[str, Any]
 
-NCCL = ("ncclDevKernel", "ncclKernel")
-LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "hipLaunchKernel", "hipExtLaunchKernel", "hipModuleLaunchKernel")
-BOOKKEEPING = ("autograd::", "torch::autograd::")
-"""Namespaces of operators that hold others, or only pass gradients on."""
 LANES: dict[Kind, str] = {"computation": "compute"}
 """The lane of a kind, where it is not named like it."""
 
@@ -45,7 +54,8 @@ def read_profile(path: str | os.PathLike[str], step: int | None = None) -> Timel
 
     Args:
         path: of the file.
-        step: n, for the window of ``ProfilerStep#n`` and what starts in it; by default the whole trace.
+        step: n, for the window of ``ProfilerStep#n`` and what starts in it; by default the whole trace. Where the trace
+            has kernels it is the window on the device, which works on a step later than the CPU launches it.
 
     Returns:
         A timeline that starts at 0 (of `write_trace`'s files, the very same one). The rank is the trace's own, 0 where
@@ -79,13 +89,22 @@ def read_profiles(paths: Iterable[str | os.PathLike[str]], step: int | None = No
     return merge(trace.timeline(window, origin) for trace, window in zip(traces, windows, strict=True))
 
 
+class _Event(NamedTuple):
+    kind: Kind
+    thread: object
+    start: float
+    end: float
+    name: str
+    on_device: bool
+
+
 @dataclass(frozen=True)
 class _Trace:
     """torch's events that have a kind, and the steps that the profiler marked; times in microseconds."""
 
     path: Path
     rank: int
-    events: list[tuple[Kind, object, float, float, str]]
+    events: list["_Event"]
     steps: dict[int, tuple[float, float]]
 
     @classmethod
@@ -94,23 +113,27 @@ class _Trace:
         complete = [event for event in data["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
         timed = [(event, *_times(path, event, late)) for event in complete]
         on_device = any(event.get("cat") == "kernel" for event in complete)
-        steps, found, phases = {}, [], Phases(complete)
+        on_host, found, phases = {}, [], Phases(complete)
+        on_streams: dict[int, tuple[float, float]] = {}
         for event, start, end in sorted(timed, key=lambda t: (t[1], -t[2])):
-            name = str(event.get("name"))
-            prefix, _, number = name.partition("#")
-            if prefix == "ProfilerStep" and event.get("cat") == "user_annotation":
-                steps[int(number)] = start, end
+            name, category = str(event.get("name")), event.get("cat")
+            if name.startswith(STEP) and category == "user_annotation":
+                on_host[_number(name)] = start, end
+            elif name.startswith(STEP) and category == "gpu_user_annotation":  # one for each of its streams
+                first, last = on_streams.get(_number(name), (start, end))
+                on_streams[_number(name)] = min(first, start), max(last, end)
             if kind := _kind(event, on_device):
                 name = f"{phases.of(event)} {name}".strip() if kind == "computation" else name
-                found.append((kind, (event.get("pid"), event.get("tid")), start, end, name))
-        if not {"computation", "communication"} & {kind for kind, *_ in found}:
+                thread = event.get("pid"), event.get("tid")
+                found.append(_Event(kind, thread, start, end, name, category in ON_DEVICE))
+        if not {"computation", "communication"} & {event.kind for event in found}:
             raise InvalidArgument("path", str(path), "a trace with computation or communication in it")
         rank = data.get("distributedInfo", {}).get("rank", 0)
-        return cls(path, rank, list(_outermost(found)), steps)
+        return cls(path, rank, list(_outermost(found)), on_host | on_streams)
 
     def window(self, step: int | None) -> tuple[float, float]:
         if step is None:
-            return self.events[0][2], max(end for *_, end, _ in self.events)
+            return self.events[0].start, max(event.end for event in self.events)
         if step not in self.steps:
             there = ", ".join(map(str, sorted(self.steps))) or "none: it was recorded without a schedule"
             raise InvalidArgument("step", step, f"a step in {self.path.name} ({there})")
@@ -120,7 +143,7 @@ class _Trace:
         lanes: dict[tuple[Kind, object], str] = {}
         counts: dict[Kind, int] = {}
         spans = []
-        for kind, thread, start, end, name in self.events:
+        for kind, thread, start, end, name, _ in self.events:
             if (kind, thread) not in lanes:
                 counts[kind] = counts.get(kind, 0) + 1
                 number = f" {counts[kind]}" if counts[kind] > 1 else ""
@@ -132,33 +155,36 @@ class _Trace:
         return Timeline(tuple(spans), (start, end))
 
 
+def _number(name: str) -> int:
+    return int(name.removeprefix(STEP))
+
+
 def _kind(event: Event, on_device: bool) -> Kind | None:
     """What an event of torch's is, or None for one that holds others or says nothing about time."""
     name, category = str(event.get("name")), event.get("cat")
     if category == "kernel":
         return "communication" if name.startswith(NCCL) else "computation"
-    if category in ("gpu_memcpy", "gpu_memset"):
-        return "copy" if "HtoD" in name or "DtoH" in name else "computation"
-    if category in ("cuda_runtime", "cuda_driver"):
+    if category in ON_DEVICE:
+        return "copy" if any(way in name for way in HOST_AND_DEVICE) else "computation"
+    if category in CALLS:
         return "launch" if name.startswith(LAUNCHES) else None
     if category == "user_annotation":
-        return "communication" if name.startswith("gloo:") else None
+        return "communication" if name.startswith(GLOO) else None
     if category != "cpu_op" or "::" not in name or name.startswith(BOOKKEEPING):
         return None
-    if name.startswith("c10d::"):
+    if name.startswith(COLLECTIVE):
         return "launch"
     return None if on_device else "computation"
 
 
-def _outermost(
-    events: Sequence[tuple[Kind, object, float, float, str]],
-) -> Iterator[tuple[Kind, object, float, float, str]]:
-    """Drop what runs inside another event of its thread. ``events`` are sorted, the longer first of equal starts."""
+def _outermost(events: Sequence[_Event]) -> Iterator[_Event]:
+    """Drop what runs inside another event of its thread of the CPU. ``events`` are sorted, of equal starts the longer
+    first."""
     until: dict[object, float] = {}
     for event in events:
-        _, thread, start, end, _ = event
-        if start >= until.get(thread, -float("inf")):
-            until[thread] = end
+        before = until.get(event.thread, -float("inf"))
+        if event.on_device or event.start >= before or event.end > before:
+            until[event.thread] = max(before, event.end)
             yield event
 
 
