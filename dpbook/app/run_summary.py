@@ -86,16 +86,22 @@ class Summary:
     @property
     def settled(self) -> bool:
         """Whether there are steps enough that the first ones need not count."""
-        return len(self.own) > 2 * WARM
+        return self.own[-1]["step"] - _before(self.own[0]) > 2 * WARM and bool(self._warm)
 
     @property
     def counted(self) -> list[dict[str, Any]]:
         """The lines that count."""
-        return self.own[WARM:] if self.settled else self.own
+        return self._warm if self.settled else self.own
+
+    @property
+    def _warm(self) -> list[dict[str, Any]]:
+        """The lines of steps that are none of the first."""
+        first = _before(self.own[0]) + WARM
+        return [line for line in self.own if _before(line) >= first]
 
     @property
     def step_seconds(self) -> list[float]:
-        """Of every step that counts."""
+        """Of every step that counts, or the mean of those of a line."""
         return [float(line["seconds"]) for line in self.counted]
 
     @property
@@ -144,6 +150,11 @@ class Summary:
         if peak is None or self.about["flops_per_token"] is None or self.about["options"]["precision"] != "bf16":
             return None
         return float(self.about["flops_per_token"]) * self.tokens_per_second / (peak * self.world)
+
+
+def _before(line: dict[str, Any]) -> int:
+    """The step after which the steps of a line begin; those of older runs have one each."""
+    return int(line["step"]) - int(line.get("steps", 1))
 
 
 DRIVER_NAMES = {

@@ -1,7 +1,8 @@
 """Which examples a rank sees in a step: a function of seed, step and rank alone, so that resuming changes nothing."""
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -74,3 +75,29 @@ class Batches:
             self.own = self.sampler.indices()
         places = self.own[index * self.share : (index + 1) * self.share]
         return map(self.source.examples, np.split(places, self.accumulation))
+
+
+class Ahead:
+    """The same micro-batches, which a thread makes ready while the step before them is taken.
+
+    ``pinned`` ones a GPU can copy by itself: from other memory the host would wait for what is queued before.
+    """
+
+    def __init__(self, batches: Callable[[int], Iterator[Batch]], *, pinned: bool) -> None:
+        self.batches, self.pinned = batches, pinned
+        self._thread = ThreadPoolExecutor(1, "batches")
+        self._next: tuple[int, Future[list[Batch]]] | None = None
+
+    def __call__(self, step: int) -> Iterator[Batch]:
+        """Those of ``step``; the next step's are begun."""
+        ready = self._next[1] if self._next and self._next[0] == step else self._begin(step)
+        found = ready.result()
+        self._next = step + 1, self._begin(step + 1)
+        return iter(found)
+
+    def _begin(self, step: int) -> "Future[list[Batch]]":
+        return self._thread.submit(self._make, step)
+
+    def _make(self, step: int) -> list[Batch]:
+        made = list(self.batches(step))
+        return [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in made] if self.pinned else made

@@ -49,8 +49,26 @@ def least_memory(options: Options, world: int) -> float:
     return memory_per_rank(total, world, stage, "autocast", trainable=trained).total + gathering
 
 
+def activations(options: Options) -> int:
+    """Bytes that the backward of a micro-batch needs of its forward; 0 for the CNN, where they are few.
+
+    With fused attention, which keeps no scores. bf16 keeps what goes into products in two bytes, and the copies that
+    autocast makes of the weights; recomputation keeps what goes into a block, and all of one block at a time.
+    """
+    if options.model == "cnn":
+        return 0
+    width, tokens, bf16 = options.width, options.batch * options.context, options.precision == "bf16"
+    norms = 16 + width // 8  # their means and deviations, and the sums of attention, per token
+    block = tokens * ((36 if bf16 else 64) * width + norms + (8 if bf16 else 16) * options.lora)
+    if bf16:
+        block += 2 * (12 * width * width + 16 * width * options.lora)
+    head = tokens * ((6 if bf16 else 8) * width + 4 * 256) + (2 * 256 * width if bf16 else 0)
+    blocks = options.depth * tokens * 4 * width + block if options.checkpointing else options.depth * block
+    return blocks + head
+
+
 def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
-    need = least_memory(options, world)
+    need, moving = least_memory(options, world), activations(options)
     if gpus:
         room, where = min(gpu.memory for gpu in gpus), f"a GPU ({gpus[0].name})"
     else:
@@ -61,6 +79,12 @@ def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu
     if need > room:
         yield Finding(
             "problem", f"the model needs {need / 1e9:,.1f} GB per rank, and {where} has {max(room, 0) / 1e9:,.1f} GB"
+        )
+    elif need + moving > room:
+        yield Finding(
+            "problem",
+            f"the model needs {need / 1e9:,.1f} GB per rank, the activations of a micro-batch {moving / 1e9:,.1f} GB, "
+            f"and {where} has {room / 1e9:,.1f} GB: a smaller --batch, or --checkpointing",
         )
 
 

@@ -1,12 +1,12 @@
 """Where the seconds of a rank's step go, without holding up a device in the middle of it."""
 
-import time
 from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from dpbook.program.metrics import PARTS
+from dpbook.ranks import Moment, moment, now
 
 
 class Pace:
@@ -18,44 +18,29 @@ class Pace:
 
     def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
         """Parameters are those that are trained, in the wrapper that they keep."""
-        self._moments = [_moment(device) for _ in range(len(PARTS) + 1)]
+        self._device = device
+        self._moments = [Moment()] * (len(PARTS) + 1)
         for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(lambda _: self._moments[1].record())
+            parameter.register_post_accumulate_grad_hook(lambda _: self._mark(1))
 
     def begin(self) -> None:
         """The step begins: what it reads first counts as computing."""
-        self._moments[0].record()
+        self._mark(0)
 
     def summed(self) -> None:
         """The backward has returned that summed the gradients."""
-        self._moments[2].record()
+        self._mark(2)
 
     def updated(self) -> None:
         """The optimizer has stepped."""
-        self._moments[3].record()
+        self._mark(3)
 
     def seconds(self) -> list[float]:
-        """Of each of `PARTS` of the step that has ended; waits until the device has done it."""
-        self._moments[-1].synchronize()
+        """Of each of `PARTS` of the step that was taken last; waits until the device has done it."""
+        if self._device.type != "cpu":
+            now(self._device)
         pairs = zip(self._moments, self._moments[1:], strict=False)
-        return [before.elapsed_time(after) / 1000 for before, after in pairs]
+        return [before.until(after) for before, after in pairs]
 
-
-class _CpuMoment:
-    """What `torch.cuda.Event` is on a GPU."""
-
-    at = 0.0
-
-    def record(self) -> None:
-        self.at = time.perf_counter()
-
-    def synchronize(self) -> None:
-        """A CPU queues nothing."""
-
-    def elapsed_time(self, later: "_CpuMoment") -> float:
-        """Milliseconds, as CUDA says it."""
-        return 1000 * (later.at - self.at)
-
-
-def _moment(device: torch.device) -> "_CpuMoment | torch.cuda.Event":
-    return torch.cuda.Event(enable_timing=True) if device.type == "cuda" else _CpuMoment()
+    def _mark(self, place: int) -> None:
+        self._moments[place] = moment(self._device)

@@ -17,18 +17,20 @@ from dpbook.core import InvalidArgument
 from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
 from dpbook.overlap import MIB
 from dpbook.program import checkpoints
-from dpbook.program.batches import Batches, Digits, Text
+from dpbook.program.batches import Ahead, Batches, Digits, Text
 from dpbook.program.metrics import PARTS, Metrics
 from dpbook.program.models import build
 from dpbook.program.options import Options
 from dpbook.program.pace import Pace
-from dpbook.ranks import now
+from dpbook.ranks import moment, now
 
 WRAPPERS = {"naive": NaiveDDP, "hook": HookDDP}
 ADAMW = {"betas": (0.9, 0.95)}
 """Usual for transformers: with the default of 0.999 an odd batch early on throws the loss back."""
 SHAPES = ("model", "width", "depth", "context", "lora")
 """Options that decide which weights there are."""
+PINS = ("cuda",)
+"""Devices, AMD's GPUs among them, that copy by themselves from host memory that is pinned."""
 TIMEOUT = timedelta(minutes=10)
 """Of a collective: a rank that has not come by then is lost."""
 TRACE_AFTER = 10
@@ -47,22 +49,26 @@ class Trainer:
     step: int = 0
     source: Text | Digits = field(init=False)
     parts: dict[str, list[float]] = field(init=False, default_factory=dict)
+    rate: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         options = self.options
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.source = Text(options.context) if options.model == "gpt" else Digits()
-        self.batches = Batches(self.source, options, self.rank, self.world)
+        batches = Batches(self.source, options, self.rank, self.world)
+        on_cpu = self.device.type == "cpu"
+        self.batches = batches if on_cpu else Ahead(batches, pinned=self.device.type in PINS)
         self.module = build(options).to(self.device)
         self.trained = [p for p in self.module.parameters() if p.requires_grad]
         if options.compile:  # part by part: what is compiled whole has no gradient before the end of backward
             for part in getattr(self.module, "blocks", [self.module]):
                 part.compile()
         self.model = _wrap(self.module, options, self.world)
+        adamw = ADAMW | ({"fused": True} if options.fused and self.device.type in fused_devices() else {})
         if options.strategy == "zero1":
-            self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, **ADAMW)
+            self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, **adamw)
         else:
-            self.optimizer = torch.optim.AdamW(self.trained, **ADAMW)
+            self.optimizer = torch.optim.AdamW(self.trained, **adamw)
         self.pace = Pace(self.trained, self.device)
 
     def resume(self) -> dict[str, Any] | None:
@@ -120,12 +126,17 @@ class Trainer:
         checkpoints.save(self.options.folder, self.step, shared, own)
 
     def train_step(self) -> dict[str, float]:
-        """One optimizer step; the loss of the whole global batch, the norm of its gradient, the learning rate."""
+        """One optimizer step, and what `report` says of it."""
+        self.advance()
+        return self.report()
+
+    def advance(self) -> None:
+        """One optimizer step. On an accelerator all of it is queued, and nothing waits."""
         options = self.options
         self.pace.begin()
-        rate = options.lr * min(1.0, (self.step + 1) / max(options.warmup, 1))
+        self.rate = options.lr * min(1.0, (self.step + 1) / max(options.warmup, 1))
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.rate
         self.optimizer.zero_grad()
         total, bf16 = torch.zeros((), device=self.device), options.precision == "bf16"
         for number, batch in enumerate(self.batches(self.step), start=1):
@@ -137,23 +148,24 @@ class Trainer:
                 loss.backward()
             total += loss.detach()
         self.pace.summed()
-        norm = nn.utils.clip_grad_norm_(self.trained, options.clip or float("inf"))
+        self.loss, self.norm = total, nn.utils.clip_grad_norm_(self.trained, options.clip or float("inf"))
         self.optimizer.step()
         self.pace.updated()
-        loss = self._exchange(total)
         self.step += 1
-        return {"loss": loss, "gradient_norm": float(norm), "lr": rate}
 
-    def _exchange(self, loss: torch.Tensor) -> float:
-        """The mean of the ranks' losses: one rank's is not the batch's. The same call tells `parts` to all."""
+    def report(self) -> dict[str, float]:
+        """Of the last step: the loss of the whole global batch, the norm of its gradient, the learning rate.
+
+        Every rank calls it: one rank's loss is not the batch's. The same call tells `parts` to all.
+        """
         shared = torch.zeros(1 + self.world * len(PARTS), device=self.device)
-        shared[0] = loss
+        shared[0] = self.loss
         mine = 1 + self.rank * len(PARTS)
         shared[mine : mine + len(PARTS)] = torch.tensor(self.pace.seconds(), device=self.device)
         dist.all_reduce(shared)
         total, *seconds = shared.tolist()
         self.parts = {name: seconds[k :: len(PARTS)] for k, name in enumerate(PARTS)}
-        return float(total / self.world)
+        return {"loss": float(total / self.world), "gradient_norm": float(self.norm), "lr": self.rate}
 
     @property
     def tokens_per_step(self) -> int:
@@ -175,25 +187,46 @@ class Trainer:
 
 
 def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
-    """Train to the last step: metrics by rank 0, checkpoints, and a trace of some steps if asked for."""
+    """Train to the last step: metrics by rank 0, checkpoints, and a trace of some steps if asked for.
+
+    The seconds of a line are those of a step, the mean since the line before, from one moment on the device to another.
+    """
     options = trainer.options
     with _trace(trainer) as traced:
         while trainer.step < options.steps:
-            begun = now(trainer.device)
-            values = trainer.train_step()
-            seconds = now(trainer.device) - begun
+            count = _steps_until_told(trainer)
+            begun = moment(trainer.device)
+            for left in reversed(range(count)):
+                trainer.advance()
+                if left:
+                    traced()
+            values = trainer.report()
+            ended = moment(trainer.device)
+            now(trainer.device)
             traced()
+            seconds = begun.until(ended) / count
             if metrics is not None:
                 rate = trainer.tokens_per_step / seconds
                 metrics.append(
-                    step=trainer.step, seconds=seconds, tokens_per_second=rate, memory=trainer.memory(),
+                    step=trainer.step, steps=count, seconds=seconds, tokens_per_second=rate, memory=trainer.memory(),
                     **values, **trainer.parts,
                 )  # fmt: skip
                 progress.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
-                progress.update()
-            last = trainer.step == options.steps
-            if last or (options.save_every and trainer.step % options.save_every == 0):
+                progress.update(count)
+            if _saves(trainer):
                 trainer.save()
+
+
+def _saves(trainer: Trainer) -> bool:
+    every = trainer.options.save_every
+    return trainer.step == trainer.options.steps or bool(every and trainer.step % every == 0)
+
+
+def _steps_until_told(trainer: Trainer) -> int:
+    """How many steps are taken until there is a line of metrics, or a checkpoint."""
+    options, step = trainer.options, trainer.step
+    intervals = filter(None, (options.report_every, options.save_every))
+    return min(options.steps - step, *(every - step % every for every in intervals))
 
 
 @contextlib.contextmanager
@@ -209,6 +242,13 @@ def _trace(trainer: Trainer) -> Iterator[Any]:
         schedule=schedule, on_trace_ready=lambda p: p.export_chrome_trace(str(path))
     ) as profiler:
         yield profiler.step
+
+
+def fused_devices() -> list[str]:
+    """The types of devices on which torch has optimizers of one kernel."""
+    from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+
+    return list(_get_fused_kernels_supported_devices())
 
 
 def bucket_limits(options: Options) -> tuple[int, int | None]:

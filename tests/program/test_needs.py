@@ -1,14 +1,17 @@
 """Is a run that cannot fit, or cannot take a step, foreseen before it begins?"""
 
 import re
+from dataclasses import replace
 
 import pytest
+import torch
 
 from dpbook.collectives import FixedBounds, Round, Schedule, reduce_scatter, ring, to_json
 from dpbook.core.machine import Gpu
 from dpbook.program.models import build
-from dpbook.program.needs import adapters, least_memory, parameters, requirements
-from dpbook.program.options import Options
+from dpbook.program.needs import activations, adapters, least_memory, parameters, requirements
+from dpbook.program.options import PRESETS, Options
+from tests.cases import each
 
 GPUS = [Gpu("H100", 80 * 10**9)] * 4
 
@@ -34,6 +37,52 @@ def test_a_rank_needs_what_is_kept_and_what_a_sharded_step_takes_for_a_moment(st
     options = Options(width=32 * 88, depth=64, strategy=strategy, lora=lora)
     assert least_memory(options, 4) == pytest.approx(nbytes * parameters(options), rel=0.02)
     assert (said_by(options, 4, gpus=GPUS) == []) == (lora > 0)  # of 6.1 billion parameters
+
+
+def saved(options):
+    """Bytes of what autograd saves in a forward and is no parameter, each storage once."""
+    model, kept = build(options), {}
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            kept[storage.data_ptr()] = storage.nbytes(), tensor  # so that no other takes its place
+        return tensor
+
+    tokens = torch.zeros(options.batch, options.context, dtype=torch.long)
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, options.precision == "bf16"),
+    ):
+        loss = model(tokens, tokens)
+    del loss
+    return sum(nbytes for nbytes, _ in kept.values())
+
+
+@each("precision", ["fp32", "bf16"])
+@each("lora", [0, 8])
+def test_activations_are_those_that_autograd_saves(precision, lora):
+    options = Options(width=96, depth=5, context=40, batch=3, precision=precision, lora=lora)
+    assert activations(options) == pytest.approx(saved(options), rel=0.02 if not lora else 0.1)  # a frozen block: less
+
+
+def test_recomputation_saves_what_goes_into_a_block_and_needs_one_block_at_a_time():
+    options = Options(width=96, depth=5, context=40, batch=3, checkpointing=True)
+    shallow, plain = replace(options, depth=1, checkpointing=False), replace(options, depth=1)
+    block = saved(replace(shallow, depth=2)) - saved(shallow)
+    assert activations(options) == pytest.approx(saved(options) + block, rel=0.02)
+    assert activations(plain) > activations(shallow)
+
+
+@each(("batch", "said"), [(16, []), (64, ["activations of a micro-batch 29"])])
+def test_the_gpus_preset_fits_a_small_gpu_and_four_times_its_batch_does_not(batch, said):
+    """Of 24 GB. 152 million parameters take 2.4 GB, 16,384 tokens in 12 blocks 7.5 GB."""
+    options = Options(**{**PRESETS["gpu"], "batch": batch})
+    assert parameters(options) == pytest.approx(152e6, rel=0.01)
+    found = said_by(options, 1, gpus=[Gpu("RTX 4090", 24 * 10**9)])
+    assert len(found) == len(said)
+    assert all(text in told for text, told in zip(said, found, strict=True))
 
 
 def test_ranks_without_a_step_are_foreseen():

@@ -5,6 +5,7 @@ import importlib
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,10 +15,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from dpbook.app import main
 from dpbook.core import checkout
 from dpbook.core.errors import DpbookError, InvalidArgument
 from dpbook.program import checkpoints, metrics
-from dpbook.program.batches import Batches, Digits, Text
+from dpbook.program.batches import Ahead, Batches, Digits, Text
 from dpbook.program.models import build, flops_per_token
 from dpbook.program.options import Options, add_options, from_namespace
 from dpbook.program.pace import Pace
@@ -148,6 +150,24 @@ class Places:
         return places.tolist()
 
 
+@each("steps", [[0, 1, 2, 3], [0, 0, 5, 6, 2], list(range(5, 20))])
+def test_what_is_made_ready_ahead_is_what_is_read(steps):
+    """Whatever is asked for next: a prediction reads the first batch once more."""
+    options = Options(batch=3, accumulation=2)
+    plain, ahead = Batches(Places(50), options, 1, 2), Ahead(Batches(Places(50), options, 1, 2), pinned=False)
+    for step in steps:
+        assert list(ahead(step)) == list(plain(step))
+
+
+def test_what_is_made_ready_for_a_gpu_is_pinned_before_it_is_asked_for(monkeypatch):
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.shape) or tensor)
+    ahead = Ahead(Batches(Text(8), Options(batch=3), 0, 2), pinned=True)
+    list(ahead(0))
+    ahead._thread.shutdown()
+    assert pinned == [(3, 8)] * 4  # of two steps
+
+
 def dealt(steps, world, *, examples=100, batch=1, accumulation=1, seed=0):
     """The places that each rank reads: [rank][step][micro-batch]."""
     options = Options(batch=batch, accumulation=accumulation, seed=seed)
@@ -249,6 +269,18 @@ def test_the_command_line_gives_every_option():
     given = parsed("--strategy", "zero1", "--save-every", "7", "--checkpointing", "--lr", "0.5", "--name", "a.b-1")
     assert given == Options(strategy="zero1", save_every=7, checkpointing=True, lr=0.5, name="a.b-1")
     assert parsed("--all-reduce", "ring") == Options(all_reduce="ring")
+
+
+def test_a_preset_gives_way_to_what_is_given_with_it():
+    gpu = parsed("--preset", "gpu")
+    assert (gpu.precision, gpu.fused, gpu.depth, gpu.context) == ("bf16", True, 12, 1024)
+    assert gpu.width >= 1024
+    assert parsed("--preset", "gpu", "--depth", "2", "--no-fused") == replace(gpu, depth=2, fused=False)
+
+
+def test_the_help_tells_what_a_preset_means(capsys):
+    assert main(["launch", "--program-help"]) == 0
+    assert "gpu: --steps 200 --batch 16 --lr 0.0003" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("options", [Options(), Options(strategy="hook", checkpointing=True, predict=False, cap=0.25)])
