@@ -1,5 +1,6 @@
 """What this machine has, found without loading torch."""
 
+import importlib.util
 import os
 import platform
 import re
@@ -51,16 +52,70 @@ def shared_memory() -> int | None:
 
 
 def gpus() -> list[Gpu]:
-    """The NVIDIA GPUs of this machine, of which ``CUDA_VISIBLE_DEVICES`` may leave some."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    """The NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` leaves of this machine's, in its order.
+
+    As CUDA reads it: numbers, or UUIDs or how they begin; what comes after an entry that names none does not count, and
+    of two entries for one GPU nothing is left. Of GPUs that are in parts (MIG) a process sees one part.
+    """
+    whole, parts = _gpus(), _parts()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        in_parts = {of for of, _ in parts}
+        return [gpu for uuid, gpu in whole if uuid not in in_parts] or [gpu for _, (_, gpu) in parts[:1]]
+    known = [*whole, *(part for _, part in parts)]
+    chosen: dict[str, Gpu] = {}
+    for entry in map(str.strip, visible.split(",")):
+        number = int(entry) if entry.isdecimal() else len(whole)
+        named = whole[number : number + 1] or [one for one in known if entry and one[0].startswith(entry)]
+        if not named:
+            break
+        uuid, gpu = named[0]
+        if uuid in chosen:
+            return []
+        if uuid.startswith("MIG"):
+            return [gpu]
+        chosen[uuid] = gpu
+    return list(chosen.values())
+
+
+def torch_build() -> str | None:
+    """For which devices torch was built: "cpu", "cuda 13.0" or "hip 7.0"; None where that is not to be seen."""
+    found = importlib.util.find_spec("torch")
+    version = Path(found.origin).with_name("version.py") if found and found.origin else None
+    if version is None or not version.is_file():
+        return None
+    match = re.search(r"^(cuda|hip)\b[^=\n]*= *'([^']+)'", version.read_text(encoding="utf-8"), re.MULTILINE)
+    return f"{match[1]} {match[2]}" if match else "cpu"
+
+
+def _gpus() -> list[tuple[str, Gpu]]:
+    """All GPUs of the machine, each with its UUID, in the order of their places on the bus."""
+    found = []
+    for line in _ask("--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits"):
+        uuid, name, mebibytes = (part.strip() for part in (line + ",,").split(",")[:3])
+        if mebibytes.isdigit():
+            found.append((uuid, Gpu(name, int(mebibytes) * 2**20)))
+    return found
+
+
+def _parts() -> list[tuple[str, tuple[str, Gpu]]]:
+    """The parts that MIG has made of GPUs: the UUID of the GPU, and the part with its own.
+
+    A part's profile tells its memory: "MIG 3g.20gb".
+    """
+    found, of = [], ""
+    for line in _ask("-L"):
+        if match := re.match(r"GPU \d+: .*\(UUID: (\S+)\)", line):
+            of = match[1]
+        elif match := re.match(r"\s+MIG (\S*?(\d+)gb\S*) .*\(UUID: (\S+)\)", line):
+            found.append((of, (match[3], Gpu(f"MIG {match[1]}", int(match[2]) * 2**30))))
+    return found
+
+
+def _ask(*options: str) -> list[str]:
+    """The lines of the driver's own tool; none where there is none."""
     try:
-        said = subprocess.run(query, capture_output=True, text=True, timeout=SECONDS, check=True).stdout
+        command = ["nvidia-smi", *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []
-    found = []
-    for line in said.splitlines():
-        name, _, mebibytes = line.rpartition(",")
-        if mebibytes.strip().isdigit():
-            found.append(Gpu(name.strip(), int(mebibytes) * 2**20))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return found if visible is None else found[: len([entry for entry in visible.split(",") if entry.strip()])]

@@ -70,7 +70,8 @@ def activations(options: Options) -> int:
 def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
     need, moving = least_memory(options, world), activations(options)
     if gpus:
-        room, where = min(gpu.memory for gpu in gpus), f"a GPU ({gpus[0].name})"
+        least = min(gpus[:nproc], key=lambda gpu: gpu.memory)
+        room, where = least.memory, f"a GPU ({least.name})"
     else:
         total = machine.memory()
         if total is None:

@@ -6,7 +6,7 @@ Importing this loads no torch; the processes that are started do.
 from typing import TYPE_CHECKING
 
 from dpbook.core import lazily
-from dpbook.ranks.findings import Finding, preflight
+from dpbook.ranks.findings import Finding, blind, preflight
 from dpbook.ranks.launching import Ended, Launch, default_processes, launch
 from dpbook.ranks.lifetime import PARENT, end_with_parent, leave, tell_and_leave
 from dpbook.ranks.processes import run, start

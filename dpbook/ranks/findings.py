@@ -34,6 +34,17 @@ def preflight(
     return sorted(found, key=lambda finding: finding.kind != "problem")
 
 
+def blind(gpus: Sequence[machine.Gpu]) -> list[Finding]:
+    """What is to be said where there are GPUs and a torch that was built without them: it trains on the CPU."""
+    if not gpus or machine.torch_build() != "cpu":
+        return []
+    said = (
+        f"torch was built for the CPU and sees none of the GPUs here ({len(gpus)} × {gpus[0].name}): this run is on "
+        "the CPU, over gloo. To use them, install torch with CUDA"
+    )
+    return [Finding("warning", said)]
+
+
 def _torch() -> Iterator[Finding]:
     if importlib.util.find_spec("torch") is None:
         yield Finding("problem", "torch is not installed here: `dpbook doctor` says more")
@@ -44,6 +55,12 @@ def _processes(nproc: int, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
         yield Finding(
             "problem", f"{nproc} ranks on {len(gpus)} GPUs: NCCL refuses two ranks on one; --nproc {len(gpus)} fits"
         )
+    elif len({gpu.name for gpu in gpus[:nproc]}) > 1:
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+        yield Finding(
+            "warning", f"the GPUs differ ({names}): every step waits for the slowest. Their numbers are those of "
+            "nvidia-smi with CUDA_DEVICE_ORDER=PCI_BUS_ID only",
+        )  # fmt: skip
     elif not gpus and nproc > machine.cores():
         yield Finding("warning", f"{nproc} ranks on {machine.cores()} cores and no GPU: they wait for one another")
 

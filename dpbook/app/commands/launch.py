@@ -46,20 +46,23 @@ def run(args: argparse.Namespace) -> int:
     """Look before, start, and report."""
     from dpbook.core import machine
     from dpbook.program import requirements
-    from dpbook.ranks import Launch, default_processes, launch, preflight
+    from dpbook.ranks import Launch, blind, default_processes, launch, preflight
 
     if args.program_help:
         _program_parser().print_help()
         return 0
     options = _options(args)
     gpus = machine.gpus()
+    found = blind(gpus)
+    if found:
+        gpus = []
     nproc = args.nproc if args.nproc is not None else default_processes(gpus)
     program = tuple(args.script) or ("-m", "dpbook.program", *args.unknown)
     what = Launch(
         program, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts, args.start_timeout, args.check_calls,
         torchrun_report=args.torchrun_report,
     )  # fmt: skip
-    found = preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, gpus=gpus)
+    found += preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, gpus=gpus)
     if options is not None:
         found += requirements(options, nproc, nnodes=args.nnodes, gpus=gpus)
     for finding in sorted(found, key=lambda finding: finding.kind != "problem"):

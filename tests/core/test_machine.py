@@ -1,0 +1,123 @@
+"""Which GPUs may a process use, and which can its torch see? Asked of a driver's tool that is made up here."""
+
+import os
+import sys
+from dataclasses import replace
+
+import pytest
+
+from dpbook.app import main
+from dpbook.core import machine
+from dpbook.core.machine import Gpu
+from dpbook.program import Options, requirements
+from dpbook.ranks import blind, preflight
+from tests.cases import each
+
+SMI = """#!/bin/sh
+if [ "$1" = -L ]; then /bin/cat <<'E'
+GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aa11)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-ab22)
+GPU 2: NVIDIA L4 (UUID: GPU-cc33)
+GPU 3: NVIDIA A100-SXM4-40GB (UUID: GPU-dd44)
+  MIG 3g.20gb     Device  0: (UUID: MIG-ee55)
+  MIG 1g.5gb+me   Device  1: (UUID: MIG-ee66)
+E
+else /bin/cat <<'E'
+GPU-aa11, NVIDIA H100 80GB HBM3, 81559
+GPU-ab22, NVIDIA H100 80GB HBM3, 81559
+GPU-cc33, NVIDIA L4, 23034
+GPU-dd44, NVIDIA A100-SXM4-40GB, 40960
+E
+fi
+"""
+H100, L4 = Gpu("NVIDIA H100 80GB HBM3", 81559 * 2**20), Gpu("NVIDIA L4", 23034 * 2**20)
+PART = Gpu("MIG 3g.20gb", 20 * 2**30)
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(SMI)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return monkeypatch
+
+
+@each(
+    ("visible", "seen"),
+    [
+        (None, [H100, H100, L4]),  # the A100 is in parts
+        ("", []),
+        ("-1", []),
+        ("2", [L4]),
+        ("2,0", [L4, H100]),
+        ("0,-1,2", [H100]),  # what follows does not count
+        ("7", []),
+        ("0,0", []),  # CUDA then has none
+        ("GPU-cc", [L4]),
+        ("GPU-cc33,GPU-aa11", [L4, H100]),
+        ("GPU-zz", []),
+        ("MIG-ee55", [PART]),
+        ("MIG-ee55,MIG-ee66", [PART]),  # of which a process sees one
+    ],
+)
+def test_a_process_sees_the_gpus_that_cuda_shows_it(driver, visible, seen):
+    with pytest.MonkeyPatch.context() as patch:
+        if visible is not None:
+            patch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert machine.gpus() == seen
+
+
+def test_without_the_drivers_tool_there_is_no_gpu(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert machine.gpus() == []
+
+
+@each(
+    ("version", "build"),
+    [
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None", "cpu"),
+        ("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None", "cuda 13.0"),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '7.0.1'", "hip 7.0.1"),
+    ],
+)
+def test_for_what_torch_was_built_stands_in_its_files(tmp_path, version, build):
+    (tmp_path / "torch").mkdir(exist_ok=True)
+    (tmp_path / "torch/__init__.py").touch()
+    (tmp_path / "torch/version.py").write_text(version)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        patch.delitem(sys.modules, "torch", raising=False)
+        assert machine.torch_build() == build
+
+
+@each(("build", "said"), [("cpu", 1), ("cuda 13.0", 0), (None, 0)])
+def test_a_torch_that_sees_no_gpu_on_a_machine_that_has_some_is_told(build, said):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "torch_build", lambda: build)
+        found = blind([H100] * 4)
+        assert len(found) == said
+        assert all("sees none of the GPUs here (4 × NVIDIA H100 80GB HBM3)" in str(finding) for finding in found)
+        assert blind([]) == []
+
+
+def test_a_launch_says_it_and_plans_for_the_cpu(driver, capsys):
+    """The model would fit the GPUs, and not a machine of this memory."""
+    driver.setattr(machine, "torch_build", lambda: "cpu")
+    driver.setattr(machine, "memory", lambda: 2**30)
+    assert main(["launch", "--nproc", "2", "--width", "2048"]) == 1
+    said = capsys.readouterr().err
+    assert "warning: torch was built for the CPU and sees none of the GPUs here (3 × NVIDIA H100 80GB HBM3)" in said
+    assert "one of 2 ranks on this machine has" in said
+
+
+def test_gpus_that_differ_are_told_and_the_smallest_that_is_used_decides():
+    boxes = [H100, H100, L4]
+    assert any("the GPUs differ (NVIDIA H100 80GB HBM3, NVIDIA L4)" in str(one) for one in preflight(3, gpus=boxes))
+    assert not any("differ" in str(one) for one in preflight(2, gpus=boxes))
+    large = Options(width=2048, depth=40)  # 32 GB
+    (said,) = requirements(large, 3, gpus=boxes)
+    assert "a GPU (NVIDIA L4) has 24.2 GB" in str(said)
+    assert requirements(large, 2, gpus=boxes) == []
+    assert requirements(replace(large, lora=8), 3, gpus=boxes) == []  # 8 GB: only adapters are trained
