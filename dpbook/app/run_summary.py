@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.core import DpbookError
-from dpbook.planning import ACCELERATORS
+from dpbook.planning import ACCELERATORS, utilisation
 from dpbook.program import ALONE, metrics
 
 WARM = 5
@@ -142,14 +142,14 @@ class Summary:
 
     @property
     def model_flops_utilisation(self) -> float | None:
-        """MFU: operations of the model per second over the bf16 peak of all devices.
+        """MFU (`dpbook.planning.utilisation`) beside the bf16 peak of all devices.
 
         None where no peak is known, and for a run in fp32, which does not use the units that have this peak.
         """
         peak = peak_flops(str(self.about["device"]))
         if peak is None or self.about["flops_per_token"] is None or self.about["options"]["precision"] != "bf16":
             return None
-        return float(self.about["flops_per_token"]) * self.tokens_per_second / (peak * self.world)
+        return utilisation(self.tokens_per_second, float(self.about["flops_per_token"]), peak * self.world)
 
 
 def _before(line: dict[str, Any]) -> int:

@@ -13,6 +13,7 @@ from dpbook.planning.memory import (
     smallest_world_that_fits,
 )
 from dpbook.planning.mesh import Mesh
+from dpbook.planning.mfu import operations_per_token, utilisation
 from dpbook.planning.models import MODELS, Transformer, count_parameters, low_rank_adapters
 from dpbook.planning.scaling import Step, best_cap, predict, strong, wall, weak
 from dpbook.planning.sync import NVLS_SHARE, Algorithm, all_reduce

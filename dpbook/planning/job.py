@@ -10,6 +10,7 @@ import numpy as np
 from dpbook.core import InvalidArgument, check_float, check_int, check_one_of, check_type
 from dpbook.overlap import CAP, FIRST_CAP, Plan, plan
 from dpbook.planning.memory import STAGES
+from dpbook.planning.mfu import operations_per_token
 from dpbook.planning.models import Transformer
 from dpbook.planning.sync import Algorithm, Price
 
@@ -106,9 +107,10 @@ class Job:
         return self.plan.calls if self.plan else max(1, ceil(self.wire_bytes / self.cut / self.cap))
 
     def operations(self, tokens: float) -> tuple[float, float]:
-        """Operations of forward and of backward for so many tokens."""
-        forward = 2 * (self.parameters if self.active is None else self.active) * tokens
-        return forward, forward * (1 + self.synced / self.parameters)
+        """Operations of forward and of backward for so many tokens; attention scores are left out."""
+        active = self.parameters if self.active is None else self.active
+        forward, backward = operations_per_token(active, active * self.synced / self.parameters)
+        return forward * tokens, backward * tokens
 
     def sync(self, price: Price, hiding: float) -> tuple[float, float]:
         """Seconds of the calls of all buckets, and how many of them are left when what hides them, ``hiding``, ends.

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from dpbook.planning import operations_per_token
 from dpbook.program.options import Options
 
 VOCABULARY = 256
@@ -96,16 +97,11 @@ def build(options: Options) -> nn.Module:
 
 
 def flops_per_token(model: GPT) -> int:
-    """Operations of forward and backward per token: 6 per weight of a matrix, and 12 · depth · width · context.
-
-    The latter are the scores of attention and what they mix, in whole, although a causal mask leaves out half; what is
-    recomputed does not count. Frozen parameters take 4: they have no gradient of their own. Source: Chowdhery et al.,
-    "PaLM: Scaling Language Modeling with Pathways" (2022), appendix B.
-    """
+    """Operations of forward and backward per token, as `dpbook.planning.operations_per_token` counts them."""
     matrices = [m.weight for m in model.modules() if isinstance(m, nn.Linear)]
+    weights, trained = sum(w.numel() for w in matrices), sum(w.numel() for w in matrices if w.requires_grad)
     context, width = model.position.weight.shape
-    scores = 12 * len(model.blocks) * width * context
-    return int(sum((6 if w.requires_grad else 4) * w.numel() for w in matrices) + scores)
+    return int(sum(operations_per_token(weights, trained, layers=len(model.blocks), width=width, context=context)))
 
 
 def _initialise(module: nn.Module) -> None:
