@@ -13,10 +13,10 @@ from typing import Any
 
 from dpbook.collectives import ALGORITHMS, Fit, fit
 from dpbook.core import InvalidArgument, check_one_of, files, machine
-from dpbook.ranks import Sweep, sweep
+from dpbook.ranks import Sweep, sweep, sweep_accelerators
 
-OWN = "dist.all_reduce"
-"""torch.distributed's all-reduce, among the names of algorithms."""
+OWN, ON_ACCELERATORS = "dist.all_reduce", "accelerators"
+"""torch.distributed's all-reduce on the CPU and on accelerators, among the names of algorithms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +34,11 @@ class Bench:
         """As JSON takes it, with machine, versions and date."""
         return {
             "format": "dpbook.bench",
-            "version": 1,
+            "version": 2,
             "world": self.world,
-            "backend": "gloo",
             "sweeps": {
                 name: {
+                    "backend": one.backend,
                     "nbytes": one.nbytes.tolist(),
                     "seconds": one.times.tolist(),
                     "algbw": one.algbw.tolist(),
@@ -55,8 +55,15 @@ class Bench:
 
     def __repr__(self) -> str:
         fits = self.fits()
-        parts = [f"{name}, {self.world} ranks\n{one!r}\n{fits[name]!r}" for name, one in self.sweeps.items()]
-        return "\n\n".join(parts)
+        return "\n\n".join(
+            f"{name}, {self.world} ranks over {one.backend}\n{one!r}\n{fits[name]!r}"
+            for name, one in self.sweeps.items()
+        )
+
+
+def names_here(world: int) -> list[str]:
+    """What is swept if nothing is named: torch's all-reduce, a ring, and accelerators where there are so many."""
+    return [OWN, "ring", *([ON_ACCELERATORS] if len(machine.gpus()) >= world else [])]
 
 
 def run(
@@ -68,9 +75,11 @@ def run(
 ) -> Bench:
     """Sweep each of the named algorithms in turn; ``progress`` may wrap the names, as tqdm does.
 
+    Bandwidths are those of nccl-tests: algbw is bytes over seconds, busbw what a link carries of it.
+
     Raises `InvalidArgument` for an unknown name, and what `dpbook.ranks.sweeps` raises.
     """
-    known = [OWN, *ALGORITHMS]
+    known = [OWN, ON_ACCELERATORS, *ALGORITHMS]
     for name in names:
         check_one_of("algorithm", name, known)
     if not names:
@@ -78,8 +87,11 @@ def run(
     sizes = {} if nbytes is None else {"nbytes": nbytes}
     sweeps = {}
     for name in progress(list(dict.fromkeys(names))):
-        algorithm = None if name == OWN else ALGORITHMS[name](world)
-        sweeps[name] = sweep(world, algorithm, repeats=repeats, timeout=600, **sizes)
+        if name == ON_ACCELERATORS:
+            sweeps[name] = sweep_accelerators(world, repeats=repeats, timeout=600, **sizes)
+        else:
+            algorithm = None if name == OWN else ALGORITHMS[name](world)
+            sweeps[name] = sweep(world, algorithm, repeats=repeats, timeout=600, **sizes)
     return Bench(world, sweeps)
 
 

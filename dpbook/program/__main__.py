@@ -18,7 +18,7 @@ from dpbook.program.models import flops_per_token
 from dpbook.program.options import Options, add_options, from_namespace
 from dpbook.program.prediction import predict
 from dpbook.program.trainer import TIMEOUT, Trainer, train
-from dpbook.ranks import leave, tell_and_leave
+from dpbook.ranks import leave, own_device, tell_and_leave
 
 ALONE = {
     "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
@@ -45,20 +45,15 @@ def bind() -> torch.device:
     """Join the process group that torchrun describes; without torchrun, a group of this process alone.
 
     Where ranks have accelerators the group serves their tensors and those of the CPU, each by a backend of its own.
-
-    Every rank takes the accelerator of its local rank, before anything else does: else all would sit on the first.
-    Where there are fewer accelerators than ranks none takes one: NCCL refuses two ranks on one. Nor does it where torch
-    has no backend of the accelerator's own, as on a Mac.
+    Every rank takes its own, before anything else does: else all would sit on the first.
     """
     os.environ.update(ALONE | os.environ)
-    kind = torch.accelerator.current_accelerator(check_available=True)
-    backend = dist.get_default_backend_for_device(kind) if kind else dist.Backend.GLOO
-    if backend == dist.Backend.GLOO or torch.accelerator.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
-        dist.init_process_group("gloo", timeout=TIMEOUT)
-        return torch.device("cpu")
-    device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
-    torch.accelerator.set_device_index(device)
-    dist.init_process_group(f"cpu:gloo,{device.type}:{backend}", timeout=TIMEOUT, device_id=device)
+    device, backends = own_device()
+    if device.type == "cpu":
+        dist.init_process_group(backends, timeout=TIMEOUT)
+    else:
+        torch.accelerator.set_device_index(device)
+        dist.init_process_group(backends, timeout=TIMEOUT, device_id=device)
     return device
 
 

@@ -8,8 +8,10 @@ from dpbook.overlap import Strategy, plan, simulate_step, tensors_of
 from dpbook.program.trainer import Trainer, bucket_limits
 from dpbook.ranks import measure, now
 
-SIZES = tuple(2**power for power in range(14, 25, 2))
-"""16 KiB to 16 MiB."""
+SIZES = tuple(2**power for power in range(14, 31, 2))
+"""16 KiB to 1 GiB."""
+ENOUGH = 2**24
+"""Bytes up to which every run is measured, on the CPU none further."""
 REPEATS = 5
 
 
@@ -20,7 +22,7 @@ def predict(trainer: Trainer) -> dict[str, Any]:
     all-gather of a sharded optimizer.
     """
     options = trainer.options
-    sweep = measure(options.schedule(trainer.world), SIZES, REPEATS, trainer.device)
+    sweep = measure(options.schedule(trainer.world), _sizes(trainer), REPEATS, trainer.device)
     line = fit(sweep.nbytes, sweep.seconds)
     batch = next(trainer.batches(0))
     inputs, targets = (part.to(trainer.device) for part in batch)
@@ -43,3 +45,9 @@ def predict(trainer: Trainer) -> dict[str, Any]:
         "beta": line.model.beta,
         "sweep": {"nbytes": sweep.nbytes.tolist(), "seconds": sweep.seconds.tolist()},
     }
+
+
+def _sizes(trainer: Trainer) -> list[int]:
+    """Those that are measured: on an accelerator up to what a step sends."""
+    largest = ENOUGH if trainer.device.type == "cpu" else max(ENOUGH, trainer.payload)
+    return [size for size in SIZES if size <= largest]

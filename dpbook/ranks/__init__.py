@@ -10,14 +10,15 @@ from dpbook.ranks.findings import Finding, blind, preflight
 from dpbook.ranks.launching import Ended, Launch, default_processes, launch
 from dpbook.ranks.lifetime import PARENT, end_with_parent, leave, tell_and_leave
 from dpbook.ranks.processes import run, start
-from dpbook.ranks.sweeps import Sweep, measure, published_sweep, sweep
+from dpbook.ranks.sweeps import Sweep, measure, measure_accelerators, published_sweep, sweep, sweep_accelerators
 
 if TYPE_CHECKING:
+    from dpbook.ranks.accelerators import own_device, regroup
     from dpbook.ranks.device_clock import Moment, moment, now
     from dpbook.ranks.execution import execute, prepare
     from dpbook.ranks.process_comm import ProcessComm
 
 __getattr__ = lazily(
     __name__, Moment="device_clock", ProcessComm="process_comm", execute="execution", moment="device_clock",
-    now="device_clock", prepare="execution",
+    now="device_clock", own_device="accelerators", prepare="execution", regroup="accelerators",
 )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule, bus_factor
-from dpbook.core import DATA, InvalidArgument, check_int
+from dpbook.core import DATA, DpbookError, InvalidArgument, check_int
 from dpbook.ranks.processes import start
 
 if TYPE_CHECKING:
@@ -22,6 +22,11 @@ AllReduce = Program | Schedule | None
 ITEMSIZE = 4
 SIZES = tuple(2**power for power in range(10, 25))
 """1 KiB to 16 MiB, in bytes."""
+SIZES_OF_ACCELERATORS = tuple(2**power for power in range(10, 31))
+"""1 KiB to 1 GiB: on links as fast as theirs a call is all bandwidth from some hundred MiB on only."""
+IN_A_ROW = 5
+"""Calls that are timed together on an accelerator: it begins the next while the host still asks for others. nccl-tests
+takes 20."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +35,13 @@ class Sweep:
 
     ``nbytes``: the bytes of each rank's buffer, int64, shape (points,). ``times``: the seconds of each call on the rank
     that took longest, shape (points, repeats). The bandwidths, shape (points,), are bytes per second as nccl-tests
-    defines them, see `dpbook.collectives.pricing.bandwidth`.
+    defines them, see `dpbook.collectives.pricing.bandwidth`. ``backend``: of torch.distributed, that carried the bytes.
     """
 
     world: int
     nbytes: NDArray[np.int64]
     times: NDArray[np.float64]
+    backend: str = "gloo"
 
     @property
     def seconds(self) -> NDArray[np.float64]:
@@ -60,7 +66,8 @@ class Sweep:
 def published_sweep() -> Sweep:
     """All-reduce on 8 H200 with NCCL, from 32 KiB to 16 GiB; each time a mean of 20 calls. The file has the source."""
     held = json.loads((DATA / "nccl_h200.json").read_text(encoding="utf-8"))
-    return Sweep(held["ranks"], np.array(held["bytes"], np.int64), np.array(held["seconds"])[:, None])
+    seconds = np.array(held["seconds"])[:, None]
+    return Sweep(held["ranks"], np.array(held["bytes"], np.int64), seconds, "nccl")
 
 
 def sweep(
@@ -86,10 +93,33 @@ def sweep(
     return start(measure, [(all_reduce, *checked)] * world, timeout=timeout)[0]  # type: ignore[no-any-return]
 
 
+def sweep_accelerators(
+    world: int, nbytes: Sequence[int] = SIZES_OF_ACCELERATORS, repeats: int = 25, *, timeout: float = 120.0
+) -> Sweep:
+    """The same of torch's all-reduce over ``world`` accelerators of this machine, by the backend that is their own.
+
+    Raises besides `RankFailed` where there are fewer.
+    """
+    world, checked = check_int("world", world, 1), _check(None, nbytes, repeats)
+    return start(measure_accelerators, [checked] * world, timeout=timeout)[0]  # type: ignore[no-any-return]
+
+
+def measure_accelerators(nbytes: Sequence[int], repeats: int) -> Sweep:
+    """What `sweep_accelerators` does in each process."""
+    from dpbook.ranks.accelerators import own_device, regroup
+
+    device, backends = own_device()
+    if device.type == "cpu":
+        raise DpbookError("there is not an accelerator for each rank here, with a backend of torch.distributed")
+    regroup(device, backends)
+    return measure(None, nbytes, repeats, device)
+
+
 def measure(all_reduce: AllReduce, nbytes: Sequence[int], repeats: int, device: torch.device | None = None) -> Sweep:
     """What `sweep` does in each process: every rank of the current process group calls it, and gets the same result.
 
-    A call is timed from a barrier to its end on the slowest rank. The sizes take turns, so that a machine that is slow
+    A call is timed from a barrier to its end on the slowest rank; on an accelerator some calls in a row are, from one
+    event of its stream to another, and their mean counts. The sizes take turns, so that a machine that is slow
     for a while is slow for all of them, in another order in every turn, so that none always follows the largest. The
     order is drawn, the same on all ranks and in every run. The buffers lie on ``device``, by default the CPU, and a
     rank program can use no other; the times go over the group's backend for the CPU. Raises `InvalidArgument`.
@@ -97,12 +127,13 @@ def measure(all_reduce: AllReduce, nbytes: Sequence[int], repeats: int, device: 
     import torch
     import torch.distributed as dist
 
-    from dpbook.ranks.device_clock import now
+    from dpbook.ranks.device_clock import moment, now
     from dpbook.ranks.execution import execute
 
     sizes, repeats = _check(all_reduce, nbytes, repeats)
     call = dist.all_reduce if all_reduce is None else partial(execute, all_reduce)
     device = device or torch.device("cpu")
+    calls = 1 if device.type == "cpu" else IN_A_ROW
     buffer = torch.zeros(max(sizes) // ITEMSIZE, device=device)
     times = torch.zeros(len(sizes), 1 + repeats, dtype=torch.float64)
     order = np.random.default_rng(0)
@@ -110,11 +141,15 @@ def measure(all_reduce: AllReduce, nbytes: Sequence[int], repeats: int, device: 
         for point in order.permutation(len(sizes)).tolist():
             view = buffer[: sizes[point] // ITEMSIZE]
             dist.barrier()
-            begin = now(device)
-            call(view)
-            times[point, turn] = now(device) - begin
+            begin = moment(device)
+            for _ in range(calls):
+                call(view)
+            end = moment(device)
+            now(device)  # when both have come
+            times[point, turn] = begin.until(end) / calls
     dist.all_reduce(times, dist.ReduceOp.MAX)
-    return Sweep(dist.get_world_size(), np.array(sizes, np.int64), times[:, 1:].numpy())
+    backend = dist.get_default_backend_for_device(device)
+    return Sweep(dist.get_world_size(), np.array(sizes, np.int64), times[:, 1:].numpy(), backend)
 
 
 def _check(all_reduce: object, nbytes: Sequence[int], repeats: int) -> tuple[list[int], int]:

@@ -3,9 +3,9 @@
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from dpbook.core import DpbookError
+from dpbook.ranks import regroup
 
 BOTH = "cpu:gloo,sim:simccl"
 """The backends of a group for tensors of the CPU and of the device, as "cpu:gloo,cuda:nccl" is where there are GPUs."""
@@ -55,11 +55,7 @@ def join(backend: str = BOTH) -> torch.device:
     """
     install()
     device = torch.device("sim", 0)
-    before, rank, world = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
-    store = dist.PrefixStore("standin", dist.distributed_c10d._get_default_store())
-    dist.destroy_process_group()
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world, device_id=device)
-    del before  # its connections, which a slower rank may have used until it came here
+    regroup(device, backend)
     return device
 
 

@@ -1,6 +1,7 @@
 """Does ``dpbook bench`` measure, tell and keep what it measured?"""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from dpbook import figures
 from dpbook.app import benchmark, main
 from dpbook.collectives import fit
+from dpbook.core import machine
 from dpbook.core.errors import InvalidArgument
 from dpbook.ranks import Sweep
+from tests.cases import each
 
 SIZES = np.array([1024, 4096, 65536], np.int64)
 
@@ -42,7 +45,7 @@ def test_what_is_written_can_be_read_back_and_earlier_files_are_kept(found, tmp_
     assert np.median(again["seconds"], axis=1) == pytest.approx(found.sweeps["ring"].seconds)
     assert again["busbw"] == pytest.approx(SIZES / (5e-4 + 2e-9 * SIZES))  # the factor of two ranks is 1
     assert fit(again["nbytes"], np.median(again["seconds"], axis=1)).model.beta == pytest.approx(again["beta"])
-    assert {"machine", "versions", "date", "backend", "world"} <= set(data)
+    assert {"machine", "versions", "date", "world"} <= set(data)
     assert first[1].read_bytes().startswith(b"\x89PNG")
 
 
@@ -52,6 +55,31 @@ def test_the_figure_tells_the_largest_bandwidth(found):
         figures.sweeps({}, "Title")
 
 
+@each(("gpus", "swept"), [(0, ["dist.all_reduce", "ring"]), (1, ["dist.all_reduce", "ring"]), (2, None)])
+def test_accelerators_are_swept_too_where_each_rank_has_one(gpus, swept, capsys):
+    """Up to 1 GiB, unless sizes are given."""
+    asked = []
+
+    def made(world, *_, **options):
+        asked.append(options)
+        return replace(made_up(1e-5, 1e-11), backend="nccl" if "nbytes" not in options else "gloo")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine, "gpus", lambda: [machine.Gpu("H100", 80 * 10**9)] * gpus)
+        patch.setattr(benchmark, "sweep", lambda *arguments, **options: made_up(1e-4, 1e-9))
+        patch.setattr(benchmark, "sweep_accelerators", made)
+        assert main(["bench", "--nproc", "2"]) == 0
+        said = capsys.readouterr().out
+        assert ("accelerators, 2 ranks over nccl" in said) is (swept is None)
+        assert asked == ([{"repeats": 25, "timeout": 600}] if swept is None else [])
+
+
+@pytest.mark.processes
+def test_where_there_are_no_accelerators_a_sweep_of_them_says_so(capsys):
+    assert main(["bench", "--algorithms", "accelerators", "--nproc", "1"]) == 1
+    assert "there is not an accelerator for each rank here" in capsys.readouterr().err
+
+
 @pytest.mark.processes
 def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     status = main(
@@ -59,15 +87,15 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     )
     said = capsys.readouterr().out
     assert status == 0
-    assert "dist.all_reduce, 2 ranks" in said
-    assert "tree, 2 ranks" in said
+    assert "dist.all_reduce, 2 ranks over gloo" in said
+    assert "tree, 2 ranks over gloo" in said
     assert (tmp_path / "bench.json").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--algorithms", "rings"], "algorithm must be one of dist.all_reduce, parameter_server, tree"),
+        (["--algorithms", "rings"], "algorithm must be one of dist.all_reduce, accelerators, parameter_server, tree"),
         (["--nproc", "0"], "world must be an integer of at least 1"),
         (["--largest", "40"], "--largest must be an integer from 10 to 32"),
         (["--smallest", "12", "--largest", "11"], "--largest must be an integer from 12 to 32"),

@@ -23,7 +23,7 @@ from dpbook.ddp.reducer import Reducer
 from dpbook.program import Options
 from dpbook.program.__main__ import bind
 from dpbook.program.trainer import Trainer
-from dpbook.ranks import device_clock, execute, execution, measure
+from dpbook.ranks import device_clock, execute, execution, measure, own_device
 from dpbook.standin.collectives import communicator
 from dpbook.standin.streams import default_stream
 from tests.standin.path_ranks import CPU, SIM, SMALL, clocks, losses, on_the_link, refusal, wrapped
@@ -134,7 +134,7 @@ MUTANTS = [
     Mutant("the link charges at launch", SlowCall.__init__, 'tensor.device.type != "cpu"', "False", link_waits),
     Mutant("messages go one by one", execution.prepare, 'tensor.device.type == "cpu"', "True", messages_go),
     Mutant(
-        "a group for the accelerator alone", bind,
+        "a group for the accelerator alone", own_device,
         'f"cpu:gloo,{device.type}:{backend}"', "backend", group_serves_both,
     ),
 ]  # fmt: skip

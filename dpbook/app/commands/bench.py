@@ -8,10 +8,14 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument("--nproc", type=int, default=2, help="number of ranks (default: %(default)s)")
     parser.add_argument(
-        "--algorithms", default="dist.all_reduce,ring", help="names, with commas (default: %(default)s)"
+        "--algorithms",
+        help="names, with commas; `accelerators` is dist.all_reduce between GPUs over NCCL (default: "
+        "dist.all_reduce,ring, and accelerators where there are as many as ranks)",
     )
     parser.add_argument("--smallest", type=int, default=10, help="smallest size: 2 to this power bytes (default: 10)")
-    parser.add_argument("--largest", type=int, default=24, help="largest size: 2 to this power bytes (default: 24)")
+    parser.add_argument(
+        "--largest", type=int, help="largest size: 2 to this power bytes (default: 24, between accelerators 30)"
+    )
     parser.add_argument("--repeats", type=int, default=25, help="timed calls per size (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="folder to write bench.json and bench.png into")
 
@@ -24,9 +28,11 @@ def run(args: argparse.Namespace) -> int:
     from dpbook.core import check_int
 
     check_int("--smallest", args.smallest, 2, 32)
-    check_int("--largest", args.largest, args.smallest, 32)
-    sizes = [2**power for power in range(args.smallest, args.largest + 1)]
-    names = args.algorithms.split(",")
+    sizes = None
+    if args.largest is not None or args.smallest != 10:
+        largest = check_int("--largest", args.largest if args.largest is not None else 24, args.smallest, 32)
+        sizes = [2**power for power in range(args.smallest, largest + 1)]
+    names = args.algorithms.split(",") if args.algorithms else benchmark.names_here(args.nproc)
     found = benchmark.run(args.nproc, names, sizes, args.repeats, lambda each: tqdm(each, unit="algorithm"))
     print(found)
     for path in benchmark.write(found, args.out) if args.out else ():
