@@ -22,11 +22,25 @@ from dpbook.ddp.emulated_link import SlowCall
 from dpbook.ddp.reducer import Reducer
 from dpbook.program import Options
 from dpbook.program.__main__ import bind
+from dpbook.program.pace import Pace
 from dpbook.program.trainer import Trainer
 from dpbook.ranks import device_clock, execute, execution, measure, own_device
+from dpbook.standin import memory
 from dpbook.standin.collectives import communicator
 from dpbook.standin.streams import default_stream
-from tests.standin.path_ranks import CPU, SIM, SMALL, clocks, losses, on_the_link, refusal, wrapped
+from tests.standin.path_ranks import (
+    CPU,
+    SIM,
+    SMALL,
+    advanced,
+    busy,
+    clocks,
+    kept,
+    losses,
+    on_the_link,
+    refusal,
+    wrapped,
+)
 
 WELL = "well"
 LATE = 2.0
@@ -61,10 +75,10 @@ def _bits_on_cpu():
 
 
 @contextlib.contextmanager
-def late():
+def late(group=None):
     """Collectives of the block begin when the step in it is over: at once if nobody waits for them, else too late."""
     stepped = threading.Event()
-    communicator(dist.group.WORLD).stream.submit(lambda: stepped.wait(LATE))
+    communicator(group or dist.group.WORLD).stream.submit(lambda: stepped.wait(LATE))
     yield
     default_stream().submit(stepped.set)
 
@@ -93,8 +107,19 @@ def link_waits(folder):
 def messages_go(folder):
     world, group = dist.get_world_size(), dist.new_group(backend="simccl", timeout=PATIENCE)
     x = torch.ones(world, device="sim")
-    execute(collectives.ring(world), x, group)
+    with late(group):
+        execute(collectives.ring(world), x, group)
     return WELL if x.tolist() == [world] * world else f"sums {x.tolist()}"
+
+
+def goes_on(folder):
+    """Seconds of patience: a host that waits goes on after them, or the mutant would take for ever."""
+    found = advanced(folder, ["zero1"], PATIENCE.total_seconds())["zero1"][0]
+    return WELL if found else "the host has waited"
+
+
+def memory_is_kept(folder):
+    return WELL if kept() == [1.0] else "memory was handed out that another stream still reads"
 
 
 _groups = count()
@@ -117,31 +142,65 @@ def group_serves_both(folder):
         standin.join()
 
 
-CHECKS = (trains, waits, clocks_wait, link_waits, messages_go, group_serves_both)
+def steps_are_measured(folder):
+    """The parts of a step, by events of its stream."""
+    run = Trainer(Options(name="paced", out=folder, **SMALL), SIM)
+    with standin.slower(1e-3), standin.watch() as spans:
+        run.advance()
+        return WELL if sum(run.pace.seconds()) >= 0.6 * busy(spans) else "the parts of a step are too short"
+
+
+CHECKS = (
+    trains, waits, clocks_wait, link_waits, messages_go, group_serves_both, goes_on, memory_is_kept, steps_are_measured,
+)  # fmt: skip
 
 
 MUTANTS = [
     Mutant(
-        "the batch stays on the CPU", Trainer.train_step,
+        "the batch stays on the CPU", Trainer.advance,
         "part.to(self.device, non_blocking=True)", "part", trains,
     ),
     Mutant("the model stays on the CPU", Trainer.__post_init__, ".to(self.device)", "", trains),
-    Mutant("the loss is added up on the CPU", Trainer.train_step, "device=self.device", "device='cpu'", trains),
+    Mutant("the loss is added up on the CPU", Trainer.advance, "device=self.device", "device='cpu'", trains),
     Mutant("the buckets lie on the CPU", Reducer._allocate, "device=first.device", "device='cpu'", trains),
     Mutant("nobody waits for a bucket", Reducer._receive, "bucket.handle.wait()", "pass", waits),
     Mutant("the clock is not synchronised", device_clock.now, 'device.type != "cpu"', "False", clocks_wait),
     Mutant("hooks see launches", device_clock.moment, 'device.type == "cpu"', "True", clocks_wait),
+    Mutant(
+        "a step is measured by the host", Pace._mark, "moment(self._device)", "moment(torch.device('cpu'))",
+        steps_are_measured,
+    ),
     Mutant("the link charges at launch", SlowCall.__init__, 'tensor.device.type != "cpu"', "False", link_waits),
     Mutant("messages go one by one", execution.prepare, 'tensor.device.type == "cpu"', "True", messages_go),
+    Mutant("a message is added before it has come", execution._Batched._receive, "request.wait()", "pass", messages_go),
     Mutant(
         "a group for the accelerator alone", own_device,
         'f"cpu:gloo,{device.type}:{backend}"', "backend", group_serves_both,
     ),
+    Mutant(
+        "the host reads too early", Trainer.report,
+        "shared.tolist()", "shared.to('cpu', non_blocking=True).tolist()", trains,
+    ),
+    Mutant("the host reads the loss in every step", Trainer.advance, "loss.detach()", "loss.item()", goes_on),
+    Mutant(
+        "the optimizer asks the host", Trainer.advance,
+        "self.optimizer.step()", "self.optimizer.step() if self.norm > 0 else None", goes_on,
+    ),
+    Mutant("record_stream is forgotten", memory.lend, "stream != block.stream", "False", memory_is_kept),
 ]  # fmt: skip
 
 
-def attempt(mutant, folder):
+def everything(rank, world, folder):
+    """What each rank does for test_mutants.py: what all checks say of what is right, and each of its mutant."""
+    torch.set_num_threads(1)
+    standin.join()
+    right = {check.__name__: check(folder) for check in CHECKS}
+    return right, {mutant.name: attempt(mutant.name, folder) for mutant in MUTANTS}
+
+
+def attempt(name, folder):
     """What its check says of a mutant; nothing is left queued."""
+    (mutant,) = (one for one in MUTANTS if one.name == name)
     with mutation(mutant.function, mutant.old, mutant.new), patch.dict(globals(), PATIENCE=IN_VAIN):
         try:
             return mutant.check(folder)

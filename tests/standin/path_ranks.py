@@ -1,9 +1,11 @@
 """What each rank does for test_paths.py: the library's own paths on the stand-in, in one start; results as data."""
 
 import os
+import threading
 import time
+from dataclasses import replace
 from functools import partial
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import torch
@@ -27,9 +29,12 @@ from dpbook.ddp import (
     step_time,
 )
 from dpbook.overlap import Span
-from dpbook.program import Options, Trainer, prediction
+from dpbook.program import Options, Trainer, metrics, prediction, trainer
 from dpbook.program.__main__ import describe
-from dpbook.ranks import execute
+from dpbook.program.metrics import Metrics
+from dpbook.program.needs import least_memory
+from dpbook.program.options import PRESETS
+from dpbook.ranks import execute, measure_accelerators
 from dpbook.standin.collectives import communicator
 from dpbook.standin.streams import default_stream
 
@@ -166,23 +171,78 @@ def come(measure):
 
 
 def losses(options, device, steps=2):
-    trainer = Trainer(options, device)
-    return [trainer.train_step()["loss"] for _ in range(steps)], bits(trainer)
+    run = Trainer(options, device)
+    return [run.train_step()["loss"] for _ in range(steps)], bits(run)
 
 
-def bits(trainer):
-    return [p.detach().cpu().numpy().tobytes() for p in trainer.module.parameters()]
+def bits(run):
+    return [p.detach().cpu().numpy().tobytes() for p in run.module.parameters()]
 
 
-def predicted(folder):
-    trainer = Trainer(Options(name="predicted", out=folder, **SMALL), SIM)
-    with standin.slower(1e-3), patch.object(prediction, "REPEATS", 1):
-        found = prediction.predict(trainer)
-    described = describe(trainer)
+def trained(folder):
+    """A run as the preset for GPUs has it, but small: what its files say, and how long its kernels took."""
+    small = {"width": 32, "depth": 1, "context": 16, "batch": 2, "steps": 4, "report_every": 2}
+    options = Options(name="trained", out=folder, profile=1, **{**PRESETS["gpu"], **small})
+    with standin.slower(1e-3), standin.watch() as spans, patch.object(trainer, "TRACE_AFTER", 2):
+        run = Trainer(options, SIM)
+        lines = Metrics(options.folder / str(run.rank), 0)
+        begun = len(spans)
+        trainer.train(run, lines, MagicMock())
+        kernels = busy(spans[begun:])
+    with standin.slower(1e-3), patch.object(prediction, "REPEATS", 1), patch.object(prediction, "ENOUGH", 2**18):
+        predicted, weights = prediction.predict(run), bits(run)
+    first, last = metrics.read(lines.path.parent)
+    parts = [sum(line[name][run.rank] for name in metrics.PARTS) for line in (first, last)]
+    cpu = Trainer(replace(options, name="on-the-cpu", report_every=1, profile=0), CPU)
     return {
-        "seconds": found["seconds"], "device": described["device"], "backend": described["backend"],
-        "memory": trainer.memory() == torch.accelerator.max_memory_allocated() > 0,
+        "steps": [(line["step"], line["steps"]) for line in (first, last)],
+        "losses": [line["loss"] for line in (first, last)], "on the CPU": [cpu.train_step()["loss"] for _ in range(4)],
+        "seconds": 2 * (first["seconds"] + last["seconds"]), "parts": 2 * sum(parts), "kernels": kernels,
+        "fused": run.optimizer.defaults["fused"], "traced": len(list(options.folder.glob("trace-rank*"))) > 0,
+        "memory": run.memory(), "least": least_memory(options, run.world), "bits": weights,
+        "predicted": predicted["seconds"], "about": describe(run),
     }  # fmt: skip
+
+
+def advanced(folder, strategies, patience):
+    """Whether the host goes on to the next steps, while no collective of any of them can begin."""
+    goes_on = {}
+    for strategy in strategies:
+        run = Trainer(Options(name="advanced", out=folder, strategy=strategy, **SMALL), SIM)
+        for _ in range(2):  # in the forward of the second the wrappers agree on the order of gradients
+            run.train_step()
+        torch.accelerator.synchronize()
+        left, told = threading.Event(), []
+        communicator(dist.group.WORLD).stream.submit(lambda left=left, told=told: told.append(left.wait(patience)))
+        for _ in range(2):
+            run.advance()
+        left.set()
+        loss = run.report()["loss"]
+        goes_on[strategy] = told == [True], loss
+    return goes_on
+
+
+def kept():
+    """What another stream reads in memory that its owner has freed, who had told of the stream by `record_stream`."""
+    second, x = torch.Stream(), torch.full((1000,), 1.0, device="sim")
+    torch.accelerator.synchronize()
+    with standin.hold(second):
+        with second:
+            late = x * 1
+        x.record_stream(second)
+        del x
+        torch.full((1000,), 7.0, device="sim")
+        torch.accelerator.current_stream().synchronize()
+    second.synchronize()
+    return late.unique().tolist()
+
+
+def swept():
+    """A sweep as `dpbook bench` makes it between accelerators, of calls that take 5 ms and more."""
+    alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # a machine of its own for each rank
+    with patch.dict(os.environ, alone), standin.slower(SLOWER / 2):
+        found = measure_accelerators((8, 4096), 2)
+    return {"backend": found.backend, "world": found.world, "least": found.times.min(), "most": found.times.max()}
 
 
 def refusal(call):
@@ -193,7 +253,7 @@ def refusal(call):
     return "accepted"
 
 
-def everything(rank, world, folder):
+def everything(rank, world, folder, some_mutants):
     from tests.standin import mutants
 
     torch.set_num_threads(1)
@@ -204,9 +264,9 @@ def everything(rank, world, folder):
         "wrapped": {name: (wrapped(name, CPU), wrapped(name, SIM)) for name in WRAPPERS},
         "held": {name: wrapped(name, SIM, held) for name in WRAPPERS if name != "torch"},
         "sharded": (sharded(SIM, adamw), sharded(SIM, sharding)), "schedules": schedules(rank, world),
-        "refusals": refusals(world), "link": on_the_link(), "clocks": clocks(), "predicted": predicted(folder),
+        "refusals": refusals(world), "link": on_the_link(), "clocks": clocks(), "trained": trained(folder),
+        "advanced": advanced(folder, ("bucketed", "zero1"), 60.0), "swept": swept(),
     }  # fmt: skip
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(world)
-    found["checks"] = {check.__name__: check(folder) for check in mutants.CHECKS}
-    found["mutants"] = {mutant.name: mutants.attempt(mutant, folder) for mutant in mutants.MUTANTS}
+    found["mutants"] = {name: mutants.attempt(name, folder) for name in some_mutants}
     return found

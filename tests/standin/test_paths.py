@@ -10,13 +10,18 @@ from tests.standin.sim import needs_sim
 
 pytestmark = needs_sim
 OURS = ["bucketed", "naive", "hook"]
+MUTANTS = [
+    "the loss is added up on the CPU", "nobody waits for a bucket", "the clock is not synchronised",
+    "a group for the accelerator alone",
+]  # fmt: skip
+"""Some of those of test_mutants.py."""
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     everything = importlib.import_module("tests.standin.path_ranks").everything
     folder = str(tmp_path_factory.mktemp("runs"))
-    return start(everything, [(rank, 3, folder) for rank in range(3)], timeout=120)
+    return start(everything, [(rank, 3, folder, MUTANTS) for rank in range(3)], timeout=120)
 
 
 @each("name", ["torch", *OURS])
@@ -72,20 +77,36 @@ def test_calls_are_observed_after_forward(ranks):
         assert rank["clocks"]["calls"]
 
 
-def test_a_run_predicts_its_step_and_describes_its_device(ranks):
+def test_the_preset_for_gpus_trains_and_measures_steps_between_events(ranks):
+    """Lines of two steps each; what is measured takes as long as its kernels, of which the host waits for none."""
     for rank in ranks:
-        found = rank["predicted"]
-        assert found.pop("seconds") > 0.05  # of some hundred kernels of a millisecond
-        assert found == {"device": "stand-in accelerator", "backend": "simccl", "memory": True}
+        found = rank["trained"]
+        assert found["steps"] == [(2, 2), (4, 2)]
+        assert found["losses"] == pytest.approx(found["on the CPU"][1::2], rel=1e-2)
+        assert found["fused"]
+        assert found["traced"]
+        assert found["seconds"] >= 0.8 * found["kernels"] > 0.1
+        assert found["parts"] >= 0.6 * found["kernels"]
+        assert found["memory"] >= found["least"] > 0
+        assert found["bits"] == ranks[0]["trained"]["bits"]
+        assert found["predicted"] > 0.05  # of some hundred kernels of a millisecond
+        assert (found["about"]["device"], found["about"]["backend"]) == ("stand-in accelerator", "simccl")
 
 
-def test_the_checks_pass_what_is_right(ranks):
+def test_the_host_waits_for_nothing_until_it_is_asked_for_a_report(ranks):
     for rank in ranks:
-        assert set(rank["checks"].values()) == {"well"}
+        goes_on, losses = zip(*rank["advanced"].values(), strict=True)
+        assert goes_on == (True, True)
+        assert losses[0] == losses[1]
 
 
-def test_every_mutant_is_found(ranks):
-    """On some rank at least; a mistake may show on one alone."""
-    for name in ranks[0]["mutants"]:
-        assert {rank["mutants"][name] for rank in ranks} != {"well"}, name
-    assert len(ranks[0]["mutants"]) >= 10
+def test_accelerators_are_swept_over_their_own_backend(ranks):
+    for rank in ranks:
+        found = rank["swept"]
+        assert (found["backend"], found["world"]) == ("simccl", 3)
+        assert found["least"] >= 0.005
+
+
+@each("name", MUTANTS)
+def test_a_mistake_that_only_an_accelerator_shows_is_found(ranks, name):
+    assert {rank["mutants"][name] for rank in ranks} != {"well"}
