@@ -18,6 +18,7 @@ def adapt() -> None:
     nn.Module._apply = _swapping(nn.Module._apply)
     torch.UntypedStorage.data_ptr = _with_address(torch.UntypedStorage.data_ptr)
     torch.UntypedStorage.cpu = _copied(torch.UntypedStorage.cpu)
+    torch.Tensor.pin_memory = lambda self, device=None: self.clone()  # what is pinned is a copy, here as elsewhere
     torch.serialization.register_package(BEFORE_TORCHS, _where, _bring)
 
 

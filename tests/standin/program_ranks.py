@@ -1,12 +1,14 @@
 """What each rank does for test_programs.py: training programs on the stand-in, in one start; results as data."""
 
 import dataclasses
+import signal
 
 import torch
 
 from dpbook import standin
 from dpbook.book.ch11 import train_ddp
 from dpbook.program import Options, Trainer
+from tests.book.ch11.test_train_ddp import told
 from tests.standin.path_ranks import CPU, SIM, SMALL, bits, losses
 
 STRATEGIES = ("torch", "naive", "hook", "bucketed", "zero1")
@@ -48,13 +50,14 @@ def script(folder):
     parse = lambda *more: train_ddp.parse(["--examples", "48", "--batch", "4", *more])  # noqa: E731
     epochs = lambda number, name, *more: parse("--epochs", str(number), "--out", f"{folder}/{name}", *more)  # noqa: E731
     cpu, sim = (train_ddp.run(epochs(2, f"script-{where.type}"), where) for where in (CPU, SIM))
-    train_ddp.run(epochs(1, "script-cut"), SIM)
+    cut = told(2, signal.SIGUSR1, 3, epochs(2, "script-cut"), SIM)
     again = train_ddp.run(epochs(2, "script-cut"), SIM)
     half = train_ddp.run(epochs(1, "script-half", "--precision", "fp16"), SIM)
     held_out = train_ddp.Sequences(13, seed=10**6)
     measured = [train_ddp.evaluate(training, held_out, parse()) for training in (cpu, sim)]
     weights = [[p.tolist() for p in training.ddp.parameters()] for training in (sim, again)]
-    return {"measured": measured, "resumed": weights[0] == weights[1], "scale": half.scaler.get_scale()}
+    resumed = (cut.epoch, cut.step), weights[0] == weights[1]
+    return {"measured": measured, "resumed": resumed, "scale": half.scaler.get_scale()}
 
 
 def everything(rank, world, folder):

@@ -45,5 +45,5 @@ def test_the_script_to_take_home_trains_and_goes_on_and_scales_losses(ranks):
         found = rank["script"]
         cpu, sim = found["measured"]
         assert sim == pytest.approx(cpu, rel=1e-4)
-        assert found["resumed"]
+        assert found["resumed"] == ((1, 1), True)  # two steps in an epoch
         assert found["scale"] == 65536.0  # no step of these was too large

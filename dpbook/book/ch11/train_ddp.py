@@ -3,8 +3,9 @@
     python train_ddp.py                                       # one process
     torchrun --nproc-per-node=4 train_ddp.py --precision bf16 # four, on GPUs where there are as many
 
-The same command again goes on where the run was ended: after an epoch, or by SIGTERM, which is how a scheduler takes a
-machine away. What it trains, a few tokens at a time, is a toy: put your data in `Sequences` and your model in `Model`.
+The same command again goes on where the run was ended: after an epoch, or by SIGTERM or SIGUSR1, which is how a
+scheduler takes a machine away (torchrun passes USR1 on with `--signals_to_handle=SIGTERM,SIGINT,SIGUSR1`). What it
+trains, a few tokens at a time, is a toy: put your data in `Sequences` and your model in `Model`.
 """
 
 import argparse
@@ -26,6 +27,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 
 TOKENS, IGNORED = 31, -100
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+STOP = (signal.SIGTERM, signal.SIGUSR1)
+SETTLED = ("examples", "batch", "accumulation", "lr", "precision", "seed")  # what a resumed run must not change
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -54,9 +57,8 @@ def collate(rows: list[torch.Tensor]) -> Batch:
 
 class Model(nn.Sequential):  # type: ignore[misc]
     def __init__(self) -> None:
-        super().__init__(
-            nn.Embedding(TOKENS, 64), nn.Linear(64, 128), nn.GELU(), nn.Dropout(0.1), nn.Linear(128, TOKENS)
-        )
+        hidden = nn.Linear(64, 128), nn.GELU(), nn.Dropout(0.1)
+        super().__init__(nn.Embedding(TOKENS, 64), *hidden, nn.Linear(128, TOKENS))
 
 
 @dataclass
@@ -68,6 +70,7 @@ class Training:
     schedule: torch.optim.lr_scheduler.LambdaLR
     scaler: torch.amp.GradScaler
     device: torch.device
+    settings: dict[str, object]
     epoch: int = 0
     step: int = 0  # of the epoch
 
@@ -78,19 +81,26 @@ class Training:
         if dist.get_rank() == 0:
             parts = {name: part.state_dict() for name, part in self._parts().items()}
             path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save({**parts, "epoch": self.epoch, "step": self.step, "random": everyone}, f"{path}.partial")
+            place = {"epoch": self.epoch, "step": self.step, "settings": self.settings, "random": everyone}
+            torch.save(parts | place, f"{path}.partial")
             os.replace(f"{path}.partial", path)
         dist.barrier()  # nobody leaves, and ends the others, before it is there
 
     def load(self, path: Path) -> None:
         """Every rank reads it, into memory of the CPU: what was on GPU 0 would else go to GPU 0 once per rank."""
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        if len(saved["random"]) != dist.get_world_size():
-            raise SystemExit(f"{path} is of {len(saved['random'])} ranks: their steps and data are others")
+        was = saved["settings"]
+        differs = [f"{name} {was[name]}, not {now}" for name, now in self.settings.items() if was[name] != now]
+        if differs:
+            raise SystemExit(f"{path} is of {'; '.join(differs)}: take the same, or another --out")
         for name, part in self._parts().items():
             part.load_state_dict(saved[name])
         self.epoch, self.step = saved["epoch"], saved["step"]
-        set_random_state(saved["random"][dist.get_rank()], self.device)
+        state = saved["random"][dist.get_rank()]
+        torch.set_rng_state(state["cpu"])
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).set_rng_state(state[self.device.type], self.device)
+        tell(f"goes on from {path}: epoch {self.epoch}, step {self.step}")
 
     def _parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
         return {
@@ -98,22 +108,20 @@ class Training:
         }  # fmt: skip
 
 
+def tell(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
     """What dropout, and whatever else this process draws, draws next; whoever uses `random` or NumPy saves theirs too.
 
-    What loading processes draw is not in it: let augmentation depend on epoch and index alone, as `Sequences` on its
-    index.
+    What loading processes draw is not in it: let augmentation depend on epoch and index alone, as `Sequences` does.
     """
     state = {"cpu": torch.get_rng_state()}
-    return (
-        state if device.type == "cpu" else state | {device.type: torch.get_device_module(device).get_rng_state(device)}
-    )
-
-
-def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
-    torch.set_rng_state(state["cpu"])
     if device.type != "cpu":
-        torch.get_device_module(device).set_rng_state(state[device.type], device)
+        state[device.type] = torch.get_device_module(device).get_rng_state(device)
+    return state
 
 
 def join() -> torch.device:
@@ -121,7 +129,7 @@ def join() -> torch.device:
     alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
     for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}).items():
         os.environ.setdefault(name, str(value))
-    kind = torch.accelerator.current_accelerator(check_available=True)  # cuda, for GPUs of AMD too
+    kind = torch.accelerator.current_accelerator(check_available=True)  # whoever made it
     backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has none of its own
     if backend == "gloo" or torch.accelerator.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
         dist.init_process_group("gloo")
@@ -140,14 +148,12 @@ def build(options: argparse.Namespace, device: torch.device) -> Training:
     optimizer = torch.optim.AdamW(ddp.parameters(), options.lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
     scaler = torch.amp.GradScaler(device.type, enabled=options.precision == "fp16")  # bf16 has fp32's range
-    return Training(ddp, optimizer, schedule, scaler, device)
+    settings = {name: getattr(options, name) for name in SETTLED} | {"ranks": dist.get_world_size()}
+    return Training(ddp, optimizer, schedule, scaler, device, settings)
 
 
 def rehearse(ddp: DistributedDataParallel, device: torch.device) -> None:
-    """One backward that trains nothing: DDP settles its buckets after its first, and sums in their order from then on.
-
-    So the first step after a resumption has the bits that it would have had.
-    """
+    """DDP settles its buckets after its first backward: one that trains nothing, so that the next step has its bits."""
     ddp(torch.zeros(1, 1, dtype=torch.long, device=device)).sum().backward()
     ddp.zero_grad()
 
@@ -157,21 +163,22 @@ def read(data: Sequences, training: Training, options: argparse.Namespace) -> It
     sampler = DistributedSampler(data, seed=options.seed, drop_last=True)
     sampler.set_epoch(training.epoch)  # else every epoch has the same order
     rows = list(sampler)[training.step * options.accumulation * options.batch :]
-    seeds = torch.Generator()  # its own: a loader draws one when it begins, from which its processes take theirs
-    seeds.manual_seed(options.seed + training.epoch * dist.get_world_size() + dist.get_rank())  # no two ranks alike
+    # A loader draws from it when it begins, and its processes take their seeds from that: no two ranks augment alike.
+    seeds = torch.Generator().manual_seed(options.seed + training.epoch * dist.get_world_size() + dist.get_rank())
     loader = iter(
         DataLoader(
             Subset(data, rows), options.batch, collate_fn=collate, drop_last=True, num_workers=options.workers,
-            pin_memory=training.device.type == "cuda", generator=seeds, worker_init_fn=ignore_sigterm,
+            pin_memory=training.device.type != "cpu", generator=seeds, worker_init_fn=ignore_stop,
         )
     )  # fmt: skip
     while len(batches := list(islice(loader, options.accumulation))) == options.accumulation:
         yield [(x.to(training.device, non_blocking=True), y.to(training.device, non_blocking=True)) for x, y in batches]
 
 
-def ignore_sigterm(worker: int) -> None:
-    """The whole job is sent SIGTERM: loading processes live on until their rank, which decides, has left the epoch."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def ignore_stop(worker: int) -> None:
+    """The whole job gets the signal: loading processes live on until their rank, which decides, has left the epoch."""
+    for number in STOP:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def train_step(training: Training, batches: list[Batch], options: argparse.Namespace) -> torch.Tensor:
@@ -184,9 +191,8 @@ def train_step(training: Training, batches: list[Batch], options: argparse.Names
         with nullcontext() if number == len(batches) else ddp.no_sync():  # around forward too
             with torch.autocast(training.device.type, DTYPES[options.precision], options.precision != "fp32"):
                 scores = ddp(inputs)
-            summed = cross_entropy(
-                scores.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-            )
+            each = scores.float().flatten(0, 1), targets.flatten()
+            summed = cross_entropy(*each, ignore_index=IGNORED, reduction="sum")
             scaler.scale(summed * dist.get_world_size() / count).backward()  # DDP divides by the ranks
         total += summed.detach()
     scaler.unscale_(optimizer)  # gradients are averaged and alike on all ranks: so is what is clipped, or skipped
@@ -212,13 +218,8 @@ def evaluate(training: Training, data: Sequences, options: argparse.Namespace) -
     for batch in DataLoader(Subset(data, rows), options.batch, collate_fn=collate, generator=torch.Generator()):
         inputs, targets = (part.to(training.device) for part in batch)
         scores, real = model(inputs).float(), targets != IGNORED
-        sums += torch.stack(
-            [
-                cross_entropy(scores[real], targets[real], reduction="sum"),
-                (scores.argmax(-1) == targets).sum(),
-                real.sum(),
-            ]
-        )
+        loss = cross_entropy(scores[real], targets[real], reduction="sum")
+        sums += torch.stack([loss, (scores.argmax(-1) == targets).sum(), real.sum()])
     model.train()
     dist.all_reduce(sums)
     return float(sums[0] / sums[2]), float(sums[1] / sums[2])
@@ -232,7 +233,8 @@ def run(options: argparse.Namespace, device: torch.device) -> Training:
     if len(data) < global_batch:
         raise SystemExit(f"{len(data)} examples do not fill one global batch of {global_batch}: nothing to train on")
     told = torch.zeros(1)  # on the CPU, where asking for it waits for no GPU
-    signal.signal(signal.SIGTERM, lambda *_: told.fill_(1))
+    for number in STOP:
+        signal.signal(number, lambda *_: told.fill_(1))
     if path.exists():
         rehearse(training.ddp, device)
         training.load(path)
@@ -240,18 +242,20 @@ def run(options: argparse.Namespace, device: torch.device) -> Training:
         for batches in read(data, training, options):
             loss = train_step(training, batches, options)
             training.step += 1
-            if dist.get_rank() == 0 and training.step % 20 == 0:  # a number that is printed makes Python wait
-                print(f"epoch {training.epoch}, step {training.step}: loss {float(loss):.3f}")
+            if training.step % 20 == 0:  # a number that is printed makes Python wait
+                tell(f"epoch {training.epoch}, step {training.step}: loss {float(loss):.3f}")
             stop = told.clone()
             dist.all_reduce(stop, dist.ReduceOp.MAX)  # all stop after the same step, whoever was told
             if stop:
                 training.save(path)
+                tell(
+                    f"told to stop: {path} is of epoch {training.epoch}, step {training.step}; the same command goes on"
+                )
                 return training
         training.epoch, training.step = training.epoch + 1, 0
         held_out_loss, accuracy = evaluate(training, held_out, options)
         training.save(path)
-        if dist.get_rank() == 0:
-            print(f"epoch {training.epoch} is over: held out, loss {held_out_loss:.3f}, accuracy {accuracy:.0%}")
+        tell(f"epoch {training.epoch} is over: held out, loss {held_out_loss:.3f}, accuracy {accuracy:.0%}")
     return training
 
 

@@ -6,10 +6,12 @@ One start of three ranks.
 import importlib
 import os
 import signal
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from dpbook.book.ch11 import train_ddp
@@ -27,21 +29,41 @@ def bits(training):
     return [p.detach().numpy().tobytes() for p in training.ddp.parameters()]
 
 
-def ended(rank, folder):
-    """A run that rank 1 alone is told to end, after 11 steps; where it stood, and whether it ends as another did."""
+def told(rank, number, after, parsed, device=CPU):
+    """A run whose process is sent a signal in a step, the ``after``-th from its start, if it is of ``rank``."""
     calls, step = [], train_ddp.train_step
 
     def counted(*arguments):
         calls.append(arguments)
-        if rank == 1 and len(calls) == 11:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if dist.get_rank() == rank and len(calls) == after:
+            os.kill(os.getpid(), number)
         return step(*arguments)
 
-    whole = bits(train_ddp.run(options(f"{folder}/whole"), CPU))
     with patch.object(train_ddp, "train_step", counted):
-        cut = train_ddp.run(options(f"{folder}/cut"), CPU)
-    again = train_ddp.run(options(f"{folder}/cut"), CPU)
-    return (cut.epoch, cut.step), bits(cut) != whole, bits(again) == whole
+        return train_ddp.run(parsed, device)
+
+
+def ended(folder):
+    """Where a run stood that one rank alone was told to end, then another; and whether it ends as one that was not."""
+    whole = bits(train_ddp.run(options(f"{folder}/whole"), CPU))
+    cut = options(f"{folder}/cut")
+    first, second = told(1, signal.SIGTERM, 11, cut), told(2, signal.SIGUSR1, 2, cut)
+    stood = [(training.epoch, training.step) for training in (first, second)]
+    return stood, bits(first) != whole, bits(train_ddp.run(cut, CPU)) == whole
+
+
+def others(folder):
+    """What is said where the options, or the number of ranks, are not those of the checkpoint."""
+    found = []
+    for changes in (("--batch", "2"), ("--lr", "0.5", "--seed", "1")):
+        with pytest.raises(SystemExit) as said:
+            train_ddp.run(options(f"{folder}/cut", *changes), CPU)
+        found.append(str(said.value).partition("checkpoint.pt ")[2])
+    training = train_ddp.build(options(folder), CPU)
+    training.settings["ranks"] = 4
+    with pytest.raises(SystemExit) as said:
+        training.load(Path(folder, "cut/checkpoint.pt"))
+    return [*found, str(said.value).partition("checkpoint.pt ")[2]]
 
 
 def one_step(rank, folder):
@@ -105,7 +127,8 @@ def too_few(folder):
 def everything(rank, folder):
     torch.set_num_threads(1)
     return {
-        "ended": ended(rank, folder),
+        "ended": ended(folder),
+        "others": others(folder),
         "step": one_step(rank, folder),
         "held out": held_out(folder),
         "fp16": halves(folder),
@@ -124,7 +147,18 @@ def ranks(tmp_path_factory):
 @pytest.mark.processes
 def test_a_run_that_one_rank_is_told_to_end_goes_on_to_the_bits_of_one_that_was_not(ranks):
     """With dropout, in the middle of an epoch: random states, place in the data, buckets and moments come back."""
-    assert [rank["ended"] for rank in ranks] == [((1, 3), True, True)] * 3
+    assert [rank["ended"] for rank in ranks] == [([(1, 3), (1, 5)], True, True)] * 3
+
+
+@pytest.mark.processes
+def test_a_run_does_not_go_on_as_another(ranks):
+    """With another batch its place in the epoch would be other examples; nobody would see it."""
+    said = [
+        "is of batch 4, not 2: take the same, or another --out",
+        "is of lr 0.01, not 0.5; seed 0, not 1: take the same, or another --out",
+        "is of ranks 3, not 4: take the same, or another --out",
+    ]
+    assert [rank["others"] for rank in ranks] == [said] * 3
 
 
 @pytest.mark.processes
