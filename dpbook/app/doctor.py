@@ -19,6 +19,7 @@ from typing import Any
 from dpbook.app import jupyter
 from dpbook.app.diagnosis import Diagnosis, Needs, Package, Torch
 from dpbook.core import DpbookError, Gpu, checkout, gibibytes, machine
+from dpbook.ranks import check_peers
 
 PROBE_SECONDS = 120
 SMALL_SHM = 256 * 2**20  # bytes; containers often have 64 MiB, too few for several ranks with data-loading workers
@@ -49,7 +50,7 @@ def diagnose() -> Diagnosis:
         torch=torch.result(),
         chapters=chapters,
         problems=tuple(problems),
-        warnings=tuple(_warnings(torch.result(), shared)),
+        warnings=tuple(_warnings(torch.result(), shared) + _messages(torch.result())),
     )
 
 
@@ -106,6 +107,11 @@ def _run_python(*arguments: str) -> tuple[str, str]:
 def _needs(chapter: checkout.Chapter, torch: Torch) -> Needs:
     lacks = "a GPU" if chapter.hardware == "gpu" and not torch.gpus else ""
     return Needs(f"{chapter.number:02d}", chapter.title, chapter.hardware, chapter.minutes, lacks)
+
+
+def _messages(torch: Torch) -> list[str]:
+    """What is wrong with messages from GPU to GPU; with one GPU there are none."""
+    return [finding.text for finding in check_peers()] if len(torch.gpus) > 1 else []
 
 
 def _warnings(torch: Torch, shared: int | None) -> list[str]:

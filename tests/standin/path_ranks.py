@@ -35,6 +35,7 @@ from dpbook.program.metrics import Metrics
 from dpbook.program.needs import least_memory
 from dpbook.program.options import PRESETS
 from dpbook.ranks import execute, measure_accelerators
+from dpbook.ranks.peer_probe import comes_back
 from dpbook.standin.collectives import communicator
 from dpbook.standin.streams import default_stream
 
@@ -268,5 +269,6 @@ def everything(rank, world, folder, some_mutants):
         "advanced": advanced(folder, ("bucketed", "zero1"), 60.0), "swept": swept(),
     }  # fmt: skip
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(world)
+    found["there and back"] = comes_back(SIM, CPU)
     found["mutants"] = {name: mutants.attempt(name, folder) for name in some_mutants}
     return found

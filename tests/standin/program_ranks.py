@@ -6,9 +6,9 @@ import signal
 import torch
 
 from dpbook import standin
-from dpbook.book.ch11 import train_ddp
+from dpbook.book.ch11 import train_adapters, train_ddp
 from dpbook.program import Options, Trainer
-from tests.book.ch11.test_train_ddp import told
+from tests.book.ch11 import test_train_adapters, test_train_ddp
 from tests.standin.path_ranks import CPU, SIM, SMALL, bits, losses
 
 STRATEGIES = ("torch", "naive", "hook", "bucketed", "zero1")
@@ -50,7 +50,7 @@ def script(folder):
     parse = lambda *more: train_ddp.parse(["--examples", "48", "--batch", "4", *more])  # noqa: E731
     epochs = lambda number, name, *more: parse("--epochs", str(number), "--out", f"{folder}/{name}", *more)  # noqa: E731
     cpu, sim = (train_ddp.run(epochs(2, f"script-{where.type}"), where) for where in (CPU, SIM))
-    cut = told(2, signal.SIGUSR1, 3, epochs(2, "script-cut"), SIM)
+    cut = test_train_ddp.told(2, signal.SIGUSR1, 3, epochs(2, "script-cut"), SIM)
     again = train_ddp.run(epochs(2, "script-cut"), SIM)
     half = train_ddp.run(epochs(1, "script-half", "--precision", "fp16"), SIM)
     held_out = train_ddp.Sequences(13, seed=10**6)
@@ -60,7 +60,19 @@ def script(folder):
     return {"measured": measured, "resumed": resumed, "scale": half.scaler.get_scale()}
 
 
+def adapters(folder):
+    """The script for adapters: on the device and on the CPU, and whether it goes on as if it had not been ended."""
+    parse = lambda name: train_adapters.parse(["--steps", "4", "--lr", "0.01", "--out", f"{folder}/{name}"])  # noqa: E731
+    cpu, sim = (train_adapters.run(parse(f"adapters-{where.type}"), where) for where in (CPU, SIM))
+    cut = test_train_adapters.told(1, signal.SIGTERM, 2, parse("adapters-cut"), SIM)
+    again = train_adapters.run(parse("adapters-cut"), SIM)
+    measured = [[float(each) for p in run.adapters.values() for each in p.norm(dim=1)] for run in (cpu, sim)]
+    resumed = cut.step, test_train_adapters.bits(again) == test_train_adapters.bits(sim)
+    return {"measured": measured, "resumed": resumed}
+
+
 def everything(rank, world, folder):
     torch.set_num_threads(1)
     standin.join()
-    return {"programs": programs(folder), "resumed": resumed(folder), "script": script(folder)}
+    found = {"programs": programs(folder), "resumed": resumed(folder)}
+    return found | {"script": script(folder), "adapters": adapters(folder)}

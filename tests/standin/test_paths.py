@@ -57,6 +57,11 @@ def test_what_adds_on_the_host_refuses_tensors_of_the_device(ranks):
         assert rank["refusals"]["over"].startswith("InvalidArgument: tensor must be on the CPU")
 
 
+def test_messages_from_device_to_device_come_back(ranks):
+    for rank in ranks:
+        assert rank["there and back"]
+
+
 def test_an_emulated_link_carries_what_has_been_computed(ranks):
     for rank in ranks:
         assert rank["link"] == {"begun": True, "carried": True, "sum": [3.0], "average": [1.0]}

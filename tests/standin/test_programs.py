@@ -47,3 +47,10 @@ def test_the_script_to_take_home_trains_and_goes_on_and_scales_losses(ranks):
         assert sim == pytest.approx(cpu, rel=1e-4)
         assert found["resumed"] == ((1, 1), True)  # two steps in an epoch
         assert found["scale"] == 65536.0  # no step of these was too large
+
+
+def test_the_script_for_adapters_trains_and_goes_on(ranks):
+    for rank in ranks:
+        cpu, sim = rank["adapters"]["measured"]
+        assert sim == pytest.approx(cpu, rel=1e-3)
+        assert rank["adapters"]["resumed"] == (2, True)

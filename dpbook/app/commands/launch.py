@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Look before, start, and report."""
     from dpbook.core import machine
     from dpbook.program import requirements
-    from dpbook.ranks import Launch, blind, default_processes, launch, preflight
+    from dpbook.ranks import Launch, blind, check_peers, default_processes, launch, preflight
 
     if args.program_help:
         _program_parser().print_help()
@@ -65,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     found += preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, gpus=gpus)
     if options is not None:
         found += requirements(options, nproc, nnodes=args.nnodes, gpus=gpus)
+    if min(nproc, len(gpus)) > 1 and not args.no_preflight and all(each.kind == "warning" for each in found):
+        found += check_peers()
     for finding in sorted(found, key=lambda finding: finding.kind != "problem"):
         _say(str(finding))
     if any(finding.kind == "problem" for finding in found) and not args.no_preflight:
