@@ -22,6 +22,7 @@ NUMERIC = {room for room, level in LEVEL.items() if level <= LEVEL["planning"]}
 """NumPy and the standard library are enough here."""
 WITH_TORCH = {"ranks", "ddp", "program", "standin", "book"}
 OFFERED = {
+    "dpbook.standin.installation": "the stand-in accelerator, for tests",
     "dpbook.planning.scaling": "the planner of a cluster",
     "dpbook.overlap.timeline.json_format": "timelines that are kept and read back",
     "dpbook.collectives.algorithms.nodes": "all-reduces for machines with several GPUs each",

@@ -154,6 +154,22 @@ def test_waiting_and_transfer_of_one_call_have_one_line():
         assert {b.kind for _, b in found} == ({"communication"} if rank else {"wait"})
 
 
+def test_a_line_leads_from_a_launch_to_its_kernel():
+    """Kernel 1 begins when it is launched, after 10 of 100 ms; kernel 2 is launched at 15 and begins at 60."""
+    launches = [Span("launch", 0, "host", "launch", k * 0.005, (k + 1) * 0.005) for k in (1, 2)]
+    kernels = [
+        Span("forward 1", 0, "compute", "computation", 0.01, 0.06, ready=0.01),
+        Span("forward 2", 0, "compute", "computation", 0.06, 0.1, ready=0.015),
+    ]
+    root = parse(figures.draw_timelines(Timeline((*launches, *kernels), (0.0, 0.1)), "Title"))
+    one_ms = (880 - LEFT) / 100
+    ends = [(10, 10), (15, 60)]
+    assert lines(root) == [pytest.approx([LEFT + one_ms * ms for ms in pair], abs=1) for pair in ends]
+    assert "launch to its kernel" in texts(root)
+    assert "gradient to its call" not in texts(root)
+    assert outside(root) == overlapping(root) == []
+
+
 def test_gaps_are_called_idle():
     """The naive step: its wire before 100 ms, its computation after."""
     root = parse(figures.draw_timelines(step("flat"), "Title"))

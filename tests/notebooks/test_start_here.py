@@ -7,7 +7,8 @@ from dpbook.core import checkout
 from tests.cases import each
 from tests.notebooks.hygiene import tags, text
 
-CHAPTERS = {path.name[:2]: path for path in sorted((checkout.root() / "chapters").glob("*.ipynb"))}
+FOLDER = checkout.root() / "chapters"
+CHAPTERS = {path.name[:2]: path for path in sorted(FOLDER.glob("[0-9][0-9]_*.ipynb"))}
 
 
 def sources(number):
@@ -32,6 +33,11 @@ def test_the_parts_hold_every_chapter_and_say_what_to_refresh_for_each():
     held = [f"{number:02}" for pair in ends for number in range(int(pair[0]), int(pair[-1]) + 1)]
     refreshed = [number for row in parts for number in re.findall(r"\b(\d\d):", row[3])]
     assert held == refreshed == [number for number in CHAPTERS if number != "00"]
+
+
+def test_what_stands_beside_a_chapter_is_named_under_the_parts():
+    beside = {path.name for path in FOLDER.glob("*.ipynb")} - {path.name for path in CHAPTERS.values()}
+    assert [name for name in beside if f"]({name})" not in sources("00")["parts"]] == []
 
 
 def test_what_the_makers_machine_is_does_not_count_as_the_readers():

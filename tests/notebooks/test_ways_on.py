@@ -10,7 +10,8 @@ from tests.cases import each
 from tests.notebooks.hygiene import text
 
 ROOT = checkout.root()
-CHAPTERS = sorted((ROOT / "chapters").glob("*.ipynb"))
+CHAPTERS = sorted((ROOT / "chapters").glob("[0-9][0-9]_*.ipynb"))
+BESIDE = sorted((ROOT / "chapters").glob("[0-9][0-9][b-z]_*.ipynb"))
 EXERCISES = sorted((ROOT / "exercises").glob("*.ipynb"))
 LINK = re.compile(r"\[([^]]*)\]\(([^)\s]+)\)")
 ENTRY = re.compile(r"- \*\*(.+?):\*\* .*?\[(.+?)\]\((.+?)\)")
@@ -43,6 +44,12 @@ def test_a_chapter_leads_back_to_its_exercises_and_on(number):
     assert ways_on(path) == expected
 
 
+@each("path", BESIDE)
+def test_what_stands_beside_a_chapter_leads_to_it_and_on(path):
+    number = next(n for n, chapter in enumerate(CHAPTERS) if chapter.name[:2] == path.name[:2])
+    assert ways_on(path) == [titled("Beside", CHAPTERS[number]), titled("Next", CHAPTERS[number + 1])]
+
+
 @each("path", EXERCISES)
 def test_exercises_lead_back_to_their_chapter_and_on_to_the_next(path):
     number = next(n for n, chapter in enumerate(CHAPTERS) if chapter.name == path.name)
@@ -65,7 +72,7 @@ def broken(path):
     return [t for t, place in places.items() if not place.is_file() or not set(copied) & set(place.parents)]
 
 
-@each("path", CHAPTERS + EXERCISES)
+@each("path", CHAPTERS + BESIDE + EXERCISES)
 def test_every_relative_link_leads_to_a_file_of_the_readers_copy(path):
     assert broken(path) == []
 

@@ -15,8 +15,8 @@ from dpbook.overlap import Span, Timeline
 from dpbook.overlap.timeline import difference, union
 
 WIDTH, LEFT, RIGHT = 900, 132, 20
-LANE, BAR, LINK = 26, 22, 10
-"""Pixels: from lane to lane, of a bar, and between computation and communication where lines join them."""
+LANE, BAR, LINK, FAN = 26, 22, 10, 24
+"""Pixels: from lane to lane, of a bar, and between two lanes where lines join them; launches begin close together."""
 MANY = 6
 """Lines; more of them are drawn paler."""
 FINEST, NARROW = 0.75, 4.0
@@ -35,16 +35,23 @@ class Scale:
         return LEFT + min(seconds, self.end) / (self.end or 1.0) * (WIDTH - LEFT - RIGHT)
 
 
+HANDED_ON = {"computation": "gradient to its call", "launch": "launch to its kernel"}
+"""What lines mean, by the kind of span at whose end they begin."""
+
+
 class Link(NamedTuple):
-    """The span at whose end a gradient was complete, and the one that carries it."""
+    """The span at whose end a gradient was complete, and the one that carries it; or a launch and its kernel."""
 
     made: Span
     call: Span
 
 
 def links(timeline: Timeline) -> list[Link]:
-    """Each call of one rank, from where it first waits or moves, with what made its last gradient, where known."""
-    made = {span.end: span for span in timeline.spans if span.kind == "computation"}
+    """Each call of one rank, from where it first waits or moves, with what made its last gradient, where known.
+
+    Each kernel with its launch, where that is known.
+    """
+    made = {span.end: span for span in timeline.spans if span.kind in HANDED_ON}
     calls = sorted((span for span in timeline.spans if span.ready in made), key=lambda span: span.start)
     first = {(span.name, span.ready): span for span in reversed(calls)}
     return [Link(made[span.ready], span) for span in calls if span is first[span.name, span.ready]]  # type: ignore[index]
@@ -57,11 +64,12 @@ class Lanes:
         self.timeline, self.scale, self.now = timeline, scale, now
         self.links = links(timeline)
         targets = {link.call.lane for link in self.links}
+        room = FAN if any(link.made.kind == "launch" for link in self.links) else LINK
         self.tops: dict[str, float] = {}
         self.bottom = y
         for lane in _in_order(timeline):
             if lane in targets and not targets & self.tops.keys():
-                self.bottom += LINK
+                self.bottom += room
             self.tops[lane] = self.bottom
             self.bottom += LANE
 
@@ -122,7 +130,7 @@ class Lanes:
         """In each span the longest of its labels that fits; where none does, one for the whole run of its kind."""
         completes: dict[Span, list[str]] = {}
         for link in self.links:
-            if number := number_of(link.call.name):
+            if link.made.kind == "computation" and (number := number_of(link.call.name)):
                 completes.setdefault(link.made, []).append(number)
         for name, together in groupby(spans, key=look):
             run = list(together)

@@ -9,7 +9,7 @@ from dpbook.figures.card.palette import EXPOSED, IDLE, INK, MUTED, PANEL
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import check_named, check_title
 from dpbook.figures.card.svg import MARGIN, aside, element, rect, text, text_width
-from dpbook.figures.steps.lanes import LEFT, WIDTH, Lanes, Scale, cut, stripes
+from dpbook.figures.steps.lanes import HANDED_ON, LEFT, WIDTH, Lanes, Scale, cut, links, stripes
 from dpbook.figures.steps.looks import FILLS, WORDS, look
 from dpbook.overlap import Timeline
 from dpbook.overlap.timeline import difference
@@ -152,8 +152,9 @@ def _marks(timelines: Mapping[str, Timeline]) -> Iterator[Mark]:
     for key in (key for key in FILLS if key in looks):
         yield Mark(WORDS.get(key, key), rect(0, 0, 14, 14, rx=3, fill=FILLS[key]))
     yield Mark("idle", rect(0, 0, 14, 14, fill=PANEL) + stripes(0, 0, 14, IDLE, high=14))
-    if any(span.ready is not None for span in spans):
-        yield Mark("gradient to its call", element("path", d="M1 1v2L13 11v2", fill="none", stroke=INK))
+    handed_on = {link.made.kind for timeline in timelines.values() for link in links(timeline)}
+    for key in (key for key in HANDED_ON if key in handed_on):
+        yield Mark(HANDED_ON[key], element("path", d="M1 1v2L13 11v2", fill="none", stroke=INK))
     if "communication" in looks:
         yield Mark("exposed communication", rect(0, 4, 14, 5, fill=EXPOSED))
 

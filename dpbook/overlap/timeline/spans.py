@@ -21,8 +21,8 @@ class Span(NamedTuple):
     """One thing that ran, from ``start`` to ``end`` in seconds. A lane is a stream or a thread of one rank.
 
     The name of a computation begins with its phase where that is known: "forward", "backward" or "optimizer".
-    ``ready`` is when the last gradient that a collective carries was complete on this rank, in seconds; None where
-    nobody knows, and of everything else.
+    ``ready`` is when the last gradient that a collective carries was complete on this rank, in seconds; of a device's
+    kernel, when the host had launched it. None where nobody knows, and of everything else.
     """
 
     name: str

@@ -1,0 +1,91 @@
+"""Do functions run on the stand-in, is their recording that of the notebook, and is it played where there is none?"""
+
+import json
+
+import nbformat
+import pytest
+
+from dpbook import standin
+from dpbook.app.validation import execute
+from dpbook.book.ch12 import on_sim, sim_runs, whereabouts
+from dpbook.core import DpbookError, checkout
+from tests.standin.sim import needs_sim
+
+NOTEBOOK = checkout.root() / "chapters" / "12b_a_gpus_clock.ipynb"
+ABSENT = "from dpbook import standin\nstandin.missing = lambda: 'torch 2.9 lets no device be written in Python'"
+
+
+@pytest.fixture
+def absent(monkeypatch):
+    monkeypatch.setattr(standin, "missing", lambda: "torch 2.9 is too old")
+
+
+def code_cells():
+    return [cell for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+
+
+def test_what_is_recorded_are_the_functions_of_the_notebook_to_the_letter():
+    cells = "\n".join(cell.source for cell in code_cells())
+    sources = ["\n".join(kept["source"]) for kept in sim_runs.recording()["results"].values()]
+    assert [source for source in sources if source not in cells] == []
+    assert len(sources) == cells.count("@on_sim(") > 10
+
+
+def held():
+    """The name of a function that is recorded, as another one."""
+    return 0, 25
+
+
+def test_a_function_is_played_only_as_it_was_recorded(absent):
+    kept = sim_runs.recording()["results"]["held"]
+    assert sim_runs.played("held", "\n".join(kept["source"]) + "\n", "why") == kept["result"] == [0, 25]
+    with pytest.raises(DpbookError, match=r"held is not what was recorded, and cannot run here: torch 2\.9"):
+        on_sim()(held)()
+
+
+def test_the_reader_is_told_what_is_played(absent):
+    made = sim_runs.recording()["made"]
+    assert whereabouts().startswith("torch 2.9 is too old.\nThe cells play what was recorded: ")
+    assert all(entry in whereabouts() for entry in made.values())
+
+
+def one():
+    import torch
+
+    return {"sum": (torch.ones(3, device="sim") + 1).sum().item(), "pair": (1, 2)}
+
+
+def each_rank(rank):
+    import torch
+    import torch.distributed as dist
+
+    x = torch.full((1,), float(rank + 1), device="sim")
+    dist.all_reduce(x)
+    return rank, x.item()
+
+
+class TestHere:
+    pytestmark = needs_sim
+
+    def test_a_function_runs_on_its_ranks_and_what_it_returns_is_kept(self, tmp_path, monkeypatch):
+        monkeypatch.setenv(sim_runs.KEEP, str(tmp_path / "kept.json"))
+        assert on_sim()(one)() == {"sum": 6.0, "pair": [1, 2]}
+        assert on_sim(ranks=3)(each_rank)() == [[0, 6.0], [1, 6.0], [2, 6.0]]
+        kept = sim_runs.recording(tmp_path / "kept.json")["results"]
+        assert kept["one"]["source"][0] == "def one():"
+        assert {name: entry["result"] for name, entry in kept.items()} == {
+            "one": {"sum": 6.0, "pair": [1, 2]}, "each_rank": [[0, 6.0], [1, 6.0], [2, 6.0]],
+        }  # fmt: skip
+        assert whereabouts().startswith("The stand-in runs here: ")
+
+
+@pytest.mark.processes
+def test_without_the_stand_in_the_notebook_says_the_same(tmp_path):
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    stored = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code" and not cell.metadata}
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(ABSENT))
+    execute(notebook, tmp_path)
+    shown = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
+    assert "torch 2.9 lets no device" in shown["where"][0].text
+    assert {name: shown[name] for name in stored} == stored
+    assert json.dumps(shown).count('"error"') == 0
