@@ -37,10 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Our arguments, and those after the first "--" of a launch: somebody's script with its own."""
+def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
+    """Our arguments, and those after the first "--" of a launch: somebody's script with its own; None without it."""
     if argv[:1] != ["launch"] or "--" not in argv:
-        return argv, []
+        return argv, None
     place = argv.index("--")
     return argv[:place], argv[place + 1 :]
 

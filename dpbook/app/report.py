@@ -13,8 +13,9 @@ from dpbook.app.verdict import sentences
 from dpbook.collectives import bandwidth_lower_bound
 from dpbook.core import DpbookError, InvalidArgument, files, in_words, milliseconds, plural
 from dpbook.overlap import Timeline, read_profiles, split_waits
+from dpbook.program import metrics
 
-FILE = "report.html"
+FILE = metrics.REPORT
 SHOWN = ("computing", "waiting", "transfer", "updating", "rest")
 TEMPLATES = Environment(loader=PackageLoader("dpbook", "data"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 from dpbook.core import lazily
 from dpbook.program import metrics
 from dpbook.program.baseline import ALONE, STEPS_ALONE, train_alone
+from dpbook.program.continuing import is_finished, refuse_to_mix
 from dpbook.program.needs import requirements
 from dpbook.program.options import Options, add_options, from_namespace
+from dpbook.program.run_folder import steps as saved_steps
+from dpbook.program.run_lock import locked
 
 if TYPE_CHECKING:
     from dpbook.program.models import Adapted, build

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from dpbook.core import DpbookError, machine
+from dpbook.core import DpbookError, machine, write_atomically
+from dpbook.program.continuing import changes, consequences, table
 from dpbook.program.metrics import DESCRIPTION, PREDICTION, Metrics
 from dpbook.program.models import flops_per_token
 from dpbook.program.options import Options, add_options, from_namespace
@@ -59,15 +60,21 @@ def bind() -> torch.device:
 
 def _run(options: Options, device: torch.device) -> None:
     trainer = Trainer(options, device)
+    trainer.asked.listen()
     before = trainer.resume()
     first = dist.get_rank() == 0
     if first and before is not None:
         print(_resumed(before, trainer), file=sys.stderr, flush=True)
     metrics = Metrics(options.folder, trainer.step) if first else None
     if first and trainer.step < options.steps:  # else its steps are another's, in another world maybe
-        (options.folder / DESCRIPTION).write_text(json.dumps(describe(trainer), indent=1) + "\n", encoding="utf-8")
+        (options.folder / PREDICTION).unlink(missing_ok=True)
+        write_atomically(options.folder / DESCRIPTION, (json.dumps(describe(trainer), indent=1) + "\n").encode())
     with tqdm(total=options.steps, initial=trainer.step, unit="step", disable=None if first else True) as progress:
         train(trainer, metrics, progress)
+    if trainer.step < options.steps:
+        if first:
+            print(f"asked to end: saved after step {trainer.step:,} of {options.steps:,}", file=sys.stderr, flush=True)
+        return
     if options.predict:
         predicted = predict(trainer)
         if first:
@@ -98,19 +105,12 @@ def describe(trainer: Trainer) -> dict[str, Any]:
 
 
 def _resumed(before: dict[str, Any], trainer: Trainer) -> str:
-    said = f"resumed after step {before['step']} of {trainer.options.steps}"
-    if before["world"] == trainer.world:
-        return said
-    old, new = before["world"], trainer.world
-    batch = trainer.options.batch * trainer.options.accumulation
-    said += (
-        f". The world has changed from {old} to {new} ranks, and so the global batch from {old * batch} to "
-        f"{new * batch} examples: this is not the run that it would have been. To keep the batch, multiply "
-        f"--accumulation by {old}/{new}"
-    )
-    if trainer.options.strategy == "zero1":
-        said += ". The moments of the sharded optimizer begin at zero"
-    return said
+    said = [f"resumed after step {before['step']} of {trainer.options.steps}"]
+    found = changes(before["options"], before["world"], trainer.options, trainer.world)
+    if found:
+        said[0] += ": this is not the run that it would have been"
+        said += [table(found), *(f"  {note}" for note in consequences(found, before["options"], trainer.options))]
+    return "\n".join(said)
 
 
 if __name__ == "__main__":

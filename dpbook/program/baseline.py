@@ -1,11 +1,10 @@
 """The same training on one process for a few steps: what the scaling efficiency of a run is measured against."""
 
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 
-from dpbook.core import machine
+from dpbook.core import machine, temporary_folder
 from dpbook.program import metrics
 from dpbook.program.options import Options
 from dpbook.ranks import Launch, launch
@@ -20,9 +19,16 @@ def train_alone(options: Options, nproc: int, say: Callable[[str], None]) -> boo
 
     It gets as many cores as each of the ``nproc`` ranks of a machine had, and the same batch as each of them.
     """
-    with tempfile.TemporaryDirectory(prefix="dpbook-alone-") as name:
+    with temporary_folder("alone") as folder:
         alone = replace(
-            options, out=name, name=ALONE, all_reduce="torch", steps=STEPS_ALONE, save_every=0, predict=False, profile=0
+            options,
+            out=str(folder),
+            name=ALONE,
+            all_reduce="torch",
+            steps=STEPS_ALONE,
+            save_every=0,
+            predict=False,
+            profile=0,
         )
         program = ("-m", "dpbook.program", *alone.to_arguments())
         ended = launch(Launch(program, 1, threads=max(1, machine.cores() // nproc)), say)

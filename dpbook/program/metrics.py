@@ -5,8 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-FILE, DESCRIPTION, PREDICTION = "metrics.jsonl", "run.json", "prediction.json"
-"""In the folder of a run: a line per step; what was run, where; what the simulator says of a step."""
+FILE, DESCRIPTION, PREDICTION, REPORT = "metrics.jsonl", "run.json", "prediction.json", "report.html"
+"""In the folder of a run: a line per step; what was run, where; what the simulator says of a step; all of it shown."""
 PARTS = ("computing", "summing", "updating")
 """Of a step: until a rank's own gradients are there, until their sum is, and until the weights are new."""
 

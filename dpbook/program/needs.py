@@ -1,10 +1,13 @@
 """What the training program needs of a machine, found before it begins and without loading torch."""
 
+import os
+import shutil
 from collections.abc import Iterator, Sequence
 
-from dpbook.core import InvalidArgument, machine
+from dpbook.core import InvalidArgument, in_words, machine
 from dpbook.planning import memory_per_rank
 from dpbook.program.options import Options
+from dpbook.program.run_folder import KEEP, steps
 from dpbook.ranks import Finding
 from dpbook.replicas import TRAINING_IMAGES
 
@@ -21,7 +24,12 @@ def requirements(
     """
     devices = machine.gpus() if gpus is None else list(gpus)
     world = nproc * nnodes
-    return [*_memory(nproc, world, options, devices), *_batch(world, options), *_all_reduce(world, options, devices)]
+    return [
+        *_memory(nproc, world, options, devices),
+        *_batch(world, options),
+        *_all_reduce(world, options, devices),
+        *_room(options),
+    ]
 
 
 def parameters(options: Options) -> int:
@@ -67,6 +75,12 @@ def activations(options: Options) -> int:
     return blocks + head
 
 
+def checkpoint_bytes(options: Options) -> int:
+    """Of a checkpoint: fp32 weights, and two moments of each that is trained, in one file or in a shard per rank."""
+    total, trained = parameters(options) + adapters(options), adapters(options) or parameters(options)
+    return 4 * (total + 2 * trained)
+
+
 def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
     need, moving = least_memory(options, world), activations(options)
     if gpus:
@@ -95,6 +109,24 @@ def _batch(world: int, options: Options) -> Iterator[Finding]:
         yield Finding(
             "problem",
             f"a global batch of {examples:,} is more than the {TRAINING_IMAGES:,} digits: no rank could take a step",
+        )
+
+
+def _room(options: Options) -> Iterator[Finding]:
+    """The folder of the runs, or the nearest one above that there is: may it be written to, and is there room?"""
+    folder = options.folder
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        yield Finding("problem", f"--out: {folder} is no folder that can be written to")
+        return
+    free = shutil.disk_usage(folder).free
+    need = (KEEP + 1 - min(KEEP, len(steps(options.folder)))) * checkpoint_bytes(options)
+    if need > free:
+        yield Finding(
+            "problem",
+            f"--out: the disk of {folder} has {in_words(free, 'B')} free, and checkpoints need {in_words(need, 'B')}: "
+            f"the newest {KEEP} are kept while another is written",
         )
 
 

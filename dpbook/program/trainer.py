@@ -17,7 +17,9 @@ from dpbook.core import InvalidArgument
 from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
 from dpbook.overlap import MIB
 from dpbook.program import checkpoints
+from dpbook.program.asked import Asked
 from dpbook.program.batches import Ahead, Batches, Digits, Text
+from dpbook.program.continuing import changes, obstacles
 from dpbook.program.metrics import PARTS, Metrics
 from dpbook.program.models import build
 from dpbook.program.options import Options
@@ -27,8 +29,6 @@ from dpbook.ranks import moment, now
 WRAPPERS = {"naive": NaiveDDP, "hook": HookDDP}
 ADAMW = {"betas": (0.9, 0.95)}
 """Usual for transformers: with the default of 0.999 an odd batch early on throws the loss back."""
-SHAPES = ("model", "width", "depth", "context", "lora")
-"""Options that decide which weights there are."""
 PINS = ("cuda",)
 """Devices, AMD's GPUs among them, that copy by themselves from host memory that is pinned."""
 TIMEOUT = timedelta(minutes=10)
@@ -42,11 +42,14 @@ class Trainer:
     """A model with its wrapper and optimizer on this rank's ``device``, at ``step`` of the run in ``options``.
 
     ``parts`` are those of the last step, `PARTS` by name: seconds of each rank, alike on all. ``pace`` has this rank's.
+    ``ending`` is True on all ranks after the first step before whose end one of them was ``asked`` to end.
     """
 
     options: Options
     device: torch.device
     step: int = 0
+    asked: Asked = field(default_factory=Asked)
+    ending: bool = False
     source: Text | Digits = field(init=False)
     parts: dict[str, list[float]] = field(init=False, default_factory=dict)
     rate: float = field(init=False, default=0.0)
@@ -96,17 +99,11 @@ class Trainer:
         return shared
 
     def _check_fits(self, before: dict[str, Any]) -> None:
-        """Whether weights of a run with other options have these shapes, and whether its optimizer is kept like this.
-
-        A sharded optimizer's state lies elsewhere, and in another form.
-        """
-        for name in SHAPES:
-            if before[name] != (mine := getattr(self.options, name)):
-                raise InvalidArgument(name, mine, f"as in the checkpoint ({before[name]}), or --name another")
-        strategy = before["strategy"]
-        if (strategy == "zero1") != (self.options.strategy == "zero1"):
-            expected = f"as in the checkpoint ({strategy}), or --name another: its optimizer state does not fit"
-            raise InvalidArgument("strategy", self.options.strategy, expected)
+        """Whether weights of a run with other options have these shapes, and its optimizer is kept like this one."""
+        found = changes(before, self.world, self.options, self.world)
+        for name in obstacles(found):
+            change = next(one for one in found if one.name == name)
+            raise InvalidArgument(name, change.now, f"as in the checkpoint ({change.before}), or --name another")
 
     def _rehearse(self) -> None:
         """One backward that trains nothing: torch's DDP cuts its buckets anew in the forward that follows its first."""
@@ -156,14 +153,16 @@ class Trainer:
     def report(self) -> dict[str, float]:
         """Of the last step: the loss of the whole global batch, the norm of its gradient, the learning rate.
 
-        Every rank calls it: one rank's loss is not the batch's. The same call tells `parts` to all.
+        Every rank calls it: one rank's loss is not the batch's. The same call tells `parts` to all, and whether one of
+        them was asked to end.
         """
-        shared = torch.zeros(1 + self.world * len(PARTS), device=self.device)
-        shared[0] = self.loss
-        mine = 1 + self.rank * len(PARTS)
+        shared = torch.zeros(2 + self.world * len(PARTS), device=self.device)
+        shared[0], shared[1] = self.loss, self.asked.came.is_set()
+        mine = 2 + self.rank * len(PARTS)
         shared[mine : mine + len(PARTS)] = torch.tensor(self.pace.seconds(), device=self.device)
         dist.all_reduce(shared)
-        total, *seconds = shared.tolist()
+        total, asked, *seconds = shared.tolist()
+        self.ending = asked > 0
         self.parts = {name: seconds[k :: len(PARTS)] for k, name in enumerate(PARTS)}
         return {"loss": float(total / self.world), "gradient_norm": float(self.norm), "lr": self.rate}
 
@@ -190,8 +189,10 @@ def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
     """Train to the last step: metrics by rank 0, checkpoints, and a trace of some steps if asked for.
 
     The seconds of a line are those of a step, the mean since the line before, from one moment on the device to another.
+    Ranks that are asked to end save after the report in which all know of it, and go no further.
     """
     options = trainer.options
+    trainer.asked.training = True
     with _trace(trainer) as traced:
         while trainer.step < options.steps:
             count = _steps_until_told(trainer)
@@ -213,8 +214,13 @@ def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
                 )  # fmt: skip
                 progress.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
                 progress.update(count)
+            if trainer.ending:
+                trainer.asked.heeded.set()
+                trainer.save()
+                break
             if _saves(trainer):
                 trainer.save()
+    trainer.asked.training = False
 
 
 def _saves(trainer: Trainer) -> bool:

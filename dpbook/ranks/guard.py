@@ -23,7 +23,7 @@ from types import FrameType, TracebackType
 from dpbook.ranks.full_disk import in_plain_words
 from dpbook.ranks.launching import CHECK_CALLS, WATCH_START
 from dpbook.ranks.lifetime import end_with_parent, leave
-from dpbook.ranks.postmortem import ERROR, NOT_MET, PROCESS, RESULT, STACK, write_error
+from dpbook.ranks.postmortem import ERROR, NOT_MET, PROCESS, RESULT, STACK, STACK_FILE, write_error
 from dpbook.ranks.watchdog import watch_start
 
 
@@ -34,7 +34,8 @@ def main(arguments: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for name in (ERROR, STACK, RESULT):  # of an attempt before this one
         (folder / name.format(rank)).unlink(missing_ok=True)
-    stack = open(folder / STACK.format(rank), "w")  # noqa: SIM115  # open until the process ends
+    os.environ[STACK_FILE] = str(folder / STACK.format(rank))
+    stack = open(folder / STACK.format(rank), "a")  # noqa: SIM115  # open until the process ends
     (folder / PROCESS.format(rank)).write_text(str(os.getpid()))
     faulthandler.enable(file=stack)
     faulthandler.register(signal.SIGTERM, file=stack, chain=True)

@@ -6,17 +6,17 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpbook.core import PACKAGE, InvalidArgument, check_float, check_int, machine
+from dpbook.core import PACKAGE, InvalidArgument, check_float, check_int, machine, temporary_folder
 from dpbook.ranks.blame import why_it_failed
 from dpbook.ranks.lifetime import PARENT
-from dpbook.ranks.postmortem import STACK, TORCHRUN_REPORT, text_of
+from dpbook.ranks.postmortem import PROCESS, STACK, TORCHRUN_REPORT, text_of
 
 WATCH_START, CHECK_CALLS = "DPBOOK_START_TIMEOUT", "DPBOOK_CHECK_CALLS"
 """Variables, both in seconds, in which a rank is told what is to be watched."""
@@ -24,8 +24,8 @@ REPORT = "DPBOOK_TORCHRUN_REPORT"
 """The variable with the name of the file for torchrun's report of a failure."""
 START_TIMEOUT = 300.0
 """Seconds; torch itself waits for ten minutes with NCCL, for thirty with gloo."""
-GRACE = 15.0
-"""Seconds that ranks have to end by themselves after a signal, before they are killed."""
+GRACE = 35.0
+"""Seconds that ranks have to end by themselves after a signal, before they are killed; torchrun gives them 30."""
 POLL = 0.05
 TAIL = 200_000
 """Bytes of what torchrun said that are kept, to read from them who failed."""
@@ -69,7 +69,8 @@ class Launch:
             meeting = ["--standalone"]
         else:
             meeting = [f"--nnodes={self.nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}"]
-            meeting += [f"--rdzv-conf=join_timeout={math.ceil(self.start_timeout)}"]
+            seconds = math.ceil(self.start_timeout)
+            meeting += [f"--rdzv-conf=join_timeout={seconds},read_timeout={seconds}"]
         own = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}"]
         quiet = ",".join(f"{local}:3" for local in range(1, self.nproc))  # rank 0 speaks for all
         logs = [f"--log-dir={folder / 'logs'}", *([f"--redirects={quiet}"] if quiet else [])]
@@ -106,11 +107,11 @@ class Ended:
 def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ended:
     """Carry it out, and return how it ended; where it failed ``say`` is told why, at the end.
 
-    Ctrl-C and SIGTERM are passed on; nothing is left running. What rank 0 writes is seen; the others' output is kept,
-    and the end of it told if they fail.
+    Ctrl-C, SIGTERM and SIGHUP end the ranks, which get SIGTERM; nothing is left running. SIGUSR1 is passed on to them,
+    and ignored by a program that does not know it. What rank 0 writes is seen; the others' output is kept, and the end
+    of it told if they fail.
     """
-    with tempfile.TemporaryDirectory(prefix="dpbook-launch-") as name:
-        folder = Path(name)
+    with temporary_folder("launch") as folder:
         said = bytearray()
         begun = time.monotonic()
         child = subprocess.Popen(
@@ -118,7 +119,7 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
         )
         reader = threading.Thread(target=_pass_on, args=(child, said), daemon=True)
         reader.start()
-        signalled = _wait(child)
+        signalled = _wait(child, folder)
         reader.join(GRACE)
         if signalled:
             say(f"ended by {signal.Signals(signalled).name}; no rank is left")
@@ -133,7 +134,9 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
 
 def _why(launch: Launch, folder: Path, seconds: float, status: int, log: str) -> str:
     """Why it failed, as far as this node can tell."""
-    if launch.nnodes > 1 and re.search("Rendezvous(Timeout|Connection)Error", log):
+    if launch.nnodes > 1 and (failed := re.search("Rendezvous(Timeout|Connection)Error", log)):
+        if failed[1] == "Connection":
+            return f"nobody answers as a rendezvous at {launch.endpoint}, for {launch.start_timeout:g} s"
         return f"not all of the {launch.nnodes} nodes came to {launch.endpoint} within {launch.start_timeout:g} s"
     world = launch.nnodes * launch.nproc
     told = [why_it_failed(folder, world, seconds, status, log)]
@@ -153,30 +156,43 @@ def _pass_on(child: subprocess.Popen[bytes], said: bytearray) -> None:
         del said[:-TAIL]
 
 
-def _wait(child: subprocess.Popen[bytes]) -> int:
-    """Wait for the end. A signal that comes meanwhile is passed on; it is returned, or 0."""
+def _wait(child: subprocess.Popen[bytes], folder: Path) -> int:
+    """Wait for the end. A signal that comes meanwhile is passed on; that which ends the ranks is returned, or 0."""
     came: list[int] = []
-    handled = [signal.SIGINT, signal.SIGTERM]
+    handled = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+        handled.append(signal.SIGHUP)
     before = {number: signal.signal(number, lambda n, frame: came.append(n)) for number in handled}
     try:
-        while child.poll() is None and not came:
+        while child.poll() is None:
+            if came and came[0] != signal.SIGUSR1:
+                _end(child, came)
+                return came[0]
+            if came:
+                _tell(folder, came.pop(0))
             time.sleep(POLL)
-        if came:
-            _end(child)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return came[0] if came else 0
+    return 0
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ask torchrun to end its ranks; kill its whole session if it does not in time."""
+def _tell(folder: Path, number: int) -> None:
+    """Send the ranks of this node a signal."""
+    for path in folder.glob(PROCESS.format("*")):
+        with suppress(ProcessLookupError, ValueError):  # it has ended, or is just writing its id
+            os.kill(int(path.read_text()), number)
+
+
+def _end(child: subprocess.Popen[bytes], came: list[int]) -> None:
+    """Ask torchrun to end its ranks; kill its whole session if it does not in time, or at a second signal."""
     child.send_signal(signal.SIGTERM)
-    try:
-        child.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    asked, until = len(came), time.monotonic() + GRACE
+    while child.poll() is None:
+        if len(came) > asked or time.monotonic() > until:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        time.sleep(POLL)
 
 
 def default_processes(gpus: Sequence[machine.Gpu]) -> int:

@@ -19,6 +19,8 @@ PROCESS, TORCHRUN_REPORT = "process-{}.txt", "torchrun.txt"
 """The id of a rank's process, and what torchrun tells of the ranks that failed."""
 MEETING, STARTER_LOG = "meeting", "starter.txt"
 """Where the ranks find each other, and what the process that started them had to say."""
+STACK_FILE = "DPBOOK_STACK"
+"""The variable in which a program is told the file for its stack when it is ended."""
 STDOUT, STDERR = "attempt_0/{}/stdout.log", "attempt_0/{}/stderr.log"
 """What a rank printed, where torchrun would put it."""
 

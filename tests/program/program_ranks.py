@@ -1,16 +1,20 @@
 """What each rank does for test_program.py: runs of the training program, in one start per world."""
 
 import dataclasses
+import io
 import json
+import os
+from contextlib import redirect_stderr
+from pathlib import Path
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 
 from dpbook.core.errors import DpbookError
-from dpbook.program import metrics
+from dpbook.program import checkpoints, metrics
 from dpbook.program.options import Options
-from dpbook.program.trainer import Trainer
+from dpbook.program.trainer import Trainer, train
 
 CPU = torch.device("cpu")
 STEPS = 6
@@ -70,6 +74,82 @@ def resumed(folder):
     options = Options(name="resumed-bucketed", out=folder, **{**SMALL, "depth": 2})
     found["another depth"] = refusal(Trainer(options, CPU).resume)
     return found
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def garble(path):
+    path.write_bytes(os.urandom(path.stat().st_size))
+
+
+def change_a_weight(path):
+    """One bit of a tensor, of which torch's own reader takes no notice."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def replace_by_weights(path):
+    torch.save({"weight": torch.zeros(3)}, path)
+
+
+DAMAGES = {
+    "empty": empty, "cut": cut, "garbled": garble, "a bit": change_a_weight, "other content": replace_by_weights,
+    "missing": Path.unlink,
+}  # fmt: skip
+
+
+def of_two(folder, name, strategy="zero1"):
+    """A run with checkpoints of steps 1 and 2; its folder."""
+    trainer = Trainer(Options(name=name, out=folder, strategy=strategy, **SMALL), CPU)
+    for _ in range(2):
+        trainer.train_step()
+        trainer.save()
+    return trainer.options
+
+
+def damaged(rank, folder):
+    """What becomes of runs whose files are damaged: of rank 0's newest, of a shard of rank 2's, of both newest."""
+    found = {}
+    for name, damage in DAMAGES.items():
+        for part in ("pt", "rank2"):
+            if (name, part) == ("missing", "pt"):
+                continue
+            options = of_two(folder, f"damaged-{part}-{name}".replace(" ", "-"))
+            if rank == 0:
+                damage(options.folder / f"checkpoint-00000002.{part}")
+            dist.barrier()
+            with redirect_stderr(io.StringIO()) as said:
+                again = Trainer(options, CPU)
+                step = again.resume()["step"]
+            again.train_step()
+            again.save()
+            aside = (options.folder / "checkpoint-00000002.pt.damaged").exists()
+            found[f"{part} {name}"] = step, said.getvalue(), aside, checkpoints.steps(options.folder)
+    options = of_two(folder, "both")
+    if rank == 0:
+        cut(options.folder / "checkpoint-00000001.pt")
+        empty(options.folder / "checkpoint-00000002.pt")
+    dist.barrier()
+    found["both"] = refusal(Trainer(options, CPU).resume), checkpoints.steps(options.folder)
+    return found
+
+
+def asked(rank, folder):
+    """Rank 2 alone is asked to end, before its second step: after which step each rank has saved, and which next."""
+    trainer = Trainer(Options(name="asked", out=folder, steps=5, **{**SMALL, "save_every": 0}), CPU)
+    trainer.train_step()
+    if rank == 2:
+        trainer.asked.came.set()
+    train(trainer, None, None)
+    kept = checkpoints.steps(trainer.options.folder)
+    return trainer.step, kept, trainer.asked.heeded.is_set()
 
 
 def big_batch(folder, world):
@@ -149,6 +229,8 @@ def everything(rank, world, folder):
                 "strategies": strategies(folder),
                 "over schedules": over_schedules(folder),
                 "resumed": resumed(folder),
+                "damaged": damaged(rank, folder),
+                "asked": asked(rank, folder),
                 "big batch": big_batch(folder, world),
                 "variants": variants(folder),
                 "refusals": refusals(folder),

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import itertools
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dpbook.app import main
 from dpbook.core import checkout
-from dpbook.core.errors import DpbookError, InvalidArgument
+from dpbook.core.errors import InvalidArgument
 from dpbook.program import checkpoints, metrics
 from dpbook.program.batches import Ahead, Batches, Digits, Text
 from dpbook.program.models import build, flops_per_token
@@ -26,6 +27,7 @@ from dpbook.program.pace import Pace
 from dpbook.ranks import start
 from tests.cases import each
 
+DAMAGES = ("empty", "cut", "garbled", "a bit", "other content", "missing")
 STRATEGIES = ("torch", "naive", "hook", "bucketed", "zero1")
 
 
@@ -78,6 +80,35 @@ def test_an_optimizer_that_is_sharded_does_not_resume_one_that_was_not(ranks, na
 def test_another_model_does_not_resume_a_run(ranks):
     for rank in ranks:
         assert rank["resumed"]["another depth"].startswith("depth must be as in the checkpoint (1), or --name another")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("part", ["pt", "rank2"])
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(ranks, part, name):
+    """Also where the damage is to the shard of one rank, which alone sees it."""
+    if (part, name) == ("pt", "missing"):
+        return
+    for number, rank in enumerate(ranks):
+        step, said, aside, kept = rank["damaged"][f"{part} {name}"]
+        assert (step, aside, kept) == (1, True, [1, 2])
+        if number == 0:
+            assert f"checkpoint-00000002.{part} " in said
+            assert said.endswith("; it is put aside, and the one before is taken\n")
+
+
+@pytest.mark.processes
+def test_where_all_checkpoints_are_damaged_all_are_named_and_kept(ranks):
+    for rank in ranks:
+        said, kept = rank["damaged"]["both"]
+        assert re.search(r"checkpoint-00000002\.pt cannot be read .*checkpoint-00000001\.pt cannot be read", said)
+        assert said.endswith("no checkpoint is left to go on from")
+        assert kept == [1, 2]
+
+
+@pytest.mark.processes
+def test_ranks_of_which_one_is_asked_to_end_save_after_the_same_step(ranks):
+    assert [rank["asked"] for rank in ranks] == [[2, [2], True]] * 3
 
 
 @pytest.mark.processes
@@ -323,9 +354,3 @@ def test_of_a_checkpoint_that_does_not_fit_nothing_is_left_and_its_name_is_told(
     with pytest.raises(OSError, match=r"No space left on device: .*checkpoint-00000005\.pt"):
         checkpoints._write({"model": torch.zeros(10**5)}, path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_damaged_checkpoint_is_named(tmp_path):
-    (tmp_path / "checkpoint-00000005.pt").write_bytes(b"nothing")
-    with pytest.raises(DpbookError, match=r"checkpoint-00000005\.pt cannot be read as a checkpoint \(.*Error\)"):
-        checkpoints.load(tmp_path)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dpbook.program import Options
     from dpbook.ranks import Launch
+
+CONTINUED = 128 + signal.SIGUSR1
+"""The exit status of a launch whose ranks have saved and left because they were asked to."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +40,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-alone", action="store_true", help="leave out the short run on one process that the report compares with"
     )
+    parser.add_argument(
+        "--continue-changed", action="store_true", help="go on with the run of this name though its options were others"
+    )
     parser.add_argument("--no-preflight", action="store_true", help="start even where a problem is foreseen")
     parser.add_argument(
         "--torchrun-report", action="store_true", help="where a run fails, show torchrun's own report too"
@@ -43,7 +51,23 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look before, start, and report."""
+    """Look before, start, and report; a signal that comes before or after the ranks ends this process in order."""
+    ending = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    before = {number: handler for number in ending if (handler := signal.getsignal(number)) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, _leave)
+    try:
+        return _run(args)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def _run(args: argparse.Namespace) -> int:
     from dpbook.core import machine
     from dpbook.program import requirements
     from dpbook.ranks import Launch, blind, check_peers, default_processes, launch, preflight
@@ -57,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if found:
         gpus = []
     nproc = args.nproc if args.nproc is not None else default_processes(gpus)
-    program = tuple(args.script) or ("-m", "dpbook.program", *args.unknown)
+    program = tuple(args.script or ()) or ("-m", "dpbook.program", *args.unknown)
     what = Launch(
         program, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts, args.start_timeout, args.check_calls,
         torchrun_report=args.torchrun_report,
@@ -72,10 +96,36 @@ def run(args: argparse.Namespace) -> int:
     if any(finding.kind == "problem" for finding in found) and not args.no_preflight:
         _say("not started (--no-preflight starts all the same)")
         return 1
-    ended = launch(what, _say)
-    if ended.status == 0 and ended.had_rank_0 and options is not None:
-        _report(what, options, alone=not args.no_alone)
-    return ended.status
+    if options is None:
+        return launch(what, _say).status
+    return _train(what, options, changed=args.continue_changed, alone=not args.no_alone)
+
+
+def _train(what: Launch, options: Options, *, changed: bool, alone: bool) -> int:
+    """Start our program where its folder is free and holds no other run, and say what can be done with it then."""
+    from dpbook.program import is_finished, locked, metrics, refuse_to_mix, saved_steps
+    from dpbook.ranks import launch
+
+    page = options.folder / metrics.REPORT
+    with locked(options.folder, what.endpoint if what.nnodes > 1 else None, _say):
+        refuse_to_mix(options, what.nnodes * what.nproc, changed=changed)
+        if is_finished(options) and page.exists():
+            _say(
+                f"{options.folder} is finished: it has its {options.steps:,} steps; more --steps go on with it, "
+                "--name another begins a new run"
+            )
+            print(f"report: {page}")
+            return 0
+        page.unlink(missing_ok=True)
+        ended = launch(what, _say)
+        done = saved_steps(options.folder)[-1:]
+        if ended.status == 0 and (not done or done[0] == options.steps):
+            if ended.had_rank_0:
+                _report(what, options, alone=alone)
+            return 0
+        if done:
+            _say(f"checkpoint of step {done[0]:,} kept; the same command goes on")
+        return ended.status or CONTINUED
 
 
 def _program_parser() -> argparse.ArgumentParser:
@@ -91,6 +141,8 @@ def _options(args: argparse.Namespace) -> Options | None:
     from dpbook.program import from_namespace
 
     parser = _program_parser()
+    if args.script is not None and not any(args.script):
+        parser.error("nothing comes after --, or an empty word: a script belongs there (is a variable not set?)")
     if args.script and args.unknown:
         parser.error(f"unrecognized arguments before --: {' '.join(args.unknown)}")
     for word in args.unknown:
