@@ -2,10 +2,12 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,13 @@ from dpbook.core import DpbookError
 from dpbook.planning import ACCELERATORS, utilisation
 from dpbook.program import ALONE, metrics
 
+NUMBER = (int, float)
+ABOUT = dict.fromkeys(("world", "parameters", "trained", "tokens_per_step", "cores"), int) | {
+    "options": dict, "payload_bytes": NUMBER, "flops_per_token": (int, float, NoneType), "backend": str, "device": str,
+    "torch": str, "python": str, "date": str,
+}  # fmt: skip
+PREDICTED = dict.fromkeys(("seconds", "exposed", "communication", "alpha", "beta"), NUMBER) | {"calls": int}
+"""What a report needs of the description of a run, and of its prediction."""
 WARM = 5
 """Steps at the beginning that do not count: the first ones allocate and settle the buckets."""
 LITTLE = 0.05
@@ -174,16 +183,35 @@ def peak_flops(device: str) -> float | None:
 
 
 def summarise(folder: Path) -> Summary:
-    """Read a run's folder. Raises `DpbookError` where there is no run or it has no step."""
-    try:
-        about = json.loads((folder / metrics.DESCRIPTION).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DpbookError(f"{folder} holds no run that can be read: {error}") from None
+    """Read a run's folder. Raises `DpbookError` where there is no run, a file of it is damaged, or it has no step."""
+    if not (folder / metrics.DESCRIPTION).is_file():
+        raise DpbookError(f"{folder} is not the folder of a run: it has no {metrics.DESCRIPTION}")
+    about = _object(folder / metrics.DESCRIPTION, ABOUT)
+    if missing := {"name", "model", "strategy", "precision"} - {*about["options"]}:
+        raise DpbookError(
+            f"{folder / metrics.DESCRIPTION} is not that of a run: no options {', '.join(sorted(missing))}"
+        )
     lines = metrics.read(folder)
     if not lines:
         raise DpbookError(f"{folder} holds no step yet")
+    if any(not isinstance(line.get(name), NUMBER) for line in lines for name in ("step", "loss", "seconds", "memory")):
+        raise DpbookError(f"{folder / metrics.FILE} is damaged: a line is not that of a step")
     path = folder / metrics.PREDICTION
-    return Summary(about, lines, json.loads(path.read_text(encoding="utf-8")) if path.exists() else None)
+    return Summary(about, lines, _object(path, PREDICTED) if path.exists() else None)
+
+
+def _object(path: Path, kinds: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+    """A JSON object with values of these ``kinds``."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DpbookError(f"{path} cannot be read: {error}") from None
+    wrong = [
+        name for name, kind in kinds.items() if not isinstance(found, dict) or not isinstance(found.get(name), kind)
+    ]
+    if wrong:
+        raise DpbookError(f"{path} is not that of a run: no {', '.join(wrong)}, or of another kind")
+    return dict(found)
 
 
 def kept_baseline(folder: Path, summary: Summary) -> Summary | None:

@@ -27,12 +27,12 @@ class Metrics:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run, one per step; a line that was cut off by the end of the process is left out."""
+    """The lines of a run, one per step; one that was cut off by the end of the process is left out, or is no line."""
     path = folder / FILE
     if not path.exists():
         return []
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError):
             lines.append(json.loads(line))
-    return lines
+    return [line for line in lines if isinstance(line, dict) and "step" in line]

@@ -297,14 +297,14 @@ def test_the_command_writes_it_again(tmp_path, capsys):
 
 
 def test_what_is_no_run_is_said(tmp_path, capsys):
-    with pytest.raises(DpbookError, match="holds no run that can be read"):
+    with pytest.raises(DpbookError, match="is not the folder of a run"):
         report.write(tmp_path)
     run(tmp_path / "r")
     (tmp_path / "r" / metrics.FILE).write_text("")
     with pytest.raises(DpbookError, match="holds no step yet"):
         report.write(tmp_path / "r")
     assert main(["report", str(tmp_path / "nowhere")]) == 1
-    assert "nowhere holds no run" in capsys.readouterr().err
+    assert "nowhere is not the folder of a run" in capsys.readouterr().err
 
 
 def test_it_is_one_page_with_its_pictures_drawn_and_not_escaped(tmp_path):
@@ -319,3 +319,35 @@ def test_it_is_one_page_with_its_pictures_drawn_and_not_escaped(tmp_path):
     assert "&lt;img" not in page
     assert "&lt;svg" not in page
     assert page.count("<img ") == 3
+
+
+@each(
+    ("file", "content", "said"),
+    [
+        (metrics.DESCRIPTION, "", "run.json cannot be read"),
+        (metrics.DESCRIPTION, '{"world": 4, "opt', "run.json cannot be read"),
+        (metrics.DESCRIPTION, "\x00\x80", "run.json cannot be read"),
+        (metrics.DESCRIPTION, "[1, 2]", "run.json is not that of a run: no world"),
+        (metrics.DESCRIPTION, '{"name": "a-package", "version": "1.0.0"}', "run.json is not that of a run: no world"),
+        (metrics.DESCRIPTION, json.dumps({**ABOUT, "options": {}}), "run.json is not that of a run: no options model"),
+        (metrics.DESCRIPTION, json.dumps({**ABOUT, "world": "4"}), "run.json is not that of a run: no world"),
+        (metrics.PREDICTION, "{}", "prediction.json is not that of a run: no seconds"),
+        (metrics.FILE, "", "holds no step yet"),
+        (metrics.FILE, "[]\n3\n", "holds no step yet"),
+        (metrics.FILE, '{"step": 1}\n', "metrics.jsonl is damaged"),
+    ],
+)
+def test_damaged_and_foreign_files_are_named(tmp_path_factory, capsys, file, content, said):
+    folder = run(tmp_path_factory.mktemp("run") / "r")
+    (folder / file).write_bytes(content.encode("latin-1"))
+    assert main(["report", str(folder)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("dpbook report: ")
+    assert said in told
+
+
+def test_a_file_or_a_folder_of_something_else_is_no_run(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for name in ("file", "."):
+        assert main(["report", str(tmp_path / name)]) == 1
+        assert "is not the folder of a run" in capsys.readouterr().err
