@@ -5,9 +5,10 @@ import os
 import signal
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 
-from dpbook.ranks import STACK_FILE
+from dpbook.ranks import ASKED, STACK_FILE
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """What a scheduler sends before it takes a node away."""
@@ -39,6 +40,8 @@ class Asked:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         if path := os.environ.get(STACK_FILE):  # our handler has taken the place of the guard's; now both are called
             faulthandler.register(signal.SIGTERM, file=open(path, "a"), chain=True)  # noqa: SIM115  # as long as it runs
+            if Path(path).with_name(ASKED).exists():
+                self.came.set()
         threading.Thread(target=self._read, args=(reading,), daemon=True).start()
 
     def _read(self, reading: int) -> None:

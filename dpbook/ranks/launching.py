@@ -16,7 +16,7 @@ from pathlib import Path
 from dpbook.core import PACKAGE, InvalidArgument, check_float, check_int, machine, temporary_folder
 from dpbook.ranks.blame import why_it_failed
 from dpbook.ranks.lifetime import PARENT
-from dpbook.ranks.postmortem import PROCESS, STACK, TORCHRUN_REPORT, text_of
+from dpbook.ranks.postmortem import ASKED, PROCESS, STACK, TORCHRUN_REPORT, text_of
 
 WATCH_START, CHECK_CALLS = "DPBOOK_START_TIMEOUT", "DPBOOK_CHECK_CALLS"
 """Variables, both in seconds, in which a rank is told what is to be watched."""
@@ -53,7 +53,7 @@ class Launch:
     torchrun_report: bool = False
 
     def __post_init__(self) -> None:
-        if not self.program:
+        if not self.program or self.program == ("-m",):
             raise InvalidArgument("program", self.program, "a script, or -m and a module")
         if self.program[0] != "-m" and not Path(self.program[0]).is_file():
             raise InvalidArgument("script", self.program[0], "a file that exists")
@@ -178,7 +178,8 @@ def _wait(child: subprocess.Popen[bytes], folder: Path) -> int:
 
 
 def _tell(folder: Path, number: int) -> None:
-    """Send the ranks of this node a signal."""
+    """Send the ranks of this node a signal, and leave word for those that do not take it yet."""
+    (folder / ASKED).touch()
     for path in folder.glob(PROCESS.format("*")):
         with suppress(ProcessLookupError, ValueError):  # it has ended, or is just writing its id
             os.kill(int(path.read_text()), number)

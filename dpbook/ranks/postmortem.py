@@ -19,8 +19,9 @@ PROCESS, TORCHRUN_REPORT = "process-{}.txt", "torchrun.txt"
 """The id of a rank's process, and what torchrun tells of the ranks that failed."""
 MEETING, STARTER_LOG = "meeting", "starter.txt"
 """Where the ranks find each other, and what the process that started them had to say."""
-STACK_FILE = "DPBOOK_STACK"
-"""The variable in which a program is told the file for its stack when it is ended."""
+STACK_FILE, ASKED = "DPBOOK_STACK", "asked"
+"""The variable in which a program is told the file for its stack when it is ended; and a file beside it, which is there
+when the ranks have been asked by SIGUSR1 to end, maybe before they could hear it."""
 STDOUT, STDERR = "attempt_0/{}/stdout.log", "attempt_0/{}/stderr.log"
 """What a rank printed, where torchrun would put it."""
 

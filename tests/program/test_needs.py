@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,11 +10,21 @@ import torch
 from dpbook.collectives import FixedBounds, Round, Schedule, reduce_scatter, ring, to_json
 from dpbook.core.machine import Gpu
 from dpbook.program.models import build
-from dpbook.program.needs import activations, adapters, least_memory, parameters, requirements
+from dpbook.program.needs import (
+    activations, adapters, checkpoint_bytes, least_memory, parameters, requirements,
+)  # fmt: skip
 from dpbook.program.options import PRESETS, Options
 from tests.cases import each
 
 GPUS = [Gpu("H100", 80 * 10**9)] * 4
+
+
+@pytest.fixture(autouse=True)
+def disk(monkeypatch):
+    """A disk with much room, until a test takes some."""
+    free = {"free": 10**15}
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(**free))
+    return free
 
 
 def said_by(*arguments, **options):
@@ -126,3 +137,38 @@ def test_a_schedule_that_can_is_not(name, tmp_path, monkeypatch):
     (tmp_path / "mine.json").write_text(to_json(ring(2)), encoding="utf-8")
     assert not [text for text in said_by(Options(all_reduce=name), 2, gpus=[]) if text.startswith("problem")]
     assert any("a schedule sums on the CPU" in text for text in said_by(Options(all_reduce=name), 2, gpus=GPUS))
+
+
+@pytest.mark.parametrize("options", [{}, {"lora": 3}])
+def test_a_checkpoint_is_as_large_as_foreseen(options, tmp_path):
+    """But for the names that are in it."""
+    model = build(Options(width=256, **options))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained)
+    for parameter in trained:
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "checkpoint.pt")
+    assert checkpoint_bytes(Options(width=256, **options)) == pytest.approx(
+        (tmp_path / "checkpoint.pt").stat().st_size, rel=0.02
+    )
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_foreseen(tmp_path, disk):
+    options = Options(out=str(tmp_path / "runs"))
+    disk["free"] = 3 * checkpoint_bytes(options)
+    assert said_by(options, 2, gpus=GPUS) == []
+    disk["free"] -= 1
+    (said,) = said_by(options, 2, gpus=GPUS)
+    assert re.search(rf"problem: --out: the disk of {tmp_path} has .* free, and checkpoints need", said)
+    options.folder.mkdir(parents=True)
+    for step in (1, 2):
+        (options.folder / f"checkpoint-0000000{step}.pt").touch()  # they have their room already
+    assert said_by(options, 2, gpus=GPUS) == []
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_folder_that_cannot_be_written_to_is_foreseen(tmp_path, name):
+    (tmp_path / "file").touch()
+    (said,) = said_by(Options(out=str(tmp_path / name)), 2, gpus=GPUS)
+    assert said == f"problem: --out: {tmp_path / 'file'} is no folder that can be written to"

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -19,26 +21,38 @@ OPTIONS = ["--nproc", "3", "--name", "r", "--width", "64", "--depth", "2", "--st
 PATIENCE = 90.0
 
 
-def begin(folder: Path, *options: str) -> subprocess.Popen[str]:
-    """A launch of our program in ``folder``."""
-    command = [sys.executable, "-m", "dpbook", "launch", *OPTIONS, *options]
+def begin(folder: Path, *options: str, program: bool = True) -> subprocess.Popen[str]:
+    """A launch in ``folder``, of our program or of a script that the ``options`` name."""
+    command = [sys.executable, "-m", "dpbook", "launch", *(OPTIONS if program else OPTIONS[:2]), *options]
     env = {**os.environ, "PYTHONPATH": str(checkout.root())}
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def kill_rank_1(folder: Path, launch: subprocess.Popen[str], wait: float | None = None) -> None:
     """Kill it, by SIGKILL, ``wait`` seconds after the first checkpoint; some time within the run if None."""
-    until = time.monotonic() + PATIENCE
-    while not list((folder / "runs/r").glob("checkpoint-*.pt")):
-        if launch.poll() is not None or time.monotonic() > until:
-            raise AssertionError(f"no checkpoint:\n{launch.communicate()[0]}")
-        time.sleep(0.01)
+    wait_until(lambda: list((folder / "runs/r").glob("checkpoint-*.pt")), launch)
     time.sleep(random.uniform(0.0, 1.0) if wait is None else wait)
+    process = process_of(folder, rank=1)
+    assert process is not None, "rank 1 has ended before it could be killed"
+    os.kill(process, signal.SIGKILL)
+
+
+def wait_until(happens: Callable[[], object], launch: subprocess.Popen[str] | None = None) -> None:
+    """Wait for something; fails after a while, or where the ``launch`` has ended without it."""
+    until = time.monotonic() + PATIENCE
+    while not happens():
+        if time.monotonic() > until or (launch is not None and launch.poll() is not None and not happens()):
+            raise AssertionError(f"it did not happen:\n{launch.communicate()[0] if launch else ''}")
+        time.sleep(0.01)
+
+
+def process_of(folder: Path, rank: int) -> int | None:
+    """The process of a rank that works in ``folder``; None where there is none."""
     for process in in_folder(folder):
-        if b"RANK=1" in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
-            os.kill(process, signal.SIGKILL)
-            return
-    raise AssertionError("rank 1 has ended before it could be killed")
+        with suppress(OSError):
+            if f"RANK={rank}".encode() in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+                return process
+    return None
 
 
 def in_folder(folder: Path) -> list[int]:

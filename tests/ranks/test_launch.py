@@ -230,12 +230,23 @@ def test_bad_launches_are_named(make, said):
         (["--all-reduce", "rings"], "all_reduce must be one of torch"),
         (["--all-reduce", "nowhere.json"], "not started"),
         (["--", "nowhere.py"], "script must be a file that exists"),
+        (["--", "", "--epochs", "3"], "script must be a file that exists, got ''"),
+        (["--", "-m"], "program must be a script, or -m and a module"),
         (["--model", "cnn", "--batch", "1000"], "not started"),
     ],
 )
 def test_bad_command_lines_start_nothing(arguments, said, capsys):
     assert main(["launch", *arguments]) == 1
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--"], ["--", ""], ["--nproc", "2", "--", "", ""]])
+def test_an_empty_variable_starts_nothing(arguments, capsys):
+    """`dpbook launch -- $SCRIPT`: without a word after the dashes the book's own program is not meant."""
+    with pytest.raises(SystemExit) as end:
+        main(["launch", *arguments])
+    assert end.value.code == 2
+    assert "nothing comes after --, or an empty word" in capsys.readouterr().err
 
 
 def test_a_script_without_the_dashes_is_told_where_it_belongs(capsys):
