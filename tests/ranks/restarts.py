@@ -18,7 +18,7 @@ from dpbook.core import checkout
 
 STEPS = 120
 OPTIONS = ["--nproc", "3", "--name", "r", "--width", "64", "--depth", "2", "--steps", str(STEPS), "--save-every", "20"]
-PATIENCE = 90.0
+PATIENCE = 300.0
 
 
 def begin(folder: Path, *options: str, program: bool = True) -> subprocess.Popen[str]:

@@ -3,17 +3,19 @@
 Three ranks over gloo. A run that goes on has the bits of one that was never ended.
 """
 
+import functools
 import os
 import random
 import re
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from dpbook.program import saved_steps
-from tests.ranks import restarts
+from tests.ranks import restarts, slurm
 
 proof = pytest.mark.proof
 pytestmark = [
@@ -66,27 +68,59 @@ def test_a_rank_that_is_asked_to_end_makes_all_save_after_the_same_step(tmp_path
     assert ours(scratch) == []
 
 
+ROWS = [("bucketed", name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")]
+ROWS += [("torch", "SIGTERM"), ("zero1", "SIGUSR1")]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The weights of a run of a strategy that is not ended."""
+
+    @functools.cache
+    def train(strategy):
+        folder = tmp_path_factory.mktemp("whole")
+        assert said_by(launch := restarts.begin(folder, *QUIET, "--strategy", strategy))
+        assert launch.returncode == 0
+        return restarts.weights(folder)
+
+    return train
+
+
 @proof
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
-@pytest.mark.parametrize("strategy", ["bucketed", "torch", "zero1"])
-def test_a_launch_that_was_ended_by_a_signal_goes_on_to_the_bits_of_one_that_was_not(tmp_path, name, strategy):
-    ended, whole = tmp_path / "ended", tmp_path / "whole"
-    for folder in (ended, whole):
-        folder.mkdir()
-    number = signal.Signals[name]
-    options = ("--strategy", strategy, "--save-every", "20")
-    launch = begin_and_wait(ended, *options)
+@pytest.mark.parametrize(("strategy", "name"), ROWS)
+def test_a_launch_that_was_ended_by_a_signal_goes_on_to_the_bits_of_one_that_was_not(tmp_path, whole, strategy, name):
+    number, options = signal.Signals[name], ("--strategy", strategy)
+    launch = begin_and_wait(tmp_path, *options)
     launch.send_signal(number)
     said = said_by(launch)
-    last = kept(ended)[-1]
+    last = kept(tmp_path)[-1]
     assert launch.returncode == 128 + number, said
     assert said.endswith(f"checkpoint of step {last:,} kept; the same command goes on\n")
-    assert last % 20, "it has saved when it was asked to"
-    said = said_by(again := restarts.begin(ended, *QUIET, *options))
-    assert again.returncode == 0
+    assert f"asked to end: saved after step {last} of {restarts.STEPS}" in said
+    said = said_by(again := restarts.begin(tmp_path, *QUIET, *options))
+    assert again.returncode == 0, said
     assert f"resumed after step {last} of {restarts.STEPS}" in said
-    assert said_by(restarts.begin(whole, *QUIET, *options))
-    assert restarts.same_bits(restarts.weights(ended), restarts.weights(whole))
+    assert restarts.same_bits(restarts.weights(tmp_path), whole(strategy))
+
+
+@proof
+def test_a_slurm_job_saves_before_its_time_is_up_and_is_queued_again_until_it_is_done(tmp_path, whole):
+    """Slurm sends the signal to the script alone; three nodes with one rank each share the folder."""
+    options = [*restarts.OPTIONS[2:], *QUIET]
+    job = slurm.submit(tmp_path, 3, *options)
+    restarts.wait_until(lambda: kept(tmp_path), job)
+    job.send_signal(signal.SIGUSR1)
+    said = said_by(job)
+    last = kept(tmp_path)[-1]
+    assert job.returncode == 128 + signal.SIGUSR1, said
+    assert f"asked to end: saved after step {last} of {restarts.STEPS}" in said
+    assert slurm.requeued(tmp_path) == [str(os.getpid())]
+    assert not restarts.in_folder(tmp_path)
+    said = said_by(again := slurm.submit(tmp_path, 3, *options))
+    assert again.returncode == 0, said
+    assert f"resumed after step {last} of {restarts.STEPS}" in said
+    assert len(slurm.requeued(tmp_path)) == 1
+    assert restarts.same_bits(restarts.weights(tmp_path), whole("bucketed"))
 
 
 @proof
@@ -118,8 +152,7 @@ def test_a_second_launch_into_the_same_folder_is_refused_and_the_first_is_not_di
 
 @proof
 def test_a_launch_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path):
-    options = ("--save-every", "20")
-    launch = begin_and_wait(tmp_path, *options)
+    launch = begin_and_wait(tmp_path)
     restarts.wait_until(lambda: len(kept(tmp_path)) == 2, launch)
     launch.send_signal(signal.SIGKILL)
     launch.communicate()
@@ -127,7 +160,7 @@ def test_a_launch_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path):
     before, newest = kept(tmp_path)
     path = tmp_path / f"runs/r/checkpoint-{newest:08}.pt"
     path.write_bytes(path.read_bytes()[:5000])
-    said = said_by(again := restarts.begin(tmp_path, *QUIET, *options))
+    said = said_by(again := restarts.begin(tmp_path, *QUIET))
     assert again.returncode == 0, said
     assert f"{path.relative_to(tmp_path)} cannot be read as a checkpoint" in said
     assert f"resumed after step {before} of {restarts.STEPS}" in said
@@ -135,31 +168,46 @@ def test_a_launch_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path):
 
 ENDLESS = ("--steps", "100000", "--save-every", "3")
 ENDS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGKILL", "rank-SIGKILL", "rank-SIGTERM", "rank-SIGUSR1", "raises")
+AT_ONCE = 3
+STARTS = 60
+
+
+def end_somehow(folder, how, seconds):
+    """A start in ``folder`` that is ended after some ``seconds``, or by itself; what it said."""
+    if how == "raises":
+        launch = restarts.begin(folder, "--", "raises.py", program=False)
+    elif how == "rank-SIGUSR1":  # a rank that does not train yet takes no notice
+        launch = begin_and_wait(folder, *ENDLESS)
+    else:
+        launch = restarts.begin(folder, *QUIET, *ENDLESS)
+    time.sleep(seconds)
+    kind, _, name = how.rpartition("SIG")
+    if name and launch.poll() is None:
+        process = restarts.process_of(folder, rank=1) if kind else launch.pid
+        os.kill(process or launch.pid, signal.Signals[f"SIG{name}"])
+    said = said_by(launch)
+    restarts.wait_until(lambda: not restarts.in_folder(folder))
+    return said
 
 
 @proof
 @pytest.mark.timeout(1200)
 def test_sixty_starts_however_ended_leave_nothing_running_and_no_folder(tmp_path, scratch):
     """At any time: while torchrun starts, while ranks load torch, while they train or save."""
-    (tmp_path / "raises.py").write_text('import os\nif os.environ["RANK"] == "1":\n    raise ValueError("on purpose")')
     draw = random.Random()
-    for start in range(60):
-        how = ENDS[start % len(ENDS)]
-        if how == "raises":
-            launch = restarts.begin(tmp_path, "--", "raises.py", program=False)
-        elif how == "rank-SIGUSR1":  # a rank that does not train yet takes no notice
-            launch = begin_and_wait(tmp_path, *ENDLESS)
-        else:
-            launch = restarts.begin(tmp_path, *QUIET, *ENDLESS)
-        time.sleep(draw.uniform(0.0, 10.0))
-        kind, _, name = how.rpartition("SIG")
-        if name and launch.poll() is None:
-            process = restarts.process_of(tmp_path, rank=1) if kind else launch.pid
-            os.kill(process or launch.pid, signal.Signals[f"SIG{name}"])
-        launch.communicate(timeout=200)
-        restarts.wait_until(lambda: not restarts.in_folder(tmp_path))
-        assert len(ours(scratch)) <= 1, how  # of a launcher that was killed
-    last = restarts.begin(tmp_path, "--", "raises.py", program=False)
-    assert "rank 1 failed first: ValueError" in said_by(last)
+    folders = [tmp_path / str(k) for k in range(AT_ONCE)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "raises.py").write_text(
+            'import os\nif os.environ["RANK"] == "1":\n    raise ValueError("on purpose")'
+        )
+
+    def worker(k):
+        for start in range(k, STARTS, AT_ONCE):
+            end_somehow(folders[k], ENDS[start % len(ENDS)], draw.uniform(0.0, 8.0))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(worker, range(AT_ONCE)))
+    assert "rank 1 failed first: ValueError" in end_somehow(folders[0], "raises", 0.0)
     assert ours(scratch) == []
-    assert not list((tmp_path / "runs/r").glob("*.damaged"))
+    assert not list(tmp_path.glob("*/runs/r/*.damaged"))

@@ -4,8 +4,11 @@ import json
 import os
 import re
 import signal
+import socketserver
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,7 @@ from dpbook.ranks import preflight
 from dpbook.ranks.launching import Launch, default_processes
 from dpbook.ranks.processes import MEMORY
 from tests.cases import each
-from tests.ranks import restarts
+from tests.ranks import restarts, slurm
 
 proof = pytest.mark.proof
 GPUS = [machine.Gpu("H100", 80 * 10**9)] * 4
@@ -82,6 +85,41 @@ def test_nodes_that_do_not_come_are_waited_for_in_time(tmp_path):
     assert found.stderr.splitlines()[-1] == "dpbook launch: not all of the 2 nodes came to localhost:0 within 2 s"
 
 
+def silent(client):
+    """It takes the connection and says nothing."""
+    while client.recv(1024):
+        pass
+
+
+def http(client):
+    client.recv(1024)
+    client.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+
+def closes(client):
+    """It takes the connection and ends it."""
+
+
+@proof
+@pytest.mark.processes
+@pytest.mark.parametrize("answer", [silent, http, closes])
+def test_where_something_else_listens_it_is_told_that_nobody_answers(tmp_path, answer):
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            with suppress(OSError):
+                answer(self.request)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = f"127.0.0.1:{server.server_address[1]}"
+        there = ["--nnodes", 2, "--rdzv-endpoint", where, "--start-timeout", 5]
+        found = launch("--nproc", 1, *there, "--", script(tmp_path, "works"), folder=tmp_path)
+        server.shutdown()
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1] == f"dpbook launch: nobody answers as a rendezvous at {where}, for 5 s"
+
+
 @pytest.mark.processes
 def test_a_script_gets_its_arguments_its_share_of_the_cores_and_memory_that_it_keeps(tmp_path):
     found = launch("--nproc", 2, "--", script(tmp_path, "works"), "--flag", folder=tmp_path)
@@ -144,31 +182,13 @@ def launch_in_the_background(folder, path):
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-FAKE = {
-    "scontrol": 'printf "127.0.0.1\\nlocalhost\\n"',
-    "srun": """while [[ $1 == --* ]]; do shift; done
-for node in 1 2; do "$@" & nodes="${nodes:-} $!"; done
-for node in $nodes; do wait $node; done""",
-    "dpbook": 'shift; exec "$PYTHON" -m dpbook launch --nproc 1 "$@"',
-}
-"""What a cluster has: the names of the nodes, and a way to run a command on each of two."""
-
-
 @pytest.mark.processes
 def test_the_slurm_script_starts_a_launcher_on_each_of_two_nodes_and_their_ranks_meet(tmp_path):
-    for name, body in FAKE.items():
-        path = tmp_path / name
-        path.write_text(f"#!/usr/bin/env bash\nset -eu\n{body}\n")
-        path.chmod(0o755)
-    slurm = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_NNODES": "2", "SLURM_JOB_ID": str(os.getpid())}
-    ours = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": sys.executable, "DPBOOK": str(tmp_path / "dpbook")}
-    found = subprocess.run(
-        [checkout.root() / "docs/slurm.sbatch", "--", script(tmp_path, "sums")],
-        cwd=tmp_path, env={**os.environ, **slurm, **ours, "PYTHONPATH": str(checkout.root())},
-        capture_output=True, text=True, timeout=400,
-    )  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    assert sorted(found.stdout.split()) == ["rank-0-sum-11", "rank-1-sum-11"]
+    job = slurm.submit(tmp_path, 2, "--", str(script(tmp_path, "sums")))
+    said = job.communicate(timeout=400)[0]
+    assert job.returncode == 0, said
+    assert sorted(line for line in said.split() if line.startswith("rank-")) == ["rank-0-sum-11", "rank-1-sum-11"]
+    assert slurm.requeued(tmp_path) == []
 
 
 def said_by(*arguments, **options):
