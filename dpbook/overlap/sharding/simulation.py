@@ -1,0 +1,154 @@
+"""One training step of stage 0 to 3, simulated: a timeline of time, and one of memory."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from dpbook.core import bytes_in_words, check_each, check_float, check_int, check_type
+from dpbook.overlap.sharding.choices import Price, Sharding, Wires
+from dpbook.overlap.sharding.memory import Held, MemoryCurve
+from dpbook.overlap.sharding.program import Hold, Lane, Program, Work
+from dpbook.overlap.sharding.units import Sizes, Unit
+from dpbook.overlap.timeline.spans import Kind, Span, Timeline
+
+
+@dataclass(frozen=True, eq=False)
+class ShardedStep:
+    """A step of one rank, which stands for all: what ran when, what memory held when, and what it sent.
+
+    Attributes:
+        units: in the order of the forward pass.
+        sharding: how they were sharded.
+        works: what ran, in the order in which it was asked for.
+        starts, ends: when, in seconds from the start of the step, for each of the works.
+        holds: what memory the works need.
+    """
+
+    units: tuple[Unit, ...]
+    sharding: Sharding
+    works: Sequence[Work]
+    starts: Sequence[float]
+    ends: Sequence[float]
+    holds: Sequence[Hold]
+
+    @property
+    def duration(self) -> float:
+        """The step time, in seconds."""
+        return max(self.ends)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Of rank 0, with the lanes "compute" and "communication"; what takes no time is left out."""
+        return Timeline(tuple(self._spans()), (0.0, self.duration))
+
+    @cached_property
+    def memory(self) -> MemoryCurve:
+        """Bytes alive over the same time."""
+        return MemoryCurve(tuple(self._held(hold) for hold in self.holds if hold.nbytes), self.duration)
+
+    @cached_property
+    def sent(self) -> dict[str, float]:
+        """Bytes that a rank sends, by collective: "all-gather", "reduce-scatter", "all-reduce"."""
+        sent = {"all-gather": 0.0, "reduce-scatter": 0.0, "all-reduce": 0.0}
+        for work in self.works:
+            if work.lane == "communication":
+                sent[work.name.partition(" ")[0]] += work.sent
+        return sent
+
+    def busy(self, lane: Lane) -> float:
+        """Seconds in which a lane works."""
+        return sum(work.seconds for work in self.works if work.lane == lane)
+
+    def _spans(self) -> Iterator[Span]:
+        for work, start, end in zip(self.works, self.starts, self.ends, strict=True):
+            if end > start:
+                kind: Kind = "computation" if work.lane == "compute" else "communication"
+                ready = None if work.completed is None else self.ends[work.completed]
+                yield Span(work.name, 0, work.lane, kind, start, end, ready)
+
+    def _held(self, hold: Hold) -> Held:
+        moments = self.ends if hold.content == "reduced" else self.starts  # in place: a part of the whole gradients
+        since = 0.0 if hold.since is None else moments[hold.since]
+        until = math.inf if hold.until is None else self.ends[hold.until]
+        return Held(hold.content, hold.unit, hold.nbytes, since, until)
+
+    def __repr__(self) -> str:
+        return (
+            f"stage {self.sharding.stage}: {self.timeline!r}, peak {bytes_in_words(self.memory.peak)}, "
+            f"sent {bytes_in_words(sum(self.sent.values()))}"
+        )
+
+
+def simulate_sharded(
+    units: Sequence[Unit],
+    sharding: Sharding,
+    wires: Wires,
+    *,
+    sizes: Sizes | None = None,
+    accumulation: int = 1,
+    no_sync: bool | None = None,
+    optimizer: float = 0.0,
+) -> ShardedStep:
+    """Simulate a step: gathers, forward, backward with its reductions, optimizer, and the memory that they need.
+
+    Every unit makes one collective of each kind: in stages 0 to 2 it is what a bucket is. One rank stands for all;
+    its collectives run one at a time, in the order in which they are asked for. A micro-batch begins when what the one
+    before has sent is over.
+
+    Whole gradients are allocated when a unit's backward begins, and activations freed when it ends. Left out: buffers
+    into which a collective is copied, what a forward that is recomputed needs the first time, fragmentation.
+
+    Args:
+        units: in the order of the forward pass.
+        sharding: the stage, over how many ranks, and when.
+        wires: what the collectives cost; `Wires.rings` for a link.
+        sizes: bytes per parameter, by default fp32 and Adam.
+        accumulation: micro-batches in a step.
+        no_sync: whether only the last of them reduces gradients, and the others add them up whole. By default that of
+            the stages: True in 0 and 1, which keep whole gradients anyway, False in 2 and 3.
+        optimizer: seconds of an unsharded update; from stage 1 on a rank updates its shard alone.
+
+    Raises:
+        InvalidArgument: an argument is out of its range, or a price is no time.
+    """
+    check_type("sharding", sharding, Sharding, "a Sharding, such as Sharding(3, shards=8)")
+    check_type("wires", wires, Wires, "Wires, such as Wires.rings(sharding, link)")
+    sizes = check_type("sizes", sizes or Sizes(), Sizes, "Sizes, in bytes per parameter")
+    program = Program(check_each("units", units, Unit), sharding, _checked(wires), sizes)
+    only_last = sharding.stage < 2 if no_sync is None else no_sync
+    program.step(check_int("accumulation", accumulation, 1), only_last, check_float("optimizer", optimizer, minimum=0))
+    starts, ends = _run(program.works)
+    return ShardedStep(tuple(program.units), sharding, program.works, starts, ends, program.holds)
+
+
+def _run(works: Iterable[Work]) -> tuple[list[float], list[float]]:
+    """When each work starts and ends: each lane does one at a time, in the order of the list."""
+    free = {"compute": 0.0, "communication": 0.0}
+    starts: list[float] = []
+    ends: list[float] = []
+    for work in works:
+        start = free[work.lane]
+        for other in work.after:
+            start = max(start, ends[other])
+        starts.append(start)
+        ends.append(start + work.seconds)
+        free[work.lane] = ends[-1]
+    return starts, ends
+
+
+def _checked(wires: Wires) -> Wires:
+    """The same prices, sure to be times, each asked once for a size."""
+
+    def sure(name: str, price: Price) -> Price:
+        known: dict[float, float] = {}
+
+        def seconds(nbytes: float) -> float:
+            if nbytes not in known:
+                known[nbytes] = check_float(f"{name}({nbytes})", price(nbytes), minimum=0)
+            return known[nbytes]
+
+        return seconds
+
+    names = ("all_gather", "reduce_scatter", "all_reduce", "across")
+    return Wires(*(sure(name, getattr(wires, name)) for name in names))

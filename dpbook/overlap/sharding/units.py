@@ -1,0 +1,121 @@
+"""A model as the sharded step sees it: units, whose weights are gathered and whose gradients are reduced as one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from dpbook.core import InvalidArgument, check_each, check_float, check_int
+from dpbook.overlap.step.layers import Layer
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Layers that are gathered, computed with and freed together, in the order of the forward pass.
+
+    Attributes:
+        name: such as "blocks.0".
+        forward, backward: seconds of computation for one micro-batch.
+        parameters: elements of all its weights.
+        frozen: how many of them have no gradient.
+        activations: bytes that its forward keeps for its backward.
+        input: bytes of its input, which is all that is kept where activations are recomputed.
+        kept: whether its gathered weights stay from forward to backward, as those of the outermost unit usually do.
+    """
+
+    name: str
+    forward: float
+    backward: float
+    parameters: int
+    frozen: int = 0
+    activations: int = 0
+    input: int = 0
+    kept: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("forward", "backward"):
+            object.__setattr__(self, name, check_float(f"{name} of {self.name}", getattr(self, name), minimum=0))
+        for name in ("parameters", "activations", "input"):
+            check_int(f"{name} of {self.name}", getattr(self, name), 0)
+        check_int(f"frozen of {self.name}", self.frozen, 0, self.parameters)
+
+    @property
+    def trained(self) -> int:
+        """Elements with a gradient."""
+        return self.parameters - self.frozen
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes per parameter; by default all in fp32, with Adam's two moments.
+
+    ``weight``: of a weight that is computed with, and on the wire. ``gradient``: of one that is added up, and on the
+    wire. ``optimizer``: what the update keeps, for each trained parameter. ``shard``: of a weight in the shard of stage
+    3; by default as ``weight``. bf16 computation over fp32 shards, reduced in fp32, is ``Sizes(2, 4, 8, shard=4)``.
+    """
+
+    weight: int = 4
+    gradient: int = 4
+    optimizer: int = 8
+    shard: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("weight", "gradient", "optimizer"):
+            check_int(name, getattr(self, name), 0)
+        object.__setattr__(self, "shard", self.weight if self.shard is None else check_int("shard", self.shard, 0))
+
+
+def units_of(
+    layers: Sequence[Layer],
+    unit: Callable[[str], str] = lambda name: name.rpartition(".")[0],
+    *,
+    activations: Mapping[str, int] | None = None,
+    inputs: Mapping[str, int] | None = None,
+    kept: Sequence[str] = (),
+) -> tuple[Unit, ...]:
+    """Return the units of layers, such as `dpbook.ddp.measure_layers` measures them.
+
+    Args:
+        layers: in the order of the forward pass.
+        unit: the unit's name from a layer's; by default all up to its last dot. A unit stands where its first layer
+            does.
+        activations, inputs: bytes by the unit's name; by default none.
+        kept: the names of units whose gathered weights stay until backward.
+
+    Raises:
+        InvalidArgument: a name in ``activations``, ``inputs`` or ``kept`` is none of a unit.
+    """
+    members: dict[str, list[Layer]] = {}
+    for layer in check_each("layers", layers, Layer):
+        members.setdefault(unit(layer.name), []).append(layer)
+    bytes_kept, bytes_read = dict(activations or {}), dict(inputs or {})
+    for argument, names in (("activations", bytes_kept), ("inputs", bytes_read), ("kept", kept)):
+        if unknown := [name for name in names if name not in members]:
+            raise InvalidArgument(argument, unknown[0], f"one of the units {', '.join(members)}")
+    return tuple(
+        Unit(
+            name,
+            sum(layer.forward for layer in own),
+            sum(layer.backward for layer in own),
+            sum(tensor.elements for layer in own for tensor in layer.tensors),
+            activations=bytes_kept.get(name, 0),
+            input=bytes_read.get(name, 0),
+            kept=name in kept,
+        )
+        for name, own in members.items()
+    )
+
+
+def equal_units(
+    count: int, forward: float, backward: float, parameters: int, activations: int = 0, input: int = 0
+) -> tuple[Unit, ...]:
+    """Return ``count`` equal units, named by their numbers from 1; the other arguments are of all together.
+
+    Raises:
+        InvalidArgument: ``count`` does not divide one of the integers.
+    """
+    n = check_int("count", count, 1)
+    for name, value in {"parameters": parameters, "activations": activations, "input": input}.items():
+        if check_int(name, value, 0) % n:
+            raise InvalidArgument(name, value, f"a multiple of {n}")
+    return tuple(
+        Unit(str(k + 1), forward / n, backward / n, parameters // n, 0, activations // n, input // n) for k in range(n)
+    )
