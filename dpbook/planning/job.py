@@ -41,6 +41,7 @@ class Job:
         accumulation: micro-batches in a step.
         stage: of ZeRO, 0 to 3. Stages 2 and 3 communicate in every micro-batch.
         hybrid: with stage 3, shards inside a node and replicas across (HSDP).
+        prefetch: units whose weights stage 3 gathers ahead of the one that computes; a unit is what a bucket is.
         cut: GPUs that a copy of the model is cut over, by tensor or pipeline parallelism: each holds this part of it.
     """
 
@@ -56,12 +57,14 @@ class Job:
     accumulation: int = 1
     stage: int = 0
     hybrid: bool = False
+    prefetch: int = 1
     cut: int = 1
 
     def __post_init__(self) -> None:
         parameters = check_int("parameters", self.parameters, 1)
         for name in ("context", "itemsize", "accumulation", "cut"):
             check_int(name, getattr(self, name), 1)
+        check_int("prefetch", self.prefetch, 0)
         check_float("cap", self.cap, above=0)
         for name in ("trained", "active"):
             if getattr(self, name) is not None:
@@ -115,8 +118,7 @@ class Job:
     def sync(self, price: Price, hiding: float) -> tuple[float, float]:
         """Seconds of the calls of all buckets, and how many of them are left when what hides them, ``hiding``, ends.
 
-        The buckets become ready as their bytes do, and go out one by one. Of a gather, of which the first is waited
-        for and not the last, it is the same in a mirror.
+        The buckets become ready as their bytes do, and go out one by one.
         """
         if self.plan is None:
             calls = self.calls

@@ -2,7 +2,8 @@
 
 A step computes 6 operations per parameter and token, 2 forward and 4 backward (Kaplan et al., "Scaling Laws for Neural
 Language Models", 2020; attention scores are left out). Gradients travel in buckets, which become ready during the
-backward of the last micro-batch, each when backward has made its bytes. Left out: contention, the communication of
+backward of the last micro-batch, each when backward has made its bytes. A sharded step is the simulated one of
+`dpbook.overlap.simulate_sharded`, with a bucket as a unit. Left out: contention, the communication of
 tensor, pipeline and expert parallelism, pipeline bubbles, the optimizer's arithmetic.
 """
 
@@ -13,10 +14,8 @@ from itertools import pairwise
 from dpbook.core import InvalidArgument, check_float, check_int
 from dpbook.planning.hardware import Cluster
 from dpbook.planning.job import Job
-from dpbook.planning.sync import Phase, phases
-
-WEIGHT = 2
-"""Bytes of a weight on the wire: bf16, whatever the gradients are."""
+from dpbook.planning.sharded import WEIGHT, sharded_sync, sharded_wires
+from dpbook.planning.sync import Price, all_reduce
 
 
 @dataclass(frozen=True)
@@ -114,13 +113,8 @@ def wall(job: Job, cluster: Cluster, sequences: int, worlds: Sequence[int] | ran
         raise InvalidArgument("worlds", worlds, "integers of at least 1 in ascending order")
 
     def beyond(world: int) -> bool:
-        at = cluster.of(world)
-        hidden = [
-            (job.sync(phase.price, 0)[0], hiding)
-            for phase, hiding in _hidden(job, at, sequences * job.context / world)
-            if hiding and phase.times
-        ]
-        return any(seconds >= hiding for seconds, hiding in hidden)
+        races = _races(job, cluster.of(world), sequences * job.context / world)
+        return any(job.sync(price, 0)[0] >= hiding for price, hiding in races)
 
     low, high = 0, len(worlds)  # compute falls with the world and communication never does: bisect
     while low < high:
@@ -138,24 +132,29 @@ def best_cap(job: Job, cluster: Cluster, sequences: int = 1) -> float:
 
 def _predict(job: Job, cluster: Cluster, tokens: float) -> Step:
     forward, backward = (operations / cluster.flops for operations in job.operations(tokens))
-    communication = exposed = 0.0
-    for phase, hiding in _hidden(job, cluster, tokens):
-        seconds, left = job.sync(phase.price, hiding)
-        communication, exposed = communication + phase.times * seconds, exposed + phase.times * left
+    if job.stage:
+        once = (seconds / job.accumulation for seconds in (forward, backward))
+        communication, exposed = sharded_sync(job, cluster.data_ranks(job.cut), *once)
+    else:
+        ((price, hiding),) = _races(job, cluster, tokens)
+        communication, exposed = job.sync(price, hiding)
     return Step(cluster.world, tokens, forward, backward, communication, exposed)
 
 
-def _hidden(job: Job, cluster: Cluster, tokens: float) -> list[tuple[Phase, float]]:
-    """What a step sends, each with the seconds of one micro-batch that may hide it."""
+def _races(job: Job, cluster: Cluster, tokens: float) -> list[tuple[Price, float]]:
+    """What may hide, priced by the bytes of the *gradients*, and the seconds of one micro-batch that hide it."""
     forward, backward = (operations / cluster.flops for operations in job.operations(tokens / job.accumulation))
-    everything, nothing = job.window == "all", job.window == "none"
-    behind = {
-        "forward": forward,
-        "backward": backward + (forward if everything and not job.stage else 0.0),
-        "update": forward if everything else 0.0,
-    }
-    where = cluster.data_ranks(job.cut)
+    everything, where = job.window == "all", cluster.data_ranks(job.cut)
+    if not job.stage:
+        behind = 0.0 if job.window == "none" else backward + (forward if everything else 0.0)
+        return [(all_reduce(job.algorithm, where), behind)]
+    prices = sharded_wires(job, where)
     gathered = job.parameters if job.stage == 3 else job.synced  # stage 3 shards frozen weights, too
     weights = WEIGHT * gathered / job.wire_bytes
-    sent = phases(job.stage, job.accumulation, job.algorithm, where, weights, job.hybrid)
-    return [(phase, 0.0 if nothing else behind[phase.behind]) for phase in sent]
+    gather: Price = lambda nbytes: prices.all_gather(weights * nbytes)  # noqa: E731
+    if job.stage < 3:
+        return [(prices.reduce_scatter, backward), *([(gather, forward)] if everything else [])]
+    shard = 1 / where.per_node if job.hybrid else 0.0
+    across: Price = lambda nbytes: prices.across(shard * nbytes) if job.hybrid else 0.0  # noqa: E731
+    last: Price = lambda nbytes: gather(nbytes) + prices.reduce_scatter(nbytes) + across(nbytes)  # noqa: E731
+    return [(gather, forward), (last, backward)]

@@ -1,12 +1,13 @@
-"""The collectives of a step, priced by NCCL's names for their algorithms, and what each of them may hide behind."""
+"""The collectives of a step, priced by NCCL's names for their algorithms."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from math import ceil, sqrt
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from dpbook.collectives import Topology, closed_forms
 from dpbook.core import InvalidArgument, check_one_of
+from dpbook.overlap import Wires
 
 Price = Callable[[float], float]
 """Seconds of a call by its bytes."""
@@ -26,14 +27,6 @@ NVLS_START = 54e-6
 """Seconds that a call through the switches takes before its bytes count: fitted to every second size of that sweep."""
 
 
-class Phase(NamedTuple):
-    """Calls that run ``times`` times in a step, each time a ``price`` for every bucket, behind what may hide them."""
-
-    price: Price
-    times: int
-    behind: Literal["forward", "backward", "update"]
-
-
 def all_reduce(algorithm: Algorithm, where: Topology) -> Price:
     """The price of an all-reduce. Raises `InvalidArgument` for NVLS beyond one node."""
     check_one_of("algorithm", algorithm, ("Ring", "Tree", "NVLS", "NVLSTree"))
@@ -48,39 +41,20 @@ def all_reduce(algorithm: Algorithm, where: Topology) -> Price:
     return _nvls_tree(where)
 
 
-def phases(
-    stage: int, accumulation: int, algorithm: Algorithm, where: Topology, weights: float, hybrid: bool
-) -> list[Phase]:
-    """What a step of ZeRO ``stage`` sends, as prices by the bytes of the *gradients*, behind what it may hide.
+def wires(algorithm: Algorithm, where: Topology, hybrid: bool) -> Wires:
+    """What the collectives of a sharded step cost. Reduce-scatter and all-gather are half a ring each.
 
-    ``weights`` are the bytes of the gathered weights for each byte of the gradients. Reduce-scatter and all-gather are
-    half a ring each. ``hybrid``: weights and gradients are sharded inside a node, and each shard is all-reduced
-    between the nodes, once per step (hybrid sharding, HSDP).
+    ``hybrid``: weights and gradients are sharded inside a node, and each shard is all-reduced between the nodes by a
+    ring of its own through its port (hybrid sharding, HSDP).
     """
-    if not stage:
-        return [Phase(all_reduce(algorithm, where), 1, "backward")]
-    inside = replace(where, nodes=1, ports=where.per_node) if hybrid else where
-    ring = all_reduce("Ring", inside)
-    scatter, gather = _scaled(ring, 0.5), _scaled(ring, 0.5, weights)
-    if stage < 3:
-        return [Phase(scatter, accumulation if stage == 2 else 1, "backward"), Phase(gather, 1, "update")]
-    both: Price = lambda nbytes: gather(nbytes) + scatter(nbytes)  # noqa: E731
-    across = _across(where) if hybrid else lambda nbytes: 0.0
-    return [
-        Phase(gather, accumulation, "forward"),
-        Phase(both, accumulation - 1, "backward"),
-        Phase(lambda nbytes: both(nbytes) + across(nbytes), 1, "backward"),
-    ]
+    half = _half(all_reduce("Ring", replace(where, nodes=1, ports=where.per_node) if hybrid else where))
+    across = closed_forms.ring(where.nodes, where.between)
+    sharing = ceil(where.per_node / where.ports)
+    return Wires(half, half, all_reduce(algorithm, where), lambda shard: across(sharing * shard))
 
 
-def _scaled(price: Price, times: float, size: float = 1.0) -> Price:
-    return lambda nbytes: times * price(size * nbytes)
-
-
-def _across(where: Topology) -> Price:
-    """An all-reduce between nodes of the shards of one node, each by a ring of its own through its port."""
-    sharing = ceil(where.per_node / where.ports) / where.per_node
-    return _scaled(closed_forms.ring(where.nodes, where.between), 1.0, sharing)
+def _half(price: Price) -> Price:
+    return lambda nbytes: 0.5 * price(nbytes)
 
 
 def _tree(where: Topology) -> Price:

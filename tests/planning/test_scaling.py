@@ -11,12 +11,17 @@ from dpbook.collectives import AlphaBeta, Link, closed_forms
 from dpbook.core.errors import InvalidArgument, UnitsError
 from dpbook.overlap import (
     Layer,
+    Sharding,
+    Sizes,
     Tensor,
+    Unit,
+    Wires,
     bucketed,
     equal_layers,
     naive_flat,
     per_tensor_plan,
     plan,
+    simulate_sharded,
     simulate_step,
     tensors_of,
 )
@@ -219,6 +224,62 @@ def test_hybrid_shards_cost_a_hierarchical_ring_and_the_gather_of_forward():
     assert predict(job, where).communication == pytest.approx(whole)
 
 
+def test_hybrid_shards_need_somebody_in_the_node_to_share_with():
+    """With one data rank a node it would be an all-reduce of the whole model, and keep all of it on every rank."""
+    for cluster, cut in ((flat(8), 1), (Cluster(H100, 64, WIRE), 8)):
+        with pytest.raises(InvalidArgument, match=r"^hybrid must be False where a node has one data rank"):
+            predict(Job(10**9, stage=3, hybrid=True, cut=cut), cluster)
+    assert predict(Job(10**9, stage=3, hybrid=True, cut=8), Cluster(H100, 8, WIRE)).communication == 0
+    assert predict(Job(10**9, stage=3, hybrid=True, cut=4), Cluster(H100, 64, WIRE)).communication > 0
+
+
+@given(
+    sizes=st.lists(st.integers(1, 50), min_size=1, max_size=8), stage=st.integers(1, 3), prefetch=st.integers(0, 3),
+    pieces=st.integers(1, 4), early=st.booleans(), rate=st.floats(1e2, 1e6), alpha=st.floats(0, 0.01),
+)  # fmt: skip
+def test_a_sharded_step_of_a_few_micro_batches_is_the_simulated_one(sizes, stage, prefetch, pieces, early, rate, alpha):
+    """All micro-batches simulated, where the planner goes on from two; rings of two ranks, a round each."""
+    cut, link = plan([Tensor(str(k), n, "uint8") for k, n in enumerate(sizes)], 0, None), Link(alpha, 1e6 * rate)
+    cluster = Cluster(Accelerator("made up", 1e12, 1e9, link, "this test"), 2, link, per_node=1, utilisation=1)
+    job = Job(
+        sum(sizes), context=10**10, itemsize=1, plan=cut, accumulation=pieces, stage=stage, prefetch=prefetch,
+        window="all" if early else "backward",
+    )  # fmt: skip
+    step = predict(job, cluster, pieces)
+    one = step.forward / pieces / sum(sizes)
+    half = AlphaBeta(link.alpha, link.beta / 2)
+    simulated = simulate_sharded(
+        [Unit(str(k), one * n, 2 * one * n, n) for k, n in enumerate(sizes)],
+        Sharding(stage, 2, prefetch=prefetch, behind_forward=early),
+        Wires(half, half, half), sizes=Sizes(2, 1, 12), accumulation=pieces,
+    )  # fmt: skip
+    assert step.seconds == pytest.approx(simulated.duration)
+    assert step.communication == pytest.approx(simulated.timeline.busy("communication"))
+
+
+@each(
+    ("stage", "hybrid", "depth", "network"),
+    [(1, False, 1, 50e9), (2, False, 1, 20e9), *((3, False, d, 50e9) for d in (0, 1, 4)), (3, True, 1, 20e9)],
+)
+def test_many_equal_units_are_those_of_the_simulated_step(stage, hybrid, depth, network):
+    """All 150 units simulated, where the planner goes on from a few. Rings of 16, or of 4 and 4."""
+    parameters, link, fabric = 150 * 10**7, Link(5e-6, network), Link(3e-6, 450e9)
+    cluster = Cluster(replace(H100, fabric=fabric), 16, link, per_node=4)
+    job = Job(parameters, stage=stage, hybrid=hybrid, prefetch=depth, accumulation=3, cap=2e7, context=2048)
+    step = predict(job, cluster, 3)
+    if hybrid:
+        half, across = AlphaBeta(3 * 3e-6, 3 / 4 / 450e9), AlphaBeta(6 * 5e-6, 6 / 4 / network)
+    else:
+        half, across = AlphaBeta(15 * 5e-6, 15 / 16 / (4 * network)), AlphaBeta(0, 0)
+    simulated = simulate_sharded(
+        [Unit(str(k), step.forward / 450, step.backward / 450, 10**7) for k in range(150)],
+        Sharding(stage, 4 if hybrid else 16, 4 if hybrid else 1, depth), Wires(half, half, half, across),
+        sizes=Sizes(2, 2, 12), accumulation=3,
+    )  # fmt: skip
+    assert step.seconds == pytest.approx(simulated.duration)
+    assert step.communication == pytest.approx(simulated.timeline.busy("communication"))
+
+
 @each("cut", [1, 2, 4, 8, 16, 64])
 @each("ports", [8, 4, 1])
 def test_the_parts_of_a_copy_share_the_ports_of_their_node(cut, ports):
@@ -299,6 +360,7 @@ def test_fewer_ports_cost_more():
         (lambda: Job(10, trained=11), "trained must be"),
         (lambda: Job(10, active=11), "active must be"),
         (lambda: Job(10, stage=4), "stage must be"),
+        (lambda: Job(10, stage=3, prefetch=-1), "prefetch must be"),
         (lambda: Job(10, stage=1, algorithm="Tree"), "algorithm must be Ring with ZeRO"),
         (lambda: Job(10, hybrid=True), "hybrid must be False but in stage 3"),
         (lambda: Job(10, plan=plan([Tensor("a", 3)])), "plan must be of 20 bytes"),
