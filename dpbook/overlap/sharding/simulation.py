@@ -1,14 +1,14 @@
 """One training step of stage 0 to 3, simulated: a timeline of time, and one of memory."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from dpbook.core import bytes_in_words, check_each, check_float, check_int, check_type
 from dpbook.overlap.sharding.choices import Price, Sharding, Wires
-from dpbook.overlap.sharding.memory import Held, MemoryCurve
-from dpbook.overlap.sharding.program import Hold, Lane, Program, Work
+from dpbook.overlap.sharding.holding import held
+from dpbook.overlap.sharding.memory import MemoryCurve
+from dpbook.overlap.sharding.program import COLLECTIVES, Lane, Program, Work
 from dpbook.overlap.sharding.units import Sizes, Unit
 from dpbook.overlap.timeline.spans import Kind, Span, Timeline
 
@@ -20,17 +20,17 @@ class ShardedStep:
     Attributes:
         units: in the order of the forward pass.
         sharding: how they were sharded.
+        sizes: bytes per parameter.
         works: what ran, in the order in which it was asked for.
         starts, ends: when, in seconds from the start of the step, for each of the works.
-        holds: what memory the works need.
     """
 
     units: tuple[Unit, ...]
     sharding: Sharding
+    sizes: Sizes
     works: Sequence[Work]
     starts: Sequence[float]
     ends: Sequence[float]
-    holds: Sequence[Hold]
 
     @property
     def duration(self) -> float:
@@ -45,16 +45,13 @@ class ShardedStep:
     @cached_property
     def memory(self) -> MemoryCurve:
         """Bytes alive over the same time."""
-        return MemoryCurve(tuple(self._held(hold) for hold in self.holds if hold.nbytes), self.duration)
+        timed = zip(self.works, self.starts, self.ends, strict=True)
+        return MemoryCurve(held(self.units, self.sharding, self.sizes, timed), self.duration)
 
-    @cached_property
+    @property
     def sent(self) -> dict[str, float]:
         """Bytes that a rank sends, by collective: "all-gather", "reduce-scatter", "all-reduce"."""
-        sent = {"all-gather": 0.0, "reduce-scatter": 0.0, "all-reduce": 0.0}
-        for work in self.works:
-            if work.lane == "communication":
-                sent[work.name.partition(" ")[0]] += work.sent
-        return sent
+        return {what: sum(work.sent for work in self.works if work.what == what) for what in COLLECTIVES}
 
     def busy(self, lane: Lane) -> float:
         """Seconds in which a lane works."""
@@ -63,15 +60,10 @@ class ShardedStep:
     def _spans(self) -> Iterator[Span]:
         for work, start, end in zip(self.works, self.starts, self.ends, strict=True):
             if end > start:
+                name = work.what if work.unit is None else f"{work.what} {self.units[work.unit].name}"
                 kind: Kind = "computation" if work.lane == "compute" else "communication"
                 ready = None if work.completed is None else self.ends[work.completed]
-                yield Span(work.name, 0, work.lane, kind, start, end, ready)
-
-    def _held(self, hold: Hold) -> Held:
-        moments = self.ends if hold.content == "reduced" else self.starts  # in place: a part of the whole gradients
-        since = 0.0 if hold.since is None else moments[hold.since]
-        until = math.inf if hold.until is None else self.ends[hold.until]
-        return Held(hold.content, hold.unit, hold.nbytes, since, until)
+                yield Span(name, 0, work.lane, kind, start, end, ready)
 
     def __repr__(self) -> str:
         return (
@@ -119,7 +111,7 @@ def simulate_sharded(
     only_last = sharding.stage < 2 if no_sync is None else no_sync
     program.step(check_int("accumulation", accumulation, 1), only_last, check_float("optimizer", optimizer, minimum=0))
     starts, ends = _run(program.works)
-    return ShardedStep(tuple(program.units), sharding, program.works, starts, ends, program.holds)
+    return ShardedStep(tuple(program.units), sharding, sizes, program.works, starts, ends)
 
 
 def _run(works: Iterable[Work]) -> tuple[list[float], list[float]]:

@@ -1,0 +1,94 @@
+"""What memory each work of a sharded step allocates when it starts, and frees when it ends."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from dpbook.overlap.sharding.choices import Sharding
+from dpbook.overlap.sharding.memory import Content, Held
+from dpbook.overlap.sharding.program import Work
+from dpbook.overlap.sharding.units import Sizes, Unit
+
+
+def held(
+    units: Sequence[Unit], sharding: Sharding, sizes: Sizes, works: Iterable[tuple[Work, float, float]]
+) -> tuple[Held, ...]:
+    """Everything that memory holds in a step of these works, each with its start and end in seconds."""
+    holding = _Holding(units, sharding, sizes)
+    for work, start, end in works:
+        holding.follow(work, start, end)
+    return (*holding.closed, *holding.always())
+
+
+@dataclass
+class _Holding:
+    """What is alive, and what was.
+
+    Whole gradients come when a unit's backward starts, the reduced ones where the whole were when their reduction ends.
+    """
+
+    units: Sequence[Unit]
+    sharding: Sharding
+    sizes: Sizes
+    alive: dict[tuple[Content, int], float] = field(default_factory=dict)
+    """Since when, by content and unit."""
+    again: dict[int, float] = field(default_factory=dict)
+    """Since when activations are there that were computed again, by unit."""
+    closed: list[Held] = field(default_factory=list)
+
+    def follow(self, work: Work, start: float, end: float) -> None:
+        """Allocate and free what a work does."""
+        how, unit = self.sharding, work.unit
+        if unit is None:
+            for owner in range(len(self.units)):
+                self._close(("gradients", "reduced"), owner, end)
+            return
+        if work.what == "all-gather" and how.stage == 3:
+            self._open("gathered", unit, start)
+        elif work.what == "forward":
+            self._open("activations", unit, start)
+            if how.frees and not self.units[unit].kept:
+                self._close(("gathered",), unit, end)
+        elif work.what == "recompute":
+            self.again[unit] = start
+        elif work.what == "backward":
+            self._open("gradients", unit, start)
+            self._close(("activations", "gathered"), unit, end)
+            if how.recompute:
+                self._hold("activations", unit, self.units[unit].activations, self.again.pop(unit), end)
+        elif work.what == "reduce-scatter" and how.stage >= 2:
+            self._close(("gradients",), unit, end)
+            self._open("reduced", unit, end)
+
+    def always(self) -> Iterator[Held]:
+        """What was there before the step and stays."""
+        for unit in range(len(self.units)):
+            yield Held("weights", unit, self._nbytes("weights", unit), 0.0, inf)
+            yield Held("optimizer", unit, self._nbytes("optimizer", unit), 0.0, inf)
+
+    def _open(self, content: Content, unit: int, moment: float) -> None:
+        self.alive.setdefault((content, unit), moment)
+
+    def _close(self, contents: Iterable[Content], unit: int, moment: float) -> None:
+        for content in contents:
+            if (since := self.alive.pop((content, unit), None)) is not None:
+                self._hold(content, unit, self._nbytes(content, unit), since, moment)
+
+    def _hold(self, content: Content, unit: int, nbytes: int, start: float, end: float) -> None:
+        if nbytes:
+            self.closed.append(Held(content, unit, nbytes, start, end))
+
+    def _nbytes(self, content: Content, unit: int) -> int:
+        """Bytes of what a unit holds on the rank with the largest shard; of activations what forward keeps."""
+        how, at, sizes = self.sharding, self.units[unit], self.sizes
+        nbytes: dict[Content, int] = {
+            "activations": at.input if how.recompute else at.activations,
+            "gathered": at.parameters * sizes.weight,
+            "gradients": at.trained * sizes.gradient,
+            "reduced": how.share(at.trained) * sizes.gradient,
+            "weights": how.share(at.parameters) * (sizes.shard or 0)
+            if how.stage == 3
+            else at.parameters * sizes.weight,
+            "optimizer": (how.share(at.trained) if how.stage else at.trained) * sizes.optimizer,
+        }
+        return nbytes[content]
