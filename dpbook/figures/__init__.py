@@ -12,6 +12,7 @@ from dpbook.figures.schedules.frames import demonstration
 from dpbook.figures.schedules.overview import draw_overview
 from dpbook.figures.schedules.schedule import animate, draw_schedule, play
 from dpbook.figures.steps.buckets import cap_sweep, draw_plan
+from dpbook.figures.steps.memory import draw_memory
 from dpbook.figures.steps.step import explore_buckets, explore_savings, play_step
 from dpbook.figures.steps.timelines import draw_ranks, draw_timelines
 

@@ -17,29 +17,42 @@ from dpbook.overlap import Span
 FILLS = {
     "forward": FORWARD,
     "backward": BACKWARD,
+    "recompute": COMPUTATION,
     "update": UPDATE,
     "computation": COMPUTATION,
+    "all-gather": tint(COMMUNICATION, 0.6),
+    "reduce-scatter": COMMUNICATION,
     "communication": COMMUNICATION,
     "wait": tint(COMMUNICATION, 0.3),
     "launch": MUTED,
     "copy": IDLE,
 }
 """What a span is, by colour, in the order of the legend; its name, its letter or its lane says it too."""
-PHASES = {"forward": "forward", "backward": "backward", "optimizer": "update"}
+PHASES = {"forward": "forward", "recompute": "recompute", "backward": "backward", "optimizer": "update"}
 """The first word of a computation's name, and what the legend calls it."""
-WORDS = {"forward": "F: forward", "backward": "B: backward", "update": "U: update", "wait": "waiting"}
+HALVES = ("all-gather", "reduce-scatter")
+"""The first word of a collective's name, where the two halves of an all-reduce are told apart."""
+WORDS = {
+    "forward": "F: forward", "recompute": "R: forward once more", "backward": "B: backward", "update": "U: update",
+    "all-gather": "G: all-gather", "reduce-scatter": "S: reduce-scatter", "wait": "waiting",
+}  # fmt: skip
 """What the legend says, where that is not the same word."""
+LETTERS = {name: words[0] for name, words in WORDS.items() if words[1] == ":"}
+"""What stands for a span that has no room for its name."""
 
 
 def look(span: Span) -> str:
     """Which of `FILLS` a span is."""
-    return PHASES.get(span.name.partition(" ")[0], "computation") if span.kind == "computation" else span.kind
+    first = span.name.partition(" ")[0]
+    if span.kind == "computation":
+        return PHASES.get(first, "computation")
+    return first if span.kind == "communication" and first in HALVES else span.kind
 
 
 def labels(span: Span, calls: Sequence[str] = ()) -> Iterator[str]:
     """What may be written into a span, the longest first; ``calls`` are the numbers of those that it completes."""
     number = number_of(span.name)
-    letter = look(span)[0].upper() if look(span) in WORDS and span.kind == "computation" else ""
+    letter = LETTERS.get(look(span), "")
     if calls:
         which = calls[0] if len(calls) == 1 else f"{calls[0]}–{calls[-1]}"
         yield f"{span.name} → {which}"

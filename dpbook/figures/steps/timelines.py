@@ -1,6 +1,6 @@
 """Timelines, one above the other on one axis of time, with the exposed part of communication marked under each."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 from dpbook.core import InvalidArgument, check_int, check_type, milliseconds, plural
@@ -19,6 +19,9 @@ MOST_TIMELINES = 8
 
 Note = Callable[[Timeline], str]
 Gauges = Callable[[Timeline], Mapping[str, float]]
+Below = Callable[[str, float, Scale], tuple[Iterable[str], float]]
+"""What stands under a timeline: from its name, where there is room from, and the axis, the parts, and where they end.
+"""
 
 
 def draw_timelines(timelines: Mapping[str, Timeline] | Timeline, title: str, *, rank: int = 0) -> Picture:
@@ -76,16 +79,20 @@ def outcome(timeline: Timeline) -> str:
 
 def draw_until(
     timelines: Mapping[str, Timeline], title: str, now: float = inf, *, note: Note = outcome,
-    gauges: Gauges | None = None, end: float | None = None, meters: str = "",
+    gauges: Gauges | None = None, end: float | None = None, meters: str = "", below: Below | None = None,
+    marks: Sequence[Mark] = (),
 ) -> Picture:  # fmt: skip
     """Draw timelines of one rank each that begin at 0, as they are at ``now``.
 
     Beside each name stand a ``note`` and ``gauges``, shares from 0 to 1. ``meters`` is a line under the axis, which
-    ends at ``end`` seconds (by default with the longest timeline).
+    ends at ``end`` seconds (by default with the longest timeline). What stands ``below`` each timeline may need
+    ``marks`` in a legend of its own.
     """
     scale = Scale(max(timeline.end for timeline in timelines.values()) if end is None else end)
     card = Card(WIDTH, title)
     card.legend(_marks(timelines))
+    if marks:
+        card.legend(marks)
     for name, timeline in timelines.items():
         shares = gauges(timeline) if gauges else {}
         card.add(*_named(name, note(timeline), shares, card.y), *_gauges(shares, card.y))
@@ -94,6 +101,9 @@ def draw_until(
         if now < inf:
             card.add(*_clock(timeline.end, now, card.y + NAME, lanes.bottom, scale))
         card.y = lanes.bottom + (STRIP if timeline.busy("communication") else 0) + GAP
+        if below:
+            parts, card.y = below(name, card.y, scale)
+            card.add(*parts)
     card.add(*_axis(card.y, scale))
     card.y += AXIS
     for line in _lines(meters):
@@ -155,7 +165,7 @@ def _marks(timelines: Mapping[str, Timeline]) -> Iterator[Mark]:
     handed_on = {link.made.kind for timeline in timelines.values() for link in links(timeline)}
     for key in (key for key in HANDED_ON if key in handed_on):
         yield Mark(HANDED_ON[key], element("path", d="M1 1v2L13 11v2", fill="none", stroke=INK))
-    if "communication" in looks:
+    if any(span.kind == "communication" for span in spans):
         yield Mark("exposed communication", rect(0, 4, 14, 5, fill=EXPOSED))
 
 
