@@ -358,21 +358,23 @@ def test_stage_0_is_the_simulated_step_of_a_bucket_for_each_unit(units, beta, pi
 # Units
 
 
-def test_measured_layers_become_units():
-    layers = [
-        Layer("head.weight", 1, 2, (Tensor("head.weight", (3, 4)),)),
-        Layer("blocks.0.fc.weight", 1, 4, (Tensor("a", 5),)),
-        Layer("blocks.0.fc.bias", 1, 8, (Tensor("b", 6),)),
-        Layer("head.bias", 1, 16, (Tensor("c", 3),)),
-    ]
-    units = units_of(
-        layers, lambda name: ".".join(name.split(".")[:-1]), activations={"head": 7}, inputs={"blocks.0.fc": 9},
-        kept=["head"],
-    )  # fmt: skip
-    assert units == (
-        Unit("head", 2, 18, 15, activations=7, kept=True), Unit("blocks.0.fc", 2, 12, 11, input=9)
-    )  # fmt: skip
-    assert [unit.name for unit in units_of(layers)] == ["head", "blocks.0.fc"]
+MEASURED = [
+    Layer("blocks.1.fc.weight", 1, 4, (Tensor("a", 5),)),
+    Layer("head.weight", 1, 2, (Tensor("b", (3, 4)),)),
+    Layer("blocks.10.fc.weight", 1, 8, (Tensor("c", 6),)),
+    Layer("blocks.10.mlp.up.bias", 1, 16, (Tensor("d", 3),)),
+    Layer("head.bias", 1, 32, (Tensor("e", 7),)),
+]
+
+
+def test_a_measured_layer_belongs_to_the_innermost_unit_around_it():
+    names = ["blocks.1", "blocks.10", "blocks.10.mlp"]
+    assert units_of(MEASURED, names, activations={"root": 7}, inputs={"blocks.10": 9}) == (
+        Unit("root", 2, 34, 19, activations=7, kept=True),
+        Unit("blocks.1", 1, 4, 5),
+        Unit("blocks.10", 1, 8, 6, input=9),
+        Unit("blocks.10.mlp", 1, 16, 3),
+    )
 
 
 UNITS = equal_units(2, 1, 1, 2)
@@ -385,7 +387,8 @@ UNITS = equal_units(2, 1, 1, 2)
         (lambda: Unit("a", 0, 0, 1.5), "parameters of a must be"),
         (lambda: Unit("a", 0, 0, 1, frozen=2), "frozen of a must be"),
         (lambda: equal_units(3, 1, 1, 4), "parameters must be a multiple of 3"),
-        (lambda: units_of([Layer("a.b", 1, 1)], activations={"c": 1}), "activations must be one of the units a"),
+        (lambda: units_of(MEASURED, ["blocks"], activations={"c": 1}), "activations must be one of the modules"),
+        (lambda: units_of(MEASURED, ["block"]), "units must be one of the modules of the layers: root, got 'block'"),
         (lambda: Sizes(gradient=-1), "gradient must be"),
         (lambda: Sharding(4, 1), "stage must be an integer from 0 to 3"),
         (lambda: Sharding(3, 0), "shards must be"),

@@ -1,10 +1,13 @@
 """A model as the sharded step sees it: units, whose weights are gathered and whose gradients are reduced as one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dpbook.core import InvalidArgument, check_each, check_float, check_int
 from dpbook.overlap.step.layers import Layer
+
+ROOT = "root"
+"""The unit of what is in no other."""
 
 
 @dataclass(frozen=True)
@@ -65,43 +68,49 @@ class Sizes:
 
 def units_of(
     layers: Sequence[Layer],
-    unit: Callable[[str], str] = lambda name: name.rpartition(".")[0],
+    units: Sequence[str],
     *,
     activations: Mapping[str, int] | None = None,
     inputs: Mapping[str, int] | None = None,
-    kept: Sequence[str] = (),
 ) -> tuple[Unit, ...]:
-    """Return the units of layers, such as `dpbook.ddp.measure_layers` measures them.
+    """Return the units of layers whose names are those of parameters, as `dpbook.ddp.measure_layers` gives them.
+
+    ``simulate_sharded(units_of(measure_layers(model, loss), ["blocks.0", "blocks.1"]), sharding, wires)`` predicts the
+    step of ``ddp.FullySharded`` with these modules as units.
 
     Args:
         layers: in the order of the forward pass.
-        unit: the unit's name from a layer's; by default all up to its last dot. A unit stands where its first layer
-            does.
+        units: names of modules. A layer belongs to the innermost of them around it; what is in none of them is the unit
+            "root", which is first, and whose weights are kept from forward to backward.
         activations, inputs: bytes by the unit's name; by default none.
-        kept: the names of units whose gathered weights stay until backward.
 
     Raises:
-        InvalidArgument: a name in ``activations``, ``inputs`` or ``kept`` is none of a unit.
+        InvalidArgument: a unit has no layer, or bytes are given for what is none.
     """
     members: dict[str, list[Layer]] = {}
-    for layer in check_each("layers", layers, Layer):
-        members.setdefault(unit(layer.name), []).append(layer)
-    bytes_kept, bytes_read = dict(activations or {}), dict(inputs or {})
-    for argument, names in (("activations", bytes_kept), ("inputs", bytes_read), ("kept", kept)):
+    for layer in sorted(check_each("layers", layers, Layer), key=lambda at: _around(units, at.name) != ROOT):
+        members.setdefault(_around(units, layer.name), []).append(layer)
+    kept, read = dict(activations or {}), dict(inputs or {})
+    for argument, names in (("units", units), ("activations", kept), ("inputs", read)):
         if unknown := [name for name in names if name not in members]:
-            raise InvalidArgument(argument, unknown[0], f"one of the units {', '.join(members)}")
+            raise InvalidArgument(argument, unknown[0], f"one of the modules of the layers: {', '.join(members)}")
     return tuple(
         Unit(
             name,
             sum(layer.forward for layer in own),
             sum(layer.backward for layer in own),
             sum(tensor.elements for layer in own for tensor in layer.tensors),
-            activations=bytes_kept.get(name, 0),
-            input=bytes_read.get(name, 0),
-            kept=name in kept,
+            activations=kept.get(name, 0),
+            input=read.get(name, 0),
+            kept=name == ROOT,
         )
         for name, own in members.items()
     )
+
+
+def _around(units: Sequence[str], layer: str) -> str:
+    """The innermost unit around a layer."""
+    return max((name for name in units if f"{layer}.".startswith(f"{name}.")), key=len, default=ROOT)
 
 
 def equal_units(
