@@ -5,6 +5,7 @@ from dpbook.ddp.emulated_link import SlowCall, SlowLink, slow
 from dpbook.ddp.layers import measure_layers
 from dpbook.ddp.reducer import Reducer
 from dpbook.ddp.replication import replicate
+from dpbook.ddp.sharded import Event, FullySharded, Half, ShardedState, over_half
 from dpbook.ddp.sharded_optimizer import ShardedOptimizer
 from dpbook.ddp.transport import over
 from dpbook.ddp.wrappers import BucketedDDP, HookDDP, NaiveDDP

@@ -9,6 +9,7 @@ from torch import nn
 
 from dpbook.collectives import Link
 from dpbook.ddp.emulated_link import SlowCall, SlowLink
+from dpbook.ddp.reducer import Handle
 from dpbook.overlap import Span
 from dpbook.ranks import moment, now
 
@@ -31,9 +32,8 @@ class ObservedLink(SlowLink):
         super().__init__(link, group)
         self.calls: list[SlowCall] = []
 
-    def all_reduce(self, tensor: torch.Tensor) -> SlowCall:
-        """As `SlowLink.all_reduce`."""
-        call = super().all_reduce(tensor)
+    def _carry(self, tensor: torch.Tensor, begin: Callable[[torch.Tensor], Handle], share: float) -> SlowCall:
+        call = super()._carry(tensor, begin, share)
         self.calls.append(call)
         return call
 

@@ -10,6 +10,8 @@ Wherever a number comes from such a link, it must be said. The ranks compare the
 
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,19 +19,25 @@ import torch.distributed as dist
 
 from dpbook.collectives import Link, closed_forms
 from dpbook.core import check_type
-from dpbook.ddp.reducer import AllReduce
+from dpbook.ddp.reducer import AllReduce, Handle
+from dpbook.ddp.sharded.halves import all_gather, reduce_scatter
 from dpbook.ranks import now
 
 
 class SlowCall:
-    """An all-reduce over a link: the sum, and beside it the latest of the moments at which the ranks have come.
+    """A collective over a link, and beside it the latest of the moments at which the ranks have come.
 
-    ``seconds`` is what the link takes for it, ``before`` the call that it carries first. Moments are those of
-    `time.monotonic`; whoever asks for one waits until the last rank has come.
+    ``begin`` begins it on ``tensor``; ``seconds`` is what the link takes for it, ``before`` the call that it carries
+    first. Moments are those of `time.monotonic`; whoever asks for one waits until the last rank has come.
     """
 
     def __init__(
-        self, tensor: torch.Tensor, group: dist.ProcessGroup | None, seconds: float, before: "SlowCall | None"
+        self,
+        tensor: torch.Tensor,
+        begin: Callable[[torch.Tensor], Handle],
+        group: dist.ProcessGroup | None,
+        seconds: float,
+        before: "SlowCall | None",
     ):
         self.seconds, self._before, self._begin, self._lock = seconds, before, 0.0, threading.Lock()
         self._device = tensor.device
@@ -37,7 +45,7 @@ class SlowCall:
             torch.accelerator.current_stream(tensor.device).synchronize()  # a call comes long before what it is to send
         self._clock = torch.tensor([time.monotonic()], dtype=torch.float64, device=tensor.device)
         self._coming = dist.all_reduce(self._clock, dist.ReduceOp.MAX, group=group, async_op=True)
-        self._work = dist.all_reduce(tensor, group=group, async_op=True)
+        self._work = begin(tensor)
 
     @property
     def begin(self) -> float:
@@ -64,7 +72,8 @@ class SlowCall:
 class SlowLink:
     """This rank's end of an emulated ``link``: one serial queue, in which a call waits for those before it.
 
-    An all-reduce takes what the ring takes: 2(N − 1) latencies and 2(N − 1)/N of its bytes, N the size of ``group``.
+    An all-reduce takes what the ring takes: 2(N − 1) latencies and 2(N − 1)/N of its bytes, N the size of ``group``;
+    each half of it, half of that.
     """
 
     def __init__(self, link: Link, group: dist.ProcessGroup | None = None) -> None:
@@ -75,8 +84,19 @@ class SlowLink:
 
     def all_reduce(self, tensor: torch.Tensor) -> SlowCall:
         """Begin to sum a tensor over the ranks: what our wrappers take as ``all_reduce``."""
-        nbytes = tensor.numel() * tensor.element_size()
-        self.last = SlowCall(tensor, self.group, self.price(nbytes), self.last)
+        return self._carry(tensor, partial(dist.all_reduce, group=self.group, async_op=True), 1.0)
+
+    def all_gather(self, row: torch.Tensor) -> SlowCall:
+        """Begin to gather a row in place, in half of the time: what `FullySharded` takes as ``all_gather``."""
+        return self._carry(row, all_gather(self.group), 0.5)
+
+    def reduce_scatter(self, row: torch.Tensor) -> SlowCall:
+        """Begin to reduce a row in place, in half of the time: what `FullySharded` takes as ``reduce_scatter``."""
+        return self._carry(row, reduce_scatter(self.group), 0.5)
+
+    def _carry(self, tensor: torch.Tensor, begin: Callable[[torch.Tensor], Handle], share: float) -> SlowCall:
+        seconds = share * self.price(tensor.numel() * tensor.element_size())
+        self.last = SlowCall(tensor, begin, self.group, seconds, self.last)
         return self.last
 
     def hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

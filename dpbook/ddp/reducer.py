@@ -109,7 +109,7 @@ class Reducer:
 
         A re-entrant checkpoint runs a backward of its own inside; the first gradient may come from there.
         """
-        for tensor in _tensors(output):
+        for tensor in tensors_in(output):
             if tensor.grad_fn is not None:
                 tensor.register_hook(self._reached)
 
@@ -232,7 +232,7 @@ class Reducer:
         return set(torch.nonzero(used == 0).flatten().tolist())
 
 
-def _tensors(value: object) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
     """The tensors in what a forward returns: one, or a nest of containers and dataclasses."""
     if isinstance(value, torch.Tensor):
         yield value
@@ -245,4 +245,4 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
     elif is_dataclass(value):
         inner = [getattr(value, each.name) for each in fields(value)]
     for each in inner:
-        yield from _tensors(each)
+        yield from tensors_in(each)

@@ -5,7 +5,7 @@ They differ in the plan of their messages and in when these go out, as the strat
 bucket during backward. The plans are those of `dpbook.overlap`, so that what is simulated is what runs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -69,8 +69,7 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         )  # fmt: skip
         self._after_sync = True
         self._order: tuple[int, ...] = ()
-        for _, parameter in named:
-            setattr(parameter, _MARK, True)
+        mark(parameter for _, parameter in named)
 
     def first_plan(self, find_unused: bool) -> Plan:
         """The buckets of the first synced backward."""
@@ -118,8 +117,7 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
         """Remove the hooks and return the module, which is trained alone from then on."""
         for hook in self._reducer.hooks:
             hook.remove()
-        for parameter in self._reducer.parameters:
-            delattr(parameter, _MARK)
+        unmark(self._reducer.parameters)
         return self.module
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -198,7 +196,24 @@ def _trained(module: object) -> list[tuple[str, nn.Parameter]]:
     named = [(name, parameter) for name, parameter in wrapped.named_parameters() if parameter.requires_grad]
     if not named:
         raise InvalidArgument("module", type(module).__name__, "a module with parameters that are trained")
+    check_not_wrapped(named)
+    return named
+
+
+def mark(parameters: Iterable[nn.Parameter]) -> None:
+    """Note that they have a wrapper."""
+    for parameter in parameters:
+        setattr(parameter, _MARK, True)
+
+
+def unmark(parameters: Iterable[nn.Parameter]) -> None:
+    """Note that they have none any more."""
+    for parameter in parameters:
+        delattr(parameter, _MARK)
+
+
+def check_not_wrapped(named: Iterable[tuple[str, nn.Parameter]]) -> None:
+    """Raise `InvalidArgument` where one of them has a wrapper."""
     twice = [name for name, parameter in named if hasattr(parameter, _MARK)]
     if twice:
         raise InvalidArgument("module", f"with {twice[0]} wrapped already", "unwrapped first: wrapper.unwrap()")
-    return named

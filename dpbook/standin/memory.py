@@ -61,6 +61,7 @@ class Block:
     """The bytes of one storage of the device. They hang on the storage: a tensor may be given another."""
 
     def __init__(self, nbytes: int) -> None:
+        self.asked = nbytes
         self.size, self.stream = -(-nbytes // ROUNDING) * ROUNDING, current_stream()
         self.borrowers: set[Stream] = set()
         self.bytes = POOL.take(self.size, self.stream)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpbook.standin.memory import DEVICE, new_storage
+from dpbook.standin.memory import DEVICE, Block, new_storage
 from dpbook.standin.streams import synchronize
 
 BEFORE_TORCHS = 19
@@ -19,6 +19,8 @@ def adapt() -> None:
     torch.UntypedStorage.data_ptr = _with_address(torch.UntypedStorage.data_ptr)
     torch.UntypedStorage.cpu = _copied(torch.UntypedStorage.cpu)
     torch.Tensor.pin_memory = lambda self, device=None: self.clone()  # what is pinned is a copy, here as elsewhere
+    torch.UntypedStorage.resize_ = _resized(torch.UntypedStorage.resize_)
+    torch.UntypedStorage.size = torch.UntypedStorage.nbytes = _measured(torch.UntypedStorage.nbytes)
     torch.serialization.register_package(BEFORE_TORCHS, _where, _bring)
 
 
@@ -53,6 +55,22 @@ def _copied(cpu: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return torch.UntypedStorage(self.nbytes()).copy_(self.block.bytes[: self.nbytes()])
 
     return to_cpu
+
+
+def _resized(resize: Callable[..., Any]) -> Callable[..., Any]:
+    """Memory given back, and taken again, under tensors that stay. Values are lost, which others of torch's keep."""
+
+    def resized(self: Any, nbytes: int) -> Any:
+        if not _where(self):
+            return resize(self, nbytes)
+        self.block = Block(nbytes)
+        return self
+
+    return resized
+
+
+def _measured(nbytes: Callable[[Any], int]) -> Callable[[Any], int]:
+    return lambda self: self.block.asked if _where(self) else nbytes(self)
 
 
 def _where(storage: Any) -> str | None:

@@ -1,0 +1,261 @@
+"""ZeRO stage 3 from scratch: every rank keeps a piece of the weights, and has a unit's whole ones while it computes.
+
+Source: Rajbhandari, Rasley, Ruwase and He, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
+2020; Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", 2023.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils._pytree import tree_map
+from torch.utils.hooks import RemovableHandle
+
+from dpbook.core import InvalidArgument, check_int, check_type
+from dpbook.ddp.reducer import tensors_in
+from dpbook.ddp.replication import broadcast, check_alike
+from dpbook.ddp.sharded import halves
+from dpbook.ddp.sharded.halves import Half
+from dpbook.ddp.sharded.norm import clip
+from dpbook.ddp.sharded.optimizer_state import optimizer_state
+from dpbook.ddp.sharded.prefetching import Prefetching
+from dpbook.ddp.sharded.reducing import Reducing
+from dpbook.ddp.sharded.row import Row
+from dpbook.ddp.sharded.unit import Event, Observer, Unit
+from dpbook.ddp.sharded.units import Units, divide
+from dpbook.ddp.wrappers import check_not_wrapped, mark, unmark
+
+
+class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """``module`` shared out over the ranks of ``group`` (default: all): each keeps 1/N of every unit's parameters.
+
+    All ranks begin with rank 0's parameters and buffers. A unit's whole weights are gathered before its forward and
+    again before its backward, and freed after each; its gradients are averaged over the ranks during backward, and each
+    rank keeps its piece. A parameter stays the object that it was and becomes a 1-D slice of this rank's shard, empty
+    where the shard has nothing of it, so any elementwise optimizer trains it, made before or after; its gradient is
+    that of the slice. What depends on the shape of parameters is asked before wrapping. Tied parameters belong to the
+    unit around all their places. Every rank runs the same units in the same order; a unit of which no weight gets a
+    gradient keeps what it had, and a weight that gets none beside others that do counts as 0. Activations may be
+    recomputed (`torch.utils.checkpoint`).
+
+    Args:
+        module: on the device on which it will run, its parameters contiguous.
+        units: modules inside it that are gathered one by one, or a rule that says of a module whether it is one. What
+            is in none of them belongs to ``module`` itself, which is gathered from its forward to its backward.
+        group: the ranks that share the parameters out; None for all of them.
+        across: the ranks that hold the same shards as this one (hybrid sharding): gradients are summed within
+            ``group``, then across. None where there are no others.
+        dtype: of the weights to compute with, such as torch.bfloat16: they travel in it, and inputs of floating point
+            are converted. Shards, their gradients and the sums over ranks keep the dtype of the parameters.
+        reshard_after_forward: False keeps the whole weights from forward to backward (stage 2): one gather less.
+        prefetch: how many units are gathered ahead of the one that computes.
+        all_gather, reduce_scatter: begin a half of an all-reduce over ``group`` in place; default: torch.distributed's.
+        observer: is told every `Event`.
+
+    Raises `InvalidArgument` for a module that is wrapped already and for units that cannot be, `ReplicasDiffer` where
+    the ranks' modules are not alike, and in a step `DpbookError` where a parameter is used outside its unit or has
+    changed between forward and backward.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        units: Units | None = None,
+        group: dist.ProcessGroup | None = None,
+        across: dist.ProcessGroup | None = None,
+        dtype: torch.dtype | None = None,
+        reshard_after_forward: bool = True,
+        prefetch: int = 1,
+        all_gather: Half | None = None,
+        reduce_scatter: Half | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        super().__init__()
+        check_type("module", module, nn.Module, "a torch.nn.Module")
+        check_not_wrapped(list(module.named_parameters()))
+        check_int("prefetch", prefetch, 0)
+        self.module, self.group, self.across, self.dtype = module, group, across, dtype
+        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        if self.world < 1:
+            raise InvalidArgument("group", group, "one that this rank belongs to")
+        self.reshard_after_forward = reshard_after_forward
+        shares = divide(module, units)
+        for ranks in (group, across) if across is not None else (group,):
+            check_alike(module, ranks)
+            broadcast(module.buffers(), ranks)
+        gathering = all_gather or halves.all_gather(group)
+        self.units = [Unit(share, dtype, self.rank, self.world, gathering, observer or _nobody) for share in shares]
+        self._share_out()
+        replicas = 1 if across is None else dist.get_world_size(across)
+        summing = None if across is None else partial(dist.all_reduce, group=across, async_op=True)
+        reducing = reduce_scatter or halves.reduce_scatter(group)
+        self._reducing = Reducing(self.units, reducing, summing, self.world * replicas)
+        self._prefetching = Prefetching(self.units, prefetch)
+        self._forward_runs = self._backward_runs = False
+        self._hooks: list[RemovableHandle] = []
+        for unit in self.units:
+            entering, leaving = partial(self._enter, unit), partial(self._leave, unit)
+            self._hooks.append(unit.module.register_forward_pre_hook(entering, prepend=True, with_kwargs=True))
+            self._hooks.append(unit.module.register_forward_hook(leaving))
+        mark(module.parameters())
+
+    def _share_out(self) -> None:
+        """Give every rank its pieces of rank 0's values, one row after another."""
+        for unit in self.units:
+            for row in unit.rows:
+                values = row.values()
+                for ranks in (self.group, self.across) if self.across is not None else (self.group,):
+                    dist.broadcast(values, group_src=0, group=ranks)
+                row.cut(values)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's forward."""
+        if _in_backward():  # activations are computed once more
+            return self.module(*args, **kwargs)
+        self._forget()
+        self._forward_runs = True
+        self._prefetching.begin()
+        for unit in self.units:
+            unit.hide()
+        try:
+            return self.module(*args, **kwargs)
+        finally:
+            self._forward_runs = False
+            for unit in self.units:
+                if not torch.is_grad_enabled():
+                    unit.free()
+                unit.show_shards()
+
+    def _enter(self, unit: Unit, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Before a unit's forward: its whole weights."""
+        if _in_backward():
+            unit.gather()
+            unit.tell("recompute")
+        else:
+            self._prefetching.enter(unit)
+            unit.tell("forward")
+        return (args, kwargs) if self.dtype is None else tree_map(self._converted, (args, kwargs))
+
+    def _converted(self, value: Any) -> Any:
+        floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(self.dtype) if floating else value
+
+    def _leave(self, unit: Unit, module: nn.Module, args: Any, output: Any) -> None:
+        """After a unit's forward: free its weights, and come back to it when backward reaches its output."""
+        if _in_backward():
+            return
+        way, here = self._prefetching.leave(unit)
+        keep = torch.is_grad_enabled() and (unit.module is self.module or not self.reshard_after_forward)
+        if torch.is_grad_enabled():
+            unit.remember()
+            for tensor in tensors_in(output):
+                if tensor.grad_fn is not None:
+                    tensor.register_hook(partial(self._come_back, way, here))
+        if not keep:
+            unit.free()
+        unit.hide() if self._forward_runs else unit.show_shards()
+
+    def _come_back(self, way: list[Unit], here: int, gradient: torch.Tensor) -> None:
+        """Backward reaches the output of ``way[here]``."""
+        if not self._backward_runs:
+            self._backward_runs = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+        self._prefetching.come_back(way, here)
+        way[here].tell("backward")
+
+    def _end_backward(self) -> None:
+        self._backward_runs = False
+        self._reducing.finish()
+        self._free()
+
+    def _free(self) -> None:
+        for unit in self.units:
+            unit.free()
+            unit.show_shards()
+
+    def _forget(self) -> None:
+        """End what a forward without backward, or a backward that raised, has left behind."""
+        if self._backward_runs:
+            self._backward_runs = False
+            self._reducing.forget()
+        self._free()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let this rank's gradients add up; the next backward outside sends their sum. Forward belongs inside too.
+
+        Until then every rank keeps whole gradients of all units, so N times the memory; weights are gathered as ever.
+        """
+        before, self._reducing.enabled = self._reducing.enabled, False
+        try:
+            yield
+        finally:
+            self._reducing.enabled = before
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients, those that `no_sync` keeps whole too: an optimizer knows of the shards' alone."""
+        super().zero_grad(set_to_none)
+        self._reducing.forget()
+
+    def unwrap(self) -> nn.Module:
+        """Remove the hooks and return the module, whole on every rank; all ranks call it. It has no gradients."""
+        self._forget()
+        for hook in self._hooks:
+            hook.remove()
+        for unit in self.units:
+            unit.join()
+        unmark(self.module.parameters())
+        return self.module
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """The module's own names, without a prefix; a parameter is a `Slice`, for torch's distributed checkpoint."""
+        state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
+        for row, index in self._members():
+            member = row.members[index]
+            state |= {name: row.slice_of(index, member.parameter.detach()) for name in member.names}
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load what `state_dict` gave and a checkpoint has filled, or the whole state of a module that is not sharded.
+
+        Every rank calls it. Raises what the module's own raises, and `InvalidArgument` for a tensor of another shape.
+        """
+        state = dict(state_dict)
+        for row, index in self._members():
+            for name in row.members[index].names:
+                if name in state:
+                    state[name] = row.piece_of(index, name, state[name])
+        return self.module.load_state_dict(state, *args, **kwargs)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The state of an ``optimizer`` of these parameters, by their names, what is kept per element as `Slice`.
+
+        It has the form of torch's `get_optimizer_state_dict`. What a checkpoint loads into it is in the optimizer, but
+        for options such as ``lr``: see `ShardedState`. One that has not stepped begins with the state of a first step
+        that changed nothing. Raises `InvalidArgument` where it has a parameter of something else.
+        """
+        return optimizer_state({r.members[i].parameter: (r, i) for r, i in self._members()}, optimizer)
+
+    def _members(self) -> list[tuple[Row, int]]:
+        return [(row, index) for unit in self.units for row in unit.rows for index in range(len(row.members))]
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scale all gradients so that their norm over all ranks is at most ``max_norm``; the norm before.
+
+        A norm of one rank's shards is that of a part; see `dpbook.ddp.sharded.norm`.
+        """
+        return clip([row for unit in self.units for row in unit.rows], max_norm, self.group)
+
+
+def _in_backward() -> bool:
+    """Whether the autograd engine runs on this thread: a forward there is a recomputation."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def _nobody(event: Event) -> None:
+    """Who observes nothing."""

@@ -1,0 +1,75 @@
+"""What an optimizer of shards keeps, by the names of the parameters, for torch's distributed checkpoint."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from dpbook.core import InvalidArgument
+from dpbook.ddp.sharded.row import Row
+
+if TYPE_CHECKING:
+    from dpbook.ddp.sharded.fully_sharded import FullySharded
+
+
+def optimizer_state(
+    members: Mapping[nn.Parameter, tuple[Row, int]], optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
+    """The state by names and the options of the parameter groups; ``members`` has a row and a place in it of each."""
+    listed = [p for group in optimizer.param_groups for p in group["params"]]
+    if others := [p for p in listed if p not in members]:
+        expected = "of the parameters of this module, and of no others"
+        raise InvalidArgument("optimizer", f"one with a parameter of shape {tuple(others[0].shape)}", expected)
+    if not optimizer.state:
+        _begin(optimizer)
+
+    def described(parameter: nn.Parameter, value: Any) -> Any:
+        per_element = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+        return members[parameter][0].slice_of(members[parameter][1], value) if per_element else value
+
+    def name(parameter: nn.Parameter) -> str:
+        row, index = members[parameter]
+        return row.members[index].name
+
+    return {
+        "state": {name(p): {k: described(p, v) for k, v in kept.items()} for p, kept in optimizer.state.items()},
+        "param_groups": [{**group, "params": [name(p) for p in group["params"]]} for group in optimizer.param_groups],
+    }
+
+
+def _begin(optimizer: torch.optim.Optimizer) -> None:
+    """Let it make its state, by a step with no gradient and no learning rate; weights and gradients stay."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    kept = [p.grad for p in parameters], [group["lr"] for group in optimizer.param_groups]
+    for p in parameters:
+        p.grad = torch.zeros_like(p) if p.requires_grad else None
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for p, gradient in zip(parameters, kept[0], strict=True):
+        p.grad = gradient
+    for group, rate in zip(optimizer.param_groups, kept[1], strict=True):
+        group["lr"] = rate
+
+
+class ShardedState:
+    """A sharded model and its optimizer, as torch's distributed checkpoint takes them: it is `Stateful`.
+
+    torch.distributed.checkpoint.save({"app": ShardedState(model, optimizer)}, checkpoint_id=folder), and ``load`` with
+    the same, on as many ranks as one likes.
+    """
+
+    def __init__(self, model: "FullySharded", optimizer: torch.optim.Optimizer) -> None:
+        self.model, self.optimizer = model, optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is to be saved, or to be filled by loading."""
+        return {"model": self.model.state_dict(), "optim": self.model.optimizer_state(self.optimizer)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what was loaded: values are in place already, options of the parameter groups are not."""
+        self.model.load_state_dict(state_dict["model"])
+        loaded = state_dict["optim"]["param_groups"]
+        for group, found in zip(self.optimizer.param_groups, loaded, strict=True):
+            group.update({key: value for key, value in found.items() if key != "params"})

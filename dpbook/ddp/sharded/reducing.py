@@ -1,0 +1,114 @@
+"""Gradients of whole rows become gradients of shards: summed over the ranks during backward, one row after another."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dpbook.core import InvalidArgument
+from dpbook.ddp.reducer import AllReduce, Handle
+from dpbook.ddp.sharded.halves import Half
+from dpbook.ddp.sharded.row import Row
+from dpbook.ddp.sharded.unit import Unit
+
+
+@dataclass
+class _Sum:
+    """A row whose gradients are being summed: over the ranks that share it, then across those that hold the same."""
+
+    unit: Unit
+    row: Row
+    handle: Handle
+    piece: torch.Tensor | None = None
+
+
+class Reducing:
+    """Hooks on the whole weights of ``units``, which average their gradients over all ranks that train.
+
+    Whatever a row's gradients are added to stays whole until its sum is under way. ``enabled`` False keeps it, and adds
+    up. At most one reduce-scatter is under way while the next row's gradients come.
+    """
+
+    def __init__(
+        self, units: Sequence[Unit], reduce_scatter: Half, across: AllReduce | None, world: int,
+    ) -> None:  # fmt: skip
+        self.units, self.reduce_scatter, self.across, self.scale = units, reduce_scatter, across, 1 / world
+        self.enabled = True
+        self._under_way: _Sum | None = None
+        self._crossing: list[_Sum] = []
+        self._missing: dict[Row, set[int]] = {}
+        for unit in units:
+            for row in unit.rows:
+                if row.trained:
+                    for index, weight in enumerate(row.weights):
+                        weight.register_post_accumulate_grad_hook(self._hook(unit, row, index))
+
+    def _hook(self, unit: Unit, row: Row, index: int) -> Callable[[torch.Tensor], None]:
+        def ready(weight: torch.Tensor) -> None:
+            if weight.grad.layout != torch.strided:
+                expected = "dense, as of nn.Embedding(sparse=False)"
+                raise InvalidArgument(f"the gradient of {row.members[index].name}", weight.grad.layout, expected)
+            row.add_gradient(index)
+            missing = self._missing.setdefault(row, set(range(len(row.weights))))
+            missing.discard(index)
+            if not missing:
+                unit.free([row])  # nobody needs it any more: all that use a weight come before its gradient
+                if self.enabled:
+                    self._reduce(unit, row)
+
+        return ready
+
+    def _reduce(self, unit: Unit, row: Row) -> None:
+        """Begin to sum a row of gradients, when the sum before it is there."""
+        self._settle()
+        gradient = row.gradient
+        assert gradient is not None  # what is reduced has some
+        gradient.mul_(self.scale)
+        unit.tell("reduce", gradient.numel() * gradient.element_size())
+        self._under_way = _Sum(unit, row, self.reduce_scatter(gradient))
+
+    def _settle(self) -> None:
+        """Wait for the sum that is under way; keep this rank's piece of it, and give back the rest."""
+        done, self._under_way = self._under_way, None
+        if done is None:
+            return
+        gradient = done.row.gradient
+        assert gradient is not None
+        done.handle.wait()
+        done.piece, done.row.gradient = gradient[done.row.mine].clone(), None
+        done.unit.tell("reduced", gradient.numel() * gradient.element_size())
+        if self.across is None:
+            done.row.deliver(done.piece)
+        else:
+            done.handle = self.across(done.piece)
+            self._crossing.append(done)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def finish(self) -> None:
+        """The end of a backward: sum what is left, and wait for all."""
+        self._missing.clear()
+        if self.enabled:
+            for unit in reversed(self.units):
+                for row in unit.rows:
+                    if row.gradient is not None and not self._is_under_way(row):
+                        self._reduce(unit, row)
+        self._settle()
+        for done in self._crossing:
+            assert done.piece is not None
+            done.handle.wait()
+            done.row.deliver(done.piece)
+        self._crossing.clear()
+
+    def _is_under_way(self, row: Row) -> bool:
+        return self._under_way is not None and self._under_way.row is row
+
+    def forget(self) -> None:
+        """Drop gradients that are not summed yet, and wait for messages that still write into them."""
+        for done in [*([self._under_way] if self._under_way else []), *self._crossing]:
+            done.handle.wait()
+        self._under_way = None
+        self._crossing.clear()
+        self._missing.clear()
+        for unit in self.units:
+            for row in unit.rows:
+                row.gradient = None

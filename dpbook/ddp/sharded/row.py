@@ -1,0 +1,149 @@
+"""A flat row: parameters of one kind, end to end, cut into one equal piece per rank.
+
+The row is whole for a moment only. What is kept is this rank's piece, the shard, and the parameters that an optimizer
+sees are slices of it. The whole weights lie in memory that is given back and taken again: tensors that backward has
+saved are views of it, and find their values there when it has been gathered once more.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from dpbook.core import InvalidArgument
+from dpbook.ddp.reducer import Handle
+from dpbook.ddp.sharded.halves import Half
+from dpbook.ddp.sharded.state import Slice
+from dpbook.ddp.sharded.units import Member
+
+
+class Row:
+    """The row of ``members``, which have one dtype and device and are all trained or all frozen.
+
+    ``shard`` is 1-D, of ceil(elements / world), padded with zeros; ``whole`` has world times as many elements, of
+    dtype ``computing``, and memory only between `begin_to_gather` and `free`. Each member's parameter becomes a slice
+    of the shard, an empty one where the piece has nothing of it; ``weights`` are the parameters to compute with.
+    """
+
+    def __init__(self, members: Sequence[Member], computing: torch.dtype, rank: int, world: int) -> None:
+        first = members[0].parameter
+        self.members, self.world = tuple(members), world
+        self.trained: bool = first.requires_grad
+        sizes = [member.parameter.numel() for member in members]
+        self.offsets = [sum(sizes[:k]) for k in range(len(sizes) + 1)]
+        self.length = -(-self.offsets[-1] // world)
+        self.mine = slice(rank * self.length, (rank + 1) * self.length)
+        self.shard = torch.zeros(self.length, dtype=first.dtype, device=first.device)
+        self.whole = torch.empty(world * self.length, dtype=computing, device=first.device)
+        self.shapes = [tuple(member.parameter.shape) for member in members]
+        # Of `.data`, so that their versions do not change when the row is gathered once more.
+        parts = [self.whole.data[a:b].view(s) for (a, b), s in zip(self.spans, self.shapes, strict=True)]
+        self.weights = [nn.Parameter(part, requires_grad=self.trained) for part in parts]
+        self.gradient: torch.Tensor | None = None
+        self.handle: Handle | None = None
+        self._seen: tuple[int, ...] = ()
+        self.free()
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Where each member begins and ends in the row."""
+        return list(zip(self.offsets, self.offsets[1:], strict=False))
+
+    @property
+    def pieces(self) -> list[tuple[int, int]]:
+        """Where each member's slice begins and ends in the shard."""
+        begin, end = self.mine.start, self.mine.stop
+        return [(min(max(a, begin), end) - begin, min(max(b, begin), end) - begin) for a, b in self.spans]
+
+    def cut(self, values: torch.Tensor) -> None:
+        """Keep this rank's piece of ``values``, the row in the dtype of the shard, and let the members be slices."""
+        self.shard.copy_(values[self.mine])
+        for member, (a, b) in zip(self.members, self.pieces, strict=True):
+            member.parameter.data = self.shard[a:b]
+            member.parameter.grad = None
+
+    def values(self) -> torch.Tensor:
+        """The row of the members as they are before `cut`."""
+        flat = torch.zeros(self.world * self.length, dtype=self.shard.dtype, device=self.shard.device)
+        for member, (a, b) in zip(self.members, self.spans, strict=True):
+            flat[a:b].copy_(member.parameter.detach().reshape(-1))
+        return flat
+
+    def join(self, all_gather: Half) -> None:
+        """Let the members be whole again, in the dtype of the shard."""
+        flat = torch.empty(self.world * self.length, dtype=self.shard.dtype, device=self.shard.device)
+        flat[self.mine] = self.shard
+        all_gather(flat).wait()
+        for member, (a, b), shape in zip(self.members, self.spans, self.shapes, strict=True):
+            member.parameter.data = flat[a:b].view(shape)
+            member.parameter.grad = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the whole row has memory."""
+        return bool(self.whole.untyped_storage().size())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole row."""
+        return int(self.whole.numel() * self.whole.element_size())
+
+    def begin_to_gather(self, all_gather: Half) -> None:
+        """Take memory for the whole row and begin to fill it."""
+        self.whole.untyped_storage().resize_(self.nbytes)
+        with torch.no_grad():
+            self.whole[self.mine].copy_(self.shard)
+        self.handle = all_gather(self.whole)
+
+    def wait(self) -> None:
+        """Return when the whole row is there."""
+        if self.handle is not None:
+            self.handle.wait()
+            self.handle = None
+
+    def free(self) -> None:
+        """Give the memory of the whole row back, whoever still has a view of it."""
+        self.wait()  # what is on its way would be written into memory of others
+        self.whole.untyped_storage().resize_(0)
+
+    def add_gradient(self, index: int) -> None:
+        """Move the gradient of a weight into the row of gradients, which has the dtype of the shard."""
+        weight, (a, b) = self.weights[index], self.spans[index]
+        if self.gradient is None:
+            self.gradient = torch.zeros(self.world * self.length, dtype=self.shard.dtype, device=self.shard.device)
+        self.gradient[a:b].view_as(weight).add_(weight.grad)
+        weight.grad = None
+
+    def slice_of(self, index: int, values: torch.Tensor) -> Slice:
+        """What this rank has of a member, or of what an optimizer keeps of it: ``values``, as long as its slice."""
+        begin = max(self.offsets[index], self.mine.start) - self.offsets[index]
+        return Slice(values, self.shapes[index], begin)
+
+    def piece_of(self, index: int, name: str, values: torch.Tensor) -> torch.Tensor:
+        """This rank's slice of a member's ``values``: a `Slice` like its own, or the whole tensor."""
+        if tuple(values.shape) != self.shapes[index]:
+            raise InvalidArgument(f"state_dict[{name!r}]", f"of shape {tuple(values.shape)}", f"{self.shapes[index]}")
+        if isinstance(values, Slice):
+            return values.local
+        begin = max(self.offsets[index], self.mine.start) - self.offsets[index]
+        a, b = self.pieces[index]
+        return values.reshape(-1)[begin : begin + b - a]
+
+    def deliver(self, piece: torch.Tensor) -> None:
+        """Add this rank's piece of the summed gradients to the gradients of the members."""
+        for member, (a, b) in zip(self.members, self.pieces, strict=True):
+            if member.parameter.grad is None:
+                member.parameter.grad = piece[a:b]
+            else:
+                member.parameter.grad += piece[a:b]
+
+    def remember(self) -> None:
+        """That forward has used these weights."""
+        self._seen = self._versions()
+
+    def has_changed(self) -> bool:
+        """Whether the shard has been written since forward used it."""
+        return bool(self._seen) and self._seen != self._versions()
+
+    def _versions(self) -> tuple[int, ...]:
+        return tuple(member.parameter._version for member in self.members)

@@ -1,0 +1,137 @@
+"""A unit at work: its weights are gathered, computed with, and freed; every change can be observed."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from torch import nn
+
+from dpbook.core import DpbookError
+from dpbook.ddp.sharded.halves import Half
+from dpbook.ddp.sharded.row import Row
+from dpbook.ddp.sharded.units import Member, Share
+
+
+class Event(NamedTuple):
+    """What has happened to a unit; ``nbytes`` of whole weights or whole gradients that it is about.
+
+    "gather": its weights are under way; "gathered": they are there; "forward", "recompute", "backward": it begins to
+    compute; "free": its whole weights are given back; "reduce": its gradients are under way; "reduced": this rank's
+    piece of their sum is there, and the whole gradients are given back. On an accelerator these are the host's
+    moments: "gathered" says that what is queued from then on finds the weights.
+    """
+
+    what: str
+    unit: str
+    nbytes: int
+
+
+Observer = Callable[[Event], object]
+
+
+class Unit:
+    """A module whose parameters, those of units inside it left out, are gathered and freed together.
+
+    Modules have as parameters: the shards, outside of a step; while it computes, the whole weights; while others
+    compute in a forward, what raises when it is used.
+    """
+
+    def __init__(
+        self, share: Share, computing: torch.dtype | None, rank: int, world: int, all_gather: Half, observer: Observer
+    ) -> None:
+        self.name, self.module = share.name, share.module
+        self.all_gather, self.observer = all_gather, observer
+        kinds: dict[tuple[torch.dtype, torch.device, bool], list[Member]] = {}
+        for member in share.members:
+            p = member.parameter
+            kinds.setdefault((p.dtype, p.device, p.requires_grad), []).append(member)
+        self.rows = [
+            Row(members, computing if computing and dtype.is_floating_point else dtype, rank, world)
+            for (dtype, *_), members in kinds.items()
+        ]
+
+    def tell(self, what: str, nbytes: int = 0) -> None:
+        """Tell the observer."""
+        self.observer(Event(what, self.name, nbytes))
+
+    def begin_to_gather(self) -> None:
+        """Begin to gather what has no memory yet."""
+        rows = [row for row in self.rows if not row.alive]
+        for row in rows:
+            row.begin_to_gather(self.all_gather)
+        if rows:
+            self.tell("gather", sum(row.nbytes for row in rows))
+
+    def gather(self) -> None:
+        """Return when the whole weights are there, and give them to the modules."""
+        self.begin_to_gather()
+        under_way = [row for row in self.rows if row.handle is not None]
+        for row in under_way:
+            row.wait()
+        if under_way:
+            self.tell("gathered", sum(row.nbytes for row in under_way))
+        for row in self.rows:
+            self._show(row, row.weights)
+
+    def free(self, rows: list[Row] | None = None) -> None:
+        """Give back the memory of the whole weights, of all ``rows`` or some, and `hide` them."""
+        alive = [row for row in (self.rows if rows is None else rows) if row.alive]
+        for row in alive:
+            row.free()
+            self._hide(row)
+        if alive:
+            self.tell("free", sum(row.nbytes for row in alive))
+
+    def join(self) -> None:
+        """Let the parameters be whole again, on every rank."""
+        for row in self.rows:
+            row.join(self.all_gather)
+        self.show_shards()
+
+    def remember(self) -> None:
+        """That forward has used these weights."""
+        for row in self.rows:
+            row.remember()
+
+    def show_shards(self) -> None:
+        """Let the modules have the shards as parameters."""
+        for row in self.rows:
+            self._show(row, [member.parameter for member in row.members])
+
+    def hide(self) -> None:
+        """Let the modules have what raises when it is used: others compute now."""
+        for row in self.rows:
+            self._hide(row)
+
+    def _hide(self, row: Row) -> None:
+        self._show(row, [Away(m.name, self.name, w) for m, w in zip(row.members, row.weights, strict=True)])
+
+    def _show(self, row: Row, parameters: list[Any]) -> None:
+        for member, parameter in zip(row.members, parameters, strict=True):
+            for module, name in member.places:
+                module._parameters[name] = parameter
+
+
+class Away:
+    """In place of a parameter whose unit does not compute: says what it was, and raises when it is computed with."""
+
+    def __init__(self, name: str, unit: str, weight: nn.Parameter) -> None:
+        self.shape, self.dtype, self.device, self.requires_grad = (
+            weight.shape, weight.dtype, weight.device, weight.requires_grad,
+        )  # fmt: skip
+        self._message = (
+            f"{name} is used outside its unit, {unit or 'the whole module'}, where its values are not there: "
+            "let a unit that contains all who use it have it, or call it through the forward of its unit"
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise DpbookError(self._message)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        for value in (*args, *(kwargs or {}).values()):
+            if isinstance(value, cls):
+                raise DpbookError(value._message)
+        raise DpbookError("a parameter is used outside its unit")
