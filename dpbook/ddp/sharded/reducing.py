@@ -48,13 +48,15 @@ class Reducing:
             if weight.grad.layout != torch.strided:
                 expected = "dense, as of nn.Embedding(sparse=False)"
                 raise InvalidArgument(f"the gradient of {row.members[index].name}", weight.grad.layout, expected)
-            row.add_gradient(index)
             missing = self._missing.setdefault(row, set(range(len(row.weights))))
             missing.discard(index)
             if not missing:
                 unit.free([row])  # nobody needs it any more: all that use a weight come before its gradient
                 if self.enabled:
-                    self._reduce(unit, row)
+                    self._settle()
+            row.add_gradient(index)  # after memory has been given back: a row of one weight takes its own only now
+            if self.enabled and not missing:
+                self._reduce(unit, row)
 
         return ready
 

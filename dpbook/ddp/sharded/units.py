@@ -77,8 +77,9 @@ def _walk(
     """Every module by every way that leads to it, with the units around it from outside to inside."""
     outer = (*outer, module) if module in chosen else outer
     yield name, module, outer
-    for own, child in module.named_children():
-        yield from _walk(child, f"{name}.{own}".lstrip("."), outer, chosen)
+    for own, child in module._modules.items():  # `named_children` leaves out a module that comes again
+        if child is not None:
+            yield from _walk(child, f"{name}.{own}".lstrip("."), outer, chosen)
 
 
 def _common(a: tuple[nn.Module, ...], b: tuple[nn.Module, ...]) -> tuple[nn.Module, ...]:

@@ -1,0 +1,551 @@
+"""What each rank does for test_fully_sharded.py, in one start: worlds are groups of the ranks; results as data."""
+
+import itertools
+import random
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
+
+from dpbook import collectives
+from dpbook.core import DpbookError
+from dpbook.ddp import BucketedDDP, FullySharded, ShardedState, over_half
+from dpbook.ddp.sharded import halves
+
+STEPS = 5
+
+
+class Block(nn.Module):
+    """A matrix and a number; perhaps frozen, perhaps in double precision."""
+
+    def __init__(self, width, dtype=torch.float32, trained=True, shape=(1,)):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(width, width), nn.Parameter(torch.full(shape, 0.5))
+        self.frozen = nn.Linear(width, width, bias=False).requires_grad_(False)
+        self.to(dtype).linear.requires_grad_(trained)
+
+    def forward(self, x):
+        inner = x.to(self.linear.weight.dtype)
+        return x + (self.scale * torch.tanh(self.frozen(self.linear(inner)))).to(x.dtype)
+
+
+class Net(nn.Module):
+    """Tokens in, scores out, over the same matrix; blocks of several kinds between."""
+
+    def __init__(self, width=5, kinds=((torch.float32, True),) * 3, recompute=False, tied=True):
+        super().__init__()
+        self.embed = nn.Embedding(11, width)
+        self.blocks = nn.ModuleList(Block(width, *kind) for kind in kinds)
+        self.head = nn.Linear(width, 11, bias=False)
+        self.recompute = recompute
+        if tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, x):
+        h = self.embed(x)
+        for block in self.blocks:
+            h = checkpoint(block, h, use_reentrant=False) if self.recompute else block(h)
+        return self.head(h)
+
+
+def seeded(make, seed=0):
+    torch.manual_seed(seed)
+    return make()
+
+
+def tokens(step, rank, rows=4):
+    return torch.randint(0, 11, (rows, 6), generator=torch.Generator().manual_seed(1000 * step + rank))
+
+
+def loss_of(model, x):
+    return nn.functional.cross_entropy(model(x).flatten(0, 1).float(), x.flatten())
+
+
+def bits(tensors):
+    return [t.detach().contiguous().view(torch.uint8).numpy().tobytes() if t.dim() else t.item() for t in tensors]
+
+
+def values(module):
+    return {name: p.detach().double().clone() for name, p in module.named_parameters()}
+
+
+def sharded(module, group, **options):
+    return FullySharded(module, **{"units": list(module.blocks), "group": group} | options)
+
+
+def torchs(module, group, **options):
+    mesh = DeviceMesh.from_group(group, "cpu")
+    for block in module.blocks:
+        fully_shard(block, mesh=mesh, **options)
+    return fully_shard(module, mesh=mesh, **options)
+
+
+def whole(model):
+    """The parameters of either kind, gathered."""
+    if isinstance(model, FullySharded):
+        return values(model.unwrap())
+    return {name: p.full_tensor().detach().double() for name, p in model.named_parameters()}
+
+
+def train(model, inputs, steps=STEPS):
+    """Steps of AdamW; the bits of this rank's parameters after each."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1, foreach=False)
+    history = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, inputs(step)).backward()
+        optimizer.step()
+        history.append(bits(p for p in model.parameters() if not hasattr(p, "to_local")))
+    return history
+
+
+def apart(a, b):
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+# ---- scenarios: each is called by the ranks of a group, with their rank in it and its size
+
+
+def against_torch(group, rank, world):
+    """After 5 steps of AdamW: how far from one process we are and torch is, for several models; bits of two runs."""
+    found = []
+    for seed in range(2):
+        make = lambda: Net(7, tied=False)  # noqa: E731
+        alone = seeded(make, seed)
+        train(alone, lambda step: torch.cat([tokens(step, r) for r in range(world)]))
+        reference, mine = values(alone), lambda step: tokens(step, rank)
+        distances = []
+        for wrap in (sharded, torchs):
+            model = wrap(seeded(make, seed), group)
+            train(model, mine)
+            distances.append(apart(whole(model), reference))
+        again = [train(sharded(seeded(make, seed), group), mine) for _ in range(2)]
+        found.append({"ours": distances[0], "torch": distances[1], "equal": again[0] == again[1],
+                      "moves": len({repr(step) for step in again[0]})})  # fmt: skip
+    return found
+
+
+def same_bits(group, rank, world):
+    """The last shards of runs that must not differ: by when weights are gathered, kept, recomputed, or cut."""
+    mine, make = lambda step: tokens(step, rank), Net
+    recomputing = lambda: Net(recompute=True)  # noqa: E731
+    found = {
+        name: train(sharded(seeded(make), group, **options), mine)[-1]
+        for name, options in {
+            "plain": {}, "no prefetch": {"prefetch": 0}, "deep prefetch": {"prefetch": 9},
+            "kept": {"reshard_after_forward": False}, "a rule": {"units": lambda m: isinstance(m, Block)},
+        }.items()
+    }  # fmt: skip
+    found["recomputed"] = train(sharded(seeded(recomputing), group), mine)[-1]
+    found["recomputed, kept"] = train(sharded(seeded(recomputing), group, reshard_after_forward=False), mine)[-1]
+    return found
+
+
+def drawn(group, rank, world):
+    """Gradients of random modules with random options, beside those of one process: shards put together, and whole."""
+    found = []
+    for seed in range(8):
+        chance = random.Random(seed)
+        kinds = [
+            (chance.choice([torch.float32, torch.float64]), chance.random() < 0.7, ())
+            for _ in range(chance.randint(1, 3))
+        ]
+        width, tied, recompute = chance.randint(1, 9), chance.random() < 0.5, chance.random() < 0.3
+        make = lambda: Net(width, kinds, recompute, tied)  # noqa: B023, E731
+        module, alone = seeded(make, seed), seeded(make, seed)
+        units = [b for b in module.blocks if chance.random() < 0.8] + [
+            b.linear for b in module.blocks if chance.random() < 0.3
+        ]
+        model = FullySharded(module, units=units, group=group, prefetch=chance.randint(0, 2),
+                             reshard_after_forward=chance.random() < 0.5)  # fmt: skip
+        loss_of(model, tokens(seed, rank)).backward()
+        loss_of(alone, torch.cat([tokens(seed, r) for r in range(world)])).backward()
+        shards = {n: p.grad for n, p in module.named_parameters()}
+        sizes = {n: p.numel() for n, p in module.named_parameters()}
+        gathered = [None] * world
+        dist.all_gather_object(gathered, (shards, sizes), group=group)
+        for name, p in alone.named_parameters():
+            parts = [mine[name] for mine, _ in gathered]
+            assert sum(sizes[name] for _, sizes in gathered) == p.numel()
+            if p.grad is None:
+                found.append((seed, name, 0.0 if all(part is None for part in parts) else 1.0))
+            else:
+                error = (torch.cat(parts).view_as(p) - p.grad).abs().max() / p.grad.abs().max().clamp(min=1e-3)
+                found.append((seed, name, float(error)))
+    return found
+
+
+def accumulated(group, rank, world):
+    """Three micro-batches, summed on each rank first or at once; and the gradient of the whole batch in one process."""
+    found = {}
+    alone = seeded(Net)
+    loss_of(alone, torch.cat([tokens(m, r) for r in range(world) for m in range(3)])).backward()
+    for name in ("no sync", "synced"):
+        events, sent = [], []
+        module = seeded(Net)
+        model = sharded(
+            module, group, observer=events.append, reduce_scatter=counted(halves.reduce_scatter(group), sent)
+        )
+        for micro in range(3):
+            if name == "no sync" and micro < 2:
+                with model.no_sync():
+                    (loss_of(model, tokens(micro, rank)) / 3).backward()
+                    inside = len(sent), sum(r.gradient.nbytes for u in model.units for r in u.rows if r.trained)
+            else:
+                (loss_of(model, tokens(micro, rank)) / 3).backward()
+        gathered = [None] * world
+        dist.all_gather_object(gathered, {n: p.grad for n, p in module.named_parameters()}, group=group)
+        errors = [
+            float((torch.cat([g[n] for g in gathered]).view_as(p) - p.grad).abs().max())
+            for n, p in alone.named_parameters() if p.grad is not None
+        ]  # fmt: skip
+        found[name] = {"error": max(errors), "sums": len(sent), "inside": inside if name == "no sync" else None,
+                       "trained": sum(p.nbytes for p in alone.parameters() if p.requires_grad)}  # fmt: skip
+        with model.no_sync():
+            loss_of(model, tokens(0, rank)).backward()
+        model.zero_grad()
+        loss_of(model, tokens(5, rank)).backward()
+        found[name]["zeroed"] = bits(p.grad for p in module.parameters() if p.requires_grad)
+        fresh = sharded(seeded(Net), group)
+        loss_of(fresh, tokens(5, rank)).backward()
+        found[name]["fresh"] = bits(p.grad for p in fresh.parameters() if p.requires_grad)
+    return found
+
+
+def counted(half, sent):
+    def begin(row):
+        sent.append((str(row.dtype), row.numel()))
+        return half(row)
+
+    return begin
+
+
+def norms(group, rank, world):
+    """Norm and clipped gradients, ours and torch's of one process."""
+    found = []
+    for limit in (0.05, 100.0):
+        module, alone = seeded(Net), seeded(Net)
+        model = sharded(module, group)
+        loss_of(model, tokens(0, rank)).backward()
+        loss_of(alone, torch.cat([tokens(0, r) for r in range(world)])).backward()
+        norm = float(model.clip_grad_norm_(limit))
+        expected = float(nn.utils.clip_grad_norm_(alone.parameters(), limit))
+        own = sum(float(p.grad.square().sum()) for p in module.parameters() if p.grad is not None)
+        squares = torch.tensor(own, dtype=torch.float64)
+        dist.all_reduce(squares, group=group)
+        found.append((norm, expected, float(squares.sqrt()), min(expected, limit)))
+    return found
+
+
+def precision(group, rank, world):
+    """bf16: what travels, how far from torch's, and a sum that bf16 cannot hold."""
+    gathers, sums = [], []
+    model = sharded(seeded(Net), group, dtype=torch.bfloat16,
+                    all_gather=counted(halves.all_gather(group), gathers),
+                    reduce_scatter=counted(halves.reduce_scatter(group), sums))  # fmt: skip
+    train(model, lambda step: tokens(step, rank), steps=3)
+    kept = sorted(
+        {str(p.dtype) for p in model.parameters()}
+        | {str(p.grad.dtype) for p in model.parameters() if p.grad is not None}
+    )
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    other = torchs(seeded(Net), group, mp_policy=policy)
+    train(other, lambda step: tokens(step, rank), steps=3)
+    numbers = FullySharded(nn.Linear(3, 2, bias=False), group=group, dtype=torch.bfloat16)
+    numbers(torch.full((1, 3), 256.0 if rank == 0 else 1.0)).sum().backward()
+    return {
+        "gathers": sorted({dtype for dtype, _ in gathers}), "sums": sorted({dtype for dtype, _ in sums}), "kept": kept,
+        "apart": apart(whole(model), whole(other)),
+        "average": sorted({v for p in numbers.parameters() for v in p.grad.tolist()}),
+    }  # fmt: skip
+
+
+class Logged:
+    """A handle that says when it is waited for."""
+
+    def __init__(self, handle, log, name):
+        self.handle, self.log, self.name = handle, log, name
+
+    def wait(self):
+        self.handle.wait()
+        self.log.append(("waited", self.name))
+
+
+def logged(half, what, log, units):
+    def begin(row):
+        log.append((what, units[row.numel()]))
+        return Logged(half(row), log, log[-1])
+
+    return begin
+
+
+def order(group, rank, world):
+    """What happens when, in a third step: gathers as they are begun and waited for, and what the modules compute."""
+    found = {}
+    for name, options in {
+        "prefetch": {}, "none": {"prefetch": 0}, "two": {"prefetch": 2}, "kept": {"reshard_after_forward": False},
+    }.items():  # fmt: skip
+        log, events = [], []
+        module = seeded(lambda: nn.Sequential(*[nn.Linear(k + 2, k + 3, bias=False) for k in range(4)]))
+        units = {world * -(-((k + 2) * (k + 3)) // world): str(k) for k in range(4)}  # by the elements of their rows
+        model = FullySharded(
+            module, units=list(module), group=group, observer=events.append,
+            all_gather=logged(halves.all_gather(group), "gather", log, units),
+            reduce_scatter=logged(halves.reduce_scatter(group), "reduce", log, units), **options,
+        )  # fmt: skip
+        for k, layer in enumerate(module):
+            layer.register_forward_hook(lambda m, a, out, k=k, log=log: log.append(("forward", str(k))))
+        for _ in range(3):
+            log.clear()
+            events.clear()
+            x = torch.ones(3, 2, requires_grad=True)
+            x.register_hook(lambda g, log=log: log.append(("backward over", None)))
+            model(x).sum().backward()
+        found[name] = list(log), [tuple(event) for event in events]
+    return found
+
+
+def memory(group, rank, world):
+    """Peaks of a step as the profiler reports allocations, in bytes beyond what is kept: ours and torch's."""
+    found = {}
+    make = lambda: Wide(96, 6)  # noqa: E731
+    for name, wrap in {
+        "torch": torchs, "ours": sharded, "no prefetch": lambda m, g: sharded(m, g, prefetch=0),
+        "torch, kept": lambda m, g: torchs(m, g, reshard_after_forward=False),
+        "kept": lambda m, g: sharded(m, g, reshard_after_forward=False),
+    }.items():  # fmt: skip
+        model = wrap(seeded(make), group)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        x = torch.ones(2, 96)
+        for step in range(3):
+            optimizer.zero_grad()
+            if step < 2:
+                model(x).sum().backward()
+                optimizer.step()
+        found[name], found[f"{name}, left"] = allocated(lambda model=model, x=x: model(x).sum().backward())
+    parameters = sum(p.nbytes for p in make().parameters())
+    return found | {"parameters": parameters, "unit": parameters // 6}
+
+
+class Wide(nn.Module):
+    """Blocks of a matrix each, and nothing else."""
+
+    def __init__(self, width, depth):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        return x
+
+
+def allocated(step):
+    """Bytes at the peak of a step, and at its end, as torch's allocator tells them."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    changes = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    held = list(itertools.accumulate(e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns())))
+    return max(held), held[-1]
+
+
+def halves_of_ours(group, rank, world, mine):
+    """Rows over schedules: the bits of a run, and the bytes that this process has written to its sockets."""
+    gather, scatter = over_half(collectives.all_gather, mine[0]), over_half(collectives.reduce_scatter, mine[1])
+    found = {}
+    for name, half in {"gloo": halves.reduce_scatter(group), "schedule": scatter}.items():
+        row = torch.arange(world * 25_000, dtype=torch.float32) % 7 + rank
+        expected = world * (torch.arange(world * 25_000) % 7) + sum(range(world))
+        before = written()
+        half(row).wait()
+        dist.barrier(group)
+        own = slice(rank * 25_000, (rank + 1) * 25_000)
+        found[name] = (written() - before) / row.nbytes, bool((row[own] == expected[own]).all())
+    model = sharded(seeded(Net), group, all_gather=gather, reduce_scatter=scatter)
+    train(model, lambda step: tokens(step, rank))
+    usual = sharded(seeded(Net), group)
+    train(usual, lambda step: tokens(step, rank))
+    found["apart"] = apart(whole(model), whole(usual))
+    found["refused"] = [
+        refusal(lambda bad=bad: over_half(bad, group))
+        for bad in (collectives.ring, collectives.reduce_scatter(world + 1), "ring")
+    ]
+    return found
+
+
+def written():
+    """Bytes that this process has written so far, gloo's messages among them."""
+    with open("/proc/self/io") as counters:
+        return int(dict(line.split(": ") for line in counters)["wchar"])
+
+
+def refusal(call):
+    try:
+        call()
+    except (DpbookError, RuntimeError, KeyError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "accepted"
+
+
+class Thief(nn.Module):
+    """Computes with the weight of a unit from outside of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return nn.functional.linear(self.outer(self.inner(x)), self.inner.weight)
+
+
+def refusals(group, rank, world):
+    """What is refused on every rank, and that a model works after it."""
+    x = torch.ones(2, 4)
+    thief = FullySharded(seeded(Thief), group=group, units=lambda m: isinstance(m, nn.Linear))
+    said = {"outside": refusal(lambda: thief(x))}
+    changed = FullySharded(seeded(lambda: nn.Linear(4, 4)), group=group)
+    out = changed(x).sum()
+    with torch.no_grad():
+        for p in changed.parameters():
+            p.add_(1)
+    said["changed"] = refusal(out.backward)
+    changed.zero_grad()
+    changed(x).sum().backward()
+    said["after"] = bits(p.grad for p in changed.parameters())
+    fresh = FullySharded(seeded(lambda: nn.Linear(4, 4)), group=group)
+    fresh(x).sum().backward()
+    said["fresh"] = bits(p.grad for p in fresh.parameters())
+    other, module = nn.Parameter(torch.zeros(3)), seeded(Net)
+    sparse = FullySharded(nn.Embedding(11, 4, sparse=True), group=group)
+    said |= {
+        "twice": refusal(lambda: FullySharded(changed.module, group=group)),
+        "ddp": refusal(lambda: BucketedDDP(changed.module, group=group)),
+        "foreign unit": refusal(lambda: FullySharded(nn.Linear(2, 2), units=[nn.Linear(2, 2)], group=group)),
+        "list": refusal(lambda: FullySharded(module, units=[module.blocks], group=group)),
+        "prefetch": refusal(lambda: FullySharded(nn.Linear(2, 2), prefetch=-1, group=group)),
+        "no module": refusal(lambda: FullySharded("model", group=group)),
+        "sparse": refusal(lambda: sparse(tokens(0, 0)).sum().backward()),
+        "state": refusal(lambda: changed.load_state_dict({"weight": torch.zeros(3, 3), "bias": torch.zeros(4)})),
+        "optimizer": refusal(lambda: changed.optimizer_state(torch.optim.SGD([other], lr=1.0))),
+        "alike": refusal(lambda: FullySharded(nn.Linear(3, 4 + rank), group=group)),
+    }  # fmt: skip
+    return said
+
+
+def uses(group, rank, world):
+    """Two forwards before one backward, evaluation in between, an optimizer made before, a wrapper taken off."""
+    found, x, y = {}, tokens(0, rank), tokens(1, rank)
+    module, alone = seeded(Net), seeded(Net)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)  # made before: the parameters stay the same objects
+    model = sharded(module, group)
+    for net in (model, alone):
+        first = loss_of(net, tokens(0, 0))
+        with torch.no_grad():
+            net(y)
+        (first + 2 * loss_of(net, tokens(2, 0))).backward()
+    optimizer.step()
+    torch.optim.SGD(alone.parameters(), lr=0.1).step()
+    names = list(model.state_dict()) == list(alone.state_dict())
+    with torch.no_grad():
+        shown = apart({"y": model(x).double()}, {"y": alone(x).double()})
+    found["two forwards"] = apart(values(model.unwrap()), values(alone)), shown, names
+    found["unwrapped"] = refusal(lambda: FullySharded(module, group=group))
+    loaded = sharded(seeded(Net, 5), group)
+    loaded.load_state_dict(alone.state_dict())
+    found["loaded"] = apart(whole(loaded), values(alone))
+    started = sharded(seeded(Net, rank), group)
+    found["start"] = apart(whole(started), values(seeded(Net, 0)))
+    return found
+
+
+def hybrid(rank, groups, mesh):
+    """Four ranks, two by two: shards within, the same ones across; beside one process."""
+    within, across = mesh["shard"].get_group(), mesh["replicate"].get_group()
+    alone = seeded(Net)
+    train(alone, lambda step: torch.cat([tokens(step, r) for r in range(4)]))
+    module = seeded(Net, rank)
+    model = FullySharded(module, units=list(module.blocks), group=within, across=across)
+    alone.load_state_dict(seeded(Net, 0).state_dict())
+    train(alone, lambda step: torch.cat([tokens(step, r) for r in range(4)]))
+    history = train(model, lambda step: tokens(step, rank))
+    everyones = [None] * 4
+    dist.all_gather_object(everyones, [p.numel() for p in model.parameters()], group=groups[4])
+    return {"shards": history, "apart": apart(whole(model), values(alone)), "sizes": everyones}
+
+
+class App:
+    """torch's own sharded model and optimizer, as its tutorials save them."""
+
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def state_dict(self):
+        model, optim = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optim": optim}
+
+    def load_state_dict(self, state):
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
+
+
+def app(wrap, group, seed, lr):
+    model = wrap(seeded(Net, seed), group)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    return model, optimizer, (ShardedState if wrap is sharded else App)(model, optimizer)
+
+
+def go_on(model, optimizer, steps):
+    """Steps on the same data on all ranks, so that worlds can be compared."""
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(model, tokens(step, 0)).backward()
+        optimizer.step()
+
+
+def saved(rank, groups, folder):
+    """Saved on three ranks by one kind, loaded on two and on one by both: parameters two steps later, and ``lr``."""
+    found = {}
+    for saver in (sharded, torchs):
+        kept = f"{folder}/{saver.__name__}"
+        if rank < 3:
+            model, optimizer, state = app(saver, groups[3], 0, 0.03)
+            go_on(model, optimizer, range(2))
+            dcp.save({"app": state}, checkpoint_id=kept, process_group=groups[3])
+            go_on(model, optimizer, range(2, 4))
+            found[saver.__name__, "went on"] = whole(model), 0.03
+        dist.barrier()
+        for world, loader in itertools.product((2, 1), (sharded, torchs)):
+            if rank < world:
+                model, optimizer, state = app(loader, groups[world], 7, 0.5)
+                dcp.load({"app": state}, checkpoint_id=kept, process_group=groups[world])
+                go_on(model, optimizer, range(2, 4))
+                found[saver.__name__, loader.__name__, world] = whole(model), optimizer.param_groups[0]["lr"]
+        dist.barrier()
+    return found
+
+
+EVERYWHERE = (same_bits, drawn, accumulated, norms, uses)
+SOMEWHERE = {against_torch: (2, 3, 4), precision: (2, 3), memory: (2, 3), order: (2,), refusals: (2, 3)}
+
+
+def everything(rank, folder, worlds):
+    """By the name of a scenario and the world: what this rank has found, if it is in that world."""
+    torch.set_num_threads(1)
+    groups = {world: dist.new_group(range(world)) for world in (1, 2, 3, 4, *worlds)}
+    for_messages = {world: [dist.new_group(range(world)) for _ in range(2)] for world in (2, 3)}
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    cases = [(scenario, world) for scenario in EVERYWHERE for world in worlds]
+    cases += [(scenario, world) for scenario, some in SOMEWHERE.items() for world in some if world in worlds]
+    found = {(s.__name__, world): s(groups[world], rank, world) for s, world in cases if rank < world}
+    for world, mine in for_messages.items():
+        if rank < world:
+            found["halves_of_ours", world] = halves_of_ours(groups[world], rank, world, mine)
+    if rank < 4:
+        found["hybrid", 4] = hybrid(rank, groups, mesh)
+    dist.barrier()
+    return found | {("saved", 3): saved(rank, groups, folder)}
