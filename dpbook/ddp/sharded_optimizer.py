@@ -5,28 +5,29 @@ Source: Rajbhandari, Rasley, Ruwase and He, "ZeRO: Memory Optimizations Toward T
 """
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from dpbook.collectives import chunk_bounds
 from dpbook.core import InvalidArgument
+from dpbook.ddp.sharded.halves import Half, all_gather
 
 
 class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch has no types here
     """An elementwise optimizer, such as SGD, Adam or AdamW, whose state is shared out over the ranks.
 
-    Each parameter group is seen as one flat row of elements, cut evenly over the ranks of ``group``: rank r has the
+    Each parameter group is one flat row of elements, cut evenly over the ranks of ``group``: rank r has the
     r-th piece of it as its own parameters (slices, which may begin and end inside a tensor). ``step`` updates these and
     then gathers everyone's, so that the result has the bits of the unsharded optimizer. Gradients must be averaged
     before, by a wrapper of `dpbook.ddp.wrappers` or torch's DistributedDataParallel; all parameters have one dtype
     and device within a group. An optimizer that looks at whole tensors, such as one with layer-wise norms, gives other
     results. Learning-rate schedulers act on ``param_groups`` as usual.
 
-    What is *kept* of the state falls to 1/N; the peak of a step does not. While a group is gathered, ``step`` takes
-    2 + 2/N times its weights besides: the pieces of all and the flat row made of them, and this rank's own piece twice.
+    Each group's parameters are moved into one row of memory when the optimizer is made, and are views of it from then
+    on: slices are updated where they lie, and gathered in place. ``step`` takes 1/N of what the unsharded optimizer
+    takes for a moment, and then what the backend takes for an all-gather (gloo a copy of the row): no moment needs more
+    than unsharded training does.
 
     Args:
         params: parameters, or parameter groups (dicts), as for any optimizer.
@@ -46,9 +47,9 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
             raise InvalidArgument("optimizer", optimizer, "an optimizer's class, such as torch.optim.AdamW")
         self.group, self.rank, self.world = group, dist.get_rank(group), dist.get_world_size(group)
         super().__init__(params, defaults)
-        self.pieces = [_Piece(own["params"], self.rank, self.world) for own in self.param_groups]
-        groups = zip(self.pieces, self.param_groups, strict=True)
-        self.local = optimizer([{**own, "params": piece.slices} for piece, own in groups], **defaults)
+        self.rows = [_Row(own["params"], self.rank, self.world) for own in self.param_groups]
+        groups = zip(self.rows, self.param_groups, strict=True)
+        self.local = optimizer([{**own, "params": row.slices} for row, own in groups], **defaults)
         _copy_options(self.local, self)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -59,16 +60,16 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
             with torch.enable_grad():
                 loss = closure()
         _copy_options(self, self.local)  # what a scheduler has changed, such as ``lr``
-        for piece in self.pieces:
-            piece.take_gradients()
+        for row in self.rows:
+            row.take_gradients()
         self.local.step()
-        for piece in self.pieces:
-            piece.gather(self.group)
+        for row in self.rows:
+            row.gather(all_gather(self.group))
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Only while it is made: later the pieces are given. Raises `InvalidArgument` then."""
-        if hasattr(self, "pieces"):
+        """Only while it is made: later the rows are given. Raises `InvalidArgument` then."""
+        if hasattr(self, "rows"):
             raise InvalidArgument("param_group", list(param_group), "given when the optimizer is made")
         super().add_param_group(param_group)
 
@@ -93,43 +94,53 @@ def _copy_options(source: torch.optim.Optimizer, target: torch.optim.Optimizer) 
         own.update({key: value for key, value in theirs.items() if key != "params"})
 
 
-class _Piece:
-    """One rank's piece of a parameter group: slices of the parameters between two places in the flat row."""
+class _Row:
+    """A parameter group in one row of memory, cut into equal pieces; the parameters are views of it from then on.
+
+    ``slices`` are the parts of the parameters that lie in this rank's piece, each a parameter of the local optimizer.
+    """
 
     def __init__(self, parameters: list[torch.Tensor], rank: int, world: int) -> None:
         kinds = {(str(p.dtype), str(p.device)) for p in parameters}
         if len(kinds) > 1:
             raise InvalidArgument("params", sorted(kinds), "of one dtype and device within a group")
         self.parameters = parameters
-        self.bounds = chunk_bounds(sum(p.numel() for p in parameters), world).tolist()
-        begin, end = self.bounds[rank], self.bounds[rank + 1]
+        self.slices: list[torch.nn.Parameter] = []
         self.sources: list[tuple[torch.Tensor, int, int]] = []
+        if not parameters:
+            return
+        length = -(-sum(p.numel() for p in parameters) // world)
+        self.memory = torch.zeros(world * length, dtype=parameters[0].dtype, device=parameters[0].device)
         offset = 0
         for parameter in parameters:
-            first, last = max(begin - offset, 0), min(end - offset, parameter.numel())
+            view = self.memory.as_strided(parameter.shape, _dense(parameter).stride(), offset)
+            view.copy_(parameter.detach())
+            parameter.data = view
+            first, last = max(rank * length - offset, 0), min((rank + 1) * length - offset, parameter.numel())
             if first < last:
                 self.sources.append((parameter, first, last))
+                self.slices.append(torch.nn.Parameter(self.memory[offset + first : offset + last]))
             offset += parameter.numel()
-        self.slices = [torch.nn.Parameter(p.detach().reshape(-1)[a:b]) for p, a, b in self.sources]
 
     def take_gradients(self) -> None:
-        """Point each slice at its part of the gradient, without a copy."""
+        """Point each slice at its part of the gradient, without a copy where that lies as the parameter does."""
+        if any(p.untyped_storage()._cdata != self.memory.untyped_storage()._cdata for p in self.parameters):
+            expected = "left in the memory that the optimizer has put them in; move a module before it is made"
+            raise InvalidArgument("params", "moved", expected)
         for piece, (parameter, first, last) in zip(self.slices, self.sources, strict=True):
-            piece.grad = None if parameter.grad is None else parameter.grad.reshape(-1)[first:last]
-            piece.data = parameter.detach().reshape(-1)[first:last]
+            gradient = parameter.grad
+            if gradient is not None:
+                gradient = gradient if gradient.stride() == parameter.stride() else _dense(parameter, gradient)
+                piece.grad = gradient.as_strided((gradient.numel(),), (1,))[first:last]
+            else:
+                piece.grad = None
 
-    def gather(self, group: dist.ProcessGroup | None) -> None:
-        """Give every rank the pieces of all: an all-gather into the flat row."""
-        if not self.parameters:
-            return
-        like = self.parameters[0]
-        lengths = [end - begin for begin, end in pairwise(self.bounds)]
-        mine = torch.zeros(max(lengths), dtype=like.dtype, device=like.device)
-        if self.slices:
-            own = torch.cat([piece.detach() for piece in self.slices])
-            mine[: own.numel()] = own
-        row = [torch.empty_like(mine) for _ in lengths]
-        dist.all_gather(row, mine, group=group)
-        flat = torch.cat([part[:length] for part, length in zip(row, lengths, strict=True)])
-        for parameter, values in zip(self.parameters, flat.split([p.numel() for p in self.parameters]), strict=True):
-            parameter.copy_(values.view_as(parameter))
+    def gather(self, all_gather: Half) -> None:
+        """Give every rank the pieces of all, in place."""
+        if self.parameters:
+            all_gather(self.memory).wait()
+
+
+def _dense(like: torch.Tensor, values: torch.Tensor | None = None) -> torch.Tensor:
+    """A tensor without gaps that lies as ``like`` does: its ``values``, or on "meta" none."""
+    return torch.empty_like(like, device="meta") if values is None else torch.empty_like(like).copy_(values)

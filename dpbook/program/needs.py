@@ -47,14 +47,10 @@ def adapters(options: Options) -> int:
 
 
 def least_memory(options: Options, world: int) -> float:
-    """Bytes that a rank needs at least: fp32 weights, gradients and moments, without activations.
-
-    With a sharded optimizer also what its step takes for a moment (`dpbook.ddp.ShardedOptimizer`).
-    """
+    """Bytes that a rank needs at least: fp32 weights, gradients and moments, without activations."""
     total, trained = parameters(options) + adapters(options), adapters(options) or parameters(options)
     stage = 1 if options.strategy == "zero1" else 0
-    gathering = 4 * trained * (2 + 2 / world) if stage else 0.0
-    return memory_per_rank(total, world, stage, "autocast", trainable=trained).total + gathering
+    return memory_per_rank(total, world, stage, "autocast", trainable=trained).total
 
 
 def activations(options: Options) -> int:
