@@ -1,5 +1,6 @@
 """What each rank does for test_paths.py: the library's own paths on the stand-in, in one start; results as data."""
 
+import gc
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from dpbook.collectives import Link, simulate
 from dpbook.core import DpbookError
 from dpbook.ddp import (
     BucketedDDP,
+    FullySharded,
     HookDDP,
     NaiveDDP,
     ObservedLink,
@@ -74,6 +76,34 @@ def wrapped(name, where, hindered=None):
 def held():
     """Collectives begin after the block: a host that waits for one in it would wait for ever."""
     return standin.hold(communicator(dist.group.WORLD).stream)
+
+
+def fully_sharded(where, hindered=None, **options):
+    """The bits of this rank's shards after some steps, clipped; the third runs inside ``hindered`` if given."""
+    net = small_net(where)
+    model = FullySharded(net, units=[net[0], net[2]], **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(4):
+        draw = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        x = torch.randn(4, 5, generator=draw).to(where)
+        with hindered() if hindered and step == 2 else torch.enable_grad():
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            model.clip_grad_norm_(0.5)
+            optimizer.step()
+    return [p.detach().cpu().numpy().tobytes() for p in net.parameters()]
+
+
+def memory_of_a_step(**options):
+    """Bytes of the device at the peak of a step, beyond those before it, in units; there are six of one matrix each."""
+    net = nn.Sequential(*[nn.Linear(256, 256, bias=False) for _ in range(6)]).to("sim")
+    unit = net[0].weight.nbytes
+    model = FullySharded(net, units=list(net), **options)
+    gc.collect()
+    torch.accelerator.reset_peak_memory_stats()
+    before = torch.accelerator.memory_allocated()
+    model(torch.ones(1, 256, device="sim")).sum().backward()
+    return (torch.accelerator.max_memory_allocated() - before) / unit
 
 
 def sharded(where, optimizer):
@@ -265,6 +295,12 @@ def everything(rank, world, folder, some_mutants):
         "wrapped": {name: (wrapped(name, CPU), wrapped(name, SIM)) for name in WRAPPERS},
         "held": {name: wrapped(name, SIM, held) for name in WRAPPERS if name != "torch"},
         "sharded": (sharded(SIM, adamw), sharded(SIM, sharding)), "schedules": schedules(rank, world),
+        "fully sharded": {
+            "cpu": fully_sharded(CPU), "sim": fully_sharded(SIM), "held": fully_sharded(SIM, held),
+            "slow": fully_sharded(SIM, lambda: standin.slower(SLOWER / 5)),
+            "kept": fully_sharded(SIM, reshard_after_forward=False),
+        },
+        "memory": (memory_of_a_step(), memory_of_a_step(reshard_after_forward=False)),
         "refusals": refusals(world), "link": on_the_link(), "clocks": clocks(), "trained": trained(folder),
         "advanced": advanced(folder, ("bucketed", "zero1"), 60.0), "swept": swept(),
     }  # fmt: skip

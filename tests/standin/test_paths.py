@@ -44,6 +44,21 @@ def test_a_sharded_optimizer_has_the_bits_of_the_whole_one(ranks):
         assert shared == whole
 
 
+@each("how", ["sim", "held", "slow", "kept"])
+def test_a_fully_sharded_model_has_the_bits_of_the_cpu(ranks, how):
+    """Also where kernels are slow, and where no collective of a step can begin before the host is through with it."""
+    for rank in ranks:
+        assert rank["fully sharded"][how] == rank["fully sharded"]["cpu"]
+    assert ranks[0]["fully sharded"]["cpu"] != ranks[1]["fully sharded"]["cpu"]
+
+
+def test_memory_of_whole_weights_is_given_back_on_the_device(ranks):
+    """At most two units' weights at once, of six, and as many gradients; all where they are kept."""
+    for rank in ranks:
+        freed, kept = rank["memory"]
+        assert freed < 6 < kept
+
+
 def test_a_schedule_has_the_bits_of_its_simulation(ranks):
     for rank in ranks:
         assert rank["schedules"] == {"ring": True, "tree": True, "parameter_server": True}
