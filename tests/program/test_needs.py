@@ -11,7 +11,12 @@ from dpbook.collectives import FixedBounds, Round, Schedule, reduce_scatter, rin
 from dpbook.core.machine import Gpu
 from dpbook.program.models import build
 from dpbook.program.needs import (
-    activations, adapters, checkpoint_bytes, least_memory, parameters, requirements,
+    activations,
+    adapters,
+    checkpoint_bytes,
+    least_memory,
+    parameters,
+    requirements,
 )  # fmt: skip
 from dpbook.program.options import PRESETS, Options
 from tests.cases import each
