@@ -1,12 +1,17 @@
-"""Does a launch on accelerators train, go on and predict, and say who failed while the others' streams wait?"""
+"""Does a launch on accelerators train, go on, predict and report, and say who failed while the others' streams wait?"""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dpbook.program import Options, metrics
+from dpbook.app import main
+from dpbook.core import checkout
+from dpbook.program import metrics
 from dpbook.ranks import Launch, launch
+from tests.cases import each
 from tests.standin.sim import needs_sim
 
 pytestmark = [*needs_sim, pytest.mark.proof]
@@ -21,21 +26,39 @@ if dist.get_rank() == 1:
 dist.all_reduce(x)
 x.sum().item()
 """
+SMALL = ["--width", "32", "--depth", "1", "--context", "16", "--batch", "2"]
 
 
-def test_a_run_trains_and_goes_on_and_predicts(tmp_path):
-    small = {"name": "run", "out": str(tmp_path), "width": 32, "depth": 1, "context": 16, "batch": 2}
-    for steps in (2, 4):
-        program = ("-m", "dpbook.program", *Options(steps=steps, predict=steps == 4, **small).to_arguments())
-        assert launch(Launch((ON_SIM, *program), 2)).status == 0
-    folder = tmp_path / "run"
-    assert [json.loads(line)["step"] for line in (folder / metrics.FILE).read_text().splitlines()] == [1, 2, 3, 4]
+@pytest.fixture
+def on_sim(monkeypatch):
+    """Whatever is launched finds a stand-in accelerator for each of its ranks."""
+    command = Launch.command
+    monkeypatch.setattr(
+        Launch, "command", lambda self, folder: command(replace(self, program=(ON_SIM, *self.program)), folder)
+    )
+
+
+def test_a_launch_looks_before_trains_goes_on_predicts_and_reports(on_sim, tmp_path, capfd):
+    small = ["launch", "--nproc", "2", "--preset", "gpu", *SMALL, "--out", str(tmp_path), "--report-every", "2"]
+    assert main([*small, "--width", str(32 * 10**4)]) == 1
+    assert "the model needs" in capfd.readouterr().err
+    assert main([*small, "--steps", "4", "--no-predict", "--no-alone"]) == 0
+    assert main([*small, "--steps", "8"]) == 0
+    said, folder = capfd.readouterr(), tmp_path / "run"
+    assert "resumed after step 4 of 8" in said.err
+    assert said.out.splitlines()[-1] == f"report: {folder / 'report.html'}"
+    lines = [json.loads(line) for line in (folder / metrics.FILE).read_text().splitlines()]
+    assert [(line["step"], line["steps"]) for line in lines] == [(2, 2), (4, 2), (6, 2), (8, 2)]
     described, predicted = (
         json.loads((folder / name).read_text()) for name in (metrics.DESCRIPTION, metrics.PREDICTION)
     )
     assert (described["backend"], described["device"]) == ("simccl", "stand-in accelerator")
     assert predicted["seconds"] >= predicted["computation"] > 0
-    assert predicted["calls"] == 1
+    alone = json.loads((folder / "alone" / metrics.DESCRIPTION).read_text())
+    assert (alone["world"], alone["device"]) == (1, "stand-in accelerator")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "over simccl" in page
+    assert "simulated step" in page
 
 
 def test_the_rank_that_raised_is_named_and_not_the_one_whose_stream_waited(tmp_path):
@@ -43,3 +66,20 @@ def test_the_rank_that_raised_is_named_and_not_the_one_whose_stream_waited(tmp_p
     script.write_text(FAULT)
     assert launch(Launch((ON_SIM, str(script)), 2), said.append).status == 1
     assert said[-1].startswith("rank 1 failed first: KeyError: 'label'")
+
+
+@each(
+    ("chapter", "cell", "printed"),
+    [("09", "script-text", "2 ranks agree on 11"), ("11", "script", "world 2: gradient 5.5")],
+)
+def test_a_script_of_the_book_runs_with_its_device_swapped(chapter, cell, printed, tmp_path, capfd):
+    """Word by word: what it asks of `torch.cuda` and NCCL it asks of the stand-in."""
+    (path,) = (checkout.root() / "chapters").glob(f"{chapter}_*.ipynb")
+    cells = {one["id"]: "".join(one["source"]) for one in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+    named = {}
+    exec(cells[cell], named)
+    text = re.sub("nccl", "simccl", named["script"].replace("cuda", "sim"))
+    script = tmp_path / "script.py"
+    script.write_text(text + '\nassert device is not None and device.type == "sim"\n')
+    assert launch(Launch((ON_SIM, str(script)), 2)).status == 0
+    assert printed in capfd.readouterr().out
