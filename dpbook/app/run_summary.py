@@ -22,7 +22,9 @@ ABOUT = dict.fromkeys(("world", "parameters", "trained", "tokens_per_step", "cor
     "options": dict, "payload_bytes": NUMBER, "flops_per_token": (int, float, NoneType), "backend": str, "device": str,
     "torch": str, "python": str, "date": str,
 }  # fmt: skip
-PREDICTED = dict.fromkeys(("seconds", "exposed", "communication", "alpha", "beta"), NUMBER) | {"calls": int}
+PREDICTED: Mapping[str, type | tuple[type, ...]] = {
+    "seconds": NUMBER, "exposed": NUMBER, "communication": NUMBER, "alpha": NUMBER, "beta": NUMBER, "calls": int
+}  # fmt: skip
 """What a report needs of the description of a run, and of its prediction."""
 WARM = 5
 """Steps at the beginning that do not count: the first ones allocate and settle the buckets."""

@@ -1,6 +1,5 @@
 """A run that is asked to end saves first: after the same update on all ranks, whichever of them was asked."""
 
-import faulthandler
 import os
 import signal
 import threading
@@ -8,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from dpbook.ranks import ASKED, STACK_FILE
+from dpbook.ranks import ASKED_FILE
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """What a scheduler sends before it takes a node away."""
@@ -37,15 +36,16 @@ class Asked:
         os.set_blocking(writing, False)
         for number in SIGNALS:
             signal.signal(number, _nothing)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        if path := os.environ.get(STACK_FILE):  # our handler has taken the place of the guard's; now both are called
-            faulthandler.register(signal.SIGTERM, file=open(path, "a"), chain=True)  # noqa: SIM115  # as long as it runs
-            if Path(path).with_name(ASKED).exists():
-                self.came.set()
-        threading.Thread(target=self._read, args=(reading,), daemon=True).start()
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        if (path := os.environ.get(ASKED_FILE)) and Path(path).exists():
+            self.came.set()
+        threading.Thread(target=self._read, args=(reading, before), daemon=True).start()
 
-    def _read(self, reading: int) -> None:
+    def _read(self, reading: int, before: int) -> None:
+        """``before``: where signals were told until now, by the guard that writes down where an ended rank was."""
         while number := os.read(reading, 1)[0]:
+            if before >= 0:
+                os.write(before, bytes([number]))
             if number in SIGNALS:
                 self.came.set()
             if number == signal.SIGTERM:

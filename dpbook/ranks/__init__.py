@@ -10,7 +10,7 @@ from dpbook.ranks.findings import Finding, blind, preflight
 from dpbook.ranks.launching import Ended, Launch, default_processes, launch
 from dpbook.ranks.lifetime import PARENT, end_with_parent, leave, tell_and_leave
 from dpbook.ranks.peers import check_peers
-from dpbook.ranks.postmortem import ASKED, STACK_FILE
+from dpbook.ranks.postmortem import ASKED_FILE
 from dpbook.ranks.processes import run, start
 from dpbook.ranks.sweeps import Sweep, measure, measure_accelerators, published_sweep, sweep, sweep_accelerators
 

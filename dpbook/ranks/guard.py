@@ -4,41 +4,48 @@
     python -m dpbook.ranks.guard FOLDER -m MODULE [arguments]
 
 The script needs no change. If it raises, the error goes to FOLDER with its time, so that the first of all ranks can be
-told; if the rank is ended because another failed, it goes there where it was; if it finishes, that goes there.
+told; if the rank is ended because another failed, it goes there where it was; if it finishes, that goes there. With
+each go the rank's last collectives.
 
 Two variables, both in seconds, ask for more: DPBOOK_START_TIMEOUT ends a rank that waits for so long for the others to
 meet, DPBOOK_CHECK_CALLS compares the ranks' collectives before they are called.
 """
 
-import faulthandler
 import os
 import runpy
-import signal
 import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType, TracebackType
 
+from dpbook.ranks import recorder
+from dpbook.ranks.evidence import Evidence
 from dpbook.ranks.full_disk import in_plain_words
 from dpbook.ranks.launching import CHECK_CALLS, WATCH_START
 from dpbook.ranks.lifetime import end_with_parent, leave
-from dpbook.ranks.postmortem import ERROR, NOT_MET, PROCESS, RESULT, STACK, STACK_FILE, write_error
+from dpbook.ranks.postmortem import ATTEMPT, BEAT, CALLS, ERROR, HANDLED, NOT_MET, PROCESS, RESULT, STACK, write_error
 from dpbook.ranks.watchdog import watch_start
 
 
 def main(arguments: list[str]) -> int:
     """Run the script and return the exit status."""
     end_with_parent()
-    folder, rank = Path(arguments[0]), int(os.environ["RANK"])
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    folder, rank = Path(arguments[0], ATTEMPT.format(restarts)), int(os.environ["RANK"])
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (ERROR, STACK, RESULT):  # of an attempt before this one
+    for name in (
+        ERROR,
+        STACK,
+        RESULT,
+        CALLS,
+        BEAT,
+        f"{HANDLED}/{ERROR}",
+    ):  # where another node made all start again, the number is the same
         (folder / name.format(rank)).unlink(missing_ok=True)
-    os.environ[STACK_FILE] = str(folder / STACK.format(rank))
     stack = open(folder / STACK.format(rank), "a")  # noqa: SIM115  # open until the process ends
     (folder / PROCESS.format(rank)).write_text(str(os.getpid()))
-    faulthandler.enable(file=stack)
-    faulthandler.register(signal.SIGTERM, file=stack, chain=True)
+    Evidence(folder, rank, stack).watch()
     if patience := float(os.environ.get(WATCH_START, 0)):
         watch_start(patience, lambda: _give_up(folder, rank, patience))
     if seconds := float(os.environ.get(CHECK_CALLS, 0)):
@@ -55,14 +62,20 @@ def main(arguments: list[str]) -> int:
             runpy.run_path(arguments[1], run_name="__main__")
     except SystemExit as error:
         if status := _status(error):
-            write_error(folder, rank, error, _of_the_script(error.__traceback__))
+            _leave_error(folder, rank, error)
             return status
     except BaseException as error:  # whatever it is, the launcher tells it
-        told = write_error(folder, rank, in_plain_words(error), _of_the_script(error.__traceback__))
-        print(told, file=sys.stderr, end="")
+        print(_leave_error(folder, rank, in_plain_words(error)), file=sys.stderr, end="")
         return 1
+    recorder.write_calls(folder, rank)
     (folder / RESULT.format(rank)).touch()
     return 0
+
+
+def _leave_error(folder: Path, rank: int, error: BaseException) -> str:
+    """Write down the error and the last collectives; its traceback is returned."""
+    recorder.write_calls(folder, rank)
+    return write_error(folder, rank, error, _of_the_script(error.__traceback__), joined=recorder.joined())
 
 
 def _give_up(folder: Path, rank: int, patience: float) -> None:

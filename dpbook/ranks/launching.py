@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpbook.core import PACKAGE, InvalidArgument, check_float, check_int, machine, temporary_folder
+from dpbook.ranks import recorder
 from dpbook.ranks.blame import why_it_failed
+from dpbook.ranks.hang import HangWatch
 from dpbook.ranks.lifetime import PARENT
-from dpbook.ranks.postmortem import ASKED, PROCESS, STACK, TORCHRUN_REPORT, text_of
+from dpbook.ranks.logs import keep, new_folder, tidy
+from dpbook.ranks.postmortem import ASKED, ASKED_FILE, PROCESS, STACK, TORCHRUN_REPORT, last_attempt, text_of
 
 WATCH_START, CHECK_CALLS = "DPBOOK_START_TIMEOUT", "DPBOOK_CHECK_CALLS"
 """Variables, both in seconds, in which a rank is told what is to be watched."""
@@ -26,7 +29,10 @@ START_TIMEOUT = 300.0
 """Seconds; torch itself waits for ten minutes with NCCL, for thirty with gloo."""
 GRACE = 35.0
 """Seconds that ranks have to end by themselves after a signal, before they are killed; torchrun gives them 30."""
-POLL = 0.05
+HANG_TIMEOUT = 600.0
+"""Seconds without a step of any rank after which a run on one machine is ended, if it was not said."""
+POLL, LOOK = 0.05, 1.0
+"""Seconds between two looks: whether it has ended, and whether it hangs."""
 TAIL = 200_000
 """Bytes of what torchrun said that are kept, to read from them who failed."""
 
@@ -38,7 +44,10 @@ class Launch:
     ``program`` is a script and its arguments, or "-m", a module and its arguments. A failed run is started again
     up to ``max_restarts`` times. Ranks and nodes wait for each other for ``start_timeout`` seconds. With
     ``check_calls`` they compare their collectives before they call them, and wait for so many seconds for one that
-    does not come (0: no check). Each rank gets ``threads`` for computation, by default its share of the cores. With
+    does not come (0: no check). A run that hangs (`hang.HangWatch`) is ended after ``hang_timeout`` seconds (0: never;
+    None: `HANG_TIMEOUT`, but with several nodes never, since each sees its own ranks alone). What the ranks but rank 0
+    print goes to a new folder in ``logs``; without it to one in `logs.LOGS` if the launch fails. Each rank gets
+    ``threads`` for computation, by default its share of the cores. With
     ``torchrun_report`` torchrun's own report of a failure is shown. Raises `InvalidArgument`.
     """
 
@@ -51,6 +60,8 @@ class Launch:
     check_calls: float = 0.0
     threads: int | None = None
     torchrun_report: bool = False
+    hang_timeout: float | None = None
+    logs: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.program or self.program == ("-m",):
@@ -62,9 +73,27 @@ class Launch:
         check_int("max_restarts", self.max_restarts, 0)
         check_float("start_timeout", self.start_timeout, minimum=1)
         check_float("check_calls", self.check_calls, minimum=0)
+        check_float("hang_timeout", self.hang_timeout or 0.0, minimum=0)
 
-    def command(self, folder: Path) -> list[str]:
-        """What is started: torchrun, and under it our guard around the program."""
+    @property
+    def name(self) -> str:
+        """Of the script, or of the module."""
+        return Path(self.program[0]).stem if self.program[0] != "-m" else self.program[1]
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a run may hang; 0: for ever."""
+        if self.hang_timeout is None:
+            return HANG_TIMEOUT if self.nnodes == 1 else 0.0
+        return self.hang_timeout
+
+    def hang_watch(self, folder: Path) -> HangWatch | None:
+        """Who looks for a hang, if anybody."""
+        ranks = range(self.nproc * self.nnodes)
+        return HangWatch(folder, ranks, self.patience, strict=self.hang_timeout is not None) if self.patience else None
+
+    def command(self, folder: Path, logs: Path) -> list[str]:
+        """What is started: torchrun, and under it our guard around the program; the ranks' output goes to ``logs``."""
         if self.nnodes == 1:
             meeting = ["--standalone"]
         else:
@@ -73,9 +102,9 @@ class Launch:
             meeting += [f"--rdzv-conf=join_timeout={seconds},read_timeout={seconds}"]
         own = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}"]
         quiet = ",".join(f"{local}:3" for local in range(1, self.nproc))  # rank 0 speaks for all
-        logs = [f"--log-dir={folder / 'logs'}", *([f"--redirects={quiet}"] if quiet else [])]
+        output = [f"--log-dir={logs}", *([f"--redirects={quiet}"] if quiet else [])]
         guarded = ["-m", "dpbook.ranks.guard", str(folder), *self.program]
-        return [sys.executable, "-m", "dpbook.ranks.torchrun", *meeting, *own, *logs, *guarded]
+        return [sys.executable, "-m", "dpbook.ranks.torchrun", *meeting, *own, *output, *guarded]
 
     def environment(self, folder: Path) -> dict[str, str]:
         """The variables that the ranks get, besides this process's own; what the user has set stays."""
@@ -87,11 +116,13 @@ class Launch:
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             # Else init_process_group may return before the others have come, and nobody sees where the start hangs.
             "TORCH_DIST_INIT_BARRIER": "1",
+            **recorder.VARIABLES,
             **os.environ,
             PARENT: str(os.getpid()),
             WATCH_START: str(self.start_timeout),
             CHECK_CALLS: str(self.check_calls),
             REPORT: str(folder / TORCHRUN_REPORT),
+            ASKED_FILE: str(folder / ASKED),
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         }
 
@@ -108,38 +139,46 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
     """Carry it out, and return how it ended; where it failed ``say`` is told why, at the end.
 
     Ctrl-C, SIGTERM and SIGHUP end the ranks, which get SIGTERM; nothing is left running. SIGUSR1 is passed on to them,
-    and ignored by a program that does not know it. What rank 0 writes is seen; the others' output is kept, and the end
-    of it told if they fail.
+    and ignored by a program that does not know it. What rank 0 writes is seen; the others' output is kept in
+    ``what.logs``, or where the launch fails, and the end of it told.
     """
     with temporary_folder("launch") as folder:
-        said = bytearray()
+        logs = new_folder(what.logs, "") if what.logs else folder / "logs"
+        said: list[tuple[float, bytes]] = []
         begun = time.monotonic()
         child = subprocess.Popen(
-            what.command(folder), env=what.environment(folder), stderr=subprocess.PIPE, start_new_session=True
+            what.command(folder, logs), env=what.environment(folder), stderr=subprocess.PIPE, start_new_session=True
         )
         reader = threading.Thread(target=_pass_on, args=(child, said), daemon=True)
         reader.start()
-        signalled = _wait(child, folder)
+        signalled, hung = _wait(child, folder, what.hang_watch(folder))
         reader.join(GRACE)
+        attempt = last_attempt(folder)
+        any_logs = tidy(logs)
         if signalled:
             say(f"ended by {signal.Signals(signalled).name}; no rank is left")
-        elif child.returncode:
+        elif child.returncode or hung:
             report = text_of(folder / TORCHRUN_REPORT)
             if what.torchrun_report:
                 print(report, file=sys.stderr)
-            log = said.decode(errors="replace") + report
-            say(_why(what, folder, time.monotonic() - begun, child.returncode, log))
-        return Ended(128 + signalled if signalled else child.returncode, (folder / STACK.format(0)).exists())
+            log = _since(said, attempt) + report
+            told = _why(what, attempt, time.monotonic() - begun, child.returncode, log, logs, hung=hung)
+            kept = (logs if what.logs else keep(logs, what.name)) if any_logs else None
+            say(told + (f"\nwhat the other ranks printed is in {kept}" if kept else ""))
+        status = 128 + signalled if signalled else child.returncode or int(hung)
+        return Ended(status, (attempt / STACK.format(0)).exists())
 
 
-def _why(launch: Launch, folder: Path, seconds: float, status: int, log: str) -> str:
+def _why(launch: Launch, folder: Path, seconds: float, status: int, log: str, logs: Path, *, hung: bool) -> str:
     """Why it failed, as far as this node can tell."""
     if launch.nnodes > 1 and (failed := re.search("Rendezvous(Timeout|Connection)Error", log)):
         if failed[1] == "Connection":
             return f"nobody answers as a rendezvous at {launch.endpoint}, for {launch.start_timeout:g} s"
         return f"not all of the {launch.nnodes} nodes came to {launch.endpoint} within {launch.start_timeout:g} s"
     world = launch.nnodes * launch.nproc
-    told = [why_it_failed(folder, world, seconds, status, log)]
+    told = [why_it_failed(folder, world, seconds, status, log, logs=logs, hung=hung)]
+    if hung:
+        told.append(f"no rank had gone on for {launch.patience:g} s, so they were ended (--hang-timeout)")
     if not launch.check_calls and re.search("do not match|different calls", told[0]):
         told.append("--check-calls tells which rank makes which call")
     if launch.nnodes > 1:
@@ -147,40 +186,58 @@ def _why(launch: Launch, folder: Path, seconds: float, status: int, log: str) ->
     return "\n".join(filter(None, told))
 
 
-def _pass_on(child: subprocess.Popen[bytes], said: bytearray) -> None:
-    """Show what torchrun and rank 0 write to stderr as it comes, and keep the end of it."""
+def _since(said: list[tuple[float, bytes]], folder: Path) -> str:
+    """What came after the ranks that leave word in ``folder`` were started."""
+    started = min((path.stat().st_mtime for path in folder.glob(PROCESS.format("*"))), default=0.0)
+    return b"".join(chunk for when, chunk in said if when >= started).decode(errors="replace")
+
+
+def _pass_on(child: subprocess.Popen[bytes], said: list[tuple[float, bytes]]) -> None:
+    """Show what torchrun and rank 0 write to stderr as it comes, and keep the end of it, with the time of day."""
     assert child.stderr is not None
+    size = 0
     while chunk := os.read(child.stderr.fileno(), 65536):
         os.write(2, chunk)
-        said += chunk
-        del said[:-TAIL]
+        said.append((time.time(), chunk))
+        size += len(chunk)
+        while size - len(said[0][1]) > TAIL:
+            size -= len(said.pop(0)[1])
 
 
-def _wait(child: subprocess.Popen[bytes], folder: Path) -> int:
-    """Wait for the end. A signal that comes meanwhile is passed on; that which ends the ranks is returned, or 0."""
+def _wait(child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None) -> tuple[int, bool]:
+    """Wait for the end; a signal that comes meanwhile is passed on.
+
+    Returns that which ended the ranks, or 0, and whether they were ended because they hung.
+    """
     came: list[int] = []
     handled = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
         handled.append(signal.SIGHUP)
     before = {number: signal.signal(number, lambda n, frame: came.append(n)) for number in handled}
+    looked = time.monotonic()
     try:
         while child.poll() is None:
             if came and came[0] != signal.SIGUSR1:
                 _end(child, came)
-                return came[0]
+                return came[0], False
             if came:
                 _tell(folder, came.pop(0))
+            if watch and time.monotonic() - looked > LOOK:
+                looked = time.monotonic()
+                if watch.hangs():
+                    _end(child, came)
+                    return 0, True
             time.sleep(POLL)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 0
+    return 0, False
 
 
 def _tell(folder: Path, number: int) -> None:
     """Send the ranks of this node a signal, and leave word for those that do not take it yet."""
     (folder / ASKED).touch()
-    for path in folder.glob(PROCESS.format("*")):
+    for path in last_attempt(folder).glob(PROCESS.format("*")):
         with suppress(ProcessLookupError, ValueError):  # it has ended, or is just writing its id
             os.kill(int(path.read_text()), number)
 

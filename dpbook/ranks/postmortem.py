@@ -17,11 +17,17 @@ TASK, RESULT, ERROR, STACK = "task.pickle", "result-{}.pickle", "error-{}.json",
 """Written by the caller; and, one per rank, when it returns, when it raises, and when its time is up or it crashes."""
 PROCESS, TORCHRUN_REPORT = "process-{}.txt", "torchrun.txt"
 """The id of a rank's process, and what torchrun tells of the ranks that failed."""
+HANDLED = "handled"
+"""The folder of the errors that ranks were handling when they were ended."""
+CALLS, BEAT = "calls-{}.json", "beat-{}.json"
+"""The last collectives of a rank, and since when none was called or has come to its end."""
+ATTEMPT = "attempt-{}"
+"""The folder of a launch's ranks, by the number of restarts before it."""
 MEETING, STARTER_LOG = "meeting", "starter.txt"
 """Where the ranks find each other, and what the process that started them had to say."""
-STACK_FILE, ASKED = "DPBOOK_STACK", "asked"
-"""The variable in which a program is told the file for its stack when it is ended; and a file beside it, which is there
-when the ranks have been asked by SIGUSR1 to end, maybe before they could hear it."""
+ASKED, ASKED_FILE = "asked", "DPBOOK_ASKED"
+"""A file that is there when the ranks have been asked by SIGUSR1 to end, maybe before they could hear it; and the
+variable in which a program is told its path."""
 STDOUT, STDERR = "attempt_0/{}/stdout.log", "attempt_0/{}/stderr.log"
 """What a rank printed, where torchrun would put it."""
 
@@ -31,10 +37,16 @@ _TIME_UP = "Timeout ("
 """How faulthandler begins what it writes when the time is up, and not when a rank is ended because another failed."""
 
 
-def write_error(folder: Path, rank: int, error: BaseException, trace: TracebackType | None) -> str:
-    """Write down that a rank raised ``error``, with its time and the traceback from ``trace``, which is returned."""
+def write_error(
+    folder: Path, rank: int, error: BaseException, trace: TracebackType | None, *, joined: bool = True
+) -> str:
+    """Write down that a rank raised ``error``, with its time and the traceback from ``trace``, which is returned.
+
+    ``joined``: whether the rank had joined the others.
+    """
     told = "".join(traceback.format_exception(type(error), error, trace))
     report = {"time": time.time(), "traceback": told, "type": type(error).__name__, "message": str(error)}
+    report["joined"] = joined
     report["before"] = [[type(one).__name__, str(one)] for one in _handled(error)]
     write_atomically(folder / ERROR.format(rank), json.dumps(report).encode())  # it may be ended meanwhile
     return told
@@ -89,6 +101,12 @@ def _time_was_up(folder: Path, stacks: dict[int, str]) -> float:
     return min((path.stat().st_mtime for path in late), default=math.inf)
 
 
+def last_attempt(folder: Path) -> Path:
+    """Where the ranks of a launch leave word since they were started for the last time."""
+    attempts = folder.glob(ATTEMPT.format("*"))
+    return max(attempts, key=lambda path: int(path.name.rpartition("-")[2]), default=folder)
+
+
 def left_word(folder: Path, rank: int) -> bool:
     """Whether a rank has finished, or has left word of how it ended."""
     left = [folder / name.format(rank) for name in (ERROR, STACK)]
@@ -100,8 +118,14 @@ def text_of(path: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
+def last_stderr(folder: Path, rank: int) -> str:
+    """What a rank wrote to stderr in the last attempt."""
+    attempts = list(folder.glob(f"**/attempt_*/{rank}/stderr.log"))
+    last = max(attempts, key=lambda path: int(path.parts[-3].removeprefix("attempt_")), default=None)
+    return text_of(last) if last else ""
+
+
 def last_words(folder: Path, rank: int) -> str:
     """The end of what a rank wrote to stderr, on lines of its own."""
-    attempts = sorted(folder.glob(f"**/attempt_*/{rank}/stderr.log"))  # that of the last
-    said = (text_of(attempts[-1]) if attempts else "").strip().splitlines()[-15:]
+    said = last_stderr(folder, rank).strip().splitlines()[-15:]
     return "\n".join(["; its last words were", *said]) if said else ""

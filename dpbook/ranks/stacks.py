@@ -42,6 +42,11 @@ def innermost(stack: str) -> str:
     return f"line {own[0][1]} of {own[0][2]}" if own else "an unknown place"
 
 
+def own_frames(stack: str) -> list[tuple[str, str, int]]:
+    """File, function and line of the program's own frames, the outermost first."""
+    return [(file, function, int(line)) for file, line, function in reversed(_frames(stack)) if _is_own(file)]
+
+
 def _frames(stack: str) -> list[tuple[str, str, str]]:
     """File, line and function of the main thread's frames; faulthandler lists the youngest thread first."""
     return re.findall(r'File "(.*)", line (\d+) in (.*)', re.split(r"hread 0x", stack)[-1])

@@ -33,7 +33,8 @@ for _ in range(2):  # the second settles DDP's buckets
 class Fault:
     """``script``, after what it has in common with others, and what the headline begins with, and ``also`` holds.
 
-    "LINE x" in them stands for the number of the line that ends in "# LINE x", OTHERS for the ranks but rank 1.
+    "LINE x" in them stands for the number of the line that ends in "# LINE x"; OTHERS for the ranks but rank 1 and the
+    verb, "ranks 0, 2 were", HEALTHY for these ranks alone.
     """
 
     script: str
@@ -55,11 +56,11 @@ FAULTS = {
     ),
     "an error before the group exists": Fault(
         'if os.environ["RANK"] == "1":\n    raise ValueError("on purpose")\n' + JOIN,
-        "rank 1 failed first: ValueError: on purpose",
+        "rank 1 failed first, before it joined: ValueError: on purpose",
     ),
     "an error while the others import": Fault(
         'if os.environ["RANK"] == "1":\n    raise ValueError("on purpose")\ntime.sleep(60)\n' + JOIN,
-        "rank 1 failed first: ValueError: on purpose",
+        "rank 1 failed first, before it joined: ValueError: on purpose",
     ),
     "an error in the reading of a checkpoint": Fault(
         JOIN + 'open("bad.pt", "wb").close() if rank == 1 else time.sleep(60)\ntorch.load("bad.pt")',
@@ -91,12 +92,14 @@ FAULTS = {
     ),
     "an early end": Fault(
         JOIN + MODEL + "for i in range(4):\n    if i == 2 and rank == 1:\n        sys.exit(0)\n    step()",
-        "rank 1 finished (status 0) while OTHERS in backward, line BACKWARD of step",
+        "rank 1 finished (status 0) while OTHERS in backward, line BACKWARD of step: "
+        "call 10 (all_reduce of 10 × float32); rank 1 had made 9",
         quick=True,
     ),
     "a step less": Fault(
         JOIN + MODEL + "for i in range(4 - (rank == 1)):\n    step()",
-        "rank 1 finished (status 0) while OTHERS in backward, line BACKWARD of step",
+        "rank 1 finished (status 0) while OTHERS in backward, line BACKWARD of step: "
+        "call 11 (all_reduce of 10 × float32); rank 1 had made 10",
     ),
     "an exit without a word": Fault(
         JOIN + MODEL + "os._exit(0) if rank == 1 else step()",
@@ -116,7 +119,8 @@ FAULTS = {
     ),
     "a sleep": Fault(
         JOIN + MODEL + "time.sleep(60) if rank == 1 else step()  # LINE SLEEP",
-        "rank 1 never came: it was at line SLEEP of <module>; OTHERS in backward, line BACKWARD of step",
+        "rank 1 never came to call 8 (all_reduce of 10 × float32): it was at line SLEEP of <module>; "
+        "OTHERS in backward, line BACKWARD of step",
         quick=True,
     ),
     "no group": Fault(
@@ -124,13 +128,20 @@ FAULTS = {
         "rank 1 never came: it was at line SLEEP of <module>; OTHERS in init_process_group, line 7 of <module>",
     ),
     "a call left out before backward": Fault(
+        JOIN + MODEL + "if rank != 1:\n    dist.all_reduce(torch.ones(3))  # LINE CALL\nstep()",
+        "the ranks called different collectives: rank 1 skipped call 8 (all_reduce of 3 × float32, line CALL of "
+        "<module>) and called all_reduce of 10 × float32 in backward, line BACKWARD of step",
+        quick=True,
+    ),
+    "a call that is another on one rank": Fault(
         JOIN + MODEL + "dist.all_reduce(torch.ones(3)) if rank != 1 else step()  # LINE CALL\nstep()\ndist.barrier()",
-        "the ranks' calls do not match: ",
+        "the ranks called different collectives: call 8 was all_reduce of 3 × float32, line CALL of <module>, on "
+        "HEALTHY, but all_reduce of 10 × float32 in backward, line BACKWARD of step, on rank 1",
     ),
     "a call left out": Fault(
         JOIN + "if rank != 1:\n    dist.all_reduce(torch.ones(3))  # LINE CALL\ndist.barrier()  # LINE BARRIER",
-        "the ranks waited in different calls: OTHERS in all_reduce, line CALL of <module>; "
-        "rank 1 was in barrier, line BARRIER of <module>",
+        "the ranks called different collectives: rank 1 skipped call 1 (all_reduce of 3 × float32, line CALL of "
+        "<module>) and called barrier, line BARRIER of <module>",
     ),
     "a call left out, with more patience for the check than the group has": Fault(
         JOIN + MODEL + "dist.all_reduce(torch.ones(3)) if rank != 1 else None  # LINE CALL\nstep()",
@@ -140,14 +151,98 @@ FAULTS = {
     ),
     "types that differ": Fault(
         JOIN + "dist.all_reduce(torch.ones(5).to(torch.float64 if rank == 1 else torch.float32))  # LINE CALL",
-        "the ranks' calls do not match: ",
-        also="in all_reduce, line CALL of <module>",
+        "the ranks' calls do not match: call 1 (all_reduce, line CALL of <module>) has 5 × float32 on HEALTHY, "
+        "but 5 × float64 on rank 1",
+    ),
+    "shapes that differ": Fault(
+        JOIN + "dist.barrier()\ndist.all_reduce(torch.ones(3 if rank == 1 else 5))  # LINE CALL\ndist.barrier()",
+        "the ranks' calls do not match: call 2 (all_reduce, line CALL of <module>) has 5 × float32 on HEALTHY, "
+        "but 3 × float32 on rank 1",
+        quick=True,
+    ),
+    "shapes that differ in the last call": Fault(
+        JOIN + "dist.all_reduce(torch.ones(3 if rank == 1 else 5))  # LINE CALL",
+        "the ranks' calls do not match: call 1 (all_reduce, line CALL of <module>) has 5 × float32 on HEALTHY, "
+        "but 3 × float32 on rank 1",
     ),
     "another order": Fault(
         JOIN + "calls = [lambda: dist.broadcast(torch.ones(5), 0), lambda: dist.all_reduce(torch.ones(5))]\n"
         "for call in calls[:: 1 if rank == 1 else -1]:\n    call()",
-        "the ranks waited in different calls: OTHERS in all_reduce, line 7 of <lambda>; "
-        "rank 1 was in broadcast, line 7 of <lambda>",
+        "the ranks called different collectives: call 1 was all_reduce of 5 × float32, line 7 of <lambda>, on HEALTHY, "
+        "but broadcast of 5 × float32, line 7 of <lambda>, on rank 1",
+    ),
+    "validation on other ranks alone": Fault(
+        JOIN + MODEL + "def validate():\n    dist.all_reduce(torch.ones(1))  # LINE CALL\n"
+        "for epoch in range(2):\n    step()\n    if rank != 1:\n        validate()",
+        "the ranks called different collectives: call 9 was all_reduce of 1 × float32, line CALL of validate, on "
+        "HEALTHY, but all_reduce of 10 × float32 in backward, line BACKWARD of step, on rank 1",
+    ),
+    "a barrier on one branch alone": Fault(
+        JOIN + MODEL + "for i in range(4):\n    step()\n    if i == 1 and rank == 1:\n"
+        "        dist.barrier()  # LINE CALL",
+        "the ranks called different collectives: call 10 was all_reduce of 10 × float32 in backward, line BACKWARD of "
+        "step, on HEALTHY, but barrier, line CALL of <module>, on rank 1",
+    ),
+    "accumulation that ends a micro-batch later": Fault(
+        JOIN + MODEL + "import contextlib\nfor i in range(8):\n"
+        "    with contextlib.nullcontext() if i % 2 and not (rank == 1 and i == 5) else model.no_sync():\n"
+        "        step()\n    if i % 2:\n        dist.all_reduce(torch.ones(1))  # LINE CALL",
+        "the ranks called different collectives: rank 1 skipped call ",
+        also=" (all_reduce of 10 × float32 in backward, line BACKWARD of step) and called all_reduce of 1 × float32, line",
+    ),
+    "a bad batch that is left out, with several buckets": Fault(
+        JOIN + "layers = [torch.nn.Linear(64, 64) for _ in range(4)]\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)\n"
+        "for i in range(6):\n    if i == 3 and rank == 1:\n        continue\n"
+        "    model(torch.ones(2, 64)).sum().backward()  # LINE BACKWARD",
+        "rank 1 finished (status 0) while OTHERS in backward, line BACKWARD of <module>: call ",
+        also="(all_reduce of 8320 × float32); rank 1 had made ",
+    ),
+    "an early stop of one rank": Fault(
+        JOIN + MODEL + "for i in range(9):\n    if i == 4 and rank == 1:\n        break\n    step()\n"
+        "dist.barrier()  # LINE CALL",
+        "the ranks called different collectives: call 12 was all_reduce of 10 × float32 in backward, line BACKWARD of "
+        "step, on HEALTHY, but barrier, line CALL of <module>, on rank 1",
+    ),
+    "a sleep while others wait for what they began before": Fault(
+        JOIN + "time.sleep(60) if rank == 1 else None  # LINE SLEEP\n"
+        "work = dist.all_reduce(torch.ones(3), async_op=True)\ntorch.ones(3) + 1\nwork.wait()  # LINE CALL",
+        "rank 1 never came to call 1 (all_reduce of 3 × float32): it was at line SLEEP of <module>; "
+        "OTHERS at line CALL of <module>",
+    ),
+    "a sleep in a group of some ranks": Fault(
+        JOIN + "group = dist.new_group([0, 1])\nif rank == 1:\n    time.sleep(60)  # LINE SLEEP\nif rank == 0:\n"
+        "    dist.all_reduce(torch.ones(3), group=group)  # LINE CALL\ndist.barrier()  # LINE BARRIER",
+        "rank 1 never came to call 1",
+        also="(all_reduce of 3 × float32): it was at line SLEEP of <module>; rank 0 was in all_reduce, line CALL",
+    ),
+    "an endless computation": Fault(
+        JOIN + "while rank == 1:\n    torch.ones(64, 64) @ torch.ones(64, 64)  # LINE COMPUTE\n"
+        "dist.all_gather_object([None] * dist.get_world_size(), {'a': 1})  # LINE CALL",
+        "rank 1 never came to call 1 (all_gather of 1 × int64): it was at line COMPUTE of <module>; "
+        "OTHERS in all_gather_object, line CALL of <module>",
+    ),
+    "a sleep of one that only takes note of SIGTERM": Fault(
+        "signal.signal(signal.SIGTERM, lambda number, frame: None)\n"
+        + JOIN
+        + "time.sleep(120) if rank == 1 else dist.barrier()  # LINE SLEEP",
+        "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
+        "OTHERS in barrier, line SLEEP of <module>",
+    ),
+    "a hang, with torch's own time-outs": Fault(
+        'dist.init_process_group("gloo")\ntime.sleep(60) if dist.get_rank() == 1 else dist.barrier()  # LINE SLEEP',
+        "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
+        "OTHERS in barrier, line SLEEP of <module>",
+        options=("--hang-timeout", "3"),
+        quick=True,
+    ),
+    "another fault after a restart": Fault(
+        JOIN + 'first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"\n'
+        "if first:\n    dist.all_reduce(torch.ones(5).to(torch.float64 if rank == 1 else torch.float32))\n"
+        "time.sleep(60) if rank == 1 else dist.barrier()  # LINE SLEEP",
+        "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
+        "OTHERS in barrier, line SLEEP of <module>",
+        options=("--max-restarts", "1"),
     ),
 }
 
@@ -178,7 +273,8 @@ def test_the_headline_tells_what_is_wrong(tmp_path, fault, world):
 
 def expected(text, fault, world):
     """``text`` for this script in a world of this size."""
-    said = text.replace("OTHERS", {2: "rank 0 was", 3: "ranks 0, 2 were", 4: "ranks 0, 2, 3 were"}[world])
+    healthy = {2: "rank 0", 3: "ranks 0, 2", 4: "ranks 0, 2, 3"}[world]
+    said = text.replace("OTHERS", f"{healthy} {'was' if world == 2 else 'were'}").replace("HEALTHY", healthy)
     for number, line in enumerate((HEAD + fault.script).splitlines(), 1):
         _, marked, name = line.partition("# LINE ")
         said = said.replace(f"line {name}", f"line {number}") if marked else said

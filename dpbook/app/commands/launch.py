@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,17 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--check-calls", type=float, nargs="?", default=0, const=60, metavar="S",
         help="slow: before every collective that Python code calls, see that all ranks make the same call, and name "
         "the one that has not come after S seconds (default: 60)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--hang-timeout", type=float, metavar="S",
+        help="seconds after which a run that hangs is ended, and each rank's line told: a rank waits in a collective, "
+        "and none calls one, computes, reads or writes (default: 600, and a longer time-out of the script's own "
+        "process group holds; 0: never; on several machines only if it is given)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--logs", type=Path, metavar="DIR",
+        help="keep what the ranks but rank 0 print in a new folder in DIR (default: of our program in the run's "
+        "folder; of a script only if it fails, in runs/logs)",
     )  # fmt: skip
     parser.add_argument(
         "--no-alone", action="store_true", help="leave out the short run on one process that the report compares with"
@@ -84,7 +96,8 @@ def _run(args: argparse.Namespace) -> int:
     program = tuple(args.script or ()) or ("-m", "dpbook.program", *args.unknown)
     what = Launch(
         program, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts, args.start_timeout, args.check_calls,
-        torchrun_report=args.torchrun_report,
+        torchrun_report=args.torchrun_report, hang_timeout=args.hang_timeout,
+        logs=args.logs or (options.folder / "logs" if options else None),
     )  # fmt: skip
     found += preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, gpus=gpus)
     if options is not None:

@@ -1,0 +1,124 @@
+"""What a rank writes down while it runs and when it is ended, although its main thread may wait in C++ for ever.
+
+A thread writes into FOLDER whenever collectives were called or have come to their end, so that a hang can be seen from
+outside. When the rank is asked to end (SIGTERM) or aborts (SIGABRT: gloo's answer to a message of another size, NCCL's
+to a time-out), it leaves its stack and its last collectives there.
+
+No Python signal handler runs while the main thread is in C++. So SIGTERM wakes the thread, through Python's wakeup
+file descriptor, which works with handlers of the program's own too; SIGABRT is answered in the thread that aborts.
+"""
+
+import ctypes
+import faulthandler
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, TextIO
+
+from dpbook.ranks import recorder
+from dpbook.ranks.postmortem import BEAT, HANDLED, write_error
+
+LOOK = 1.0
+"""Seconds between two looks at the collectives."""
+STILL = 3.0
+"""Seconds after which it is looked up in what collective a rank waits."""
+_HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
+_kept: list[object] = []
+"""What C code still points to."""
+
+
+class Evidence:
+    """The evidence of one rank, which goes to ``folder``; its stack goes to ``stack``, an open file."""
+
+    def __init__(self, folder: Path, rank: int, stack: TextIO) -> None:
+        self._folder, self._rank, self._stack = folder, rank, stack
+        self._once = threading.RLock()  # a signal may interrupt the main thread in it
+
+    def watch(self) -> None:
+        """Begin; to be called from the main thread."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.signal(signal.SIGTERM, self._end)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._answer_abort()
+        faulthandler.enable(file=self._stack)  # this first, then what was there before
+        faulthandler.register(signal.SIGTERM, file=self._stack, chain=True)
+        os.register_at_fork(after_in_child=self._forget)
+        threading.Thread(target=self._look, args=(reader,), daemon=True, name="dpbook evidence").start()
+
+    def write(self) -> None:
+        """Leave all threads' stacks, if they have not been left, the last collectives, and the error being handled."""
+        with self._once:
+            if not self._stack.closed and not os.fstat(self._stack.fileno()).st_size:
+                faulthandler.dump_traceback(self._stack)
+            recorder.write_calls(self._folder, self._rank)
+            if error := _handled():
+                write_error(self._folder / HANDLED, self._rank, error, error.__traceback__)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        """What SIGTERM does where the program has no handler of its own: as without us, the process ends."""
+        self.write()
+        _c_signal(signal.SIGTERM, None)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def _look(self, wakeup: int) -> None:
+        before, since, known = None, time.time(), False
+        self._beat(since, None)
+        while True:
+            if select.select([wakeup], [], [], LOOK)[0] and signal.SIGTERM in os.read(wakeup, 64):
+                self.write()
+                if signal.getsignal(signal.SIGTERM) == self._end:
+                    self._end(signal.SIGTERM, None)
+            now = recorder.progress()
+            if now != before:
+                before, since, known = now, time.time(), False
+                self._beat(since, None)
+            elif not known and time.time() - since > STILL:
+                known = True
+                self._beat(since, recorder.time_limit())
+
+    def _beat(self, since: float, limit: float | None) -> None:
+        """Say since when nothing has changed, and, of a rank that waits in a collective, for how long torch lets it."""
+        try:
+            path = self._folder / BEAT.format(self._rank)
+            path.write_text(json.dumps({"since": since, "limit": limit}))
+        except OSError:  # the folder is gone, or its disk is full: no reason to end a run
+            return
+
+    def _answer_abort(self) -> None:
+        def answer(number: int) -> None:
+            self.write()
+            _c_signal(signal.SIGABRT, None)
+
+        _c_signal(signal.SIGABRT, _HANDLER(answer))
+
+    def _forget(self) -> None:
+        """A process that this one forks is not the rank."""
+        faulthandler.disable()
+        faulthandler.unregister(signal.SIGTERM)
+        signal.set_wakeup_fd(-1)
+        _c_signal(signal.SIGABRT, None)
+        if signal.getsignal(signal.SIGTERM) == self._end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _handled() -> BaseException | None:
+    """The error that the main thread is handling, perhaps in a `finally` that waits for the other ranks."""
+    handled: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
+    error: BaseException | None = handled[1] if isinstance(handled, tuple) else handled  # a tuple before Python 3.12
+    return error
+
+
+def _c_signal(number: int, handler: Callable[[int], None] | None) -> None:
+    """C's `signal`, which any thread may call; None is the default."""
+    call = ctypes.CDLL(None).signal
+    call.argtypes, call.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    _kept.append(handler)
+    call(number, ctypes.cast(handler, ctypes.c_void_p) if handler else None)  # type: ignore[arg-type]

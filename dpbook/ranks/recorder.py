@@ -1,0 +1,87 @@
+"""The collectives that this process has called, from torch's Flight Recorder, written down for who started it.
+
+torch records every collective when it is called, over gloo as over NCCL, and those of DDP's C++ code too. An all-reduce
+of one process with itself takes 8.1 us without and 9.5 us with it (CPU time, torch 2.13, two cores, November 2026),
+one of two processes 100 us and more; so it is always on. Where torch has no recorder nothing is known, and nothing
+fails. Nothing here loads torch: the program may not have done so yet.
+"""
+
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+from dpbook.core import write_atomically
+from dpbook.ranks.postmortem import CALLS
+from dpbook.ranks.stacks import call, own_frames
+
+VARIABLES = {"TORCH_FR_BUFFER_SIZE": "512"}
+"""What torch is told: how many calls are kept, which are written down in 6 ms; 0 switches the recorder off."""
+
+
+def progress() -> tuple[int, int] | None:
+    """How many collectives this process has called, and how many have come to their end; None where that is unknown."""
+    groups = (_state() or {}).get("pg_status", {}).values()
+    try:
+        called = sum(int(group["last_enqueued_collective"]) for group in groups)
+        return called, sum(int(group["last_completed_collective"]) for group in groups)
+    except KeyError:  # another torch names things otherwise
+        return None
+
+
+def _state() -> dict[str, Any] | None:
+    try:
+        state: dict[str, Any] = json.loads(_torch()._dump_fr_trace_json(includeCollectives=False))
+    except Exception:  # torch is not loaded, or is an older one
+        return None
+    return state
+
+
+def joined() -> bool:
+    """Whether this process has been in a process group."""
+    distributed = sys.modules.get("torch.distributed")
+    initialized = getattr(distributed, "is_initialized", None)
+    return bool(initialized and initialized()) or bool((_state() or {}).get("pg_config"))  # its group may be destroyed
+
+
+def write_calls(folder: Path, rank: int) -> None:
+    """Write down the last calls, oldest first, with the ranks of their groups."""
+    try:
+        entries = pickle.loads(_torch()._dump_fr_trace())["entries"]
+        told = {"groups": _groups(), "calls": [_told(entry) for entry in entries if not entry["is_p2p"]]}
+        write_atomically(folder / CALLS.format(rank), json.dumps(told).encode())
+    except Exception:  # as above; evidence that is missing makes no failure worse
+        return
+
+
+def time_limit() -> float | None:
+    """Seconds for which torch lets the oldest call that has not come to its end wait; None where there is none."""
+    try:
+        entries = pickle.loads(_torch()._dump_fr_trace(includeStackTraces=False))["entries"]
+        return next(float(entry["timeout_ms"]) / 1000 for entry in entries if not entry["retired"])
+    except Exception:
+        return None
+
+
+def _torch() -> Any:
+    return sys.modules["torch._C._distributed_c10d"]
+
+
+def _groups() -> dict[str, list[int]]:
+    world = sys.modules["torch.distributed.distributed_c10d"]._world
+    return {name: sorted(world.pg_group_ranks[group]) for group, name in list(world.pg_names.items())}
+
+
+def _told(entry: dict[str, Any]) -> dict[str, Any]:
+    stack = "\n".join(f'  File "{f["filename"]}", line {f["line"]} in {f["name"]}' for f in entry["frames"])
+    return {
+        "group": entry["process_group"][0],
+        "number": entry["collective_seq_id"],
+        "op": entry["profiling_name"].rpartition(":")[2],
+        "sizes": entry["input_sizes"],
+        "dtypes": entry["input_dtypes"],
+        "where": call(stack) or "",
+        "path": own_frames(stack),
+        "ended": entry["retired"],
+    }
