@@ -18,11 +18,13 @@ from dpbook.planning import ACCELERATORS, utilisation
 from dpbook.program import ALONE, metrics
 
 NUMBER = (int, float)
-ABOUT = dict.fromkeys(("world", "parameters", "trained", "tokens_per_step", "cores"), int) | {
-    "options": dict, "payload_bytes": NUMBER, "flops_per_token": (int, float, NoneType), "backend": str, "device": str,
+Kinds = Mapping[str, type | tuple[type, ...]]
+ABOUT: Kinds = {
+    "world": int, "parameters": int, "trained": int, "tokens_per_step": int, "cores": int, "options": dict,
+    "payload_bytes": NUMBER, "flops_per_token": (int, float, NoneType), "backend": str, "device": str,
     "torch": str, "python": str, "date": str,
 }  # fmt: skip
-PREDICTED: Mapping[str, type | tuple[type, ...]] = {
+PREDICTED: Kinds = {
     "seconds": NUMBER, "exposed": NUMBER, "communication": NUMBER, "alpha": NUMBER, "beta": NUMBER, "calls": int
 }  # fmt: skip
 """What a report needs of the description of a run, and of its prediction."""
@@ -202,7 +204,7 @@ def summarise(folder: Path) -> Summary:
     return Summary(about, lines, _object(path, PREDICTED) if path.exists() else None)
 
 
-def _object(path: Path, kinds: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+def _object(path: Path, kinds: Kinds) -> dict[str, Any]:
     """A JSON object with values of these ``kinds``."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

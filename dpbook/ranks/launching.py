@@ -165,7 +165,7 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
             told = _why(what, attempt, time.monotonic() - begun, child.returncode, log, logs, hung=hung)
             kept = (logs if what.logs else keep(logs, what.name)) if any_logs else None
             say(told + (f"\nwhat the other ranks printed is in {kept}" if kept else ""))
-        status = 128 + signalled if signalled else child.returncode or int(hung)
+        status = 128 + signalled if signalled else int(hung) or child.returncode
         return Ended(status, (attempt / STACK.format(0)).exists())
 
 

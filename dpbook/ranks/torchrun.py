@@ -69,5 +69,3 @@ if __name__ == "__main__":
             raise
         Path(os.environ[REPORT]).write_text(str(failure))
         sys.exit(1)
-    except SignalException:  # the launcher has ended it, and tells why
-        sys.exit(1)

@@ -188,7 +188,7 @@ FAULTS = {
         "    with contextlib.nullcontext() if i % 2 and not (rank == 1 and i == 5) else model.no_sync():\n"
         "        step()\n    if i % 2:\n        dist.all_reduce(torch.ones(1))  # LINE CALL",
         "the ranks called different collectives: rank 1 skipped call ",
-        also=" (all_reduce of 10 × float32 in backward, line BACKWARD of step) and called all_reduce of 1 × float32, line",
+        also=" (all_reduce of 10 × float32 in backward, line BACKWARD of step) and called all_reduce of 1 × float32,",
     ),
     "a bad batch that is left out, with several buckets": Fault(
         JOIN + "layers = [torch.nn.Linear(64, 64) for _ in range(4)]\n"
