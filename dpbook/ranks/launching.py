@@ -139,8 +139,9 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
     """Carry it out, and return how it ended; where it failed ``say`` is told why, at the end.
 
     Ctrl-C, SIGTERM and SIGHUP end the ranks, which get SIGTERM; nothing is left running. SIGUSR1 is passed on to them,
-    and ignored by a program that does not know it. What rank 0 writes is seen; the others' output is kept in
-    ``what.logs``, or where the launch fails, and the end of it told.
+    and ignored by a program that does not know it; a program that ends well after it may have more to do, so that its
+    status is 128 + SIGUSR1. What rank 0 writes is seen; the others' output is kept in ``what.logs``, or where the launch
+    fails, and the end of it told.
     """
     with temporary_folder("launch") as folder:
         logs = new_folder(what.logs, "") if what.logs else folder / "logs"
@@ -165,6 +166,9 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
             told = _why(what, attempt, time.monotonic() - begun, child.returncode, log, logs, hung=hung)
             kept = (logs if what.logs else keep(logs, what.name)) if any_logs else None
             say(told + (f"\nwhat the other ranks printed is in {kept}" if kept else ""))
+        elif (folder / ASKED).exists():
+            signalled = signal.SIGUSR1
+            say("ended after SIGUSR1; it may have more to do")
         status = 128 + signalled if signalled else int(hung) or child.returncode
         return Ended(status, (attempt / STACK.format(0)).exists())
 

@@ -27,9 +27,23 @@ GPUS = [machine.Gpu("H100", 80 * 10**9)] * 4
 SCRIPTS = {
     "waits": 'print("here", flush=True) if rank == 0 else None; time.sleep(60)',
     "sums": 'x = torch.tensor(10**rank); dist.all_reduce(x); print(f"rank-{rank}-sum-{x}\\n", end="")',
+    "heeds": """came = []
+signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
+dist.barrier()
+print("here", flush=True) if rank == 0 else None
+for _ in range(100):
+    time.sleep(0.1)
+    all_came = torch.tensor(len(came)); dist.all_reduce(all_came)
+    if all_came == 3:
+        open("said", "a").write("heeded\\n")
+        break""",
+    "ignores": """dist.barrier()
+print("here", flush=True) if rank == 0 else None
+time.sleep(3)
+open("said", "a").write("ignored\\n")""",
     "works": 'dist.barrier(); print("argument", sys.argv[1], *map(os.environ.get, VARIABLES))',
 }
-HEAD = """import os, sys, time
+HEAD = """import os, signal, sys, time
 VARIABLES = "OMP_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"
 from datetime import timedelta
 import torch
@@ -176,8 +190,21 @@ def test_a_signal_ends_all_ranks(tmp_path):
     assert not restarts.in_folder(tmp_path)
 
 
-def launch_in_the_background(folder, path):
-    command = [sys.executable, "-m", "dpbook", "launch", "--nproc", "2", "--", str(path)]
+@proof
+@pytest.mark.processes
+@pytest.mark.parametrize(("name", "ended"), [("heeds", "heeded\n" * 3), ("ignores", "ignored\n" * 3)])
+def test_usr1_comes_to_every_rank_and_ends_none_that_does_not_know_it(tmp_path, name, ended):
+    process = launch_in_the_background(tmp_path, script(tmp_path, name), "--nproc", "3")
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGUSR1)
+    said = process.communicate(timeout=120)
+    logs = (tmp_path / "said").read_text()
+    assert (logs, process.returncode) == (ended, 128 + signal.SIGUSR1)
+    assert said[1].splitlines()[-1] == "dpbook launch: ended after SIGUSR1; it may have more to do"
+
+
+def launch_in_the_background(folder, path, *options):
+    command = [sys.executable, "-m", "dpbook", "launch", *(options or ("--nproc", "2")), "--", str(path)]
     env = {**os.environ, "PYTHONPATH": str(checkout.root())}
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -132,7 +132,7 @@ def _train(what: Launch, options: Options, *, changed: bool, alone: bool) -> int
         page.unlink(missing_ok=True)
         ended = launch(what, _say)
         done = saved_steps(options.folder)[-1:]
-        if ended.status == 0 and (not done or done[0] == options.steps):
+        if (ended.status == 0 and not done) or (ended.status in (0, CONTINUED) and done == [options.steps]):
             if ended.had_rank_0:
                 _report(what, options, alone=alone)
             return 0
