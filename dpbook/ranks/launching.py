@@ -140,8 +140,8 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
 
     Ctrl-C, SIGTERM and SIGHUP end the ranks, which get SIGTERM; nothing is left running. SIGUSR1 is passed on to them,
     and ignored by a program that does not know it; a program that ends well after it may have more to do, so that its
-    status is 128 + SIGUSR1. What rank 0 writes is seen; the others' output is kept in ``what.logs``, or where the launch
-    fails, and the end of it told.
+    status is 128 + SIGUSR1. What rank 0 writes is seen; the others' output is kept in ``what.logs``, or where the
+    launch fails, and the end of it told.
     """
     with temporary_folder("launch") as folder:
         logs = new_folder(what.logs, "") if what.logs else folder / "logs"
