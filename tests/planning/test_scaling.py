@@ -216,8 +216,9 @@ def test_fp32_gradients_take_twice_the_wire_of_zero_1s_scatter_and_not_of_its_ga
     assert predict(Job(10**9, stage=1, itemsize=4), flat(8)).communication == pytest.approx(3 * half)
 
 
-def test_hybrid_shards_cost_a_hierarchical_ring_and_the_gather_of_forward():
-    where = Cluster(H100, 64, LINKS["InfiniBand NDR 400 Gb/s"])
+@each("ports", [8, 2, 1])
+def test_hybrid_shards_cost_a_hierarchical_ring_and_the_gather_of_forward(ports):
+    where = Cluster(H100, 64, LINKS["InfiniBand NDR 400 Gb/s"], ports=ports)
     job = Job(10**9, stage=3, hybrid=True, cap=1e12)
     gather = closed_forms.ring(8, H100.fabric)(2e9) / 2
     whole = closed_forms.hierarchical_ring(8, 8, where.topology)(2e9) + gather
