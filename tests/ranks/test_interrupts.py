@@ -181,10 +181,9 @@ def end_somehow(folder, how, seconds):
     else:
         launch = restarts.begin(folder, *QUIET, *ENDLESS)
     time.sleep(seconds)
-    kind, _, name = how.rpartition("SIG")
-    if name and launch.poll() is None:
-        process = restarts.process_of(folder, rank=1) if kind else launch.pid
-        os.kill(process or launch.pid, signal.Signals[f"SIG{name}"])
+    if how != "raises" and launch.poll() is None:
+        process = restarts.process_of(folder, rank=1) if how.startswith("rank-") else launch.pid
+        os.kill(process or launch.pid, signal.Signals[how.removeprefix("rank-")])
     said = said_by(launch)
     restarts.wait_until(lambda: not restarts.in_folder(folder))
     return said
