@@ -17,16 +17,14 @@ from dpbook.core import DpbookError
 from dpbook.planning import ACCELERATORS, utilisation
 from dpbook.program import ALONE, metrics
 
-NUMBER = (int, float)
 Kinds = Mapping[str, type | tuple[type, ...]]
+NUMBER = (int, float)
 ABOUT: Kinds = {
-    "world": int, "parameters": int, "trained": int, "tokens_per_step": int, "cores": int, "options": dict,
-    "payload_bytes": NUMBER, "flops_per_token": (int, float, NoneType), "backend": str, "device": str,
-    "torch": str, "python": str, "date": str,
+    "options": dict, "world": int, "parameters": int, "trained": int, "payload_bytes": NUMBER, "tokens_per_step": int,
+    "flops_per_token": (int, float, NoneType), "cores": int, "backend": str, "device": str, "torch": str, "python": str,
+    "date": str,
 }  # fmt: skip
-PREDICTED: Kinds = {
-    "seconds": NUMBER, "exposed": NUMBER, "communication": NUMBER, "alpha": NUMBER, "beta": NUMBER, "calls": int
-}  # fmt: skip
+PREDICTED: Kinds = dict.fromkeys(("seconds", "exposed", "communication", "alpha", "beta", "calls"), NUMBER)
 """What a report needs of the description of a run, and of its prediction."""
 WARM = 5
 """Steps at the beginning that do not count: the first ones allocate and settle the buckets."""

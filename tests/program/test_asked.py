@@ -39,9 +39,9 @@ def rank(folder, *arguments):
     ("arguments", "number", "status", "said"),
     [
         (("training", "0.2", "update"), signal.SIGTERM, 0, "saved\n"),
-        (("training", "0.2", "update"), signal.SIGUSR1, 0, "saved\n"),
+        pytest.param(("training", "0.2", "update"), signal.SIGUSR1, 0, "saved\n", marks=pytest.mark.proof),
         (("training", "0.2"), signal.SIGTERM, 128 + signal.SIGTERM, ""),  # no update comes: another rank has failed
-        (("loading", "60"), signal.SIGTERM, 128 + signal.SIGTERM, ""),
+        pytest.param(("loading", "60"), signal.SIGTERM, 128 + signal.SIGTERM, "", marks=pytest.mark.proof),
     ],
 )
 def test_a_rank_that_is_asked_ends_after_the_update_or_where_none_comes(tmp_path, arguments, number, status, said):

@@ -131,8 +131,10 @@ def _train(what: Launch, options: Options, *, changed: bool, alone: bool) -> int
             return 0
         page.unlink(missing_ok=True)
         ended = launch(what, _say)
+        if ended.status == 0 and not ended.had_rank_0:  # a disk may be slow to show this node what rank 0 has written
+            return 0
         done = saved_steps(options.folder)[-1:]
-        if (ended.status == 0 and not done) or (ended.status in (0, CONTINUED) and done == [options.steps]):
+        if ended.status in (0, CONTINUED) and done == [options.steps]:
             if ended.had_rank_0:
                 _report(what, options, alone=alone)
             return 0
