@@ -155,7 +155,7 @@ def _scratch(elements: int, dtype: torch.dtype, thread: int) -> list[torch.Tenso
 
     Each thread has its own: schedules may be carried out in several at once.
     """
-    return [torch.empty(elements, dtype=dtype) for _ in range(WINDOW)]
+    return [torch.empty(elements, dtype=dtype, device="cpu") for _ in range(WINDOW)]
 
 
 class _Batched(_OneRank):

@@ -135,7 +135,7 @@ def measure(all_reduce: AllReduce, nbytes: Sequence[int], repeats: int, device: 
     device = device or torch.device("cpu")
     calls = 1 if device.type == "cpu" else IN_A_ROW
     buffer = torch.zeros(max(sizes) // ITEMSIZE, device=device)
-    times = torch.zeros(len(sizes), 1 + repeats, dtype=torch.float64)
+    times = torch.zeros(len(sizes), 1 + repeats, dtype=torch.float64, device="cpu")
     order = np.random.default_rng(0)
     for turn in range(1 + repeats):
         for point in order.permutation(len(sizes)).tolist():

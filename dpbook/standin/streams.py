@@ -81,13 +81,8 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
 
     def synchronize(self) -> None:
         """Let the host wait for all that is queued. Raises, once, what a kernel of any stream has raised meanwhile."""
-        mark = Mark()
-        self.submit(mark.reach)
-        mark.reached.wait()
-        error, SETTINGS.error = SETTINGS.error, None
-        if error is not None:
-            said = f"sim error: {type(error).__name__}: {error}. It may have been launched long before this call"
-            raise RuntimeError(said) from error
+        self._finish()
+        _raise_late()
 
     def query(self) -> bool:
         """Whether all that was queued is done. A thread needs a moment to say so."""
@@ -107,6 +102,11 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
         """End the thread, in so many seconds: one that runs while the interpreter ends would abort the process."""
         self.submit(_leave)
         self._thread.join(patience)
+
+    def _finish(self) -> None:
+        mark = Mark()
+        self.submit(mark.reach)
+        mark.reached.wait()
 
     def _work(self) -> None:
         torch.set_num_threads(torch.get_num_threads())  # a new thread would begin with as many as there are cores
@@ -157,6 +157,13 @@ class Event(torch.Event):  # type: ignore[misc]
         return 1e3 * float(end_event.mark.time - self.mark.time)
 
 
+def _raise_late() -> None:
+    error, SETTINGS.error = SETTINGS.error, None
+    if error is not None:
+        said = f"sim error: {type(error).__name__}: {error}. It may have been launched long before this call"
+        raise RuntimeError(said) from error
+
+
 def _leave() -> None:
     raise SystemExit
 
@@ -182,9 +189,10 @@ def set_stream(stream: Stream) -> None:
 
 
 def synchronize(device: Any = None) -> None:
-    """Let the host wait for all streams."""
+    """Let the host wait for all streams; what one of them has raised is raised when all are through."""
     for stream in list(Stream.all.values()):
-        stream.synchronize()
+        stream._finish()
+    _raise_late()
 
 
 @contextlib.contextmanager

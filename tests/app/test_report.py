@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -97,6 +98,18 @@ def test_beside_a_ratio_stands_where_half_of_the_steps_lie(tmp_path):
     assert rows["step"] == "330 ms, median of 25 (half of the steps 270 ms to 390 ms)"
     assert rows["scaling efficiency"] == "82% of 4 times one process (half of the steps 69% to 100%)"
     assert rows["simulated step"].endswith("(half of the steps -44% to -19%)")
+
+
+@each(
+    ("every", "last", "counted"),
+    [(1, 30, range(6, 31)), (10, 30, [20, 30]), (10, 12, [12]), (4, 12, [12]), (4, 9, [4, 8, 9]), (40, 30, [30])],
+)
+def test_a_line_of_several_steps_counts_if_none_of_them_is_among_the_first(every, last, counted):
+    """Of a run that was too short to have others all count."""
+    steps = sorted({*range(every, last, every), last})
+    lines = [{"step": b, "steps": b - a, "seconds": 0.1} for a, b in pairwise([0, *steps])]
+    summary = run_summary.Summary({**ABOUT, "resumed_at": 0}, lines, None)
+    assert [line["step"] for line in summary.counted] == list(counted)
 
 
 EVEN = {"computing": [0.15, 0.15, 0.15], "summing": [0.004, 0.004, 0.004], "updating": [0.02, 0.02, 0.02]}

@@ -1,15 +1,18 @@
 """Does a rank take its accelerator, and does a prediction count the calls of a step?"""
 
 import os
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from dpbook.program import checkpoints, metrics
 from dpbook.program.__main__ import TIMEOUT, bind
+from dpbook.program.metrics import Metrics
 from dpbook.program.options import Options
 from dpbook.program.prediction import predict
-from dpbook.program.trainer import Trainer
+from dpbook.program.trainer import Trainer, train
 from tests.cases import each
 
 SMALL = {"width": 32, "depth": 1, "context": 16, "batch": 2}
@@ -61,6 +64,22 @@ def test_the_calls_that_are_predicted_are_those_that_a_step_makes(group, tmp_pat
         calls.append(calls_of(trainer.model))
     made = calls[-1] if strategy == "torch" else calls[-1] - calls[-2]
     assert predict(trainer)["calls"] == made
+
+
+def test_there_is_a_line_of_metrics_for_some_steps_and_before_each_checkpoint(group, tmp_path):
+    """What it says of its last step is what a run says that tells every step."""
+    often = trained(Options(out=str(tmp_path), name="often", steps=10, save_every=0, **SMALL))
+    seldom = trained(Options(out=str(tmp_path), name="seldom", steps=10, save_every=3, report_every=4, **SMALL))
+    assert [(line["step"], line["steps"]) for line in seldom] == [(3, 3), (4, 1), (6, 2), (8, 2), (9, 1), (10, 1)]
+    for line in seldom:
+        assert all(line[name] == often[line["step"] - 1][name] for name in ("loss", "gradient_norm", "lr"))
+    assert checkpoints.steps(tmp_path / "seldom") == [9, 10]
+
+
+def trained(options):
+    lines = Metrics(options.folder, 0)
+    train(Trainer(options, torch.device("cpu")), lines, MagicMock())
+    return metrics.read(options.folder)
 
 
 def test_blocks_are_compiled_one_by_one_so_that_backward_can_hide_messages(group, tmp_path, monkeypatch):

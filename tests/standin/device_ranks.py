@@ -146,6 +146,17 @@ def late_error():
     return went_on, refusal(torch.accelerator.synchronize), refusal(torch.accelerator.synchronize)
 
 
+def error_beside_work():
+    """What is raised of one stream while another has work left, and whether that was waited for."""
+    second, x = torch.Stream(), torch.ones(3, device="sim")
+    torch.accelerator.synchronize()
+    F.embedding(torch.tensor([9], device="sim"), torch.ones(2, 2, device="sim"))
+    with standin.slower(0.3), second:
+        x = x + 1
+        last = second.record_event()
+    return refusal(torch.accelerator.synchronize)[:12], last.query()
+
+
 def hook_error():
     """What is raised where a hook of a tensor, or of a parameter's gradient, raises, and the gradient after that."""
     x, found = torch.ones(2, device="sim", requires_grad=True), []
@@ -275,7 +286,8 @@ def everything():
     return {
         "queue": queue(), "clocks": clocks(), "streams": two_streams(), "memory": memory(),
         "handed over": [handed_over(tell) for tell in (False, True)], "device": device(), "mixed": mixed(),
-        "late error": late_error(), "hook error": hook_error(), "host reads": host_reads(),
+        "late error": late_error(), "error beside work": error_beside_work(), "hook error": hook_error(),
+        "host reads": host_reads(),
         "without blocking": without_blocking(), "trained": [train(where) for where in ("cpu", "sim")],
         "attention": [attention(where) for where in ("cpu", "sim")], "modules": modules(), "precision": precision(),
         "chance": chance(),

@@ -93,6 +93,10 @@ def test_what_a_kernel_raises_is_raised_once_by_who_waits(facts):
     assert second == "accepted"
 
 
+def test_who_waits_for_the_device_waits_for_all_streams_though_one_has_failed(facts):
+    assert facts["error beside work"] == ("RuntimeError", True)
+
+
 def test_what_a_hook_raises_ends_backward_and_not_the_process(facts):
     assert facts["hook error"] == (["KeyError: 'label'"] * 2, [2.0, 2.0])
 
