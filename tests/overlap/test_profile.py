@@ -222,14 +222,17 @@ def on_a_gpu(tmp_path, *events):
 
 
 def test_a_kernel_may_begin_before_the_one_before_it_ends(tmp_path):
-    """As programmatic launches do: communication is hidden by the second kernel, which must not be lost."""
+    """As programmatic launches do: communication is hidden by the second kernel, which must not be lost.
+
+    Nor must one that also ends before.
+    """
     timeline = on_a_gpu(
-        tmp_path, ("kernel", "gemm", 7, 0, 50), ("kernel", "gemm", 7, 48, 98),
+        tmp_path, ("kernel", "gemm", 7, 0, 50), ("kernel", "gemm", 7, 48, 98), ("kernel", "add", 7, 90, 97),
         ("kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 20, 50, 96),
     )()  # fmt: skip
     assert timeline.exposed() == pytest.approx(0)
     assert timeline.busy("computation") == pytest.approx(98e-6)
-    assert len(timeline.spans) == 3
+    assert len(timeline.spans) == 4
 
 
 def test_operators_that_another_holds_are_dropped_and_one_that_lasts_longer_is_not(tmp_path):

@@ -1,6 +1,7 @@
 """Does a rank take its accelerator, and does a prediction count the calls of a step?"""
 
 import os
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -11,7 +12,7 @@ from dpbook.program import checkpoints, metrics
 from dpbook.program.__main__ import TIMEOUT, bind
 from dpbook.program.metrics import Metrics
 from dpbook.program.options import Options
-from dpbook.program.prediction import predict
+from dpbook.program.prediction import _sizes, predict
 from dpbook.program.trainer import Trainer, train
 from tests.cases import each
 
@@ -64,6 +65,16 @@ def test_the_calls_that_are_predicted_are_those_that_a_step_makes(group, tmp_pat
         calls.append(calls_of(trainer.model))
     made = calls[-1] if strategy == "torch" else calls[-1] - calls[-2]
     assert predict(trainer)["calls"] == made
+
+
+@each(
+    ("kind", "payload", "largest"),
+    [("cpu", 2**28, 2**24), ("cuda", 2**20, 2**24), ("cuda", 2**28, 2**28), ("cuda", 2**33, 2**30)],
+)
+def test_all_reduces_are_measured_up_to_what_a_step_sends_between_accelerators(kind, payload, largest):
+    """Up to 1 GiB; on the CPU up to 16 MiB, for larger ones take seconds."""
+    sizes = _sizes(SimpleNamespace(device=torch.device(kind), payload=payload))
+    assert (min(sizes), max(sizes)) == (2**14, largest)
 
 
 def test_there_is_a_line_of_metrics_for_some_steps_and_before_each_checkpoint(group, tmp_path):
