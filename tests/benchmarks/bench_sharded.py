@@ -1,0 +1,40 @@
+"""How fast is `FullySharded` beside torch's `fully_shard`, what does it need, and what does prefetch save?
+
+    python tests/benchmarks/bench_sharded.py [--repeats 15]
+
+A small GPT, two processes over gloo on this machine, one torch thread each. Where it says so the link is emulated.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks import sharded_steps
+from tests.benchmarks.bench_ddp import on_two_ranks, ratios
+from tests.benchmarks.rows import Row, begin
+
+
+def main() -> None:
+    repeats = begin(__doc__, repeats=15)
+    times = on_two_ranks(sharded_steps.steps, repeats)
+    print(Row("fully sharded, per block: ours / torch's", ratios(times, "ours", "torch"), "×", at_most=1.15))
+    print(Row("    without resharding after forward", ratios(times, "kept", "torch, kept"), "×", at_most=1.15))
+    print(Row("    over schedules / over gloo", ratios(times, "schedules", "ours"), "×"))
+    print(Row("    fully sharded / bucketed", ratios(times, "ours", "ddp"), "×"), flush=True)
+    peaks = on_two_ranks(sharded_steps.peaks, repeats)
+    for name, values in peaks.items():
+        print(Row(f"    peak, {name}", values, "MiB"))
+    print(Row("    ours / torch's", ratios(peaks, "ours", "torch"), "×", at_most=1.1), flush=True)
+    times = on_two_ranks(sharded_steps.over_a_link, repeats)
+    print("over an emulated link on which a step's communication takes as long as its computation:")
+    for name in times:
+        print(Row(f"    {name}", [1e3 * t for t in times[name]], "ms"))
+    print(Row("    no prefetch / prefetch 1", ratios(times, "prefetch 0", "prefetch 1"), "×", at_least=1.2))
+    print(Row("    no prefetch / prefetch 2", ratios(times, "prefetch 0", "prefetch 2"), "×", at_least=1.2), flush=True)
+
+
+if __name__ == "__main__":
+    main()

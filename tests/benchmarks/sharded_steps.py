@@ -1,0 +1,88 @@
+"""What the ranks of bench_sharded.py do: steps of fully sharded models, ours and torch's, timed and weighed."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.profiler import ProfilerActivity, profile
+
+from dpbook import collectives
+from dpbook.collectives import Link
+from dpbook.ddp import BucketedDDP, FullySharded, SlowLink, over_half
+from tests.benchmarks.ddp_steps import gpt, interleaved, text
+
+LATENCY = 1e-4
+
+
+def blocks(module: nn.Module) -> list[nn.Module]:
+    return [layer for layer in module if isinstance(layer, nn.TransformerEncoderLayer)]
+
+
+def ours(base: nn.Module, **options: object) -> FullySharded:
+    module = copy.deepcopy(base)
+    return FullySharded(module, units=blocks(module), **options)
+
+
+def torchs(base: nn.Module, **options: object) -> nn.Module:
+    module = copy.deepcopy(base)
+    for block in blocks(module):
+        fully_shard(block, **options)
+    return fully_shard(module, **options)
+
+
+def small_gpt() -> tuple[nn.Module, object]:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return gpt(), text(8)
+
+
+def steps(rank: int, repeats: int) -> dict[str, list[float]]:
+    """Seconds of a step on this machine's loopback."""
+    base, loss = small_gpt()
+    halves = {"all_gather": over_half(collectives.all_gather), "reduce_scatter": over_half(collectives.reduce_scatter)}
+    models = {
+        "torch": torchs(base), "torch, kept": torchs(base, reshard_after_forward=False), "ours": ours(base),
+        "kept": ours(base, reshard_after_forward=False), "schedules": ours(base, **halves), "ddp": BucketedDDP(base),
+    }  # fmt: skip
+    return interleaved(models, loss, repeats)
+
+
+def over_a_link(rank: int, repeats: int) -> dict[str, list[float]]:
+    """The same over an emulated link on which the three halves of a step take as long as its computation."""
+    base, loss = small_gpt()
+    local = copy.deepcopy(base)
+    mine = sorted(interleaved({"local": local}, loss, 5)["local"])[2]
+    seconds = torch.tensor([mine])
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    world, nbytes = dist.get_world_size(), sum(p.nbytes for p in base.parameters())
+    link = Link(LATENCY, 3 * (world - 1) / world * nbytes / float(seconds))
+    ends = {depth: SlowLink(link) for depth in (0, 1, 2)}
+    models = {
+        f"prefetch {depth}": ours(base, prefetch=depth, all_gather=end.all_gather, reduce_scatter=end.reduce_scatter)
+        for depth, end in ends.items()
+    }
+    return interleaved(models | {"local": local}, loss, repeats)
+
+
+def peaks(rank: int, repeats: int) -> dict[str, list[float]]:
+    """MiB at the peak of a step of AdamW beyond what is there before the model, as torch's allocator tells it."""
+    base, loss = small_gpt()
+    found: dict[str, list[float]] = {}
+    for name, make in {"torch": torchs, "ours": ours, "no prefetch": lambda b: ours(b, prefetch=0)}.items():
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            model = make(base)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+            for _ in range(2):
+                optimizer.zero_grad()
+                loss(model).backward()
+                optimizer.step()
+        changes = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+        held = list(itertools.accumulate(e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns())))
+        found[name] = [max(held[len(held) // 2 :]) / 2**20]  # from the middle on: the model is made before
+        del model, optimizer
+    return found
