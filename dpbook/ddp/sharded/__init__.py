@@ -2,5 +2,5 @@
 
 from dpbook.ddp.sharded.fully_sharded import FullySharded
 from dpbook.ddp.sharded.halves import Half, over_half
-from dpbook.ddp.sharded.optimizer_state import ShardedState
+from dpbook.ddp.sharded.state import ShardedState
 from dpbook.ddp.sharded.unit import Event

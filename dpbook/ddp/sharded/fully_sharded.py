@@ -21,10 +21,10 @@ from dpbook.ddp.replication import broadcast, check_alike
 from dpbook.ddp.sharded import halves
 from dpbook.ddp.sharded.halves import Half
 from dpbook.ddp.sharded.norm import clip
-from dpbook.ddp.sharded.optimizer_state import optimizer_state
 from dpbook.ddp.sharded.prefetching import Prefetching
 from dpbook.ddp.sharded.reducing import Reducing
 from dpbook.ddp.sharded.row import Row
+from dpbook.ddp.sharded.state import optimizer_state
 from dpbook.ddp.sharded.unit import Event, Observer, Unit
 from dpbook.ddp.sharded.units import Units, divide
 from dpbook.ddp.wrappers import check_not_wrapped, mark, unmark

@@ -1,79 +1,75 @@
-"""State for torch's distributed checkpoint: saved on N ranks, loaded on M, or into a model that is not sharded.
+"""What an optimizer of shards keeps, by the names of the parameters, for torch's distributed checkpoint."""
 
-A slice of a row is no rectangle of the tensor that it comes from, but it is made of some: of a matrix the end of a
-row, whole rows, and the beginning of one. A checkpoint names each by where it begins and how long it is, so whoever
-loads it asks for other boxes of the same tensor and need not know how it was cut.
-"""
-
-from collections.abc import Iterator, Sequence
-from math import prod
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch import nn
 
 from dpbook.core import InvalidArgument
+from dpbook.ddp.sharded.row import Row
 
-Box = tuple[tuple[int, ...], tuple[int, ...]]
-"""Where a part of a tensor begins in each dimension, and its size in each."""
-
-
-def boxes(shape: Sequence[int], begin: int, end: int) -> Iterator[Box]:
-    """The elements from ``begin`` to ``end`` of a tensor of ``shape``, counted row by row, as boxes in their order."""
-    if not shape and begin < end:
-        yield (), ()
-        return
-    inner = prod(shape[1:])
-    while begin < end:
-        row = begin // inner
-        if begin == row * inner and (rows := (end - begin) // inner):
-            yield (row, *[0] * len(shape[1:])), (rows, *shape[1:])
-            begin += rows * inner
-        else:
-            stop = min(end, (row + 1) * inner)
-            for offsets, sizes in boxes(shape[1:], begin - row * inner, stop - row * inner):
-                yield (row, *offsets), (1, *sizes)
-            begin = stop
+if TYPE_CHECKING:
+    from dpbook.ddp.sharded.fully_sharded import FullySharded
 
 
-class Slice(torch.Tensor):  # type: ignore[misc]  # torch has no types here
-    """A tensor of ``shape`` of which this rank has the elements from ``begin`` on: ``local``, 1-D, not copied.
+def optimizer_state(
+    members: Mapping[nn.Parameter, tuple[Row, int]], optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
+    """The state by names and the options of the parameter groups; ``members`` has a row and a place in it of each."""
+    listed = [p for group in optimizer.param_groups for p in group["params"]]
+    if others := [p for p in listed if p not in members]:
+        expected = "of the parameters of this module, and of no others"
+        raise InvalidArgument("optimizer", f"one with a parameter of shape {tuple(others[0].shape)}", expected)
+    if not optimizer.state:
+        _begin(optimizer)
 
-    Torch's distributed checkpoint saves it and loads into it; nothing can be computed with it.
+    def described(parameter: nn.Parameter, value: Any) -> Any:
+        per_element = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+        return members[parameter][0].slice_of(members[parameter][1], value) if per_element else value
+
+    def name(parameter: nn.Parameter) -> str:
+        row, index = members[parameter]
+        return row.members[index].name
+
+    return {
+        "state": {name(p): {k: described(p, v) for k, v in kept.items()} for p, kept in optimizer.state.items()},
+        "param_groups": [{**group, "params": [name(p) for p in group["params"]]} for group in optimizer.param_groups],
+    }
+
+
+def _begin(optimizer: torch.optim.Optimizer) -> None:
+    """Let it make its state, by a step with no gradient and no learning rate; weights and gradients stay."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    kept = [p.grad for p in parameters], [group["lr"] for group in optimizer.param_groups]
+    for p in parameters:
+        p.grad = torch.zeros_like(p) if p.requires_grad else None
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for p, gradient in zip(parameters, kept[0], strict=True):
+        p.grad = gradient
+    for group, rate in zip(optimizer.param_groups, kept[1], strict=True):
+        group["lr"] = rate
+
+
+class ShardedState:
+    """A sharded model and its optimizer, as torch's distributed checkpoint takes them: it is `Stateful`.
+
+    torch.distributed.checkpoint.save({"app": ShardedState(model, optimizer)}, checkpoint_id=folder), and ``load`` with
+    the same, on as many ranks as one likes.
     """
 
-    local: torch.Tensor
-    parts: dict[tuple[int, ...], torch.Tensor]
+    def __init__(self, model: "FullySharded", optimizer: torch.optim.Optimizer) -> None:
+        self.model, self.optimizer = model, optimizer
 
-    @staticmethod
-    def __new__(cls, local: torch.Tensor, shape: Sequence[int], begin: int) -> Self:
-        new: Self = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=local.dtype, device=local.device)
-        new.local, new.parts = local, {}
-        for offsets, sizes in boxes(shape, begin, begin + local.numel()):
-            length = prod(sizes)
-            new.parts[offsets], local = local[:length].view(sizes), local[length:]
-        return new
+    def state_dict(self) -> dict[str, Any]:
+        """What is to be saved, or to be filled by loading."""
+        return {"model": self.model.state_dict(), "optim": self.model.optimizer_state(self.optimizer)}
 
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.detach.default:  # asked for while a state is put together
-            return args[0]
-        raise InvalidArgument("tensor", "a slice on one of several ranks", "whole; load it from a checkpoint")
-
-    def __repr__(self, **_: Any) -> str:
-        return f"Slice({self.local.numel()} of {prod(self.shape)} elements of shape {tuple(self.shape)})"
-
-    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        return [ChunkStorageMetadata(torch.Size(at), part.shape) for at, part in self.parts.items()]
-
-    def __create_write_items__(self, fqn: str, tensor: torch.Tensor) -> list[WriteItem]:
-        properties = TensorProperties.create_from_tensor(self.local)
-        return [
-            WriteItem(MetadataIndex(fqn, chunk.offsets), WriteItemType.SHARD,
-                      tensor_data=TensorWriteData(chunk, properties, self.shape))
-            for chunk in self.__create_chunk_list__()
-        ]  # fmt: skip
-
-    def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
-        return self.parts[tuple(index.offset or ())]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what was loaded: values are in place already, options of the parameter groups are not."""
+        self.model.load_state_dict(state_dict["model"])
+        loaded = state_dict["optim"]["param_groups"]
+        for group, found in zip(self.optimizer.param_groups, loaded, strict=True):
+            group.update({key: value for key, value in found.items() if key != "params"})
