@@ -140,14 +140,16 @@ def waited_for_each_other(left: Left) -> str:
     return f"the ranks waited in different calls: {left.places()}{_errors(left)}"
 
 
-def hung(left: Left) -> str:
-    """None of them went on, and no more is known."""
-    return f"no rank went on: {left.places()}" if left.hung else ""
+def in_vain(left: Left) -> str:
+    """Some lost others, or waited for them in vain; none of those that are known here is at fault."""
+    if not left.errors and not left.hung:
+        return ""
+    return f"no rank is known to be at fault: {left.places()}{_errors(left)}"
 
 
 RULES: tuple[Callable[[Left], str], ...] = (
     died, raised, handled, called_differently, differed, aborted, stopped_answering, left_early, never_came,
-    waited_for_each_other, hung,
+    waited_for_each_other, in_vain,
 )  # fmt: skip
 """In this order: the first that knows something is told."""
 

@@ -109,7 +109,9 @@ def left_behind(folder: Path, world: int, status: int, said: str, logs: Path, *,
     finished = [r for r, path in results.items() if path.exists() and (r not in ended or path.stat().st_mtime < first)]
     stacks = {rank: stack for rank in ranks if (stack := text_of(folder / STACK.format(rank)))}
     silent = [rank for rank in begun if rank not in {*errors, *stacks, *finished}]
-    stopped = [rank for rank in silent if rank in ended and (hung or codes.get(rank) == -signal.SIGKILL)]
+    forced = set(re.findall(r"Unable to shutdown process (\d+) via", said))
+    killed = {rank for rank in ended if codes.get(rank) == -signal.SIGKILL or processes[rank] in forced or hung}
+    stopped = [rank for rank in silent if rank in killed]
     by_themselves = {rank: codes.get(rank, 0) for rank in begun if rank not in ended} if status >= 0 else {}
     records, handled = read(folder, world), errors_of(folder / HANDLED, world)
     return Left(

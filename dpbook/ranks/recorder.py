@@ -9,7 +9,10 @@ fails. Nothing here loads torch: the program may not have done so yet.
 import json
 import pickle
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from dpbook.core import write_atomically
@@ -48,11 +51,24 @@ def joined() -> bool:
 def write_calls(folder: Path, rank: int) -> None:
     """Write down the last calls, oldest first, with the ranks of their groups."""
     try:
-        entries = pickle.loads(_torch()._dump_fr_trace())["entries"]
+        with _without_inductor():
+            entries = pickle.loads(_torch()._dump_fr_trace())["entries"]
         told = {"groups": _groups(), "calls": [_told(entry) for entry in entries if not entry["is_p2p"]]}
         write_atomically(folder / CALLS.format(rank), json.dumps(told).encode())
     except Exception:  # as above; evidence that is missing makes no failure worse
         return
+
+
+@contextmanager
+def _without_inductor() -> Iterator[None]:
+    """torch asks its compiler for the lines of compiled code, and would load it for that, which takes seconds."""
+    torch, nothing = sys.modules["torch"], SimpleNamespace()
+    vars(torch).setdefault("_inductor", nothing)
+    try:
+        yield
+    finally:
+        if vars(torch).get("_inductor") is nothing:
+            del vars(torch)["_inductor"]
 
 
 def time_limit() -> float | None:

@@ -1,4 +1,4 @@
-"""Does the last word of a failed launch name the rank at fault, what happened to it, and where?
+"""Does the headline of a failed launch name the rank at fault, what happened to it, and where?
 
 Each fault is injected on rank 1 of a script that knows nothing of us: torch, DDP and gloo.
 """
@@ -121,7 +121,6 @@ FAULTS = {
         JOIN + MODEL + "time.sleep(60) if rank == 1 else step()  # LINE SLEEP",
         "rank 1 never came to call 8 (all_reduce of 10 × float32): it was at line SLEEP of <module>; "
         "OTHERS in backward, line BACKWARD of step",
-        quick=True,
     ),
     "no group": Fault(
         'if os.environ["RANK"] == "1":\n    time.sleep(60)  # LINE SLEEP\n' + JOIN,
@@ -158,7 +157,6 @@ FAULTS = {
         JOIN + "dist.barrier()\ndist.all_reduce(torch.ones(3 if rank == 1 else 5))  # LINE CALL\ndist.barrier()",
         "the ranks' calls do not match: call 2 (all_reduce, line CALL of <module>) has 5 × float32 on HEALTHY, "
         "but 3 × float32 on rank 1",
-        quick=True,
     ),
     "shapes that differ in the last call": Fault(
         JOIN + "dist.all_reduce(torch.ones(3 if rank == 1 else 5))  # LINE CALL",
@@ -188,7 +186,7 @@ FAULTS = {
         "    with contextlib.nullcontext() if i % 2 and not (rank == 1 and i == 5) else model.no_sync():\n"
         "        step()\n    if i % 2:\n        dist.all_reduce(torch.ones(1))  # LINE CALL",
         "the ranks called different collectives: rank 1 skipped call ",
-        also=" (all_reduce of 10 × float32 in backward, line BACKWARD of step) and called all_reduce of 1 × float32,",
+        also=" (all_reduce of 10 × float32 in backward, line BACKWARD of step) and called all_reduce of 1 × float32",
     ),
     "a bad batch that is left out, with several buckets": Fault(
         JOIN + "layers = [torch.nn.Linear(64, 64) for _ in range(4)]\n"

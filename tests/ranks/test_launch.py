@@ -23,6 +23,17 @@ from tests.cases import each
 from tests.ranks import restarts, slurm
 
 proof = pytest.mark.proof
+SAVES = """import time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    with open("checkpoint", "wb", buffering=0) as file:
+        for _ in range(120):
+            file.write(bytes(2**17))
+            time.sleep(0.1)
+    print("saved")
+dist.barrier()
+"""
 GPUS = [machine.Gpu("H100", 80 * 10**9)] * 4
 SCRIPTS = {
     "waits": 'print("here", flush=True) if rank == 0 else None; time.sleep(60)',
@@ -92,6 +103,36 @@ def test_torchruns_own_report_is_shown_to_who_asks_for_it(tmp_path, asked):
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(
+    ("options", "where", "launches"),
+    [
+        ([], "runs/logs", 1),
+        pytest.param([], "runs/logs", 2, marks=proof),
+        pytest.param(["--logs", "a"], "a", 2, marks=proof),
+    ],
+)
+def test_what_the_other_ranks_printed_is_kept_where_a_launch_fails(tmp_path, options, where, launches):
+    (tmp_path / "fails.py").write_text('import os\nprint("rank", os.environ["RANK"])\nraise ValueError("on purpose")')
+    for _ in range(launches):
+        found = launch("--nproc", 2, *options, "--", "fails.py", folder=tmp_path)
+        said = [line for line in found.stderr.splitlines() if line.startswith("what the other ranks printed is in ")]
+        assert len(said) == 1
+        kept = tmp_path / said[0].removeprefix("what the other ranks printed is in ")
+        assert (kept / "attempt_0/1/stdout.log").read_text() == "rank 1\n"
+        assert (kept / "attempt_0/1/stderr.log").read_text().endswith("ValueError: on purpose\n")
+    assert kept.parent == tmp_path / where
+    assert len(list(kept.parent.iterdir())) == launches
+
+
+@pytest.mark.processes
+@proof
+def test_a_rank_that_writes_while_the_others_wait_for_longer_than_a_hang_may_last_is_let_go_on(tmp_path):
+    (tmp_path / "saves.py").write_text(SAVES)
+    found = launch("--nproc", 3, "--hang-timeout", 3, "--", "saves.py", folder=tmp_path)
+    assert (found.returncode, found.stdout) == (0, "saved\n")
+
+
+@pytest.mark.processes
 def test_nodes_that_do_not_come_are_waited_for_in_time(tmp_path):
     where = ["--nnodes", 2, "--rdzv-endpoint", "localhost:0", "--start-timeout", 2]
     found = launch("--nproc", 1, *where, "--", script(tmp_path, "works"), folder=tmp_path)
@@ -141,6 +182,7 @@ def test_a_script_gets_its_arguments_its_share_of_the_cores_and_memory_that_it_k
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.cores() // 2)))
     kept = [os.environ.get(name, value) for name, value in reversed(MEMORY.items())]
     assert found.stdout.split() == ["argument", "--flag", threads, *kept]
+    assert not (tmp_path / "runs").exists()
 
 
 def to_the_end(launch):
@@ -242,7 +284,7 @@ def test_two_ranks_without_gpus_and_one_per_gpu_with():
 
 
 def test_several_nodes_meet_at_the_endpoint(tmp_path):
-    command = Launch(("-m", "m"), 8, nnodes=2, endpoint="a:1", max_restarts=3).command(tmp_path)
+    command = Launch(("-m", "m"), 8, nnodes=2, endpoint="a:1", max_restarts=3).command(tmp_path, tmp_path)
     assert {"--nnodes=2", "--rdzv-endpoint=a:1", "--nproc-per-node=8", "--max-restarts=3"} <= set(command)
     assert "--standalone" not in command
     assert command[-2:] == ["-m", "m"]
@@ -262,6 +304,7 @@ def test_what_the_user_has_set_stays(monkeypatch):
         (lambda: Launch(("-m", "m"), 1, max_restarts=-1), "max_restarts"),
         (lambda: Launch(("-m", "m"), 1, start_timeout=0), "start_timeout"),
         (lambda: Launch(("-m", "m"), 1, check_calls=-1), "check_calls"),
+        (lambda: Launch(("-m", "m"), 1, hang_timeout=-1), "hang_timeout"),
     ],
 )
 def test_bad_launches_are_named(make, said):
