@@ -15,6 +15,7 @@ STRATEGIES = ("torch", "naive", "hook", "bucketed", "zero1")
 VARIANTS = {
     "lora": {"lora": 4}, "bf16": {"precision": "bf16"}, "checkpointing": {"checkpointing": True},
     "cnn": {"model": "cnn", "batch": 8}, "accumulation": {"accumulation": 2},
+    "fused": {"fused": True, "strategy": "zero1"},
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from tests.standin.sim import needs_sim
 
 pytestmark = [*needs_sim, pytest.mark.proof]
 SAME_LAYOUT = {"torch": "torch", "bucketed": "torch", "zero1": "torch", "naive": "naive", "hook": "naive"}
-OTHERS = ["lora", "bf16", "checkpointing", "cnn", "accumulation"]
+OTHERS = ["lora", "bf16", "checkpointing", "cnn", "accumulation", "fused"]
 
 
 @pytest.fixture(scope="module")
