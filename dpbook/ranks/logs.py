@@ -35,15 +35,13 @@ def tidy(folder: Path) -> bool:
     for between in folder.glob("*"):
         if not between.name.startswith("attempt_"):
             shutil.rmtree(between)
-    if not written:
+    if not written and folder.is_dir():
         folder.rmdir()
     return bool(written)
 
 
 def keep(folder: Path, name: str) -> Path | None:
-    """Copy a tidy folder to `LOGS`; where it went, or None where there was nothing or no room."""
-    if not folder.is_dir():
-        return None
+    """Copy a tidy folder to `LOGS`; where it went, or None where there was no room."""
     try:
         return Path(shutil.copytree(folder, new_folder(LOGS, name), dirs_exist_ok=True))
     except OSError:  # a full disk may be why the launch failed
