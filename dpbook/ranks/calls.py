@@ -23,7 +23,7 @@ _DTYPES = {
     "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
 }  # fmt: skip
 Key = tuple[str, tuple[int, ...]]
-"""A group: its name, and its ranks."""
+"""A group: its backend and name, and its ranks."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +153,10 @@ def read(folder: Path, world: int) -> Records:
         groups |= {name: tuple(ranks) for name, ranks in one["groups"].items()}
     records = {}
     for rank, one in told.items():
-        calls: dict[Key, list[Call]] = {(name, ranks): [] for name, ranks in groups.items() if rank in ranks}
+        calls: dict[Key, list[Call]] = {}
         for call in one["calls"]:
-            name = call["group"]
-            calls.setdefault((name, groups.get(name, (rank,))), []).append(_call(call))
+            name = call["group"]  # in which each backend counts its own calls
+            calls.setdefault((f"{call['backend']} {name}", groups.get(name, (rank,))), []).append(_call(call))
         records[rank] = Record({key: tuple(made) for key, made in calls.items()})
     return Records(records, world)
 

@@ -9,7 +9,7 @@ fails. Nothing here loads torch: the program may not have done so yet.
 import json
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ VARIABLES = {"TORCH_FR_BUFFER_SIZE": "512"}
 
 def progress() -> tuple[int, int] | None:
     """How many collectives this process has called, and how many have come to their end; None where that is unknown."""
-    groups = (_state() or {}).get("pg_status", {}).values()
+    groups = [group for state in _states() for group in state["pg_status"].values()]
     try:
         called = sum(int(group["last_enqueued_collective"]) for group in groups)
         return called, sum(int(group["last_completed_collective"]) for group in groups)
@@ -33,26 +33,25 @@ def progress() -> tuple[int, int] | None:
         return None
 
 
-def _state() -> dict[str, Any] | None:
+def _states() -> list[dict[str, Any]]:
     try:
-        state: dict[str, Any] = json.loads(_torch()._dump_fr_trace_json(includeCollectives=False))
-    except Exception:  # torch is not loaded, or is an older one
-        return None
-    return state
+        return [json.loads(dump(includeCollectives=False)) for dump in _dumps("_json")]
+    except Exception:  # another torch
+        return []
 
 
 def joined() -> bool:
-    """Whether this process has been in a process group."""
+    """Whether this process has been in a process group, which it may have destroyed since."""
     distributed = sys.modules.get("torch.distributed")
     initialized = getattr(distributed, "is_initialized", None)
-    return bool(initialized and initialized()) or bool((_state() or {}).get("pg_config"))  # its group may be destroyed
+    return bool(initialized and initialized()) or any(state.get("pg_config") for state in _states())
 
 
 def write_calls(folder: Path, rank: int) -> None:
     """Write down the last calls, oldest first, with the ranks of their groups."""
     try:
         with _without_inductor():
-            entries = pickle.loads(_torch()._dump_fr_trace())["entries"]
+            entries = [entry for dump in _dumps() for entry in pickle.loads(dump())["entries"]]
         told = {"groups": _groups(), "calls": [_told(entry) for entry in entries if not entry["is_p2p"]]}
         write_atomically(folder / CALLS.format(rank), json.dumps(told).encode())
     except Exception:  # as above; evidence that is missing makes no failure worse
@@ -74,14 +73,18 @@ def _without_inductor() -> Iterator[None]:
 def time_limit() -> float | None:
     """Seconds for which torch lets the oldest call that has not come to its end wait; None where there is none."""
     try:
-        entries = pickle.loads(_torch()._dump_fr_trace(includeStackTraces=False))["entries"]
+        dumps = [pickle.loads(dump(includeStackTraces=False)) for dump in _dumps()]
+        entries = [entry for dump in dumps for entry in dump["entries"]]
         return next(float(entry["timeout_ms"]) / 1000 for entry in entries if not entry["retired"])
     except Exception:
         return None
 
 
-def _torch() -> Any:
-    return sys.modules["torch._C._distributed_c10d"]
+def _dumps(form: str = "") -> list[Callable[..., bytes]]:
+    """torch's functions that write down what was recorded: NCCL has a recorder of its own."""
+    module = sys.modules.get("torch._C._distributed_c10d")
+    functions = (getattr(module, f"_dump_{which}_trace{form}", None) for which in ("fr", "nccl"))
+    return [function for function in functions if function is not None]
 
 
 def _groups() -> dict[str, list[int]]:
@@ -91,10 +94,12 @@ def _groups() -> dict[str, list[int]]:
 
 def _told(entry: dict[str, Any]) -> dict[str, Any]:
     stack = "\n".join(f'  File "{f["filename"]}", line {f["line"]} in {f["name"]}' for f in entry["frames"])
+    backend, _, op = entry["profiling_name"].rpartition(":")
     return {
+        "backend": backend,
         "group": entry["process_group"][0],
         "number": entry["collective_seq_id"],
-        "op": entry["profiling_name"].rpartition(":")[2],
+        "op": op,
         "sizes": entry["input_sizes"],
         "dtypes": entry["input_dtypes"],
         "where": call(stack) or "",

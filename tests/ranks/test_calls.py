@@ -29,7 +29,7 @@ def records(tmp_path):
             for call in calls:
                 name = call.get("group", "0")
                 numbers[name] += 1
-                common = {"group": name, "number": numbers[name], "dtypes": ["Float"], "ended": True}
+                common = {"backend": "gloo", "group": name, "number": numbers[name], "dtypes": ["Float"], "ended": True}
                 told.append(common | call)
             mine = {name: ranks for name, ranks in groups.items() if rank in ranks}
             (tmp_path / CALLS.format(rank)).write_text(json.dumps({"groups": mine, "calls": told}))
