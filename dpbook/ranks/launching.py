@@ -183,7 +183,7 @@ def _why(launch: Launch, folder: Path, seconds: float, status: int, log: str, lo
     told = [why_it_failed(folder, world, seconds, status, log, logs=logs, hung=hung)]
     if hung:
         told.append(f"no rank had gone on for {launch.patience:g} s, so they were ended (--hang-timeout)")
-    if not launch.check_calls and re.search("do not match|different calls", told[0]):
+    if not launch.check_calls and re.search("gloo received|different calls", told[0]):
         told.append("--check-calls tells which rank makes which call")
     if launch.nnodes > 1:
         told.append("That is what this node saw; the first to fail may be a rank of another.")
