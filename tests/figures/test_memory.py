@@ -37,7 +37,7 @@ def bands(picture):
 def height(corners, x):
     """How high a band of steps is at a place where it has no corner."""
     ys = []
-    for (x0, y0), (x1, y1) in zip(corners, [*corners[1:], corners[0]], strict=True):
+    for (x0, y0), (x1, y1) in zip(corners, corners[1:] + corners[:1], strict=True):
         if y0 == y1 and min(x0, x1) < x < max(x0, x1):
             ys.append(y0)
     return max(ys) - min(ys) if ys else 0.0

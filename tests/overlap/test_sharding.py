@@ -190,11 +190,29 @@ def test_memory_of_the_other_stages(stage, expected):
     assert changes(step) == expected
 
 
+def test_whole_gradients_stay_until_the_next_unit_has_made_its_own():
+    """Backward 2 from 2 to 4, reduced at 4.5; backward 1 until 6, reduced at 6.5."""
+    units = equal_units(2, 2, 4, 20)
+    step = simulate_sharded(units, Sharding(2, 2), wires(scatter=0.5), sizes=Sizes(1, 1, 2), optimizer=2)
+    found = [(step.memory.at(t)["gradients"], step.memory.at(t)["reduced"]) for t in (3, 4.2, 5, 6.2, 7, 8)]
+    assert found == [(10, 0), (20, 0), (20, 0), (10, 5), (0, 10), (0, 0)]
+
+
+def test_scratch_is_there_while_backward_runs_and_a_copy_while_a_collective_does():
+    plain = tight()
+    units = [replace(unit, scratch=100) for unit in plain.units]
+    more = simulate_sharded(units, replace(TIGHT, copied=True), wires(gather=3, scatter=3), sizes=Sizes(1, 1, 2))
+    for time in (1, 3.5, 6.5, 8, 10.5, 12.5, 13.5, 15.5, 17, 19):
+        backward = 10 <= time < 12 or 13 <= time < 15
+        sent = time < 6 or 7 <= time < 19
+        assert sum(more.memory.at(time).values()) - sum(plain.memory.at(time).values()) == 100 * backward + 10 * sent
+
+
 def test_bf16_over_fp32_shards():
     """7 parameters on 2 ranks: shards of 4; 2 bytes of a gathered weight, 4 of all else, 8 of the moments."""
     step = simulate_sharded([Unit("1", 1, 1, 7)], Sharding(3, 2), wires(1, 1), sizes=Sizes(2, 4, 8, shard=4))
     assert step.memory.at(0) == {
-        "optimizer": 32, "weights": 16, "gathered": 14, "gradients": 0, "reduced": 0, "activations": 0,
+        "optimizer": 32, "weights": 16, "gathered": 14, "gradients": 0, "reduced": 0, "buffers": 0, "activations": 0,
     }  # fmt: skip
     assert [step.memory.at(t)["gradients"] for t in (2.5, 3, 4.5, 5)] == [0, 28, 28, 0]
     assert step.memory.peak == 32 + 16 + 14 + 28
@@ -271,7 +289,15 @@ def models(draw, most=6):
     """Units of whole seconds and up to 40 parameters."""
     small = st.integers(0, 8)
     return tuple(
-        Unit(str(k), draw(small), draw(small), draw(st.integers(1, 40)), activations=draw(small), input=draw(small))
+        Unit(
+            str(k),
+            draw(small),
+            draw(small),
+            draw(st.integers(1, 40)),
+            activations=draw(small),
+            input=draw(small),
+            scratch=draw(small),
+        )
         for k in range(draw(st.integers(1, most)))
     )
 
@@ -284,7 +310,7 @@ linear = st.builds(
 )  # fmt: skip
 choices = st.builds(
     Sharding, st.integers(1, 3), st.integers(1, 5), replicas=st.integers(1, 3), prefetch=st.integers(0, 4),
-    reshard=st.booleans(), recompute=st.booleans(), behind_forward=st.booleans(),
+    reshard=st.booleans(), recompute=st.booleans(), behind_forward=st.booleans(), copied=st.booleans(),
 )  # fmt: skip
 runs = st.fixed_dictionaries(
     {
@@ -333,9 +359,9 @@ def test_each_stage_needs_no_more_for_the_models_state_than_the_one_before(units
 
 @given(models(), choices, linear, runs)
 def test_so_many_units_are_whole_at_once(units, how, prices, run):
-    """Of gathered weights one and those ahead; of gradients the one that is made and two that are not summed yet."""
+    """Of gathered weights one and those ahead; of gradients the one that is made and the one that is summed."""
     step = simulate_sharded(units, replace(how, stage=3, reshard=True), prices, **run | {"no_sync": None})
-    for content, most in (("gathered", how.prefetch + 1), ("gradients", 3)):
+    for content, most in (("gathered", how.prefetch + 1), ("gradients", 2)):
         held = [h for h in step.memory.held if h.content == content]
         for h in held:
             assert sum(other.start <= h.start < other.end for other in held) <= most
@@ -369,8 +395,8 @@ MEASURED = [
 
 def test_a_measured_layer_belongs_to_the_innermost_unit_around_it():
     names = ["blocks.1", "blocks.10", "blocks.10.mlp"]
-    assert units_of(MEASURED, names, activations={"root": 7}, inputs={"blocks.10": 9}) == (
-        Unit("root", 2, 34, 19, activations=7, kept=True),
+    assert units_of(MEASURED, names, activations={"root": 7}, inputs={"blocks.10": 9}, scratch={"root": 3}) == (
+        Unit("root", 2, 34, 19, activations=7, scratch=3, kept=True),
         Unit("blocks.1", 1, 4, 5),
         Unit("blocks.10", 1, 8, 6, input=9),
         Unit("blocks.10.mlp", 1, 16, 3),

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpbook.core import bytes_in_words, check_type
 from dpbook.figures.card.card import Mark, ticks
-from dpbook.figures.card.palette import COMMUNICATION, COMPLETE, FORWARD, IDLE, INK, MUTED, PAPER, PARTIAL
+from dpbook.figures.card.palette import COMMUNICATION, COMPLETE, FORWARD, IDLE, INK, MUTED, PAPER, PARTIAL, UPDATE
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import check_named, check_title
 from dpbook.figures.card.svg import aside, element, number, rect, text, text_width
@@ -20,11 +20,12 @@ HEIGHT, TOP, FOOT = 120, 22, 20
 MOST_STEPS = 4
 CONTENT_FILLS: dict[Content, str] = {
     "optimizer": IDLE, "weights": MUTED, "gathered": COMMUNICATION, "gradients": PARTIAL, "reduced": COMPLETE,
-    "activations": FORWARD,
+    "buffers": UPDATE, "activations": FORWARD,
 }  # fmt: skip
 WORDS: dict[Content, str] = {
     "optimizer": "optimizer state", "weights": "weights", "gathered": "gathered weights",
-    "gradients": "whole gradients", "reduced": "own gradients", "activations": "activations",
+    "gradients": "whole gradients", "reduced": "own gradients",
+    "buffers": "buffers of collectives", "activations": "activations",
 }  # fmt: skip
 """In the order in which they lie upon one another."""
 

@@ -26,6 +26,7 @@ class Sharding:
             (activation checkpointing of every unit).
         behind_forward: whether stages 1 and 2 gather the new weights unit by unit behind the next forward (the step
             shown is one of many, and begins with the gathers of the update before it), or all after the update.
+        copied: whether a collective works on a copy of its buffer while it runs, as gloo's halves of an all-reduce do.
     """
 
     stage: int
@@ -35,6 +36,7 @@ class Sharding:
     reshard: bool = True
     recompute: bool = False
     behind_forward: bool = False
+    copied: bool = False
 
     def __post_init__(self) -> None:
         check_int("stage", self.stage, 0, 3)

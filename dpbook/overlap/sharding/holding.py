@@ -24,7 +24,8 @@ def held(
 class _Holding:
     """What is alive, and what was.
 
-    Whole gradients come when a unit's backward starts, the reduced ones where the whole were when their reduction ends.
+    Whole gradients come when a unit's backward starts. Where they are sharded they are given back, but for the rank's
+    own, when they are reduced and the next unit's backward is over: as in FSDP of torch 2.13, nobody looks before.
     """
 
     units: Sequence[Unit]
@@ -34,31 +35,47 @@ class _Holding:
     """Since when, by content and unit."""
     again: dict[int, float] = field(default_factory=dict)
     """Since when activations are there that were computed again, by unit."""
+    summed: tuple[int, float] | None = None
+    """The unit whose gradients were reduced last and are still whole, and when they were."""
     closed: list[Held] = field(default_factory=list)
 
     def follow(self, work: Work, start: float, end: float) -> None:
         """Allocate and free what a work does."""
         how, unit = self.sharding, work.unit
+        if work.what in ("forward", "optimizer"):  # the backward before it is over
+            self._settle(0.0)
         if unit is None:
             for owner in range(len(self.units)):
                 self._close(("gradients", "reduced"), owner, end)
             return
+        at = self.units[unit]
         if work.what == "all-gather" and how.stage == 3:
             self._open("gathered", unit, start)
         elif work.what == "forward":
             self._open("activations", unit, start)
-            if how.frees and not self.units[unit].kept:
+            if how.frees and not at.kept:
                 self._close(("gathered",), unit, end)
         elif work.what == "recompute":
             self.again[unit] = start
         elif work.what == "backward":
             self._open("gradients", unit, start)
             self._close(("activations", "gathered"), unit, end)
+            self._hold("activations", unit, at.scratch, start, end)
             if how.recompute:
-                self._hold("activations", unit, self.units[unit].activations, self.again.pop(unit), end)
+                self._hold("activations", unit, at.activations, self.again.pop(unit), end)
+            self._settle(end)
         elif work.what == "reduce-scatter" and how.stage >= 2:
-            self._close(("gradients",), unit, end)
-            self._open("reduced", unit, end)
+            self.summed = unit, end
+        if how.copied and work.lane == "communication":
+            self._hold("buffers", unit, work.nbytes, start, end)
+
+    def _settle(self, moment: float) -> None:
+        """Keep the rank's own of the gradients that were reduced last, once they are, and not before ``moment``."""
+        if self.summed is not None:
+            unit, end = self.summed
+            self._close(("gradients",), unit, max(end, moment))
+            self._open("reduced", unit, max(end, moment))
+            self.summed = None
 
     def always(self) -> Iterator[Held]:
         """What was there before the step and stays."""

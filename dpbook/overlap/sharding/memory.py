@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from dpbook.core import InvalidArgument, bytes_in_words
 
-Content: TypeAlias = Literal["optimizer", "weights", "gathered", "gradients", "reduced", "activations"]
+Content: TypeAlias = Literal["optimizer", "weights", "gathered", "gradients", "reduced", "buffers", "activations"]
 """What memory holds: the optimizer's state; the weights that a rank keeps; whole weights that were gathered; whole
-gradients; the rank's own shard of reduced gradients; activations."""
+gradients; the rank's own shard of reduced gradients; what collectives copy; activations."""
 CONTENTS: tuple[Content, ...] = get_args(Content)
 STATE: tuple[Content, ...] = ("optimizer", "weights", "gradients", "reduced")
 """The model's state: what the stages shard."""

@@ -16,8 +16,8 @@ COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 class Work(NamedTuple):
     """A piece of computation or a collective: it starts when its lane is free and all works in ``after`` are over.
 
-    ``unit``: its index; None for the optimizer. ``sent``: bytes that this rank sends. ``completed``: the work that
-    completes what a collective carries, if any.
+    ``unit``: its index; None for the optimizer. ``nbytes``: of the whole buffer of a collective. ``sent``: bytes that
+    this rank sends. ``completed``: the work that completes what a collective carries, if any.
     """
 
     what: Computation | Collective
@@ -25,6 +25,7 @@ class Work(NamedTuple):
     lane: Lane
     seconds: float
     after: tuple[int, ...]
+    nbytes: int = 0
     sent: float = 0.0
     completed: int | None = None
 
@@ -129,6 +130,6 @@ class Program:
         """A collective: in each half of an all-reduce a rank sends all but its own share of the buffer."""
         n, halves = ranks or self.sharding.shards, 2 if what == "all-reduce" else 1
         sent = halves * nbytes * (n - 1) / n
-        self.works.append(Work(what, unit, "communication", price(nbytes), after, sent, completed))
+        self.works.append(Work(what, unit, "communication", price(nbytes), after, nbytes, sent, completed))
         self.called = (len(self.works) - 1,)
         return self.called[0]

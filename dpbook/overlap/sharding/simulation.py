@@ -88,8 +88,8 @@ def simulate_sharded(
     its collectives run one at a time, in the order in which they are asked for. A micro-batch begins when what the one
     before has sent is over.
 
-    Whole gradients are allocated when a unit's backward begins, and activations freed when it ends. Left out: buffers
-    into which a collective is copied, what a forward that is recomputed needs the first time, fragmentation.
+    Whole gradients are allocated when a unit's backward begins, and activations freed when it ends. Left out: what a
+    forward needs while it runs, and fragmentation.
 
     Args:
         units: in the order of the forward pass.

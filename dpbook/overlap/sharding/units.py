@@ -21,6 +21,8 @@ class Unit:
         frozen: how many of them have no gradient.
         activations: bytes that its forward keeps for its backward.
         input: bytes of its input, which is all that is kept where activations are recomputed.
+        scratch: bytes that its backward needs while it runs: gradients of activations, a gradient before it is in the
+            row of all.
         kept: whether its gathered weights stay from forward to backward, as those of the outermost unit usually do.
     """
 
@@ -31,12 +33,13 @@ class Unit:
     frozen: int = 0
     activations: int = 0
     input: int = 0
+    scratch: int = 0
     kept: bool = False
 
     def __post_init__(self) -> None:
         for name in ("forward", "backward"):
             object.__setattr__(self, name, check_float(f"{name} of {self.name}", getattr(self, name), minimum=0))
-        for name in ("parameters", "activations", "input"):
+        for name in ("parameters", "activations", "input", "scratch"):
             check_int(f"{name} of {self.name}", getattr(self, name), 0)
         check_int(f"frozen of {self.name}", self.frozen, 0, self.parameters)
 
@@ -72,6 +75,7 @@ def units_of(
     *,
     activations: Mapping[str, int] | None = None,
     inputs: Mapping[str, int] | None = None,
+    scratch: Mapping[str, int] | None = None,
 ) -> tuple[Unit, ...]:
     """Return the units of layers whose names are those of parameters, as `dpbook.ddp.measure_layers` gives them.
 
@@ -82,7 +86,7 @@ def units_of(
         layers: in the order of the forward pass.
         units: names of modules. A layer belongs to the innermost of them around it; what is in none of them is the unit
             "root", which is first, and whose weights are kept from forward to backward.
-        activations, inputs: bytes by the unit's name; by default none.
+        activations, inputs, scratch: bytes by the unit's name; by default none.
 
     Raises:
         InvalidArgument: a unit has no layer, or bytes are given for what is none.
@@ -90,8 +94,8 @@ def units_of(
     members: dict[str, list[Layer]] = {}
     for layer in sorted(check_each("layers", layers, Layer), key=lambda at: _around(units, at.name) != ROOT):
         members.setdefault(_around(units, layer.name), []).append(layer)
-    kept, read = dict(activations or {}), dict(inputs or {})
-    for argument, names in (("units", units), ("activations", kept), ("inputs", read)):
+    kept, read, used = dict(activations or {}), dict(inputs or {}), dict(scratch or {})
+    for argument, names in (("units", units), ("activations", kept), ("inputs", read), ("scratch", used)):
         if unknown := [name for name in names if name not in members]:
             raise InvalidArgument(argument, unknown[0], f"one of the modules of the layers: {', '.join(members)}")
     return tuple(
@@ -102,6 +106,7 @@ def units_of(
             sum(tensor.elements for layer in own for tensor in layer.tensors),
             activations=kept.get(name, 0),
             input=read.get(name, 0),
+            scratch=used.get(name, 0),
             kept=name == ROOT,
         )
         for name, own in members.items()

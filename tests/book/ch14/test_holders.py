@@ -59,7 +59,8 @@ def test_stage_3_by_hand():
     assert backward[::3] == ["w..wgg", ".w.gwg", "..wggw"]
     assert backward[1::3] == ["...ppp"] * 3
     assert at(viewer, film, 6)[1::3] == ["pppppp"] * 3  # unit 2 is being reduced
-    assert at(viewer, film, 7)[1::3] == ["pppr..", "ppp.r.", "ppp..r"]
+    assert at(viewer, film, 7)[1::3] == ["ppprpp", "pppprp", "pppppr"]  # reduced, and nobody has looked yet
+    assert at(viewer, film, 8)[1::3] == ["pppr..", "ppp.r.", "ppp..r"]
     assert at(viewer, film, 9)[1::3] == ["r..r..", ".r..r.", "..r..r"]
     assert at(viewer, film, film[-1]) == nothing
 
@@ -70,8 +71,9 @@ def test_stage_3_by_hand():
         (0, 4, ["pppppp"] * 3),
         (0, 6, ["ppprrr"] * 3),
         (0, 8, ["rrrrrr"] * 3),
-        (1, 5, ["ppprpp", "ppppr" + "p", "pppppr"]),
-        (2, 5, ["pppr..", "ppp.r.", "ppp..r"]),
+        (1, 5, ["ppprpp", "pppprp", "pppppr"]),
+        (2, 5, ["ppprpp", "pppprp", "pppppr"]),
+        (2, 6, ["pppr..", "ppp.r.", "ppp..r"]),
     ],
 )
 def test_gradients_of_the_other_stages(stage, moment, gradients):
