@@ -11,9 +11,9 @@ from dpbook.ranks import ASKED_FILE
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """What a scheduler sends before it takes a node away."""
-PATIENCE = 20.0
-"""Seconds after SIGTERM: torchrun sends it too where another rank has failed, and no update comes then; after 30 it
-kills."""
+PATIENCE, MOMENT = 20.0, 2.0
+"""Seconds after SIGTERM while the program trains: torchrun sends it too where another rank has failed, and no update
+comes then; after 30 it kills. And while it does not: for the guard to write down where this rank was."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Asked:
 
     def _give_up(self) -> None:
         """End this process where its ranks do not come to an update in time."""
-        if not self.heeded.wait(PATIENCE if self.training else 0):
+        if not self.heeded.wait(PATIENCE if self.training else MOMENT):
             os._exit(128 + signal.SIGTERM)
 
 

@@ -11,7 +11,11 @@ from dpbook.core import checkout
 
 RANK = """
 import sys, time
+from pathlib import Path
 from dpbook.program import asked
+from dpbook.ranks.evidence import Evidence
+folder = Path(sys.argv.pop(1))
+Evidence(folder, 0, open(folder / "stack-0.txt", "a")).watch()  # as the guard does
 asked.PATIENCE = float(sys.argv[2])
 rank = asked.Asked(training=sys.argv[1] == "training")
 rank.listen()
@@ -29,8 +33,8 @@ wait()
 
 
 def rank(folder, *arguments):
-    env = {**os.environ, "PYTHONPATH": str(checkout.root()), "DPBOOK_STACK": str(folder / "stack-0.txt")}
-    command = [sys.executable, "-c", RANK, *arguments]
+    env = {**os.environ, "PYTHONPATH": str(checkout.root()), "DPBOOK_ASKED": str(folder / "asked")}
+    command = [sys.executable, "-c", RANK, str(folder), *arguments]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 
 
