@@ -28,16 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 IGNORED = -100
 STOP = (signal.SIGTERM, signal.SIGUSR1)
-SETTLED = (
-    "model",
-    "text",
-    "rank",
-    "batch",
-    "accumulation",
-    "length",
-    "lr",
-    "seed",
-)  # a resumed run must not change them
+SETTLED = ("model", "text", "rank", "batch", "accumulation", "length", "lr", "seed")  # a resumed run keeps them
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
