@@ -34,6 +34,14 @@ def main() -> None:
         print(Row(f"    {name}", [1e3 * t for t in times[name]], "ms"))
     print(Row("    no prefetch / prefetch 1", ratios(times, "prefetch 0", "prefetch 1"), "×", at_least=1.2))
     print(Row("    no prefetch / prefetch 2", ratios(times, "prefetch 0", "prefetch 2"), "×", at_least=1.2), flush=True)
+    print("the same with computation that needs no core:")
+    naps = on_two_ranks(sharded_steps.napping, repeats)
+    for depth, found in naps.items():
+        print(Row(f"    prefetch {depth}", [1e3 * t for t in found["measured"]], "ms"))
+        off = [100 * (s / m - 1) for s, m in zip(found["simulated"], found["measured"], strict=True)]
+        print(Row("        simulated, off by percent", off, "%", at_least=-10, at_most=10))
+    saved = [a / b for a, b in zip(naps[0]["measured"], naps[1]["measured"], strict=True)]
+    print(Row("    no prefetch / prefetch 1", saved, "×", at_least=1.2), flush=True)
 
 
 if __name__ == "__main__":

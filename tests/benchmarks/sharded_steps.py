@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import time
 
 import torch
 import torch.distributed as dist
@@ -13,10 +14,15 @@ from torch.profiler import ProfilerActivity, profile
 
 from dpbook import collectives
 from dpbook.collectives import Link
+from dpbook.collectives.pricing import closed_forms
 from dpbook.ddp import BucketedDDP, FullySharded, SlowLink, over_half
+from dpbook.overlap import equal_layers, simulate_sharded
 from tests.benchmarks.ddp_steps import gpt, interleaved, text
 
 LATENCY = 1e-4
+UNITS = 6
+SECONDS = 0.9
+"""Of a step that computes by waiting, and of its communication too."""
 
 
 def blocks(module: nn.Module) -> list[nn.Module]:
@@ -67,6 +73,47 @@ def over_a_link(rank: int, repeats: int) -> dict[str, list[float]]:
         for depth, end in ends.items()
     }
     return interleaved(models | {"local": local}, loss, repeats)
+
+
+class Nap(torch.autograd.Function):
+    """Computation that needs no core, as on an accelerator: so many seconds in forward, twice as many in backward."""
+
+    @staticmethod
+    def forward(ctx, x, seconds):
+        ctx.seconds = seconds
+        time.sleep(seconds)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(2 * ctx.seconds)
+        return gradient, None
+
+
+class Napping(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Nap.apply(super().forward(x), SECONDS / 3 / UNITS)
+
+
+def napping(rank: int, repeats: int) -> dict[int, dict[str, list[float]]]:
+    """For each depth of prefetch: measured and simulated seconds of a step whose computation needs no core."""
+    torch.set_num_threads(1)
+    base = nn.Sequential(*[Napping(300, 300, bias=False) for _ in range(UNITS)])
+    nbytes, world = sum(p.nbytes for p in base.parameters()), dist.get_world_size()
+    link = Link(LATENCY, 3 * (world - 1) / world * nbytes / SECONDS)
+    layers = equal_layers(UNITS, SECONDS / 3, 2 * SECONDS / 3, nbytes)
+    price = closed_forms.ring(world, link)
+    found = {}
+    for depth in (0, 1, 2):
+        end, module = SlowLink(link), copy.deepcopy(base)
+        model = FullySharded(
+            module, units=list(module), prefetch=depth, all_gather=end.all_gather, reduce_scatter=end.reduce_scatter
+        )
+        loss = lambda model: model(torch.ones(1, 300)).sum()  # noqa: E731
+        measured = interleaved({"model": model}, loss, repeats, warm=1)["model"]
+        simulated = simulate_sharded(layers, lambda n: price(n) / 2, prefetch=depth).timeline.duration
+        found[depth] = {"measured": measured, "simulated": [simulated] * len(measured)}
+    return found
 
 
 def peaks(rank: int, repeats: int) -> dict[str, list[float]]:

@@ -393,6 +393,13 @@ def refusal(call):
     return "accepted"
 
 
+class Hider(nn.Linear):
+    """Gives its output in something of its own."""
+
+    def forward(self, x):
+        return type("Output", (), {"scores": super().forward(x)})()
+
+
 class Thief(nn.Module):
     """Computes with the weight of a unit from outside of it."""
 
@@ -430,6 +437,7 @@ def refusals(group, rank, world):
         "list": refusal(lambda: FullySharded(module, units=[module.blocks], group=group)),
         "prefetch": refusal(lambda: FullySharded(nn.Linear(2, 2), prefetch=-1, group=group)),
         "no module": refusal(lambda: FullySharded("model", group=group)),
+        "hidden": refusal(lambda: FullySharded(Hider(4, 4), group=group)(x)),
         "sparse": refusal(lambda: sparse(tokens(0, 0)).sum().backward()),
         "state": refusal(lambda: changed.load_state_dict({"weight": torch.zeros(3, 3), "bias": torch.zeros(4)})),
         "optimizer": refusal(lambda: changed.optimizer_state(torch.optim.SGD([other], lr=1.0))),
@@ -459,6 +467,8 @@ def uses(group, rank, world):
         for net in (model, alone):
             for p in net.parameters():
                 p.mul_(1.5)
+        shown = max(shown, apart({"y": model(y).double()}, {"y": alone(y).double()}))
+    with torch.inference_mode():
         shown = max(shown, apart({"y": model(y).double()}, {"y": alone(y).double()}))
     found["two forwards"] = apart(values(model.unwrap()), values(alone)), shown, names
     found["unwrapped"] = refusal(lambda: FullySharded(module, group=group))

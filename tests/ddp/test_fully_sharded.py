@@ -194,6 +194,7 @@ def test_bad_input_and_misuse_are_named(ranks, world):
             "twice": "module must be unwrapped first", "ddp": "module must be unwrapped first",
             "foreign unit": "units must be modules inside the one that is wrapped",
             "list": "units must be modules whose forward is called",
+            "hidden": "the output of the module must be tensors, or a nest of them, got 'Output'",
             "prefetch": "prefetch must be an integer of at least 0",
             "no module": "module must be a torch.nn.Module", "sparse": "the gradient of weight must be dense",
             "state": "state_dict['weight'] must be (4, 4), got 'of shape (3, 3)'",

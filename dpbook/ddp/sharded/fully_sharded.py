@@ -153,7 +153,12 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         keep = torch.is_grad_enabled() and (unit.module is self.module or not self.reshard_after_forward)
         if torch.is_grad_enabled():
             unit.remember()
-            for tensor in tensors_in(output):
+            tensors = list(tensors_in(output))
+            if not tensors:  # backward could come through it unnoticed, and find weights that have been freed
+                raise InvalidArgument(
+                    f"the output of {unit.name or 'the module'}", type(output).__name__, "tensors, or a nest of them"
+                )
+            for tensor in tensors:
                 if tensor.grad_fn is not None:
                     tensor.register_hook(partial(self._come_back, way, here))
         if not keep:
