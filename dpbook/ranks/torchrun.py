@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 from dpbook.ranks.launching import REPORT, WATCH_START
-from dpbook.ranks.lifetime import end_with_parent
+from dpbook.ranks.lifetime import end_with_parent, leave
 from dpbook.ranks.processes import MEMORY
 
 LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
@@ -69,3 +70,6 @@ if __name__ == "__main__":
             raise
         Path(os.environ[REPORT]).write_text(str(failure))
         sys.exit(1)
+    except Exception:
+        traceback.print_exc()
+        leave(1)  # the thread that watches the meeting may still be inside torch, which aborts when Python goes
