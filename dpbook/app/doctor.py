@@ -19,7 +19,6 @@ from typing import Any
 from dpbook.app import jupyter
 from dpbook.app.diagnosis import Diagnosis, Needs, Package, Torch
 from dpbook.core import DpbookError, Gpu, checkout, gibibytes, machine
-from dpbook.ranks import check_peers
 
 PROBE_SECONDS = 120
 SMALL_SHM = 256 * 2**20  # bytes; containers often have 64 MiB, too few for several ranks with data-loading workers
@@ -111,6 +110,8 @@ def _needs(chapter: checkout.Chapter, torch: Torch) -> Needs:
 
 def _messages(torch: Torch) -> list[str]:
     """What is wrong with messages from GPU to GPU; with one GPU there are none."""
+    from dpbook.ranks import check_peers  # a doctor is needed where what this loads is missing
+
     return [finding.text for finding in check_peers()] if len(torch.gpus) > 1 else []
 
 

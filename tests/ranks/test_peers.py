@@ -88,6 +88,7 @@ def test_each_of_the_two_messages_is_looked_at(lost):
 
 def launched(monkeypatch, capsys, *options):
     monkeypatch.setattr("dpbook.core.machine.gpus", lambda: [Gpu("H100", 80 * 10**9)] * 2)
+    monkeypatch.setattr("dpbook.ranks.blind", lambda gpus: [])  # as with a torch that sees them
     monkeypatch.setattr(peers, "PROBE", (sys.executable, "-c", "print('0 1 wrong')"))
     status = main(["launch", *options, "--", __file__])
     return status, capsys.readouterr().err
