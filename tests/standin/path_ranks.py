@@ -1,6 +1,5 @@
 """What each rank does for test_paths.py: the library's own paths on the stand-in, in one start; results as data."""
 
-import gc
 import os
 import threading
 import time
@@ -94,16 +93,16 @@ def fully_sharded(where, hindered=None, **options):
     return [p.detach().cpu().numpy().tobytes() for p in net.parameters()]
 
 
-def memory_of_a_step(**options):
-    """Bytes of the device at the peak of a step, beyond those before it, in units; there are six of one matrix each."""
-    net = nn.Sequential(*[nn.Linear(256, 256, bias=False) for _ in range(6)]).to("sim")
-    unit = net[0].weight.nbytes
-    model = FullySharded(net, units=list(net), **options)
-    gc.collect()
-    torch.accelerator.reset_peak_memory_stats()
-    before = torch.accelerator.memory_allocated()
-    model(torch.ones(1, 256, device="sim")).sum().backward()
-    return (torch.accelerator.max_memory_allocated() - before) / unit
+def given_back():
+    """What a storage of 4,096 bytes gives back and takes again under a tensor and a view of it, which stay."""
+    tensor = torch.ones(1024, device="sim")
+    torch.accelerator.synchronize()  # what streams still hold is freed before anything is counted
+    storage, view, before = tensor.untyped_storage(), tensor[3:5], torch.accelerator.memory_allocated()
+    storage.resize_(0)
+    freed, size = before - torch.accelerator.memory_allocated(), storage.size()
+    storage.resize_(4096)
+    tensor.fill_(7)
+    return freed, size, storage.size(), view.tolist()
 
 
 def sharded(where, optimizer):
@@ -300,7 +299,7 @@ def everything(rank, world, folder, some_mutants):
             "slow": fully_sharded(SIM, lambda: standin.slower(SLOWER / 5)),
             "kept": fully_sharded(SIM, reshard_after_forward=False),
         },
-        "memory": (memory_of_a_step(), memory_of_a_step(reshard_after_forward=False)),
+        "given back": given_back(),
         "refusals": refusals(world), "link": on_the_link(), "clocks": clocks(), "trained": trained(folder),
         "advanced": advanced(folder, ("bucketed", "zero1"), 60.0), "swept": swept(),
     }  # fmt: skip
