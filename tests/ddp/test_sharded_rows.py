@@ -5,7 +5,7 @@ from math import prod
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -29,6 +29,7 @@ def test_boxes_are_the_elements_between_two_places_in_their_order(shape, cuts):
     assert len(found) <= max(1, 2 * len(shape) - 1)
 
 
+@settings(max_examples=50)
 @given(shapes=st.lists(SHAPES, min_size=1, max_size=5), world=st.integers(1, 5))
 def test_the_pieces_of_all_ranks_are_the_row(shapes, world):
     """Whatever the sizes, below the world too: each element is on one rank, and the shards are of one length."""
