@@ -14,9 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from dpbook import collectives
 from dpbook.collectives import Link
-from dpbook.collectives.pricing import closed_forms
 from dpbook.ddp import BucketedDDP, FullySharded, SlowLink, over_half
-from dpbook.overlap import equal_layers, simulate_sharded
+from dpbook.overlap import Sharding, Unit, Wires, simulate_sharded
 from tests.benchmarks.ddp_steps import gpt, interleaved, text
 
 LATENCY = 1e-4
@@ -101,8 +100,7 @@ def napping(rank: int, repeats: int) -> dict[int, dict[str, list[float]]]:
     base = nn.Sequential(*[Napping(300, 300, bias=False) for _ in range(UNITS)])
     nbytes, world = sum(p.nbytes for p in base.parameters()), dist.get_world_size()
     link = Link(LATENCY, 3 * (world - 1) / world * nbytes / SECONDS)
-    layers = equal_layers(UNITS, SECONDS / 3, 2 * SECONDS / 3, nbytes)
-    price = closed_forms.ring(world, link)
+    units = [Unit(str(k), SECONDS / 3 / UNITS, 2 * SECONDS / 3 / UNITS, nbytes // 4 // UNITS) for k in range(UNITS)]
     found = {}
     for depth in (0, 1, 2):
         end, module = SlowLink(link), copy.deepcopy(base)
@@ -111,8 +109,9 @@ def napping(rank: int, repeats: int) -> dict[int, dict[str, list[float]]]:
         )
         loss = lambda model: model(torch.ones(1, 300)).sum()  # noqa: E731
         measured = interleaved({"model": model}, loss, repeats, warm=1)["model"]
-        simulated = simulate_sharded(layers, lambda n: price(n) / 2, prefetch=depth).timeline.duration
-        found[depth] = {"measured": measured, "simulated": [simulated] * len(measured)}
+        how = Sharding(3, world, prefetch=depth)
+        simulated = simulate_sharded(units, how, Wires.rings(how, link))
+        found[depth] = {"measured": measured, "simulated": [simulated.duration] * len(measured)}
     return found
 
 

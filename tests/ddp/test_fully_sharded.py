@@ -4,6 +4,8 @@ import importlib
 
 import pytest
 
+from dpbook.collectives import Link
+from dpbook.overlap import Sharding, Unit, Wires, simulate_sharded
 from dpbook.ranks import start
 from tests.cases import each
 
@@ -144,6 +146,20 @@ def test_events_tell_a_units_life_in_its_order(ranks):
         }.items():
             for unit in "0123":
                 assert [what for what, of_unit, _ in rank[name][1] if of_unit == unit] == lives, (name, unit)
+
+
+@each(
+    ("name", "options"),
+    [("prefetch", {}), ("none", {"prefetch": 0}), ("two", {"prefetch": 2}), ("kept", {"reshard": False})],
+)
+def test_the_simulated_step_begins_the_same_collectives_in_the_same_order(ranks, name, options):
+    units = [Unit(str(k), 1.0, 2.0, k + 1) for k in range(4)]
+    how = Sharding(3, 2, **options)
+    spans = simulate_sharded(units, how, Wires.rings(how, Link(1e-3, 1e9))).timeline.spans
+    simulated = [s.name for s in sorted(spans, key=lambda s: s.start) if s.kind == "communication"]
+    for rank in of(ranks, "order", 2):
+        begun = [f"{what} {unit}" for what, unit in rank[name][0] if what in ("gather", "reduce")]
+        assert simulated == [one.replace("gather", "all-gather").replace("reduce", "reduce-scatter") for one in begun]
 
 
 @every_world("memory")
