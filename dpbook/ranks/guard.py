@@ -7,10 +7,12 @@ The script needs no change. If it raises, the error goes to FOLDER with its time
 told; if the rank is ended because another failed, it goes there where it was; if it finishes, that goes there. With
 each go the rank's last collectives.
 
-Two variables, both in seconds, ask for more: DPBOOK_START_TIMEOUT ends a rank that waits for so long for the others to
-meet, DPBOOK_CHECK_CALLS compares the ranks' collectives before they are called.
+Three variables ask for more: DPBOOK_START_TIMEOUT (seconds) ends a rank that waits for so long for the others to meet,
+DPBOOK_CHECK_CALLS (seconds) compares the ranks' collectives before they are called, and DPBOOK_WATCHER names a module
+whose ``install()`` is called before the script begins.
 """
 
+import importlib
 import os
 import runpy
 import sys
@@ -22,7 +24,7 @@ from types import FrameType, TracebackType
 from dpbook.ranks import recorder
 from dpbook.ranks.evidence import Evidence
 from dpbook.ranks.full_disk import in_plain_words
-from dpbook.ranks.launching import CHECK_CALLS, WATCH_START
+from dpbook.ranks.launching import CHECK_CALLS, WATCH_START, WATCHER
 from dpbook.ranks.lifetime import end_with_parent, leave
 from dpbook.ranks.postmortem import ATTEMPT, BEAT, CALLS, ERROR, HANDLED, NOT_MET, PROCESS, RESULT, STACK, write_error
 from dpbook.ranks.watchdog import watch_start
@@ -52,6 +54,8 @@ def main(arguments: list[str]) -> int:
         from dpbook.ranks import call_check  # loads torch
 
         call_check.install(timedelta(seconds=seconds))
+    if watcher := os.environ.get(WATCHER):
+        importlib.import_module(watcher).install()
     try:
         if arguments[1] == "-m":
             sys.argv = arguments[2:]

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpbook.core import PACKAGE, InvalidArgument, check_float, check_int, machine, temporary_folder
@@ -23,6 +23,8 @@ from dpbook.ranks.postmortem import ASKED, ASKED_FILE, PROCESS, STACK, TORCHRUN_
 
 WATCH_START, CHECK_CALLS = "DPBOOK_START_TIMEOUT", "DPBOOK_CHECK_CALLS"
 """Variables, both in seconds, in which a rank is told what is to be watched."""
+WATCHER = "DPBOOK_WATCHER"
+"""The variable with the name of a module that is to watch the script."""
 REPORT = "DPBOOK_TORCHRUN_REPORT"
 """The variable with the name of the file for torchrun's report of a failure."""
 START_TIMEOUT = 300.0
@@ -47,8 +49,9 @@ class Launch:
     does not come (0: no check). A run that hangs (`hang.HangWatch`) is ended after ``hang_timeout`` seconds (0: never;
     None: `HANG_TIMEOUT`, but with several nodes never, since each sees its own ranks alone). What the ranks but rank 0
     print goes to a new folder in ``logs``; without it to one in `logs.LOGS` if the launch fails. Each rank gets
-    ``threads`` for computation, by default its share of the cores. With
-    ``torchrun_report`` torchrun's own report of a failure is shown. Raises `InvalidArgument`.
+    ``threads`` for computation, by default its share of the cores. With ``torchrun_report`` torchrun's own report of
+    a failure is shown. ``watcher`` is a module whose ``install()`` every rank calls before the program begins, and
+    ``told`` variables that it reads. Raises `InvalidArgument`.
     """
 
     program: tuple[str, ...]
@@ -62,6 +65,8 @@ class Launch:
     torchrun_report: bool = False
     hang_timeout: float | None = None
     logs: Path | None = None
+    watcher: str | None = None
+    told: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.program or self.program == ("-m",):
@@ -123,6 +128,8 @@ class Launch:
             CHECK_CALLS: str(self.check_calls),
             REPORT: str(folder / TORCHRUN_REPORT),
             ASKED_FILE: str(folder / ASKED),
+            **({WATCHER: self.watcher} if self.watcher else {}),
+            **self.told,
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         }
 

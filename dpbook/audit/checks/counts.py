@@ -1,0 +1,99 @@
+"""Is the mean of the ranks' losses the mean over the batch? What each loss was divided by says it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dpbook.audit.checks.check import check
+from dpbook.audit.journal import Event
+from dpbook.audit.lines import Found, passed, untested
+from dpbook.audit.seen import Seen, Update
+
+SMALL = 1.1
+"""An example that weighs up to so much too much is a warning: counts that vary a little, as in masked language models."""
+_SAME = 1e-4
+
+
+@check("mean", "the mean over ranks is the batch's mean", "chapter 03")
+def mean(seen: Seen) -> Found | None:
+    """In one update every term of a loss must be divided by the same number, on all ranks and in all micro-batches."""
+    backwards = [event for events in seen.of("backward") for event in events]
+    if not backwards:
+        return untested("no backward was seen")
+    unread = next((event for event in backwards if event["losses"] is None), None)
+    worst: Found | None = None
+    for update in seen.updates:
+        for of_line in _by_line(update):
+            found = _uneven(of_line, update)
+            if found and (worst is None or found.status == "FAIL"):
+                worst = found
+                if found.status == "FAIL":
+                    return worst
+    if worst or (worst := _wrong_length(seen)):
+        return worst
+    if unread:
+        return Found("----", "not tested: what the loss is divided by cannot be read from its graph", place=unread["place"])
+    return passed(_told(seen.updates[-1])) if seen.updates else untested("no update was seen")
+
+
+def _by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
+    """The backwards of one update that one line of the script makes, on all ranks."""
+    lines: dict[str, list[tuple[int, Event]]] = {}
+    for rank, events in enumerate(update.of("backward")):
+        for event in events:
+            lines.setdefault(str(event["place"]), []).append((rank, event))
+    yield from lines.values()
+
+
+def reduced(events: Sequence[Event]) -> Iterator[list[dict[str, Any]]]:
+    """The first mean or sum of every loss, the second of each, and so on; none where the losses are built differently."""
+    losses = [event["losses"] for event in events]
+    if all(losses) and len({len(loss) for loss in losses}) == 1:
+        yield from (list(part) for part in zip(*losses, strict=True))
+
+
+def _uneven(of_line: list[tuple[int, Event]], update: Update) -> Found | None:
+    events = [event for _, event in of_line]
+    for parts in reduced(events):
+        divisors = [part["divisor"] for part in parts]
+        fair = sum(abs(each) for each in divisors) / len(divisors)
+        lowest = min(range(len(parts)), key=lambda place: abs(divisors[place]))
+        highest = max(abs(each) for each in divisors)
+        if highest <= abs(divisors[lowest]) * (1 + _SAME):
+            continue
+        most = fair / abs(divisors[lowest])
+        counts = " ".join(f"{part['terms']:g}" for part in parts)
+        told = f"the ranks' and micro-batches' means are over {counts} terms: a term weighs up to {most:.2f} times too much"
+        small = most < SMALL or _last_batch(update)
+        told += "" if not small else " (the end of an epoch)" if most >= SMALL else ""
+        rank, event = of_line[lowest]
+        return Found("WARN" if small else "FAIL", told, rank, None, update.number, event["place"])
+    return None
+
+
+def _last_batch(update: Update) -> bool:
+    """Whether a rank's batches in this update have different numbers of examples: the last one of an epoch is short."""
+    lengths = [[len(event["rows"]) for event in events] for events in update.of("forward")]
+    return all(len(set(of_rank)) > 1 and min(of_rank) == of_rank[-1] for of_rank in lengths if of_rank)
+
+
+def _wrong_length(seen: Seen) -> Found | None:
+    """Micro-batches whose means are added where they should be averaged, or the other way round."""
+    for update in seen.updates:
+        for of_line in _by_line(update):
+            events = [event for _, event in of_line]
+            for parts in reduced(events):
+                terms, divisor = sum(part["terms"] for part in parts), parts[0]["divisor"]
+                micro = len(parts) // seen.world
+                length = terms / (seen.world * divisor) if divisor else 0.0
+                if parts[0]["mean"] and micro > 1 and abs(length - micro) < _SAME * micro:
+                    told = f"the means of {micro} micro-batches are added, not averaged: the gradient is {micro} times the mean's"
+                    return Found("WARN", told, None, None, update.number, events[0]["place"])
+    return None
+
+
+def _told(update: Update) -> str:
+    for of_line in _by_line(update):
+        for parts in reduced([event for _, event in of_line]):
+            terms = sum(part["terms"] for part in parts)
+            return f"{terms:g} terms in {len(parts)} losses of an update, each divided by {parts[0]['divisor']:g}"
+    return "no loss that can be read"

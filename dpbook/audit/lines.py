@@ -1,0 +1,78 @@
+"""What an audit says: lines, each of which passes, fails, warns, or tells what could not be tested."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+Status: TypeAlias = Literal["PASS", "FAIL", "WARN", "----"]
+"""The last one: not tested, and why."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a check has found.
+
+    Attributes:
+        status: what it comes to.
+        told: the evidence in words, with its number.
+        rank, tensor, update: where it was first seen, as far as there is such a thing.
+        place: the script's line, [file, line, text].
+    """
+
+    status: Status
+    told: str
+    rank: int | None = None
+    tensor: str | None = None
+    update: int | None = None
+    place: list[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """``found`` by the check ``name``, which holds that ``claim``; ``book`` is where that is explained, and
+    ``because`` the name of the failed check from which this failure follows.
+    """
+
+    name: str
+    claim: str
+    found: Found
+    book: str = ""
+    because: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether this line says that the run is wrong."""
+        return self.found.status == "FAIL"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        flat = asdict(self)
+        return flat | flat.pop("found")
+
+
+def passed(told: str) -> Found:
+    """The claim holds, as far as was seen."""
+    return Found("PASS", told)
+
+
+def untested(why: str) -> Found:
+    """Nothing can be said."""
+    return Found("----", f"not tested: {why}")
+
+
+def with_causes(lines: Iterable[Line], causes: dict[str, tuple[str, ...]]) -> list[Line]:
+    """The failures that follow from others say so, and stand after them. ``causes`` says from which each may."""
+    lines = list(lines)
+    failed = {line.name for line in lines if line.failed}
+
+    def cause(name: str) -> str | None:
+        return next((each for each in causes.get(name, ()) if each in failed), None)
+
+    told = [replace(line, because=cause(line.name)) if line.failed else line for line in lines]
+    return sorted(told, key=_order)
+
+
+def _order(line: Line) -> int:
+    if line.failed:
+        return 0 if line.because is None else 1
+    return {"WARN": 2, "PASS": 3, "----": 4}[line.found.status]

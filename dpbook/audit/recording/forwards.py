@@ -1,0 +1,95 @@
+"""What a model is given: the examples, the random state and the buffers that it begins a forward with."""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpbook.audit.recording.digests import digests, random_state, rows
+from dpbook.audit.recording.loaders import Loaders
+from dpbook.audit.recording.modules import Owners, averages, syncs
+from dpbook.audit.recording.recorder import Recorder, place
+
+_MOST_TENSORS = 8
+
+
+class Forwards:
+    """Watches the calls of the modules that it is told of."""
+
+    def __init__(self, recorder: Recorder, loaders: Loaders) -> None:
+        self.wrappers: dict[int, nn.Module] = {}
+        self._watched: dict[int, weakref.ref[nn.Module]] = {}
+        self._recorder, self._loaders = recorder, loaders
+        self._inside = threading.local()
+        recorder.replace(nn.Module, "__call__", self._called)
+
+    def watch(self, found: Owners) -> None:
+        """Watch the roots, and know their wrappers."""
+        for root in found.roots:
+            self._watched.setdefault(id(root), weakref.ref(root))
+        for wrapper in found.wrappers:
+            if averages(wrapper):
+                self.wrappers[id(wrapper)] = wrapper
+
+    def sync(self) -> bool | None:
+        """Whether a backward would be averaged now; None where no wrapper is known."""
+        return all(syncs(wrapper) for wrapper in self.wrappers.values()) if self.wrappers else None
+
+    def _called(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or id(module) not in self._watched:
+                return call(module, *args, **kwargs)
+            return self._watch_call(call, module, args, kwargs)
+
+        return __call__
+
+    def _watch_call(
+        self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        known = self._watched[id(module)]() is module and not getattr(self._inside, "yes", False)
+        if not (known and self._recorder.active and torch.is_grad_enabled() and module.training):
+            return call(module, *args, **kwargs)
+        with self._recorder.watching():
+            seen = self._seen(module, [args, kwargs])
+            device = _device(module)
+            before = random_state(device)
+        self._inside.yes = True
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            self._inside.yes = False
+            with self._recorder.watching():
+                drawn = random_state(device) != before
+                self._recorder.note("forward", random=before, drawn=drawn, **seen)
+
+    def _seen(self, module: nn.Module, given: Any) -> dict[str, Any]:
+        tensors = list(tensors_of(given))[:_MOST_TENSORS]
+        finite = all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point())
+        return {
+            "module": type(module).__name__,
+            "loader": self._loaders.current,
+            "rows": rows(tensors),
+            "buffers": digests(dict(module.named_buffers())),
+            "sync": self.sync(),
+            "finite": finite,
+            "place": place(),
+        }
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in lists, tuples and dictionaries of any depth."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from tensors_of(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from tensors_of(each)
+
+
+def _device(module: nn.Module) -> torch.device:
+    held: Iterable[torch.Tensor] = module.parameters()
+    return next((each.device for each in held), torch.device("cpu"))

@@ -1,0 +1,114 @@
+"""What the watchers of one rank share: the journal, the time that watching takes, and what has to be undone."""
+
+import linecache
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpbook.audit.journal import Journal
+from dpbook.core import PACKAGE
+
+_OTHERS = (
+    str(PACKAGE) + os.sep, sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("purelib") + os.sep,
+    sysconfig.get_path("platlib") + os.sep, "<",
+)  # fmt: skip
+"""How the files begin that are not the script's."""
+
+
+class Enough(SystemExit):
+    """Ends a script whose updates have been seen."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be watched: ``updates`` of an optimizer before the script is ended (0: until its own end), of these
+    each ``every``-th; ``replay``: the update of which the gradients of all ranks are kept (0: none); ``saving``: let
+    the script go on after its last update until the next one begins, so that it may save.
+    """
+
+    updates: int = 5
+    every: int = 1
+    replay: int = 0
+    saving: bool = False
+    keep: int = 0
+    """The update after which the parameters themselves are kept (0: none)."""
+
+
+class Recorder:
+    """Writes the journal of ``rank`` in ``folder``. Watchers register what they change, and `undo` takes it back."""
+
+    def __init__(self, folder: Path, rank: int, wanted: Wanted) -> None:
+        self.folder, self.rank, self.wanted = folder, rank, wanted
+        self.active = True
+        self.spent = 0.0
+        self._journal = Journal(folder, rank)
+        self._undo: list[Callable[[], None]] = []
+        self._depth = 0
+        self._last = time.perf_counter()
+
+    def note(self, kind: str, **fields: Any) -> None:
+        """Write an event."""
+        self._journal.note(kind, **fields)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """What is done inside is counted as the cost of watching."""
+        begun = time.perf_counter()
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self.spent += time.perf_counter() - begun
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Put ``make(old)`` in the place of ``owner.name``."""
+        before = getattr(owner, name)
+        setattr(owner, name, make(before))
+        self.later(lambda: setattr(owner, name, before))
+
+    def later(self, undo: Callable[[], None]) -> None:
+        """``undo`` is called at the end."""
+        self._undo.append(undo)
+
+    def begin_update(self, update: int) -> None:
+        """The ``update``-th is being prepared from now on: is it one of those that are watched?"""
+        self.active = update <= 1 or update % self.wanted.every == 0
+
+    def end_update(self, update: int) -> None:
+        """Write what watching it cost."""
+        now = time.perf_counter()
+        self.note("cost", update=update, watching=self.spent, seconds=now - self._last)
+        self._last, self.spent = now, 0.0
+
+    def close(self, how: str) -> None:
+        """Take back every change, and write how the script ended."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+        self.note("end", how=how)
+        self._journal.close()
+
+
+def place() -> list[Any] | None:
+    """The line of the script from which this was called: [file, line, text], or None."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_OTHERS):
+            text = linecache.getline(name, frame.f_lineno).strip()
+            return [_relative(name), frame.f_lineno, text]
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _relative(name: str) -> str:
+    inside = os.path.relpath(name)
+    return name if inside.startswith("..") else inside

@@ -1,0 +1,164 @@
+"""What an optimizer steps with, and what it makes of it: hashes of gradients, parameters and its state."""
+
+import functools
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from dpbook.audit.recording.digests import digests, local_part
+from dpbook.audit.recording.forwards import Forwards
+from dpbook.audit.recording.local_gradients import LocalGradients
+from dpbook.audit.recording.modules import averages, owners, replicas_of
+from dpbook.audit.recording.recorder import Enough, Recorder, place
+
+KEPT = "parameters-{}-{}.npz"
+"""By rank and optimizer."""
+PATIENCE = 20.0
+"""Seconds for which a rank that has seen enough waits for the others."""
+SEEN = "enough-{}"
+
+
+class Updates:
+    """Watches every optimizer of the process."""
+
+    def __init__(self, recorder: Recorder, forwards: Forwards, gradients: LocalGradients, world: int) -> None:
+        self._recorder, self._forwards, self._gradients, self._world = recorder, forwards, gradients, world
+        self._numbers: dict[int, int] = {}
+        self._names: dict[int, dict[str, torch.Tensor]] = {}
+        self._updates: dict[int, int] = {}
+        self._optimizers: list[Optimizer] = []  # so that no id is used twice
+        recorder.replace(Optimizer, "__init__", self._made)
+        recorder.later(register_optimizer_step_pre_hook(self._before).remove)
+        recorder.later(register_optimizer_step_post_hook(self._after).remove)
+
+    def _made(self, init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def __init__(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            init(optimizer, *args, **kwargs)
+            with self._recorder.watching():
+                self._forwards.watch(owners(_parameters(optimizer)))
+                self._gradients.follow(_parameters(optimizer))
+
+        return __init__
+
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        with self._recorder.watching():
+            number = self._numbers.get(id(optimizer))
+            if number is None:
+                number = self._meet(optimizer)
+            update = self._updates[number] = self._updates[number] + 1
+            wanted = self._recorder.wanted
+            if wanted.saving and update > wanted.updates > 0:
+                self._enough()
+            if not self._recorder.active:
+                return
+            named = self._names[number]
+            gradients = {name: each.grad for name, each in named.items() if each.grad is not None}
+            if update == wanted.replay:
+                self._gradients.keep(self._recorder.folder, self._recorder.rank, number, named)
+            self._recorder.note(
+                "step",
+                optimizer=number,
+                update=update,
+                gradients=digests(gradients),
+                infinite=_infinite(gradients),
+                missing=[name for name, each in named.items() if each.grad is None and each.requires_grad],
+                rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
+                before=digests(named) if update == 1 else None,
+                held=digests(_state(optimizer)) if update == 1 else None,
+                place=place(),
+            )
+
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        number = self._numbers[id(optimizer)]
+        update, wanted = self._updates[number], self._recorder.wanted
+        with self._recorder.watching():
+            if self._recorder.active:
+                parameters = digests(self._names[number])
+                self._recorder.note("stepped", optimizer=number, update=update, parameters=parameters,
+                                    state=digests(_state(optimizer)))  # fmt: skip
+            if update == wanted.keep:
+                self._keep(number)
+        if number == 0:
+            self._recorder.end_update(update)
+            self._recorder.begin_update(update + 1)
+        if update >= wanted.replay and self._gradients.wanted and number == max(self._updates):
+            self._gradients.stop()
+        if update >= wanted.updates > 0 and not wanted.saving:
+            self._enough()
+
+    def _meet(self, optimizer: Optimizer) -> int:
+        number = self._numbers[id(optimizer)] = len(self._optimizers)
+        self._optimizers.append(optimizer)
+        self._updates[number] = 0
+        parameters = _parameters(optimizer)
+        found = owners(parameters)
+        self._forwards.watch(found)
+        named = self._names[number] = {found.names[id(each)]: each for each in parameters}
+        wrapped = {id(each) for wrapper in found.wrappers if averages(wrapper) for each in wrapper.parameters()}
+        worlds = [replicas_of(wrapper) for wrapper in found.wrappers if averages(wrapper)]
+        sharded = [name for name, each in named.items() if hasattr(each, "to_local")]
+        self._recorder.note(
+            "optimizer",
+            optimizer=number,
+            name=type(optimizer).__name__,
+            names=list(named),
+            wrappers=sorted({type(wrapper).__name__ for wrapper in found.wrappers}),
+            replicas=min(worlds, default=self._world),
+            sharded=sharded,
+            devices=sorted({str(each.device) for each in parameters}),
+            norms=sorted({type(each).__name__ for root in found.roots for each in root.modules()
+                          if "BatchNorm" in type(each).__name__ and each.training}),
+            unwrapped=[name for name, each in named.items() if id(each) not in wrapped and each.requires_grad],
+        )  # fmt: skip
+        return number
+
+    def _keep(self, number: int) -> None:
+        arrays = {name: local_part(each).detach().double().cpu().numpy() for name, each in self._names[number].items()}
+        np.savez(self._recorder.folder / KEPT.format(self._recorder.rank, number), **arrays)  # type: ignore[arg-type]
+
+    def _enough(self) -> None:
+        """End the script when all ranks have come so far: one that leaves early may take a message with it."""
+        folder, rank = self._recorder.folder, self._recorder.rank
+        (folder / SEEN.format(rank)).touch()
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and not all(_exists(folder, other) for other in range(self._world)):
+            time.sleep(0.01)
+        raise Enough(0)
+
+
+def _exists(folder: Path, rank: int) -> bool:
+    return (folder / SEEN.format(rank)).exists()
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
+
+
+def _state(optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    return {
+        f"{place}.{key}": value
+        for place, parameter in enumerate(_parameters(optimizer))
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _infinite(gradients: dict[str, torch.Tensor]) -> list[str]:
+    """The gradients with a NaN or an infinity."""
+    dense = {name: local_part(each).detach() for name, each in gradients.items() if each.layout == torch.strided}
+    if not dense:
+        return []
+    norms = torch.stack([norm.to("cpu", torch.float64) for norm in torch._foreach_norm(list(dense.values()))])
+    suspects = [name for name, finite in zip(dense, torch.isfinite(norms).tolist(), strict=True) if not finite]
+    return [name for name in suspects if not bool(torch.isfinite(dense[name]).all())]  # a norm may be too large
