@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from dpbook import __version__
-from dpbook.app.commands import bench, doctor, lab, launch, report, validate
+from dpbook.app.commands import audit, bench, doctor, lab, launch, report, validate
 from dpbook.core import DpbookError
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "validate": (validate, "run notebooks and compare every output with the stored one"),
     "bench": (bench, "time all-reduces between processes, over a range of message sizes"),
     "launch": (launch, "train on several processes: our program, or a script of your own after --"),
+    "audit": (audit, "say whether a training script of yours does what one process with the whole batch would do"),
     "report": (report, "write the report of a run once more"),
 }
 
@@ -38,8 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
-    """Our arguments, and those after the first "--" of a launch: somebody's script with its own; None without it."""
-    if argv[:1] != ["launch"] or "--" not in argv:
+    """Our arguments, and those after the first "--" of a launch or an audit: somebody's script; None without it."""
+    if argv[:1] not in (["launch"], ["audit"]) or "--" not in argv:
         return argv, None
     place = argv.index("--")
     return argv[:place], argv[place + 1 :]

@@ -7,7 +7,8 @@ backward    a loss is differentiated            losses, value, sync, started
 clip        gradients are clipped               norm, most, scaled
 scheduler   a learning-rate scheduler steps     scheduler, name
 scaler      a gradient scaler is updated        scale
-epoch       a loader is asked for batches       loader, batches, sampler, shuffle, epoch, replicas, examples, part, order
+epoch       a loader gives its first batch      loader, batches, sampler, shuffle, epoch, replicas, examples, part,
+                                                order
 collective  the script calls a collective       name, shape, dtype, graded
 step        an optimizer is about to step       optimizer, update, gradients, infinite, missing, rates, before
 stepped     it has                              optimizer, update, parameters, state

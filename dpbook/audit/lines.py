@@ -46,8 +46,9 @@ class Line:
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
-        flat = asdict(self)
-        return flat | flat.pop("found")
+        told: dict[str, Any] = asdict(self)
+        found: dict[str, Any] = told.pop("found")
+        return told | found
 
 
 def passed(told: str) -> Found:
@@ -68,7 +69,8 @@ def with_causes(lines: Iterable[Line], causes: dict[str, tuple[str, ...]]) -> li
     def cause(name: str) -> str | None:
         return next((each for each in causes.get(name, ()) if each in failed), None)
 
-    told = [replace(line, because=cause(line.name)) if line.failed else line for line in lines]
+    bad = ("FAIL", "WARN")
+    told = [replace(line, because=cause(line.name)) if line.found.status in bad else line for line in lines]
     return sorted(told, key=_order)
 
 

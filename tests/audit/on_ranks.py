@@ -5,34 +5,39 @@ import io
 import os
 import random
 import runpy
+import sys
+import time
 import traceback
 from pathlib import Path
 
 
-def run_scripts(rank, folder, names, updates, replay):
-    """Run ``folder``/name/train.py of each name, watched into that folder; returns what they raised."""
+def run_jobs(rank, jobs):
+    """Run each (script, its arguments, folder of its journals, what is wanted); return what they raised, by folder,
+    and the CPU seconds that all took.
+    """
     import torch
     import torch.distributed as dist
 
     from dpbook.audit.recording.installation import watched
     from dpbook.audit.recording.recorder import Wanted
 
-    init, raised = dist.init_process_group, {}
+    init, arguments, raised = dist.init_process_group, sys.argv, {}
     dist.init_process_group = lambda *args, **kwargs: None  # there is one
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size()), "LOCAL_RANK": str(rank)}
+    begun = time.process_time()
     try:
-        for name in names:
-            home = Path(folder) / name
+        for script, argv, folder, wanted in jobs:
             torch.manual_seed(99)
             random.seed(99)
-            with watched(home, Wanted(updates=updates, replay=replay)), contextlib.redirect_stdout(io.StringIO()):
+            sys.argv = [script, *argv]
+            with watched(Path(folder), Wanted(**wanted)), contextlib.redirect_stdout(io.StringIO()):
                 try:
-                    runpy.run_path(str(home / "train.py"), run_name="__main__")
+                    runpy.run_path(script, run_name="__main__")
                 except SystemExit:
                     pass
                 except Exception:
-                    raised[name] = traceback.format_exc()
+                    raised[folder] = traceback.format_exc()
             dist.barrier()
     finally:
-        dist.init_process_group = init
-    return raised
+        dist.init_process_group, sys.argv = init, arguments
+    return raised, time.process_time() - begun

@@ -1,48 +1,80 @@
-"""Training scripts as strangers write them: right ones, and each with one fault. Every one is a whole program.
+"""Training scripts as strangers write them: right ones, and each of the others with one fault.
 
-They share a head, for brevity: imports, a small data set and a model. ``RIGHT`` must not be accused, whatever else they
-do that looks odd; ``WRONG`` name the check that must find their fault.
+A script is put together from a head, data, a model and a loop; what is odd about it stands in its own lines. ``RIGHT``
+must not be accused, whatever they do; ``WRONG`` say which check must fail, ``DOUBTFUL`` which must warn.
 """
 
-from dataclasses import dataclass
-from textwrap import dedent
+from textwrap import dedent, indent
 
-HEAD = """
-import contextlib, copy, os, random
+HEAD = """\
+import contextlib, copy
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+from torch.nn.utils import clip_grad_norm_
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset, TensorDataset
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-"""
-DATA = """
 made = torch.Generator().manual_seed(5)
 data = TensorDataset(torch.randn(96, 8, generator=made), torch.randint(0, 4, (96,), generator=made))
 """
-MODEL = """
-torch.manual_seed(1)
-model = DDP(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+LAYERS = "nn.Sequential(nn.Linear(8, 16), {}, nn.Linear(16, 4))"
+
+
+def model(middle="nn.ReLU()", *, wrap="DDP({})", optimizer="torch.optim.SGD(model.parameters(), lr=0.1)", seed="1"):
+    """A model of three layers in a wrapper, and its optimizer."""
+    made = wrap.format(LAYERS.format(middle))
+    return f"torch.manual_seed({seed})\nmodel = {made}\noptimizer = {optimizer}\n"
+
+
+def bare(**options):
+    """The same without a wrapper."""
+    return model(wrap="{}", **options)
+
+
+def sampled(batch=4, data="data"):
+    """A loader that the ranks share."""
+    return f"sampler = DistributedSampler({data})\nloader = DataLoader({data}, batch_size={batch}, sampler=sampler)\n"
+
+
+def loop(
+    loss="F.cross_entropy(model(x), y)", *, backward="loss.backward()", averaging="", step="optimizer.step()",
+    first="optimizer.zero_grad()", epoch="sampler.set_epoch(epoch)",
+):  # fmt: skip
+    """Three epochs; each argument may have several lines."""
+    body = [first, loss if "\n" in loss else f"loss = {loss}", backward, averaging, step]
+    lines = indent("\n".join(dedent(each).strip("\n") for each in body if each), " " * 8)
+    return f"for epoch in range(3):\n    {epoch or 'pass'}\n    for x, y in loader:\n{lines}\n"
+
+
+def accumulated(backward, step="optimizer.step()\noptimizer.zero_grad()"):
+    """Micro-batches by two."""
+    steps = indent(dedent(step).strip("\n"), " " * 12)
+    lines = indent(dedent(backward).strip("\n"), " " * 8)
+    return (
+        "for epoch in range(2):\n    sampler.set_epoch(epoch)\n    for i, (x, y) in enumerate(loader):\n"
+        f"        last = (i + 1) % 2 == 0\n{lines}\n        if last:\n{steps}\n"
+    )
+
+
+NO_SYNC = """
+with contextlib.nullcontext() if last else model.no_sync():
+    (F.cross_entropy(model(x), y) / 2).backward()
 """
-SAMPLER = """
-sampler = DistributedSampler(data)
-loader = DataLoader(data, batch_size=4, sampler=sampler)
+AVERAGE = """
+for p in model.parameters():
+    dist.all_reduce(p.grad)
+    p.grad /= world
 """
-LOOP = """
-for epoch in range(3):
-    sampler.set_epoch(epoch)
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-"""
-TOKENS = """
-class Words(torch.utils.data.Dataset):
+CLIP = "clip_grad_norm_(model.parameters(), 0.05)"
+SCALER = "scaler = torch.amp.GradScaler('cpu', init_scale=1024.0)\n"
+SCALED = "scaler.scale(loss).backward()"
+SCALED_STEP = "scaler.step(optimizer)\nscaler.update()"
+LANGUAGE = """
+class Words(Dataset):
     def __len__(self):
         return 96
     def __getitem__(self, i):
@@ -51,155 +83,71 @@ class Words(torch.utils.data.Dataset):
         words[int(torch.randint(2, 12, (1,), generator=g)):] = 0
         return words
 class LM(nn.Module):
-    def __init__(self):
+    def __init__(self, tied=False):
         super().__init__()
-        self.embed = nn.Embedding(20, 8)
-        self.head = nn.Linear(8, 20, bias=False)
+        self.embed, self.head = nn.Embedding(20, 8), nn.Linear(8, 20, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
     def forward(self, words):
         return self.head(self.embed(words))
 torch.manual_seed(1)
-data = Words()
-model = DDP(LM())
+model = DDP(LM({tied}))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data))
-"""
-
-
-@dataclass(frozen=True)
-class Script:
-    """``text`` after the head; ``finds`` the check that must fail or, with ``warns``, that must warn."""
-
-    text: str
-    finds: str = ""
-    warns: bool = False
-
-    @property
-    def whole(self) -> str:
-        return HEAD + dedent(self.text)
-
-
-def accumulated(forward, *, steps=2, before="", after="optimizer.step()\n            optimizer.zero_grad()"):
-    return f"""
-for epoch in range(2):
-    sampler.set_epoch(epoch)
-    for i, (x, y) in enumerate(loader):
-        last = (i + 1) % {steps} == 0
-        {forward}
-        {before}
-        if last:
-            {after}
-"""
-
-
-NO_SYNC = """with contextlib.nullcontext() if last else model.no_sync():
-            (F.cross_entropy(model(x), y) / 2).backward()"""
-BY_HAND = """
-torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-"""
-AVERAGED = """
-for epoch in range(2):
-    sampler.set_epoch(epoch)
-    for x, y in loader:
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        {}
-        optimizer.step()
-"""
-AVERAGE = """for p in model.parameters():
-            dist.all_reduce(p.grad)
-            p.grad /= world"""
-
-RIGHT = {
-    "plain": DATA + MODEL + SAMPLER + LOOP,
-    "by hand": DATA + BY_HAND + SAMPLER + AVERAGED.format(AVERAGE),
-    "by hand, broadcast": DATA
-    + BY_HAND.replace("manual_seed(1)", "manual_seed(rank)")
-    + "for p in model.parameters(): dist.broadcast(p.data, 0)\n"
-    + SAMPLER
-    + AVERAGED.format(AVERAGE),
-    "accumulation": DATA + MODEL + SAMPLER + accumulated(NO_SYNC),
-    "accumulation, flag before forward": DATA
-    + MODEL
-    + SAMPLER
-    + accumulated("model.require_backward_grad_sync = last\n        (F.cross_entropy(model(x), y) / 2).backward()"),
-    "accumulation, always synced": DATA + MODEL + SAMPLER + accumulated("(F.cross_entropy(model(x), y) / 2).backward()"),
-    "uneven last batch": DATA + MODEL + SAMPLER.replace("batch_size=4", "batch_size=5") + LOOP,
-    "batch norm": DATA + MODEL.replace("nn.ReLU()", "nn.BatchNorm1d(16)") + SAMPLER + LOOP,
-    "sync batch norm": DATA
-    + """
-torch.manual_seed(1)
-model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
-ema = copy.deepcopy(model)
-model = DDP(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-"""
-    + SAMPLER
-    + LOOP.replace(
-        "        optimizer.step()",
-        "        optimizer.step()\n"
-        "        for a, b in zip(ema.parameters(), model.parameters()): a.data.lerp_(b.data, 0.1)\n"
-        "        with torch.no_grad(): ema(x)",
-    ),
-    "dropout": DATA
-    + MODEL.replace("nn.ReLU()", "nn.Dropout(0.2)")
-    + "torch.manual_seed(100 + rank)\n"
-    + SAMPLER
-    + LOOP,
-    "tied weights": TOKENS.replace("bias=False)", "bias=False)\n        self.head.weight = self.embed.weight")
-    + """
+loader = DataLoader(Words(), batch_size=2, sampler=DistributedSampler(Words()))
 for words in loader:
     optimizer.zero_grad()
     logits = model(words)
-    counts = (words != 0).sum()
-    dist.all_reduce(counts)
-    loss = F.cross_entropy(logits.flatten(0, 1), words.flatten(), ignore_index=0, reduction="sum")
-    (loss * world / counts).backward()
+{loss}
+    loss.backward()
     optimizer.step()
-""",
-    "frozen": DATA
-    + MODEL.replace("model = DDP(", "net = ").replace("nn.Linear(16, 4)))", "nn.Linear(16, 4))\nnet[0].requires_grad_(False)\nmodel = DDP(net)")
-    + SAMPLER
-    + LOOP,
-    "find unused": DATA
-    + """
+"""
+
+
+def language(loss, tied=False):
+    """A language model whose sentences are padded with zeros; ``loss`` is computed from ``logits`` and ``words``."""
+    return LANGUAGE.format(tied=tied, loss=indent(dedent(loss).strip("\n"), " " * 4))
+
+
+SUM_OVER_ALL = """
+count = (words != 0).sum()
+dist.all_reduce(count)
+loss = F.cross_entropy(logits.flatten(0, 1), words.flatten(), ignore_index=0, reduction="sum") * world / count
+"""
+MASKED_OVER_ALL = """
+count = (words != 0).sum()
+dist.all_reduce(count)
+each = F.cross_entropy(logits.flatten(0, 1), words.flatten(), reduction="none")
+loss = (each * (words != 0).flatten()).sum() * world / count
+"""
+OF_SEQUENCES = """
+each = F.cross_entropy(logits.transpose(1, 2), words, reduction="none")
+mask = (words != 0).float()
+loss = ((each * mask).sum(1) / mask.sum(1)).mean()
+"""
+OWN_TOKENS = "loss = F.cross_entropy(logits.flatten(0, 1), words.flatten(), ignore_index=0)"
+OWN_TOKENS_MASKED = """
+each = F.cross_entropy(logits.flatten(0, 1), words.flatten(), reduction="none")
+mask = (words != 0).flatten()
+loss = (each * mask).sum().div(mask.sum())
+"""
+UNUSED = """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.a, self.b, self.spare = nn.Linear(8, 4), nn.Linear(8, 4), nn.Linear(8, 4)
+        self.a, self.b = nn.Linear(8, 4), nn.Linear(8, 4)
     def forward(self, x, other):
         return self.b(x) if other else self.a(x)
 torch.manual_seed(1)
 model = DDP(Net(), find_unused_parameters=True)
 optimizer = torch.optim.Adam(model.parameters())
 """
-    + SAMPLER
-    + LOOP.replace("model(x)", "model(x, rank == 1)"),
-    "two optimizers": DATA
-    + """
+GAN = """
 torch.manual_seed(1)
-body, head = DDP(nn.Linear(8, 16)), DDP(nn.Linear(16, 4))
-one, two = torch.optim.SGD(body.parameters(), lr=0.1), torch.optim.AdamW(head.parameters())
-"""
-    + SAMPLER
-    + """
-for x, y in loader:
-    one.zero_grad(); two.zero_grad()
-    F.cross_entropy(head(body(x).relu()), y).backward()
-    one.step(); two.step()
-""",
-    "gan": DATA
-    + """
-torch.manual_seed(1)
-made, judge = DDP(nn.Linear(4, 8)), DDP(nn.Linear(8, 1))
-g_opt, d_opt = torch.optim.Adam(made.parameters()), torch.optim.Adam(judge.parameters())
+maker, judge = DDP(nn.Linear(4, 8)), DDP(nn.Linear(8, 1))
+g_opt, d_opt = torch.optim.Adam(maker.parameters()), torch.optim.Adam(judge.parameters())
 torch.manual_seed(10 + rank)
-"""
-    + SAMPLER
-    + """
 for x, _ in loader:
-    fake = made(torch.randn(len(x), 4))
+    fake = maker(torch.randn(len(x), 4))
     d_opt.zero_grad()
     ones, zeros = torch.ones(len(x), 1), torch.zeros(len(x), 1)
     both = judge(torch.cat([x, fake.detach()]))
@@ -208,72 +156,17 @@ for x, _ in loader:
     g_opt.zero_grad()
     F.binary_cross_entropy_with_logits(judge(fake), ones).backward()
     g_opt.step()
-""",
-    "clipping": DATA
-    + MODEL
-    + SAMPLER
-    + LOOP.replace("        optimizer.step()", "        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n        optimizer.step()"),
-    "clipping and accumulation": DATA
-    + MODEL
-    + SAMPLER
-    + accumulated(NO_SYNC, after="nn.utils.clip_grad_norm_(model.parameters(), 0.05); optimizer.step(); optimizer.zero_grad(set_to_none=False)"),
-    "scaler": DATA
-    + MODEL
-    + "scaler = torch.amp.GradScaler('cpu', init_scale=1024.0)\n"
-    + SAMPLER
-    + LOOP.replace("        loss.backward()\n        optimizer.step()", "        scaler.scale(loss).backward()\n        scaler.unscale_(optimizer)\n        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        scaler.step(optimizer)\n        scaler.update()"),
-    "bfloat16 autocast": DATA
-    + MODEL
-    + SAMPLER
-    + LOOP.replace("        loss = F", "        with torch.autocast('cpu', dtype=torch.bfloat16): out = model(x)\n        loss = F").replace("model(x), y", "out.float(), y"),
-    "scheduler": DATA
-    + MODEL
-    + "scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1, 3), torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)], [3])\n"
-    + SAMPLER
-    + LOOP.replace("        optimizer.step()", "        optimizer.step()\n        scheduler.step()"),
-    "evaluation on rank 0": DATA
-    + MODEL
-    + SAMPLER
-    + LOOP.replace(
-        "        optimizer.step()",
-        "        optimizer.step()\n        if rank == 0:\n            model.eval()\n            with torch.no_grad(): model.module(data.tensors[0]).argmax(1).eq(data.tensors[1]).float().mean()\n            model.train()\n        dist.barrier()",
-    ),
-    "summed loss": DATA + MODEL.replace("lr=0.1", "lr=0.01") + SAMPLER + LOOP.replace("model(x), y)", "model(x), y, reduction='sum')"),
-    "summed by hand": DATA
-    + BY_HAND
-    + SAMPLER
-    + AVERAGED.format("for p in model.parameters(): dist.all_reduce(p.grad); p.grad /= 12").replace("model(x), y)", "model(x), y, reduction='sum')"),
-    "global token count": TOKENS
-    + """
-for words in loader:
-    optimizer.zero_grad()
-    logits = model(words)
-    counts = (words != 0).sum()
-    dist.all_reduce(counts)
-    each = F.cross_entropy(logits.flatten(0, 1), words.flatten(), reduction="none")
-    loss = (each * (words != 0).flatten()).sum() * world / counts
-    loss.backward()
-    optimizer.step()
-""",
-    "mean of sequences": TOKENS
-    + """
-for words in loader:
-    optimizer.zero_grad()
-    each = F.cross_entropy(model(words).transpose(1, 2), words, reduction="none")
-    mask = (words != 0).float()
-    loss = ((each * mask).sum(1) / mask.sum(1)).mean()
-    loss.backward()
-    optimizer.step()
-""",
-    "penalty": DATA + MODEL + SAMPLER + LOOP.replace("        loss.backward()", "        loss = loss + 1e-3 * sum(p.pow(2).sum() for p in model.parameters())\n        loss.backward()"),
-    "user's hook": DATA + MODEL + "for p in model.parameters(): p.register_hook(lambda g: g.clamp(-0.01, 0.01))\n" + SAMPLER + LOOP,
-    "checkpointing": DATA
-    + MODEL
-    + SAMPLER
-    + LOOP.replace("model(x)", "model(torch.utils.checkpoint.checkpoint(lambda v: v * 2, x, use_reentrant=False))").replace("for epoch in range(3)", "import torch.utils.checkpoint\nfor epoch in range(3)"),
-    "random batches": DATA
-    + MODEL
-    + """
+"""
+TWO_OPTIMIZERS = """
+torch.manual_seed(1)
+body, head = DDP(nn.Linear(8, 16)), DDP(nn.Linear(16, 4))
+one, two = torch.optim.SGD(body.parameters(), lr=0.1), torch.optim.AdamW(head.parameters())
+for x, y in loader:
+    one.zero_grad(); two.zero_grad()
+    F.cross_entropy(head(body(x).relu()), y).backward()
+    one.step(); two.step()
+"""
+RANDOM_BATCHES = """
 torch.manual_seed(1337 + rank)
 for step in range(8):
     at = torch.randint(0, 96, (4,))
@@ -282,37 +175,15 @@ for step in range(8):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-""",
-    "own shards": DATA
-    + MODEL
-    + """
-part = Subset(data, range(rank, 96, world))
-loader = DataLoader(part, batch_size=4, shuffle=True)
-for x, y in loader:
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
-""",
-    "iterable": DATA
-    + MODEL
-    + """
-class Stream(torch.utils.data.IterableDataset):
+"""
+STREAM = """
+class Stream(IterableDataset):
     def __iter__(self):
         for i in range(rank, 96, world):
             yield data[i]
-for x, y in DataLoader(Stream(), batch_size=4):
-    optimizer.zero_grad()
-    F.cross_entropy(model(x), y).backward()
-    optimizer.step()
-""",
-    "zero1": DATA
-    + MODEL.replace("torch.optim.SGD(model.parameters(), lr=0.1)", "ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)")
-    .replace("torch.manual_seed(1)", "from torch.distributed.optim import ZeroRedundancyOptimizer\ntorch.manual_seed(1)")
-    + SAMPLER
-    + LOOP,
-    "ours": DATA + MODEL.replace("DDP(", "BucketedDDP(").replace("torch.manual_seed(1)", "from dpbook.ddp import BucketedDDP\ntorch.manual_seed(1)") + SAMPLER + LOOP,
-    "fully_shard": DATA
-    + """
+loader = DataLoader(Stream(), batch_size=4)
+"""
+SHARDED = """
 from torch.distributed.fsdp import fully_shard
 torch.manual_seed(1)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -320,140 +191,217 @@ for layer in (model[0], model[2]): fully_shard(layer)
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 """
-    + SAMPLER
-    + LOOP.replace("        optimizer.step()", "        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        optimizer.step()"),
-    "gradient average of own": DATA
-    + BY_HAND
-    + SAMPLER
-    + AVERAGED.format("""flat = torch.cat([p.grad.flatten() for p in model.parameters()])
-        dist.all_reduce(flat, op=dist.ReduceOp.SUM)
-        flat.div_(world)
-        at = 0
-        for p in model.parameters():
-            p.grad.copy_(flat[at:at + p.numel()].view_as(p)); at += p.numel()"""),
+FLAT = """
+flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+dist.all_reduce(flat)
+flat /= world
+at = 0
+for p in model.parameters():
+    p.grad.copy_(flat[at:at + p.numel()].view_as(p))
+    at += p.numel()
+"""
+EVALUATE = """
+optimizer.step()
+if rank == 0:
+    model.eval()
+    with torch.no_grad():
+        model.module(data.tensors[0]).argmax(1).eq(data.tensors[1]).float().mean()
+    model.train()
+dist.barrier()
+"""
+EMA = """
+optimizer.step()
+for a, b in zip(ema.parameters(), model.parameters()):
+    a.data.lerp_(b.data, 0.1)
+with torch.no_grad():
+    ema(x)
+"""
+SCHEDULERS = """
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+scheduler = SequentialLR(optimizer, [LinearLR(optimizer, 0.1, 1, 3), CosineAnnealingLR(optimizer, 20)], [3])
+"""
+ZERO = "ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)"
+FROZEN = """
+torch.manual_seed(1)
+net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+net[0].requires_grad_(False)
+model = DDP(net)
+optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+"""
+AUTOCAST = """
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    out = model(x)
+loss = F.cross_entropy(out.float(), y)
+"""
+PENALTY = "F.cross_entropy(model(x), y) + 1e-3 * sum(p.pow(2).sum() for p in model.parameters())"
+CHECKPOINTED = "F.cross_entropy(model(checkpoint(torch.tanh, x.requires_grad_(), use_reentrant=True)), y)"
+HOOK = "for p in model.parameters(): p.register_hook(lambda g: g.clamp(-0.01, 0.01))\n"
+BROADCAST = "for p in model.parameters(): dist.broadcast(p.data, 0)\n"
+OWN_SHARD = "part = Subset(data, range(rank, 96, world))\nloader = DataLoader(part, batch_size=4, shuffle=True)\n"
+PLAIN = sampled() + loop()
+NO_EPOCHS = loop(epoch="")
+
+RIGHT = {
+    "plain": model() + PLAIN,
+    "by hand": bare() + sampled() + loop(averaging=AVERAGE),
+    "by hand, broadcast": bare(seed="rank") + BROADCAST + sampled() + loop(averaging=AVERAGE),
+    "by hand, one buffer": bare() + sampled() + loop(averaging=FLAT),
+    "accumulation": model() + sampled() + accumulated(NO_SYNC),
+    "accumulation, a flag before forward": model()
+    + sampled()
+    + accumulated("model.require_backward_grad_sync = last\n(F.cross_entropy(model(x), y) / 2).backward()"),
+    "accumulation, always averaged": model() + sampled() + accumulated("(F.cross_entropy(model(x), y) / 2).backward()"),
+    "a short last batch": model() + sampled(batch=30) + loop(),
+    "batch norm": model("nn.BatchNorm1d(16)") + PLAIN,
+    "an average of weights": model() + "ema = copy.deepcopy(model.module)\n" + sampled() + loop(step=EMA),
+    "dropout": model("nn.Dropout(0.2)") + "torch.manual_seed(100 + rank)\n" + PLAIN,
+    "tied weights": language(SUM_OVER_ALL, tied=True),
+    "masked by hand": language(MASKED_OVER_ALL),
+    "mean of sequences": language(OF_SEQUENCES),
+    "frozen": FROZEN + PLAIN,
+    "find unused": UNUSED + sampled() + loop("F.cross_entropy(model(x, rank == 1), y)"),
+    "two optimizers": sampled() + TWO_OPTIMIZERS,
+    "gan": sampled() + GAN,
+    "clipping": model() + sampled() + loop(averaging=CLIP),
+    "clipping and accumulation": model()
+    + sampled()
+    + accumulated(NO_SYNC, step=f"{CLIP}\noptimizer.step()\noptimizer.zero_grad(set_to_none=False)"),
+    "scaler": model()
+    + SCALER
+    + sampled()
+    + loop(backward=SCALED, averaging=f"scaler.unscale_(optimizer)\n{CLIP}", step=SCALED_STEP),
+    "bfloat16": model() + sampled() + loop(AUTOCAST),
+    "schedulers": model() + SCHEDULERS + sampled() + loop(step="optimizer.step()\nscheduler.step()"),
+    "evaluation on rank 0": model() + sampled() + loop(step=EVALUATE),
+    "a sum": model(optimizer="torch.optim.SGD(model.parameters(), lr=0.01)")
+    + sampled()
+    + loop("F.cross_entropy(model(x), y, reduction='sum')"),
+    "a sum by hand": bare()
+    + sampled()
+    + loop(
+        "F.cross_entropy(model(x), y, reduction='sum')",
+        averaging="for p in model.parameters(): dist.all_reduce(p.grad); p.grad /= 12",
+    ),
+    "a penalty": model() + sampled() + loop(PENALTY),
+    "a hook of its own": model() + HOOK + PLAIN,
+    "checkpointing": model() + "from torch.utils.checkpoint import checkpoint\n" + sampled() + loop(CHECKPOINTED),
+    "random batches": model() + RANDOM_BATCHES,
+    "a shard of its own": model() + OWN_SHARD + NO_EPOCHS,
+    "a stream": model() + STREAM + NO_EPOCHS,
+    "zero": "from torch.distributed.optim import ZeroRedundancyOptimizer\n" + model(optimizer=ZERO) + PLAIN,
+    "ours": "from dpbook.ddp import BucketedDDP\n" + model(wrap="BucketedDDP({})") + PLAIN,
+    "fully_shard": SHARDED + sampled() + loop(averaging="clip_grad_norm_(model.parameters(), 1.0)"),
 }
 
+LATE_FLAG = """
+model.require_backward_grad_sync = False
+loss = F.cross_entropy(model(x), y) / 2
+model.require_backward_grad_sync = last
+loss.backward()
+"""
+HEAT = "heat = nn.Parameter(torch.ones(()))\n" + model(optimizer="torch.optim.SGD([*model.parameters(), heat], lr=0.1)")
+ON_OWN_SUBSET = "data = Subset(data, range(rank, 96, world))\n"
+NAN = "if rank == 1: x = x / 0 * 0\nloss = F.cross_entropy(model(x), y)"
+ONE_RATE_EACH = "torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1))"
+
 WRONG = {
-    "no set_epoch": Script(DATA + MODEL + SAMPLER.replace("batch_size=4", "batch_size=16") + LOOP.replace("    sampler.set_epoch(epoch)\n", ""), "epochs"),
-    "no sampler": Script(DATA + MODEL + "loader = DataLoader(data, batch_size=4)\n" + LOOP.replace("    sampler.set_epoch(epoch)\n", ""), "examples"),
-    "sharded twice": Script(DATA + MODEL + "data = Subset(data, range(rank, 96, world))\n" + SAMPLER + LOOP, "parts"),
-    "flag after forward": Script(
-        DATA
-        + MODEL
-        + SAMPLER
-        + accumulated("""model.require_backward_grad_sync = False
-        loss = F.cross_entropy(model(x), y) / 2
-        model.require_backward_grad_sync = last
-        loss.backward()"""),
+    "no set_epoch": (model() + sampled(batch=16) + NO_EPOCHS, "epochs"),
+    "no sampler": (model() + "loader = DataLoader(data, batch_size=4)\n" + NO_EPOCHS, "examples"),
+    "divided twice": (model() + ON_OWN_SUBSET + PLAIN, "parts"),
+    "a flag after forward": (model() + sampled() + accumulated(LATE_FLAG), "sync"),
+    "all in no_sync": (
+        model() + sampled() + accumulated("with model.no_sync(): (F.cross_entropy(model(x), y) / 2).backward()"),
         "sync",
     ),
-    "all in no_sync": Script(DATA + MODEL + SAMPLER + accumulated("with model.no_sync(): (F.cross_entropy(model(x), y) / 2).backward()"), "sync"),
-    "clipping before the sync": Script(
-        DATA + BY_HAND + SAMPLER + AVERAGED.format("nn.utils.clip_grad_norm_(model.parameters(), 0.05)\n        " + AVERAGE), "clip"
-    ),
-    "token means": Script(
-        TOKENS
-        + """
-for words in loader:
-    optimizer.zero_grad()
-    F.cross_entropy(model(words).flatten(0, 1), words.flatten(), ignore_index=0).backward()
-    optimizer.step()
-""",
-        "mean",
-    ),
-    "token means, masked by hand": Script(
-        TOKENS
-        + """
-for words in loader:
-    optimizer.zero_grad()
-    each = F.cross_entropy(model(words).flatten(0, 1), words.flatten(), reduction="none")
-    mask = (words != 0).flatten()
-    (each * mask).sum().div(mask.sum()).backward()
-    optimizer.step()
-""",
-        "mean",
-    ),
-    "different starts": Script(DATA + BY_HAND.replace("manual_seed(1)", "manual_seed(rank)") + SAMPLER + AVERAGED.format(AVERAGE), "start"),
-    "nobody averages": Script(DATA + BY_HAND + SAMPLER + AVERAGED.format("pass"), "gradients"),
-    "a parameter outside the wrapper": Script(
-        DATA
-        + MODEL.replace("SGD(model.parameters()", "SGD([*model.parameters(), heat]").replace("optimizer =", "heat = nn.Parameter(torch.ones(()))\noptimizer =")
-        + SAMPLER
-        + LOOP.replace("model(x), y", "model(x) * heat, y"),
-        "gradients",
-    ),
-    "gradients added": Script(
-        DATA + BY_HAND + SAMPLER + AVERAGED.format("for p in model.parameters(): dist.all_reduce(p.grad)"), "replay"
-    ),
-    "divided twice": Script(
-        DATA + MODEL + SAMPLER + LOOP.replace("        optimizer.step()", "        for p in model.parameters(): p.grad /= world\n        optimizer.step()"),
+    "clipping before averaging": (bare() + sampled() + loop(averaging=f"{CLIP}\n{AVERAGE}"), "clip"),
+    "own tokens": (language(OWN_TOKENS), "mean"),
+    "own tokens, masked by hand": (language(OWN_TOKENS_MASKED), "mean"),
+    "own tokens and another loss": (language(OWN_TOKENS + " + 1e-4 * logits.pow(2).mean()"), "mean"),
+    "different starts": (bare(seed="rank") + sampled() + loop(averaging=AVERAGE), "start"),
+    "nobody averages": (bare() + PLAIN, "gradients"),
+    "a parameter outside the wrapper": (HEAT + sampled() + loop("F.cross_entropy(model(x) * heat, y)"), "gradients"),
+    "gradients added": (
+        bare() + sampled() + loop(averaging="for p in model.parameters(): dist.all_reduce(p.grad)"),
         "replay",
     ),
-    "rates of their own": Script(DATA + MODEL.replace("lr=0.1", "lr=0.1 * (rank + 1)") + SAMPLER + LOOP, "rates"),
-    "clipping scaled gradients": Script(
-        DATA
-        + MODEL
-        + "scaler = torch.amp.GradScaler('cpu', init_scale=1024.0)\n"
-        + SAMPLER
-        + LOOP.replace(
-            "        loss.backward()\n        optimizer.step()",
-            "        scaler.scale(loss).backward()\n        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        scaler.step(optimizer)\n        scaler.update()",
-        ),
+    "gradients divided twice": (
+        model() + sampled() + loop(averaging="for p in model.parameters(): p.grad /= world"),
+        "replay",
+    ),
+    "a rate each": (model(optimizer=ONE_RATE_EACH) + PLAIN, "rates"),
+    "clipping what is scaled": (
+        model() + SCALER + sampled() + loop(backward=SCALED, averaging=CLIP, step=SCALED_STEP),
         "scaled",
     ),
-    "NaN on one rank": Script(
-        DATA + MODEL + SAMPLER + LOOP.replace("        loss = F", "        if rank == 1 and epoch == 0: x = x / 0 * 0\n        loss = F"), "finite"
-    ),
-    "equal dropout": Script(DATA + MODEL.replace("nn.ReLU()", "nn.Dropout(0.2)") + SAMPLER + LOOP, "random", warns=True),
-    "buffers of their own": Script(
-        DATA + MODEL.replace("nn.ReLU()", "nn.BatchNorm1d(16)").replace("nn.Linear(16, 4)))", "nn.Linear(16, 4)), broadcast_buffers=False)") + SAMPLER + LOOP,
+    "a NaN": (model() + sampled() + loop(NAN), "finite"),
+}
+
+GATHERED = """
+z = F.normalize(model(x))
+every = [torch.empty_like(z) for _ in range(world)]
+dist.all_gather(every, z)
+loss = F.cross_entropy(z @ torch.cat(every).T, torch.arange(len(z)) + rank * len(z))
+"""
+UNEQUAL = "part = Subset(data, range(rank * 32, rank * 32 + (32 if rank else 24)))\n"
+STEP_LR = "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)\n"
+
+DOUBTFUL = {
+    "equal dropout": (model("nn.Dropout(0.2)") + PLAIN, "random"),
+    "buffers of their own": (
+        model("nn.BatchNorm1d(16)", wrap="DDP({}, broadcast_buffers=False)") + PLAIN,
         "buffers",
-        warns=True,
     ),
-    "scheduler per rank": Script(
-        DATA
-        + MODEL
-        + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)\n"
-        + SAMPLER
-        + LOOP.replace("        optimizer.step()", "        optimizer.step()\n        for _ in range(world): scheduler.step()"),
+    "batch norm and no_sync": (model("nn.BatchNorm1d(16)") + sampled() + accumulated(NO_SYNC), "buffers"),
+    "a scheduler for each rank": (
+        model() + STEP_LR + sampled() + loop(step="optimizer.step()\nfor _ in range(world): scheduler.step()"),
         "scheduler",
-        warns=True,
     ),
-    "micro-batches added": Script(DATA + MODEL + SAMPLER + accumulated(NO_SYNC.replace(" / 2", "")), "mean", warns=True),
-    "batches of their own": Script(
-        DATA
-        + MODEL
-        + """
-part = Subset(data, range(rank * 32, rank * 32 + (32 if rank else 24)))
-for x, y in DataLoader(part, batch_size=4, shuffle=True):
+    "micro-batches added": (model() + sampled() + accumulated(NO_SYNC.replace(" / 2", "")), "mean"),
+    "more batches on some": (
+        model() + UNEQUAL + "loader = DataLoader(part, batch_size=4)\n" + NO_EPOCHS,
+        "batches",
+    ),
+    "gathered without gradient": (model() + sampled() + loop(GATHERED), "gathered"),
+    "noise on the gradient": (
+        model() + sampled() + loop(averaging="for p in model.parameters(): p.grad += 1e-3 * torch.sign(p.grad)"),
+        "replay",
+    ),
+}
+
+RESUMED = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--out")
+parser.add_argument("--resume", action="store_true")
+parser.add_argument("--forget", default="")
+options = parser.parse_args()
+{model}
+torch.manual_seed(100 + rank)
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=0)
+done, saved = 0, None
+if options.resume:
+    saved = torch.load(f"{{options.out}}/{{rank}}.pt")
+    done = saved["done"]
+    model.module.load_state_dict(saved["model"])
+    if options.forget != "optimizer":
+        optimizer.load_state_dict(saved["optimizer"])
+    if options.forget == "rates":
+        optimizer.param_groups[0]["lr"] /= 2
+    if options.forget == "examples":
+        done = 0
+sampler.set_epoch(0)
+for i, (x, y) in enumerate(loader):
+    if i < done:
+        continue
+    if saved and options.forget != "random":
+        torch.set_rng_state(saved["random"])
+    saved = None
     optimizer.zero_grad()
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
-""",
-        "batches",
-        warns=True,
-    ),
-    "gathered without gradient": Script(
-        DATA
-        + MODEL
-        + SAMPLER
-        + LOOP.replace(
-            "        loss = F.cross_entropy(model(x), y)",
-            "        z = F.normalize(model(x))\n        every = [torch.empty_like(z) for _ in range(world)]\n        dist.all_gather(every, z)\n        loss = F.cross_entropy(z @ torch.cat(every).T, torch.arange(len(z)) + rank * len(z))",
-        ),
-        "gathered",
-        warns=True,
-    ),
-    "two parts of a loss": Script(
-        TOKENS
-        + """
-for words in loader:
-    optimizer.zero_grad()
-    logits = model(words)
-    loss = F.cross_entropy(logits.flatten(0, 1), words.flatten(), ignore_index=0) + 1e-4 * logits.pow(2).mean()
-    loss.backward()
-    optimizer.step()
-""",
-        "mean",
-    ),
-}
+    state = {{"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "done": i + 1}}
+    if options.out and not options.resume:
+        torch.save(state | {{"random": torch.get_rng_state()}}, f"{{options.out}}/{{rank}}.pt")
+""".format(model=model("nn.Dropout(0.2)", optimizer="torch.optim.AdamW(model.parameters(), lr=0.01)"))
+"""Saves after every update, and goes on with all of it, or without what it is told to forget."""

@@ -2,7 +2,7 @@
 
 from dpbook.audit.checks import averaging, counts, course, data, replicas
 from dpbook.audit.checks.check import Check
-from dpbook.audit.lines import Line, with_causes
+from dpbook.audit.lines import Line
 from dpbook.audit.seen import Seen
 
 CHECKS: tuple[Check, ...] = (
@@ -32,6 +32,5 @@ CHECKS: tuple[Check, ...] = (
 
 
 def watch_lines(seen: Seen) -> list[Line]:
-    """What the checks say of a run, failures first."""
-    found = [line for check in CHECKS if (line := check.line(seen)) is not None]
-    return with_causes(found, {check.name: check.after for check in CHECKS})
+    """What the checks say of a run."""
+    return [line for check in CHECKS if (line := check.line(seen)) is not None]

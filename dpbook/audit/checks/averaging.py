@@ -87,7 +87,9 @@ def unused(seen: Seen) -> Found | None:
         rank = odd_one(missing)
         if rank is not None or (blamed and any(missing)):
             rank = rank if rank is not None and missing[rank] else next(r for r, names in enumerate(missing) if names)
-            told = f"no gradient for {enumerated(missing[rank])}: freeze it, use it, or wrap with find_unused_parameters"
+            told = (
+                f"no gradient for {enumerated(missing[rank])}: freeze it, use it, or wrap with find_unused_parameters"
+            )
             return Found("FAIL", told, rank, missing[rank][0], update.number, update.steps[rank]["place"])
     never = _never(seen.updates)
     if never:

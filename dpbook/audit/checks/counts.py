@@ -9,7 +9,7 @@ from dpbook.audit.lines import Found, passed, untested
 from dpbook.audit.seen import Seen, Update
 
 SMALL = 1.1
-"""An example that weighs up to so much too much is a warning: counts that vary a little, as in masked language models."""
+"""A term that weighs up to so much too much is a warning: counts that vary a little, as in masked language models."""
 _SAME = 1e-4
 
 
@@ -22,7 +22,7 @@ def mean(seen: Seen) -> Found | None:
     unread = next((event for event in backwards if event["losses"] is None), None)
     worst: Found | None = None
     for update in seen.updates:
-        for of_line in _by_line(update):
+        for of_line in by_line(update):
             found = _uneven(of_line, update)
             if found and (worst is None or found.status == "FAIL"):
                 worst = found
@@ -31,11 +31,13 @@ def mean(seen: Seen) -> Found | None:
     if worst or (worst := _wrong_length(seen)):
         return worst
     if unread:
-        return Found("----", "not tested: what the loss is divided by cannot be read from its graph", place=unread["place"])
+        return Found(
+            "----", "not tested: what the loss is divided by cannot be read from its graph", place=unread["place"]
+        )
     return passed(_told(seen.updates[-1])) if seen.updates else untested("no update was seen")
 
 
-def _by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
+def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
     """The backwards of one update that one line of the script makes, on all ranks."""
     lines: dict[str, list[tuple[int, Event]]] = {}
     for rank, events in enumerate(update.of("backward")):
@@ -45,7 +47,7 @@ def _by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
 
 
 def reduced(events: Sequence[Event]) -> Iterator[list[dict[str, Any]]]:
-    """The first mean or sum of every loss, the second of each, and so on; none where the losses are built differently."""
+    """The first mean or sum of every loss, the second of each, and so on; none where they are built differently."""
     losses = [event["losses"] for event in events]
     if all(losses) and len({len(loss) for loss in losses}) == 1:
         yield from (list(part) for part in zip(*losses, strict=True))
@@ -62,7 +64,9 @@ def _uneven(of_line: list[tuple[int, Event]], update: Update) -> Found | None:
             continue
         most = fair / abs(divisors[lowest])
         counts = " ".join(f"{part['terms']:g}" for part in parts)
-        told = f"the ranks' and micro-batches' means are over {counts} terms: a term weighs up to {most:.2f} times too much"
+        told = (
+            f"the means of ranks and micro-batches are over {counts} terms: one weighs up to {most:.2f} times too much"
+        )
         small = most < SMALL or _last_batch(update)
         told += "" if not small else " (the end of an epoch)" if most >= SMALL else ""
         rank, event = of_line[lowest]
@@ -79,20 +83,22 @@ def _last_batch(update: Update) -> bool:
 def _wrong_length(seen: Seen) -> Found | None:
     """Micro-batches whose means are added where they should be averaged, or the other way round."""
     for update in seen.updates:
-        for of_line in _by_line(update):
+        for of_line in by_line(update):
             events = [event for _, event in of_line]
             for parts in reduced(events):
                 terms, divisor = sum(part["terms"] for part in parts), parts[0]["divisor"]
                 micro = len(parts) // seen.world
                 length = terms / (seen.world * divisor) if divisor else 0.0
                 if parts[0]["mean"] and micro > 1 and abs(length - micro) < _SAME * micro:
-                    told = f"the means of {micro} micro-batches are added, not averaged: the gradient is {micro} times the mean's"
+                    told = (
+                        f"the means of {micro} micro-batches are added, not averaged: {micro} times the mean's gradient"
+                    )
                     return Found("WARN", told, None, None, update.number, events[0]["place"])
     return None
 
 
 def _told(update: Update) -> str:
-    for of_line in _by_line(update):
+    for of_line in by_line(update):
         for parts in reduced([event for _, event in of_line]):
             terms = sum(part["terms"] for part in parts)
             return f"{terms:g} terms in {len(parts)} losses of an update, each divided by {parts[0]['divisor']:g}"

@@ -17,7 +17,9 @@ def random(seen: Seen) -> Found | None:
         return None
     alike = sum(len({forward["random"] for forward in forwards}) == 1 for forwards in drawn)
     if alike == len(drawn):
-        told = "all ranks begin their forwards with one random state, so dropout drops the same everywhere: the gradient "
+        told = (
+            "all ranks begin their forwards with one random state, so dropout drops the same everywhere: the gradient "
+        )
         told += "is right on average, and noisier than it need be; seed with seed + rank once the model is made"
         return Found("WARN", told, None, None, 1, drawn[0][0]["place"])
     return passed(f"{plural(len(drawn), 'forward')} that draw{'s' if len(drawn) == 1 else ''}")
@@ -77,7 +79,11 @@ def _input_too(events: tuple[Event, ...]) -> str:
 @check("devices", "every rank has a device of its own", "chapter 09")
 def devices(seen: Seen) -> Found | None:
     """The GPUs that hold the parameters; without any there is nothing to share out."""
-    held = [[device for device in event["devices"] if device.startswith("cuda")] for about in seen.optimizers for event in about]
+    held = [
+        [device for device in event["devices"] if device.startswith("cuda")]
+        for about in seen.optimizers
+        for event in about
+    ]
     if not held or not all(held):
         return None
     of_ranks = [tuple(event["devices"]) for event in seen.optimizers[0]]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from dpbook.audit.checks.check import check
 from dpbook.audit.journal import Event
@@ -89,11 +90,13 @@ def epochs(seen: Seen) -> Found | None:
         by_loader.setdefault(event["loader"], []).append(event)
     if not by_loader:
         return None
-    repeated = [(one, two) for of_loader in by_loader.values() for one, two in zip(of_loader, of_loader[1:], strict=False)]
+    repeated = [(one, two) for of_loader in by_loader.values() for one, two in pairwise(of_loader)]
     if not repeated:
         batches = events[0]["batches"]
         return untested(f"one epoch was seen, which has {batches} batches; --updates asks for more")
-    same = next(((one, two) for one, two in repeated if one["order"] == two["order"] and (one["batches"] or 0) > 1), None)
+    same = next(
+        ((one, two) for one, two in repeated if one["order"] == two["order"] and (one["batches"] or 0) > 1), None
+    )
     if same:
         told = f"two epochs begin with the same batch, and sampler.epoch is {same[1]['epoch']} in both: call set_epoch"
         return Found("FAIL", told, 0, None, None, same[1]["place"])

@@ -34,7 +34,9 @@ def gradients(seen: Seen) -> Found | None:
         differs = first_difference([step["gradients"] for step in update.steps], names)
         if differs:
             tensor, rank, number = differs
-            told = f"{number} of {plural(len(names), 'gradient')} differ; {_who_averages(seen, update.optimizer, tensor)}"
+            told = (
+                f"{number} of {plural(len(names), 'gradient')} differ; {_who_averages(seen, update.optimizer, tensor)}"
+            )
             return Found("FAIL", told, rank, tensor, update.number, update.steps[rank]["place"])
     return passed(plural(compared, "update")) if compared else None
 
@@ -61,9 +63,7 @@ def rates(seen: Seen) -> Found | None:
     return passed(plural(len(seen.updates), "update")) if seen.updates else None
 
 
-@check(
-    "replicas", "replicas stay equal", "chapter 01", after=("start", "sync", "gradients", "rates", "clip", "unused")
-)
+@check("replicas", "replicas stay equal", "chapter 01", after=("start", "sync", "gradients", "rates", "clip", "unused"))
 def replicas(seen: Seen) -> Found | None:
     """The parameters after each update."""
     compared = 0

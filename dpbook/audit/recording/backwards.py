@@ -40,8 +40,9 @@ class Backwards:
         found = _readable(roots[0]) if plain else None
         value = float(roots[0].detach()) if plain else None
         losses = None if found is None else [asdict(each) for each in found]
-        self._gradients.begin(found)
-        self._recorder.note("backward", losses=losses, value=value, sync=self._forwards.sync(), place=place())
+        where = place()
+        self._gradients.begin(found, f"{where[0]}:{where[1]}" if where else "")
+        self._recorder.note("backward", losses=losses, value=value, sync=self._forwards.sync(), place=where)
 
 
 def _readable(loss: torch.Tensor) -> list[Reduced] | None:

@@ -68,9 +68,7 @@ class Calls:
             self._recorder.note("clip", by=kind, norm=value, most=most, scaled=self._scaled, place=place())
 
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            told = self._told(clipped)(getattr(clip_grad, name))
-            for owner in (clip_grad, torch.nn.utils):
-                self._recorder.replace(owner, name, lambda old, told=told: told)
+            self._everywhere((clip_grad, torch.nn.utils), name, self._told(clipped))
 
     def _scheduling(self) -> None:
         def stepped(given: tuple[Any, ...], result: Any) -> None:
@@ -126,6 +124,10 @@ class Calls:
                 place=place(),
             )
 
-        told = self._told(called)(getattr(dist, name))
-        for owner in (dist, distributed_c10d):
-            self._recorder.replace(owner, name, lambda old: told)
+        self._everywhere((dist, distributed_c10d), name, self._told(called))
+
+    def _everywhere(self, owners: tuple[Any, ...], name: str, make: Callable[[Any], Any]) -> None:
+        """One function that is known in several modules."""
+        made = make(getattr(owners[0], name))
+        for owner in owners:
+            self._recorder.replace(owner, name, lambda old: made)

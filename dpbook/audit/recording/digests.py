@@ -91,10 +91,7 @@ def short(pieces: Iterable[bytes]) -> list[str]:
 
 def random_state(device: torch.device) -> str:
     """A hash of the state of the generator that a model on ``device`` draws from."""
-    if device.type == "cuda":
-        state = torch.cuda.get_rng_state(device)
-    else:
-        state = torch.get_rng_state()
+    state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
     return short([state.numpy().tobytes()])[0]
 
 

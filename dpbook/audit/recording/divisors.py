@@ -93,7 +93,8 @@ def _unmasked(below: list[Any], number: float) -> float:
         for saved in ("_saved_other", "_saved_self"):
             mask = getattr(below[0], saved, None)
             if isinstance(mask, torch.Tensor) and mask.numel() > 1 and bool(((mask == 0) | (mask == 1)).all()):
-                return float(mask.sum()) * max(1.0, number / mask.numel())
+                counted: float = mask.sum().item() * max(1.0, number / mask.numel())
+                return counted
     return number
 
 

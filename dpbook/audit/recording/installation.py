@@ -16,9 +16,7 @@ from dpbook.audit.recording.loaders import Loaders
 from dpbook.audit.recording.local_gradients import LocalGradients
 from dpbook.audit.recording.recorder import Recorder, Wanted
 from dpbook.audit.recording.updates import Updates
-
-ASKED = "DPBOOK_AUDIT"
-"""The variable with the folder and what is wanted, as JSON."""
+from dpbook.audit.running import ASKED
 
 
 def install() -> None:

@@ -1,8 +1,9 @@
 """A rank's own gradients of one update, before they are averaged: what a replay needs of it.
 
-Of each parameter four sums over the backwards of the update are kept: the gradients times what the loss was divided by
-(``weighted``: the gradient of the plain sum over examples), the sizes of these terms (for the bound of rounding), the
-gradients as they are (``plain``), and the last backward's alone (``last``).
+Of each parameter, for every line of the script that calls backward, two sums over its backwards are kept: the
+gradients times what the loss was divided by (``weighted``: the gradient of the plain sum over terms) and the sizes of
+these (``sizes``, for the bound of rounding), with the sum of the divisors and how many backwards there were
+(``divisors``). Over all lines: the gradients as they are (``plain``), and the last backward's alone (``last``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,29 +13,29 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dpbook.audit.recording.divisors import Reduced
+from dpbook.audit.kept import FILE, key
 from dpbook.audit.recording.digests import local_part
+from dpbook.audit.recording.divisors import Reduced
 
-SUMS = ("weighted", "sizes", "plain", "last")
-FILE = "replay-{}-{}.npz"
-"""By rank and optimizer."""
+
+@dataclass
+class Line:
+    """What the backwards of one line gave to one parameter."""
+
+    weighted: torch.Tensor
+    sizes: torch.Tensor
+    divisors: float = 0.0
+    backwards: int = 0
 
 
 @dataclass
 class Sums:
-    """Of one parameter, in float64."""
+    """Of one parameter, in float64; ``backward`` is the number of the last one."""
 
-    weighted: torch.Tensor
-    sizes: torch.Tensor
     plain: torch.Tensor
     last: torch.Tensor
-    backward: int = field(default=0)
-
-    @classmethod
-    def zero(cls, parameter: torch.Tensor) -> "Sums":
-        """Before any backward."""
-        zeros = [torch.zeros(parameter.shape, dtype=torch.float64, device=parameter.device) for _ in SUMS]
-        return cls(*zeros)
+    lines: dict[str, Line] = field(default_factory=dict)
+    backward: int = 0
 
 
 class LocalGradients:
@@ -45,50 +46,59 @@ class LocalGradients:
         self._sums: dict[int, Sums] = {}
         self._parameters: dict[int, torch.Tensor] = {}
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
-        self._divisor = 1.0
-        self._number = 0
+        self._divisor, self._line, self._number = 1.0, "", 0
 
     def follow(self, parameters: Sequence[torch.Tensor]) -> None:
         """The parameters of an optimizer."""
         if self.wanted:
-            self._parameters.update({id(each): each for each in parameters if each.requires_grad})
+            own = [each for each in parameters if each.requires_grad and not hasattr(each, "to_local")]
+            self._parameters.update({id(each): each for each in own})
 
-    def begin(self, losses: list[Reduced] | None) -> None:
-        """A backward of a loss with these divisors begins."""
+    def begin(self, losses: list[Reduced] | None, line: str) -> None:
+        """A backward of a loss with these divisors begins, on ``line`` of the script."""
         if not self.wanted:
             return
         self._number += 1
-        self._divisor = losses[0].divisor if losses else 1.0
+        self._divisor, self._line = (losses[0].divisor if losses else 1.0), line
         if len(self._hooks) < len(self._parameters):
             self.forget_hooks()
             self._hooks = [each.register_hook(self._hook(each)) for each in self._parameters.values()]
 
     def _hook(self, parameter: torch.Tensor) -> Callable[[torch.Tensor], None]:
         def add(gradient: torch.Tensor) -> None:
-            if gradient.layout != torch.strided:
-                gradient = gradient.to_dense()
-            if id(parameter) not in self._sums or _fresh(parameter, self._sums[id(parameter)], self._number):
-                self._sums[id(parameter)] = Sums.zero(parameter)
-            sums, mine = self._sums[id(parameter)], gradient.detach().double()
-            sums.weighted += mine * self._divisor
-            sums.sizes += (mine * self._divisor).abs()
+            dense = gradient if gradient.layout == torch.strided else gradient.to_dense()
+            sums = self._sums.get(id(parameter))
+            if sums is None or _cleared(parameter, sums, self._number):
+                sums = self._sums[id(parameter)] = Sums(_zeros(parameter), _zeros(parameter))
+            line = sums.lines.setdefault(self._line, Line(_zeros(parameter), _zeros(parameter)))
+            mine = dense.detach().double()
+            line.weighted += mine * self._divisor
+            line.sizes += (mine * self._divisor).abs()
             sums.plain += mine
-            sums.last = sums.last + mine if sums.backward == self._number else mine.clone()
+            if sums.backward == self._number:  # a re-entrant backward inside this one
+                sums.last += mine
+            else:
+                sums.last = mine.clone()
+                line.divisors += abs(self._divisor)
+                line.backwards += 1
             sums.backward = self._number
 
         return add
 
-    def keep(self, folder: Path, rank: int, optimizer: int, gradients: Mapping[str, torch.Tensor]) -> None:
+    def keep(self, folder: Path, rank: int, optimizer: int, named: Mapping[str, torch.Tensor]) -> None:
         """Write what was added up, and the gradients with which the optimizer steps, by the parameters' names."""
         arrays: dict[str, np.ndarray] = {}
-        for name, parameter in gradients.items():
-            sums = self._sums.get(id(parameter))
-            if sums is not None and parameter.grad is not None:
-                arrays |= {f"{kind}/{name}": getattr(sums, kind).cpu().numpy() for kind in SUMS}
-                applied = local_part(parameter.grad).detach()
-                applied = applied.to_dense() if applied.layout != torch.strided else applied
-                exact = torch.float64 if applied.dtype == torch.float64 else torch.float32
-                arrays[f"applied/{name}"] = applied.to(exact).cpu().numpy()
+        for name, parameter in named.items():
+            if parameter.grad is None or hasattr(parameter, "to_local"):
+                continue
+            sums = self._sums.get(id(parameter)) or Sums(_zeros(parameter), _zeros(parameter))  # used on others alone
+            arrays[key("applied", name)] = _plain(parameter.grad)
+            arrays[key("plain", name)] = sums.plain.cpu().numpy()
+            arrays[key("last", name)] = sums.last.cpu().numpy()
+            for text, line in sums.lines.items():
+                arrays[key("weighted", name, text)] = line.weighted.cpu().numpy()
+                arrays[key("sizes", name, text)] = line.sizes.cpu().numpy()
+                arrays[key("divisors", name, text)] = np.array([line.divisors, line.backwards])
         np.savez(folder / FILE.format(rank, optimizer), **arrays)  # type: ignore[arg-type]  # names are free
 
     def stop(self) -> None:
@@ -104,6 +114,19 @@ class LocalGradients:
         self._hooks = []
 
 
-def _fresh(parameter: torch.Tensor, sums: Sums, number: int) -> bool:
+def _zeros(parameter: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(parameter.shape, dtype=torch.float64, device=parameter.device)
+
+
+def _plain(gradient: torch.Tensor) -> np.ndarray:
+    """As an array of float32, which holds every half; of float64 where it is that."""
+    dense = local_part(gradient).detach()
+    dense = dense if dense.layout == torch.strided else dense.to_dense()
+    exact = torch.float64 if dense.dtype == torch.float64 else torch.float32
+    array: np.ndarray = dense.to(exact).cpu().numpy()
+    return array
+
+
+def _cleared(parameter: torch.Tensor, sums: Sums, number: int) -> bool:
     """Whether the gradient was cleared since the last backward."""
     return sums.backward != number and (parameter.grad is None or not bool(parameter.grad.any()))

@@ -57,7 +57,7 @@ def syncs(wrapper: nn.Module) -> bool:
     """Whether the next backward through the wrapper averages over the ranks."""
     if isinstance(wrapper, nn.parallel.DistributedDataParallel):
         return bool(wrapper.require_backward_grad_sync)
-    return bool(wrapper._reducer.enabled)  # type: ignore[union-attr]
+    return bool(wrapper._reducer.enabled)
 
 
 def replicas_of(wrapper: nn.Module) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from dpbook.audit.journal import Journal
@@ -99,13 +100,13 @@ class Recorder:
 
 def place() -> list[Any] | None:
     """The line of the script from which this was called: [file, line, text], or None."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(_OTHERS):
             text = linecache.getline(name, frame.f_lineno).strip()
             return [_relative(name), frame.f_lineno, text]
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return None
 
 

@@ -15,17 +15,18 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from dpbook.audit.kept import KEPT
 from dpbook.audit.recording.digests import digests, local_part
 from dpbook.audit.recording.forwards import Forwards
 from dpbook.audit.recording.local_gradients import LocalGradients
 from dpbook.audit.recording.modules import averages, owners, replicas_of
 from dpbook.audit.recording.recorder import Enough, Recorder, place
 
-KEPT = "parameters-{}-{}.npz"
-"""By rank and optimizer."""
 PATIENCE = 20.0
 """Seconds for which a rank that has seen enough waits for the others."""
 SEEN = "enough-{}"
+_LATE = 5
+"""Updates for which a replay waits for the other optimizers."""
 
 
 class Updates:
@@ -36,6 +37,7 @@ class Updates:
         self._numbers: dict[int, int] = {}
         self._names: dict[int, dict[str, torch.Tensor]] = {}
         self._updates: dict[int, int] = {}
+        self._made_ones = self._kept = 0
         self._optimizers: list[Optimizer] = []  # so that no id is used twice
         recorder.replace(Optimizer, "__init__", self._made)
         recorder.later(register_optimizer_step_pre_hook(self._before).remove)
@@ -45,6 +47,7 @@ class Updates:
         @functools.wraps(init)
         def __init__(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             init(optimizer, *args, **kwargs)
+            self._made_ones += 1
             with self._recorder.watching():
                 self._forwards.watch(owners(_parameters(optimizer)))
                 self._gradients.follow(_parameters(optimizer))
@@ -66,6 +69,9 @@ class Updates:
             gradients = {name: each.grad for name, each in named.items() if each.grad is not None}
             if update == wanted.replay:
                 self._gradients.keep(self._recorder.folder, self._recorder.rank, number, named)
+                self._kept += 1
+            if self._gradients.wanted and (self._kept == self._made_ones or update > wanted.replay + _LATE):
+                self._gradients.stop()
             self._recorder.note(
                 "step",
                 optimizer=number,
@@ -92,8 +98,6 @@ class Updates:
         if number == 0:
             self._recorder.end_update(update)
             self._recorder.begin_update(update + 1)
-        if update >= wanted.replay and self._gradients.wanted and number == max(self._updates):
-            self._gradients.stop()
         if update >= wanted.updates > 0 and not wanted.saving:
             self._enough()
 
@@ -125,7 +129,7 @@ class Updates:
 
     def _keep(self, number: int) -> None:
         arrays = {name: local_part(each).detach().double().cpu().numpy() for name, each in self._names[number].items()}
-        np.savez(self._recorder.folder / KEPT.format(self._recorder.rank, number), **arrays)  # type: ignore[arg-type]
+        np.savez(self._recorder.folder / KEPT.format(self._recorder.rank, number), **arrays)
 
     def _enough(self) -> None:
         """End the script when all ranks have come so far: one that leaves early may take a message with it."""

@@ -1,0 +1,90 @@
+"""What the ranks have kept of one update for a replay, and how two gradients are compared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dpbook.replicas import Array
+
+FILE = "replay-{}-{}.npz"
+KEPT = "parameters-{}-{}.npz"
+"""Gradients of a replay, and parameters at the end: by rank and optimizer."""
+
+
+def key(kind: str, name: str, line: str = "") -> str:
+    """What an array is called in the file of a rank: its kind, its parameter, and the line that called backward."""
+    return f"{kind}|{line}|{name}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The arrays of all ranks for one optimizer, by `key`; ``names`` are the parameters, ``lines`` of the script."""
+
+    ranks: tuple[Mapping[str, Array], ...]
+    names: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    def of(self, kind: str, rank: int, line: str = "") -> dict[str, Array]:
+        """One rank's arrays of one kind; zeros where a backward gave nothing to a parameter."""
+        arrays = self.ranks[rank]
+        return {
+            name: arrays.get(key(kind, name, line), np.zeros_like(arrays[key("plain", name)])) for name in self.names
+        }
+
+    @property
+    def world(self) -> int:
+        """The number of ranks."""
+        return len(self.ranks)
+
+    def divisor(self, line: str) -> tuple[float, int]:
+        """What the losses of a line are divided by, the mean over ranks and micro-batches; how many those are."""
+        found = [arrays[each] for arrays in self.ranks for each in arrays if each.startswith(f"divisors|{line}|")]
+        most = max(found, key=lambda pair: float(pair[1]))
+        total = [
+            max(self._divisors(rank, line), key=lambda pair: float(pair[1]), default=most) for rank in range(self.world)
+        ]
+        backwards = sum(float(pair[1]) for pair in total)
+        return sum(float(pair[0]) for pair in total) / backwards, int(backwards)
+
+    def _divisors(self, rank: int, line: str) -> list[Array]:
+        arrays = self.ranks[rank]
+        return [arrays[each] for each in arrays if each.startswith(f"divisors|{line}|")]
+
+    def big(self, kind: str) -> dict[str, Array]:
+        """``weighted``: the gradient of the big batch, whose terms all weigh the same; ``sizes``: of its terms."""
+        total = {name: np.zeros(self.ranks[0][key("plain", name)].shape) for name in self.names}
+        for line in self.lines:
+            fair = self.world * self.divisor(line)[0]
+            for rank in range(self.world):
+                for name, array in self.of(kind, rank, line).items():
+                    total[name] += array / fair
+        return total
+
+
+def load(path: Path) -> dict[str, Array]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {each: archive[each] for each in archive.files}
+
+
+def scale(applied: Mapping[str, Array], other: Mapping[str, Array]) -> float:
+    """The factor with which ``other`` comes closest to ``applied``."""
+    square = sum(float(np.vdot(each, each)) for each in other.values())
+    along = sum(float(np.vdot(other[name], values.astype(np.float64))) for name, values in applied.items())
+    return along / square if square else 1.0
+
+
+def furthest(
+    applied: Mapping[str, Array], other: Mapping[str, Array], bound: Mapping[str, Array], factor: float
+) -> tuple[str, float] | None:
+    """The parameter furthest beyond its bound from ``factor`` times the other, and its relative error; or None."""
+    beyond: dict[str, float] = {}
+    for name, values in applied.items():
+        limit = abs(factor) * bound[name] + float(np.finfo(values.dtype).tiny)
+        beyond[name] = float(np.max(np.abs(values - factor * other[name]) / limit, initial=0.0))
+    name = max(beyond, key=beyond.__getitem__)
+    if beyond[name] <= 1:
+        return None
+    size = float(np.linalg.norm(other[name])) * abs(factor) or 1.0
+    return name, float(np.linalg.norm(applied[name] - factor * other[name])) / size
