@@ -6,7 +6,7 @@ import numpy as np
 
 from dpbook.audit.kept import Kept, furthest, scale
 from dpbook.audit.lines import Found
-from dpbook.audit.seen import Update
+from dpbook.audit.side_by_side import Update
 from dpbook.replicas import Array
 
 CLOSE = 1e-5

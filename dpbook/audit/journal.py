@@ -13,6 +13,7 @@ collective  the script calls a collective       name, shape, dtype, graded
 step        an optimizer is about to step       optimizer, update, gradients, infinite, missing, rates, before
 stepped     it has                              optimizer, update, parameters, state
 cost        after an update                     update, watching, seconds
+trouble     watching itself failed              error
 end         the rank ends                       how
 
 ``place`` is the script's line: [file, line, text]. A rank that is killed has written all that came before.

@@ -71,7 +71,12 @@ def with_causes(lines: Iterable[Line], causes: dict[str, tuple[str, ...]]) -> li
 
     bad = ("FAIL", "WARN")
     told = [replace(line, because=cause(line.name)) if line.found.status in bad else line for line in lines]
-    return sorted(told, key=_order)
+    return in_order(told)
+
+
+def in_order(lines: Iterable[Line]) -> list[Line]:
+    """Failures first, what follows from them after them, and what was not tested last."""
+    return sorted(lines, key=_order)
 
 
 def _order(line: Line) -> int:

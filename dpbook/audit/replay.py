@@ -14,7 +14,7 @@ from dpbook.audit.causes import what_else
 from dpbook.audit.checks.counts import by_line, reduced
 from dpbook.audit.kept import FILE, Kept, furthest, key, load, scale
 from dpbook.audit.lines import Found, Line, passed, untested
-from dpbook.audit.seen import Seen, Update
+from dpbook.audit.side_by_side import Seen, Update
 from dpbook.replicas import Array, compare, gamma, unit_roundoff
 
 NAME, CLAIM, BOOK = "replay", "the gradient is the big batch's", "chapter 02"

@@ -15,7 +15,7 @@ import numpy as np
 from dpbook.audit.journal import Event
 from dpbook.audit.kept import KEPT, load
 from dpbook.audit.lines import Found, Line, passed, untested, with_causes
-from dpbook.audit.seen import Seen, Update, first_difference, odd_one
+from dpbook.audit.side_by_side import Seen, Update, first_difference, odd_one
 from dpbook.core import plural
 
 BOOK = "chapter 11"

@@ -12,10 +12,10 @@ from typing import Any
 
 from dpbook.audit.checks import CHECKS, watch_lines
 from dpbook.audit.journal import read
-from dpbook.audit.lines import Line, with_causes
+from dpbook.audit.lines import Line, in_order, with_causes
 from dpbook.audit.replay import AFTER, NAME, replay_lines
 from dpbook.audit.resume import resume_lines
-from dpbook.audit.seen import Seen, seen
+from dpbook.audit.side_by_side import Seen, seen
 from dpbook.core import InvalidArgument, check_int, plural
 from dpbook.ranks import Launch, launch
 
@@ -112,7 +112,8 @@ def _resumed(what: Audit, resume: str, folder: Path, say: Say) -> tuple[Seen, in
     half = what.updates
     whole_of, halves_of = folder / "whole", folder / "halves"
     say(f"first run: {plural(2 * half, 'update')} without a break")
-    whole, stopped = _run(_with(what, what.save, whole_of), folder / "run", say, updates=2 * half, keep=2 * half)
+    unbroken = _with(what, what.save, whole_of)
+    whole, stopped = _run(unbroken, folder / "run", say, updates=2 * half, keep=2 * half, state=True)
     lines = judged(whole, what.replay)
     if stopped or whole.ended:
         return whole, stopped, lines
@@ -121,9 +122,9 @@ def _resumed(what: Audit, resume: str, folder: Path, say: Say) -> tuple[Seen, in
     if not stopped and not first.ended:
         say("third run: going on from there")
         second_of = _with(what, f"{what.save} {resume}", halves_of)
-        second, stopped = _run(second_of, folder / "second", say, updates=half, keep=half, replay=0)
+        second, stopped = _run(second_of, folder / "second", say, updates=half, keep=half, replay=0, state=True)
         lines += resume_lines(whole, second) if not second.ended else judged(second, 0)
-    return whole, stopped, lines
+    return whole, stopped, in_order(lines)
 
 
 def _with(what: Audit, options: str, folder: Path) -> Audit:

@@ -1,10 +1,12 @@
 """Is every fault named on an unchanged script, with its rank and line, and no right script accused? On three ranks."""
 
+import functools
+
 import pytest
 
 from dpbook.audit.resume import resume_lines
 from dpbook.audit.running import judged
-from dpbook.audit.seen import seen
+from dpbook.audit.side_by_side import seen
 from dpbook.ranks import start
 from tests.audit.on_ranks import run_jobs
 from tests.audit.scripts import DOUBTFUL, HEAD, RESUMED, RIGHT, WRONG
@@ -23,11 +25,11 @@ def folder(tmp_path_factory):
     jobs = [(_written(home / name, text), [], str(home / name), {"replay": 1}) for name, text in texts.items()]
     restarts = home / "restarts"
     script = _written(restarts, RESUMED)
-    out = ["--out", str(restarts)]
+    out, resumed = ["--out", str(restarts)], {"updates": 2, "keep": 2, "state": True}
     for name, options, wanted in [
-        ("whole", [], {"updates": 4, "keep": 4}),
+        ("whole", [], {"updates": 4, "keep": 4, "state": True}),
         ("first", out, {"updates": 2, "saving": True}),
-        *((f"without {what}", [*out, "--resume", "--forget", what], {"updates": 2, "keep": 2}) for what in FORGOTTEN),
+        *((f"without {what}", [*out, "--resume", "--forget", what], resumed) for what in FORGOTTEN),
     ]:
         (restarts / name).mkdir()
         jobs.append((script, options, str(restarts / name), wanted))
@@ -42,6 +44,7 @@ def _written(home, text):
     return str(home / "train.py")
 
 
+@functools.cache
 def lines_of(folder, name):
     return {line.name: line for line in judged(seen(folder / name, WORLD), replay=1)}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dpbook.audit import Line, Verdict
 
-WIDTH = 52
+WIDTH = 66
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -72,10 +72,10 @@ def in_words(verdict: "Verdict", *, resume: bool) -> str:
     from dpbook.core import plural
 
     told = [text for line in verdict.lines for text in _in_words(line)]
+    if not verdict.updates:
+        told.append(f"{'----':6}{'an update was seen':{WIDTH}}none: is it an optimizer of torch.optim that steps?")
     if not resume:
-        told.append(
-            f"{'----':6}{'a run that is ended and resumed goes on exactly':{WIDTH}}not tested: --resume says how"
-        )
+        told.append(f"{'----':6}{'a run that is ended goes on exactly':{WIDTH}}not tested: --resume says how")
     failed = [line for line in verdict.lines if line.failed and line.because is None]
     warned = sum(line.found.status == "WARN" for line in verdict.lines)
     seen = plural(verdict.updates, "update")

@@ -1,12 +1,12 @@
 """The checks of a run that was watched, in the order in which causes come before consequences."""
 
-from dpbook.audit.checks import averaging, counts, course, data, replicas
-from dpbook.audit.checks.check import Check
+from dpbook.audit.checks import averaging, counts, course, data, equality
+from dpbook.audit.checks.definition import Check
 from dpbook.audit.lines import Line
-from dpbook.audit.seen import Seen
+from dpbook.audit.side_by_side import Seen
 
 CHECKS: tuple[Check, ...] = (
-    replicas.start,
+    equality.start,
     data.examples,
     data.parts,
     data.epochs,
@@ -17,16 +17,17 @@ CHECKS: tuple[Check, ...] = (
     averaging.clip,
     averaging.scaled,
     averaging.scaler,
-    replicas.gradients,
-    replicas.rates,
-    replicas.replicas,
-    replicas.buffers,
+    equality.gradients,
+    equality.rates,
+    equality.replicas,
+    equality.buffers,
     course.random,
     course.scheduler,
     course.finite,
     course.gathered,
     course.collectives,
     course.devices,
+    course.watching,
     course.end,
 )
 

@@ -2,9 +2,9 @@
 
 import math
 
-from dpbook.audit.checks.check import check, enumerated
+from dpbook.audit.checks.definition import check, enumerated
 from dpbook.audit.lines import Found, passed, untested
-from dpbook.audit.seen import Seen, Update, first_difference, odd_one
+from dpbook.audit.side_by_side import Seen, Update, first_difference, odd_one
 from dpbook.core import plural
 
 

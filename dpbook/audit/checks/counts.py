@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dpbook.audit.checks.check import check
+from dpbook.audit.checks.definition import check
 from dpbook.audit.journal import Event
 from dpbook.audit.lines import Found, passed, untested
-from dpbook.audit.seen import Seen, Update
+from dpbook.audit.side_by_side import Seen, Update
 
 SMALL = 1.1
 """A term that weighs up to so much too much is a warning: counts that vary a little, as in masked language models."""

@@ -2,10 +2,10 @@
 
 import math
 
-from dpbook.audit.checks.check import check
+from dpbook.audit.checks.definition import check
 from dpbook.audit.journal import Event
 from dpbook.audit.lines import Found, passed
-from dpbook.audit.seen import Seen, Update, odd_one
+from dpbook.audit.side_by_side import Seen, Update, odd_one
 from dpbook.core import plural
 
 
@@ -126,6 +126,13 @@ def gathered(seen: Seen) -> Found | None:
     told = "all_gather gives copies without a gradient: what other ranks lose through this rank's part is missing; "
     told += "torch.distributed.nn.functional.all_gather has one"
     return Found("WARN", told, rank, None, None, event["place"])
+
+
+@check("watching", "the script could be watched")
+def watching(seen: Seen) -> Found | None:
+    """Silent unless a watcher failed: then some of the lines know less than they might."""
+    failed = [(rank, event) for rank, events in enumerate(seen.of("trouble")) for event in events]
+    return Found("----", f"not all of it: {failed[0][1]['error']}", failed[0][0]) if failed else None
 
 
 @check("end", "the run ends well", "chapter 09", after=("unused", "collectives", "batches"))

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from dpbook.audit.checks.check import check
+from dpbook.audit.checks.definition import check
 from dpbook.audit.journal import Event
 from dpbook.audit.lines import Found, passed, untested
-from dpbook.audit.seen import Seen
+from dpbook.audit.side_by_side import Seen
 from dpbook.core import plural
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpbook.audit.recording.digests import digests, random_state, rows
+from dpbook.audit.recording.hashing import digests, random_state, rows
 from dpbook.audit.recording.loaders import Loaders
 from dpbook.audit.recording.modules import Owners, averages, syncs
 from dpbook.audit.recording.recorder import Recorder, place
@@ -52,24 +52,25 @@ class Forwards:
         known = self._watched[id(module)]() is module and not getattr(self._inside, "yes", False)
         if not (known and self._recorder.active and torch.is_grad_enabled() and module.training):
             return call(module, *args, **kwargs)
+        seen: dict[str, Any] | None = None
         with self._recorder.watching():
             seen = self._seen(module, [args, kwargs])
-            device = _device(module)
-            before = random_state(device)
         self._inside.yes = True
         try:
             return call(module, *args, **kwargs)
         finally:
             self._inside.yes = False
-            with self._recorder.watching():
-                drawn = random_state(device) != before
-                self._recorder.note("forward", random=before, drawn=drawn, **seen)
+            if seen is not None:
+                with self._recorder.watching():
+                    drawn = random_state(_device(module)) != seen["random"]
+                    self._recorder.note("forward", drawn=drawn, **seen)
 
     def _seen(self, module: nn.Module, given: Any) -> dict[str, Any]:
         tensors = list(tensors_of(given))[:_MOST_TENSORS]
         finite = all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point())
         return {
             "module": type(module).__name__,
+            "random": random_state(_device(module)),
             "loader": self._loaders.current,
             "rows": rows(tensors),
             "buffers": digests(dict(module.named_buffers())),

@@ -7,7 +7,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from dpbook.audit.recording.digests import short
+from dpbook.audit.recording.hashing import short
 from dpbook.audit.recording.recorder import Recorder, place
 
 

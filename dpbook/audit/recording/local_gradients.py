@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from dpbook.audit.kept import FILE, key
-from dpbook.audit.recording.digests import local_part
 from dpbook.audit.recording.divisors import Reduced
+from dpbook.audit.recording.hashing import local_part
 
 
 @dataclass

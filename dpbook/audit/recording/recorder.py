@@ -39,6 +39,8 @@ class Wanted:
     saving: bool = False
     keep: int = 0
     """The update after which the parameters themselves are kept (0: none)."""
+    state: bool = False
+    """Whether the optimizer's state is hashed too, which takes twice as long as the parameters."""
 
 
 class Recorder:
@@ -59,11 +61,13 @@ class Recorder:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """What is done inside is counted as the cost of watching."""
+        """What is done inside is counted as the cost of watching, and if it fails the script does not."""
         begun = time.perf_counter()
         self._depth += 1
         try:
             yield
+        except Exception as error:
+            self.note("trouble", error=f"{type(error).__name__}: {error}")
         finally:
             self._depth -= 1
             if not self._depth:

@@ -16,8 +16,8 @@ from torch.optim.optimizer import (
 )
 
 from dpbook.audit.kept import KEPT
-from dpbook.audit.recording.digests import digests, local_part
 from dpbook.audit.recording.forwards import Forwards
+from dpbook.audit.recording.hashing import digests, local_part
 from dpbook.audit.recording.local_gradients import LocalGradients
 from dpbook.audit.recording.modules import averages, owners, replicas_of
 from dpbook.audit.recording.recorder import Enough, Recorder, place
@@ -81,7 +81,7 @@ class Updates:
                 missing=[name for name, each in named.items() if each.grad is None and each.requires_grad],
                 rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
                 before=digests(named) if update == 1 else None,
-                held=digests(_state(optimizer)) if update == 1 else None,
+                held=self._state(optimizer) if update == 1 else None,
                 place=place(),
             )
 
@@ -92,7 +92,7 @@ class Updates:
             if self._recorder.active:
                 parameters = digests(self._names[number])
                 self._recorder.note("stepped", optimizer=number, update=update, parameters=parameters,
-                                    state=digests(_state(optimizer)))  # fmt: skip
+                                    state=self._state(optimizer))  # fmt: skip
             if update == wanted.keep:
                 self._keep(number)
         if number == 0:
@@ -127,6 +127,17 @@ class Updates:
         )  # fmt: skip
         return number
 
+    def _state(self, optimizer: Optimizer) -> dict[str, str] | None:
+        if not self._recorder.wanted.state:
+            return None
+        tensors = {
+            f"{place}.{key}": value
+            for place, parameter in enumerate(_parameters(optimizer))
+            for key, value in optimizer.state.get(parameter, {}).items()
+            if isinstance(value, torch.Tensor)
+        }
+        return digests(tensors)
+
     def _keep(self, number: int) -> None:
         arrays = {name: local_part(each).detach().double().cpu().numpy() for name, each in self._names[number].items()}
         np.savez(self._recorder.folder / KEPT.format(self._recorder.rank, number), **arrays)
@@ -147,15 +158,6 @@ def _exists(folder: Path, rank: int) -> bool:
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
     return list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
-
-
-def _state(optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    return {
-        f"{place}.{key}": value
-        for place, parameter in enumerate(_parameters(optimizer))
-        for key, value in optimizer.state.get(parameter, {}).items()
-        if isinstance(value, torch.Tensor)
-    }
 
 
 def _infinite(gradients: dict[str, torch.Tensor]) -> list[str]:

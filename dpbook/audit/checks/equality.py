@@ -1,8 +1,8 @@
 """Do the replicas start equal, step with the same gradients and rates, and stay equal?"""
 
-from dpbook.audit.checks.check import check
+from dpbook.audit.checks.definition import check
 from dpbook.audit.lines import Found, passed, untested
-from dpbook.audit.seen import Seen, first_difference, odd_one
+from dpbook.audit.side_by_side import Seen, first_difference, odd_one
 from dpbook.core import plural
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 CHUNK = 2**20
-"""Elements that are hashed at once; there are as many weights."""
+"""Words of 8 bytes that are hashed at once; there are as many weights."""
 SAMPLED = 1024
 """Elements of an example that its hash reads: evenly spread where it has more."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WORD = 8
 _MODULUS = 2**64
 _PRIME = 0x9E3779B97F4A7C15
 
@@ -45,11 +46,18 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
         return None
     if local.is_complex():
         local = torch.view_as_real(local)
-    bits = local.contiguous().view(-1).view(_INTEGERS[local.element_size()])
-    weights = _weights(bits.device)
-    if bits.device.type == "cpu":
-        return [torch.dot(part.to(torch.int64), weights[: len(part)]) for part in bits.split(CHUNK)]
-    return [(part * weights[: len(part)]).sum() for part in bits.split(CHUNK)]
+    flat = local.contiguous().view(-1)
+    if flat.storage_offset() * flat.element_size() % _WORD:
+        flat = flat.clone()
+    whole = len(flat) - len(flat) % (_WORD // flat.element_size())
+    words = [*flat[:whole].view(torch.int64).split(CHUNK)] if whole else []
+    rest = flat[whole:].view(_INTEGERS[flat.element_size()]).to(torch.int64)
+    return [_weighted(part) for part in (*words, rest)]
+
+
+def _weighted(words: torch.Tensor) -> torch.Tensor:
+    weights = _weights(words.device)[: len(words)]
+    return torch.dot(words, weights) if words.device.type == "cpu" else (words * weights).sum()
 
 
 @functools.cache
@@ -68,7 +76,7 @@ def _joined(numbers: Iterable[int]) -> str:
 
 def rows(tensors: Iterable[torch.Tensor]) -> list[str]:
     """A hash of each example of a batch: of its slices of all ``tensors`` that have the length of the first."""
-    batch = [local_part(tensor).detach() for tensor in tensors if tensor.dim() and tensor.layout == torch.strided]
+    batch = [local_part(each).detach() for each in tensors if each.dim() and each.layout == torch.strided and len(each)]
     if not batch:
         return []
     length = len(batch[0])
@@ -77,7 +85,7 @@ def rows(tensors: Iterable[torch.Tensor]) -> list[str]:
 
 
 def _sampled(tensor: torch.Tensor) -> list[bytes]:
-    flat = tensor.reshape(len(tensor), -1)
+    flat = tensor.reshape(len(tensor), tensor[:1].numel())
     flat = flat[:, :: max(1, flat.shape[1] // SAMPLED)].contiguous().cpu()
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(len(flat), -1)

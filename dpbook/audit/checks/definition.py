@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dpbook.audit.lines import Found, Line
-from dpbook.audit.seen import Seen
+from dpbook.audit.side_by_side import Seen
 
 Judge: TypeAlias = Callable[[Seen], Found | None]
 """None where the claim means nothing for a run."""
