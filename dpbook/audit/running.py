@@ -16,7 +16,7 @@ from dpbook.audit.lines import Line, in_order, with_causes
 from dpbook.audit.replay import AFTER, NAME, replay_lines
 from dpbook.audit.resume import resume_lines
 from dpbook.audit.side_by_side import Seen, seen
-from dpbook.core import InvalidArgument, check_int, plural
+from dpbook.core import InvalidArgument, check_float, check_int, plural
 from dpbook.ranks import Launch, launch
 
 ASKED = "DPBOOK_AUDIT"
@@ -37,7 +37,8 @@ class Audit:
     The script is ended after ``updates`` of its optimizer (0: never), of which each ``every``-th is watched;
     ``replay`` is the update whose gradient is compared with the big batch's (0: none). With ``resume``, the script's
     own options to go on from a checkpoint, it is also ended and started again; ``save`` are its options to write one,
-    and ``{folder}`` in either is a folder for it. Raises `InvalidArgument`.
+    and ``{folder}`` in either is a folder for it. A collective that waits for ``timeout`` seconds ends the run, unless
+    the script has a time of its own. Raises `InvalidArgument`.
     """
 
     program: tuple[str, ...]
@@ -48,12 +49,14 @@ class Audit:
     save: str = ""
     resume: str | None = None
     start_timeout: float = 300.0
+    timeout: float = 300.0
 
     def __post_init__(self) -> None:
         check_int("nproc", self.nproc, 2)  # one rank has nobody to differ from
         check_int("updates", self.updates, 0)
         check_int("every", self.every, 1)
         check_int("replay", self.replay, 0)
+        check_float("timeout", self.timeout, above=0)
         if self.resume is not None and self.updates == 0:
             raise InvalidArgument("updates", self.updates, "at least 1 to try a restart after so many")
         self.launch()
@@ -135,8 +138,8 @@ def _with(what: Audit, options: str, folder: Path) -> Audit:
 def _run(what: Audit, folder: Path, say: Say, **wanted: Any) -> tuple[Seen, int]:
     """One run, and the signal that ended it (0: none)."""
     folder.mkdir()
-    asked = {"folder": str(folder), "updates": what.updates, "every": what.every, "replay": what.replay, **wanted}
-    told = {ASKED: json.dumps(asked)}
+    asked = {"folder": str(folder), "updates": what.updates, "every": what.every, "replay": what.replay}
+    told = {ASKED: json.dumps({**asked, "timeout": what.timeout, **wanted})}
     why: list[str] = []
     done = threading.Event()
     waiting = threading.Thread(target=_tell_progress, args=(folder, what.nproc, done, say), daemon=True)

@@ -239,9 +239,121 @@ HOOK = "for p in model.parameters(): p.register_hook(lambda g: g.clamp(-0.01, 0.
 BROADCAST = "for p in model.parameters(): dist.broadcast(p.data, 0)\n"
 OWN_SHARD = "part = Subset(data, range(rank, 96, world))\nloader = DataLoader(part, batch_size=4, shuffle=True)\n"
 PLAIN = sampled() + loop()
+NANO = """
+import math
+block_size, batch_size, gradient_accumulation_steps = 8, 2, 3
+torch.manual_seed(1337 + rank)
+text = torch.randint(0, 20, (500,), generator=torch.Generator().manual_seed(0))
+def get_batch():
+    ix = torch.randint(len(text) - block_size - 1, (batch_size,))
+    x = torch.stack([text[i:i + block_size] for i in ix])
+    return x, torch.stack([text[i + 1:i + 1 + block_size] for i in ix])
+class GPT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wte, self.ln, self.lm_head = nn.Embedding(20, 16), nn.LayerNorm(16), nn.Linear(16, 20, bias=False)
+        self.drop = nn.Dropout(0.1)
+        self.wte.weight = self.lm_head.weight
+    def forward(self, idx, targets=None):
+        logits = self.lm_head(self.ln(self.drop(self.wte(idx))))
+        loss = None
+        if targets is not None:
+            loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1)
+        return logits, loss
+    def configure_optimizers(self):
+        decay = [p for p in self.parameters() if p.dim() >= 2]
+        rest = [p for p in self.parameters() if p.dim() < 2]
+        groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.95))
+@torch.no_grad()
+def estimate_loss():
+    model.eval()
+    losses = [raw_model(*get_batch())[1].item() for _ in range(2)]
+    model.train()
+    return sum(losses)
+model = GPT()
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+optimizer = model.configure_optimizers()
+model = DDP(model)
+raw_model = model.module
+X, Y = get_batch()
+for iter_num in range(8):
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-2 * min(1, (iter_num + 1) / 4)
+    if iter_num % 3 == 0 and rank == 0:
+        estimate_loss()
+    for micro_step in range(gradient_accumulation_steps):
+        model.require_backward_grad_sync = (micro_step == gradient_accumulation_steps - 1)
+        logits, loss = model(X, Y)
+        loss = loss / gradient_accumulation_steps
+        X, Y = get_batch()
+        scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+"""
+VISION = """
+from torch.optim.swa_utils import AveragedModel
+class Meter:
+    def __init__(self):
+        self.total, self.count = 0.0, 0
+    def update(self, value, n):
+        self.total += value * n
+        self.count += n
+    def synchronize(self):
+        t = torch.tensor([self.total, self.count], dtype=torch.float64)
+        dist.barrier()
+        dist.all_reduce(t)
+        self.total, self.count = t.tolist()
+def train_one_epoch(model, criterion, optimizer, loader, model_ema, scheduler):
+    model.train()
+    meter = Meter()
+    for i, (image, target) in enumerate(loader):
+        output = model(image)
+        loss = criterion(output, target)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        if i % 2 == 0:
+            model_ema.update_parameters(model)
+        meter.update(loss.item(), image.shape[0])
+    meter.synchronize()
+    scheduler.step()
+@torch.inference_mode()
+def evaluate(model, criterion, loader):
+    model.eval()
+    meter = Meter()
+    for image, target in loader:
+        meter.update(criterion(model(image), target).item(), len(image))
+    meter.synchronize()
+def main():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+    ones = [p for n, p in net.named_parameters() if n.endswith("bias")]
+    others = [p for n, p in net.named_parameters() if not n.endswith("bias")]
+    groups = [{"params": others, "weight_decay": 1e-4}, {"params": ones}]
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True)
+    model = DDP(net)
+    model_ema = AveragedModel(model.module)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
+    train_sampler, test_sampler = DistributedSampler(data), DistributedSampler(data, shuffle=False)
+    loader = DataLoader(data, batch_size=16, sampler=train_sampler, drop_last=True)
+    test = DataLoader(data, batch_size=16, sampler=test_sampler)
+    for epoch in range(5):
+        train_sampler.set_epoch(epoch)
+        train_one_epoch(model, criterion, optimizer, loader, model_ema, scheduler)
+        evaluate(model, criterion, test)
+main()
+"""
 NO_EPOCHS = loop(epoch="")
 
 RIGHT = {
+    "a language model, in one file": NANO,
+    "a classifier, in functions": VISION,
     "plain": model() + PLAIN,
     "by hand": bare() + sampled() + loop(averaging=AVERAGE),
     "by hand, broadcast": bare(seed="rank") + BROADCAST + sampled() + loop(averaging=AVERAGE),

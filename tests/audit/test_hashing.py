@@ -2,7 +2,7 @@
 
 import torch
 
-from dpbook.audit.recording.hashing import digests, rows
+from dpbook.audit.recording.hashing import _on_device, digests, rows
 from tests.cases import each
 
 
@@ -45,3 +45,11 @@ def test_a_row_is_known_by_all_tensors_of_the_batch():
     assert [a == b for a, b in zip(first, second, strict=True)] == [True, False, True]
     assert rows([words[1:2], mask[1:2]]) == first[1:2]
     assert rows([torch.tensor(3.0)]) == rows([torch.empty(0, 3)]) == []
+
+
+@each("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8])
+@each("size", [1, 9, 1001])
+def test_what_a_device_would_compute_tells_elements_apart_too(dtype, size):
+    x = (torch.arange(size) % 2).to(dtype)
+    hashes = {_on_device(x)} | {_on_device(torch.where(torch.arange(size) == k, 1 - x, x)) for k in (0, size - 1)}
+    assert len(hashes) == len({0, size - 1}) + 1

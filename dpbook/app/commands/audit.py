@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from dpbook.audit import Line, Verdict
 
 WIDTH = 66
+WITHOUT_GPUS = 3
+"""Ranks: sums of two numbers do not depend on their order, so two prove less."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "and say whether it is what one process with the whole batch would do. The exit status is 0 where nothing "
         "fails, 1 where something does, 2 where no update was seen."
     )
-    parser.add_argument("--nproc", type=int, help="ranks on this machine (default: one per GPU; without any, 2)")
+    parser.add_argument("--nproc", type=int, help="ranks on this machine (default: one per GPU; without any, 3)")
     parser.add_argument(
         "--updates", type=int, default=5, metavar="K", help="end the script after so many updates; 0: let it end "
         "(default: %(default)s)",
@@ -38,6 +40,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         '"--resume {folder}"',
     )  # fmt: skip
     parser.add_argument("--start-timeout", type=float, default=300, metavar="S", help="as for launch")
+    parser.add_argument(
+        "--timeout", type=float, default=300, metavar="S", help="seconds after which a collective that waits ends the "
+        "run, unless the script says it (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--strict", action="store_true", help="let a warning count as a failure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the verdict there, for programs")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write it as a page")
@@ -47,14 +53,28 @@ def run(args: argparse.Namespace) -> int:
     """Watch, judge, and tell."""
     from dpbook.audit import Audit, audit
     from dpbook.core import InvalidArgument, machine
-    from dpbook.ranks import default_processes
+    from dpbook.ranks import preflight
 
     if not args.script:
         raise InvalidArgument("script", "nothing", "given after --, as in `dpbook audit -- train.py`")
-    nproc = args.nproc if args.nproc is not None else max(2, default_processes(machine.gpus()))
+    gpus = machine.gpus()
+    nproc = args.nproc if args.nproc is not None else max(2, len(gpus)) if gpus else WITHOUT_GPUS
     what = Audit(
-        tuple(args.script), nproc, args.updates, args.every, args.replay, args.save, args.resume, args.start_timeout
+        tuple(args.script),
+        nproc,
+        args.updates,
+        args.every,
+        args.replay,
+        args.save,
+        args.resume,
+        args.start_timeout,
+        args.timeout,
     )
+    found = preflight(nproc, gpus=gpus)
+    for finding in found:
+        _say(str(finding))
+    if any(finding.kind == "problem" for finding in found):
+        return 1
     verdict = audit(what, _say)
     print(in_words(verdict, resume=args.resume is not None))
     if args.json:

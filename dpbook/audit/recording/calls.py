@@ -1,7 +1,9 @@
 """What else the script calls: clipping, schedulers, scalers, and collectives of its own."""
 
 import functools
+import inspect
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ class Calls:
         self._inside = False
         self._scaled = False
         self._schedulers: list[Any] = []
+        if recorder.wanted.timeout:
+            self._patience(timedelta(seconds=recorder.wanted.timeout))
         self._clipping()
         self._scheduling()
         self._scaling()
@@ -58,6 +62,19 @@ class Calls:
             return watched
 
         return make
+
+    def _patience(self, timeout: timedelta) -> None:
+        """A script whose ranks wait for each other for ever ends, and its launch can tell why."""
+
+        def patient(init: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(init)
+            def init_process_group(*args: Any, **kwargs: Any) -> Any:
+                given = inspect.signature(init).bind_partial(*args, **kwargs).arguments
+                return init(*args, **kwargs, **({} if given.get("timeout") is not None else {"timeout": timeout}))
+
+            return init_process_group
+
+        self._everywhere((dist, distributed_c10d), "init_process_group", patient)
 
     def _clipping(self) -> None:
         def clipped(given: tuple[Any, ...], norm: Any) -> None:

@@ -5,6 +5,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 CHUNK = 2**20
@@ -21,57 +23,53 @@ _PRIME = 0x9E3779B97F4A7C15
 def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
     """A hash of the bits of each tensor, of 64 bits; those that are sparse or without data are left out.
 
-    One number is fetched from the device for all of them.
+    It is a sum of the words of 8 bytes, each times a weight, modulo 2⁶⁴. From a GPU one number a tensor is fetched.
     """
-    hashed = {name: parts for name, tensor in tensors.items() if (parts := _parts(tensor)) is not None}
-    if not hashed:
-        return {}
-    flat = [part for parts in hashed.values() for part in parts]
-    by_device: dict[torch.device, list[int]] = {}
-    for place, part in enumerate(flat):
-        by_device.setdefault(part.device, []).append(place)
-    numbers = [0] * len(flat)
-    for places in by_device.values():
-        fetched = torch.stack([flat[place] for place in places]).tolist()
-        for place, number in zip(places, fetched, strict=True):
-            numbers[place] = number
-    rest = iter(numbers)
-    return {name: _joined(next(rest) for _ in parts) for name, parts in hashed.items()}
+    found: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        local = local_part(tensor).detach()
+        if local.layout == torch.strided and local.device.type != "meta":
+            flat = (torch.view_as_real(local) if local.is_complex() else local).contiguous().view(-1)
+            total = _on_cpu(flat) if flat.device.type == "cpu" else _on_device(flat)
+            found[name] = f"{total % _MODULUS:016x}"
+    return found
 
 
-def _parts(tensor: torch.Tensor) -> list[torch.Tensor] | None:
-    """The weighted sum of the bits of each chunk, modulo 2⁶⁴."""
-    local = local_part(tensor).detach()
-    if local.layout != torch.strided or local.device.type == "meta":
-        return None
-    if local.is_complex():
-        local = torch.view_as_real(local)
-    flat = local.contiguous().view(-1)
+def _on_cpu(flat: torch.Tensor) -> int:
+    data = flat.view(torch.uint8).numpy()
+    whole = len(data) - len(data) % _WORD
+    words = data[:whole].view(np.int64)
+    total = int.from_bytes(data[whole:].tobytes(), "little")
+    for begin in range(0, len(words), CHUNK):
+        part = words[begin : begin + CHUNK]
+        total = total * _PRIME + int(np.dot(part, _weights()[: len(part)]))
+    return total
+
+
+def _on_device(flat: torch.Tensor) -> int:
+    """The same for whole words; the elements after them are weighted too. Not to be compared with a hash of the CPU."""
     if flat.storage_offset() * flat.element_size() % _WORD:
         flat = flat.clone()
     whole = len(flat) - len(flat) % (_WORD // flat.element_size())
-    words = [*flat[:whole].view(torch.int64).split(CHUNK)] if whole else []
+    words = flat[:whole].view(torch.int64).split(CHUNK) if whole else ()
     rest = flat[whole:].view(_INTEGERS[flat.element_size()]).to(torch.int64)
-    return [_weighted(part) for part in (*words, rest)]
-
-
-def _weighted(words: torch.Tensor) -> torch.Tensor:
-    weights = _weights(words.device)[: len(words)]
-    return torch.dot(words, weights) if words.device.type == "cpu" else (words * weights).sum()
+    weights = _weights_on(flat.device)
+    sums = torch.stack([(part * weights[: len(part)]).sum() for part in (rest, *words)])
+    total = 0
+    for number in sums.tolist():
+        total = total * _PRIME + number
+    return total
 
 
 @functools.cache
-def _weights(device: torch.device) -> torch.Tensor:
+def _weights() -> npt.NDArray[np.int64]:
     """Odd numbers without a pattern: a change of one element always shows, changes of several nearly always."""
-    random = torch.Generator().manual_seed(0)
-    return (torch.randint(-(2**62), 2**62, (CHUNK,), generator=random) * 2 + 1).to(device)
+    return np.random.default_rng(0).integers(-(2**62), 2**62, CHUNK) * 2 + 1
 
 
-def _joined(numbers: Iterable[int]) -> str:
-    total = 0
-    for number in numbers:
-        total = (total * _PRIME + number) % _MODULUS
-    return f"{total:016x}"
+@functools.cache
+def _weights_on(device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(_weights()).to(device)
 
 
 def rows(tensors: Iterable[torch.Tensor]) -> list[str]:

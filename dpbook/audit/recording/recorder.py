@@ -39,6 +39,8 @@ class Wanted:
     saving: bool = False
     keep: int = 0
     """The update after which the parameters themselves are kept (0: none)."""
+    timeout: float = 0.0
+    """Seconds for which a collective may wait, where the script does not say it itself (0: torch's own)."""
     state: bool = False
     """Whether the optimizer's state is hashed too, which takes twice as long as the parameters."""
 

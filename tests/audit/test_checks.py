@@ -1,0 +1,97 @@
+"""What scripts on a CPU cannot show: the checks on journals that are written by hand."""
+
+from dpbook.audit.checks import CHECKS
+from dpbook.audit.side_by_side import Seen
+from tests.cases import each
+
+PLACE = ["train.py", 7, "step()"]
+
+
+def journal(updates=2, **changes):
+    """The events of one rank; ``changes`` are of the events of a kind."""
+    about = {
+        "optimizer": 0, "names": ["w", "v"], "wrappers": ["DistributedDataParallel"], "replicas": 3, "sharded": [],
+        "devices": ["cpu"], "unwrapped": [], "norms": [],
+    }  # fmt: skip
+    events = [{"kind": "optimizer", **about, **changes.get("optimizer", {})}]
+    for update in range(1, updates + 1):
+        plain = {
+            "forward": {"rows": [f"{update}"], "random": "a", "drawn": False, "buffers": {}, "sync": True, "loader": "",
+                        "finite": True},
+            "backward": {"losses": None, "value": 1.0, "sync": True},
+            "scaler": {"scale": 8.0},
+            "collective": {"name": "all_reduce", "shape": [2], "dtype": "float32", "graded": False},
+            "step": {"optimizer": 0, "update": update, "gradients": {"w": "1", "v": "2"}, "infinite": [], "missing": [],
+                     "rates": [0.1], "before": {"w": "0", "v": "0"}},
+            "stepped": {"optimizer": 0, "update": update, "parameters": {"w": "3", "v": "4"}},
+        }  # fmt: skip
+        events += [
+            {"kind": kind, "place": PLACE, **fields, **changes.get(kind, {})}
+            for kind, fields in plain.items()
+            if kind not in ("scaler", "collective") or kind in changes
+        ]
+    return tuple(events)
+
+
+def found(name, *ranks, ended=""):
+    return next(check for check in CHECKS if check.name == name).judge(Seen(ranks, ended=ended))
+
+
+@each(
+    ("check", "kind", "usual", "odd", "tensor"),
+    [
+        ("scaler", "scaler", {}, {"scale": 4.0}, None),
+        ("collectives", "collective", {}, {"name": "barrier"}, None),
+        ("collectives", "collective", {}, {"shape": [3]}, None),
+        ("unused", "step", {}, {"missing": ["v"]}, "v"),
+        ("start", "step", {}, {"before": {"w": "0", "v": "5"}}, "v"),
+        ("replicas", "stepped", {}, {"parameters": {"w": "9", "v": "4"}}, "w"),
+        ("rates", "step", {}, {"rates": [0.2]}, None),
+        ("finite", "step", {}, {"infinite": ["v"]}, "v"),
+    ],
+)
+def test_the_rank_that_is_odd_is_named(check, kind, usual, odd, tensor):
+    ranks = [journal(**{kind: usual}), journal(**{kind: usual}), journal(**{kind: odd})]
+    assert found(check, *[journal(**{kind: usual})] * 3).status == "PASS"
+    told = found(check, *ranks)
+    assert (told.status, told.rank, told.tensor, told.place or PLACE) == ("FAIL", 2, tensor, PLACE)
+
+
+def test_two_ranks_on_one_gpu():
+    own = [journal(optimizer={"devices": [f"cuda:{rank}"]}) for rank in range(3)]
+    same = [journal(optimizer={"devices": ["cuda:0"]})] * 3
+    assert (found("devices", *own).status, found("devices", *same).status) == ("PASS", "FAIL")
+    assert found("devices", *[journal()] * 3) is None
+
+
+def test_a_gradient_that_is_missing_everywhere_is_no_error_unless_the_run_failed_over_it():
+    ranks = [journal(step={"missing": ["v"]})] * 3
+    ended = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one"
+    assert [found("unused", *ranks).status, found("unused", *ranks, ended=ended).status] == ["WARN", "FAIL"]
+
+
+def test_examples_that_some_ranks_share_are_a_warning():
+    ranks = [journal(4, forward={"rows": rows}) for rows in (["a", "b"], ["b", "c"], ["c", "d"])]
+    for events in ranks:
+        for number, event in enumerate(event for event in events if event["kind"] == "forward"):
+            event["rows"] = [f"{number} {row}" for row in event["rows"]]
+    assert found("examples", *ranks).status == "WARN"
+
+
+def test_a_full_batch_that_all_ranks_have_is_not_judged():
+    assert found("examples", *[journal(3, forward={"rows": ["a", "b"]})] * 3).status == "----"
+
+
+def test_parts_of_a_replica_may_read_the_same():
+    ranks = [journal(3, optimizer={"replicas": 1}, forward={"rows": ["a"]})] * 3
+    assert found("examples", *ranks).status == "----"
+
+
+def test_infinite_gradients_are_expected_under_a_scaler():
+    assert found("finite", *[journal(scaler={}, step={"infinite": ["w"]})] * 3).status == "PASS"
+
+
+@each("check", [check.name for check in CHECKS])
+def test_nothing_seen_passes_nothing(check):
+    told = found(check, (), (), ())
+    assert told is None or told.status == "----"
