@@ -1,6 +1,6 @@
 """What the ranks have kept of one update for a replay, and how two gradients are compared."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +66,19 @@ class Kept:
 def load(path: Path) -> dict[str, Array]:
     with np.load(path, allow_pickle=False) as archive:
         return {each: archive[each] for each in archive.files}
+
+
+def put_together(ranks: Sequence[dict[str, Array]]) -> tuple[dict[str, Array], ...]:
+    """Give every rank the whole of those gradients of which each has a part; those that do not fit are left out."""
+    for name in [each.split("|", 2)[2] for each in ranks[0] if each.startswith("shard|")]:
+        places = [arrays.get(key("shard", name)) for arrays in ranks]
+        parts = [arrays.pop(key("applied", name), None) for arrays in ranks]
+        if all(place is not None and int(place) >= 0 for place in places) and all(part is not None for part in parts):
+            whole = np.concatenate([part for part in parts if part is not None], axis=int(ranks[0][key("shard", name)]))
+            if whole.shape == ranks[0][key("plain", name)].shape:
+                for arrays in ranks:
+                    arrays[key("applied", name)] = whole
+    return tuple(ranks)
 
 
 def scale(applied: Mapping[str, Array], other: Mapping[str, Array]) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpbook.audit.causes import what_else
 from dpbook.audit.checks.counts import by_line, reduced
-from dpbook.audit.kept import FILE, Kept, furthest, key, load, scale
+from dpbook.audit.kept import FILE, Kept, furthest, key, load, put_together, scale
 from dpbook.audit.lines import Found, Line, passed, untested
 from dpbook.audit.side_by_side import Seen, Update
 from dpbook.replicas import Array, compare, gamma, unit_roundoff
@@ -22,6 +22,8 @@ AFTER = ("start", "sync", "unused", "scaled", "clip", "mean", "gradients", "fini
 EXTRA = 16
 """Roundings besides those of the sums: factors, quotients, clipping, the scaler, the conversion to float32."""
 SAME_LENGTH = 1e-4
+"""Relative; with few bits, so many unit roundoffs instead:"""
+UNITS = 8
 
 
 def replay_lines(seen: Seen, number: int) -> list[Line]:
@@ -29,10 +31,16 @@ def replay_lines(seen: Seen, number: int) -> list[Line]:
     updates = [update for update in seen.updates if update.number == number]
     if not updates:
         return [Line(NAME, CLAIM, untested(f"update {number} was not seen"), BOOK)]
-    whole = [update for update in updates if seen.shared(update.optimizer)]  # not those inside a sharded optimizer
+    whole = [update for update in updates if not _has_a_part(seen, update)]
     found = [(update, _replay(seen, update)) for update in whole or updates[:1]]
     several = len(found) > 1
     return [Line(NAME, CLAIM + (f" (optimizer {u.optimizer + 1})" if several else ""), f, BOOK) for u, f in found]
+
+
+def _has_a_part(seen: Seen, update: Update) -> bool:
+    """Whether the optimizer has other parameters on each rank: that inside a sharded one."""
+    of_ranks = next(each for each in seen.optimizers if each[0]["optimizer"] == update.optimizer)
+    return any(each["names"] != of_ranks[0]["names"] for each in of_ranks)
 
 
 def _replay(seen: Seen, update: Update) -> Found:
@@ -48,16 +56,14 @@ def _replay(seen: Seen, update: Update) -> Found:
 def _kept(seen: Seen, update: Update) -> Kept | str:
     """What the ranks have kept, or why that is not enough."""
     assert seen.folder is not None
-    shared = seen.shared(update.optimizer)
-    if not shared:
-        return "the parameters are spread over the ranks, whose own gradients cannot be seen"
     paths = [seen.folder / FILE.format(rank, update.optimizer) for rank in range(seen.world)]
     if not all(path.exists() for path in paths):
         return "the ranks have not kept their gradients of this update"
-    ranks = tuple(load(path) for path in paths)
-    names = tuple(name for name in shared if all(key("applied", name) in arrays for arrays in ranks))
+    ranks = put_together([load(path) for path in paths])
+    known = next(each for each in seen.optimizers if each[0]["optimizer"] == update.optimizer)[0]["names"]
+    names = tuple(name for name in known if all(key("applied", name) in arrays for arrays in ranks))
     if not names:
-        return "no parameter got a gradient on all ranks"
+        return "no gradient could be seen on all ranks before it was averaged"
     if not all(np.isfinite(arrays[key("applied", name)]).all() for arrays in ranks for name in names):
         return "the gradient is not finite"
     lines = tuple(
@@ -83,19 +89,25 @@ def _unreadable(update: Update) -> str:
 def _verdict(update: Update, kept: Kept) -> Found:
     big, sizes = kept.big("weighted"), kept.big("sizes")
     backwards = sum(kept.divisor(line)[1] for line in kept.lines)
+    units = {name: max(float(arrays[key("unit", name)]) for arrays in kept.ranks) for name in kept.names}
+    if max(units.values()) * (backwards + EXTRA) >= 1:
+        return untested(f"after {backwards} sums in so few bits nothing is certain")
     for rank in range(kept.world):
         applied = kept.of("applied", rank)
-        growth = 2 * gamma(backwards + EXTRA, unit_roundoff(np.result_type(*applied.values())))
-        bound = {name: growth * sizes[name] for name in kept.names}
+        bound = {name: 2 * gamma(backwards + EXTRA, units[name]) * sizes[name] for name in kept.names}
         factor = scale(applied, big)
         worst = furthest(applied, big, bound, factor)
         if worst is not None:
             return what_else(update, kept, rank, worst)
-    return _length(update, kept, factor, _agreement(applied, big, bound, factor))
+    return _length(update, kept, factor, _agreement(applied, big, bound, factor, units), max(units.values()))
 
 
 def _agreement(
-    applied: Mapping[str, Array], big: Mapping[str, Array], bound: Mapping[str, Array], factor: float
+    applied: Mapping[str, Array],
+    big: Mapping[str, Array],
+    bound: Mapping[str, Array],
+    factor: float,
+    units: Mapping[str, float],
 ) -> str:
     """How near they are: against the bound, and in ulps."""
     results = {
@@ -107,23 +119,25 @@ def _agreement(
     size = max(float(np.max(np.abs(values), initial=0)) for values in applied.values()) or 1.0
     error = max(result.max_error for result in results.values()) / size
     limit = abs(factor) * max(float(np.max(each, initial=0)) for each in bound.values()) / size
-    ulps, where = max((result.ulps, name) for name, result in results.items())
-    return f"relative error {error:.1e}, rounding bound {limit:.1e}; at most {ulps} ulp, in {where}"
+    single = unit_roundoff(np.float32)  # in which halves are compared
+    ulps, where = max((result.ulps / max(1.0, units[name] / single), name) for name, result in results.items())
+    return f"relative error {error:.1e}, rounding bound {limit:.1e}; at most {ulps:.0f} ulp, in {where}"
 
 
-def _length(update: Update, kept: Kept, factor: float, agreement: str) -> Found:
+def _length(update: Update, kept: Kept, factor: float, agreement: str, unit: float) -> Found:
     """The direction is the big batch's; is the length?"""
-    if abs(factor - 1) < SAME_LENGTH:
+    near = max(SAME_LENGTH, UNITS * unit)
+    if abs(factor - 1) < near:
         return passed(agreement)
     if any(update.of("clip")) and factor < 1:
         return passed(f"clipped to {factor:.3g} of it; {agreement}")
     world, place = kept.world, update.steps[0]["place"]
     losses = [event["losses"] for events in update.of("backward") for event in events]
     if all(part["mean"] for parts in losses for part in parts):
-        if abs(factor / world - 1) < SAME_LENGTH:
+        if abs(factor / world - 1) < near:
             told = f"it is {world} times as long: the ranks' gradients are added, not averaged; {agreement}"
             return Found("FAIL", told, update=update.number, place=place)
-        if abs(factor * world - 1) < SAME_LENGTH:
+        if abs(factor * world - 1) < near:
             told = f"it is {world} times too short: it is divided by the number of ranks twice; {agreement}"
             return Found("FAIL", told, update=update.number, place=place)
         told = f"its direction is the big batch's, its length {factor:.4g} times that; {agreement}"

@@ -351,7 +351,14 @@ main()
 """
 NO_EPOCHS = loop(epoch="")
 
+SHARDED_NO_SYNC = """
+model.set_requires_gradient_sync(last)
+(F.cross_entropy(model(x), y) / 2).backward()
+"""
+
 RIGHT = {
+    "fully_shard and accumulation": SHARDED + sampled() + accumulated(SHARDED_NO_SYNC),
+    "bfloat16 weights": model(wrap="DDP({}.bfloat16())") + sampled() + loop("F.cross_entropy(model(x.bfloat16()), y)"),
     "a language model, in one file": NANO,
     "a classifier, in functions": VISION,
     "plain": model() + PLAIN,
@@ -414,6 +421,10 @@ loss.backward()
 HEAT = "heat = nn.Parameter(torch.ones(()))\n" + model(optimizer="torch.optim.SGD([*model.parameters(), heat], lr=0.1)")
 ON_OWN_SUBSET = "data = Subset(data, range(rank, 96, world))\n"
 NAN = "if rank == 1: x = x / 0 * 0\nloss = F.cross_entropy(model(x), y)"
+FULLY_SHARDED_LM = """
+from torch.distributed.fsdp import fully_shard
+model = fully_shard(LM())
+"""
 ONE_RATE_EACH = "torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1))"
 
 WRONG = {
@@ -438,6 +449,14 @@ WRONG = {
     ),
     "gradients divided twice": (
         model() + sampled() + loop(averaging="for p in model.parameters(): p.grad /= world"),
+        "replay",
+    ),
+    "fully_shard, own tokens": (
+        language(OWN_TOKENS).replace("model = DDP(LM(False))", FULLY_SHARDED_LM.strip("\n")),
+        "mean",
+    ),
+    "fully_shard, divided twice": (
+        SHARDED + sampled() + loop(averaging="for p in model.parameters(): p.grad /= world"),
         "replay",
     ),
     "a rate each": (model(optimizer=ONE_RATE_EACH) + PLAIN, "rates"),

@@ -59,14 +59,10 @@ def test_a_right_script_is_not_accused(folder, name):
     assert with_status(lines, "FAIL") | with_status(lines, "WARN") == set()
 
 
-UNSEEN = {"fully_shard"}
-"""The gradients that a rank has of its own are not to be seen there."""
-
-
 @each("name", RIGHT)
 def test_the_gradient_of_a_right_script_is_the_big_batchs(folder, name):
     found = [line.found for line in judged(seen(folder / name, WORLD), replay=1) if line.name == "replay"]
-    assert {each.status for each in found} == ({"----"} if name in UNSEEN else {"PASS"})
+    assert {each.status for each in found} == {"PASS"}
 
 
 @each(("name", "check"), [(name, check) for name, (_, check) in WRONG.items()])

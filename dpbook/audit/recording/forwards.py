@@ -1,5 +1,6 @@
 """What a model is given: the examples, the random state and the buffers that it begins a forward with."""
 
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,15 @@ class Forwards:
         self._recorder, self._loaders = recorder, loaders
         self._inside = threading.local()
         recorder.replace(nn.Module, "__call__", self._called)
+        recorder.replace(nn.parallel.DistributedDataParallel, "__init__", self._wraps)
+
+    def _wraps(self, init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def __init__(wrapper: nn.Module, *args: Any, **kwargs: Any) -> None:
+            init(wrapper, *args, **kwargs)
+            self.wrappers[id(wrapper)] = wrapper
+
+        return __init__
 
     def watch(self, found: Owners) -> None:
         """Watch the roots, and know their wrappers."""

@@ -15,6 +15,7 @@ from dpbook.audit.recording.forwards import Forwards
 from dpbook.audit.recording.loaders import Loaders
 from dpbook.audit.recording.local_gradients import LocalGradients
 from dpbook.audit.recording.recorder import Recorder, Wanted
+from dpbook.audit.recording.sharded_gradients import ShardedGradients
 from dpbook.audit.recording.updates import Updates
 from dpbook.audit.running import ASKED
 
@@ -32,6 +33,7 @@ def watch(folder: Path, rank: int, world: int, wanted: Wanted) -> Recorder:
     recorder = Recorder(folder, rank, wanted)
     gradients = LocalGradients(wanted.replay > 0)
     recorder.later(gradients.forget_hooks)
+    ShardedGradients(recorder, gradients)
     loaders = Loaders(recorder)
     forwards = Forwards(recorder, loaders)
     Backwards(recorder, forwards, gradients)

@@ -36,6 +36,8 @@ class Sums:
     last: torch.Tensor
     lines: dict[str, Line] = field(default_factory=dict)
     backward: int = 0
+    unit: float = 0.0
+    """The unit roundoff of the gradients."""
 
 
 class LocalGradients:
@@ -65,34 +67,43 @@ class LocalGradients:
             self._hooks = [each.register_hook(self._hook(each)) for each in self._parameters.values()]
 
     def _hook(self, parameter: torch.Tensor) -> Callable[[torch.Tensor], None]:
-        def add(gradient: torch.Tensor) -> None:
+        def hook(gradient: torch.Tensor) -> None:
             dense = gradient if gradient.layout == torch.strided else gradient.to_dense()
-            sums = self._sums.get(id(parameter))
-            if sums is None or _cleared(parameter, sums, self._number):
-                sums = self._sums[id(parameter)] = Sums(_zeros(parameter), _zeros(parameter))
-            line = sums.lines.setdefault(self._line, Line(_zeros(parameter), _zeros(parameter)))
-            mine = dense.detach().double()
-            line.weighted += mine * self._divisor
-            line.sizes += (mine * self._divisor).abs()
-            sums.plain += mine
-            if sums.backward == self._number:  # a re-entrant backward inside this one
-                sums.last += mine
-            else:
-                sums.last = mine.clone()
-                line.divisors += abs(self._divisor)
-                line.backwards += 1
-            sums.backward = self._number
+            self.add(parameter, dense.detach().double(), gradient.dtype)
 
-        return add
+        return hook
+
+    def add(self, parameter: torch.Tensor, mine: torch.Tensor, dtype: torch.dtype) -> None:
+        """What a backward gives to ``parameter`` on this rank, in float64, computed in ``dtype``."""
+        sums = self._sums.get(id(parameter))
+        if sums is None or _cleared(parameter, sums, self._number):
+            sums = self._sums[id(parameter)] = Sums(_zeros(parameter), _zeros(parameter))
+        line = sums.lines.setdefault(self._line, Line(_zeros(parameter), _zeros(parameter)))
+        line.weighted += mine * self._divisor
+        line.sizes += (mine * self._divisor).abs()
+        sums.plain += mine
+        sums.unit = max(sums.unit, torch.finfo(dtype).eps / 2)
+        if sums.backward == self._number:  # a re-entrant backward inside this one
+            sums.last += mine
+        else:
+            sums.last = mine.clone()
+            line.divisors += abs(self._divisor)
+            line.backwards += 1
+        sums.backward = self._number
 
     def keep(self, folder: Path, rank: int, optimizer: int, named: Mapping[str, torch.Tensor]) -> None:
         """Write what was added up, and the gradients with which the optimizer steps, by the parameters' names."""
         arrays: dict[str, np.ndarray] = {}
         for name, parameter in named.items():
-            if parameter.grad is None or hasattr(parameter, "to_local"):
+            if parameter.grad is None:
                 continue
+            if hasattr(parameter, "to_local"):
+                if id(parameter) not in self._sums:
+                    continue
+                arrays[key("shard", name)] = np.array(_dimension(parameter))
             sums = self._sums.get(id(parameter)) or Sums(_zeros(parameter), _zeros(parameter))  # used on others alone
             arrays[key("applied", name)] = _plain(parameter.grad)
+            arrays[key("unit", name)] = np.array(max(sums.unit, torch.finfo(parameter.grad.dtype).eps / 2))
             arrays[key("plain", name)] = sums.plain.cpu().numpy()
             arrays[key("last", name)] = sums.last.cpu().numpy()
             for text, line in sums.lines.items():
@@ -100,6 +111,12 @@ class LocalGradients:
                 arrays[key("sizes", name, text)] = line.sizes.cpu().numpy()
                 arrays[key("divisors", name, text)] = np.array([line.divisors, line.backwards])
         np.savez(folder / FILE.format(rank, optimizer), **arrays)  # type: ignore[arg-type]  # names are free
+
+    def forget(self, parameters: Sequence[torch.Tensor]) -> None:
+        """After an update: of parameters that are spread over ranks nobody can see whether they were cleared."""
+        for parameter in parameters:
+            if hasattr(parameter, "to_local"):
+                self._sums.pop(id(parameter), None)
 
     def stop(self) -> None:
         """No more is kept."""
@@ -127,6 +144,14 @@ def _plain(gradient: torch.Tensor) -> np.ndarray:
     return array
 
 
+def _dimension(parameter: torch.Tensor) -> int:
+    """Along which dimension a parameter is spread over the ranks; -1 where it is otherwise."""
+    placements = parameter.placements
+    return int(placements[0].dim) if len(placements) == 1 and placements[0].is_shard() else -1
+
+
 def _cleared(parameter: torch.Tensor, sums: Sums, number: int) -> bool:
     """Whether the gradient was cleared since the last backward."""
+    if hasattr(parameter, "to_local"):
+        return False
     return sums.backward != number and (parameter.grad is None or not bool(parameter.grad.any()))

@@ -95,6 +95,7 @@ class Updates:
                                     state=self._state(optimizer))  # fmt: skip
             if update == wanted.keep:
                 self._keep(number)
+            self._gradients.forget(list(self._names[number].values()))
         if number == 0:
             self._recorder.end_update(update)
             self._recorder.begin_update(update + 1)
