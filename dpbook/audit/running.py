@@ -16,6 +16,7 @@ from dpbook.audit.lines import Line, in_order, with_causes
 from dpbook.audit.replay import AFTER, NAME, replay_lines
 from dpbook.audit.resume import resume_lines
 from dpbook.audit.side_by_side import Seen, seen
+from dpbook.audit.words import in_words
 from dpbook.core import InvalidArgument, check_float, check_int, plural
 from dpbook.ranks import Launch, launch
 
@@ -85,6 +86,9 @@ class Verdict:
         if any(line.failed for line in self.lines):
             return 1
         return 0 if self.updates else 2
+
+    def __str__(self) -> str:
+        return in_words(self.lines, self.updates, self.cost)
 
     def as_json(self) -> str:
         """All of it, for programs."""

@@ -13,7 +13,6 @@ from threading import Lock
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
 from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule
@@ -76,6 +75,8 @@ def start(
     if not callable(function):
         raise InvalidArgument("function", function, "callable")
     timeout = check_float("timeout", timeout, above=0)
+    import cloudpickle  # a launch of a script needs none
+
     with tempfile.TemporaryDirectory(prefix="dpbook-") as name:
         folder = Path(name)
         call = _by_value(function, list(args))
@@ -91,6 +92,8 @@ def start(
 
 def _by_value(function: Callable[..., Any], args: list[tuple[Any, ...]]) -> bytes:
     """Pickle a call. Functions of a module that other processes may not be able to import go by value."""
+    import cloudpickle
+
     modules = {inspect.getmodule(f) for f in (function, *(a for group in args for a in group if callable(a)))}
     local = {module for module in modules if module is not None and not _is_installed(module)}
     with _REGISTERING:

@@ -141,3 +141,14 @@ def test_without_a_script_it_says_what_it_needs(capsys):
 
     assert main(["audit"]) == 1
     assert "dpbook audit -- train.py" in capsys.readouterr().err
+
+
+def test_before_the_ranks_load_torch_it_needs_numpy_alone():
+    code = (
+        "import sys; from dpbook.app import main; import dpbook.audit.running, dpbook.ranks.torchrun; main(['audit']);"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    loaded = subprocess.run([sys.executable, "-c", code], env=env, text=True, capture_output=True, check=True).stdout
+    others = {"torch", "cloudpickle", "matplotlib", "tqdm", "filelock", "jinja2", "IPython", "jupyterlab"}
+    assert (others & {*loaded.split()}, "numpy" in loaded) == (set(), True)

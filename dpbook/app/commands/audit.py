@@ -3,12 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from dpbook.audit import Line, Verdict
-
-WIDTH = 66
 WITHOUT_GPUS = 3
 """Ranks: sums of two numbers do not depend on their order, so two prove less."""
 
@@ -76,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     if any(finding.kind == "problem" for finding in found):
         return 1
     verdict = audit(what, _say)
-    print(in_words(verdict, resume=args.resume is not None))
+    print(verdict)
     if args.json:
         args.json.write_text(verdict.as_json() + "\n", encoding="utf-8")
     if args.html:
@@ -85,40 +80,6 @@ def run(args: argparse.Namespace) -> int:
         args.html.write_text(page(verdict, " ".join(args.script)), encoding="utf-8")
     warned = args.strict and any(line.found.status == "WARN" for line in verdict.lines)
     return 1 if warned and verdict.status == 0 else verdict.status
-
-
-def in_words(verdict: "Verdict", *, resume: bool) -> str:
-    """The verdict as it is printed."""
-    from dpbook.core import plural
-
-    told = [text for line in verdict.lines for text in _in_words(line)]
-    if not verdict.updates:
-        told.append(f"{'----':6}{'an update was seen':{WIDTH}}none: is it an optimizer of torch.optim that steps?")
-    if not resume:
-        told.append(f"{'----':6}{'a run that is ended goes on exactly':{WIDTH}}not tested: --resume says how")
-    failed = [line for line in verdict.lines if line.failed and line.because is None]
-    warned = sum(line.found.status == "WARN" for line in verdict.lines)
-    seen = plural(verdict.updates, "update")
-    sums = f"{plural(len(failed), 'cause')} of failure, {plural(warned, 'warning')}; {seen} seen"
-    cost = "" if verdict.cost is None else f"; watching cost {verdict.cost:.1%} of an update"
-    return "\n".join([*told, f"{sums}{cost}"])
-
-
-def _in_words(line: "Line") -> list[str]:
-    found = line.found
-    where = [
-        f"rank {found.rank}" if found.rank is not None else "",
-        found.tensor or "",
-        f"update {found.update}" if found.update else "",
-    ]
-    indent = "  " if line.because else ""
-    told = [f"{indent}{found.status:6}{line.claim:{WIDTH}}{found.told}"]
-    if found.status in ("FAIL", "WARN"):
-        follows = f"follows from: {line.because}" if line.because else ""
-        at = f"{found.place[0]}:{found.place[1]}  {found.place[2]}" if found.place else ""
-        more = [", ".join(filter(None, where)), follows, at, line.book]
-        told.append(indent + " " * 6 + "   ".join(filter(None, more)))
-    return told
 
 
 def _say(text: str) -> None:
