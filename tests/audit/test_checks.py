@@ -82,6 +82,15 @@ def test_a_full_batch_that_all_ranks_have_is_not_judged():
     assert found("examples", *[journal(3, forward={"rows": ["a", "b"]})] * 3).status == "----"
 
 
+def test_what_the_model_is_given_again_and_again_is_no_data():
+    """As the prompts beside the pictures that a rank reads."""
+    ranks = [journal(4) for _ in range(3)]
+    for rank, events in enumerate(ranks):
+        for number, event in enumerate(event for event in events if event["kind"] == "forward"):
+            event["rows"] = [f"{number} {rank}"] if number % 2 else ["prompt"]
+    assert found("examples", *ranks).status == "PASS"
+
+
 def test_parts_of_a_replica_may_read_the_same():
     ranks = [journal(3, optimizer={"replicas": 1}, forward={"rows": ["a"]})] * 3
     assert found("examples", *ranks).status == "----"

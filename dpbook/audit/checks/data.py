@@ -23,13 +23,14 @@ def examples(seen: Seen) -> Found | None:
     batches = [of_ranks for of_ranks in batches if all(of_ranks)]
     if not batches:
         return untested("no forward of the model with a batch was seen")
-    varied = len({of_ranks[0] for of_ranks in batches}) > 1
+    times = Counter(of_ranks[0] for of_ranks in batches)
+    batches = [of_ranks for of_ranks in batches if times[of_ranks[0]] == 1]  # others, such as prompts, are no data
+    if not batches:
+        return untested("every batch is the same, or comes again")
     shared = sum(_repeated(of_ranks) for of_ranks in batches)
     read = sum(len(rows) for of_ranks in batches for rows in of_ranks)
     if not shared:
-        return passed(f"{plural(read, 'example')} in {plural(len(batches), 'batch').replace('batchs', 'batches')}")
-    if not varied:
-        return untested("every batch is the same, on all ranks")
+        return passed(f"{plural(read, 'example')} in {len(batches)} batches of a rank")
     alike = sum(len(set(of_ranks)) < len(of_ranks) for of_ranks in batches)
     rank, place = _second(batches), forwards[0][0]["place"]
     if alike > len(batches) / 2:
