@@ -1,18 +1,20 @@
 """What a rank writes down while it is watched, and how it is read: one JSON object a line, with its ``kind``.
 
 kind        written when                        fields
-optimizer   before its first update             optimizer, name, names, trained, wrappers, replicas, sharded, unwrapped
-forward     the model is called                 module, rows, random, drawn, buffers, sync, training, graded, finite
-backward    a loss is differentiated            losses, value, sync, started
+optimizer   before its first update             optimizer, name, names, wrappers, replicas, sharded, unwrapped, devices
+forward     the model is called                 loader, rows, random, drawn, buffers, sync, finite
+backward    a loss is differentiated            losses, value, sync
 clip        gradients are clipped               norm, most, scaled
 scheduler   a learning-rate scheduler steps     scheduler, name
 scaler      a gradient scaler is updated        scale
 epoch       a loader gives its first batch      loader, batches, sampler, shuffle, epoch, replicas, examples, part,
                                                 order
 collective  the script calls a collective       name, shape, dtype, graded
-step        an optimizer is about to step       optimizer, update, gradients, infinite, missing, rates, before
+step        an optimizer is about to step       optimizer, update, gradients, infinite, missing, rates, before,
+                                                held
 stepped     it has                              optimizer, update, parameters, state
 cost        after an update                     update, watching, seconds
+join        torch's Join is entered             –
 trouble     watching itself failed              error
 end         the rank ends                       how
 

@@ -11,7 +11,7 @@ def journal(updates=2, **changes):
     """The events of one rank; ``changes`` are of the events of a kind."""
     about = {
         "optimizer": 0, "names": ["w", "v"], "wrappers": ["DistributedDataParallel"], "replicas": 3, "sharded": [],
-        "devices": ["cpu"], "unwrapped": [], "norms": [],
+        "devices": ["cpu"], "unwrapped": [],
     }  # fmt: skip
     events = [{"kind": "optimizer", **about, **changes.get("optimizer", {})}]
     for update in range(1, updates + 1):

@@ -81,8 +81,7 @@ class Calls:
             shared = hasattr(norm, "to_local")  # over sharded gradients: one number, whose parts the ranks have
             value = None if shared or norm is None else float(norm)
             most = next((float(each) for each in given[1:] if isinstance(each, int | float)), None)
-            kind = "norm" if norm is not None else "value"
-            self._recorder.note("clip", by=kind, norm=value, most=most, scaled=self._scaled, place=place())
+            self._recorder.note("clip", norm=value, most=most, scaled=self._scaled, place=place())
 
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             self._everywhere((clip_grad, torch.nn.utils), name, self._told(clipped))

@@ -79,7 +79,6 @@ class Forwards:
         tensors = list(tensors_of(given))[:_MOST_TENSORS]
         finite = all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point())
         return {
-            "module": type(module).__name__,
             "random": random_state(_device(module)),
             "loader": self._loaders.current,
             "rows": rows(tensors),

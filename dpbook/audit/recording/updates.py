@@ -122,8 +122,6 @@ class Updates:
             replicas=min(worlds, default=self._world),
             sharded=sharded,
             devices=sorted({str(each.device) for each in parameters}),
-            norms=sorted({type(each).__name__ for root in found.roots for each in root.modules()
-                          if "BatchNorm" in type(each).__name__ and each.training}),
             unwrapped=[name for name, each in named.items() if id(each) not in wrapped and each.requires_grad],
         )  # fmt: skip
         return number
