@@ -131,8 +131,11 @@ def join() -> torch.device:
         os.environ.setdefault(name, str(value))
     kind = torch.accelerator.current_accelerator(check_available=True)  # whoever made it
     backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has none of its own
-    if backend == "gloo" or torch.accelerator.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+    found, here = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
+    if backend == "gloo" or found < here:
         dist.init_process_group("gloo")
+        if backend != "gloo":
+            tell(f"a rank sees {found} of the {here} GPUs that its node needs, one per rank: all train on the CPU")
         return torch.device("cpu")
     device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
     torch.accelerator.set_device_index(device)

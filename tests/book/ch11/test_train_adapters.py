@@ -191,3 +191,13 @@ def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(SystemExit, match=r"needs .*bitsandbytes"):
         train_adapters.quantised(options(tmp_path, "--model", "some/model"), CPU)
+
+
+def test_gpus_that_are_left_idle_are_told_of(monkeypatch, capsys):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(os, "environ", {"LOCAL_WORLD_SIZE": "2"})
+    assert train_adapters.join() == torch.device("cpu")
+    assert capsys.readouterr().out.startswith("a rank sees 1 of the 2 GPUs that its node needs")

@@ -192,3 +192,13 @@ def test_no_two_ranks_augment_alike(ranks):
 @pytest.mark.processes
 def test_data_that_fill_no_step_are_refused(ranks):
     assert {rank["too few"][:46] for rank in ranks} == {"23 examples do not fill one global batch of 24"}
+
+
+def test_gpus_that_are_left_idle_are_told_of(monkeypatch, capsys):
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(os, "environ", {"LOCAL_WORLD_SIZE": "2"})
+    assert train_ddp.join() == torch.device("cpu")
+    assert capsys.readouterr().out.startswith("a rank sees 1 of the 2 GPUs that its node needs")
