@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -34,9 +35,9 @@ class Asked:
         """
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # first: no signal without an answer
         for number in SIGNALS:
             signal.signal(number, _nothing)
-        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         if (path := os.environ.get(ASKED_FILE)) and Path(path).exists():
             self.came.set()
         threading.Thread(target=self._read, args=(reading, before), daemon=True).start()
@@ -45,7 +46,8 @@ class Asked:
         """``before``: where signals were told until now, by the guard that writes down where an ended rank was."""
         while number := os.read(reading, 1)[0]:
             if before >= 0:
-                os.write(before, bytes([number]))
+                with suppress(BlockingIOError):  # full: it has been told many times
+                    os.write(before, bytes([number]))
             if number in SIGNALS:
                 self.came.set()
             if number == signal.SIGTERM:

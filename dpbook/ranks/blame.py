@@ -63,6 +63,14 @@ def _raised(left: Left, errors: Mapping[int, Mapping[str, Any]]) -> str:
     return f"rank {rank} failed first{when}: {kind}: {message}\n\n{first['traceback'].rstrip()}"
 
 
+def gave_up(left: Left) -> str:
+    """It was asked to end, alone, and did so before the others came to where all could save."""
+    ended = [rank for rank, code in left.exits.items() if code == 128 + signal.SIGTERM]
+    if not ended or ended[0] in {*left.errors, *left.finished}:
+        return ""
+    return f"{name(ended[:1])} ended after SIGTERM, as it was asked to: {left.places()}{_errors(left)}"
+
+
 def called_differently(left: Left) -> str:
     """The ranks' records differ: in the tensors of one call, or one is in a call that another has left out."""
     difference = left.records.difference()
@@ -148,7 +156,7 @@ def in_vain(left: Left) -> str:
 
 
 RULES: tuple[Callable[[Left], str], ...] = (
-    died, raised, handled, called_differently, differed, aborted, stopped_answering, left_early, never_came,
+    died, raised, gave_up, handled, called_differently, differed, aborted, stopped_answering, left_early, never_came,
     waited_for_each_other, in_vain,
 )  # fmt: skip
 """In this order: the first that knows something is told."""

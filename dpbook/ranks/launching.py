@@ -19,7 +19,16 @@ from dpbook.ranks.blame import why_it_failed
 from dpbook.ranks.hang import HangWatch
 from dpbook.ranks.lifetime import PARENT
 from dpbook.ranks.logs import keep, new_folder, tidy
-from dpbook.ranks.postmortem import ASKED, ASKED_FILE, PROCESS, STACK, TORCHRUN_REPORT, last_attempt, text_of
+from dpbook.ranks.postmortem import (
+    ASKED,
+    ASKED_FILE,
+    ERROR,
+    PROCESS,
+    STACK,
+    TORCHRUN_REPORT,
+    last_attempt,
+    text_of,
+)  # fmt: skip
 
 WATCH_START, CHECK_CALLS = "DPBOOK_START_TIMEOUT", "DPBOOK_CHECK_CALLS"
 """Variables, both in seconds, in which a rank is told what is to be watched."""
@@ -145,10 +154,10 @@ class Ended:
 def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ended:
     """Carry it out, and return how it ended; where it failed ``say`` is told why, at the end.
 
-    Ctrl-C, SIGTERM and SIGHUP end the ranks, which get SIGTERM; nothing is left running. SIGUSR1 is passed on to them,
-    and ignored by a program that does not know it; a program that ends well after it may have more to do, so that its
-    status is 128 + SIGUSR1. What rank 0 writes is seen; the others' output is kept in ``what.logs``, or where the
-    launch fails, and the end of it told.
+    Ctrl-C, SIGTERM and SIGHUP end the ranks, which get SIGTERM; nothing is left running. If a rank had failed before,
+    while the others still worked, that is told too. SIGUSR1 is passed on to them, and ignored by a program that does
+    not know it; a program that ends well after it may have more to do, so that its status is 128 + SIGUSR1. What rank 0
+    writes is seen; the others' output is kept in ``what.logs``, or where the launch fails, and the end of it told.
     """
     with temporary_folder("launch") as folder:
         logs = new_folder(what.logs, "") if what.logs else folder / "logs"
@@ -159,13 +168,13 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
         )
         reader = threading.Thread(target=_pass_on, args=(child, said), daemon=True)
         reader.start()
-        signalled, hung = _wait(child, folder, what.hang_watch(folder))
+        signalled, hung, failed = _wait(child, folder, what.hang_watch(folder))
         reader.join(GRACE)
         attempt = last_attempt(folder)
         any_logs = tidy(logs)
         if signalled:
             say(f"ended by {signal.Signals(signalled).name}; no rank is left")
-        elif child.returncode or hung:
+        if failed or (not signalled and (child.returncode or hung)):
             report = text_of(folder / TORCHRUN_REPORT)
             if what.torchrun_report:
                 print(report, file=sys.stderr)
@@ -173,7 +182,7 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
             told = _why(what, attempt, time.monotonic() - begun, child.returncode, log, logs, hung=hung)
             kept = (logs if what.logs else keep(logs, what.name)) if any_logs else None
             say(told + (f"\nwhat the other ranks printed is in {kept}" if kept else ""))
-        elif (folder / ASKED).exists():
+        elif not signalled and (folder / ASKED).exists():
             signalled = signal.SIGUSR1
             say("ended after SIGUSR1; it may have more to do")
         status = 128 + signalled if signalled else int(hung) or child.returncode
@@ -215,10 +224,11 @@ def _pass_on(child: subprocess.Popen[bytes], said: list[tuple[float, bytes]]) ->
             size -= len(said.pop(0)[1])
 
 
-def _wait(child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None) -> tuple[int, bool]:
+def _wait(child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None) -> tuple[int, bool, bool]:
     """Wait for the end; a signal that comes meanwhile is passed on.
 
-    Returns that which ended the ranks, or 0, and whether they were ended because they hung.
+    Returns that which ended the ranks, or 0, whether they were ended because they hung, and whether one of them had
+    failed when the signal came.
     """
     came: list[int] = []
     handled = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
@@ -229,20 +239,21 @@ def _wait(child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None)
     try:
         while child.poll() is None:
             if came and came[0] != signal.SIGUSR1:
+                failed = any(last_attempt(folder).glob(ERROR.format("*")))
                 _end(child, came)
-                return came[0], False
+                return came[0], False, failed
             if came:
                 _tell(folder, came.pop(0))
             if watch and time.monotonic() - looked > LOOK:
                 looked = time.monotonic()
                 if watch.hangs():
                     _end(child, came)
-                    return 0, True
+                    return 0, True, False
             time.sleep(POLL)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 0, False
+    return 0, False, False
 
 
 def _tell(folder: Path, number: int) -> None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from dpbook.ranks.launching import REPORT, WATCH_START
-from dpbook.ranks.lifetime import end_with_parent, leave
+from dpbook.ranks.lifetime import end_with_parent, leave, tell_and_leave
 from dpbook.ranks.processes import MEMORY
 
 LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
@@ -61,10 +61,11 @@ if __name__ == "__main__":
     if endpoint := next((word.removeprefix(ENDPOINT) for word in own if word.startswith(ENDPOINT)), ""):
         patience = float(os.environ.get(WATCH_START, 300))
         threading.Thread(target=watch_meeting, args=(endpoint, patience), daemon=True).start()
+        sys.excepthook = tell_and_leave  # the thread may be inside torch: Python's own end would abort then
     try:
         main()
     except SignalException as failure:  # its ranks have been ended
-        sys.exit(128 + failure.sigval)
+        leave(128 + failure.sigval)
     except ChildFailedError as failure:  # a rank has failed, and its own error has been printed
         if REPORT not in os.environ:
             raise

@@ -34,6 +34,12 @@ if dist.get_rank() == 0:
     print("saved")
 dist.barrier()
 """
+FAILS = """import os, time
+if os.environ["RANK"] == "0":
+    time.sleep(60)  # else it may fail before the other has come so far
+print("rank", os.environ["RANK"])
+raise ValueError("on purpose")
+"""
 GPUS = [machine.Gpu("H100", 80 * 10**9)] * 4
 SCRIPTS = {
     "waits": 'print("here", flush=True) if rank == 0 else None; time.sleep(60)',
@@ -52,6 +58,11 @@ for _ in range(100):
 print("here", flush=True) if rank == 0 else None
 time.sleep(3)
 open("said", "a").write("ignored\\n")""",
+    "computes": """if rank == 1:
+    raise KeyError("label")
+print("here", flush=True) if rank == 0 else None
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(60)""",
     "works": 'dist.barrier(); print("argument", sys.argv[1], *map(os.environ.get, VARIABLES))',
 }
 HEAD = """import os, signal, sys, time
@@ -106,7 +117,7 @@ def test_torchruns_own_report_is_shown_to_who_asks_for_it(tmp_path, asked):
 @pytest.mark.processes
 @pytest.mark.parametrize(("options", "where"), [([], "runs/logs"), (["--logs", "a"], "a")])
 def test_what_the_other_ranks_printed_is_kept_where_a_launch_fails(tmp_path, options, where):
-    (tmp_path / "fails.py").write_text('import os\nprint("rank", os.environ["RANK"])\nraise ValueError("on purpose")')
+    (tmp_path / "fails.py").write_text(FAILS)
     for _ in range(2):
         found = launch("--nproc", 2, *options, "--", "fails.py", folder=tmp_path)
         said = [line for line in found.stderr.splitlines() if line.startswith("what the other ranks printed is in ")]
@@ -224,6 +235,19 @@ def test_a_signal_ends_all_ranks(tmp_path):
     assert process.returncode == 128 + signal.SIGTERM
     assert said.splitlines()[-1] == "dpbook launch: ended by SIGTERM; no rank is left"
     assert not restarts.in_folder(tmp_path)
+
+
+@proof
+@pytest.mark.processes
+def test_who_ends_a_launch_is_told_of_the_rank_that_had_failed_while_the_others_worked(tmp_path):
+    process = launch_in_the_background(tmp_path, script(tmp_path, "computes"))
+    assert process.stdout.readline() == "here\n"
+    restarts.wait_until(lambda: any("Sending process" in line for line in iter(process.stderr.readline, "")))
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 128 + signal.SIGINT
+    assert "dpbook launch: ended by SIGINT; no rank is left\n" in said
+    assert "dpbook launch: rank 1 failed first: KeyError: 'label'\n" in said
 
 
 @proof

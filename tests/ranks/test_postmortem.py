@@ -161,6 +161,15 @@ def test_nor_one_that_leaves_with_a_status_because_it_was_asked_to(tmp_path, ask
     assert found.startswith(f"rank {at_fault} failed first: SystemExit: ")
 
 
+def test_one_that_was_asked_to_end_alone_and_waited_in_vain_for_the_others_is_told(tmp_path):
+    said = f"Sending process 0 closing signal SIGTERM\nSending process 2 closing signal SIGTERM\n{reported(1, 143)}"
+    found = of_three(tmp_path, ended=[(0, COMPUTES), (1, WAITS), (2, WAITS)], said=said)
+    assert (
+        found
+        == f"rank 1 ended after SIGTERM, as it was asked to: rank 0 was at line 5 of main; ranks 1, 2 were {WAITED}"
+    )
+
+
 def test_nor_one_that_was_ended_before_it_had_written_down_its_process(tmp_path):
     said = f"Sending process 0 closing signal SIGTERM\n{reported(0, -15)}"
     found = of_three(tmp_path, failed=[(1, "label 17")], ended=[(2, COMPUTES)], said=said, starting=[0])
