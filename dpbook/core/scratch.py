@@ -4,11 +4,14 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX, HELD = "dpbook-", "held"
+PATIENCE = 2.0
+"""Seconds for which a folder is tried to be removed."""
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
@@ -35,8 +38,17 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
             os.rename(folder / f".{HELD}", folder / HELD)  # locked before anybody sees it
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(held)
+
+
+def _remove(folder: Path) -> None:
+    """Also where a process that has just been killed still writes into it."""
+    until = time.monotonic() + PATIENCE
+    shutil.rmtree(folder, ignore_errors=True)
+    while folder.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_abandoned() -> None:

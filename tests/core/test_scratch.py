@@ -1,6 +1,7 @@
 """Do locks and temporary folders end with their process, however it ends?"""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,3 +73,11 @@ def test_what_a_killed_process_has_left_is_removed_and_what_a_living_one_uses_st
     assert [path.name for path in scratch.iterdir()] == ["dpbook-of-somebody-else"]
     for holder in holders:
         holder.stdout.close()
+
+
+def test_a_folder_into_which_is_still_written_is_removed_all_the_same(scratch, monkeypatch):
+    tries = iter([lambda *_, **__: None, shutil.rmtree])  # the first meets a file that has just come
+    monkeypatch.setattr(shutil, "rmtree", lambda *given, **options: next(tries)(*given, **options))
+    with temporary_folder("test"):
+        pass
+    assert not list(scratch.glob("dpbook-*"))
