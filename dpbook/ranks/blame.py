@@ -16,6 +16,8 @@ from dpbook.ranks.postmortem import cause_of_failure, last_stderr, last_words
 
 _DIFFERS = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 """What gloo says of a message that is larger than the tensor that waits for it, both in bytes."""
+_CAUGHT = re.compile(r"Caught (\w+) in (.*?)\.\nOriginal Traceback.*^(?:[\w.]+\.)?\1: (.*)", re.DOTALL | re.MULTILINE)
+"""How torch hands on the error of a process that loads data: its type, in which process, and its message at the end."""
 
 
 def why_it_failed(
@@ -59,6 +61,8 @@ def _raised(left: Left, errors: Mapping[int, Mapping[str, Any]]) -> str:
     rank, first = min(own.items(), key=lambda item: float(item[1]["time"]))
     raised = [[first["type"], first["message"]], *first["before"]]
     kind, message = next(one for one in raised if not speaks_of_others(one[1]))
+    if caught := _CAUGHT.match(message):
+        kind, message = caught[1], f"{caught[3].strip()} (in {caught[2]})"
     when = "" if first.get("joined", True) or left.world == 1 else ", before it joined"
     return f"rank {rank} failed first{when}: {kind}: {message}\n\n{first['traceback'].rstrip()}"
 

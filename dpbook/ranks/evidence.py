@@ -5,7 +5,8 @@ outside. When the rank is asked to end (SIGTERM) or aborts (SIGABRT: gloo's answ
 to a time-out), it leaves its stack and its last collectives there.
 
 No Python signal handler runs while the main thread is in C++. So SIGTERM wakes the thread, through Python's wakeup
-file descriptor, which works with handlers of the program's own too; SIGABRT is answered in the thread that aborts.
+file descriptor, which works with handlers of the program's own too, and is shared with a program that wants one itself,
+as asyncio does for its signal handlers; SIGABRT is answered in the thread that aborts.
 """
 
 import ctypes
@@ -18,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -40,13 +42,14 @@ class Evidence:
     def __init__(self, folder: Path, rank: int, stack: TextIO) -> None:
         self._folder, self._rank, self._stack = folder, rank, stack
         self._once = threading.RLock()  # a signal may interrupt the main thread in it
+        self._set_wakeup_fd, self._programs = signal.set_wakeup_fd, -1
 
     def watch(self) -> None:
         """Begin; to be called from the main thread."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.signal(signal.SIGTERM, self._end)
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._share(writer)
         self._answer_abort()
         faulthandler.enable(file=self._stack)  # this first, then what was there before
         faulthandler.register(signal.SIGTERM, file=self._stack, chain=True)
@@ -62,6 +65,18 @@ class Evidence:
             if error := _handled():
                 write_error(self._folder / HANDLED, self._rank, error, error.__traceback__)
 
+    def _share(self, wakeup: int) -> None:
+        """Have signals told to the thread; one that the program asks for is told by the thread then."""
+
+        def set_wakeup_fd(fd: int, /, *, warn_on_full_buffer: bool = True) -> int:
+            self._set_wakeup_fd(fd, warn_on_full_buffer=warn_on_full_buffer)  # which looks at what was given
+            self._set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+            before, self._programs = self._programs, fd
+            return before
+
+        self._set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        signal.set_wakeup_fd = set_wakeup_fd
+
     def _end(self, number: int, frame: FrameType | None) -> None:
         """What SIGTERM does where the program has no handler of its own: as without us, the process ends."""
         self.write()
@@ -72,10 +87,8 @@ class Evidence:
         before, since, known = None, time.time(), False
         self._beat(since, None)
         while True:
-            if select.select([wakeup], [], [], LOOK)[0] and signal.SIGTERM in os.read(wakeup, 64):
-                self.write()
-                if signal.getsignal(signal.SIGTERM) == self._end:
-                    self._end(signal.SIGTERM, None)
+            if select.select([wakeup], [], [], LOOK)[0]:
+                self._hear(os.read(wakeup, 64))
             now = recorder.progress()
             if now != before:
                 before, since, known = now, time.time(), False
@@ -83,6 +96,15 @@ class Evidence:
             elif not known and time.time() - since > STILL:
                 known = True
                 self._beat(since, recorder.time_limit())
+
+    def _hear(self, signals: bytes) -> None:
+        if self._programs >= 0:
+            with suppress(OSError):  # it is full, or closed
+                os.write(self._programs, signals)
+        if signal.SIGTERM in signals:
+            self.write()
+            if signal.getsignal(signal.SIGTERM) == self._end:
+                self._end(signal.SIGTERM, None)
 
     def _beat(self, since: float, limit: float | None) -> None:
         """Say since when nothing has changed, and, of a rank that waits in a collective, for how long torch lets it."""
@@ -103,7 +125,9 @@ class Evidence:
         """A process that this one forks is not the rank."""
         faulthandler.disable()
         faulthandler.unregister(signal.SIGTERM)
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd = self._set_wakeup_fd
+        with suppress(OSError, ValueError):  # the program has closed its own
+            self._set_wakeup_fd(self._programs)
         _c_signal(signal.SIGABRT, None)
         if signal.getsignal(signal.SIGTERM) == self._end:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

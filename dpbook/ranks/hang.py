@@ -92,23 +92,27 @@ def _exists(process: int) -> bool:
 
 
 def _used(folder: Path, rank: int) -> Used | None:
-    """By a rank and all that it started, its session; None where that is unknown."""
+    """By a rank and all that it started: its session, and what left that for one of its own; None where unknown."""
     try:
         session = os.getsid(_process(folder, rank))
         stats = [_stat(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
     except OSError:
         return None
-    own = [stat for stat in stats if stat and stat[1] == session]
-    return sum(stat[2] for stat in own), sum(_bytes(stat[0]) for stat in own)
+    rest = {process: stat for process, *stat in filter(None, stats)}
+    own: dict[int, float] = {}
+    while found := {p: stat[2] for p, stat in rest.items() if stat[1] == session or stat[0] in own}:
+        own |= found
+        rest = {p: stat for p, stat in rest.items() if p not in own}
+    return sum(own.values()), sum(map(_bytes, own))
 
 
-def _stat(process: int) -> tuple[int, int, float] | None:
-    """Id, session and seconds of computation of a process."""
+def _stat(process: int) -> tuple[int, int, int, float] | None:
+    """Id, parent, session and seconds of computation of a process."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return process, int(fields[3]), (int(fields[11]) + int(fields[12])) / _TICKS
+    return process, int(fields[1]), int(fields[3]), (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _bytes(process: int) -> int:

@@ -12,10 +12,11 @@ from dpbook.ranks.postmortem import HANDLED, NOT_MET, PROCESS, RESULT, STACK, er
 from dpbook.ranks.stacks import as_dumped, call, innermost
 
 _WAITED = re.compile(
-    r"Timed out waiting \d+ms|wait timeout after \d+ms|has timed out after \d+ms|failed to pass monitoredBarrier"
-    rf"|Timed out after \d+ seconds waiting for clients|collective operation timeout|rank \d+ has not come|{NOT_MET}"
+    r"Timed out waiting \d+ms|Operation timed out!|(?:wait|barrier) timeout after \d+ms|Timeout waiting for key"
+    r"|has timed out after \d+ms|failed to pass monitoredBarrier|Timed out after \d+ seconds waiting for clients"
+    rf"|collective operation timeout|rank \d+ has not come|{NOT_MET}"
 )
-"""What the error of a rank says that waited too long for others: gloo's, the store's, NCCL's and our own words."""
+"""What the error of a rank says that waited too long for others: gloo's, the stores', NCCL's and our own words."""
 _LOST = re.compile(r"gloo/|SocketImpl|Connection was likely closed|ncclRemoteError|communicator was aborted")
 """What the error of a rank says that lost another: gloo's, the store's and NCCL's words."""
 

@@ -44,6 +44,18 @@ except KeyError:
     ask(os.getpid())
     time.sleep(60)
 """
+ASYNCHRONOUS = """
+import asyncio
+async def main():
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    ask(os.getpid())
+    await asyncio.wait_for(stop.wait(), 60)
+    while not (folder / "stack").read_text():
+        await asyncio.sleep(0.05)
+    print("goes on")
+asyncio.run(main())
+"""
 ABORTS = "os.abort()"
 
 pytestmark = pytest.mark.processes
@@ -68,6 +80,11 @@ def test_the_programs_own_handler_is_called_and_where_it_was_is_left(tmp_path):
 def test_without_one_it_ends_by_the_signal_and_leaves_the_error_that_it_handled(tmp_path):
     assert run(tmp_path, HANDLES).returncode == -signal.SIGTERM
     assert "KeyError" in (tmp_path / "handled/error-0.json").read_text()
+    assert "<module>" in (tmp_path / "stack").read_text()
+
+
+def test_a_program_whose_event_loop_handles_it_is_told_and_where_it_was_is_left(tmp_path):
+    assert run(tmp_path, ASYNCHRONOUS).stdout.split() == ["goes", "on"]
     assert "<module>" in (tmp_path / "stack").read_text()
 
 

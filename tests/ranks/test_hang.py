@@ -86,15 +86,20 @@ def test_a_rank_that_has_finished_is_waited_for_in_vain(folder, monkeypatch):
 
 @pytest.mark.processes
 @pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="reads /proc")
-def test_what_a_rank_and_all_that_it_started_have_used_is_counted(tmp_path):
-    inner = "import sys, time; open(sys.argv[1], 'wb').write(bytes(2**22)); print(flush=True); time.sleep(60)"
-    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}, sys.argv[1]])"
+@pytest.mark.parametrize("session", ["of its own", "the rank's"])
+def test_what_a_rank_and_all_that_it_started_have_used_is_counted(tmp_path, session):
+    inner = "import sys; open(sys.argv[1], 'wb').write(bytes(2**22)); print(flush=True); sys.stdin.read()"
+    own = f"start_new_session={session == 'of its own'}"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}, sys.argv[1]], {own})"
     with subprocess.Popen(
-        [sys.executable, "-c", outer, tmp_path / "file"], start_new_session=True, stdout=subprocess.PIPE
+        [sys.executable, "-c", outer, tmp_path / "file"],
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
         (tmp_path / PROCESS.format(0)).write_text(str(process.pid))
         assert process.stdout.read(1) == b"\n"
         computed, moved = hang._used(tmp_path, 0)
-        os.killpg(process.pid, 9)
+        process.stdin.close()
     assert moved >= 2**22
     assert computed > 0

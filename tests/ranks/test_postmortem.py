@@ -101,8 +101,9 @@ WAITED = "in barrier, line 7 of main"
 AT_LINE_5 = f"rank 1 never came: it was at line 5 of main; ranks 0, 2 were {WAITED}"
 
 
-def test_of_a_rank_that_was_elsewhere_when_another_waited_too_long_it_is_said(tmp_path):
-    assert of_three(tmp_path, failed=[(0, TIMED_OUT)], ended=[(1, COMPUTES), (2, WAITS)]) == AT_LINE_5
+@pytest.mark.parametrize("waited", [TIMED_OUT, "Operation timed out!", "barrier timeout after 3000ms, key: a"])
+def test_of_a_rank_that_was_elsewhere_when_another_waited_too_long_it_is_said(tmp_path, waited):
+    assert of_three(tmp_path, failed=[(0, waited)], ended=[(1, COMPUTES), (2, WAITS)]) == AT_LINE_5
 
 
 def test_also_where_another_lost_the_one_that_waited_too_long(tmp_path):
@@ -120,6 +121,13 @@ def test_an_error_of_its_own_is_the_cause_and_ranks_that_were_ended_are_not_blam
 
 def test_of_two_errors_of_their_own_the_first_is_told(tmp_path):
     assert of_three(tmp_path, failed=[(2, "a"), (0, "b")], ended=[(1, COMPUTES)]) == "rank 2 failed first: Error: a"
+
+
+def test_the_error_of_a_process_that_loads_data_is_told_in_its_own_words(tmp_path):
+    told = "Original Traceback (most recent call last):\n  File a\nKeyError: 'a'\n  File b\nKeyError: 'label'\n"
+    caught = f"Caught KeyError in DataLoader worker process 0.\n{told}"
+    said = of_three(tmp_path, failed=[(1, caught)], ended=[(0, WAITS), (2, WAITS)], kind="KeyError")
+    assert said == "rank 1 failed first: KeyError: 'label' (in DataLoader worker process 0)"
 
 
 def test_an_error_is_told_though_a_wait_failed_while_it_was_handled(tmp_path):
