@@ -60,11 +60,17 @@ def _raised(left: Left, errors: Mapping[int, Mapping[str, Any]]) -> str:
         return ""
     rank, first = min(own.items(), key=lambda item: float(item[1]["time"]))
     raised = [[first["type"], first["message"]], *first["before"]]
-    kind, message = next(one for one in raised if not speaks_of_others(one[1]))
+    own_words = [one for one in raised if not speaks_of_others(one[1])]
+    kind, message = next((one for one in own_words if not _is_status(*one)), own_words[0])
     if caught := _CAUGHT.match(message):
         kind, message = caught[1], f"{caught[3].strip()} (in {caught[2]})"
     when = "" if first.get("joined", True) or left.world == 1 else ", before it joined"
     return f"rank {rank} failed first{when}: {kind}: {message}\n\n{first['traceback'].rstrip()}"
+
+
+def _is_status(kind: str, message: str) -> bool:
+    """Whether an error is no more than a status with which to leave, perhaps because of the error before it."""
+    return kind == "SystemExit" and message.isdigit()
 
 
 def gave_up(left: Left) -> str:
@@ -132,15 +138,15 @@ def left_early(left: Left) -> str:
 
 
 def never_came(left: Left) -> str:
-    """Others waited too long, and this one was elsewhere."""
-    absent = left.absent() if left.waited_too_long() else []
+    """Others waited too long, and this one was elsewhere, perhaps in a later call of another group."""
+    absent = (left.absent() or left.passed()) if left.waited_too_long() else []
     behind = [rank for rank in absent if left.awaited(rank)] or absent
     if not behind:
         return ""
     awaited = left.awaited(behind[0])
     to = f" to {_numbered(left, awaited)}" if awaited else ""
     at = f"it {left.place(behind[0])}" if len(behind) == 1 else left.places(behind)
-    waiting = left.places(sorted(left.waiting()))
+    waiting = left.places(sorted(left.waiting() - {*behind}))
     return f"{name(behind)} never came{to}: {at}{f'; {waiting}' if waiting else ''}{_errors(left)}"
 
 

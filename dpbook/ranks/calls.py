@@ -133,6 +133,11 @@ class Records:
         record = self.ranks.get(rank)
         return record is not None and any(not calls[-1].ended for calls in record.groups.values() if calls)
 
+    def passed(self, rank: int, awaited: tuple[Key, Call] | None) -> bool:
+        """Whether a rank waits in a call that the program makes after the one to which it has not come."""
+        calls = self.ranks[rank].groups.values() if awaited else ()
+        return any(awaited and not made[-1].ended and _order(awaited[1], made[-1]) < 0 for made in calls if made)
+
     def difference(self) -> Difference | None:
         """The first difference that is no success of all: where all went on, it did no harm."""
         for key in self.keys:
@@ -189,7 +194,8 @@ def _skipped(key: Key, number: int, calls: Mapping[int, Call], members: Mapping[
         before = [c for c in members[made[0]].groups[key] if c.number < number]
         sites = [_site(one) for one in before]
         expected = _usual(sites) == _site(call) and (_site(call), _site(instead)) in pairwise(sites)
-        if call.where != instead.where and (expected or _passed(before, call, instead)):
+        few = len(left) <= len(made)  # else it may be one too many of those that made it
+        if few and call.where != instead.where and (expected or _passed(before, call, instead)):
             return dict.fromkeys(left, call)
     return {}
 

@@ -86,6 +86,10 @@ class Left:
         """The ranks that were ended elsewhere than in a call in which one waits for others."""
         return sorted({*self.stacks} - {*self.errors, *self.finished} - self.waiting())
 
+    def passed(self) -> list[int]:
+        """The ranks that wait too, in a call that comes after that of another group in which others wait for them."""
+        return [rank for rank in sorted(self.waiting()) if self.records.passed(rank, self.awaited(rank))]
+
     def awaited(self, rank: int) -> tuple[Key, Call] | None:
         """The call to which a rank had not come, of those in which others waited."""
         return self.records.awaited(rank, self.waiting() - {rank})

@@ -84,6 +84,16 @@ def test_a_call_that_has_never_been_made_before_may_be_one_too_many_so_nobody_le
     assert records([*begun, BACKWARD], [*begun, END], [*begun, BACKWARD]).difference().skipped == {}
 
 
+def test_a_call_of_one_of_three_may_be_one_too_many_though_the_others_are_past_its_line(records):
+    assert records([START, END], [START, SUM], [START, END]).difference().skipped == {}
+
+
+def test_of_two_that_wait_for_each_other_in_two_groups_one_has_passed_the_line_of_the_others_call(records):
+    early, late = SUM | {"group": "1", "ended": False}, END | {"ended": False}
+    found = records([early], [late], [late], groups=PAIR)
+    assert [found.passed(rank, found.awaited(rank, {0, 1, 2} - {rank})) for rank in range(3)] == [False, True, False]
+
+
 def test_of_the_calls_to_which_a_rank_has_not_come_that_of_the_smallest_group_is_told(records):
     found = records([SUM | {"group": "1"}], [], [END], groups=PAIR)
     key, call = found.awaited(1, [0, 2])

@@ -214,6 +214,12 @@ FAULTS = {
         "rank 1 never came to call 1",
         also="(all_reduce of 3 × float32): it was at line SLEEP of <module>; rank 0 was in all_reduce, line CALL",
     ),
+    "a call in a group of some ranks left out": Fault(
+        JOIN + "group = dist.new_group([0, 1])\nif rank == 0:\n"
+        "    dist.all_reduce(torch.ones(3), group=group)  # LINE CALL\ndist.barrier()  # LINE BARRIER",
+        "rank 1 never came to call 1",
+        also="(all_reduce of 3 × float32): it was in barrier, line BARRIER of <module>",
+    ),
     "an endless computation": Fault(
         JOIN + "while rank == 1:\n    torch.ones(64, 64) @ torch.ones(64, 64)  # LINE COMPUTE\n"
         "dist.all_gather_object([None] * dist.get_world_size(), {'a': 1})  # LINE CALL",

@@ -110,6 +110,7 @@ def test_also_where_another_lost_the_one_that_waited_too_long(tmp_path):
     assert of_three(tmp_path, failed=[(2, CLOSED), (0, TIMED_OUT)], ended=[(1, COMPUTES)]) == AT_LINE_5
 
 
+KEY = [("KeyError", "'label'")]
 OWN = ["label 17, but 10 classes", "the download timed out", "Connection to data closed"]
 
 
@@ -131,7 +132,12 @@ def test_the_error_of_a_process_that_loads_data_is_told_in_its_own_words(tmp_pat
 
 
 def test_an_error_is_told_though_a_wait_failed_while_it_was_handled(tmp_path):
-    said = of_three(tmp_path, failed=[(1, TIMED_OUT)], ended=[(0, WAITS), (2, WAITS)], before=[("KeyError", "'label'")])
+    said = of_three(tmp_path, failed=[(1, TIMED_OUT)], ended=[(0, WAITS), (2, WAITS)], before=KEY)
+    assert said == "rank 1 failed first: KeyError: 'label'"
+
+
+def test_an_error_is_told_though_the_program_answers_it_with_a_status(tmp_path):
+    said = of_three(tmp_path, failed=[(1, "1")], ended=[(0, WAITS), (2, WAITS)], before=KEY, kind="SystemExit")
     assert said == "rank 1 failed first: KeyError: 'label'"
 
 
