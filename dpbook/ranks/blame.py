@@ -65,7 +65,8 @@ def _raised(left: Left, errors: Mapping[int, Mapping[str, Any]]) -> str:
     if caught := _CAUGHT.match(message):
         kind, message = caught[1], f"{caught[3].strip()} (in {caught[2]})"
     when = "" if first.get("joined", True) or left.world == 1 else ", before it joined"
-    return f"rank {rank} failed first{when}: {kind}: {message}\n\n{first['traceback'].rstrip()}"
+    what = f"{kind}: {message}" if message else kind
+    return f"rank {rank} failed first{when}: {what}\n\n{first['traceback'].rstrip()}"
 
 
 def _is_status(kind: str, message: str) -> bool:

@@ -120,6 +120,10 @@ def test_an_error_of_its_own_is_the_cause_and_ranks_that_were_ended_are_not_blam
     assert said == f"rank 1 failed first: Error: {own}"
 
 
+def test_an_error_without_a_message_is_told_by_its_name(tmp_path):
+    assert of_three(tmp_path, failed=[(1, "")], ended=[(0, WAITS), (2, WAITS)]) == "rank 1 failed first: Error"
+
+
 def test_of_two_errors_of_their_own_the_first_is_told(tmp_path):
     assert of_three(tmp_path, failed=[(2, "a"), (0, "b")], ended=[(1, COMPUTES)]) == "rank 2 failed first: Error: a"
 
