@@ -133,10 +133,10 @@ class Records:
         record = self.ranks.get(rank)
         return record is not None and any(not calls[-1].ended for calls in record.groups.values() if calls)
 
-    def passed(self, rank: int, awaited: tuple[Key, Call] | None) -> bool:
-        """Whether a rank waits in a call that the program makes after the one to which it has not come."""
+    def passed(self, rank: int, awaited: tuple[Key, Call] | None, where: str) -> bool:
+        """Whether a rank, waiting ``where``, does so in a call after the one to which it has not come."""
         calls = self.ranks[rank].groups.values() if awaited else ()
-        return any(awaited and not made[-1].ended and _order(awaited[1], made[-1]) < 0 for made in calls if made)
+        return any(awaited and made[-1].where == where and _order(awaited[1], made[-1]) < 0 for made in calls if made)
 
     def difference(self) -> Difference | None:
         """The first difference that is no success of all: where all went on, it did no harm."""

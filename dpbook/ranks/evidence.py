@@ -1,12 +1,12 @@
 """What a rank writes down while it runs and when it is ended, although its main thread may wait in C++ for ever.
 
 A thread writes into FOLDER whenever collectives were called or have come to their end, so that a hang can be seen from
-outside. When the rank is asked to end (SIGTERM) or aborts (SIGABRT: gloo's answer to a message of another size, NCCL's
-to a time-out), it leaves its stack and its last collectives there.
+outside. When the rank is asked to tell where it is (a file) or to end (SIGTERM), or aborts (SIGABRT: gloo's answer to a
+message of another size, NCCL's to a time-out), it leaves its stack and its last collectives there.
 
-No Python signal handler runs while the main thread is in C++. So SIGTERM wakes the thread, through Python's wakeup
-file descriptor, which works with handlers of the program's own too, and is shared with a program that wants one itself,
-as asyncio does for its signal handlers; SIGABRT is answered in the thread that aborts.
+No Python signal handler runs while the main thread is in C++. So SIGTERM wakes the thread, through Python's wakeup file
+descriptor, which works with handlers of the program's own too, and is shared with a program that wants one itself, as
+asyncio does for its signal handlers; SIGABRT is answered in the thread that aborts.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from dpbook.ranks import recorder
-from dpbook.ranks.postmortem import BEAT, HANDLED, write_error
+from dpbook.ranks.postmortem import BEAT, HANDLED, TELL, write_error
 
 LOOK = 1.0
 """Seconds between two looks at the collectives."""
@@ -57,13 +57,13 @@ class Evidence:
         threading.Thread(target=self._look, args=(reader,), daemon=True, name="dpbook evidence").start()
 
     def write(self) -> None:
-        """Leave all threads' stacks, if they have not been left, the last collectives, and the error being handled."""
+        """Leave the last collectives, the error being handled, and last all threads' stacks if they are not there."""
         with self._once:
-            if not self._stack.closed and not os.fstat(self._stack.fileno()).st_size:
-                faulthandler.dump_traceback(self._stack)
             recorder.write_calls(self._folder, self._rank)
             if error := _handled():
                 write_error(self._folder / HANDLED, self._rank, error, error.__traceback__)
+            if not self._stack.closed and not os.fstat(self._stack.fileno()).st_size:
+                faulthandler.dump_traceback(self._stack)
 
     def _share(self, wakeup: int) -> None:
         """Have signals told to the thread; one that the program asks for is told by the thread then."""
@@ -84,11 +84,14 @@ class Evidence:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _look(self, wakeup: int) -> None:
-        before, since, known = None, time.time(), False
+        before, since, known, told = None, time.time(), False, False
         self._beat(since, None)
         while True:
             if select.select([wakeup], [], [], LOOK)[0]:
                 self._hear(os.read(wakeup, 64))
+            if not told and (self._folder / TELL).exists():
+                told = True
+                self.write()
             now = recorder.progress()
             if now != before:
                 before, since, known = now, time.time(), False

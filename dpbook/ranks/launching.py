@@ -25,6 +25,7 @@ from dpbook.ranks.postmortem import (
     ERROR,
     PROCESS,
     STACK,
+    TELL,
     TORCHRUN_REPORT,
     last_attempt,
     text_of,
@@ -42,6 +43,8 @@ GRACE = 35.0
 """Seconds that ranks have to end by themselves after a signal, before they are killed; torchrun gives them 30."""
 HANG_TIMEOUT = 600.0
 """Seconds without a step of any rank after which a run on one machine is ended, if it was not said."""
+TOLD = 5.0
+"""Seconds that ranks have to tell where they are, before they are ended because they hang."""
 POLL, LOOK = 0.05, 1.0
 """Seconds between two looks: whether it has ended, and whether it hangs."""
 TAIL = 200_000
@@ -247,6 +250,7 @@ def _wait(child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None)
             if watch and time.monotonic() - looked > LOOK:
                 looked = time.monotonic()
                 if watch.hangs():
+                    _let_tell(last_attempt(folder))
                     _end(child, came)
                     return 0, True, False
             time.sleep(POLL)
@@ -262,6 +266,15 @@ def _tell(folder: Path, number: int) -> None:
     for path in last_attempt(folder).glob(PROCESS.format("*")):
         with suppress(ProcessLookupError, ValueError):  # it has ended, or is just writing its id
             os.kill(int(path.read_text()), number)
+
+
+def _let_tell(folder: Path) -> None:
+    """Give the ranks time to leave word of where they are: SIGTERM may mean something else to a program, or nothing."""
+    (folder / TELL).touch()
+    stacks = [folder / STACK.format(path.stem.rpartition("-")[2]) for path in folder.glob(PROCESS.format("*"))]
+    until = time.monotonic() + TOLD
+    while time.monotonic() < until and not all(map(text_of, stacks)):
+        time.sleep(POLL)
 
 
 def _end(child: subprocess.Popen[bytes], came: list[int]) -> None:

@@ -64,7 +64,12 @@ class Left:
 
     def stack(self, rank: int) -> str:
         """The frames of a rank, the innermost first, or ""."""
-        return as_dumped(self.errors[rank]["traceback"]) if rank in self.errors else self.stacks.get(rank, "")
+        error = self.errors.get(rank) or self._lost().get(rank)
+        return as_dumped(error["traceback"]) if error else self.stacks.get(rank, "")
+
+    def _lost(self) -> dict[int, Mapping[str, Any]]:
+        """Of each rank that was ended while it handled, or wrote down, that it lost others or waited too long."""
+        return {rank: error for rank, error in self.handled.items() if is_consequence(error)}
 
     def waits(self) -> dict[int, str]:
         """Of each rank that waited for others, in which call."""
@@ -74,7 +79,7 @@ class Left:
 
     def waiting(self) -> set[int]:
         """The ranks that waited for others, also those that waited for a call that they had made before."""
-        lost = {rank for rank, error in self.errors.items() if is_consequence(error)}
+        lost = {rank for rank, error in self.errors.items() if is_consequence(error)} | {*self._lost()}
         pending = {rank for rank in self.stacks if self.records.pending(rank)}
         return ({*self.waits()} | lost | pending) - {*self.finished}
 
@@ -88,7 +93,8 @@ class Left:
 
     def passed(self) -> list[int]:
         """The ranks that wait too, in a call that comes after that of another group in which others wait for them."""
-        return [rank for rank in sorted(self.waiting()) if self.records.passed(rank, self.awaited(rank))]
+        waits = self.waits().items()
+        return [rank for rank, where in waits if self.records.passed(rank, self.awaited(rank), where)]
 
     def awaited(self, rank: int) -> tuple[Key, Call] | None:
         """The call to which a rank had not come, of those in which others waited."""

@@ -89,9 +89,10 @@ def test_a_call_of_one_of_three_may_be_one_too_many_though_the_others_are_past_i
 
 
 def test_of_two_that_wait_for_each_other_in_two_groups_one_has_passed_the_line_of_the_others_call(records):
-    early, late = SUM | {"group": "1", "ended": False}, END | {"ended": False}
-    found = records([early], [late], [late], groups=PAIR)
-    assert [found.passed(rank, found.awaited(rank, {0, 1, 2} - {rank})) for rank in range(3)] == [False, True, False]
+    found = records([SUM | {"group": "1"}], [END], [END], groups=PAIR)
+    wheres = enumerate([SUM["where"], END["where"], END["where"]])
+    passed = [found.passed(rank, found.awaited(rank, {0, 1, 2} - {rank}), where) for rank, where in wheres]
+    assert passed == [False, True, False]
 
 
 def test_of_the_calls_to_which_a_rank_has_not_come_that_of_the_smallest_group_is_told(records):

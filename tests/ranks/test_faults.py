@@ -215,10 +215,11 @@ FAULTS = {
         also="(all_reduce of 3 × float32): it was at line SLEEP of <module>; rank 0 was in all_reduce, line CALL",
     ),
     "a call in a group of some ranks left out": Fault(
-        JOIN + "group = dist.new_group([0, 1])\nif rank == 0:\n"
+        'dist.init_process_group("gloo")\ngroup = dist.new_group([0, 1])\nif dist.get_rank() == 0:\n'
         "    dist.all_reduce(torch.ones(3), group=group)  # LINE CALL\ndist.barrier()  # LINE BARRIER",
         "rank 1 never came to call 1",
         also="(all_reduce of 3 × float32): it was in barrier, line BARRIER of <module>",
+        options=("--hang-timeout", "3"),
     ),
     "an endless computation": Fault(
         JOIN + "while rank == 1:\n    torch.ones(64, 64) @ torch.ones(64, 64)  # LINE COMPUTE\n"
@@ -232,6 +233,13 @@ FAULTS = {
         + "time.sleep(120) if rank == 1 else dist.barrier()  # LINE SLEEP",
         "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
         "OTHERS in barrier, line SLEEP of <module>",
+    ),
+    "a hang of ranks that do not heed SIGTERM, or end by it at once": Fault(
+        'signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ["RANK"] == "0" else signal.SIG_DFL)\n'
+        'dist.init_process_group("gloo")\ntime.sleep(60) if dist.get_rank() == 1 else dist.barrier()  # LINE SLEEP',
+        "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
+        "OTHERS in barrier, line SLEEP of <module>",
+        options=("--hang-timeout", "3"),
     ),
     "a hang, with torch's own time-outs": Fault(
         'dist.init_process_group("gloo")\ntime.sleep(60) if dist.get_rank() == 1 else dist.barrier()  # LINE SLEEP',
