@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from dpbook.core import lazily
 from dpbook.ranks.findings import Finding, blind, preflight
-from dpbook.ranks.launching import Ended, Launch, default_processes, launch
+from dpbook.ranks.launch_command import Launch, default_processes
+from dpbook.ranks.launching import Ended, launch
 from dpbook.ranks.lifetime import PARENT, end_with_parent, leave, tell_and_leave
 from dpbook.ranks.peers import check_peers
 from dpbook.ranks.postmortem import ASKED_FILE

@@ -24,7 +24,7 @@ from types import FrameType, TracebackType
 from dpbook.ranks import recorder
 from dpbook.ranks.evidence import Evidence
 from dpbook.ranks.full_disk import in_plain_words
-from dpbook.ranks.launching import CHECK_CALLS, WATCH_START, WATCHER
+from dpbook.ranks.launch_command import CHECK_CALLS, WATCH_START, WATCHER
 from dpbook.ranks.lifetime import end_with_parent, leave
 from dpbook.ranks.postmortem import ATTEMPT, BEAT, CALLS, ERROR, HANDLED, NOT_MET, PROCESS, RESULT, STACK, write_error
 from dpbook.ranks.watchdog import watch_start

@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from dpbook.ranks.launching import REPORT, WATCH_START
+from dpbook.ranks.launch_command import REPORT, WATCH_START
 from dpbook.ranks.lifetime import end_with_parent, leave, tell_and_leave
 from dpbook.ranks.processes import MEMORY
 

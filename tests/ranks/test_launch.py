@@ -17,7 +17,7 @@ from dpbook.app import main
 from dpbook.core import checkout, machine
 from dpbook.core.errors import InvalidArgument
 from dpbook.ranks import preflight
-from dpbook.ranks.launching import Launch, default_processes
+from dpbook.ranks.launch_command import Launch, default_processes
 from dpbook.ranks.processes import MEMORY
 from tests.cases import each
 from tests.ranks import restarts, slurm
