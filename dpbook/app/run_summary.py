@@ -20,9 +20,9 @@ from dpbook.program import ALONE, metrics
 Kinds = Mapping[str, type | tuple[type, ...]]
 NUMBER = (int, float)
 ABOUT: Kinds = {
-    "world": int, "parameters": int, "trained": int, "payload_bytes": NUMBER, "tokens_per_step": int, "cores": int,
-    "flops_per_token": (int, float, NoneType), "options": dict, "backend": str, "device": str, "torch": str,
-    "python": str, "date": str,
+    "options": dict, "world": int, "parameters": int, "trained": int, "payload_bytes": NUMBER, "tokens_per_step": int,
+    "flops_per_token": (int, float, NoneType), "cores": int, "backend": str, "device": str, "torch": str, "python": str,
+    "date": str,
 }  # fmt: skip
 PREDICTED: Kinds = dict.fromkeys(("seconds", "exposed", "communication", "alpha", "beta", "calls"), NUMBER)
 """What a report needs of the description of a run, and of its prediction."""
