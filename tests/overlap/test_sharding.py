@@ -125,6 +125,13 @@ def test_replicas_sum_a_shard_once_after_the_last_micro_batch():
     assert step.duration == 2 * (1 + 1 + 1 + 2 + 1) + 5
 
 
+@each("stage", [0, 1, 2, 3])
+def test_a_unit_without_weights_sends_nothing(stage):
+    units = (equal_units(1, 1, 2, 10)[0], Unit("relu", 1, 2, 0))
+    step = simulate_sharded(units, Sharding(stage, 2), wires(1, 1, 1))
+    assert {name.split()[-1] for name, *_ in rows(step, "communication")} == {"1"}
+
+
 def test_a_unit_that_is_kept_is_gathered_once_in_a_micro_batch():
     units = (replace(equal_units(1, 2, 4, 20)[0], name="all", kept=True), *equal_units(2, 2, 4, 20))
     names = [name for name, *_ in rows(simulate_sharded(units, Sharding(3, 2), wires(1, 1)), "communication")]

@@ -56,10 +56,10 @@ class Program:
         how = self.sharding
         order = range(len(self.units))
         early = how.stage in (1, 2) and how.behind_forward
-        fresh = [self._new_weights(unit, ()) for unit in order] if early else []
+        fresh = [self._new_weights(unit, ()) for unit in order] if early else [()] * len(order)
         for micro_batch in range(accumulation):
             last = micro_batch == accumulation - 1
-            self._forward(self.called if micro_batch else (), [] if micro_batch else fresh)
+            self._forward(self.called if micro_batch else (), [()] * len(order) if micro_batch else fresh)
             self._backward(sync=last or not no_sync, last=last)
         self._compute("optimizer", None, update / (how.shards if how.stage else 1), self.called)
         if how.stage in (1, 2) and not early:
@@ -67,14 +67,14 @@ class Program:
             for unit in order:
                 self._new_weights(unit, updated)
 
-    def _forward(self, waits: tuple[int, ...], fresh: Sequence[int]) -> None:
+    def _forward(self, waits: tuple[int, ...], fresh: Sequence[tuple[int, ...]]) -> None:
         """Compute the units when ``waits`` are over, each with its ``fresh`` weights where some are on their way."""
         for unit, gather in self._with_gathers(range(len(self.units))):
             at = self.units[unit]
-            self._compute("forward", unit, at.forward, (*waits, *gather, *fresh[unit : unit + 1]))
+            self._compute("forward", unit, at.forward, (*waits, *gather, *fresh[unit]))
             waits = ()
             if self.sharding.frees and not at.kept:
-                self.gathers.pop(unit)
+                self.gathers.pop(unit, None)
 
     def _backward(self, sync: bool, last: bool) -> None:
         """Compute the units the other way round, and reduce their gradients in a ``sync``."""
@@ -99,13 +99,13 @@ class Program:
             yield unit, (self.gathers[unit],) if unit in self.gathers else ()
 
     def _gather(self, unit: int) -> None:
-        if self.sharding.stage == 3 and unit not in self.gathers:
-            nbytes = self.units[unit].parameters * self.sizes.weight
+        nbytes = self.units[unit].parameters * self.sizes.weight
+        if self.sharding.stage == 3 and nbytes and unit not in self.gathers:
             self.gathers[unit] = self._call("all-gather", unit, self.wires.all_gather, nbytes, self.computed)
 
-    def _new_weights(self, unit: int, after: tuple[int, ...]) -> int:
+    def _new_weights(self, unit: int, after: tuple[int, ...]) -> tuple[int, ...]:
         nbytes = self.units[unit].trained * self.sizes.weight
-        return self._call("all-gather", unit, self.wires.all_gather, nbytes, after)
+        return (self._call("all-gather", unit, self.wires.all_gather, nbytes, after),) if nbytes else ()
 
     def _reduce(self, unit: int, last: bool) -> int:
         """Send the gradients of the unit whose backward has been asked for."""
