@@ -63,6 +63,7 @@ class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch ha
         for row in self.rows:
             row.take_gradients()
         self.local.step()
+        self.local.zero_grad()  # a part of a gradient would keep the memory of it all until the next step
         for row in self.rows:
             row.gather(all_gather(self.group))
         return loss

@@ -74,6 +74,8 @@ def on_one_rank(rank, world):
             "parameters": sum(p.numel() for p in model.parameters()),
             "resumed": train(rank, again, resumed, 3, first=50) == train(rank, model, optimizer, 3, first=50),
         }
+    kept = [p.grad is not None for group in optimizer.local.param_groups for p in group["params"]]
+    found["gradients"] = sum(kept), len(kept)
     found["refused"] = refusals(model, optimizer)
     adamw = partial(ShardedOptimizer, optimizer=torch.optim.AdamW)
     found["peak"] = peak_of_training(adamw), peak_of_training(torch.optim.AdamW)
@@ -174,6 +176,12 @@ def test_no_moment_of_training_needs_more_than_unsharded_training_does(ranks):
         update, gathering = 2 + (unsharded - 2) / world, 2 + 2 / world + 1
         assert sharded == pytest.approx(max(update, gathering), rel=1e-2)
         assert sharded < unsharded
+
+
+def test_after_a_step_no_slice_keeps_the_memory_of_a_gradient(ranks):
+    for rank in ranks:
+        kept, slices = rank["gradients"]
+        assert kept == 0 < slices
 
 
 def test_tensors_of_another_layout_end_with_the_bits_of_the_unsharded_optimizer(ranks):
