@@ -1,6 +1,8 @@
 """What each rank does for test_fully_sharded.py, in one start: worlds are groups of the ranks; results as data."""
 
+import copy
 import itertools
+import pickle
 import random
 from functools import partial
 
@@ -231,7 +233,7 @@ def counted(half, sent):
 def norms(group, rank, world):
     """Norm and clipped gradients, ours and torch's of one process."""
     found = []
-    for limit in (0.05, 100.0):
+    for limit in (0.05, 100.0, float("inf")):
         module, alone = seeded(Net), seeded(Net)
         model = sharded(module, group)
         loss_of(model, tokens(0, rank)).backward()
@@ -311,6 +313,35 @@ def order(group, rank, world):
             model(x).sum().backward()
         found[name] = list(log), [tuple(event) for event in events]
     return found
+
+
+class Adapted(nn.Linear):
+    """A frozen matrix, and a small one that is trained."""
+
+    def __init__(self, width):
+        super().__init__(width, width)
+        self.requires_grad_(False)
+        self.adapter = nn.Linear(width, 1)
+
+    def forward(self, x):
+        return x + torch.tanh(super().forward(x)) * self.adapter(x)
+
+
+def adapters(group, rank, world):
+    """Units mostly frozen: bytes that are whole at once, in units; called twice in a step, how far from one process."""
+    events = []
+    module, alone = (seeded(lambda: nn.Sequential(*[Adapted(8) for _ in range(6)])) for _ in range(2))
+    model = FullySharded(module, units=list(module), group=group, observer=events.append)
+    model(torch.ones(2, 8)).sum().backward()
+    once = list(events)
+    for net in (model, alone):
+        net.zero_grad()
+        net(net(torch.ones(2, 8))).sum().backward()
+        torch.optim.SGD(net.parameters(), lr=0.1).step()
+    signs = {"gather": 1, "free": -1}
+    whole = list(itertools.accumulate(signs.get(event.what, 0) * event.nbytes for event in once))
+    unit = max(event.nbytes for event in once if event.what == "gather")
+    return max(whole) / unit, whole[-1], apart(values(model.unwrap()), values(alone))
 
 
 def memory(group, rank, world):
@@ -423,6 +454,7 @@ def refusals(group, rank, world):
     with torch.no_grad():
         for p in changed.parameters():
             p.add_(1)
+    changed(x)  # of the new weights, which those before have nothing to do with
     said["changed"] = refusal(out.backward)
     changed.zero_grad()
     changed(x).sum().backward()
@@ -444,8 +476,35 @@ def refusals(group, rank, world):
         "state": refusal(lambda: changed.load_state_dict({"weight": torch.zeros(3, 3), "bias": torch.zeros(4)})),
         "optimizer": refusal(lambda: changed.optimizer_state(torch.optim.SGD([other], lr=1.0))),
         "alike": refusal(lambda: FullySharded(nn.Linear(3, 4 + rank), group=group)),
+        "copied": refusal(lambda: copy.deepcopy(fresh)),
+        "assigned": refusal(lambda: fresh.load_state_dict({}, strict=False, assign=True)),
+        "pickled": refusal(lambda: pickle.dumps(fresh.state_dict()["weight"])),
     }  # fmt: skip
+    for name, meddle in {
+        "added": lambda module: module.register_parameter("late", nn.Parameter(torch.ones(4))),
+        "replaced": lambda module: setattr(module, "bias", nn.Parameter(torch.ones(4))),
+        "moved": lambda module: setattr(module.weight, "data", torch.ones_like(module.weight)),
+        "converted": lambda module: module.to(torch.bfloat16),
+        "frozen later": lambda module: module.requires_grad_(False),
+    }.items():
+        meddled = FullySharded(nn.Linear(4, 4), group=group)
+        meddle(meddled.module)
+        said[name] = refusal(lambda model=meddled: model(x))
     return said
+
+
+class Recurrent(nn.Module):
+    """A block that is used twice, and computed again by a backward within backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.block = nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4))
+
+    def forward(self, x):
+        h = self.first(x)
+        for _ in range(2):
+            h = h + checkpoint(self.block, h, use_reentrant=True)
+        return h
 
 
 def uses(group, rank, world):
@@ -477,6 +536,14 @@ def uses(group, rank, world):
     loaded = sharded(seeded(Net, 5), group)
     loaded.load_state_dict(alone.state_dict())
     found["loaded"] = apart(whole(loaded), values(alone))
+    nets = [seeded(Recurrent) for _ in range(2)]
+    twice = FullySharded(nets[0], units=[nets[0].block], group=group)
+    for net in (twice, nets[1]):
+        net(torch.ones(2, 3)).sum().backward()
+        torch.optim.SGD(net.parameters(), lr=0.1).step()
+    found["reentrant"] = apart(values(twice.unwrap()), values(nets[1]))
+    outer = nn.ModuleDict({"inner": sharded(seeded(Net), group)})
+    found["prefixed"] = sorted(outer.state_dict()) == sorted(f"inner.{name}" for name in alone.state_dict())
     started = sharded(seeded(Net, rank), group)
     found["start"] = apart(whole(started), values(seeded(Net, 0)))
     return found
@@ -548,7 +615,14 @@ def saved(rank, groups, folder):
 
 
 EVERYWHERE = (same_bits, drawn, accumulated, norms, uses)
-SOMEWHERE = {against_torch: (2, 3, 4), precision: (2, 3), memory: (2, 4), order: (2,), refusals: (2, 3)}
+SOMEWHERE = {
+    against_torch: (2, 3, 4),
+    adapters: (2, 3),
+    precision: (2, 3),
+    memory: (2, 4),
+    order: (2,),
+    refusals: (2, 3),
+}
 
 
 def everything(rank, folder, worlds):

@@ -162,6 +162,15 @@ def test_the_simulated_step_begins_the_same_collectives_in_the_same_order(ranks,
         assert simulated == [one.replace("gather", "all-gather").replace("reduce", "reduce-scatter") for one in begun]
 
 
+@every_world("adapters")
+def test_frozen_weights_are_given_back_as_trained_ones_are(ranks, world):
+    """When the unit before it begins, the one ahead of that is under way: three of six."""
+    for most, left, error in of(ranks, "adapters", world):
+        assert most <= 3.2
+        assert left == 0
+        assert error < 1e-5
+
+
 @every_world("memory")
 def test_a_step_needs_no_more_memory_than_torchs(ranks, world):
     """Beyond what is kept, within 10 %; a unit gathered ahead is a unit more, and torch gathers none on a CPU."""
@@ -215,6 +224,12 @@ def test_bad_input_and_misuse_are_named(ranks, world):
             "no module": "module must be a torch.nn.Module", "sparse": "the gradient of weight must be dense",
             "state": "state_dict['weight'] must be (4, 4), got 'of shape (3, 3)'",
             "optimizer": "optimizer must be of the parameters of this module",
+            "copied": "module must be copied before it is wrapped", "assigned": "assign must be False",
+            "pickled": "tensor must be of a state for torch.distributed.checkpoint",
+            "added": "late must be there when the module is wrapped",
+            "replaced": "bias must be there when the module is wrapped",
+            "moved": "weight must be where it was", "converted": "weight must be where it was",
+            "frozen later": "requires_grad of weight must be set before the module is wrapped",
         }.items():  # fmt: skip
             assert rank[name].startswith(f"InvalidArgument: {words}"), rank[name]
         assert rank["alike"].startswith("ReplicasDiffer: ")
@@ -229,6 +244,8 @@ def test_two_forwards_an_evaluation_and_an_optimizer_made_before_are_well(ranks,
         assert names
         assert rank["unwrapped"] == "accepted"
         assert rank["loaded"] == rank["start"] == 0.0
+        assert rank["prefixed"]
+        assert rank["reentrant"] < 1e-6
 
 
 def test_hybrid_sharding_trains_as_one_process_and_its_replicas_have_equal_bits(ranks):

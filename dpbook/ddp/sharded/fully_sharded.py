@@ -7,7 +7,7 @@ Source: Rajbhandari, Rasley, Ruwase and He, "ZeRO: Memory Optimizations Toward T
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 from torch.utils.hooks import RemovableHandle
 
-from dpbook.core import InvalidArgument, check_int, check_type
+from dpbook.core import DpbookError, InvalidArgument, check_int, check_type
 from dpbook.ddp.reducer import tensors_in
 from dpbook.ddp.replication import broadcast, check_alike
 from dpbook.ddp.sharded import halves
@@ -25,7 +25,7 @@ from dpbook.ddp.sharded.prefetching import Prefetching
 from dpbook.ddp.sharded.reducing import Reducing
 from dpbook.ddp.sharded.row import Row
 from dpbook.ddp.sharded.state import optimizer_state
-from dpbook.ddp.sharded.unit import Event, Observer, Unit
+from dpbook.ddp.sharded.unit import Away, Call, Event, Observer, Unit
 from dpbook.ddp.sharded.units import Units, divide
 from dpbook.ddp.wrappers import check_not_wrapped, mark, unmark
 
@@ -90,6 +90,8 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
             broadcast(module.buffers(), ranks)
         gathering = all_gather or halves.all_gather(group)
         self.units = [Unit(share, dtype, self.rank, self.world, gathering, observer or _nobody) for share in shares]
+        for unit in self.units:
+            unit.contains_units = any(u.module in unit.module.modules() for u in self.units if u is not unit)
         self._share_out()
         replicas = 1 if across is None else dist.get_world_size(across)
         summing = None if across is None else partial(dist.all_reduce, group=across, async_op=True)
@@ -117,6 +119,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         """The module's forward."""
         if _in_backward():  # activations are computed once more
             return self.module(*args, **kwargs)
+        self._check()
         self._forget()
         self._forward_runs = True
         self._prefetching.begin()
@@ -131,6 +134,21 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
                     unit.free()
                 unit.show_shards()
 
+    def _check(self) -> None:
+        """Raise `InvalidArgument` where the parameters are no longer those that were shared out."""
+        ours = {own for row, index in self._members() for own in (row.members[index].parameter, row.weights[index])}
+        for name, parameter in self.module.named_parameters():
+            if not isinstance(parameter, Away) and parameter not in ours:
+                expected = "there when the module is wrapped: `unwrap` it first, and wrap it again"
+                raise InvalidArgument(name, "a parameter that was added or replaced later", expected)
+        for unit in self.units:
+            for row in unit.rows:
+                row.check()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        expected = "copied before it is wrapped, or made again and loaded from its state"
+        raise InvalidArgument("module", "a sharded one, whose ranks and hooks no copy would have", expected)
+
     def _enter(self, unit: Unit, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Before a unit's forward: its whole weights."""
         if _in_backward():
@@ -139,7 +157,10 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         else:
             self._prefetching.enter(unit)
             unit.tell("forward")
-        return (args, kwargs) if self.dtype is None else tree_map(self._converted, (args, kwargs))
+        inputs = (args, kwargs) if self.dtype is None else tree_map(self._converted, (args, kwargs))
+        if not _in_backward():
+            unit.enter([tensor for tensor in tensors_in(inputs) if tensor.requires_grad])
+        return inputs
 
     def _converted(self, value: Any) -> Any:
         floating = isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -149,10 +170,11 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         """After a unit's forward: free its weights, and come back to it when backward reaches its output."""
         if _in_backward():
             return
+        inputs = unit.calls.pop()
         way, here = self._prefetching.leave(unit)
         keep = torch.is_grad_enabled() and (unit.module is self.module or not self.reshard_after_forward)
         if torch.is_grad_enabled():
-            unit.remember()
+            coming_back = partial(self._come_back, way, here, unit.versions, inputs)
             tensors = list(tensors_in(output))
             if not tensors:  # backward could come through it unnoticed, and find weights that have been freed
                 raise InvalidArgument(
@@ -160,17 +182,25 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
                 )
             for tensor in tensors:
                 if tensor.grad_fn is not None:
-                    tensor.register_hook(partial(self._come_back, way, here))
+                    tensor.register_hook(coming_back)
         if not keep:
             unit.free()
         unit.hide() if self._forward_runs else unit.show_shards()
 
-    def _come_back(self, way: list[Unit], here: int, gradient: torch.Tensor) -> None:
-        """Backward reaches the output of ``way[here]``."""
+    def _come_back(
+        self, way: list[Unit], here: int, versions: list[tuple[int, ...]], inputs: Call, gradient: torch.Tensor
+    ) -> None:
+        """Backward reaches the output of ``way[here]``, whose weights had these ``versions`` in forward."""
+        if way[here].versions != versions:
+            raise DpbookError(
+                f"the weights of {way[here].name or 'the whole module'} have changed between forward and backward: "
+                "their gradient would be that of other weights"
+            )
         if not self._backward_runs:
             self._backward_runs = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
         self._prefetching.come_back(way, here)
+        way[here].come_back(inputs)
         way[here].tell("backward")
 
     def _end_backward(self) -> None:
@@ -180,7 +210,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def _free(self) -> None:
         for unit in self.units:
-            unit.free()
+            unit.end()
             unit.show_shards()
 
     def _forget(self) -> None:
@@ -218,18 +248,25 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         return self.module
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The module's own names, without a prefix; a parameter is a `Slice`, for torch's distributed checkpoint."""
+        """The module's own names, without a prefix; a parameter is a `Slice`, for torch's distributed checkpoint.
+
+        As part of another module's state they have its ``prefix``.
+        """
+        prefix = kwargs.get("prefix", "")
         state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
         for row, index in self._members():
             member = row.members[index]
-            state |= {name: row.slice_of(index, member.parameter.detach()) for name in member.names}
+            state |= {prefix + name: row.slice_of(index, member.parameter.detach()) for name in member.names}
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Load what `state_dict` gave and a checkpoint has filled, or the whole state of a module that is not sharded.
 
-        Every rank calls it. Raises what the module's own raises, and `InvalidArgument` for a tensor of another shape.
+        Every rank calls it. Raises what the module's own raises, and `InvalidArgument` for a tensor of another shape
+        and for ``assign=True``: parameters stay slices of the shard.
         """
+        if kwargs.get("assign") or any(args[1:]):
+            raise InvalidArgument("assign", True, "False: what is loaded is written into the shards")
         state = dict(state_dict)
         for row, index in self._members():
             for name in row.members[index].names:

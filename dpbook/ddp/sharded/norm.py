@@ -1,6 +1,7 @@
 """The norm of gradients of which every rank has a part."""
 
 from collections.abc import Sequence
+from math import inf
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,8 @@ def clip(rows: Sequence[Row], max_norm: float, group: dist.ProcessGroup | None =
     The norm is that of all gradients together, a 0-D float32 tensor, alike on all ranks: squares are summed over the
     shards of this rank, then over the ranks of ``group``. The factor is torch's, max_norm / (norm + 1e-6), 1 at most.
     """
-    check_float("max_norm", max_norm, minimum=0)
+    if max_norm != inf:  # which asks for the norm alone
+        check_float("max_norm", max_norm, minimum=0)
     gradients = [m.parameter.grad for row in rows for m in row.members if m.parameter.grad is not None]
     squares = torch.zeros((), dtype=torch.float32, device=rows[0].shard.device)
     for gradient in gradients:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from dpbook.core import DpbookError
 from dpbook.ddp.sharded.unit import Unit
 
 
@@ -39,13 +38,7 @@ class Prefetching:
 
     def come_back(self, way: list[Unit], here: int) -> None:
         """Let ``way[here]`` have its weights: backward is about to compute it."""
-        unit = way[here]
-        if any(row.has_changed() for row in unit.rows):
-            raise DpbookError(
-                f"the weights of {unit.name or 'the whole module'} have changed between forward and backward: "
-                "their gradient would be that of other weights"
-            )
-        self._gather(unit, way[max(0, here - self.depth) : here][::-1])
+        self._gather(way[here], way[max(0, here - self.depth) : here][::-1])
 
     def _gather(self, unit: Unit, ahead: Sequence[Unit]) -> None:
         """The next ones are asked for before this one is waited for, so that they travel while it computes."""

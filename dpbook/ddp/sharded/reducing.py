@@ -48,10 +48,14 @@ class Reducing:
             if weight.grad.layout != torch.strided:
                 expected = "dense, as of nn.Embedding(sparse=False)"
                 raise InvalidArgument(f"the gradient of {row.members[index].name}", weight.grad.layout, expected)
+            if self._is_under_way(row):
+                self._settle()
             missing = self._missing.setdefault(row, set(range(len(row.weights))))
             missing.discard(index)
             if not missing:
+                del self._missing[row]  # a reentrant checkpoint may come with them once more
                 unit.free([row])  # nobody needs it any more: all that use a weight come before its gradient
+                unit.free_frozen()
                 if self.enabled:
                     self._settle()
             row.add_gradient(index)  # after memory has been given back: a row of one weight takes its own only now

@@ -41,7 +41,6 @@ class Row:
         self.weights = [nn.Parameter(part, requires_grad=self.trained) for part in parts]
         self.gradient: torch.Tensor | None = None
         self.handle: Handle | None = None
-        self._seen: tuple[int, ...] = ()
         self.free()
 
     @property
@@ -77,6 +76,20 @@ class Row:
         for member, (a, b), shape in zip(self.members, self.spans, self.shapes, strict=True):
             member.parameter.data = flat[a:b].view(shape)
             member.parameter.grad = None
+
+    def check(self) -> None:
+        """Raise `InvalidArgument` where a parameter is no slice of the shard any more, or trained when others are not.
+
+        Nobody would see what becomes of it: what is gathered is the shard.
+        """
+        memory = self.shard.untyped_storage()._cdata
+        for member in self.members:
+            if member.parameter.untyped_storage()._cdata != memory or member.parameter.dtype != self.shard.dtype:
+                expected = "where it was: move and convert a module before it is wrapped, and write into its parameters"
+                raise InvalidArgument(member.name, "in other memory or of another dtype", expected)
+            if member.parameter.requires_grad != self.trained:
+                expected = "set before the module is wrapped, or between `unwrap` and the next wrapping"
+                raise InvalidArgument(f"requires_grad of {member.name}", member.parameter.requires_grad, expected)
 
     @property
     def alive(self) -> bool:
@@ -137,13 +150,7 @@ class Row:
             else:
                 member.parameter.grad += piece[a:b]
 
-    def remember(self) -> None:
-        """That forward has used these weights."""
-        self._seen = self._versions()
-
-    def has_changed(self) -> bool:
-        """Whether the shard has been written since forward used it."""
-        return bool(self._seen) and self._seen != self._versions()
-
-    def _versions(self) -> tuple[int, ...]:
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """What changes whenever the shard is written."""
         return tuple(member.parameter._version for member in self.members)

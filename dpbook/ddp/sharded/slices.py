@@ -7,7 +7,7 @@ loads it asks for other boxes of the same tensor and need not know how it was cu
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
@@ -63,6 +63,10 @@ class Slice(torch.Tensor):  # type: ignore[misc]  # torch has no types here
 
     def __repr__(self, **_: Any) -> str:
         return f"Slice({self.local.numel()} of {prod(self.shape)} elements of shape {tuple(self.shape)})"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        expected = "of a state for torch.distributed.checkpoint; torch.save takes that of an unwrapped module"
+        raise InvalidArgument("tensor", "a slice on one of several ranks", expected)
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
         return [ChunkStorageMetadata(torch.Size(at), part.shape) for at, part in self.parts.items()]

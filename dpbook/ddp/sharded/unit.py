@@ -1,6 +1,8 @@
 """A unit at work: its weights are gathered, computed with, and freed; every change can be observed."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -29,6 +31,14 @@ class Event(NamedTuple):
 Observer = Callable[[Event], object]
 
 
+@dataclass(eq=False)
+class Call:
+    """A forward of a unit: how many of its inputs have a gradient, and how many of them backward has not reached."""
+
+    inputs: int
+    left: int = 0
+
+
 class Unit:
     """A module whose parameters, those of units inside it left out, are gathered and freed together.
 
@@ -49,6 +59,9 @@ class Unit:
             Row(members, computing if computing and dtype.is_floating_point else dtype, rank, world)
             for (dtype, *_), members in kinds.items()
         ]
+        self.contains_units = False
+        self.calls: list[Call] = []
+        self._in_backward: set[Call] = set()
 
     def tell(self, what: str, nbytes: int = 0) -> None:
         """Tell the observer."""
@@ -82,16 +95,51 @@ class Unit:
         if alive:
             self.tell("free", sum(row.nbytes for row in alive))
 
+    def enter(self, inputs: list[torch.Tensor]) -> None:
+        """Forward begins, with these ``inputs`` that have a gradient."""
+        call = Call(len(inputs))
+        self.calls.append(call)
+        if not self.contains_units and torch.is_grad_enabled() and not all(row.trained for row in self.rows):
+            for tensor in inputs:
+                tensor.register_hook(partial(self._reach_input, call))
+
+    def come_back(self, call: Call) -> None:
+        """Backward begins to compute the gradients of a ``call``."""
+        if call not in self._in_backward:
+            self._in_backward.add(call)
+            call.left = call.inputs
+
+    def _reach_input(self, call: Call, gradient: torch.Tensor) -> None:
+        call.left -= 1
+        if call.left == 0:
+            self._in_backward.discard(call)
+            self.free_frozen()
+
+    def free_frozen(self) -> None:
+        """Give back frozen weights when nobody needs them any more: inputs and trained weights have their gradients.
+
+        Those of a unit around others stay until the end of backward.
+        """
+        trained = any(row.trained and row.alive for row in self.rows)
+        if not (trained or self._in_backward or self.contains_units):
+            self.free()
+
+    def end(self) -> None:
+        """Nothing is computed any more: free all."""
+        self.calls.clear()
+        self._in_backward.clear()
+        self.free()
+
     def join(self) -> None:
         """Let the parameters be whole again, on every rank."""
         for row in self.rows:
             row.join(self.all_gather)
         self.show_shards()
 
-    def remember(self) -> None:
-        """That forward has used these weights."""
-        for row in self.rows:
-            row.remember()
+    @property
+    def versions(self) -> list[tuple[int, ...]]:
+        """What changes whenever a shard is written."""
+        return [row.versions for row in self.rows]
 
     def show_shards(self) -> None:
         """Let the modules have the shards as parameters."""
