@@ -56,8 +56,9 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         all_gather, reduce_scatter: begin a half of an all-reduce over ``group`` in place; default: torch.distributed's.
         observer: is told every `Event`.
 
-    Raises `InvalidArgument` for a module that is wrapped already and for units that cannot be, `ReplicasDiffer` where
-    the ranks' modules are not alike, and in a step `DpbookError` where a parameter is used outside its unit or has
+    Raises `InvalidArgument` for a module that is wrapped already and for units that cannot be, and in a forward where
+    parameters were since added, replaced, moved, converted, frozen or thawed; `ReplicasDiffer` where the ranks' modules
+    are not alike, and in a step `DpbookError` where a parameter is used outside its unit or has
     changed between forward and backward.
     """
 
