@@ -76,8 +76,8 @@ else:
             "the run ends well",
             "ValueError: oh",
         ),
-        (model() + "import sys; sys.exit(3)\n", "the run ends well", "rank 0"),
-        (model() + sampled() + loop(step=ALONE), "the run ends well", "waited"),
+        (model() + "import sys; sys.exit(3)\n", "the run ends well", "SystemExit: 3"),
+        (model() + sampled() + loop(step=ALONE), "the run ends well", "rank 1 skipped call"),
     ],
     ids=["unused", "raises", "exits", "calls that differ"],
 )
