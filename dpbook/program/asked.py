@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -35,19 +34,16 @@ class Asked:
         """
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
-        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)  # first: no signal without an answer
+        # First, so that no signal goes without an answer. The guard shares it, to write down where this rank is.
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in SIGNALS:
             signal.signal(number, _nothing)
         if (path := os.environ.get(ASKED_FILE)) and Path(path).exists():
             self.came.set()
-        threading.Thread(target=self._read, args=(reading, before), daemon=True).start()
+        threading.Thread(target=self._read, args=(reading,), daemon=True).start()
 
-    def _read(self, reading: int, before: int) -> None:
-        """``before``: where signals were told until now, by the guard that writes down where an ended rank was."""
+    def _read(self, reading: int) -> None:
         while number := os.read(reading, 1)[0]:
-            if before >= 0:
-                with suppress(BlockingIOError):  # full: it has been told many times
-                    os.write(before, bytes([number]))
             if number in SIGNALS:
                 self.came.set()
             if number == signal.SIGTERM:
