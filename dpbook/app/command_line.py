@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from dpbook import __version__
-from dpbook.app.commands import audit, bench, doctor, lab, launch, report, validate
+from dpbook.app.commands import audit, bench, diagnose, doctor, lab, launch, report, validate
 from dpbook.core import DpbookError
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
@@ -16,6 +16,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "bench": (bench, "time all-reduces between processes, over a range of message sizes"),
     "launch": (launch, "train on several processes: our program, or a script of your own after --"),
     "audit": (audit, "say whether a training script of yours does what one process with the whole batch would do"),
+    "diagnose": (diagnose, "read the Flight Recorder dumps of a run that hung: who did not come to which call"),
     "report": (report, "write the report of a run once more"),
 }
 

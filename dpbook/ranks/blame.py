@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpbook.ranks.calls import Call, Key
-from dpbook.ranks.left import Left, is_consequence, left_behind, name, speaks_of_others
+from dpbook.ranks.compared import difference, name, numbered
+from dpbook.ranks.left import Left, is_consequence, left_behind, speaks_of_others
 from dpbook.ranks.postmortem import cause_of_failure, last_stderr, last_words
 
 _DIFFERS = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
@@ -84,24 +84,8 @@ def gave_up(left: Left) -> str:
 
 def called_differently(left: Left) -> str:
     """The ranks' records differ: in the tensors of one call, or one is in a call that another has left out."""
-    difference = left.records.difference()
-    if not difference:
-        return ""
-    number = f"call {difference.number}{left.records.group(difference.key)}"
-    calls = difference.calls
-    if difference.skipped:
-        call = next(iter(difference.skipped.values()))
-        instead = calls[next(iter(difference.skipped))]
-        skipped = f"{name(difference.skipped)} skipped {number} ({call.what}{call.place})"
-        return (
-            f"the ranks called different collectives: {skipped} and called {instead.what}{instead.place}{_errors(left)}"
-        )
-    first = next(iter(calls.values()))
-    if all((call.op, call.where) == (first.op, first.where) for call in calls.values()):
-        tensors = _by_rank({rank: call.payload for rank, call in calls.items()})
-        return f"the ranks' calls do not match: {number} ({first.op}{first.place}) has {tensors}{_errors(left)}"
-    kinds = _by_rank({rank: f"{call.what}{call.place}," for rank, call in calls.items()})
-    return f"the ranks called different collectives: {number} was {kinds}{_errors(left)}"
+    told = difference(left.records)
+    return told and f"{told}{_errors(left)}"
 
 
 def differed(left: Left) -> str:
@@ -133,7 +117,7 @@ def left_early(left: Left) -> str:
         return ""
     rest = [rank for rank in sorted({*left.errors, *left.stacks}) if rank not in left.finished]
     awaited = left.awaited(left.finished[0])
-    call = f": {_numbered(left, awaited)}" if awaited else ""
+    call = f": {numbered(left.records, *awaited)}" if awaited else ""
     made = f"; {name(left.finished[:1])} had made {awaited[1].number - 1}" if awaited else ""
     return f"{name(left.finished)} finished (status 0) while {left.places(rest)}{call}{made}{_errors(left)}"
 
@@ -145,7 +129,7 @@ def never_came(left: Left) -> str:
     if not behind:
         return ""
     awaited = left.awaited(behind[0])
-    to = f" to {_numbered(left, awaited)}" if awaited else ""
+    to = f" to {numbered(left.records, *awaited)}" if awaited else ""
     at = f"it {left.place(behind[0])}" if len(behind) == 1 else left.places(behind)
     waiting = left.places(sorted(left.waiting() - {*behind}))
     return f"{name(behind)} never came{to}: {at}{f'; {waiting}' if waiting else ''}{_errors(left)}"
@@ -179,20 +163,6 @@ def _died(left: Left, rank: int) -> str:
     where = left.place(rank)
     place = f"; it {where}" if where else ""
     return f"rank {rank} died: killed by {number}{memory}{place}; the others were ended{last_words(left.logs, rank)}"
-
-
-def _numbered(left: Left, awaited: tuple[Key, Call]) -> str:
-    """ "call 14 (all_reduce of 10 × float32)"."""
-    key, call = awaited
-    return f"call {call.number}{left.records.group(key)} ({call.what})"
-
-
-def _by_rank(told: Mapping[int, str]) -> str:
-    """ "5 × float32 on ranks 0, 2, but 3 × float32 on rank 1"."""
-    ranks: dict[str, list[int]] = {}
-    for rank, text in sorted(told.items()):
-        ranks.setdefault(text, []).append(rank)
-    return ", but ".join(f"{text} on {name(of)}" for text, of in ranks.items())
 
 
 def _errors(left: Left) -> str:

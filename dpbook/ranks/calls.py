@@ -153,17 +153,22 @@ def read(folder: Path, world: int) -> Records:
     """What the ranks of a launch have written down."""
     paths = {rank: folder / CALLS.format(rank) for rank in range(world)}
     told = {rank: json.loads(path.read_text(encoding="utf-8")) for rank, path in paths.items() if path.exists()}
+    return records(told, world)
+
+
+def records(told: Mapping[int, Any], world: int) -> Records:
+    """The records of what each rank has told: its groups, and its calls as `recorder.told` has them."""
     groups: dict[str, tuple[int, ...]] = {"0": tuple(range(world))}
     for one in told.values():  # a rank that has destroyed a group no longer knows who was in it
         groups |= {name: tuple(ranks) for name, ranks in one["groups"].items()}
-    records = {}
+    made_by = {}
     for rank, one in told.items():
         calls: dict[Key, list[Call]] = {}
         for call in one["calls"]:
             name = call["group"]  # in which each backend counts its own calls
             calls.setdefault((f"{call['backend']} {name}", groups.get(name, (rank,))), []).append(_call(call))
-        records[rank] = Record({key: tuple(made) for key, made in calls.items()})
-    return Records(records, world)
+        made_by[rank] = Record({key: tuple(made) for key, made in calls.items()})
+    return Records(made_by, world)
 
 
 def _call(told: Mapping[str, Any]) -> Call:

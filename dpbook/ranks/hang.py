@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpbook.ranks.postmortem import BEAT, PROCESS, RESULT, last_attempt, text_of
+from dpbook.ranks.descendants import all_processes, family, process_of
+from dpbook.ranks.postmortem import BEAT, RESULT, last_attempt, text_of
 
 USUAL = (600.0, 1800.0)
 """Seconds: torch's own time-outs, of NCCL and of gloo."""
@@ -22,9 +23,6 @@ BUSY = 0.01
 """Of a core: a process that computes less is idle."""
 BYTES = 2**20
 """A process that reads and writes less in all that time is idle."""
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-
-
 Used = tuple[float, int]
 """What processes have used: seconds of computation, and bytes read and written."""
 
@@ -80,7 +78,7 @@ def _beat(folder: Path, rank: int) -> Beat | None:
 
 
 def _process(folder: Path, rank: int) -> int:
-    return int(text_of(folder / PROCESS.format(rank)) or os.getpid())  # it may not have begun
+    return process_of(folder, rank) or os.getpid()  # it may not have begun
 
 
 def _exists(process: int) -> bool:
@@ -92,27 +90,9 @@ def _exists(process: int) -> bool:
 
 
 def _used(folder: Path, rank: int) -> Used | None:
-    """By a rank and all that it started: its session, and what left that for one of its own; None where unknown."""
-    try:
-        session = os.getsid(_process(folder, rank))
-        stats = [_stat(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
-    except OSError:
-        return None
-    rest = {process: stat for process, *stat in filter(None, stats)}
-    own: dict[int, float] = {}
-    while found := {p: stat[2] for p, stat in rest.items() if stat[1] == session or stat[0] in own}:
-        own |= found
-        rest = {p: stat for p, stat in rest.items() if p not in own}
-    return sum(own.values()), sum(map(_bytes, own))
-
-
-def _stat(process: int) -> tuple[int, int, int, float] | None:
-    """Id, parent, session and seconds of computation of a process."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return process, int(fields[1]), int(fields[3]), (int(fields[11]) + int(fields[12])) / _TICKS
+    """By a rank and all that it started; None where unknown."""
+    own = family(_process(folder, rank), all_processes())
+    return (sum(own.values()), sum(map(_bytes, own))) if own else None
 
 
 def _bytes(process: int) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from dpbook.core import temporary_folder
 from dpbook.ranks.blame import why_it_failed
 from dpbook.ranks.hang import HangWatch
+from dpbook.ranks.held import MemoryWatch
 from dpbook.ranks.launch_command import Launch
 from dpbook.ranks.logs import keep, new_folder, tidy
 from dpbook.ranks.postmortem import ASKED, ERROR, PROCESS, STACK, TELL, TORCHRUN_REPORT, last_attempt, text_of
@@ -54,7 +55,8 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
         )
         reader = threading.Thread(target=_pass_on, args=(child, said), daemon=True)
         reader.start()
-        signalled, hung, failed = _wait(child, folder, what.hang_watch(folder))
+        memory = MemoryWatch(folder, range(what.nproc * what.nnodes))
+        signalled, hung, failed = _wait(child, folder, what.hang_watch(folder), memory)
         reader.join(GRACE)
         attempt = last_attempt(folder)
         any_logs = tidy(logs)
@@ -66,6 +68,8 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
                 print(report, file=sys.stderr)
             log = _since(said, attempt) + report
             told = _why(what, attempt, time.monotonic() - begun, child.returncode, log, logs, hung=hung)
+            if "SIGKILL" in told.partition("\n")[0]:
+                told = "\n".join(filter(None, [told, memory.told()]))
             kept = (logs if what.logs else keep(logs, what.name)) if any_logs else None
             say(told + (f"\nwhat the other ranks printed is in {kept}" if kept else ""))
         elif not signalled and (folder / ASKED).exists():
@@ -110,7 +114,9 @@ def _pass_on(child: subprocess.Popen[bytes], said: list[tuple[float, bytes]]) ->
             size -= len(said.pop(0)[1])
 
 
-def _wait(child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None) -> tuple[int, bool, bool]:
+def _wait(
+    child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None, memory: MemoryWatch
+) -> tuple[int, bool, bool]:
     """Wait for the end; a signal that comes meanwhile is passed on.
 
     Returns that which ended the ranks, or 0, whether they were ended because they hung, and whether one of them had
@@ -130,9 +136,10 @@ def _wait(child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None)
                 return came[0], False, failed
             if came:
                 _tell(folder, came.pop(0))
-            if watch and time.monotonic() - looked > LOOK:
+            if time.monotonic() - looked > LOOK:
                 looked = time.monotonic()
-                if watch.hangs():
+                memory.look()
+                if watch and watch.hangs():
                     _let_tell(last_attempt(folder))
                     _end(child, came)
                     return 0, True, False

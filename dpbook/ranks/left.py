@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.ranks.calls import Call, Key, Records, read
+from dpbook.ranks.compared import name
 from dpbook.ranks.postmortem import HANDLED, NOT_MET, PROCESS, RESULT, STACK, errors_of, text_of
 from dpbook.ranks.stacks import as_dumped, call, innermost
 
@@ -149,9 +150,3 @@ def speaks_of_others(message: str) -> bool:
 def is_consequence(error: Mapping[str, Any]) -> bool:
     """Whether all began with another rank: what was raised in the handling of that is a consequence too."""
     return speaks_of_others(error["before"][-1][1] if error["before"] else error["message"])
-
-
-def name(ranks: Iterable[int]) -> str:
-    """ "rank 1", or "ranks 0, 2"."""
-    numbers = [str(rank) for rank in ranks]
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(numbers)}"

@@ -9,7 +9,7 @@ fails. Nothing here loads torch: the program may not have done so yet.
 import json
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,8 +52,8 @@ def write_calls(folder: Path, rank: int) -> None:
     try:
         with _without_inductor():
             entries = [entry for dump in _dumps() for entry in pickle.loads(dump())["entries"]]
-        told = {"groups": _groups(), "calls": [_told(entry) for entry in entries if not entry["is_p2p"]]}
-        write_atomically(folder / CALLS.format(rank), json.dumps(told).encode())
+        written = {"groups": _groups(), "calls": [told(entry) for entry in entries if not entry["is_p2p"]]}
+        write_atomically(folder / CALLS.format(rank), json.dumps(written).encode())
     except Exception:  # as above; evidence that is missing makes no failure worse
         return
 
@@ -92,8 +92,10 @@ def _groups() -> dict[str, list[int]]:
     return {name: sorted(world.pg_group_ranks[group]) for group, name in list(world.pg_names.items())}
 
 
-def _told(entry: dict[str, Any]) -> dict[str, Any]:
-    stack = "\n".join(f'  File "{f["filename"]}", line {f["line"]} in {f["name"]}' for f in entry["frames"])
+def told(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """One of the recorder's entries as `calls.records` reads it; one written as JSON has no frames."""
+    frames = entry.get("frames", ())
+    stack = "\n".join(f'  File "{f["filename"]}", line {f["line"]} in {f["name"]}' for f in frames)
     backend, _, op = entry["profiling_name"].rpartition(":")
     return {
         "backend": backend,
@@ -102,7 +104,7 @@ def _told(entry: dict[str, Any]) -> dict[str, Any]:
         "op": op,
         "sizes": entry["input_sizes"],
         "dtypes": entry["input_dtypes"],
-        "where": call(stack) or "",
+        "where": (call(stack) or "") if stack else "",
         "path": own_frames(stack),
-        "ended": entry["retired"],
+        "ended": entry["retired"] or entry["state"] == "completed",
     }

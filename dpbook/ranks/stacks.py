@@ -8,6 +8,8 @@ from dpbook.core import PACKAGE
 
 INSTALLED = "-packages" + os.sep  # site-packages, or Debian's dist-packages
 
+_ANY_STANDARD = re.compile(r"[/\\][Ll]ib[/\\]python3[.\d]*t?[/\\]")
+"""In the path of Python's own files, also on another machine."""
 _STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen ")
 _WAITING = {
     os.path.join("torch", "distributed", "distributed_c10d"): "",
@@ -59,4 +61,5 @@ def _within(stack: str) -> list[tuple[str, str, str]]:
 
 
 def _is_own(file: str) -> bool:
-    return INSTALLED not in file and not file.startswith((str(PACKAGE) + os.sep, *_STANDARD))
+    foreign = INSTALLED in file or _ANY_STANDARD.search(file)
+    return not foreign and not file.startswith((str(PACKAGE) + os.sep, *_STANDARD))

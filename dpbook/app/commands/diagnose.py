@@ -1,0 +1,27 @@
+"""``dpbook diagnose``"""
+
+import argparse
+from pathlib import Path
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description = (
+        "Read the Flight Recorder dumps of a run that hung or failed, of whatever program, and say which rank did not "
+        "come to which collective. The exit status is 0 if all ranks made the same calls and all ended, else 1."
+    )
+    parser.add_argument(
+        "folder", type=Path, help="with a file per rank, as torch writes at a time-out (TORCH_FR_DUMP_TEMP_FILE)"
+    )
+    parser.add_argument("--prefix", help="what the files' names begin with, where several runs lie in the folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, compare, tell."""
+    from dpbook.ranks import read_dumps, what_differs
+
+    dumps = read_dumps(args.folder, args.prefix)
+    told = what_differs(dumps.records)
+    print(told or "all ranks made the same calls, and all of them ended")
+    print(dumps)
+    return 1 if told else 0
