@@ -59,11 +59,11 @@ FAULTS = {
         "rank 1 failed first, before it joined: ValueError: on purpose",
     ),
     "an error while the others import": Fault(
-        'if os.environ["RANK"] == "1":\n    raise ValueError("on purpose")\ntime.sleep(60)\n' + JOIN,
+        'if os.environ["RANK"] == "1":\n    raise ValueError("on purpose")\ntime.sleep(600)\n' + JOIN,
         "rank 1 failed first, before it joined: ValueError: on purpose",
     ),
     "an error in the reading of a checkpoint": Fault(
-        JOIN + 'open("bad.pt", "wb").close() if rank == 1 else time.sleep(60)\ntorch.load("bad.pt")',
+        JOIN + 'open("bad.pt", "wb").close() if rank == 1 else time.sleep(600)\ntorch.load("bad.pt")',
         "rank 1 failed first: EOFError",
     ),
     "an error whose group is destroyed": Fault(
@@ -118,12 +118,12 @@ FAULTS = {
         "rank 1 stopped answering: it had to be killed; OTHERS in backward, line BACKWARD of step",
     ),
     "a sleep": Fault(
-        JOIN + MODEL + "time.sleep(60) if rank == 1 else step()  # LINE SLEEP",
+        JOIN + MODEL + "time.sleep(600) if rank == 1 else step()  # LINE SLEEP",
         "rank 1 never came to call 8 (all_reduce of 10 × float32): it was at line SLEEP of <module>; "
         "OTHERS in backward, line BACKWARD of step",
     ),
     "no group": Fault(
-        'if os.environ["RANK"] == "1":\n    time.sleep(60)  # LINE SLEEP\n' + JOIN,
+        'if os.environ["RANK"] == "1":\n    time.sleep(600)  # LINE SLEEP\n' + JOIN,
         "rank 1 never came: it was at line SLEEP of <module>; OTHERS in init_process_group, line 7 of <module>",
     ),
     "a call left out before backward": Fault(
@@ -203,13 +203,13 @@ FAULTS = {
         "step, on HEALTHY, but barrier, line CALL of <module>, on rank 1",
     ),
     "a sleep while others wait for what they began before": Fault(
-        JOIN + "time.sleep(60) if rank == 1 else None  # LINE SLEEP\n"
+        JOIN + "time.sleep(600) if rank == 1 else None  # LINE SLEEP\n"
         "work = dist.all_reduce(torch.ones(3), async_op=True)\ntorch.ones(3) + 1\nwork.wait()  # LINE CALL",
         "rank 1 never came to call 1 (all_reduce of 3 × float32): it was at line SLEEP of <module>; "
         "OTHERS at line CALL of <module>",
     ),
     "a sleep in a group of some ranks": Fault(
-        JOIN + "group = dist.new_group([0, 1])\nif rank == 1:\n    time.sleep(60)  # LINE SLEEP\nif rank == 0:\n"
+        JOIN + "group = dist.new_group([0, 1])\nif rank == 1:\n    time.sleep(600)  # LINE SLEEP\nif rank == 0:\n"
         "    dist.all_reduce(torch.ones(3), group=group)  # LINE CALL\ndist.barrier()  # LINE BARRIER",
         "rank 1 never came to call 1",
         also="(all_reduce of 3 × float32): it was at line SLEEP of <module>; rank 0 was in all_reduce, line CALL",
@@ -236,13 +236,13 @@ FAULTS = {
     ),
     "a hang of ranks that do not heed SIGTERM, or end by it at once": Fault(
         'signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ["RANK"] == "0" else signal.SIG_DFL)\n'
-        'dist.init_process_group("gloo")\ntime.sleep(60) if dist.get_rank() == 1 else dist.barrier()  # LINE SLEEP',
+        'dist.init_process_group("gloo")\ntime.sleep(600) if dist.get_rank() == 1 else dist.barrier()  # LINE SLEEP',
         "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
         "OTHERS in barrier, line SLEEP of <module>",
         options=("--hang-timeout", "3"),
     ),
     "a hang, with torch's own time-outs": Fault(
-        'dist.init_process_group("gloo")\ntime.sleep(60) if dist.get_rank() == 1 else dist.barrier()  # LINE SLEEP',
+        'dist.init_process_group("gloo")\ntime.sleep(600) if dist.get_rank() == 1 else dist.barrier()  # LINE SLEEP',
         "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
         "OTHERS in barrier, line SLEEP of <module>",
         options=("--hang-timeout", "3"),
@@ -251,7 +251,7 @@ FAULTS = {
     "another fault after a restart": Fault(
         JOIN + 'first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"\n'
         "if first:\n    dist.all_reduce(torch.ones(5).to(torch.float64 if rank == 1 else torch.float32))\n"
-        "time.sleep(60) if rank == 1 else dist.barrier()  # LINE SLEEP",
+        "time.sleep(600) if rank == 1 else dist.barrier()  # LINE SLEEP",
         "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
         "OTHERS in barrier, line SLEEP of <module>",
         options=("--max-restarts", "1"),
