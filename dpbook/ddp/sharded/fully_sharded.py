@@ -12,20 +12,17 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils._pytree import tree_map
-from torch.utils.hooks import RemovableHandle
 
-from dpbook.core import DpbookError, InvalidArgument, check_int, check_type
-from dpbook.ddp.reducer import tensors_in
+from dpbook.core import InvalidArgument, check_int, check_type
 from dpbook.ddp.replication import broadcast, check_alike
 from dpbook.ddp.sharded import halves
 from dpbook.ddp.sharded.halves import Half
 from dpbook.ddp.sharded.norm import clip
+from dpbook.ddp.sharded.passes import Passes, in_backward
 from dpbook.ddp.sharded.prefetching import Prefetching
 from dpbook.ddp.sharded.reducing import Reducing
-from dpbook.ddp.sharded.row import Row
-from dpbook.ddp.sharded.state import optimizer_state
-from dpbook.ddp.sharded.unit import Away, Call, Event, Observer, Unit
+from dpbook.ddp.sharded.state import optimizer_state, own_pieces, slices
+from dpbook.ddp.sharded.unit import Event, Observer, Unit, check_unchanged
 from dpbook.ddp.sharded.units import Units, divide
 from dpbook.ddp.wrappers import check_not_wrapped, mark, unmark
 
@@ -58,8 +55,8 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     Raises `InvalidArgument` for a module that is wrapped already and for units that cannot be, and in a forward where
     parameters were since added, replaced, moved, converted, frozen or thawed; `ReplicasDiffer` where the ranks' modules
-    are not alike, and in a step `DpbookError` where a parameter is used outside its unit or has
-    changed between forward and backward.
+    are not alike, and in a step `DpbookError` where a parameter is used outside its unit or has changed between
+    forward and backward.
     """
 
     def __init__(
@@ -84,142 +81,39 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         if self.world < 1:
             raise InvalidArgument("group", group, "one that this rank belongs to")
-        self.reshard_after_forward = reshard_after_forward
         shares = divide(module, units)
-        for ranks in (group, across) if across is not None else (group,):
+        groups = [group] if across is None else [group, across]
+        for ranks in groups:
             check_alike(module, ranks)
             broadcast(module.buffers(), ranks)
         gathering = all_gather or halves.all_gather(group)
         self.units = [Unit(share, dtype, self.rank, self.world, gathering, observer or _nobody) for share in shares]
         for unit in self.units:
             unit.contains_units = any(u.module in unit.module.modules() for u in self.units if u is not unit)
-        self._share_out()
+            for row in unit.rows:
+                row.share_out(groups)
         replicas = 1 if across is None else dist.get_world_size(across)
         summing = None if across is None else partial(dist.all_reduce, group=across, async_op=True)
         reducing = reduce_scatter or halves.reduce_scatter(group)
         self._reducing = Reducing(self.units, reducing, summing, self.world * replicas)
-        self._prefetching = Prefetching(self.units, prefetch)
-        self._forward_runs = self._backward_runs = False
-        self._hooks: list[RemovableHandle] = []
-        for unit in self.units:
-            entering, leaving = partial(self._enter, unit), partial(self._leave, unit)
-            self._hooks.append(unit.module.register_forward_pre_hook(entering, prepend=True, with_kwargs=True))
-            self._hooks.append(unit.module.register_forward_hook(leaving))
+        ahead = Prefetching(self.units, prefetch)
+        self._passes = Passes(self.units, ahead, self._reducing, dtype, reshard_after_forward)
         mark(module.parameters())
-
-    def _share_out(self) -> None:
-        """Give every rank its pieces of rank 0's values, one row after another."""
-        for unit in self.units:
-            for row in unit.rows:
-                values = row.values()
-                for ranks in (self.group, self.across) if self.across is not None else (self.group,):
-                    dist.broadcast(values, group_src=0, group=ranks)
-                row.cut(values)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's forward."""
-        if _in_backward():  # activations are computed once more
+        if in_backward():  # activations are computed once more
             return self.module(*args, **kwargs)
-        self._check()
-        self._forget()
-        self._forward_runs = True
-        self._prefetching.begin()
-        for unit in self.units:
-            unit.hide()
+        check_unchanged(self.module, self.units)
+        self._passes.begin_forward()
         try:
             return self.module(*args, **kwargs)
         finally:
-            self._forward_runs = False
-            for unit in self.units:
-                if not torch.is_grad_enabled():
-                    unit.free()
-                unit.show_shards()
-
-    def _check(self) -> None:
-        """Raise `InvalidArgument` where the parameters are no longer those that were shared out."""
-        ours = {own for row, index in self._members() for own in (row.members[index].parameter, row.weights[index])}
-        for name, parameter in self.module.named_parameters():
-            if not isinstance(parameter, Away) and parameter not in ours:
-                expected = "there when the module is wrapped: `unwrap` it first, and wrap it again"
-                raise InvalidArgument(name, "a parameter that was added or replaced later", expected)
-        for unit in self.units:
-            for row in unit.rows:
-                row.check()
+            self._passes.end_forward()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         expected = "copied before it is wrapped, or made again and loaded from its state"
         raise InvalidArgument("module", "a sharded one, whose ranks and hooks no copy would have", expected)
-
-    def _enter(self, unit: Unit, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        """Before a unit's forward: its whole weights."""
-        if _in_backward():
-            unit.gather()
-            unit.tell("recompute")
-        else:
-            self._prefetching.enter(unit)
-            unit.tell("forward")
-        inputs = (args, kwargs) if self.dtype is None else tree_map(self._converted, (args, kwargs))
-        if not _in_backward():
-            unit.enter([tensor for tensor in tensors_in(inputs) if tensor.requires_grad])
-        return inputs
-
-    def _converted(self, value: Any) -> Any:
-        floating = isinstance(value, torch.Tensor) and value.is_floating_point()
-        return value.to(self.dtype) if floating else value
-
-    def _leave(self, unit: Unit, module: nn.Module, args: Any, output: Any) -> None:
-        """After a unit's forward: free its weights, and come back to it when backward reaches its output."""
-        if _in_backward():
-            return
-        inputs = unit.calls.pop()
-        way, here = self._prefetching.leave(unit)
-        keep = torch.is_grad_enabled() and (unit.module is self.module or not self.reshard_after_forward)
-        if torch.is_grad_enabled():
-            coming_back = partial(self._come_back, way, here, unit.versions, inputs)
-            tensors = list(tensors_in(output))
-            if not tensors:  # backward could come through it unnoticed, and find weights that have been freed
-                raise InvalidArgument(
-                    f"the output of {unit.name or 'the module'}", type(output).__name__, "tensors, or a nest of them"
-                )
-            for tensor in tensors:
-                if tensor.grad_fn is not None:
-                    tensor.register_hook(coming_back)
-        if not keep:
-            unit.free()
-        unit.hide() if self._forward_runs else unit.show_shards()
-
-    def _come_back(
-        self, way: list[Unit], here: int, versions: list[tuple[int, ...]], inputs: Call, gradient: torch.Tensor
-    ) -> None:
-        """Backward reaches the output of ``way[here]``, whose weights had these ``versions`` in forward."""
-        if way[here].versions != versions:
-            raise DpbookError(
-                f"the weights of {way[here].name or 'the whole module'} have changed between forward and backward: "
-                "their gradient would be that of other weights"
-            )
-        if not self._backward_runs:
-            self._backward_runs = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
-        self._prefetching.come_back(way, here)
-        way[here].come_back(inputs)
-        way[here].tell("backward")
-
-    def _end_backward(self) -> None:
-        self._backward_runs = False
-        self._reducing.finish()
-        self._free()
-
-    def _free(self) -> None:
-        for unit in self.units:
-            unit.end()
-            unit.show_shards()
-
-    def _forget(self) -> None:
-        """End what a forward without backward, or a backward that raised, has left behind."""
-        if self._backward_runs:
-            self._backward_runs = False
-            self._reducing.forget()
-        self._free()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -240,9 +134,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def unwrap(self) -> nn.Module:
         """Remove the hooks and return the module, whole on every rank; all ranks call it. It has no gradients."""
-        self._forget()
-        for hook in self._hooks:
-            hook.remove()
+        self._passes.remove()
         for unit in self.units:
             unit.join()
         unmark(self.module.parameters())
@@ -253,12 +145,8 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
 
         As part of another module's state they have its ``prefix``.
         """
-        prefix = kwargs.get("prefix", "")
         state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
-        for row, index in self._members():
-            member = row.members[index]
-            state |= {prefix + name: row.slice_of(index, member.parameter.detach()) for name in member.names}
-        return state
+        return state | slices(self.units, kwargs.get("prefix", ""))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Load what `state_dict` gave and a checkpoint has filled, or the whole state of a module that is not sharded.
@@ -268,12 +156,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         """
         if kwargs.get("assign") or any(args[1:]):
             raise InvalidArgument("assign", True, "False: what is loaded is written into the shards")
-        state = dict(state_dict)
-        for row, index in self._members():
-            for name in row.members[index].names:
-                if name in state:
-                    state[name] = row.piece_of(index, name, state[name])
-        return self.module.load_state_dict(state, *args, **kwargs)
+        return self.module.load_state_dict(own_pieces(self.units, state_dict), *args, **kwargs)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The state of an ``optimizer`` of these parameters, by their names, what is kept per element as `Slice`.
@@ -282,10 +165,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         for options such as ``lr``: see `ShardedState`. One that has not stepped begins with the state of a first step
         that changed nothing. Raises `InvalidArgument` where it has a parameter of something else.
         """
-        return optimizer_state({r.members[i].parameter: (r, i) for r, i in self._members()}, optimizer)
-
-    def _members(self) -> list[tuple[Row, int]]:
-        return [(row, index) for unit in self.units for row in unit.rows for index in range(len(row.members))]
+        return optimizer_state(self.units, optimizer)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scale all gradients so that their norm over all ranks is at most ``max_norm``; the norm before.
@@ -293,11 +173,6 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         A norm of one rank's shards is that of a part; see `dpbook.ddp.sharded.norm`.
         """
         return clip([row for unit in self.units for row in unit.rows], max_norm, self.group)
-
-
-def _in_backward() -> bool:
-    """Whether the autograd engine runs on this thread: a forward there is a recomputation."""
-    return bool(torch._C._current_graph_task_id() != -1)
 
 
 def _nobody(event: Event) -> None:

@@ -8,6 +8,7 @@ saved are views of it, and find their values there when it has been gathered onc
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from dpbook.core import InvalidArgument
@@ -60,6 +61,13 @@ class Row:
         for member, (a, b) in zip(self.members, self.pieces, strict=True):
             member.parameter.data = self.shard[a:b]
             member.parameter.grad = None
+
+    def share_out(self, groups: Sequence[dist.ProcessGroup | None]) -> None:
+        """Give every rank of the ``groups``, one after the other, its piece of the values of their rank 0."""
+        values = self.values()
+        for group in groups:
+            dist.broadcast(values, group_src=0, group=group)
+        self.cut(values)
 
     def values(self) -> torch.Tensor:
         """The row of the members as they are before `cut`."""

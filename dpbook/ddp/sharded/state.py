@@ -1,6 +1,6 @@
-"""What an optimizer of shards keeps, by the names of the parameters, for torch's distributed checkpoint."""
+"""What a sharded model and its optimizer keep, by the names of the parameters, for torch's distributed checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -8,15 +8,42 @@ from torch import nn
 
 from dpbook.core import InvalidArgument
 from dpbook.ddp.sharded.row import Row
+from dpbook.ddp.sharded.slices import Slice
+from dpbook.ddp.sharded.unit import Unit
 
 if TYPE_CHECKING:
     from dpbook.ddp.sharded.fully_sharded import FullySharded
 
 
-def optimizer_state(
-    members: Mapping[nn.Parameter, tuple[Row, int]], optimizer: torch.optim.Optimizer
-) -> dict[str, Any]:
-    """The state by names and the options of the parameter groups; ``members`` has a row and a place in it of each."""
+def slices(units: Sequence[Unit], prefix: str) -> dict[str, Slice]:
+    """What this rank has of every parameter, by all its names."""
+    return {
+        prefix + name: row.slice_of(index, member.parameter.detach())
+        for row in _rows(units)
+        for index, member in enumerate(row.members)
+        for name in member.names
+    }
+
+
+def own_pieces(units: Sequence[Unit], state: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``state`` of a module, of parameters this rank's slices alone."""
+    pieces = {
+        name: row.piece_of(index, name, state[name])
+        for row in _rows(units)
+        for index, member in enumerate(row.members)
+        for name in member.names
+        if name in state
+    }
+    return {**state, **pieces}
+
+
+def _rows(units: Sequence[Unit]) -> Iterator[Row]:
+    return (row for unit in units for row in unit.rows)
+
+
+def optimizer_state(units: Sequence[Unit], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state by names, and the options of the parameter groups; see `FullySharded.optimizer_state`."""
+    members = {member.parameter: (row, index) for row in _rows(units) for index, member in enumerate(row.members)}
     listed = [p for group in optimizer.param_groups for p in group["params"]]
     if others := [p for p in listed if p not in members]:
         expected = "of the parameters of this module, and of no others"

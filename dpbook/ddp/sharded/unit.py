@@ -1,6 +1,6 @@
 """A unit at work: its weights are gathered, computed with, and freed; every change can be observed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import nn
 
-from dpbook.core import DpbookError
+from dpbook.core import DpbookError, InvalidArgument
 from dpbook.ddp.sharded.halves import Half
 from dpbook.ddp.sharded.row import Row
 from dpbook.ddp.sharded.units import Member, Share
@@ -158,6 +158,18 @@ class Unit:
         for member, parameter in zip(row.members, parameters, strict=True):
             for module, name in member.places:
                 module._parameters[name] = parameter
+
+
+def check_unchanged(module: nn.Module, units: Sequence[Unit]) -> None:
+    """Raise `InvalidArgument` where the parameters of ``module`` are no longer those that its units have shared out."""
+    rows = [row for unit in units for row in unit.rows]
+    ours = {p for row in rows for p in (*row.weights, *(member.parameter for member in row.members))}
+    for name, parameter in module.named_parameters():
+        if not isinstance(parameter, Away) and parameter not in ours:
+            expected = "there when the module is wrapped: `unwrap` it first, and wrap it again"
+            raise InvalidArgument(name, "a parameter that was added or replaced later", expected)
+    for row in rows:
+        row.check()
 
 
 class Away:

@@ -1,0 +1,133 @@
+"""Forward and backward through units: each has its weights while it computes, and gives its gradients to be reduced."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+from torch.utils.hooks import RemovableHandle
+
+from dpbook.core import DpbookError, InvalidArgument
+from dpbook.ddp.reducer import tensors_in
+from dpbook.ddp.sharded.prefetching import Prefetching
+from dpbook.ddp.sharded.reducing import Reducing
+from dpbook.ddp.sharded.unit import Call, Unit
+
+
+class Passes:
+    """Hooks on the modules of ``units``, of which the first is around all others.
+
+    ``dtype``: of the inputs to compute with, None for their own. ``reshard``: whether weights are freed after forward;
+    those of the first unit stay in any case, backward begins with them.
+    """
+
+    def __init__(
+        self, units: list[Unit], prefetching: Prefetching, reducing: Reducing, dtype: torch.dtype | None, reshard: bool
+    ) -> None:
+        self.units, self.prefetching, self.reducing = units, prefetching, reducing
+        self.dtype, self.reshard = dtype, reshard
+        self._forward_runs = self._backward_runs = False
+        self._hooks: list[RemovableHandle] = []
+        for unit in units:
+            entering, leaving = partial(self._enter, unit), partial(self._leave, unit)
+            self._hooks.append(unit.module.register_forward_pre_hook(entering, prepend=True, with_kwargs=True))
+            self._hooks.append(unit.module.register_forward_hook(leaving))
+
+    def begin_forward(self) -> None:
+        """Hide all weights, and end what was before."""
+        self.forget()
+        self._forward_runs = True
+        self.prefetching.begin()
+        for unit in self.units:
+            unit.hide()
+
+    def end_forward(self) -> None:
+        """Let the modules have their shards again."""
+        self._forward_runs = False
+        for unit in self.units:
+            if not torch.is_grad_enabled():
+                unit.free()
+            unit.show_shards()
+
+    def forget(self) -> None:
+        """End what a forward without backward, or a backward that raised, has left behind."""
+        if self._backward_runs:
+            self._backward_runs = False
+            self.reducing.forget()
+        self._free()
+
+    def remove(self) -> None:
+        """Take the hooks off the modules."""
+        self.forget()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _enter(self, unit: Unit, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Before a unit's forward: its whole weights."""
+        if in_backward():
+            unit.gather()
+            unit.tell("recompute")
+        else:
+            self.prefetching.enter(unit)
+            unit.tell("forward")
+        inputs = (args, kwargs) if self.dtype is None else tree_map(self._converted, (args, kwargs))
+        if not in_backward():
+            unit.enter([tensor for tensor in tensors_in(inputs) if tensor.requires_grad])
+        return inputs
+
+    def _converted(self, value: Any) -> Any:
+        floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(self.dtype) if floating else value
+
+    def _leave(self, unit: Unit, module: nn.Module, args: Any, output: Any) -> None:
+        """After a unit's forward: free its weights, and come back to it when backward reaches its output."""
+        if in_backward():
+            return
+        inputs = unit.calls.pop()
+        way, here = self.prefetching.leave(unit)
+        keep = torch.is_grad_enabled() and (unit is self.units[0] or not self.reshard)
+        if torch.is_grad_enabled():
+            coming_back = partial(self._come_back, way, here, unit.versions, inputs)
+            tensors = list(tensors_in(output))
+            if not tensors:  # backward could come through it unnoticed, and find weights that have been freed
+                raise InvalidArgument(
+                    f"the output of {unit.name or 'the module'}", type(output).__name__, "tensors, or a nest of them"
+                )
+            for tensor in tensors:
+                if tensor.grad_fn is not None:
+                    tensor.register_hook(coming_back)
+        if not keep:
+            unit.free()
+        unit.hide() if self._forward_runs else unit.show_shards()
+
+    def _come_back(
+        self, way: list[Unit], here: int, versions: list[tuple[int, ...]], inputs: Call, gradient: torch.Tensor
+    ) -> None:
+        """Backward reaches the output of ``way[here]``, whose weights had these ``versions`` in forward."""
+        if way[here].versions != versions:
+            raise DpbookError(
+                f"the weights of {way[here].name or 'the whole module'} have changed between forward and backward: "
+                "their gradient would be that of other weights"
+            )
+        if not self._backward_runs:
+            self._backward_runs = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+        self.prefetching.come_back(way, here)
+        way[here].come_back(inputs)
+        way[here].tell("backward")
+
+    def _end_backward(self) -> None:
+        self._backward_runs = False
+        self.reducing.finish()
+        self._free()
+
+    def _free(self) -> None:
+        for unit in self.units:
+            unit.end()
+            unit.show_shards()
+
+
+def in_backward() -> bool:
+    """Whether the autograd engine runs on this thread: a forward there is a recomputation."""
+    return bool(torch._C._current_graph_task_id() != -1)
