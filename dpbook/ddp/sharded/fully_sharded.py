@@ -105,11 +105,8 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         if in_backward():  # activations are computed once more
             return self.module(*args, **kwargs)
         check_unchanged(self.module, self.units)
-        self._passes.begin_forward()
-        try:
+        with self._passes.forward():
             return self.module(*args, **kwargs)
-        finally:
-            self._passes.end_forward()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         expected = "copied before it is wrapped, or made again and loaded from its state"

@@ -1,5 +1,7 @@
 """Forward and backward through units: each has its weights while it computes, and gives its gradients to be reduced."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -8,10 +10,11 @@ from torch import nn
 from torch.utils._pytree import tree_map
 from torch.utils.hooks import RemovableHandle
 
-from dpbook.core import DpbookError, InvalidArgument
+from dpbook.core import InvalidArgument
 from dpbook.ddp.reducer import tensors_in
 from dpbook.ddp.sharded.prefetching import Prefetching
 from dpbook.ddp.sharded.reducing import Reducing
+from dpbook.ddp.sharded.saved import SavedWeights
 from dpbook.ddp.sharded.unit import Call, Unit
 
 
@@ -28,22 +31,31 @@ class Passes:
         self.units, self.prefetching, self.reducing = units, prefetching, reducing
         self.dtype, self.reshard = dtype, reshard
         self._forward_runs = self._backward_runs = False
+        self._saved = SavedWeights(units, self._come_otherwise)
         self._hooks: list[RemovableHandle] = []
         for unit in units:
             entering, leaving = partial(self._enter, unit), partial(self._leave, unit)
             self._hooks.append(unit.module.register_forward_pre_hook(entering, prepend=True, with_kwargs=True))
             self._hooks.append(unit.module.register_forward_hook(leaving))
 
-    def begin_forward(self) -> None:
-        """Hide all weights, and end what was before."""
+    @contextmanager
+    def forward(self) -> Iterator[None]:
+        """Let the units have their weights inside, and the modules their shards again after it."""
+        self._begin_forward()
+        try:
+            with self._saved.watched():
+                yield
+        finally:
+            self._end_forward()
+
+    def _begin_forward(self) -> None:
         self.forget()
         self._forward_runs = True
         self.prefetching.begin()
         for unit in self.units:
             unit.hide()
 
-    def end_forward(self) -> None:
-        """Let the modules have their shards again."""
+    def _end_forward(self) -> None:
         self._forward_runs = False
         for unit in self.units:
             if not torch.is_grad_enabled():
@@ -105,17 +117,21 @@ class Passes:
         self, way: list[Unit], here: int, versions: list[tuple[int, ...]], inputs: Call, gradient: torch.Tensor
     ) -> None:
         """Backward reaches the output of ``way[here]``, whose weights had these ``versions`` in forward."""
-        if way[here].versions != versions:
-            raise DpbookError(
-                f"the weights of {way[here].name or 'the whole module'} have changed between forward and backward: "
-                "their gradient would be that of other weights"
-            )
-        if not self._backward_runs:
-            self._backward_runs = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
+        way[here].check_versions(way[here].rows, versions)
+        self._begin_backward()
         self.prefetching.come_back(way, here)
         way[here].come_back(inputs)
         way[here].tell("backward")
+
+    def _come_otherwise(self, unit: Unit) -> None:
+        """Backward needs the weights of a unit to whose output it has not come, or not yet."""
+        self._begin_backward()
+        unit.gather()
+
+    def _begin_backward(self) -> None:
+        if not self._backward_runs:
+            self._backward_runs = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
 
     def _end_backward(self) -> None:
         self._backward_runs = False

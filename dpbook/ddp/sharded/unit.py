@@ -141,6 +141,14 @@ class Unit:
         """What changes whenever a shard is written."""
         return [row.versions for row in self.rows]
 
+    def check_versions(self, rows: Sequence[Row], versions: Sequence[tuple[int, ...]]) -> None:
+        """Raise `DpbookError` where ``rows`` have other versions than in forward: their shards were written since."""
+        if [row.versions for row in rows] != list(versions):
+            raise DpbookError(
+                f"the weights of {self.name or 'the whole module'} have changed between forward and backward: "
+                "their gradient would be that of other weights"
+            )
+
     def show_shards(self) -> None:
         """Let the modules have the shards as parameters."""
         for row in self.rows:
