@@ -14,9 +14,9 @@ from dpbook.ranks import Moment, moment, now
 def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats: int = 7) -> tuple[Layer, ...]:
     """Time forward and backward of ``module`` on this rank alone, and return one layer per trained tensor.
 
-    The layers are in the reverse of the order in which the gradients became ready, each with the time from the gradient
-    before it to its own; forward is shared out evenly. ``overlap.simulate_step`` of them, without communication, takes
-    the median time that was measured. Times are those of the parameters' device. Gradients are left as they were.
+    The layers are in the reverse of the order in which gradients became ready, each with the time from the gradient
+    before it to its own; forward is shared out as backward is. Without communication ``overlap.simulate_step`` of them
+    takes the median time that was measured. Times are those of the parameters' device. Gradients are left as they were.
 
     Args:
         module: not wrapped, or wrapped and inside ``no_sync``.
@@ -54,9 +54,12 @@ def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats:
             hook.remove()
         for p, gradient in zip(named, kept, strict=True):
             p.grad = gradient
-    forward = median(forwards) / len(named)
-    order = [(named[q], q) for q, _ in reversed(ready)]
-    return tuple(Layer(name, forward, median(g[q] for g in gaps), (specification(name, q),)) for name, q in order)
+    backwards = {q: median(gap[q] for gap in gaps) for q, _ in reversed(ready)}
+    forward, whole = median(forwards), sum(backwards.values())
+    shares = {q: seconds / whole if whole else 1 / len(named) for q, seconds in backwards.items()}
+    return tuple(
+        Layer(named[q], forward * shares[q], seconds, (specification(named[q], q),)) for q, seconds in backwards.items()
+    )
 
 
 def specification(name: str, parameter: torch.Tensor) -> Tensor:

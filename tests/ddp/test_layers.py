@@ -1,11 +1,14 @@
 """Do measured layers stand for the model they were measured on? No process group is needed."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from dpbook.collectives import AlphaBeta
 from dpbook.core.errors import InvalidArgument
+from dpbook.ddp import layers as layers_module
 from dpbook.ddp.layers import measure_layers
 from dpbook.overlap import plan, simulate_step, single, tensors_of
 
@@ -37,6 +40,47 @@ def test_times_add_up_to_the_simulated_step(model):
     assert all(layer.forward > 0 and layer.backward >= 0 for layer in layers)
     total = sum(layer.forward + layer.backward for layer in layers)
     assert simulate_step(layers, single(), PRICE).duration == pytest.approx(total)
+
+
+class Clock:
+    """Stands still but where a `Work` lets so many seconds pass."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def moment(self, device):
+        begun = self.seconds
+        return SimpleNamespace(seconds=begun, until=lambda later: later.seconds - begun)
+
+
+class Work(torch.autograd.Function):
+    """Takes ``seconds`` in forward and twice as long in backward."""
+
+    @staticmethod
+    def forward(ctx, x, clock, seconds):
+        ctx.clock, ctx.seconds = clock, seconds
+        clock.seconds += seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.clock.seconds += 2 * ctx.seconds
+        return gradient, None, None
+
+
+def test_a_layer_that_takes_longer_has_as_much_more_of_forward(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(layers_module, "moment", clock.moment)
+    chain = nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in range(3)])
+
+    def loss():
+        x = torch.ones(1, 1)
+        for layer, seconds in zip(chain, (1, 7, 4), strict=True):
+            x = Work.apply(layer(x), clock, seconds)  # its backward is over before that of the layer
+        return x.sum()
+
+    found = [(layer.name, layer.forward, layer.backward) for layer in measure_layers(chain, loss, repeats=1)]
+    assert found == [("0.weight", 1, 2), ("1.weight", 7, 14), ("2.weight", 4, 8)]
 
 
 def test_gradients_and_hooks_are_left_as_they_were(model):
