@@ -115,14 +115,15 @@ def test_a_shard_is_updated_in_its_share_of_the_time_and_new_weights_go_out_afte
     assert rows(plain, "compute")[-1] == ("optimizer", 10, 14)
 
 
-def test_replicas_sum_a_shard_once_after_the_last_micro_batch():
+def test_replicas_sum_a_shard_whenever_it_is_reduced_and_with_no_sync_once():
     step = simulate_sharded(
         equal_units(1, 1, 2, 10), Sharding(3, 2, replicas=3), wires(gather=1, scatter=1, across=5), accumulation=2
     )
-    assert [name for name, *_ in rows(step, "communication")] == [
-        *["all-gather 1", "all-gather 1", "reduce-scatter 1"] * 2, "all-reduce 1",
-    ]  # fmt: skip
-    assert step.duration == 2 * (1 + 1 + 1 + 2 + 1) + 5
+    micro_batch = ["all-gather 1", "all-gather 1", "reduce-scatter 1", "all-reduce 1"]
+    assert [name for name, *_ in rows(step, "communication")] == 2 * micro_batch
+    assert step.duration == 2 * (1 + 1 + 1 + 2 + 1 + 5)
+    once = simulate_sharded(step.units, step.sharding, wires(1, 1, across=5), accumulation=2, no_sync=True)
+    assert [name for name, *_ in rows(once, "communication")] == [*micro_batch[:2], *micro_batch]
 
 
 @each("stage", [0, 1, 2, 3])
@@ -277,7 +278,7 @@ def test_bytes_of_hybrid_sharding():
     step = simulate_sharded(equal_units(8, 1, 2, P), Sharding(3, 4, replicas=7), wires(), accumulation=3)
     inside = 3 / 4 * 4 * P
     assert step.sent == pytest.approx(
-        {"all-gather": 6 * inside, "reduce-scatter": 3 * inside, "all-reduce": 2 * 6 / 7 * P}
+        {"all-gather": 6 * inside, "reduce-scatter": 3 * inside, "all-reduce": 3 * 2 * 6 / 7 * P}
     )
 
 
@@ -402,9 +403,10 @@ MEASURED = [
 
 def test_a_measured_layer_belongs_to_the_innermost_unit_around_it():
     names = ["blocks.1", "blocks.10", "blocks.10.mlp"]
-    assert units_of(MEASURED, names, activations={"root": 7}, inputs={"blocks.10": 9}, scratch={"root": 3}) == (
+    given = {"activations": {"root": 7}, "inputs": {"blocks.10": 9}, "scratch": {"root": 3}, "frozen": {"blocks.1": 6}}
+    assert units_of(MEASURED, names, **given) == (
         Unit("root", 2, 34, 19, activations=7, scratch=3, kept=True),
-        Unit("blocks.1", 1, 4, 5),
+        Unit("blocks.1", 1, 4, 5 + 6, frozen=6),
         Unit("blocks.10", 1, 8, 6, input=9),
         Unit("blocks.10.mlp", 1, 16, 3),
     )
@@ -421,6 +423,7 @@ UNITS = equal_units(2, 1, 1, 2)
         (lambda: Unit("a", 0, 0, 1, frozen=2), "frozen of a must be"),
         (lambda: equal_units(3, 1, 1, 4), "parameters must be a multiple of 3"),
         (lambda: units_of(MEASURED, ["blocks"], activations={"c": 1}), "activations must be one of the modules"),
+        (lambda: units_of(MEASURED, ["blocks"], frozen={"c": 1}), "frozen must be one of the modules"),
         (lambda: units_of(MEASURED, ["block"]), "units must be one of the modules of the layers: root, got 'block'"),
         (lambda: Sizes(gradient=-1), "gradient must be"),
         (lambda: Sharding(4, 1), "stage must be an integer from 0 to 3"),

@@ -19,9 +19,11 @@ class Sharding:
     Attributes:
         stage: 0 nothing (plain data parallelism), 1 what the optimizer keeps, 2 gradients too, 3 weights too.
         shards: ranks over which they are sharded; the world, unless there are ``replicas``.
-        replicas: groups of ``shards`` ranks, which hold the same shards (hybrid sharding).
+        replicas: groups of ``shards`` ranks, which hold the same shards (hybrid sharding). Whenever gradients are
+            reduced the shards are summed across, as FSDP of torch 2.13 does it.
         prefetch: units whose weights are gathered ahead of the one that computes; with 0 each is waited for.
-        reshard: whether stage 3 frees gathered weights after forward. If not, backward gathers none.
+        reshard: whether stage 3 frees gathered weights after forward. If not, backward gathers none, and in one
+            micro-batch it sends what stage 2 sends; what is kept between steps is stage 3's, shards alone.
         recompute: whether forward keeps the inputs of the units alone, and backward computes each forward again
             (activation checkpointing of every unit).
         behind_forward: whether stages 1 and 2 gather the new weights unit by unit behind the next forward (the step

@@ -60,7 +60,7 @@ class Program:
         for micro_batch in range(accumulation):
             last = micro_batch == accumulation - 1
             self._forward(self.called if micro_batch else (), [()] * len(order) if micro_batch else fresh)
-            self._backward(sync=last or not no_sync, last=last)
+            self._backward(sync=last or not no_sync)
         self._compute("optimizer", None, update / (how.shards if how.stage else 1), self.called)
         if how.stage in (1, 2) and not early:
             updated = self.computed
@@ -76,7 +76,7 @@ class Program:
             if self.sharding.frees and not at.kept:
                 self.gathers.pop(unit, None)
 
-    def _backward(self, sync: bool, last: bool) -> None:
+    def _backward(self, sync: bool) -> None:
         """Compute the units the other way round, and reduce their gradients in a ``sync``."""
         scatters: list[int] = []
         for unit, gather in self._with_gathers(range(len(self.units) - 1, -1, -1)):
@@ -86,7 +86,7 @@ class Program:
             self._compute("backward", unit, at.backward, waits)
             self.gathers.pop(unit, None)
             if sync and at.trained:
-                reduction = self._reduce(unit, last)
+                reduction = self._reduce(unit)
                 scatters += [reduction] if self.sharding.stage >= 2 else []
 
     def _with_gathers(self, order: range) -> Iterable[tuple[int, tuple[int, ...]]]:
@@ -107,14 +107,14 @@ class Program:
         nbytes = self.units[unit].trained * self.sizes.weight
         return (self._call("all-gather", unit, self.wires.all_gather, nbytes, after),) if nbytes else ()
 
-    def _reduce(self, unit: int, last: bool) -> int:
+    def _reduce(self, unit: int) -> int:
         """Send the gradients of the unit whose backward has been asked for."""
         how, trained, made = self.sharding, self.units[unit].trained, self.computed
         nbytes = trained * self.sizes.gradient
         if not how.stage:
             return self._call("all-reduce", unit, self.wires.all_reduce, nbytes, made, made[0])
         call = self._call("reduce-scatter", unit, self.wires.reduce_scatter, nbytes, made, made[0])
-        if last and how.replicas > 1:
+        if how.replicas > 1:
             shard = how.share(trained) * self.sizes.gradient
             self._call("all-reduce", unit, self.wires.across, shard, (call,), made[0], how.replicas)
         return call

@@ -76,6 +76,7 @@ def units_of(
     activations: Mapping[str, int] | None = None,
     inputs: Mapping[str, int] | None = None,
     scratch: Mapping[str, int] | None = None,
+    frozen: Mapping[str, int] | None = None,
 ) -> tuple[Unit, ...]:
     """Return the units of layers whose names are those of parameters, as `dpbook.ddp.measure_layers` gives them.
 
@@ -87,15 +88,18 @@ def units_of(
         units: names of modules. A layer belongs to the innermost of them around it; what is in none of them is the unit
             "root", which is first, and whose weights are kept from forward to backward.
         activations, inputs, scratch: bytes by the unit's name; by default none.
+        frozen: elements of weights that are gathered and have no gradient, by the unit's name. Measured layers have
+            none, they are those of trained tensors.
 
     Raises:
-        InvalidArgument: a unit has no layer, or bytes are given for what is none.
+        InvalidArgument: a unit has no layer, or something is given for what is none.
     """
     members: dict[str, list[Layer]] = {}
     for layer in sorted(check_each("layers", layers, Layer), key=lambda at: _around(units, at.name) != ROOT):
         members.setdefault(_around(units, layer.name), []).append(layer)
-    kept, read, used = dict(activations or {}), dict(inputs or {}), dict(scratch or {})
-    for argument, names in (("units", units), ("activations", kept), ("inputs", read), ("scratch", used)):
+    given = {"activations": activations, "inputs": inputs, "scratch": scratch, "frozen": frozen}
+    known = {argument: dict(by_name or {}) for argument, by_name in given.items()}
+    for argument, names in {"units": units, **known}.items():
         if unknown := [name for name in names if name not in members]:
             raise InvalidArgument(argument, unknown[0], f"one of the modules of the layers: {', '.join(members)}")
     return tuple(
@@ -103,10 +107,11 @@ def units_of(
             name,
             sum(layer.forward for layer in own),
             sum(layer.backward for layer in own),
-            sum(tensor.elements for layer in own for tensor in layer.tensors),
-            activations=kept.get(name, 0),
-            input=read.get(name, 0),
-            scratch=used.get(name, 0),
+            sum(tensor.elements for layer in own for tensor in layer.tensors) + known["frozen"].get(name, 0),
+            known["frozen"].get(name, 0),
+            known["activations"].get(name, 0),
+            known["inputs"].get(name, 0),
+            known["scratch"].get(name, 0),
             kept=name == ROOT,
         )
         for name, own in members.items()
