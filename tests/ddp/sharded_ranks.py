@@ -4,6 +4,7 @@ import copy
 import itertools
 import pickle
 import random
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -507,6 +508,19 @@ class Recurrent(nn.Module):
         return h
 
 
+class Keeper(nn.Module):
+    """Keeps a term of the loss aside, computed with its own weights after what it hands on."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        out = self.first(x)
+        self.aside = torch.tanh(self.second(out)).sum()
+        return out
+
+
 def uses(group, rank, world):
     """Two forwards before one backward, evaluation in between, an optimizer made before, a wrapper taken off."""
     found, x, y = {}, tokens(0, rank), tokens(1, rank)
@@ -544,6 +558,17 @@ def uses(group, rank, world):
     found["reentrant"] = apart(values(twice.unwrap()), values(nets[1]))
     outer = nn.ModuleDict({"inner": sharded(seeded(Net), group)})
     found["prefixed"] = sorted(outer.state_dict()) == sorted(f"inner.{name}" for name in alone.state_dict())
+    for name, loss_and_aside in {"aside alone": False, "aside too": True}.items():
+        nets = [seeded(lambda: nn.Sequential(Keeper(), Keeper())) for _ in range(2)]
+        model = FullySharded(nets[0], units=list(nets[0]), group=group)
+        for net, keepers in zip((model, nets[1]), nets, strict=True):
+            out = net(torch.ones(2, 4)).sum()
+            loss = sum(keeper.aside for keeper in keepers)
+            (loss + out if loss_and_aside else loss).backward()
+            torch.optim.SGD(net.parameters(), lr=0.1).step()
+        whole_left = sum(row.alive for unit in model.units for row in unit.rows)
+        found[name] = apart(values(model.unwrap()), values(nets[1])), whole_left
+    found["no parameters"] = float(FullySharded(nn.Tanh(), group=group).clip_grad_norm_(1.0))
     started = sharded(seeded(Net, rank), group)
     found["start"] = apart(whole(started), values(seeded(Net, 0)))
     return found
@@ -561,7 +586,40 @@ def hybrid(rank, mesh):
     loss_of(model, tokens(9, rank)).backward()
     loss_of(alone, torch.cat([tokens(9, r) for r in range(4)])).backward()
     norm = float(model.clip_grad_norm_(1.0)), float(nn.utils.clip_grad_norm_(alone.parameters(), 1.0))
-    return {"shards": history, "apart": apart(whole(model), values(alone)), "norm": norm}
+    crossing = {
+        "ours": crossings(across, lambda m: FullySharded(m, units=list(m), group=within, across=across), rank),
+        "no sync": crossings(across, lambda m: FullySharded(m, units=list(m), group=within, across=across), rank, 2),
+        "torch": crossings(across, lambda m: torchs_hybrid(m, mesh), rank),
+    }
+    return {
+        "shards": history, "apart": apart(whole(model), values(alone)), "norm": norm, "crossings": crossing,
+    }  # fmt: skip
+
+
+def torchs_hybrid(module, mesh):
+    for layer in module:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(module, mesh=mesh)
+
+
+def crossings(across, wrap, rank, unsynced=0):
+    """Elements of every sum between replicas in three micro-batches, the first ``unsynced`` of them in `no_sync`."""
+    sent, all_reduce = [], dist.all_reduce
+
+    def noting(tensor, *args, **options):
+        if options.get("group") is across:
+            sent.append(tensor.numel())
+        return all_reduce(tensor, *args, **options)
+
+    dist.all_reduce = noting
+    try:
+        model = wrap(seeded(lambda: nn.Sequential(nn.Linear(4, 6, bias=False), nn.Linear(6, 2, bias=False))))
+        for micro in range(3):
+            with model.no_sync() if micro < unsynced else nullcontext():
+                model(torch.ones(2, 4)).sum().backward()
+    finally:
+        dist.all_reduce = all_reduce
+    return sent
 
 
 class App:
@@ -614,6 +672,50 @@ def saved(rank, groups, folder):
     return found
 
 
+class Spare(nn.Sequential):
+    """A layer that is used, and one that is used only when ``grown``."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(3, 5), nn.Linear(3, 5))
+        self.grown = False
+
+    def forward(self, x):
+        return self[0](x) + self[1](x) if self.grown else self[0](x)
+
+
+def spare(rank, groups, for_saving, folder):
+    """Saved while it trains on, with a layer that had no gradient yet; then loaded on two ranks, where it has."""
+
+    def made(group, seed):
+        module = seeded(Spare, seed)
+        model = FullySharded(module, units=list(module), group=group)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.03, weight_decay=0.1)
+
+    def steps(model, optimizer, grown):
+        model.module.grown = grown
+        for step in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3) + step).square().sum().backward()
+            optimizer.step()
+
+    went_on, loaded = None, None
+    if rank < 3:
+        model, optimizer = made(groups[3], 0)
+        steps(model, optimizer, False)
+        saving = dcp.async_save({"app": ShardedState(model, optimizer)}, checkpoint_id=folder, process_group=for_saving)
+        steps(model, optimizer, True)
+        saving.result()
+        went_on = values(model.unwrap())
+    dist.barrier()
+    if rank < 2:
+        model, optimizer = made(groups[2], 7)
+        dcp.load({"app": ShardedState(model, optimizer)}, checkpoint_id=folder, process_group=groups[2])
+        steps(model, optimizer, True)
+        loaded = values(model.unwrap())
+    dist.barrier()
+    return loaded and apart(loaded, went_on)
+
+
 EVERYWHERE = (same_bits, drawn, accumulated, norms, uses)
 SOMEWHERE = {
     against_torch: (2, 3, 4),
@@ -630,6 +732,7 @@ def everything(rank, folder, worlds):
     torch.set_num_threads(1)
     groups = {world: dist.new_group(range(world)) for world in (1, 2, 3, 4, *worlds)}
     for_messages = {world: [dist.new_group(range(world)) for _ in range(2)] for world in (2, 3)}
+    for_saving = dist.new_group(range(3))
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     cases = [(scenario, world) for scenario in EVERYWHERE for world in worlds]
     cases += [(scenario, world) for scenario, some in SOMEWHERE.items() for world in some if world in worlds]
@@ -640,4 +743,5 @@ def everything(rank, folder, worlds):
     if rank < 4:
         found["hybrid", 4] = hybrid(rank, mesh)
     dist.barrier()
+    found["spare", 2] = spare(rank, groups, for_saving, f"{folder}/spare")
     return found | {("saved", 3): saved(rank, groups, folder)}

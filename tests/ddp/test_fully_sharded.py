@@ -248,6 +248,39 @@ def test_two_forwards_an_evaluation_and_an_optimizer_made_before_are_well(ranks,
         assert rank["reentrant"] < 1e-6
 
 
+@every_world("uses")
+def test_a_backward_from_inside_a_unit_finds_its_weights_and_leaves_none(ranks, world):
+    for rank in of(ranks, "uses", world):
+        for name in ("aside alone", "aside too"):
+            error, whole_left = rank[name]
+            assert error < 1e-6
+            assert whole_left == 0
+
+
+@every_world("uses")
+def test_a_module_without_parameters_has_a_norm_of_0(ranks, world):
+    assert all(rank["no parameters"] == 0.0 for rank in of(ranks, "uses", world))
+
+
+def test_replicas_sum_in_every_synced_backward_as_torchs_do_and_as_the_simulated_step_does(ranks):
+    """Three micro-batches of two layers of 24 and 12 elements; a shard has half of them."""
+    how = Sharding(3, 2, replicas=2)
+    units = [Unit("0", 1.0, 2.0, 24), Unit("1", 1.0, 2.0, 12)]
+    prices = Wires.rings(how, Link(1e-3, 1e9))
+    simulated, once = (
+        simulate_sharded(units, how, prices, accumulation=3, no_sync=no_sync).sent["all-reduce"]
+        for no_sync in (False, True)
+    )
+    for rank in of(ranks, "hybrid", 4):
+        assert rank["crossings"] == {"ours": [6, 12] * 3, "no sync": [6, 12], "torch": [6, 12] * 3}
+        assert simulated == 4 * sum(rank["crossings"]["ours"])  # 2 (N − 1)/N of its bytes, of two replicas
+        assert once == 4 * sum(rank["crossings"]["no sync"])
+
+
+def test_what_had_no_gradient_is_saved_beside_training_and_loaded_on_fewer_ranks(ranks):
+    assert [rank["spare", 2] < 1e-6 for rank in ranks[:2]] == [True, True]
+
+
 def test_hybrid_sharding_trains_as_one_process_and_its_replicas_have_equal_bits(ranks):
     found = of(ranks, "hybrid", 4)
     assert all(rank["apart"] < 1e-6 for rank in found)

@@ -48,7 +48,8 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
             ``group``, then across. None where there are no others.
         dtype: of the weights to compute with, such as torch.bfloat16: they travel in it, and inputs of floating point
             are converted. Shards, their gradients and the sums over ranks keep the dtype of the parameters.
-        reshard_after_forward: False keeps the whole weights from forward to backward (stage 2): one gather less.
+        reshard_after_forward: False keeps the whole weights from forward to backward: one gather less, so in one
+            micro-batch the bytes of ZeRO's stage 2. Between steps shards alone are kept, and every forward gathers.
         prefetch: how many units are gathered ahead of the one that computes.
         all_gather, reduce_scatter: begin a half of an all-reduce over ``group`` in place; default: torch.distributed's.
         observer: is told every `Event`.
@@ -159,8 +160,8 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         """The state of an ``optimizer`` of these parameters, by their names, what is kept per element as `Slice`.
 
         It has the form of torch's `get_optimizer_state_dict`. What a checkpoint loads into it is in the optimizer, but
-        for options such as ``lr``: see `ShardedState`. One that has not stepped begins with the state of a first step
-        that changed nothing. Raises `InvalidArgument` where it has a parameter of something else.
+        for options such as ``lr``: see `ShardedState`. A parameter that had no gradient yet, and so no state, is given
+        the state of no step. Raises `InvalidArgument` where the optimizer has a parameter of something else.
         """
         return optimizer_state(self.units, optimizer)
 

@@ -19,6 +19,8 @@ def clip(rows: Sequence[Row], max_norm: float, group: dist.ProcessGroup | None =
     """
     if max_norm != inf:  # which asks for the norm alone
         check_float("max_norm", max_norm, minimum=0)
+    if not rows:  # on no rank
+        return torch.zeros(())
     gradients = [m.parameter.grad for row in rows for m in row.members if m.parameter.grad is not None]
     squares = torch.zeros((), dtype=torch.float32, device=rows[0].shard.device)
     for gradient in gradients:

@@ -40,7 +40,8 @@ def boxes(shape: Sequence[int], begin: int, end: int) -> Iterator[Box]:
 class Slice(torch.Tensor):  # type: ignore[misc]  # torch has no types here
     """A tensor of ``shape`` of which this rank has the elements from ``begin`` on: ``local``, 1-D, not copied.
 
-    Torch's distributed checkpoint saves it and loads into it; nothing can be computed with it.
+    Torch's distributed checkpoint saves it, at once or from a copy (``async_save``), and loads into it; nothing can be
+    computed with it.
     """
 
     local: torch.Tensor
@@ -59,6 +60,9 @@ class Slice(torch.Tensor):  # type: ignore[misc]  # torch has no types here
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.detach.default:  # asked for while a state is put together
             return args[0]
+        if func is torch.ops.aten.new_empty.default:  # by `async_save`, which then copies the attributes
+            device = (kwargs or {}).get("device") or args[0].device
+            return cls(args[0].local.new_empty(0, device=device), args[1], 0)
         raise InvalidArgument("tensor", "a slice on one of several ranks", "whole; load it from a checkpoint")
 
     def __repr__(self, **_: Any) -> str:

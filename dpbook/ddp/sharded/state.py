@@ -48,8 +48,7 @@ def optimizer_state(units: Sequence[Unit], optimizer: torch.optim.Optimizer) -> 
     if others := [p for p in listed if p not in members]:
         expected = "of the parameters of this module, and of no others"
         raise InvalidArgument("optimizer", f"one with a parameter of shape {tuple(others[0].shape)}", expected)
-    if not optimizer.state:
-        _begin(optimizer)
+    _begin(optimizer, [p for p in listed if p not in optimizer.state])
 
     def described(parameter: nn.Parameter, value: Any) -> Any:
         per_element = isinstance(value, torch.Tensor) and value.shape == parameter.shape
@@ -65,19 +64,30 @@ def optimizer_state(units: Sequence[Unit], optimizer: torch.optim.Optimizer) -> 
     }
 
 
-def _begin(optimizer: torch.optim.Optimizer) -> None:
-    """Let it make its state, by a step with no gradient and no learning rate; weights and gradients stay."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    kept = [p.grad for p in parameters], [group["lr"] for group in optimizer.param_groups]
+def _begin(optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> None:
+    """Let it make the state of trained ``parameters`` that have none, by a step in which nothing but that happens.
+
+    Whoever loads a checkpoint asks for the state of all, whether all had a gradient where it was saved or not. Of SGD,
+    Adagrad, Adam and AdamW what is made is as good as none: zeros, or what they begin with, and no step taken.
+    """
+    if not parameters:
+        return
+    groups, kept = optimizer.param_groups, [(p, p.grad) for group in optimizer.param_groups for p in group["params"]]
+    options = [{name: group[name] for name in ("lr", "weight_decay") if name in group} for group in groups]
+    for p, _ in kept:
+        p.grad = None
     for p in parameters:
         p.grad = torch.zeros_like(p) if p.requires_grad else None
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
+    for group, own in zip(groups, options, strict=True):
+        group.update(dict.fromkeys(own, 0.0))
     optimizer.step()
-    for p, gradient in zip(parameters, kept[0], strict=True):
+    for p, gradient in kept:
         p.grad = gradient
-    for group, rate in zip(optimizer.param_groups, kept[1], strict=True):
-        group["lr"] = rate
+    for group, own in zip(groups, options, strict=True):
+        group.update(own)
+    for p in parameters:
+        if isinstance(step := optimizer.state.get(p, {}).get("step"), torch.Tensor):
+            step.zero_()
 
 
 class ShardedState:
