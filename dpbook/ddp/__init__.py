@@ -1,5 +1,6 @@
 """Data parallelism for torch, from scratch: wrappers, a sharded optimizer, an emulated link, and what measures them."""
 
+from dpbook.ddp.activations import measure_memory
 from dpbook.ddp.clock import ObservedLink, observe_step, step_time
 from dpbook.ddp.emulated_link import SlowCall, SlowLink, slow
 from dpbook.ddp.layers import measure_layers

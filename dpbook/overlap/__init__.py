@@ -15,7 +15,7 @@ from dpbook.overlap.buckets.tensors import ITEMSIZE, Tensor
 from dpbook.overlap.sharding.choices import Sharding, Wires
 from dpbook.overlap.sharding.memory import CONTENTS, STATE, Content, Held, MemoryCurve
 from dpbook.overlap.sharding.simulation import ShardedStep, simulate_sharded
-from dpbook.overlap.sharding.units import Sizes, Unit, equal_units, units_of
+from dpbook.overlap.sharding.units import ROOT, Sizes, Unit, equal_units, units_of
 from dpbook.overlap.step.layers import Layer, equal_layers, layers_of, tensors_of
 from dpbook.overlap.step.simulation import Price, simulate_step
 from dpbook.overlap.step.strategies import STRATEGIES, Strategy, bucketed, hook, naive, naive_flat, single

@@ -28,6 +28,11 @@ def main() -> None:
     for name, values in peaks.items():
         print(Row(f"    peak, {name}", values, "MiB"))
     print(Row("    ours / torch's", ratios(peaks, "ours", "torch"), "×", at_most=1.1), flush=True)
+    print("peak of forward and backward over an emulated link, shards counted:")
+    for depth, found in on_two_ranks(sharded_steps.foreseen, repeats).items():
+        print(Row(f"    prefetch {depth}", found["measured"], "MiB"))
+        off = [100 * (s / m - 1) for s, m in zip(found["simulated"], found["measured"], strict=True)]
+        print(Row("        simulated, off by percent", off, "%", at_least=-10, at_most=10), flush=True)
     times = on_two_ranks(sharded_steps.over_a_link, repeats)
     print("over an emulated link on which a step's communication takes as long as its computation:")
     for name in times:

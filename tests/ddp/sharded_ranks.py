@@ -14,7 +14,6 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from dpbook import collectives
@@ -343,50 +342,6 @@ def adapters(group, rank, world):
     whole = list(itertools.accumulate(signs.get(event.what, 0) * event.nbytes for event in once))
     unit = max(event.nbytes for event in once if event.what == "gather")
     return max(whole) / unit, whole[-1], apart(values(model.unwrap()), values(alone))
-
-
-def memory(group, rank, world):
-    """Peaks of a step as the profiler reports allocations, in bytes beyond what is kept: ours and torch's."""
-    found = {}
-    make = lambda: Wide(96, 6)  # noqa: E731
-    for name, wrap in {
-        "torch": torchs, "ours": sharded, "no prefetch": lambda m, g: sharded(m, g, prefetch=0),
-        "torch, kept": lambda m, g: torchs(m, g, reshard_after_forward=False),
-        "kept": lambda m, g: sharded(m, g, reshard_after_forward=False),
-    }.items():  # fmt: skip
-        model = wrap(seeded(make), group)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        x = torch.ones(2, 96)
-        for step in range(3):
-            optimizer.zero_grad()
-            if step < 2:
-                model(x).sum().backward()
-                optimizer.step()
-        found[name], found[f"{name}, left"] = allocated(lambda model=model, x=x: model(x).sum().backward())
-    parameters = sum(p.nbytes for p in make().parameters())
-    return found | {"parameters": parameters, "unit": parameters // 6}
-
-
-class Wide(nn.Module):
-    """Blocks of a matrix each, and nothing else."""
-
-    def __init__(self, width, depth):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = torch.tanh(block(x))
-        return x
-
-
-def allocated(step):
-    """Bytes at the peak of a step, and at its end, as torch's allocator tells them."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step()
-    changes = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = list(itertools.accumulate(e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns())))
-    return max(held), held[-1]
 
 
 def halves_of_ours(group, rank, world, mine):
@@ -721,7 +676,6 @@ SOMEWHERE = {
     against_torch: (2, 3, 4),
     adapters: (2, 3),
     precision: (2, 3),
-    memory: (2, 4),
     order: (2,),
     refusals: (2, 3),
 }

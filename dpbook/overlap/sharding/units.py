@@ -86,7 +86,7 @@ def units_of(
     Args:
         layers: in the order of the forward pass.
         units: names of modules. A layer belongs to the innermost of them around it; what is in none of them is the unit
-            "root", which is first, and whose weights are kept from forward to backward.
+            "root", which is first, and whose weights are kept from forward to backward. It may have bytes and no layer.
         activations, inputs, scratch: bytes by the unit's name; by default none.
         frozen: elements of weights that are gathered and have no gradient, by the unit's name. Measured layers have
             none, they are those of trained tensors.
@@ -94,11 +94,11 @@ def units_of(
     Raises:
         InvalidArgument: a unit has no layer, or something is given for what is none.
     """
-    members: dict[str, list[Layer]] = {}
-    for layer in sorted(check_each("layers", layers, Layer), key=lambda at: _around(units, at.name) != ROOT):
-        members.setdefault(_around(units, layer.name), []).append(layer)
     given = {"activations": activations, "inputs": inputs, "scratch": scratch, "frozen": frozen}
     known = {argument: dict(by_name or {}) for argument, by_name in given.items()}
+    members: dict[str, list[Layer]] = {ROOT: []} if any(ROOT in by_name for by_name in known.values()) else {}
+    for layer in sorted(check_each("layers", layers, Layer), key=lambda at: _around(units, at.name) != ROOT):
+        members.setdefault(_around(units, layer.name), []).append(layer)
     for argument, names in {"units": units, **known}.items():
         if unknown := [name for name in names if name not in members]:
             raise InvalidArgument(argument, unknown[0], f"one of the modules of the layers: {', '.join(members)}")
