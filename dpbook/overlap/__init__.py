@@ -13,6 +13,7 @@ from dpbook.overlap.buckets.layout import Bucket, Plan
 from dpbook.overlap.buckets.plans import CAP, FIRST_CAP, MIB, first_step_plan, flat_plan, per_tensor_plan, plan
 from dpbook.overlap.buckets.tensors import ITEMSIZE, Tensor
 from dpbook.overlap.sharding.choices import Sharding, Wires
+from dpbook.overlap.sharding.course import Course
 from dpbook.overlap.sharding.memory import CONTENTS, STATE, Content, Held, MemoryCurve
 from dpbook.overlap.sharding.simulation import ShardedStep, simulate_sharded
 from dpbook.overlap.sharding.units import ROOT, Sizes, Unit, equal_units, units_of

@@ -1,10 +1,12 @@
 """The step of a sharded job, from the simulated one: every bucket is a unit, gathered, computed with and reduced."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from dpbook.collectives import Topology
 from dpbook.core import InvalidArgument
-from dpbook.overlap import Sharding, Sizes, Unit, Wires, simulate_sharded
+from dpbook.overlap import Course, Plan, Sharding, Sizes, Unit, Wires
 from dpbook.planning.job import Job
 from dpbook.planning.sync import wires
 
@@ -30,8 +32,9 @@ def sharded_sync(job: Job, where: Topology, forward: float, backward: float) -> 
     """
 
     def micro_batches(count: int, units: int | None) -> tuple[float, float]:
-        step = simulate_sharded(_units(job, forward, backward, units), how, prices, sizes=sizes, accumulation=count)
-        return step.busy("communication"), step.duration
+        course = _course(job.plan, job.calls, units, *elements, how, job.itemsize, count)
+        seconds = course.seconds(prices, forward=forward, backward=backward)
+        return course.busy("communication", seconds), max(course.run(seconds)[1])
 
     def all_units(count: int) -> tuple[float, float]:
         few = FEW + 2 * job.prefetch
@@ -39,10 +42,11 @@ def sharded_sync(job: Job, where: Topology, forward: float, backward: float) -> 
             return micro_batches(count, None)
         return _continued(micro_batches(count, few), micro_batches(count, 2 * few), job.calls / few - 1)
 
-    prices, sizes = sharded_wires(job, where), Sizes(WEIGHT, job.itemsize)
     replicas = where.nodes if job.hybrid else 1
-    early = job.window == "all"
-    how = Sharding(job.stage, where.world // replicas, replicas, job.prefetch, behind_forward=early)
+    shards = where.world // replicas if replicas > 1 else 1  # the works are the same for any number, see `Course`
+    how = Sharding(job.stage, shards, replicas, job.prefetch, behind_forward=job.window == "all")
+    frozen = job.parameters - job.synced if job.stage == 3 else 0
+    elements, prices = (job.synced / job.cut, frozen / job.cut), sharded_wires(job, where)
     communication, seconds = all_units(1)
     if job.accumulation > 1:
         communication, seconds = _continued((communication, seconds), all_units(2), job.accumulation - 1)
@@ -56,15 +60,20 @@ def _continued(first: tuple[float, float], second: tuple[float, float], more: fl
     return a, b
 
 
-def _units(job: Job, forward: float, backward: float, count: int | None) -> list[Unit]:
-    """The job's buckets in the order of forward, or the first ``count`` of equal ones."""
-    if job.plan is None:
-        shares = np.full(count or job.calls, 1 / job.calls)
-    else:
-        shares = job.plan.nbytes[::-1] / job.plan.total_bytes
-    synced = np.diff(np.rint(np.cumsum([0, *shares]) * (job.synced / job.cut)).astype(int))
-    frozen = np.rint(shares * (job.parameters - job.synced) / job.cut).astype(int) if job.stage == 3 else 0 * synced
-    return [
-        Unit(str(k), forward * share, backward * share, s + f, f)
-        for k, (share, s, f) in enumerate(zip(shares.tolist(), synced.tolist(), frozen.tolist(), strict=True))
+@lru_cache(maxsize=32)
+def _course(
+    plan: Plan | None, calls: int, few: int | None, synced: float, frozen: float,
+    how: Sharding, itemsize: int, accumulation: int,
+) -> Course:  # fmt: skip
+    """The works of a step of the buckets of ``plan`` in the order of forward, or of the first ``few`` of equal ones.
+
+    A unit takes as much of a second of forward and of backward as it has of the ``synced`` and ``frozen`` parameters.
+    """
+    shares = np.full(few or calls, 1 / calls) if plan is None else plan.nbytes[::-1] / plan.total_bytes
+    trained = np.diff(np.rint(np.cumsum([0, *shares]) * synced).astype(int))
+    kept = np.rint(shares * frozen).astype(int)
+    units = [
+        Unit(str(k), share, share, s + f, f)
+        for k, (share, s, f) in enumerate(zip(shares.tolist(), trained.tolist(), kept.tolist(), strict=True))
     ]
+    return Course(units, how, Sizes(WEIGHT, itemsize), accumulation, how.stage < 2)

@@ -38,6 +38,7 @@ from dpbook.planning import (
     wall,
     weak,
 )
+from dpbook.planning.sharded import _course
 from tests.cases import each
 
 H100 = ACCELERATORS["H100 SXM"]
@@ -279,6 +280,15 @@ def test_many_equal_units_are_those_of_the_simulated_step(stage, hybrid, depth, 
     )  # fmt: skip
     assert step.seconds == pytest.approx(simulated.duration)
     assert step.communication == pytest.approx(simulated.timeline.busy("communication"))
+
+
+def test_the_works_of_a_sharded_step_are_laid_out_once_for_all_worlds():
+    """Of a micro-batch and of two; an explorer asks for some thirty worlds at every turn."""
+    laid_out = _course.cache_info().misses
+    job = Job.of(MODELS["Llama-2 7B"], stage=3, accumulation=4)
+    steps = strong(job, Cluster(H100, 8, WIRE), [8, 16, 32, 64], 4 * 64)
+    assert len({step.seconds for step in steps}) == 4
+    assert _course.cache_info().misses == laid_out + 2
 
 
 @each("cut", [1, 2, 4, 8, 16, 64])

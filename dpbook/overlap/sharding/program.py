@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from dpbook.overlap.sharding.choices import Price, Sharding, Wires
+from dpbook.overlap.sharding.choices import Sharding
 from dpbook.overlap.sharding.units import Sizes, Unit
 
 Lane: TypeAlias = Literal["compute", "communication"]
@@ -23,7 +23,6 @@ class Work(NamedTuple):
     what: Computation | Collective
     unit: int | None
     lane: Lane
-    seconds: float
     after: tuple[int, ...]
     nbytes: int = 0
     sent: float = 0.0
@@ -41,7 +40,6 @@ class Program:
 
     units: Sequence[Unit]
     sharding: Sharding
-    wires: Wires
     sizes: Sizes
     works: list[Work] = field(default_factory=list)
     computed: tuple[int, ...] = ()
@@ -51,8 +49,8 @@ class Program:
     gathers: dict[int, int] = field(default_factory=dict)
     """Of each unit whose weights are whole, the gather that made them so."""
 
-    def step(self, accumulation: int, no_sync: bool, update: float) -> None:
-        """Forward and backward of each micro-batch, then the update, which takes so many seconds unsharded."""
+    def step(self, accumulation: int, no_sync: bool) -> None:
+        """Forward and backward of each micro-batch, then the update."""
         how = self.sharding
         order = range(len(self.units))
         early = how.stage in (1, 2) and how.behind_forward
@@ -61,7 +59,7 @@ class Program:
             last = micro_batch == accumulation - 1
             self._forward(self.called if micro_batch else (), [()] * len(order) if micro_batch else fresh)
             self._backward(sync=last or not no_sync)
-        self._compute("optimizer", None, update / (how.shards if how.stage else 1), self.called)
+        self._compute("optimizer", None, self.called)
         if how.stage in (1, 2) and not early:
             updated = self.computed
             for unit in order:
@@ -70,22 +68,21 @@ class Program:
     def _forward(self, waits: tuple[int, ...], fresh: Sequence[tuple[int, ...]]) -> None:
         """Compute the units when ``waits`` are over, each with its ``fresh`` weights where some are on their way."""
         for unit, gather in self._with_gathers(range(len(self.units))):
-            at = self.units[unit]
-            self._compute("forward", unit, at.forward, (*waits, *gather, *fresh[unit]))
+            self._compute("forward", unit, (*waits, *gather, *fresh[unit]))
             waits = ()
-            if self.sharding.frees and not at.kept:
+            if self.sharding.frees and not self.units[unit].kept:
                 self.gathers.pop(unit, None)
 
     def _backward(self, sync: bool) -> None:
         """Compute the units the other way round, and reduce their gradients in a ``sync``."""
         scatters: list[int] = []
         for unit, gather in self._with_gathers(range(len(self.units) - 1, -1, -1)):
-            at, waits = self.units[unit], (*gather, *scatters[-2:-1])
+            waits = (*gather, *scatters[-2:-1])
             if self.sharding.recompute:
-                self._compute("recompute", unit, at.forward, waits)
-            self._compute("backward", unit, at.backward, waits)
+                self._compute("recompute", unit, waits)
+            self._compute("backward", unit, waits)
             self.gathers.pop(unit, None)
-            if sync and at.trained:
+            if sync and self.units[unit].trained:
                 reduction = self._reduce(unit)
                 scatters += [reduction] if self.sharding.stage >= 2 else []
 
@@ -101,35 +98,35 @@ class Program:
     def _gather(self, unit: int) -> None:
         nbytes = self.units[unit].parameters * self.sizes.weight
         if self.sharding.stage == 3 and nbytes and unit not in self.gathers:
-            self.gathers[unit] = self._call("all-gather", unit, self.wires.all_gather, nbytes, self.computed)
+            self.gathers[unit] = self._call("all-gather", unit, nbytes, self.computed)
 
     def _new_weights(self, unit: int, after: tuple[int, ...]) -> tuple[int, ...]:
         nbytes = self.units[unit].trained * self.sizes.weight
-        return (self._call("all-gather", unit, self.wires.all_gather, nbytes, after),) if nbytes else ()
+        return (self._call("all-gather", unit, nbytes, after),) if nbytes else ()
 
     def _reduce(self, unit: int) -> int:
         """Send the gradients of the unit whose backward has been asked for."""
         how, trained, made = self.sharding, self.units[unit].trained, self.computed
         nbytes = trained * self.sizes.gradient
         if not how.stage:
-            return self._call("all-reduce", unit, self.wires.all_reduce, nbytes, made, made[0])
-        call = self._call("reduce-scatter", unit, self.wires.reduce_scatter, nbytes, made, made[0])
+            return self._call("all-reduce", unit, nbytes, made, made[0])
+        call = self._call("reduce-scatter", unit, nbytes, made, made[0])
         if how.replicas > 1:
             shard = how.share(trained) * self.sizes.gradient
-            self._call("all-reduce", unit, self.wires.across, shard, (call,), made[0], how.replicas)
+            self._call("all-reduce", unit, shard, (call,), made[0], how.replicas)
         return call
 
-    def _compute(self, what: Computation, unit: int | None, seconds: float, after: tuple[int, ...]) -> None:
-        self.works.append(Work(what, unit, "compute", seconds, after))
+    def _compute(self, what: Computation, unit: int | None, after: tuple[int, ...]) -> None:
+        self.works.append(Work(what, unit, "compute", after))
         self.computed = (len(self.works) - 1,)
 
     def _call(
-        self, what: Collective, unit: int, price: Price, nbytes: int, after: tuple[int, ...],
+        self, what: Collective, unit: int, nbytes: int, after: tuple[int, ...],
         completed: int | None = None, ranks: int | None = None,
     ) -> int:  # fmt: skip
         """A collective: in each half of an all-reduce a rank sends all but its own share of the buffer."""
         n, halves = ranks or self.sharding.shards, 2 if what == "all-reduce" else 1
         sent = halves * nbytes * (n - 1) / n
-        self.works.append(Work(what, unit, "communication", price(nbytes), after, nbytes, sent, completed))
+        self.works.append(Work(what, unit, "communication", after, nbytes, sent, completed))
         self.called = (len(self.works) - 1,)
         return self.called[0]

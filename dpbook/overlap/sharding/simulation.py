@@ -1,14 +1,15 @@
 """One training step of stage 0 to 3, simulated: a timeline of time, and one of memory."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from dpbook.core import bytes_in_words, check_each, check_float, check_int, check_type
 from dpbook.overlap.sharding.choices import Price, Sharding, Wires
+from dpbook.overlap.sharding.course import Course
 from dpbook.overlap.sharding.holding import held
 from dpbook.overlap.sharding.memory import MemoryCurve
-from dpbook.overlap.sharding.program import COLLECTIVES, Lane, Program, Work
+from dpbook.overlap.sharding.program import COLLECTIVES, Lane, Work
 from dpbook.overlap.sharding.units import Sizes, Unit
 from dpbook.overlap.timeline.spans import Kind, Span, Timeline
 
@@ -22,6 +23,7 @@ class ShardedStep:
         sharding: how they were sharded.
         sizes: bytes per parameter.
         works: what ran, in the order in which it was asked for.
+        seconds: what each of them took.
         starts, ends: when, in seconds from the start of the step, for each of the works.
     """
 
@@ -29,6 +31,7 @@ class ShardedStep:
     sharding: Sharding
     sizes: Sizes
     works: Sequence[Work]
+    seconds: Sequence[float]
     starts: Sequence[float]
     ends: Sequence[float]
 
@@ -55,7 +58,7 @@ class ShardedStep:
 
     def busy(self, lane: Lane) -> float:
         """Seconds in which a lane works."""
-        return sum(work.seconds for work in self.works if work.lane == lane)
+        return sum(takes for work, takes in zip(self.works, self.seconds, strict=True) if work.lane == lane)
 
     def _spans(self) -> Iterator[Span]:
         for work, start, end in zip(self.works, self.starts, self.ends, strict=True):
@@ -107,40 +110,18 @@ def simulate_sharded(
     check_type("sharding", sharding, Sharding, "a Sharding, such as Sharding(3, shards=8)")
     check_type("wires", wires, Wires, "Wires, such as Wires.rings(sharding, link)")
     sizes = check_type("sizes", sizes or Sizes(), Sizes, "Sizes, in bytes per parameter")
-    program = Program(check_each("units", units, Unit), sharding, _checked(wires), sizes)
+    units = tuple(check_each("units", units, Unit))
     only_last = sharding.stage < 2 if no_sync is None else no_sync
-    program.step(check_int("accumulation", accumulation, 1), only_last, check_float("optimizer", optimizer, minimum=0))
-    starts, ends = _run(program.works)
-    return ShardedStep(tuple(program.units), sharding, sizes, program.works, starts, ends)
-
-
-def _run(works: Iterable[Work]) -> tuple[list[float], list[float]]:
-    """When each work starts and ends: each lane does one at a time, in the order of the list."""
-    free = {"compute": 0.0, "communication": 0.0}
-    starts: list[float] = []
-    ends: list[float] = []
-    for work in works:
-        start = free[work.lane]
-        for other in work.after:
-            start = max(start, ends[other])
-        starts.append(start)
-        ends.append(start + work.seconds)
-        free[work.lane] = ends[-1]
-    return starts, ends
+    course = Course(units, sharding, sizes, check_int("accumulation", accumulation, 1), only_last)
+    seconds = course.seconds(_checked(wires), check_float("optimizer", optimizer, minimum=0))
+    return ShardedStep(units, sharding, sizes, course.works, seconds, *course.run(seconds))
 
 
 def _checked(wires: Wires) -> Wires:
-    """The same prices, sure to be times, each asked once for a size."""
+    """The same prices, sure to be times."""
 
     def sure(name: str, price: Price) -> Price:
-        known: dict[float, float] = {}
-
-        def seconds(nbytes: float) -> float:
-            if nbytes not in known:
-                known[nbytes] = check_float(f"{name}({nbytes})", price(nbytes), minimum=0)
-            return known[nbytes]
-
-        return seconds
+        return lambda nbytes: check_float(f"{name}({nbytes})", price(nbytes), minimum=0)
 
     names = ("all_gather", "reduce_scatter", "all_reduce", "across")
     return Wires(*(sure(name, getattr(wires, name)) for name in names))
