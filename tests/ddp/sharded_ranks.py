@@ -151,9 +151,32 @@ def same_bits(group, rank, world):
     return found
 
 
+def disorder(events, depth):
+    """What is wrong in the events of a forward: each gather begins ``depth`` units ahead, and is awaited when it must.
+
+    A gather that is waited for where it begins would be done too early, however early it began.
+    """
+    told, wrong = [(event.what, event.unit) for event in events], []
+    order = [unit for what, unit in told if what == "forward"]
+    at = {(what, unit): place for place, (what, unit) in enumerate(told)}
+    for place, unit in enumerate(order):
+        begun, there, computed = (at.get((what, unit)) for what in ("gather", "gathered", "forward"))
+        if begun is None:  # of a module around all units without a parameter of its own
+            continue
+        earlier = [at["forward", other] for other in order[:place]]
+        if not begun < there < computed:
+            wrong.append(f"{unit} computes before its weights are there")
+        if earlier and there < earlier[-1]:
+            wrong.append(f"{unit} is waited for before the unit before it computes")
+        if sum(begun < other for other in earlier) != min(depth, place):
+            wrong.append(f"{unit} is asked for {sum(begun < other for other in earlier)} units ahead")
+    return wrong
+
+
 def drawn(group, rank, world):
-    """Gradients of random modules with random options, beside those of one process: shards put together, and whole."""
-    found = []
+    """Random modules with random options: what is wrong in the order of a second step's events; then each gradient of
+    a first, beside that of one process: shards put together, and whole."""
+    found, wrong = [], []
     for seed in range(8):
         chance = random.Random(seed)
         kinds = [
@@ -166,8 +189,11 @@ def drawn(group, rank, world):
         units = [b for b in module.blocks if chance.random() < 0.8] + [
             b.linear for b in module.blocks if chance.random() < 0.3
         ]
-        model = FullySharded(module, units=units, group=group, prefetch=chance.randint(0, 2),
-                             reshard_after_forward=chance.random() < 0.5)  # fmt: skip
+        depth, events = chance.randint(0, 2), []
+        model = FullySharded(
+            module, units=units, group=group, prefetch=depth, reshard_after_forward=chance.random() < 0.5,
+            dtype=chance.choice([None, None, torch.float64]), observer=events.append,
+        )  # fmt: skip
         loss_of(model, tokens(seed, rank)).backward()
         loss_of(alone, torch.cat([tokens(seed, r) for r in range(world)])).backward()
         shards = {n: p.grad for n, p in module.named_parameters()}
@@ -182,7 +208,10 @@ def drawn(group, rank, world):
             else:
                 error = (torch.cat(parts).view_as(p) - p.grad).abs().max() / p.grad.abs().max().clamp(min=1e-3)
                 found.append((seed, name, float(error)))
-    return found
+        events.clear()
+        loss_of(model, tokens(seed, rank))  # the order of units is known from the first
+        wrong += [(seed, words) for words in disorder(events, depth)]
+    return wrong, found
 
 
 def accumulated(group, rank, world):
