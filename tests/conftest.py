@@ -1,5 +1,6 @@
 """What holds for all tests: a busy machine fails none, no option reaches a child's run; what was left out."""
 
+import gc
 import os
 import signal
 
@@ -27,6 +28,17 @@ INSTALL = """Install Chromium to run them:
   Debian, Ubuntu   sudo apt install chromium
   Fedora           sudo dnf install chromium
   macOS            brew install --cask chromium"""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection():
+    """What is imported and collected stays: Python need not look again and again for garbage in it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
