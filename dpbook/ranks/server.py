@@ -114,6 +114,7 @@ def _write_to(stdout: Path, stderr: Path) -> None:
 
 
 def _load(modules: list[str]) -> None:
+    gc.disable()  # what is loaded stays: to look for garbage in it takes a quarter of the time, and finds none
     for name in modules:
         try:
             importlib.import_module(name)
@@ -121,7 +122,8 @@ def _load(modules: list[str]) -> None:
             traceback.print_exc()
     for undo in weakref.finalize._registry:  # type: ignore[attr-defined]
         undo.atexit = False  # torch has 200 of these, which would take a tenth of a second at the end of each process
-    gc.freeze()  # what is loaded stays; a collection would only copy its memory, in every process
+    gc.freeze()  # a collection would only copy its memory, in every process
+    gc.enable()
 
 
 if __name__ == "__main__":
