@@ -17,17 +17,13 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule
 from dpbook.collectives.programs import copy_buffers
-from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_float, check_int, plural
+from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_float, check_int, machine, plural
 from dpbook.ranks.postmortem import RESULT, STDOUT, TASK, cause_of_failure
 from dpbook.ranks.stacks import INSTALLED
 from dpbook.ranks.starter import Starter
 
 STARTUP = 120.0
 """Seconds that loading torch may take on a busy machine, beyond the time-out of the program."""
-
-MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20)}
-"""Keep what glibc frees: it would hand gradients back to the system in every step, and take them again page by page.
-With 40 gradients of 1 MiB that is a sixth of a step of two ranks on the CPU, in torch's DDP as in ours."""
 
 _REGISTERING = Lock()  # what cloudpickle takes by value is known to the whole process
 _WORKER = "dpbook.ranks.worker"
@@ -118,7 +114,7 @@ def _is_installed(module: ModuleType) -> bool:
 def _environment() -> dict[str, str]:
     root = str(PACKAGE.parent)
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    defaults = MEMORY | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback}
+    defaults = machine.MEMORY | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback}
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     return defaults | os.environ | {"PYTHONPATH": path}
 

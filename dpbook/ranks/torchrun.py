@@ -13,9 +13,9 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
+from dpbook.core import machine
 from dpbook.ranks.launch_command import REPORT, WATCH_START
 from dpbook.ranks.lifetime import end_with_parent, leave, tell_and_leave
-from dpbook.ranks.processes import MEMORY
 
 LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 """When one of several nodes ends, torchrun on the others warns of the connection, at length, although all is well."""
@@ -49,7 +49,7 @@ def watch_meeting(endpoint: str, patience: float) -> None:
 if __name__ == "__main__":
     end_with_parent()
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for ranks, which inherit this and may take it
-    os.environ.update(MEMORY | os.environ)
+    os.environ.update(machine.MEMORY | os.environ)
     level = os.environ.get(LOG_LEVEL)
     os.environ.setdefault(LOG_LEVEL, "ERROR")
     gc.disable()  # modules are no garbage: without looking for it torch is loaded in three quarters of the time

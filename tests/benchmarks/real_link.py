@@ -29,7 +29,6 @@ import torch.distributed as dist  # noqa: E402
 from dpbook.collectives import Link  # noqa: E402
 from dpbook.core import machine  # noqa: E402
 from dpbook.ranks import start  # noqa: E402
-from dpbook.ranks.processes import MEMORY  # noqa: E402
 from tests.benchmarks import ddp_steps  # noqa: E402
 from tests.benchmarks.rows import Row  # noqa: E402
 
@@ -82,7 +81,7 @@ def command(rank: int, repeats: int, folder: str) -> list[str]:
 
 def environment(rank: int) -> dict[str, str]:
     where = {"MASTER_ADDR": "10.98.76.1", "MASTER_PORT": str(PORT), "GLOO_SOCKET_IFNAME": f"dpbook{rank}"}
-    return {**os.environ, **MEMORY, **where, "RANK": str(rank), "WORLD_SIZE": "2"}
+    return {**os.environ, **machine.MEMORY, **where, "RANK": str(rank), "WORLD_SIZE": "2"}
 
 
 def one_rank(folder: str, repeats: int) -> None:
