@@ -34,21 +34,21 @@ class Fault:
     """``script``, after what it has in common with others, and what the headline begins with, and ``also`` holds.
 
     "LINE x" in them stands for the number of the line that ends in "# LINE x"; OTHERS for the ranks but rank 1 and the
-    verb, "ranks 0, 2 were", HEALTHY for these ranks alone.
+    verb, "ranks 0, 2 were", HEALTHY for these ranks alone. ``four``: tried with four ranks as well.
     """
 
     script: str
     headline: str
     also: str = ""
     options: tuple[str, ...] = ()
-    quick: bool = False
+    four: bool = False
 
 
 FAULTS = {
     "an error while the others compute": Fault(
         JOIN + 'while rank != 1:\n    torch.ones(64, 64) @ torch.ones(64, 64)\n{}["label"]',
         "rank 1 failed first: KeyError: 'label'",
-        quick=True,
+        four=True,
     ),
     "an error near a collective": Fault(
         JOIN + 'if rank == 1:\n    raise ValueError("on purpose")\ndist.barrier()',
@@ -94,7 +94,6 @@ FAULTS = {
         JOIN + MODEL + "for i in range(4):\n    if i == 2 and rank == 1:\n        sys.exit(0)\n    step()",
         "rank 1 finished (status 0) while OTHERS in backward, line BACKWARD of step: "
         "call 10 (all_reduce of 10 × float32); rank 1 had made 9",
-        quick=True,
     ),
     "a step less": Fault(
         JOIN + MODEL + "for i in range(4 - (rank == 1)):\n    step()",
@@ -130,7 +129,7 @@ FAULTS = {
         JOIN + MODEL + "if rank != 1:\n    dist.all_reduce(torch.ones(3))  # LINE CALL\nstep()",
         "the ranks called different collectives: rank 1 skipped call 8 (all_reduce of 3 × float32, line CALL of "
         "<module>) and called all_reduce of 10 × float32 in backward, line BACKWARD of step",
-        quick=True,
+        four=True,
     ),
     "a call that is another on one rank": Fault(
         JOIN + MODEL + "dist.all_reduce(torch.ones(3)) if rank != 1 else step()  # LINE CALL\nstep()\ndist.barrier()",
@@ -246,7 +245,7 @@ FAULTS = {
         "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
         "OTHERS in barrier, line SLEEP of <module>",
         options=("--hang-timeout", "3"),
-        quick=True,
+        four=True,
     ),
     "another fault after a restart": Fault(
         JOIN + 'first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"\n'
@@ -259,10 +258,12 @@ FAULTS = {
 }
 
 
+IN_EVERY_RUN = ("a call left out before backward, 3", "a hang, with torch's own time-outs, 3")
 CASES = [
-    pytest.param(fault, world, id=f"{name}, {world}", marks=() if fault.quick and world == 3 else pytest.mark.proof)
+    pytest.param(fault, world, id=case, marks=() if case in IN_EVERY_RUN else pytest.mark.proof)
     for name, fault in FAULTS.items()
-    for world in ((2, 3, 4) if fault.quick or "call " in fault.headline else (2, 3))
+    for world in ((2, 3, 4) if fault.four or "call " in fault.headline else (2, 3))
+    for case in [f"{name}, {world}"]
 ]
 
 

@@ -1,6 +1,6 @@
 """However a launch of our program is ended: has it saved, does the same command go on, and is nothing left behind?
 
-Three ranks over gloo. A run that goes on has the bits of one that was never ended.
+Ranks over gloo, three in `make proof`. A run that goes on has the bits of one that was never ended.
 """
 
 import functools
@@ -54,9 +54,10 @@ def begin_and_wait(folder, *options):
     return launch
 
 
-def test_a_rank_that_is_asked_to_end_makes_all_save_after_the_same_step(tmp_path, scratch):
-    launch = begin_and_wait(tmp_path, "--steps", "100000")
-    os.kill(restarts.process_of(tmp_path, rank=2), signal.SIGUSR1)
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=proof)])
+def test_a_rank_that_is_asked_to_end_makes_all_save_after_the_same_step(tmp_path, scratch, world):
+    launch = begin_and_wait(tmp_path, "--steps", "100000", "--nproc", str(world))
+    os.kill(restarts.process_of(tmp_path, rank=world - 1), signal.SIGUSR1)
     said = said_by(launch)
     last = kept(tmp_path)[-1]
     assert launch.returncode == 128 + signal.SIGUSR1

@@ -18,7 +18,6 @@ from dpbook.core import checkout, machine
 from dpbook.core.errors import InvalidArgument
 from dpbook.ranks import preflight
 from dpbook.ranks.launch_command import Launch, default_processes
-from dpbook.ranks.processes import MEMORY
 from tests.cases import each
 from tests.ranks import restarts, slurm
 
@@ -42,7 +41,6 @@ raise ValueError("on purpose")
 """
 GPUS = [machine.Gpu("H100", 80 * 10**9)] * 4
 SCRIPTS = {
-    "waits": 'print("here", flush=True) if rank == 0 else None; time.sleep(60)',
     "sums": 'x = torch.tensor(10**rank); dist.all_reduce(x); print(f"rank-{rank}-sum-{x}\\n", end="")',
     "heeds": """came = []
 signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
@@ -63,18 +61,23 @@ open("said", "a").write("ignored\\n")""",
 print("here", flush=True) if rank == 0 else None
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(60)""",
-    "works": 'dist.barrier(); print("argument", sys.argv[1], *map(os.environ.get, VARIABLES))',
+    "joins": "",
 }
 HEAD = """import os, signal, sys, time
-VARIABLES = "OMP_NUM_THREADS", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"
 from datetime import timedelta
-import torch
-import torch.distributed as dist
 if sys.argv[1:] == ["late"] and os.environ["RANK"] == "1":
     time.sleep(60)
+import torch
+import torch.distributed as dist
 dist.init_process_group("gloo", timeout=timedelta(seconds=3))
 rank = dist.get_rank()
 """
+WITHOUT_TORCH = {
+    "sleeps": 'import os, time\nprint("here", flush=True) if os.environ["RANK"] == "0" else None\ntime.sleep(60)',
+    "tells": """import os, sys
+print("argument", sys.argv[1], *map(os.environ.get, ("OMP_NUM_THREADS", *sys.argv[2:])))""",
+}
+"""What asks nothing of torch, which takes two seconds in each rank."""
 
 
 def launch(*arguments, folder, **options):
@@ -85,17 +88,17 @@ def launch(*arguments, folder, **options):
 
 def script(folder, name):
     path = folder / f"{name}.py"
-    path.write_text(HEAD + SCRIPTS[name] + "\n")
+    path.write_text((WITHOUT_TORCH.get(name) or HEAD + SCRIPTS[name]) + "\n")
     return path
 
 
 @pytest.mark.processes
 def test_a_rank_that_does_not_come_to_the_start_is_named_in_time(tmp_path):
-    found = launch("--nproc", 2, "--start-timeout", 2, "--", script(tmp_path, "works"), "late", folder=tmp_path)
+    found = launch("--nproc", 2, "--start-timeout", 2, "--", script(tmp_path, "joins"), "late", folder=tmp_path)
     assert found.returncode != 0
     assert found.stderr.splitlines()[-2:] == [
-        "dpbook launch: rank 1 never came: it was at line 7 of <module>; "
-        "rank 0 was in init_process_group, line 8 of <module>",
+        "dpbook launch: rank 1 never came: it was at line 4 of <module>; "
+        "rank 0 was in init_process_group, line 7 of <module>",
         "  rank 0: TimeoutError: the other ranks did not come to init_process_group within 2 s",
     ]
 
@@ -140,7 +143,7 @@ def test_a_rank_that_writes_while_the_others_wait_for_longer_than_a_hang_may_las
 @pytest.mark.processes
 def test_nodes_that_do_not_come_are_waited_for_in_time(tmp_path):
     where = ["--nnodes", 2, "--rdzv-endpoint", "localhost:0", "--start-timeout", 2]
-    found = launch("--nproc", 1, *where, "--", script(tmp_path, "works"), folder=tmp_path)
+    found = launch("--nproc", 1, *where, "--", script(tmp_path, "sleeps"), folder=tmp_path)
     assert found.returncode != 0
     assert found.stderr.splitlines()[-1] == "dpbook launch: not all of the 2 nodes came to localhost:0 within 2 s"
 
@@ -174,7 +177,7 @@ def test_where_something_else_listens_it_is_told_that_nobody_answers(tmp_path, a
         threading.Thread(target=server.serve_forever, daemon=True).start()
         where = f"127.0.0.1:{server.server_address[1]}"
         there = ["--nnodes", 2, "--rdzv-endpoint", where, "--start-timeout", 5]
-        found = launch("--nproc", 1, *there, "--", script(tmp_path, "works"), folder=tmp_path)
+        found = launch("--nproc", 1, *there, "--", script(tmp_path, "sleeps"), folder=tmp_path)
         server.shutdown()
     assert found.returncode == 1
     assert found.stderr.splitlines()[-1] == f"dpbook launch: nobody answers as a rendezvous at {where}, for 5 s"
@@ -182,10 +185,10 @@ def test_where_something_else_listens_it_is_told_that_nobody_answers(tmp_path, a
 
 @pytest.mark.processes
 def test_a_script_gets_its_arguments_its_share_of_the_cores_and_memory_that_it_keeps(tmp_path):
-    found = launch("--nproc", 2, "--", script(tmp_path, "works"), "--flag", folder=tmp_path)
+    found = launch("--nproc", 2, "--", script(tmp_path, "tells"), "--flag", *machine.MEMORY, folder=tmp_path)
     assert found.returncode == 0
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.cores() // 2)))
-    kept = [os.environ.get(name, value) for name, value in reversed(MEMORY.items())]
+    kept = [os.environ.get(name, value) for name, value in machine.MEMORY.items()]
     assert found.stdout.split() == ["argument", "--flag", threads, *kept]
     assert not (tmp_path / "runs").exists()
 
@@ -199,14 +202,14 @@ def to_the_end(launch):
 
 @pytest.mark.processes
 def test_our_program_ends_in_a_report_that_sets_it_beside_one_process(tmp_path):
-    said = to_the_end(restarts.begin(tmp_path, "--steps", "12"))
+    said = to_the_end(restarts.begin(tmp_path, "--steps", "12", "--nproc", "2"))
     *_, line, last = said.splitlines()
     numbers = re.sub(r"[\d.,]+", "#", line)
     assert numbers == "loss # after step #; # tokens/s over # ranks; #% of # times one process"
     assert last == "report: runs/r/report.html"
     page = (tmp_path / "runs/r/report.html").read_text(encoding="utf-8")
     assert "simulated step" in page
-    assert "of 3 times one process" in page
+    assert "of 2 times one process" in page
     lines = (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 13))
 
@@ -228,7 +231,7 @@ def test_a_run_whose_rank_is_killed_ends_with_the_bits_of_one_that_was_not(tmp_p
 
 @pytest.mark.processes
 def test_a_signal_ends_all_ranks(tmp_path):
-    process = launch_in_the_background(tmp_path, script(tmp_path, "waits"))
+    process = launch_in_the_background(tmp_path, script(tmp_path, "sleeps"))
     assert process.stdout.readline() == "here\n"
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=60)[1]
