@@ -7,8 +7,10 @@ import torch
 
 from dpbook import standin
 from dpbook.book.ch11 import train_adapters, train_ddp
+from dpbook.book.ch14 import train_fully_sharded
 from dpbook.program import Options, Trainer
 from tests.book.ch11 import test_train_adapters, test_train_ddp
+from tests.book.ch14 import test_train_fully_sharded
 from tests.standin.path_ranks import CPU, SIM, SMALL, bits, losses
 
 STRATEGIES = ("torch", "naive", "hook", "bucketed", "zero1")
@@ -72,8 +74,22 @@ def adapters(folder):
     return {"measured": measured, "resumed": resumed}
 
 
+def sharded(folder):
+    """The script for fully sharded training: on the device and on the CPU, and whether it goes on as if not ended."""
+    small = ["--width", "16", "--depth", "2", "--examples", "24", "--batch", "12", "--micro", "2", "--steps", "4"]
+    parse = lambda name, *more: train_fully_sharded.parse([*small, "--out", f"{folder}/{name}", *more])  # noqa: E731
+    cpu, sim = (train_fully_sharded.run(parse(f"sharded-{where.type}"), where) for where in (CPU, SIM))
+    cut = test_train_fully_sharded.told(1, signal.SIGTERM, 2, parse("sharded-cut"), SIM)
+    again = train_fully_sharded.run(parse("sharded-cut"), SIM)
+    bf16 = ["--precision", "bf16", "--checkpointing", "--scatter-each"]
+    other = train_fully_sharded.run(parse("sharded-bf16", *bf16), SIM)
+    measured = [run.evaluate(11) for run in (cpu, sim, other)]
+    resumed = cut.step, test_train_fully_sharded.bits(again) == test_train_fully_sharded.bits(sim)
+    return {"measured": measured, "resumed": resumed}
+
+
 def everything(rank, world, folder):
     torch.set_num_threads(1)
     standin.join()
     found = {"programs": programs(folder), "resumed": resumed(folder)}
-    return found | {"script": script(folder), "adapters": adapters(folder)}
+    return found | {"script": script(folder), "adapters": adapters(folder), "sharded": sharded(folder)}

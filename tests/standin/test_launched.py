@@ -9,6 +9,7 @@ import pytest
 
 from dpbook.app import main
 from dpbook.book.ch11 import train_adapters, train_ddp
+from dpbook.book.ch14 import train_fully_sharded
 from dpbook.core import checkout
 from dpbook.program import metrics
 from dpbook.ranks import Launch, launch
@@ -62,14 +63,21 @@ def test_a_launch_looks_before_trains_goes_on_predicts_and_reports(on_sim, tmp_p
     assert "simulated step" in page
 
 
-@each(("script", "size"), [(train_ddp, ["--epochs", "1", "--examples", "48"]), (train_adapters, ["--steps", "2"])])
+SIZES = [
+    (train_ddp, ["--epochs", "1", "--examples", "48"]),
+    (train_adapters, ["--steps", "2"]),
+    (train_fully_sharded, ["--steps", "2", "--examples", "48"]),
+]
+
+
+@each(("script", "size"), SIZES)
 def test_the_scripts_to_take_home_find_the_accelerator(script, size, tmp_path, capfd):
     out = ["--out", str(tmp_path / script.__name__)]
     for _ in range(2):
         assert launch(Launch((ON_SIM, script.__file__, *size, *out), 2)).status == 0
     said = capfd.readouterr().out
     assert "goes on from" in said
-    assert script is train_ddp or "GB of the device in use" in said
+    assert script is not train_adapters or "GB of the device in use" in said
 
 
 def test_the_rank_that_raised_is_named_and_not_the_one_whose_stream_waited(tmp_path):

@@ -54,3 +54,11 @@ def test_the_script_for_adapters_trains_and_goes_on(ranks):
         cpu, sim = rank["adapters"]["measured"]
         assert sim == pytest.approx(cpu, rel=1e-3)
         assert rank["adapters"]["resumed"] == (2, True)
+
+
+def test_the_script_for_full_sharding_trains_and_goes_on(ranks):
+    for rank in ranks:
+        cpu, sim, bf16 = rank["sharded"]["measured"]
+        assert sim == pytest.approx(cpu, rel=1e-4)
+        assert bf16[0] == pytest.approx(cpu[0], rel=1e-2)
+        assert rank["sharded"]["resumed"] == (2, True)

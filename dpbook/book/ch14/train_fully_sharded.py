@@ -1,0 +1,289 @@
+"""A complete script for fully sharded training (torch's `fully_shard`), to copy and to change. It needs torch alone.
+
+    python train_fully_sharded.py                                            # one process
+    torchrun --nproc-per-node=4 train_fully_sharded.py --precision bf16      # four, on GPUs where there are as many
+    torchrun --nproc-per-node=8 train_fully_sharded.py --shards 4            # hybrid: two copies in four shards
+
+The same command goes on where the run was ended, on as many ranks or on others: after every `--save-every` steps, or by
+SIGTERM or SIGUSR1, which is how a scheduler takes a machine away (torchrun passes USR1 on with
+`--signals_to_handle=SIGTERM,SIGINT,SIGUSR1`). What it trains is a toy: put your data in `sequence`, your model in
+`Model`. `python -m torch.distributed.checkpoint.format_utils dcp_to_torch` makes one file of a checkpoint.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint import state_dict as states
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
+
+TOKENS, LONGEST, IGNORED = 31, 24, -100
+STOP = (signal.SIGTERM, signal.SIGUSR1)
+SETTLED = ("width", "depth", "dropout", "examples", "batch", "lr", "precision", "seed")  # ranks and memory may change
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def sequence(index: int, seed: int) -> torch.Tensor:
+    """4 to 24 tokens, each 3 times the one before plus 1, modulo 31."""
+    draw = torch.Generator().manual_seed(seed + index)
+    row = [int(torch.randint(TOKENS, (), generator=draw))]
+    for _ in range(int(torch.randint(3, LONGEST, (), generator=draw))):
+        row.append((3 * row[-1] + 1) % TOKENS)
+    return torch.tensor(row)
+
+
+class Block(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """Causal attention and a hidden layer; the unit that is gathered and freed."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.then = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.read, self.write = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down, self.drop = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.read(self.norm(x)).unflatten(-1, (3, 4, -1))  # of each token: query, key, value, 4 heads each
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        seen = scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.drop(self.write(seen.transpose(1, 2).flatten(2)))
+        return x + self.drop(self.down(gelu(self.up(self.then(x)))))
+
+
+class Model(nn.Module):  # type: ignore[misc]
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__()
+        self.recompute = options.checkpointing
+        self.token, self.place = nn.Embedding(TOKENS, options.width), nn.Embedding(LONGEST, options.width)
+        self.blocks = nn.ModuleList(Block(options.width, options.dropout) for _ in range(options.depth))
+        self.norm, self.head = nn.LayerNorm(options.width), nn.Linear(options.width, TOKENS)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Scores of what follows each token: (tokens of the batch, TOKENS)."""
+        x = self.token(tokens) + self.place(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:  # recomputed in backward, a block keeps its input alone
+            recompute = self.recompute and self.training
+            x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
+        return self.head(self.norm(x).flatten(0, 1))
+
+
+def tell(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def join() -> torch.device:
+    """Join the group that torchrun describes, or one of this process alone; a GPU per rank, or none for any."""
+    alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
+    for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}).items():
+        os.environ.setdefault(name, str(value))
+    kind = torch.accelerator.current_accelerator(check_available=True)  # whoever made it
+    backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has none of its own
+    found, here = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
+    if backend == "gloo" or found < here:
+        dist.init_process_group("gloo")
+        if backend != "gloo":
+            tell(f"a rank sees {found} of the {here} GPUs that its node needs, one per rank: all train on the CPU")
+        return torch.device("cpu")
+    device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
+    torch.accelerator.set_device_index(device)
+    dist.init_process_group(f"cpu:gloo,{device.type}:{backend}", device_id=device)
+    return device
+
+
+def meshed(device: torch.device, shards: int) -> DeviceMesh:
+    """All ranks in one row; or, hybrid, a row for each copy of the model, whose ranks share a node's fast links."""
+    ranks = dist.get_world_size()
+    if ranks % shards:
+        raise SystemExit(f"{ranks} ranks are no whole number of copies in {shards} shards")
+    if shards == ranks:
+        return init_device_mesh(device.type, (ranks,), mesh_dim_names=("shard",))
+    return init_device_mesh(device.type, (ranks // shards, shards), mesh_dim_names=("replicate", "shard"))
+
+
+def build(options: argparse.Namespace, device: torch.device) -> FSDPModule:
+    """No rank but the first ever has the whole model, and that one has it on the CPU."""
+    with torch.device("meta"):  # shapes alone
+        model = Model(options)
+    fp32 = options.precision == "fp32"  # else bf16 computes and is gathered; shards stay fp32, and sums are in fp32
+    policy = MixedPrecisionPolicy(param_dtype=None if fp32 else torch.bfloat16, reduce_dtype=torch.float32)
+    mesh = meshed(device, options.shards or dist.get_world_size())
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=not options.keep_gathered)
+    fully_shard(model, mesh=mesh, mp_policy=policy)  # last: the unit of whatever is in no block
+    model.to_empty(device=device)
+    torch.manual_seed(options.seed)
+    whole = Model(options).state_dict() if dist.get_rank() == 0 else {}
+    states.set_model_state_dict(
+        model, whole, options=states.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    )
+    return model
+
+
+class Training:
+    def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
+        self.options, self.device, self.ranks = options, device, dist.get_world_size()
+        if options.batch % self.ranks or options.examples < options.batch:
+            raise SystemExit(f"{options.examples} examples in batches of {options.batch}, {self.ranks} ranks: no step")
+        self.model = build(options, device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), options.lr)  # after sharding: of shards
+        self.settings = {name: getattr(options, name) for name in SETTLED}
+        self.step = 0
+
+    def batch(self, indices: list[int], seed: int) -> Batch:
+        """Inputs, and for each the token after it; what only fills up is 0 and `IGNORED`."""
+        rows = [sequence(index, seed) for index in indices]
+        inputs = pad_sequence([row[:-1] for row in rows], batch_first=True)
+        targets = pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=IGNORED)
+        return inputs.to(self.device), targets.to(self.device)
+
+    def micro_batches(self) -> list[Batch]:
+        """This rank's part of the step's examples: the step's are the same on any number of ranks.
+
+        And as many micro-batches as on every other rank: each forward and backward gathers weights from all.
+        """
+        epoch, place = divmod(self.step, self.options.examples // self.options.batch)
+        draw = torch.Generator().manual_seed(self.options.seed + epoch)
+        order = torch.randperm(self.options.examples, generator=draw)
+        mine = order[place * self.options.batch :][: self.options.batch][dist.get_rank() :: self.ranks]
+        return [self.batch(micro.tolist(), seed=0) for micro in mine.split(self.options.micro)]
+
+    def gradient(self, batches: list[Batch]) -> torch.Tensor:
+        """Each shard's part of the gradient of the mean loss of all tokens of the step, and that loss."""
+        count = sum((targets != IGNORED).sum() for _, targets in batches)
+        dist.all_reduce(count)  # every token weighs the same, wherever it is
+        total = torch.zeros((), device=self.device)
+        for number, (inputs, targets) in enumerate(batches, start=1):
+            last = number == len(batches)
+            # Either each rank keeps the sum of whole gradients and one reduce-scatter ends the step, or each
+            # micro-batch has its own and the sum is kept in shards. Copies of a hybrid are summed once all the same.
+            self.model.set_requires_gradient_sync(last or self.options.scatter_each)
+            self.model.set_requires_all_reduce(last)
+            self.model.set_is_last_backward(last)
+            scores = self.model(inputs).float()  # `model(...)`: its hooks gather; `forward` has none
+            summed = cross_entropy(scores, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+            (summed * self.ranks / count).backward()  # fully_shard divides by the ranks
+            total += summed.detach()
+        dist.all_reduce(total)
+        return total / count
+
+    def train_step(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Loss, and norm of the whole gradient before it was clipped."""
+        torch.manual_seed(hash((self.options.seed, self.step, dist.get_rank())))  # dropout, in a resumed run as well
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.options.lr * min(1.0, (self.step + 1) / 20)
+        loss = self.gradient(self.micro_batches())
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  # of DTensors: it sums squares over the shards
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return loss, norm.full_tensor()
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def evaluate(self, count: int) -> tuple[float, float]:
+        """Loss and accuracy per token of held-out examples: sums of all ranks, divided once.
+
+        Every rank calls the model equally often; examples that only fill up count nothing.
+        """
+        self.model.eval()
+        sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        for first in range(dist.get_rank(), count + -count % self.ranks, self.ranks * self.options.micro):
+            rows = range(first, first + self.ranks * self.options.micro, self.ranks)
+            inputs, targets = self.batch(list(rows), seed=10**6)
+            targets[torch.tensor(rows, device=self.device) >= count] = IGNORED
+            scores, targets = self.model(inputs).float(), targets.flatten()
+            loss = cross_entropy(scores, targets, ignore_index=IGNORED, reduction="sum")
+            sums += torch.stack([loss, (scores.argmax(-1) == targets).sum(), (targets != IGNORED).sum()])
+        self.model.train()
+        self.model.reshard()  # no backward has freed what the root unit gathered
+        dist.all_reduce(sums)
+        return float(sums[0] / sums[2]), float(sums[1] / sums[2])
+
+    def save(self, folder: Path) -> None:
+        """Each rank writes its shards; `.metadata`, which comes last, makes a checkpoint of them."""
+        model, optimizer = states.get_state_dict(self.model, self.optimizer)
+        state = {"model": model, "optimizer": optimizer, "step": self.step, "settings": json.dumps(self.settings)}
+        path = folder / f"step-{self.step:08}"
+        dcp.save(state, checkpoint_id=path)
+        if dist.get_rank() == 0:
+            for other in folder.glob("step-*"):
+                if other != path:
+                    shutil.rmtree(other)
+
+    def load(self, path: Path) -> None:
+        """Each rank reads what its shards need, whichever ranks wrote it."""
+        about: dict[str, Any] = {"step": 0, "settings": ""}
+        dcp.load(about, checkpoint_id=path)
+        was = json.loads(about["settings"])
+        differs = [f"{name} {was[name]}, not {now}" for name, now in self.settings.items() if was[name] != now]
+        if differs:
+            raise SystemExit(f"{path} is of {'; '.join(differs)}: take the same, or another --out")
+        model, optimizer = states.get_state_dict(self.model, self.optimizer)
+        dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=path)  # in place, resharded
+        states.set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+        self.step = about["step"]
+        tell(f"goes on from {path}")
+
+
+def newest(folder: Path) -> Path | None:
+    """The last whole checkpoint; rank 0 looks, since a shared disk may show others less."""
+    found = [max((path.parent for path in folder.glob("step-*/.metadata")), default=None)]
+    dist.broadcast_object_list(found)
+    return found[0]
+
+
+def run(options: argparse.Namespace, device: torch.device) -> Training:
+    """Train to the last step, or until some rank is told to stop."""
+    training, folder, told, stop = Training(options, device), Path(options.out), torch.zeros(1), torch.zeros(1)
+    for number in STOP:
+        signal.signal(number, lambda *_: told.fill_(1))
+    if path := newest(folder):
+        training.load(path)
+    while training.step < options.steps and not stop:
+        loss, norm = training.train_step()
+        if training.step % 20 == 0:  # a number that is printed makes Python wait
+            tell(f"step {training.step}: loss {float(loss):.3f}, gradient's norm {float(norm):.2f}")
+        stop = told.clone()  # on the CPU, where asking for it waits for no GPU
+        dist.all_reduce(stop, dist.ReduceOp.MAX)  # all stop after the same step, whoever was told
+        if stop or training.step == options.steps or training.step % options.save_every == 0:
+            training.save(folder)
+    loss, accuracy = training.evaluate(options.examples // 5 + 1)
+    tell(f"{folder} is of step {training.step}: held out, loss {loss:.3f}, accuracy {accuracy:.0%}")
+    return training
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="run", help="folder of the checkpoints, seen by all nodes")
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--depth", type=int, default=3, help="blocks, each of them a unit")
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--save-every", type=int, default=100, help="steps")
+    parser.add_argument("--examples", type=int, default=2000)
+    parser.add_argument("--batch", type=int, default=48, help="examples per step, over all ranks")
+    parser.add_argument("--micro", type=int, default=8, help="at most so many at once on a rank")
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--shards", type=int, help="ranks among which a copy is sharded; as many as there are")
+    parser.add_argument("--keep-gathered", action="store_true", help="from forward to backward: memory for one gather")
+    parser.add_argument("--scatter-each", action="store_true", help="reduce-scatter each micro-batch: less memory")
+    parser.add_argument("--checkpointing", action="store_true", help="recompute each block in backward")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    run(parse(), join())
+    dist.destroy_process_group()  # after success only: after an error it would wait for ranks that cannot come
