@@ -81,8 +81,7 @@ def sharded(folder):
     cpu, sim = (train_fully_sharded.run(parse(f"sharded-{where.type}"), where) for where in (CPU, SIM))
     cut = test_train_fully_sharded.told(1, signal.SIGTERM, 2, parse("sharded-cut"), SIM)
     again = train_fully_sharded.run(parse("sharded-cut"), SIM)
-    bf16 = ["--precision", "bf16", "--checkpointing", "--scatter-each"]
-    other = train_fully_sharded.run(parse("sharded-bf16", *bf16), SIM)
+    other = train_fully_sharded.run(parse("sharded-other", "--checkpointing", "--scatter-each"), SIM)
     measured = [run.evaluate(11) for run in (cpu, sim, other)]
     resumed = cut.step, test_train_fully_sharded.bits(again) == test_train_fully_sharded.bits(sim)
     return {"measured": measured, "resumed": resumed}

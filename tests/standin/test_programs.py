@@ -58,7 +58,7 @@ def test_the_script_for_adapters_trains_and_goes_on(ranks):
 
 def test_the_script_for_full_sharding_trains_and_goes_on(ranks):
     for rank in ranks:
-        cpu, sim, bf16 = rank["sharded"]["measured"]
+        cpu, sim, other = rank["sharded"]["measured"]
         assert sim == pytest.approx(cpu, rel=1e-4)
-        assert bf16[0] == pytest.approx(cpu[0], rel=1e-2)
+        assert other == pytest.approx(cpu, rel=1e-4)
         assert rank["sharded"]["resumed"] == (2, True)
