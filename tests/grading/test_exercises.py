@@ -42,8 +42,8 @@ def test_every_chapter_with_tasks_has_an_exercise():
 
 
 def of_one_chapter(path):
-    """Real processes judge some tasks of chapters 09, 10 and 11."""
-    return pytest.param(path, id=path.stem, marks=pytest.mark.processes if path.stem[:2] in ("09", "10", "11") else ())
+    """Real processes judge some tasks of chapters 09, 10, 11 and 14."""
+    return pytest.param(path, id=path.stem, marks=pytest.mark.processes if path.stem[:2] in ("09", "10", "11", "14") else ())
 
 
 @pytest.mark.parametrize("seeds", [SEEDS[:1], pytest.param(SEEDS[1:], marks=pytest.mark.proof)], ids=["once", "often"])
