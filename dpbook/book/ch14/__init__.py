@@ -1,5 +1,11 @@
 """Chapter 14: Shard everything."""
 
+from typing import TYPE_CHECKING
+
 from dpbook.book.ch14.cuts import cut_step, sample_layers
 from dpbook.book.ch14.holders import play_sharding
+from dpbook.book.ch14.measuring import allocated, sent
 from dpbook.book.ch14.unit_runs import in_turns, trained_in_turns
+
+if TYPE_CHECKING:
+    from dpbook.book.ch14 import train_fully_sharded  # a module, found without help
