@@ -265,7 +265,10 @@ def test_replicas_sum_in_every_synced_backward_as_torchs_do_and_as_the_simulated
 
 
 def test_what_had_no_gradient_is_saved_beside_training_and_loaded_on_fewer_ranks(ranks):
-    assert [rank["spare", 2] < 1e-6 for rank in ranks[:2]] == [True, True]
+    for rank in ranks[:2]:
+        went_on, loaded = rank["spare", 2]
+        assert went_on < 1e-6
+        assert loaded < 1e-6
 
 
 def test_hybrid_sharding_trains_as_one_process_and_its_replicas_have_equal_bits(ranks):
