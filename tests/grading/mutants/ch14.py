@@ -227,6 +227,11 @@ def _clip(square=lambda g: float(np.square(g, dtype=float).sum()), share=True, r
     return clip
 
 
+def overflowing(gradient):
+    with np.errstate(over="ignore"):
+        return float(np.square(gradient).sum())
+
+
 def own_norm(pieces, copies, limit, all_reduce):
     return _clip()(pieces, copies, limit, lambda number: number)
 
@@ -268,7 +273,7 @@ MUTANTS = (
     Mutant("14.4", "its own norm", own_norm, NORM),
     Mutant("14.4", "norms added up", _clip(root=False), NORM),
     Mutant("14.4", "copies counted again", _clip(share=False), NORM),
-    Mutant("14.4", "squares in half precision", _clip(square=lambda g: float(np.square(g).sum())), NORM),
+    Mutant("14.4", "squares in half precision", _clip(square=overflowing), NORM),
     Mutant("14.4", "a call per piece", _clip(once=False), NORM),
     Mutant("14.4", "each piece clipped alone", piece_by_piece, NORM),
     Mutant("14.4", "raised to the limit", _clip(raises=True), BELOW),

@@ -319,7 +319,7 @@ def _exposed(answer: Answer, seed: int, limit: int) -> float:
     by_hand = f"cut(ch14.sample_layers({LAYERS}, seed={seed}), {limit})"
     got = call(answer, layers, limit, seconds=10.0, where=where, by_hand=by_hand)
     expected = "lists of neighbouring layers, in order, each layer once"
-    expect(got is not None, expected, "None: is a return missing?", where)
+    expect(got is not None, expected, "None", where)
     try:
         exposed, peak = _milliseconds(layers, got)
     except (InvalidArgument, TypeError, IndexError) as error:
