@@ -269,8 +269,8 @@ def _judge_all(tried: Run, ranks: Ranks) -> None:
 
 # 14.3: units under a memory limit
 
-LAYERS, MODELS = 9, 2
-EACH, NEAR, POSSIBLE = 0.9, 1.1, 0.8
+LAYERS, MODELS = 8, 2
+EACH, NEAR, POSSIBLE = 0.9, 1.05, 0.8
 """Shares: of the exposed time of a unit per layer that a cut may have, and of that of the best cut; and how far below a
 unit per layer the best cut of a model that is drawn has to be."""
 
@@ -288,19 +288,28 @@ def _milliseconds(layers: Sequence[cuts.Part], groups: cuts.Groups) -> tuple[flo
     return round(1e3 * step.timeline.exposed(), 6), step.memory.peak
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _limited(seed: int) -> tuple[int, float, float] | None:
     """Limit in bytes, exposed milliseconds of a unit per layer, and of the best cut within the limit.
 
-    None where the best of all cuts needs no more memory than others, or a unit per layer is hardly worse: then a model
-    says nothing about a limit.
+    None where the best of all cuts needs no more memory than others, or a unit per layer is hardly worse, or one needs
+    no more than as few units as fit, or equal numbers of layers: then a model says little.
     """
-    layers = cuts.sample_layers(LAYERS, seed)
-    tried = [_milliseconds(layers, groups) for groups in _all_cuts(LAYERS)]
+    layers, every = cuts.sample_layers(LAYERS, seed), list(_all_cuts(LAYERS))
+    tried = [_milliseconds(layers, groups) for groups in every]
     each, (_, most), least = tried[-1][0], min(tried), min(peak for _, peak in tried)
     limit = (most + least) // 2
-    best = min(exposed for exposed, peak in tried if peak <= limit)
-    return (limit, each, best) if most > 1.03 * least and best <= POSSIBLE * each else None
+    fitting = [(exposed, groups) for (exposed, peak), groups in zip(tried, every, strict=True) if peak <= limit]
+    best, fewest = min(fitting)[0], min(len(groups) for _, groups in fitting)
+    simple = min(exposed for exposed, groups in fitting if len(groups) == fewest or _regular(groups))
+    telling = most > 1.03 * least and best <= POSSIBLE * each and simple > NEAR * best
+    return (limit, each, best) if telling else None
+
+
+def _regular(groups: cuts.Groups) -> bool:
+    """Whether all units but the last have the same number of layers, and the last no more."""
+    sizes = [len(group) for group in groups]
+    return len(set(sizes[:-1])) <= 1 and sizes[-1] <= sizes[0]
 
 
 def _models(rng: np.random.Generator) -> Iterator[tuple[int, int, float, float]]:
