@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.app.workbook import MANIFEST, Report, refresh
@@ -383,7 +383,6 @@ def test_an_exercise_is_the_readers_from_the_first_answer_and_not_from_a_run(tmp
 ACTIONS = ("publish", "edit", "run", "edit beside", "run beside", "delete beside", "forget", "refresh")
 
 
-@settings(max_examples=100)
 @given(steps=st.lists(st.sampled_from(ACTIONS), max_size=12))
 def test_whatever_happens_in_whatever_order_nothing_the_reader_wrote_is_lost(tmp_path_factory, steps):
     root = tmp_path_factory.mktemp("any")

@@ -67,7 +67,7 @@ def promising_schedules(draw):
     return Schedule(world, schedule.n_chunks, schedule.rounds, before=before, after=tuple(after), name="promising")
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(promising_schedules())
 def test_a_schedule_is_accepted_if_and_only_if_it_keeps_its_promise(schedule):
     broken = broken_promises(schedule)
@@ -77,7 +77,7 @@ def test_a_schedule_is_accepted_if_and_only_if_it_keeps_its_promise(schedule):
         assert (fault.chunk, fault.rank) == broken[0]
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings().max_examples)
 @given(promising_schedules())
 def test_the_kind_of_fault_and_its_contributors_are_those_that_counting_finds(schedule):
     fault = find_fault(schedule)
