@@ -117,7 +117,7 @@ def lies(written, tmp_path_factory):
     (folder / "true.ipynb").write_bytes(written.read_bytes())
     dies = new_notebook(cells=[new_code_cell("import os\nos._exit(3)", execution_count=1)])
     nbformat.write(dies, folder / "dies.ipynb")
-    run = dpbook(folder)
+    run = dpbook("--jobs", 1, folder)
     assert run.returncode == 1, run.stdout
     return run.stdout
 

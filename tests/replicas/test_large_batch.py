@@ -182,12 +182,13 @@ def test_adam_and_adamw_take_the_step_of_a_kth_of_epsilon_to_the_bit(world, weig
     np.testing.assert_array_equal(hidden.params, smaller.params)
 
 
-@pytest.mark.parametrize("world", [3, 5, 6, 7, 9])
+@pytest.mark.parametrize("world", [3, 5, *(pytest.param(world, marks=pytest.mark.proof) for world in (6, 7, 9))])
 def test_other_worlds_do_so_within_rounding(world):
     same = [(SGD, SGD, world), (Momentum, Momentum, world), (Adam, partial(Adam, epsilon=1e-8 / world), 1)]
     for broken, equivalent, factor in same:
-        a = train(MLP(3, 4), synthetic_task(27 * world, 3), world, undivided(collectives.ring(world)), optimizer=broken)
-        b = train(MLP(3, 4), synthetic_task(27 * world, 3), world, optimizer=equivalent, lr=0.02 * factor)
+        unmeasured = partial(train, MLP(3, 4), synthetic_task(27 * world, 3), world, meters=())
+        a = unmeasured(undivided(collectives.ring(world)), optimizer=broken)
+        b = unmeasured(optimizer=equivalent, lr=0.02 * factor)
         np.testing.assert_allclose(a.params, b.params, rtol=0, atol=1e-9)
 
 
@@ -230,8 +231,9 @@ def test_chapter_ones_task_looks_nine_times_better_with_the_sum_until_it_diverge
     assert train(MLP(16, 32), synthetic_task(), 8, steps=20, lr=0.2).losses[-1] < 0.2
 
 
-def on_digits(optimizer, lr, how=None, steps=90):
-    return train(DIGITS, TRAINING, 8, how, optimizer=optimizer, steps=steps, lr=lr, global_batch=240)
+def on_digits(optimizer, lr, how=None, meters=("loss",)):
+    settings = {"optimizer": optimizer, "steps": 90, "lr": lr, "global_batch": 240, "meters": meters}
+    return train(DIGITS, TRAINING, 8, how, **settings)
 
 
 def test_on_the_digits_sgd_looks_better_at_one_rate_and_fails_at_another():
@@ -246,7 +248,7 @@ def test_on_the_digits_sgd_looks_better_at_one_rate_and_fails_at_another():
 def test_on_the_digits_adam_hides_it():
     for weight_decay in (0.0, 0.1):
         adam = partial(Adam, weight_decay=weight_decay)
-        right, broken = on_digits(adam, 0.003), on_digits(adam, 0.003, SUM)
+        right, broken = on_digits(adam, 0.003), on_digits(adam, 0.003, SUM, ("loss", "gap"))
         np.testing.assert_allclose(broken.losses, right.losses, rtol=1e-5)
         assert broken.gap > 0.1
 
