@@ -41,6 +41,11 @@ def pytest_collection():
         gc.freeze()
 
 
+def pytest_collection_modifyitems(items):
+    """The tests in a browser come first: one worker gets them all, and they take longer than anything else."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/browser/"))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """One worker gets all tests in a browser, so that one JupyterLab and one Chromium are started for them."""

@@ -131,11 +131,16 @@ def draw(seconds):
 Explorer(draw, [Knob("seconds", "seconds", {"0": 0, "100": 100})])"""
 
 
-def test_a_drawing_that_is_interrupted_is_not_waited_for(lab, open_notebook):
+def test_a_slow_drawing_is_waited_for_in_its_notebook_alone_and_until_it_is_interrupted(lab, open_notebook):
     made = new_notebook(cells=[new_code_cell(SLOW)], metadata={"kernelspec": KERNELSPEC})
     nbformat.write(made, lab.directory / "slow.ipynb")
     notebook = open_notebook("slow.ipynb")
     notebook.run_all()
+    a_view_of_the_output_alone_says_where_the_knobs_turn(notebook)
+    a_drawing_that_is_interrupted_is_not_waited_for(notebook)
+
+
+def a_drawing_that_is_interrupted_is_not_waited_for(notebook):
     explorer = notebook.output(0).locator(".dpbook-explorer")
     knob = explorer.get_by_role("slider")
     knob.press("End")
@@ -148,13 +153,10 @@ def test_a_drawing_that_is_interrupted_is_not_waited_for(lab, open_notebook):
     expect(explorer.get_by_role("status")).to_contain_text("busy")
 
 
-def test_a_view_of_the_output_alone_says_where_the_knobs_turn(lab, open_notebook):
-    made = new_notebook(cells=[new_code_cell(SLOW)], metadata={"kernelspec": KERNELSPEC})
-    nbformat.write(made, lab.directory / "alone.ipynb")
-    notebook = open_notebook("alone.ipynb")
-    notebook.run_all()
+def a_view_of_the_output_alone_says_where_the_knobs_turn(notebook):
     notebook.output(0).locator("img").click(button="right")
     notebook.page.get_by_role("menuitem", name="Create New View for Cell Output").click()
     alone = notebook.page.locator(".jp-LinkedOutputView .dpbook-explorer")
     alone.get_by_role("slider").press("End")
     expect(alone.get_by_role("status")).to_contain_text("in the notebook itself")
+    notebook.page.get_by_role("tab", name="slow.ipynb").click()

@@ -16,26 +16,16 @@ def store(lab, name, *cells):
 
 @pytest.fixture
 def notebook(lab, open_notebook):
-    store(lab, "smoke.ipynb", new_markdown_cell("# Smoke"), new_code_cell("rank = 1"), new_code_cell("rank"))
+    store(lab, "smoke.ipynb", new_markdown_cell("# Smoke"), *map(new_code_cell, ("rank = 1", "rank", "1 / 0")))
     return open_notebook("smoke.ipynb")
 
 
-def test_nobody_is_asked_about_news(notebook):
+def test_nobody_is_asked_about_news_and_a_cell_is_found_by_its_place_and_an_error_is_seen(notebook):
     """JupyterLab asks as soon as it is restored, which it is when a notebook has run."""
     notebook.run_all()
     assert notebook.page.get_by_text("Jupyter news").count() == 0
-
-
-def test_a_cell_is_found_by_its_place_in_the_notebook(notebook):
-    notebook.run_all()
     playwright.expect(notebook.cell(0)).to_contain_text("Smoke")
     playwright.expect(notebook.output(2)).to_contain_text("1")
-
-
-def test_an_error_in_a_cell_is_seen(lab, open_notebook):
-    store(lab, "fails.ipynb", new_code_cell("1 / 0"))
-    notebook = open_notebook("fails.ipynb")
-    notebook.run_all()
     assert "ZeroDivisionError" in notebook.errors()[0]
 
 

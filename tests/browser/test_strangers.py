@@ -67,7 +67,8 @@ def test_nothing_in_it_runs_and_what_cannot_be_shown_says_so(notebook):
         expect(notebook.output(number).get_by_role("button")).to_have_count(0)
     expect(notebook.panel.locator(".dpbook-predicted")).to_have_text(f"You predicted: {MARKUP}")
     assert notebook.page.evaluate("window.harmed") is None
+    a_picture_that_does_not_say_how_wide_it_is_is_seen(notebook)
 
 
-def test_a_picture_that_does_not_say_how_wide_it_is_is_seen(notebook):
+def a_picture_that_does_not_say_how_wide_it_is_is_seen(notebook):
     assert notebook.output(3).locator("img").bounding_box()["width"] == 1

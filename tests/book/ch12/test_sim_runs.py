@@ -79,6 +79,7 @@ class TestHere:
         assert whereabouts().startswith("The stand-in runs here: ")
 
 
+@pytest.mark.proof
 @pytest.mark.processes
 def test_without_the_stand_in_the_notebook_says_the_same(tmp_path):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
