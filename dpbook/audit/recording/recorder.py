@@ -20,6 +20,9 @@ _OTHERS = (
     sysconfig.get_path("platlib") + os.sep, "<",
 )  # fmt: skip
 """How the files begin that are not the script's."""
+PATIENCE = 20.0
+"""Seconds for which a rank that has seen enough waits for the others."""
+SEEN = "enough-{}"
 
 
 class Enough(SystemExit):
@@ -94,6 +97,15 @@ class Recorder:
         now = time.perf_counter()
         self.note("cost", update=update, watching=self.spent, seconds=now - self._last)
         self._last, self.spent = now, 0.0
+
+    def enough(self, world: int) -> None:
+        """End the script when all ranks have come so far: one that leaves early may take a message with it."""
+        (self.folder / SEEN.format(self.rank)).touch()
+        seen = [self.folder / SEEN.format(rank) for rank in range(world)]
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until and not all(path.exists() for path in seen):
+            time.sleep(0.01)
+        raise Enough(0)
 
     def close(self, how: str) -> None:
         """Take back every change, and write how the script ended."""

@@ -2,9 +2,7 @@
 
 import functools
 import itertools
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +18,8 @@ from dpbook.audit.recording.forwards import Forwards
 from dpbook.audit.recording.hashing import digests, local_part
 from dpbook.audit.recording.local_gradients import LocalGradients
 from dpbook.audit.recording.modules import averages, owners, replicas_of
-from dpbook.audit.recording.recorder import Enough, Recorder, place
+from dpbook.audit.recording.recorder import Recorder, place
 
-PATIENCE = 20.0
-"""Seconds for which a rank that has seen enough waits for the others."""
-SEEN = "enough-{}"
 _LATE = 5
 """Updates for which a replay waits for the other optimizers."""
 
@@ -62,7 +57,7 @@ class Updates:
             update = self._updates[number] = self._updates[number] + 1
             wanted = self._recorder.wanted
             if wanted.saving and update > wanted.updates > 0:
-                self._enough()
+                self._recorder.enough(self._world)
             if not self._recorder.active:
                 return
             named = self._names[number]
@@ -100,7 +95,7 @@ class Updates:
             self._recorder.end_update(update)
             self._recorder.begin_update(update + 1)
         if update >= wanted.updates > 0 and not wanted.saving:
-            self._enough()
+            self._recorder.enough(self._world)
 
     def _meet(self, optimizer: Optimizer) -> int:
         number = self._numbers[id(optimizer)] = len(self._optimizers)
@@ -140,19 +135,6 @@ class Updates:
     def _keep(self, number: int) -> None:
         arrays = {name: local_part(each).detach().double().cpu().numpy() for name, each in self._names[number].items()}
         np.savez(self._recorder.folder / KEPT.format(self._recorder.rank, number), **arrays)
-
-    def _enough(self) -> None:
-        """End the script when all ranks have come so far: one that leaves early may take a message with it."""
-        folder, rank = self._recorder.folder, self._recorder.rank
-        (folder / SEEN.format(rank)).touch()
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until and not all(_exists(folder, other) for other in range(self._world)):
-            time.sleep(0.01)
-        raise Enough(0)
-
-
-def _exists(folder: Path, rank: int) -> bool:
-    return (folder / SEEN.format(rank)).exists()
 
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
