@@ -14,13 +14,13 @@ NOTEBOOKS = notebooks(checkout.root())
 
 TIERS = [
     {"core"}, {"collectives"}, {"replicas", "overlap"}, {"planning"}, {"ranks"}, {"ddp", "standin"},
-    {"audit", "program"}, {"figures"}, {"grading"}, {"book"}, {"app"},
+    {"audit", "program"}, {"forecast"}, {"figures"}, {"grading"}, {"book"}, {"app"},
 ]  # fmt: skip
 """A room imports those of earlier tiers alone."""
 LEVEL = {room: level for level, rooms in enumerate(TIERS) for room in rooms}
 NUMERIC = {room for room, level in LEVEL.items() if level <= LEVEL["planning"]}
 """NumPy and the standard library are enough here."""
-WITH_TORCH = {"ranks", "ddp", "audit", "program", "standin", "book"}
+WITH_TORCH = {"ranks", "ddp", "audit", "forecast", "program", "standin", "book"}
 OFFERED = {
     "dpbook.standin.installation": "the stand-in accelerator, for tests",
     "dpbook.planning.scaling": "the planner of a cluster",

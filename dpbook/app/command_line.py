@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from dpbook import __version__
-from dpbook.app.commands import audit, bench, diagnose, doctor, lab, launch, report, validate
+from dpbook.app.commands import audit, bench, diagnose, doctor, forecast, lab, launch, report, validate
 from dpbook.core import DpbookError
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "launch": (launch, "train on several processes: our program, or a script of your own after --"),
     "audit": (audit, "say whether a training script of yours does what one process with the whole batch would do"),
     "diagnose": (diagnose, "read the Flight Recorder dumps of a run that hung: who did not come to which call"),
+    "forecast": (forecast, "say how long a training script of yours would take on more GPUs, over other links"),
     "report": (report, "write the report of a run once more"),
 }
 
@@ -40,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
-    """Our arguments, and those after the first "--" of a launch or an audit: somebody's script; None without it."""
-    if argv[:1] not in (["launch"], ["audit"]) or "--" not in argv:
+    """Our arguments, and those after the first "--" of a command that starts somebody's script; None without it."""
+    if argv[:1] not in (["launch"], ["audit"], ["forecast"]) or "--" not in argv:
         return argv, None
     place = argv.index("--")
     return argv[:place], argv[place + 1 :]

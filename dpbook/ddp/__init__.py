@@ -3,7 +3,7 @@
 from dpbook.ddp.activations import measure_memory
 from dpbook.ddp.clock import ObservedLink, observe_step, step_time
 from dpbook.ddp.emulated_link import SlowCall, SlowLink, slow
-from dpbook.ddp.layers import measure_layers
+from dpbook.ddp.layers import measure_layers, specification
 from dpbook.ddp.reducer import Reducer
 from dpbook.ddp.replication import replicate
 from dpbook.ddp.sharded import Event, FullySharded, Half, ShardedState, over_half

@@ -1,0 +1,119 @@
+"""``dpbook forecast``"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dpbook.forecast import Connection, Script
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.usage = "dpbook forecast [options] -- script.py [its arguments]"
+    parser.description = (
+        "Start a training script, which comes after -- and is not changed, on one process, measure some of its "
+        "updates, and say how long they would take on more GPUs, and with which buckets. With --check it also runs on "
+        "so many ranks, and the forecast is told beside what was measured."
+    )
+    parser.add_argument("--gpus", default="2,8", metavar="N,…", help="worlds, with commas (default: %(default)s)")
+    parser.add_argument(
+        "--link", metavar="NAME,…", help="links between any two GPUs, with commas: 1GbE, 25GbE, 100GbE, HDR, NDR, XDR, "
+        "PCIe4, NVLink3, NVLink4, NVLink5, or a rate such as 10Gb/s or 500Mb/s+50us (default: 25GbE)",
+    )  # fmt: skip
+    parser.add_argument("--stages", default="0", metavar="S,…", help="0: DDP; 1 to 3: sharded (default: 0)")
+    parser.add_argument(
+        "--measure", type=int, metavar="N", help="also the link that is here: all-reduces between N ranks of this "
+        "machine are timed, as `dpbook bench` does",
+    )  # fmt: skip
+    parser.add_argument(
+        "--check", metavar="N,…", help="run the script on so many ranks of this machine, every second update over the "
+        "link, emulated, and compare",
+    )  # fmt: skip
+    parser.add_argument(
+        "--nproc", type=int, default=1, help="processes on which the script is measured (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--updates", type=int, default=12, metavar="K", help="updates that count, after three that do not "
+        "(default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--start-timeout", type=float, default=300, metavar="S", help="as for launch")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write it there, for programs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure, simulate, and tell."""
+    from dpbook.core import InvalidArgument, check_int
+    from dpbook.forecast import Script, Stopped, connection
+
+    if not args.script:
+        raise InvalidArgument("script", "nothing", "given after --, as in `dpbook forecast -- train.py`")
+    worlds, stages = _numbers("gpus", args.gpus, 2), _numbers("stages", args.stages, 0, 3)
+    ranks = _numbers("check", args.check, 2) if args.check else []
+    links = [connection(name) for name in (args.link or ("" if args.measure else "25GbE")).split(",") if name]
+    script = Script(tuple(args.script), args.nproc, args.updates, start_timeout=args.start_timeout)
+    if args.measure is not None:
+        links.append(_here(check_int("measure", args.measure, 2)))
+    try:
+        told, data = _check(script, ranks, links) if ranks else _forecast(script, worlds, links, stages)
+    except Stopped as stopped:
+        _say(str(stopped))
+        return stopped.status
+    print(told)
+    if args.json:
+        args.json.write_text(data + "\n", encoding="utf-8")
+    return 0
+
+
+def _forecast(
+    script: Script, worlds: Sequence[int], links: Sequence[Connection], stages: Sequence[int]
+) -> tuple[str, str]:
+    """In words, and as JSON."""
+    from dpbook.forecast import as_json, forecast, in_words, measure
+
+    what = measure(script, _say)
+    rows = forecast(what, worlds, links, stages)
+    return in_words(what, rows), as_json([what], rows)
+
+
+def _check(script: Script, worlds: Sequence[int], links: Sequence[Connection]) -> tuple[str, str]:
+    from dpbook.core import plural
+    from dpbook.forecast import as_json, check_in_words, checked, measure
+
+    runs = []
+    for world in worlds:
+        for link in links:
+            _say(f"{plural(world, 'rank')} over {link.name}")
+            what = measure(replace(script, nproc=world, check=True, link=None if link.fits else link.link), _say)
+            runs.append((what, checked(what, link)))
+    return check_in_words(runs), as_json([what for what, _ in runs], [row for _, row in runs])
+
+
+def _here(ranks: int) -> Connection:
+    """The link of this machine, measured."""
+    from dpbook.core import machine
+    from dpbook.forecast import measured_here
+    from dpbook.ranks import sweep, sweep_accelerators
+
+    _say(f"timing all-reduces between {ranks} ranks")
+    return measured_here((sweep_accelerators if len(machine.gpus()) >= ranks else sweep)(ranks))
+
+
+def _numbers(name: str, text: str, least: int, most: int | None = None) -> list[int]:
+    from dpbook.core import InvalidArgument, check_int
+
+    try:
+        numbers = [int(each) for each in text.split(",")]
+    except ValueError:
+        raise InvalidArgument(name, text, "numbers with commas") from None
+    return [check_int(name, number, least, most) for number in numbers]
+
+
+def _say(text: str) -> None:
+    print(f"dpbook forecast: {text}", file=sys.stderr, flush=True)

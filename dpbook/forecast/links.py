@@ -1,0 +1,65 @@
+"""The links that a forecast is asked for: by a short name, by a rate, or measured between ranks of this machine."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dpbook.collectives import AlphaBeta, Link, closed_forms, fit
+from dpbook.core import InvalidArgument, plural
+from dpbook.planning import LINKS
+from dpbook.ranks import Sweep
+
+SHORT = {
+    "1GbE": "Ethernet 1 Gb/s",
+    "25GbE": "Ethernet 25 Gb/s",
+    "100GbE": "Ethernet 100 Gb/s",
+    "HDR": "InfiniBand HDR 200 Gb/s",
+    "NDR": "InfiniBand NDR 400 Gb/s",
+    "XDR": "InfiniBand XDR 800 Gb/s",
+    "PCIe4": "PCIe 4.0 x16",
+    "NVLink3": "NVLink 3",
+    "NVLink4": "NVLink 4",
+    "NVLink5": "NVLink 5",
+}
+"""What one types, and the link of `planning.LINKS` that it stands for."""
+RATE = re.compile(r"([0-9.]+)([MG])(b|B)/s(?:\+([0-9.]+)us)?")
+"""Such as 500Mb/s or 12GB/s+5us: bits or bytes per second in one direction, and a latency."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A ``link`` of which every rank has one port, and what was measured on it: an all-reduce's ``fits``, by world."""
+
+    name: str
+    link: Link
+    fits: Mapping[int, AlphaBeta] = field(default_factory=dict)
+
+    def price(self, world: int) -> AlphaBeta:
+        """Of an all-reduce: as measured where it was, else that of a ring."""
+        return self.fits.get(world) or closed_forms.ring(world, self.link)
+
+
+def connection(text: str) -> Connection:
+    """The link of a short name (any case) or of a rate. Raises `InvalidArgument`, `UnitsError`."""
+    for short, name in SHORT.items():
+        if text.lower() in (short.lower(), name.lower()):
+            return Connection(short, LINKS[name])
+    if not (rate := RATE.fullmatch(text)):
+        known = ", ".join(SHORT)
+        raise InvalidArgument("link", text, f"one of {known}, or a rate such as 10Gb/s, 500Mb/s+50us or 12GB/s")
+    number = float(rate[1]) / (1000 if rate[2] == "M" else 1)
+    make = Link.gigabits if rate[3] == "b" else Link.gigabytes
+    return Connection(text, make(number, latency=float(rate[4] or 0) * 1e-6))
+
+
+def measured_here(sweep: Sweep) -> Connection:
+    """What all-reduces of this machine took: the line fitted to them, and the link of a ring that would take as long.
+
+    Raises `InvalidArgument` for a sweep of one rank.
+    """
+    if sweep.world < 2:
+        raise InvalidArgument("sweep", sweep.world, "one of two ranks or more")
+    line = fit(sweep.nbytes, sweep.seconds).model
+    hops, share = 2 * (sweep.world - 1), 2 * (sweep.world - 1) / sweep.world
+    link = Link(line.alpha / hops, share * line.bandwidth)
+    return Connection(f"here, {plural(sweep.world, 'rank')}", link, {sweep.world: line})

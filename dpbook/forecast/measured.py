@@ -1,0 +1,164 @@
+"""What a script's updates took: layers for the simulated step, and what stays as it is on any number of ranks."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpbook.core import DpbookError
+from dpbook.forecast.timed import Timed, timed
+from dpbook.overlap import Layer, Tensor
+
+WARM = 3
+"""Updates that do not count: in the first torch's DDP has other buckets, and memory is new."""
+SPREAD = 1.25
+"""Updates of which the longer half takes so many times the shorter are said to differ."""
+
+
+class NoForecast(DpbookError):
+    """Too little was seen of a script, or something that is not modelled."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An update without communication, in seconds, from medians over the updates that count.
+
+    Attributes:
+        layers: one for each gradient, in the reverse of the order in which they became ready; of one micro-batch.
+            Its forward is shared out as its backward is.
+        other: data and all else outside of forward, backward and optimizer; on each rank the same.
+        after: once the gradients' sums are there: clipping, the optimizer, what the wrapper copies.
+        accumulation: micro-batches of an update.
+        no_sync: whether only the last of them is synced.
+        updates: how many counted.
+        world: ranks that ran at the same time.
+        cap: bytes of the wrapper's buckets where the script says it; None for torch's default.
+        units, frozen: modules that sharding gathers as one, and the elements of what is not trained, by name.
+        held: seconds of an update of those to compare with; None where there are none, or torch's DDP as it is did not
+            carry their gradients.
+        notes: what is odd about the script, or left out, in words.
+    """
+
+    layers: tuple[Layer, ...]
+    other: float
+    after: float
+    accumulation: int = 1
+    no_sync: bool = True
+    updates: int = 1
+    world: int = 1
+    cap: int | None = None
+    units: tuple[str, ...] = ()
+    frozen: Mapping[str, int] | None = None
+    held: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def forward(self) -> float:
+        """Of all micro-batches."""
+        return self.accumulation * sum(layer.forward for layer in self.layers)
+
+    @property
+    def backward(self) -> float:
+        """Of all micro-batches."""
+        return self.accumulation * sum(layer.backward for layer in self.layers)
+
+    @property
+    def alone(self) -> float:
+        """The whole update, nothing communicated."""
+        return self.other + self.forward + self.backward + self.after
+
+
+def measured(journals: Sequence[Sequence[Mapping[str, Any]]]) -> Measured:
+    """From the journals of all ranks. An update counts as on the rank that took longest: the others wait for it.
+
+    Raises `NoForecast`.
+    """
+    model = next((event for event in journals[0] if event["kind"] == "model"), None)
+    if model is None:
+        raise NoForecast("no update of an optimizer was seen: is it one of torch.optim, and does the script train?")
+    _check_model(model)
+    ranks = [[timed(e, len(journals)) for e in events if e["kind"] == "update"] for events in journals]
+    together = [[one for one in of_ranks if one is not None] for of_ranks in zip(*ranks, strict=False)]
+    slowest = [max(of_ranks, key=lambda one: one.alone) for of_ranks in together[WARM:] if of_ranks]
+    free = [one for one in slowest if not one.held]
+    if not free:
+        raise NoForecast(f"the script made {len(together)} updates; the first {WARM} do not count, and one more is needed")
+    order = _order(free)
+    by_ddp = model["wrapped"] and not model["own_hook"]
+    return _medians(model, free, order, [one.period for one in slowest if one.held and by_ddp])
+
+
+def _check_model(model: Mapping[str, Any]) -> None:
+    if model["sharded"]:
+        raise NoForecast(
+            "its parameters are sharded (fully_shard, DTensor), so that no gradient is seen when it is ready: forecast "
+            "the plain model, with --stages 3"
+        )
+    if len({tensor["dtype"] for tensor in model["tensors"]} - {"float64", "float32", "float16", "bfloat16"}):
+        raise NoForecast("it trains tensors that are no floating-point numbers of 2, 4 or 8 bytes")
+
+
+def _order(updates: Sequence[Timed]) -> list[int]:
+    """The gradients in the order in which they became ready in the last update."""
+    made = {frozenset(number for number, _ in one.gaps) for one in updates}
+    if len(made) > 1:
+        raise NoForecast(
+            "its updates differ in which gradients they make (optimizers that step in turn, each after a backward of "
+            "its own, or parts that are used now and then); that is not modelled"
+        )
+    return [number for number, _ in updates[-1].gaps]
+
+
+def _medians(
+    model: Mapping[str, Any], updates: Sequence[Timed], order: Sequence[int], held: Sequence[float]
+) -> Measured:
+    def middle(value: Callable[[Timed], float]) -> float:
+        return statistics.median(map(value, updates))
+
+    micro_batches = round(middle(lambda one: len(one.forwards)))
+    forward = middle(lambda one: sum(one.forwards) / len(one.forwards))
+    backward = middle(lambda one: one.backwards[-1])
+    after = middle(lambda one: one.after)
+    # medians do not add up to the median of the sum, which is what counts
+    other = max(0.0, middle(lambda one: one.alone) - after - micro_batches * (forward + backward))
+    gaps = {number: statistics.median(dict(one.gaps)[number] for one in updates) for number in order}
+    whole = sum(gaps.values()) or 1.0
+    tensors = [Tensor(each["name"], tuple(each["shape"]), each["dtype"], each["device"]) for each in model["tensors"]]
+    layers = tuple(
+        Layer(
+            tensors[number].name,
+            forward * gaps[number] / whole,
+            backward * gaps[number] / whole,
+            (tensors[number],),
+        )
+        for number in reversed(order)
+    )  # fmt: skip
+    return Measured(
+        layers, other, after, micro_batches, not any(one.early for one in updates), len(updates), model["world"],
+        model["cap"], tuple(model["units"]), model["frozen"], statistics.median(held) if held else None,
+        tuple(_notes(model, updates, order, other / middle(lambda one: one.alone))),
+    )  # fmt: skip
+
+
+def _notes(model: Mapping[str, Any], updates: Sequence[Timed], order: Sequence[int], other: float) -> list[str]:
+    notes = []
+    if len(order) < len(model["tensors"]):
+        missing = [tensor["name"] for k, tensor in enumerate(model["tensors"]) if k not in set(order)]
+        notes.append(f"no gradient for {', '.join(missing[:3])} ({len(missing)} in all): left out, though DDP sends them")
+    if len({tuple(number for number, _ in one.gaps) for one in updates}) > 1:
+        notes.append("gradients do not become ready in the same order in every update; that of the last one counts")
+    if other > 0.1:
+        notes.append(f"{other:.0%} of an update is outside of forward, backward and optimizer (data?): no link changes it")
+    times = sorted(one.alone for one in updates)
+    if len(times) >= 4 and times[3 * len(times) // 4] > SPREAD * times[len(times) // 4]:
+        low, high = 1e3 * times[len(times) // 4], 1e3 * times[3 * len(times) // 4]
+        notes.append(f"updates differ: half of them take {low:.3g} to {high:.3g} ms; medians are forecast")
+    if model["own_hook"]:
+        notes.append("its communication hook is left out: gradients are priced as they are")
+    if model["world"] > 1 and not model["wrapped"]:
+        notes.append("no DistributedDataParallel: averaging of its own is counted as the optimizer's")
+    if model["buffers"] and model["wrapped"]:
+        notes.append(f"left out: DDP's broadcast of {model['buffers']} buffers before a forward")
+    if model["compiled"]:
+        notes.append("a compiled model: forward may be counted outside of it")
+    return notes

@@ -1,0 +1,127 @@
+"""The forecast: one row for each link, world and stage; and a forecast beside what was measured."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dpbook.core import InvalidArgument, check_int
+from dpbook.forecast.links import Connection
+from dpbook.forecast.measured import Measured, NoForecast
+from dpbook.overlap import CAP, FIRST_CAP, ITEMSIZE, MIB, Sharding, Sizes, Timeline, Unit, Wires
+from dpbook.overlap import best_cap, plan, simulate_sharded, simulate_step, tensors_of, units_of
+
+CAPS = tuple(int(MIB * 2**power * share) for power in range(-4, 12) for share in (1, 1.5))
+"""Caps that are tried: 64 KiB to 3 GiB, two in every doubling."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """``step`` and ``exposed`` (communication that nothing hides): seconds. ``speedup``: over one rank with its batch.
+
+    Of stage 0, ``cap`` is the best bucket cap, in bytes, to which all of this belongs, and ``as_it_is`` the step with
+    the cap that the script has; None of both in the other stages.
+    """
+
+    link: str
+    world: int
+    stage: int
+    step: float
+    exposed: float
+    speedup: float
+    cap: int | None = None
+    as_it_is: float | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Seconds of a ``forecast`` step of the script as it is, and those that were ``measured``."""
+
+    link: str
+    world: int
+    forecast: float
+    measured: float
+
+    @property
+    def miss(self) -> float:
+        """Relative: below 0 where the forecast was too low."""
+        return self.forecast / self.measured - 1
+
+
+def forecast(
+    what: Measured, worlds: Sequence[int], links: Sequence[Connection], stages: Sequence[int] = (0,)
+) -> tuple[Row, ...]:
+    """Simulate the step of ``what`` on as many ranks over each link. Raises `InvalidArgument`."""
+    for world in worlds:
+        check_int("gpus", world, 2)
+    for stage in stages:
+        check_int("stages", stage, 0, 3)
+    return tuple(_row(what, link, world, stage) for link in links for world in worlds for stage in stages)
+
+
+def checked(what: Measured, link: Connection) -> Checked:
+    """The script as it is, forecast for the ranks on which it ran, beside what was measured.
+
+    Raises `NoForecast` where nothing was measured to compare with.
+    """
+    if what.held is None:
+        raise NoForecast("nothing to compare with: torch's DDP as it is has to carry the gradients, in a few updates")
+    step = what.other + _simulated(what, link, what.world, *_limits(what)).duration
+    return Checked(link.name, what.world, step, what.held)
+
+
+def _row(what: Measured, link: Connection, world: int, stage: int) -> Row:
+    if stage:
+        step, cap, as_it_is = _sharded(what, link, world, stage), None, None
+    else:
+        as_it_is = what.other + _simulated(what, link, world, *_limits(what)).duration
+        cap = _best(what, link, world)
+        step = _simulated(what, link, world, cap, cap)
+    seconds = what.other + step.duration
+    return Row(link.name, world, stage, seconds, step.exposed(), world * what.alone / seconds, cap, as_it_is)
+
+
+def _limits(what: Measured) -> tuple[int, int]:
+    """Of the script's buckets, and of its first one."""
+    return (CAP, FIRST_CAP) if what.cap is None else (what.cap, what.cap)
+
+
+def _simulated(what: Measured, link: Connection, world: int, cap: int, first: int) -> Timeline:
+    buckets = plan(tensors_of(what.layers), cap, first)
+    return simulate_step(
+        what.layers, buckets, link.price(world), accumulation=what.accumulation, no_sync=what.no_sync,
+        optimizer=what.after,
+    )  # fmt: skip
+
+
+def _best(what: Measured, link: Connection, world: int) -> int:
+    """The smallest of the caps with the shortest step."""
+    total = sum(tensor.nbytes for tensor in tensors_of(what.layers))
+    caps = [cap for cap in CAPS if cap < total] or [CAPS[0]]
+    last = CAPS[min(CAPS.index(caps[-1]) + 1, len(CAPS) - 1)]  # all in one bucket
+    sweep = best_cap(
+        what.layers, link.price(world), [*caps, last], accumulation=what.accumulation, no_sync=what.no_sync,
+        optimizer=what.after,
+    )  # fmt: skip
+    return sweep.best
+
+
+def _sharded(what: Measured, link: Connection, world: int, stage: int) -> Timeline:
+    how = Sharding(stage, world)
+    size = ITEMSIZE[tensors_of(what.layers)[0].dtype]
+    return simulate_sharded(
+        list(_units(what)), how, Wires.rings(how, link.link), sizes=Sizes(size, size), accumulation=what.accumulation,
+        optimizer=what.after,
+    ).timeline  # fmt: skip
+
+
+def _units(what: Measured) -> Iterator[Unit]:
+    """The modules that are gathered as one, with what is frozen in them."""
+    units = units_of(what.layers, what.units)
+    names = [unit.name for unit in units if unit.name != "root"]
+    for unit in units:
+        inside = [n for name, n in (what.frozen or {}).items() if _home(names, name) == unit.name]
+        yield replace(unit, parameters=unit.parameters + sum(inside), frozen=sum(inside))
+
+
+def _home(units: Sequence[str], name: str) -> str:
+    """The innermost unit around a parameter."""
+    return max((unit for unit in units if name.startswith(f"{unit}.")), key=len, default="root")

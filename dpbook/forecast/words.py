@@ -1,0 +1,77 @@
+"""A forecast as it is printed, and as JSON takes it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dpbook.core import in_binary, milliseconds, plural
+from dpbook.forecast.measured import Measured
+from dpbook.forecast.rows import Checked, Row
+
+FORMAT = 1
+Table = list[tuple[str, ...]]
+
+
+def about(what: Measured) -> str:
+    """What was measured, in one line."""
+    parts = [f"{name} {1e3 * seconds:.3g}" for name, seconds in _parts(what).items()]
+    nbytes = in_binary(sum(tensor.nbytes for layer in what.layers for tensor in layer.tensors))
+    micro = f" in {plural(what.accumulation, 'micro-batch')}es" if what.accumulation > 1 else ""
+    on = "one process" if what.world == 1 else f"{what.world} processes"
+    return (
+        f"from {plural(what.updates, 'update')} on {on}: {', '.join(parts)} ms{micro}; "
+        f"{plural(len(what.layers), 'tensor')}, {nbytes}, ready order recorded"
+    )
+
+
+def _parts(what: Measured) -> dict[str, float]:
+    return {"forward": what.forward, "backward": what.backward, "optimizer": what.after, "other": what.other}
+
+
+def in_words(what: Measured, rows: Sequence[Row]) -> str:
+    """A table of a forecast."""
+    sharded = any(row.stage for row in rows)
+    own = "default 25 MiB" if what.cap is None else f"its {in_binary(what.cap)}"
+    table: Table = [("link", "GPUs", *(["stage"] if sharded else []), "step", "exposed", "speed-up", "best cap")]
+    for row in rows:
+        cap = "–" if row.cap is None else in_binary(row.cap)
+        if row.as_it_is is not None:
+            cap += f"   ({own}: {milliseconds(row.as_it_is)})"
+        stage = [str(row.stage)] if sharded else []
+        figures = milliseconds(row.step), milliseconds(row.exposed), f"{row.speedup:.2f}", cap
+        table.append((row.link, str(row.world), *stage, *figures))
+    return "\n".join([about(what), *_aligned(table), *_noted(what)])
+
+
+def check_in_words(runs: Sequence[tuple[Measured, Checked]]) -> str:
+    """A table of forecasts beside what was measured."""
+    table: Table = [("link", "ranks", "forecast", "measured", "miss")]
+    for _, row in runs:
+        miss = f"{abs(row.miss):.1%} too {'low' if row.miss < 0 else 'high'}"
+        table.append((row.link, str(row.world), milliseconds(row.forecast), milliseconds(row.measured), miss))
+    heads = [line for what, _ in runs for line in (about(what), *_noted(what))]
+    return "\n".join([*dict.fromkeys(heads), *_aligned(table)])
+
+
+def as_json(what: Sequence[Measured], rows: Sequence[Row | Checked]) -> str:
+    """All of it, for programs; seconds and bytes."""
+    told = [
+        {"updates": one.updates, "world": one.world, "accumulation": one.accumulation, "alone": one.alone,
+         **_parts(one), "notes": one.notes, "layers": [asdict(layer) for layer in one.layers]}
+        for one in what
+    ]  # fmt: skip
+    return json.dumps({"format": FORMAT, "measured": told, "rows": [_plain(row) for row in rows]}, indent=1)
+
+
+def _plain(row: Row | Checked) -> dict[str, Any]:
+    return asdict(row) | ({"miss": row.miss} if isinstance(row, Checked) else {})
+
+
+def _aligned(table: Table) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+
+
+def _noted(what: Measured) -> list[str]:
+    return [f"note: {note}" for note in what.notes]

@@ -1,0 +1,38 @@
+"""How far is `dpbook forecast` from what a script takes then? Three scripts on 2 and 3 ranks over an emulated link.
+
+python tests/benchmarks/bench_forecast.py [--repeats 24]
+
+Every second update of a run goes over the link, the others over loopback: the forecast is made from these, and is
+compared with those. ``--repeats`` is how many count of each. Nothing of the forecast was fitted to these scripts.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from dpbook.core import milliseconds
+from dpbook.forecast import Script, checked, connection, measure
+from tests.benchmarks.rows import Row, begin
+
+SCRIPTS = Path(__file__).parent / "forecast_scripts"
+LINKS = ("500Mb/s+50us", "2Gb/s+50us")
+
+
+def main() -> None:
+    updates = begin(__doc__, repeats=24)
+    for script in sorted(SCRIPTS.glob("*.py")):
+        for world in (2, 3):
+            for link in map(connection, LINKS):
+                what = measure(Script((str(script),), world, updates, check=True, link=link.link))
+                row = checked(what, link)
+                told = f"{milliseconds(row.forecast)} forecast, {milliseconds(row.measured)} measured"
+                alone = f"{milliseconds(what.alone)} without communication"
+                name = f"{script.stem}, {world} ranks, {link.name}: {told}; {alone}"
+                print(Row(name, [100 * row.miss], "%", at_least=-10, at_most=10), flush=True)
+
+
+if __name__ == "__main__":
+    main()
