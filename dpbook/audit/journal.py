@@ -2,10 +2,11 @@
 
 kind        written when                        fields
 optimizer   before its first update             optimizer, name, names, wrappers, replicas, sharded, unwrapped, devices
-forward     the model is called                 loader, rows, random, drawn, buffers, sync, finite
+forward     the model is called                 loader, rows, random, drawn, buffers, sync, wrapped, finite
 backward    a loss is differentiated            losses, value, sync
 clip        gradients are clipped               norm, most, scaled
 scheduler   a learning-rate scheduler steps     scheduler, name
+scaled      a gradient scaler multiplies a loss  factor
 scaler      a gradient scaler is updated        scale
 epoch       a loader gives its first batch      loader, batches, sampler, shuffle, epoch, replicas, examples, part,
                                                 order

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dpbook.audit.causes import what_else
-from dpbook.audit.checks.counts import by_line, reduced
+from dpbook.audit.checks.counts import as_written, by_line, reduced
 from dpbook.audit.kept import FILE, Kept, furthest, key, load, put_together, scale
 from dpbook.audit.lines import Found, Line, passed, untested
 from dpbook.audit.side_by_side import Seen, Update
@@ -127,7 +127,15 @@ def _agreement(
 def _length(update: Update, kept: Kept, factor: float, agreement: str, unit: float) -> Found:
     """The direction is the big batch's; is the length?"""
     near = max(SAME_LENGTH, UNITS * unit)
-    if abs(factor - 1) < near:
+    factor *= _scaled(update)
+    written = as_written(update, kept.world)
+    if abs(factor - 1) < near and abs(written * kept.world - 1) < near:
+        told = (
+            f"the loss is divided by {kept.world}, the number of ranks, and its gradients are averaged over them too: "
+        )
+        told += f"{kept.world} times too short, unless that is meant; {agreement}"
+        return Found("WARN", told, update=update.number, place=update.of("backward")[0][-1]["place"])
+    if abs(factor - 1) < near or abs(factor * written - 1) < near:
         return passed(agreement)
     if any(update.of("clip")) and factor < 1:
         return passed(f"clipped to {factor:.3g} of it; {agreement}")
@@ -143,3 +151,8 @@ def _length(update: Update, kept: Kept, factor: float, agreement: str, unit: flo
         told = f"its direction is the big batch's, its length {factor:.4g} times that; {agreement}"
         return Found("WARN", told, update=update.number, place=place)
     return passed(f"{factor:.4g} times the sum's mean over the ranks; {agreement}")
+
+
+def _scaled(update: Update) -> float:
+    """By what a gradient scaler has multiplied the loss, and not the gradient with which the optimizer steps."""
+    return next((float(event["factor"]) for events in update.of("scaled") for event in events), 1.0)

@@ -99,6 +99,8 @@ def _parts(events: Sequence[Event], optimizer: int) -> Iterator[tuple[list[Event
         elif mine and event["kind"] == "stepped" and step is not None:
             yield gathered, step, event
             gathered, step = [], None
+        elif event["kind"] == "scaler" and step is None and any(each["kind"] == "backward" for each in gathered):
+            gathered = [event]  # a gradient scaler has met an infinity and left the update out
         else:
             gathered.append(event)
     if step is not None:

@@ -16,14 +16,14 @@ def journal(updates=2, **changes):
     events = [{"kind": "optimizer", **about, **changes.get("optimizer", {})}]
     for update in range(1, updates + 1):
         plain = {
-            "forward": {"rows": [f"{update}"], "random": "a", "drawn": False, "buffers": {}, "sync": True, "loader": "",
-                        "finite": True},
+            "forward": {"rows": [f"{update}"], "random": "a", "drawn": False, "buffers": {}, "sync": True,
+                        "wrapped": True, "loader": "", "finite": True},
             "backward": {"losses": None, "value": 1.0, "sync": True},
-            "scaler": {"scale": 8.0},
             "collective": {"name": "all_reduce", "shape": [2], "dtype": "float32", "graded": False},
             "step": {"optimizer": 0, "update": update, "gradients": {"w": "1", "v": "2"}, "infinite": [], "missing": [],
                      "rates": [0.1], "before": {"w": "0", "v": "0"}},
             "stepped": {"optimizer": 0, "update": update, "parameters": {"w": "3", "v": "4"}},
+            "scaler": {"scale": 8.0},
         }  # fmt: skip
         events += [
             {"kind": kind, "place": PLACE, **fields, **changes.get(kind, {})}

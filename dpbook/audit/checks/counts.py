@@ -38,12 +38,22 @@ def mean(seen: Seen) -> Found | None:
 
 
 def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
-    """The backwards of one update that one line of the script makes, on all ranks."""
+    """The backwards of one update that one line of the script makes, on all ranks, without a scaler's factor."""
     lines: dict[str, list[tuple[int, Event]]] = {}
-    for rank, events in enumerate(update.of("backward")):
+    for rank, events in enumerate(update.before):
+        factor = 1.0
         for event in events:
-            lines.setdefault(str(event["place"]), []).append((rank, event))
+            if event["kind"] == "scaled":
+                factor = event["factor"]
+            elif event["kind"] == "backward":
+                lines.setdefault(str(event["place"]), []).append((rank, _unscaled(event, factor)))
+                factor = 1.0
     yield from lines.values()
+
+
+def _unscaled(event: Event, factor: float) -> Event:
+    losses = event["losses"]
+    return event | {"losses": losses and [part | {"divisor": part["divisor"] * factor} for part in losses]}
 
 
 def reduced(events: Sequence[Event]) -> Iterator[list[dict[str, Any]]]:
@@ -81,20 +91,39 @@ def _last_batch(update: Update) -> bool:
 
 
 def _wrong_length(seen: Seen) -> Found | None:
-    """Micro-batches whose means are added where they should be averaged, or the other way round."""
+    """Micro-batches whose means are added where they should be averaged, or more of them than before."""
+    usual: dict[str, float] = {}
     for update in seen.updates:
         for of_line in by_line(update):
             events = [event for _, event in of_line]
             for parts in reduced(events):
-                terms, divisor = sum(part["terms"] for part in parts), parts[0]["divisor"]
-                micro = len(parts) // seen.world
-                length = terms / (seen.world * divisor) if divisor else 0.0
+                micro, length = len(parts) // seen.world, _length(parts, seen.world)
+                before = usual.setdefault(str(events[0]["place"]), length)
+                told = ""
                 if parts[0]["mean"] and micro > 1 and abs(length - micro) < _SAME * micro:
                     told = (
                         f"the means of {micro} micro-batches are added, not averaged: {micro} times the mean's gradient"
                     )
+                elif parts[0]["mean"] and abs(before - 1) < _SAME and length > 1 + _SAME:
+                    told = f"it has {micro} micro-batches, each divided as if there were {micro / length:g}: "
+                    told += f"{length:.4g} times the mean's gradient (what was left over before?)"
+                if told:
                     return Found("WARN", told, None, None, update.number, events[0]["place"])
     return None
+
+
+def _length(parts: Sequence[dict[str, Any]], world: int) -> float:
+    """How long the mean over ranks of these losses' gradients is beside that of the mean over all terms."""
+    terms, divisor = sum(part["terms"] for part in parts), parts[0]["divisor"]
+    return terms / (world * divisor) if divisor else 0.0
+
+
+def as_written(update: Update, world: int) -> float:
+    """By what the losses of an update are longer than a mean over all their terms; 1 where they are no plain mean."""
+    lines = [list(reduced([event for _, event in of_line])) for of_line in by_line(update)]
+    if len(lines) != 1 or len(lines[0]) != 1 or not lines[0][0][0]["mean"]:
+        return 1.0
+    return _length(lines[0][0], world)
 
 
 def _told(update: Update) -> str:

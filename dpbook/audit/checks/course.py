@@ -44,7 +44,7 @@ def scheduler(seen: Seen) -> Found | None:
     return passed(plural(len(steps), "update")) if steps else None
 
 
-@check("finite", "losses and gradients are finite", "chapter 13", after=("scaled",))
+@check("finite", "losses and gradients are finite", "chapter 13", after=("scaled", "scaler"))
 def finite(seen: Seen) -> Found | None:
     """The first NaN or infinity: of the input, the loss, or the gradient. A gradient scaler expects some."""
     scaled = any(seen.of("scaler"))

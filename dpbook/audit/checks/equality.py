@@ -24,7 +24,12 @@ def start(seen: Seen) -> Found | None:
     return passed(f"{plural(compared, 'tensor')}, bit for bit") if compared else None
 
 
-@check("gradients", "all ranks step with the same gradient", "chapter 01", after=("sync", "unused", "clip", "scaled"))
+@check(
+    "gradients",
+    "all ranks step with the same gradient",
+    "chapter 01",
+    after=("sync", "unused", "clip", "scaled", "scaler"),
+)
 def gradients(seen: Seen) -> Found | None:
     """The gradients at each step, after whatever averages them."""
     compared = 0
@@ -47,6 +52,8 @@ def _who_averages(seen: Seen, optimizer: int, tensor: str) -> str:
     if not about["wrappers"]:
         called = any(event["name"] != "barrier" for events in seen.of("collective") for event in events)
         return "no wrapper averages them" + (", and what the script sends does not make them equal" if called else "")
+    if not any(event["wrapped"] for events in seen.of("forward") for event in events):
+        return f"no forward goes through {about['wrappers'][0]}, which has them: call it, not its module"
     if tensor in about["unwrapped"]:
         return f"{tensor} is in no wrapper"
     return f"although {about['wrappers'][0]} has them"
@@ -63,7 +70,12 @@ def rates(seen: Seen) -> Found | None:
     return passed(plural(len(seen.updates), "update")) if seen.updates else None
 
 
-@check("replicas", "replicas stay equal", "chapter 01", after=("start", "sync", "gradients", "rates", "clip", "unused"))
+@check(
+    "replicas",
+    "replicas stay equal",
+    "chapter 01",
+    after=("start", "sync", "gradients", "rates", "clip", "unused", "scaler"),
+)
 def replicas(seen: Seen) -> Found | None:
     """The parameters after each update."""
     compared = 0

@@ -112,6 +112,8 @@ class Calls:
     def _scaling(self) -> None:
         def scaled(given: tuple[Any, ...], result: Any) -> None:
             self._scaled = given[0].is_enabled() and given[0].get_scale() != 1
+            if given[0].is_enabled():
+                self._recorder.note("scaled", factor=given[0].get_scale())
 
         def unscaled(given: tuple[Any, ...], result: Any) -> None:
             self._scaled = False

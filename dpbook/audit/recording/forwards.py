@@ -50,11 +50,22 @@ class Forwards:
 
     def _called(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or id(module) not in self._watched:
+            if torch.compiler.is_compiling():
+                return call(module, *args, **kwargs)
+            if id(module) in self.wrappers:
+                return self._through(call, module, args, kwargs)
+            if id(module) not in self._watched:
                 return call(module, *args, **kwargs)
             return self._watch_call(call, module, args, kwargs)
 
         return __call__
+
+    def _through(self, call: Callable[..., Any], wrapper: nn.Module, args: Any, kwargs: Any) -> Any:
+        self._inside.wrapper = True
+        try:
+            return call(wrapper, *args, **kwargs)
+        finally:
+            self._inside.wrapper = False
 
     def _watch_call(
         self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -84,6 +95,7 @@ class Forwards:
             "rows": rows(tensors),
             "buffers": digests(dict(module.named_buffers())),
             "sync": self.sync(),
+            "wrapped": getattr(self._inside, "wrapper", False),
             "finite": finite,
             "place": place(),
         }
