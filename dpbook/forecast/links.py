@@ -22,7 +22,7 @@ SHORT = {
     "NVLink5": "NVLink 5",
 }
 """What one types, and the link of `planning.LINKS` that it stands for."""
-RATE = re.compile(r"([0-9.]+)([MG])(b|B)/s(?:\+([0-9.]+)us)?")
+RATE = re.compile(r"(\d+(?:\.\d+)?)([MG])(b|B)/s(?:\+(\d+(?:\.\d+)?)us)?")
 """Such as 500Mb/s or 12GB/s+5us: bits or bytes per second in one direction, and a latency."""
 
 

@@ -82,7 +82,9 @@ def measured(journals: Sequence[Sequence[Mapping[str, Any]]]) -> Measured:
     slowest = [max(of_ranks, key=lambda one: one.alone) for of_ranks in together[WARM:] if of_ranks]
     free = [one for one in slowest if not one.held]
     if not free:
-        raise NoForecast(f"the script made {len(together)} updates; the first {WARM} do not count, and one more is needed")
+        raise NoForecast(
+            f"the script made {len(together)} updates; the first {WARM} do not count, and one more is needed"
+        )
     order = _order(free)
     by_ddp = model["wrapped"] and not model["own_hook"]
     return _medians(model, free, order, [one.period for one in slowest if one.held and by_ddp])
@@ -144,15 +146,21 @@ def _notes(model: Mapping[str, Any], updates: Sequence[Timed], order: Sequence[i
     notes = []
     if len(order) < len(model["tensors"]):
         missing = [tensor["name"] for k, tensor in enumerate(model["tensors"]) if k not in set(order)]
-        notes.append(f"no gradient for {', '.join(missing[:3])} ({len(missing)} in all): left out, though DDP sends them")
+        notes.append(
+            f"no gradient for {', '.join(missing[:3])} ({len(missing)} in all): left out, though DDP sends them"
+        )
     if len({tuple(number for number, _ in one.gaps) for one in updates}) > 1:
         notes.append("gradients do not become ready in the same order in every update; that of the last one counts")
     if other > 0.1:
-        notes.append(f"{other:.0%} of an update is outside of forward, backward and optimizer (data?): no link changes it")
+        notes.append(
+            f"{other:.0%} of an update is outside of forward, backward and optimizer (data?): no link changes it"
+        )
     times = sorted(one.alone for one in updates)
     if len(times) >= 4 and times[3 * len(times) // 4] > SPREAD * times[len(times) // 4]:
         low, high = 1e3 * times[len(times) // 4], 1e3 * times[3 * len(times) // 4]
         notes.append(f"updates differ: half of them take {low:.3g} to {high:.3g} ms; medians are forecast")
+    if model["device"] == "cpu" and model["world"] == 1:
+        notes.append("on a CPU: each rank is taken to have a machine like this to itself")
     if model["own_hook"]:
         notes.append("its communication hook is left out: gradients are priced as they are")
     if model["world"] > 1 and not model["wrapped"]:

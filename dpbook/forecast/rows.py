@@ -3,22 +3,40 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dpbook.core import InvalidArgument, check_int
+from dpbook.core import check_int
 from dpbook.forecast.links import Connection
 from dpbook.forecast.measured import Measured, NoForecast
-from dpbook.overlap import CAP, FIRST_CAP, ITEMSIZE, MIB, Sharding, Sizes, Timeline, Unit, Wires
-from dpbook.overlap import best_cap, plan, simulate_sharded, simulate_step, tensors_of, units_of
+from dpbook.overlap import (
+    CAP,
+    FIRST_CAP,
+    ITEMSIZE,
+    MIB,
+    CapSweep,
+    Sharding,
+    Sizes,
+    Timeline,
+    Unit,
+    Wires,
+    best_cap,
+    plan,
+    simulate_sharded,
+    simulate_step,
+    tensors_of,
+    units_of,
+)
 
 CAPS = tuple(int(MIB * 2**power * share) for power in range(-4, 12) for share in (1, 1.5))
 """Caps that are tried: 64 KiB to 3 GiB, two in every doubling."""
+AS_GOOD = 1.01
+"""A step that takes so many times the shortest is as good: what a call costs the host is in no price."""
 
 
 @dataclass(frozen=True)
 class Row:
     """``step`` and ``exposed`` (communication that nothing hides): seconds. ``speedup``: over one rank with its batch.
 
-    Of stage 0, ``cap`` is the best bucket cap, in bytes, to which all of this belongs, and ``as_it_is`` the step with
-    the cap that the script has; None of both in the other stages.
+    Of stage 0, ``cap`` is the best bucket cap, in bytes, to which all of this belongs (0: the script's own), and
+    ``as_it_is`` the step with the script's own; None of both in the other stages.
     """
 
     link: str
@@ -70,11 +88,15 @@ def checked(what: Measured, link: Connection) -> Checked:
 
 def _row(what: Measured, link: Connection, world: int, stage: int) -> Row:
     if stage:
-        step, cap, as_it_is = _sharded(what, link, world, stage), None, None
+        cap = as_it_is = None
+        step = _sharded(what, link, world, stage)
     else:
-        as_it_is = what.other + _simulated(what, link, world, *_limits(what)).duration
-        cap = _best(what, link, world)
-        step = _simulated(what, link, world, cap, cap)
+        own = step = _simulated(what, link, world, *_limits(what))
+        cap, as_it_is = 0, what.other + own.duration
+        best = _best(what, link, world)
+        if own.duration > AS_GOOD * best.duration:
+            cap = int(best.caps[best.durations <= AS_GOOD * best.duration].max())
+            step = _simulated(what, link, world, cap, cap)
     seconds = what.other + step.duration
     return Row(link.name, world, stage, seconds, step.exposed(), world * what.alone / seconds, cap, as_it_is)
 
@@ -92,16 +114,14 @@ def _simulated(what: Measured, link: Connection, world: int, cap: int, first: in
     )  # fmt: skip
 
 
-def _best(what: Measured, link: Connection, world: int) -> int:
-    """The smallest of the caps with the shortest step."""
+def _best(what: Measured, link: Connection, world: int) -> CapSweep:
+    """Steps with caps up to the first that puts everything into one bucket."""
     total = sum(tensor.nbytes for tensor in tensors_of(what.layers))
-    caps = [cap for cap in CAPS if cap < total] or [CAPS[0]]
-    last = CAPS[min(CAPS.index(caps[-1]) + 1, len(CAPS) - 1)]  # all in one bucket
-    sweep = best_cap(
-        what.layers, link.price(world), [*caps, last], accumulation=what.accumulation, no_sync=what.no_sync,
+    caps = CAPS[: sum(cap < total for cap in CAPS) + 1]
+    return best_cap(
+        what.layers, link.price(world), caps, accumulation=what.accumulation, no_sync=what.no_sync,
         optimizer=what.after,
     )  # fmt: skip
-    return sweep.best
 
 
 def _sharded(what: Measured, link: Connection, world: int, stage: int) -> Timeline:

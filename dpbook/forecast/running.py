@@ -31,9 +31,8 @@ class Stopped(NoForecast):
 @dataclass(frozen=True)
 class Script:
     """A script and its arguments (or "-m" and a module's), on ``nproc`` ranks of this machine, for so many ``updates``
-    that count. With ``check`` as many more are made, in turn with these, to compare a forecast with; with ``link`` their
-    gradients go over it: an emulated one, whose bytes arrive when the link would have carried them. Raises
-    `InvalidArgument`.
+    that count. With ``check`` as many more are made, in turn with these, to compare a forecast with. The gradients of
+    those go over ``link``, an emulated one: bytes arrive when it would have carried them. Raises `InvalidArgument`.
     """
 
     program: tuple[str, ...]

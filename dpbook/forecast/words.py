@@ -15,12 +15,12 @@ Table = list[tuple[str, ...]]
 
 def about(what: Measured) -> str:
     """What was measured, in one line."""
-    parts = [f"{name} {1e3 * seconds:.3g}" for name, seconds in _parts(what).items()]
+    parts = [f"{name} {milliseconds(seconds)}" for name, seconds in _parts(what).items()]
     nbytes = in_binary(sum(tensor.nbytes for layer in what.layers for tensor in layer.tensors))
-    micro = f" in {plural(what.accumulation, 'micro-batch')}es" if what.accumulation > 1 else ""
+    micro = f" in {what.accumulation} micro-batches" if what.accumulation > 1 else ""
     on = "one process" if what.world == 1 else f"{what.world} processes"
     return (
-        f"from {plural(what.updates, 'update')} on {on}: {', '.join(parts)} ms{micro}; "
+        f"from {plural(what.updates, 'update')} on {on}: {', '.join(parts)}{micro}; "
         f"{plural(len(what.layers), 'tensor')}, {nbytes}, ready order recorded"
     )
 
@@ -32,12 +32,12 @@ def _parts(what: Measured) -> dict[str, float]:
 def in_words(what: Measured, rows: Sequence[Row]) -> str:
     """A table of a forecast."""
     sharded = any(row.stage for row in rows)
-    own = "default 25 MiB" if what.cap is None else f"its {in_binary(what.cap)}"
+    own = "default, 25 MiB" if what.cap is None else f"its own, {in_binary(what.cap)}"
     table: Table = [("link", "GPUs", *(["stage"] if sharded else []), "step", "exposed", "speed-up", "best cap")]
     for row in rows:
-        cap = "–" if row.cap is None else in_binary(row.cap)
-        if row.as_it_is is not None:
-            cap += f"   ({own}: {milliseconds(row.as_it_is)})"
+        cap = "–" if row.cap is None else own
+        if row.cap and row.as_it_is is not None:
+            cap = f"{in_binary(row.cap)} ({own}: {milliseconds(row.as_it_is)})"
         stage = [str(row.stage)] if sharded else []
         figures = milliseconds(row.step), milliseconds(row.exposed), f"{row.speedup:.2f}", cap
         table.append((row.link, str(row.world), *stage, *figures))

@@ -88,7 +88,7 @@ class Marks:
                 return backward(*args, **kwargs)
             self._wire.prepare()
             self._begin("backward")
-            self._synced.append(all(map(syncs, self._wire.wrappers)))
+            self._synced.append(bool(self._wire.wrappers) and all(map(syncs, self._wire.wrappers)))
             self._inside = True
             try:
                 return backward(*args, **kwargs)

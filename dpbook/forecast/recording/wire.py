@@ -3,7 +3,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from dpbook.audit.recording import Recorder
 from dpbook.collectives import Link
 from dpbook.ddp import SlowLink
 
-Future = torch.futures.Future[torch.Tensor]
+Future: TypeAlias = torch.futures.Future[torch.Tensor]
 
 
 class Wire:
@@ -59,7 +59,7 @@ class Wire:
         def carry(state: Any, bucket: dist.GradBucket) -> Future:
             if slow and self.held:
                 return slow.hook(state, bucket)
-            summed = allreduce_hook(group, bucket)
+            summed: Future = allreduce_hook(group, bucket)
             return summed.then(self._note) if bucket.buffer().device.type == "cpu" else summed
 
         return carry

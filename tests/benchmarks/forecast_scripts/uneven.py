@@ -1,6 +1,7 @@
 """Layers of very different widths, two micro-batches an update, and a cap of its own."""
 
 import contextlib
+import itertools
 import os
 
 import torch
@@ -13,7 +14,7 @@ distributed.init_process_group(backend="gloo")
 rank = int(os.environ["RANK"])
 torch.manual_seed(1234 + rank)
 layers = []
-for width, following in zip(WIDTHS, WIDTHS[1:], strict=False):
+for width, following in itertools.pairwise(WIDTHS):
     layers += [nn.Linear(width, following), nn.LayerNorm(following), nn.GELU()]
 net = nn.Sequential(*layers[:-2])
 net = nn.parallel.DistributedDataParallel(net, bucket_cap_mb=2)
