@@ -10,18 +10,24 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
+from dpbook.app import command_line
 from dpbook.core import checkout
 from tests.cases import each
 
 ROOT = checkout.root()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DIRECT = [Requirement(line) for line in PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]]
+EXTRAS = PROJECT["optional-dependencies"]
+DIRECT = [Requirement(line) for line in [*PROJECT["dependencies"], *EXTRAS["book"], *EXTRAS["dev"]]]
 PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 
 
 @each("requirement", DIRECT)
 def test_a_direct_dependency_is_pinned_inside_its_range(requirement):
     assert requirement.specifier.contains(PINS[requirement.name])
+
+
+def test_a_command_names_what_the_extra_of_the_book_has():
+    assert sorted(command_line.BOOK) == sorted(Requirement(line).name for line in EXTRAS["book"])
 
 
 def test_every_line_of_the_constraints_is_a_pin_of_a_public_version():
@@ -128,7 +134,7 @@ def test_the_installation_shows_what_is_fetched_and_an_error(checkout, status):
         checkout, python_that(checkout, FAKE_VENV % f"cat pip.said; echo 'no matching wheel' >&2; exit {status}")
     )
     said = run.stdout.splitlines()
-    begin = said.index("Installing dpbook (the first time takes some minutes)")
+    begin = said.index("Installing dpbook[book] (the first time takes some minutes)")
     assert said[begin + 1 : begin + 5] == [
         "  Downloading sympy-1.14.0.whl (6.3 MB)",
         "  Downloading torch-2.13.0-cp311.whl (915.0 MB)",

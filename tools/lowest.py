@@ -8,5 +8,6 @@ import tomllib
 from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-for line in project["dependencies"] + project["optional-dependencies"]["dev"]:
+extras = project["optional-dependencies"]
+for line in [*project["dependencies"], *extras["book"], *extras["dev"]]:
     print(re.sub(">=", "==", line, count=1))

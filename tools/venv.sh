@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 what=${1:?say lab or dev}
 constraints=${CONSTRAINTS:-constraints.txt}
-case $what in lab) extra="" ;; dev) extra="[dev]" ;; *) echo "tools/venv.sh: lab or dev, not $what" >&2; exit 2 ;; esac
+case $what in lab) extra="[book]" ;; dev) extra="[book,dev]" ;; *) echo "tools/venv.sh: lab or dev, not $what" >&2; exit 2 ;; esac
 
 fail() { printf '\n%s\n' "$@" >&2; exit 1; }
 usable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }

@@ -1,6 +1,7 @@
 """The command ``dpbook``: its parser, and what all commands share."""
 
 import argparse
+import importlib.util
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -21,6 +22,9 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "report": (report, "write the report of a run once more"),
 }
 
+BOOK = ("cloudpickle", "jupyterlab", "matplotlib", "tqdm", "filelock", "jinja2")
+"""The modules of the extra in pyproject.toml."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's own) and return its exit status."""
@@ -30,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown and args.command != "launch":
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     args.unknown, args.script = unknown, script
+    if missing := _missing(args.command, script):
+        print(f"dpbook {args.command}: needs {', '.join(missing)}: pip install 'dpbook[book]'", file=sys.stderr)
+        return 1
     try:
         status: int = COMMANDS[args.command][0].run(args)
     except DpbookError as error:
@@ -38,6 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return status
+
+
+def _missing(command: str, script: list[str] | None) -> list[str]:
+    """What is not installed of the extra ``book``, for a command that needs it: a stranger's script needs none."""
+    needs = command in ("lab", "validate", "bench", "report") or (command == "launch" and script is None)
+    return [name for name in BOOK if importlib.util.find_spec(name) is None] if needs else []
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:

@@ -55,7 +55,8 @@ def diagnose() -> Diagnosis:
 
 def _requirements(pyproject: Path) -> list[tuple[str, str]]:
     """Name and range of each direct dependency: ``("numpy", ">=2.0")``."""
-    dependencies = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["dependencies"]
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    dependencies = [*project["dependencies"], *project["optional-dependencies"]["book"]]
     split = [re.fullmatch(r"([\w.-]+)\s*(.*)", dependency) for dependency in dependencies]
     return [(match[1], match[2]) for match in split if match]
 

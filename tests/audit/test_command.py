@@ -1,14 +1,21 @@
 """Does the command tell of a stranger's script what is wrong with it, and leave nothing behind?"""
 
+import atexit
+import functools
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
+from dpbook.app import command_line
 from dpbook.core import checkout
 from tests.audit.scripts import HEAD, RESUMED, SHARDED, bare, loop, model, sampled
 from tests.cases import each
@@ -17,9 +24,22 @@ pytestmark = pytest.mark.processes
 proof = pytest.mark.proof
 
 
+BOOK = {*command_line.BOOK, "IPython", "ipywidgets", "nbformat", "ipykernel"} - {"filelock", "jinja2"}
+"""What an engineer's environment has not, but for what torch itself brings along."""
+
+
+@functools.cache
+def without_the_book():
+    """A folder for the module path, with which Python finds none of the book's packages: every command here runs so."""
+    folder = Path(tempfile.mkdtemp(prefix="dpbook-blocked-"))
+    atexit.register(shutil.rmtree, folder)
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({sorted(BOOK)}))\n")
+    return folder
+
+
 def command(folder, text, *options, arguments=()):
     (folder / "train.py").write_text(HEAD + text)
-    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(without_the_book()), str(checkout.root())])}
     own = [sys.executable, "-m", "dpbook", "audit", "--nproc", "2", *map(str, options), "--", "train.py", *arguments]
     return own, {"cwd": folder, "env": env, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
@@ -87,6 +107,30 @@ def test_a_run_that_fails_is_told(tmp_path, text, claim, told):
     assert (done.returncode, first.startswith("FAIL")) == (1, True), done.stdout + done.stderr
     assert claim in first
     assert told in first
+
+
+def test_what_the_book_needs_is_blocked_and_its_commands_say_so(tmp_path):
+    _, how = command(tmp_path, "")
+    lab = subprocess.run([sys.executable, "-m", "dpbook", "lab"], **how, timeout=60)
+    assert (lab.returncode, "pip install 'dpbook[book]'" in lab.stderr) == (1, True), lab.stderr
+
+
+TRAINED = model() + sampled(batch=16) + loop(epoch="sampler.set_epoch(epoch)")
+
+
+@proof
+def test_the_example_of_a_test_in_the_documentation(tmp_path):
+    """On a script that is right, and on the same without its wrapper."""
+    text = (checkout.root() / "docs" / "audit.md").read_text()
+    (tmp_path / "test_train.py").write_text(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1])
+    (tmp_path / "conftest.py").write_text(re.search(r"pytest_plugins = .*", text)[0])
+    for wrong in (False, True):
+        text = bare() + sampled() + loop() if wrong else TRAINED
+        _, how = command(tmp_path, text)
+        own = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "."]
+        done = subprocess.run(own, **how, timeout=500)
+        assert done.returncode == wrong, done.stdout
+        assert ("FAIL  all ranks step with the same gradient" in done.stdout) == wrong
 
 
 @proof
