@@ -6,7 +6,7 @@ import numpy as np
 
 from dpbook.audit.kept import Kept, furthest, scale
 from dpbook.audit.lines import Found
-from dpbook.audit.side_by_side import Update
+from dpbook.audit.side_by_side import Update, first_difference
 from dpbook.replicas import Array
 
 CLOSE = 1e-5
@@ -18,28 +18,28 @@ def what_else(update: Update, kept: Kept, rank: int, worst: tuple[str, float]) -
     name, error = worst
     place = update.steps[rank]["place"]
     applied = kept.of("applied", rank)
-    for why, guess in _guesses(update, kept, rank):
+    for why, guess, guilty in _guesses(update, kept, rank):
         near = {each: CLOSE * (np.abs(array) + np.abs(array).max(initial=0)) for each, array in guess.items()}
         factor = scale(applied, guess)
         if factor > 0 and furthest(applied, guess, near, factor) is None:
-            return Found("FAIL", f"{why}: relative error {error:.1e} in {name}", rank, name, update.number, place)
+            return Found("FAIL", f"{why}: relative error {error:.1e} in {name}", guilty, name, update.number, place)
     told = f"relative error {error:.1e} in {name}, and no mistake that was tried explains it: what the script does "
     told += "between backward and step (noise, clipping by value, a hook that compresses) does, or its own averaging"
     return Found("WARN", told, rank, name, update.number, place)
 
 
-def _guesses(update: Update, kept: Kept, rank: int) -> Iterator[tuple[str, dict[str, Array]]]:
-    yield "it is this rank's own gradient, which nothing averaged", kept.of("plain", rank)
-    yield "each rank's mean counts the same, whatever it is a mean over", _over_ranks(kept, "plain")
-    yield "only the last micro-batch is in it", _over_ranks(kept, "last")
+def _guesses(update: Update, kept: Kept, rank: int) -> Iterator[tuple[str, dict[str, Array], int]]:
+    """What may have been done, the gradient that it makes, and the rank to be named."""
+    if first_difference([step["gradients"] for step in update.steps], kept.names):
+        yield "it is this rank's own gradient, which nothing averaged", kept.of("plain", rank), rank
+    yield "each rank's mean counts the same, whatever it is a mean over", _over_ranks(kept, "plain"), rank
+    yield "only the last micro-batch is in it", _over_ranks(kept, "last"), rank
     if any(update.of("clip")):
-        yield (
-            "each rank clipped its own gradient before they were averaged",
-            _over_ranks(kept, "plain", _clipped(update, kept)),
-        )
+        clipped = _over_ranks(kept, "plain", _clipped(update, kept))
+        yield "each rank clipped its own gradient before they were averaged", clipped, rank
     for left_out in range(kept.world) if kept.world > 1 else ():
         without = _over_ranks(kept, "plain", lambda each, out=left_out: float(each != out))  # type: ignore[misc]
-        yield f"the gradient of rank {left_out} is not in it", without
+        yield f"the gradient of rank {left_out} is not in it", without, left_out
 
 
 def _over_ranks(kept: Kept, kind: str, weight: Callable[[int], float] = lambda rank: 1.0) -> dict[str, Array]:

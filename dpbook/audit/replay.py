@@ -69,7 +69,7 @@ def _kept(seen: Seen, update: Update) -> Kept | str:
     lines = tuple(
         dict.fromkeys(each.split("|")[1] for arrays in ranks for each in arrays if each.startswith("divisors"))
     )
-    return Kept(ranks, names, lines)
+    return Kept(ranks, names, lines) if lines else "no backward was seen"
 
 
 def _unreadable(update: Update) -> str:
@@ -140,8 +140,7 @@ def _length(update: Update, kept: Kept, factor: float, agreement: str, unit: flo
     if any(update.of("clip")) and factor < 1:
         return passed(f"clipped to {factor:.3g} of it; {agreement}")
     world, place = kept.world, update.steps[0]["place"]
-    losses = [event["losses"] for events in update.of("backward") for event in events]
-    if all(part["mean"] for parts in losses for part in parts):
+    if _means(update, world):
         if abs(factor / world - 1) < near:
             told = f"it is {world} times as long: the ranks' gradients are added, not averaged; {agreement}"
             return Found("FAIL", told, update=update.number, place=place)
@@ -156,3 +155,16 @@ def _length(update: Update, kept: Kept, factor: float, agreement: str, unit: flo
 def _scaled(update: Update) -> float:
     """By what a gradient scaler has multiplied the loss, and not the gradient with which the optimizer steps."""
     return next((float(event["factor"]) for events in update.of("scaled") for event in events), 1.0)
+
+
+def _means(update: Update, world: int) -> bool:
+    """Whether the losses are means: by the function's name, or since what they are divided by is, put together, the
+    number of their terms or of the examples.
+    """
+    parts = [(part, event) for events in update.of("backward") for event in events for part in event["losses"][:1]]
+    if all(part["mean"] for part, _ in parts):
+        return True
+    divisor = sum(part["divisor"] for part, _ in parts) * world / len(parts) * _scaled(update)
+    terms = sum(part["terms"] for part, _ in parts)
+    examples = sum(len(event["rows"]) for events in update.of("forward") for event in events)
+    return any(abs(number - abs(divisor)) < SAME_LENGTH * number for number in (terms, examples))

@@ -356,6 +356,28 @@ model.set_requires_gradient_sync(last)
 (F.cross_entropy(model(x), y) / 2).backward()
 """
 
+GATHERED_WITH_GRADIENT = """
+from torch.distributed.nn.functional import all_gather
+every = torch.cat(all_gather(F.normalize(model(x))))
+loss = F.cross_entropy(every @ every.T, torch.arange(len(every)).roll(1))
+"""
+AVERAGING_HOOKS = """
+def average(p):
+    dist.all_reduce(p.grad)
+    p.grad /= world
+for p in model.parameters(): p.register_post_accumulate_grad_hook(average)
+"""
+ONE_STEP = """
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
+BY_AUTOGRAD = """
+for p, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+    dist.all_reduce(gradient)
+    p.grad = gradient / world
+"""
+
 RIGHT = {
     "fully_shard and accumulation": SHARDED + sampled() + accumulated(SHARDED_NO_SYNC),
     "bfloat16 weights": model(wrap="DDP({}.bfloat16())") + sampled() + loop("F.cross_entropy(model(x.bfloat16()), y)"),
@@ -389,6 +411,10 @@ RIGHT = {
     + SCALER
     + sampled()
     + loop(backward=SCALED, averaging=f"scaler.unscale_(optimizer)\n{CLIP}", step=SCALED_STEP),
+    "scaler, nothing clipped": model() + SCALER + sampled() + loop(backward=SCALED, step=SCALED_STEP),
+    "gathered with its gradient": model() + sampled() + loop(GATHERED_WITH_GRADIENT),
+    "hooks that average": bare() + AVERAGING_HOOKS + PLAIN,
+    "a stream, twice": model() + STREAM + "for _ in range(2):\n    for x, y in loader:\n" + ONE_STEP,
     "bfloat16": model() + sampled() + loop(AUTOCAST),
     "schedulers": model() + SCHEDULERS + sampled() + loop(step="optimizer.step()\nscheduler.step()"),
     "evaluation on rank 0": model() + sampled() + loop(step=EVALUATE),
@@ -412,6 +438,7 @@ RIGHT = {
     "fully_shard": SHARDED + sampled() + loop(averaging="clip_grad_norm_(model.parameters(), 1.0)"),
 }
 
+TWICE = "for p in model.parameters(): p.grad /= world"
 LATE_FLAG = """
 model.require_backward_grad_sync = False
 loss = F.cross_entropy(model(x), y) / 2
@@ -447,8 +474,16 @@ WRONG = {
         bare() + sampled() + loop(averaging="for p in model.parameters(): dist.all_reduce(p.grad)"),
         "replay",
     ),
+    "a sum's mean, divided twice": (
+        model() + sampled() + loop("F.cross_entropy(model(x), y, reduction='sum') / len(y)", averaging=TWICE),
+        "replay",
+    ),
+    "a rank left out": (
+        bare() + sampled() + loop(averaging=f"if rank == 2: model.zero_grad(set_to_none=False)\n{AVERAGE}"),
+        "replay",
+    ),
     "gradients divided twice": (
-        model() + sampled() + loop(averaging="for p in model.parameters(): p.grad /= world"),
+        model() + sampled() + loop(averaging=TWICE),
         "replay",
     ),
     "fully_shard, own tokens": (
@@ -492,12 +527,19 @@ DOUBTFUL = {
         model() + UNEQUAL + "loader = DataLoader(part, batch_size=4)\n" + NO_EPOCHS,
         "batches",
     ),
+    "short batches at an epoch's end": (
+        model() + "part = Subset(data, range(rank, 31, world))\nloader = DataLoader(part, batch_size=4)\n" + NO_EPOCHS,
+        "mean",
+    ),
     "gathered without gradient": (model() + sampled() + loop(GATHERED), "gathered"),
     "noise on the gradient": (
         model() + sampled() + loop(averaging="for p in model.parameters(): p.grad += 1e-3 * torch.sign(p.grad)"),
         "replay",
     ),
 }
+
+UNSEEN = {"no backward": bare() + sampled() + loop(backward=BY_AUTOGRAD)}
+"""Right, but without what a replay needs."""
 
 RESUMED = """
 import argparse

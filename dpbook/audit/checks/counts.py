@@ -23,7 +23,7 @@ def mean(seen: Seen) -> Found | None:
     worst: Found | None = None
     for update in seen.updates:
         for of_line in by_line(update):
-            found = _uneven(of_line, update)
+            found = _uneven(of_line, update, _short(seen, update))
             if found and (worst is None or found.status == "FAIL"):
                 worst = found
                 if found.status == "FAIL":
@@ -63,7 +63,7 @@ def reduced(events: Sequence[Event]) -> Iterator[list[dict[str, Any]]]:
         yield from (list(part) for part in zip(*losses, strict=True))
 
 
-def _uneven(of_line: list[tuple[int, Event]], update: Update) -> Found | None:
+def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> Found | None:
     events = [event for _, event in of_line]
     for parts in reduced(events):
         divisors = [part["divisor"] for part in parts]
@@ -77,17 +77,18 @@ def _uneven(of_line: list[tuple[int, Event]], update: Update) -> Found | None:
         told = (
             f"the means of ranks and micro-batches are over {counts} terms: one weighs up to {most:.2f} times too much"
         )
-        small = most < SMALL or _last_batch(update)
+        small = most < SMALL or short
         told += "" if not small else " (the end of an epoch)" if most >= SMALL else ""
         rank, event = of_line[lowest]
         return Found("WARN" if small else "FAIL", told, rank, None, update.number, event["place"])
     return None
 
 
-def _last_batch(update: Update) -> bool:
-    """Whether a rank's batches in this update have different numbers of examples: the last one of an epoch is short."""
+def _short(seen: Seen, update: Update) -> bool:
+    """Whether a rank has fewer examples in a forward of this update than it has in others: the end of an epoch."""
     lengths = [[len(event["rows"]) for event in events] for events in update.of("forward")]
-    return all(len(set(of_rank)) > 1 and min(of_rank) == of_rank[-1] for of_rank in lengths if of_rank)
+    usual = [max((len(event["rows"]) for event in events), default=0) for events in seen.of("forward")]
+    return any(length < most for of_rank, most in zip(lengths, usual, strict=True) for length in of_rank)
 
 
 def _wrong_length(seen: Seen) -> Found | None:

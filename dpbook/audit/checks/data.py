@@ -23,10 +23,9 @@ def examples(seen: Seen) -> Found | None:
     batches = [of_ranks for of_ranks in batches if all(of_ranks)]
     if not batches:
         return untested("no forward of the model with a batch was seen")
-    times = Counter(of_ranks[0] for of_ranks in batches)
-    batches = [of_ranks for of_ranks in batches if times[of_ranks[0]] == 1]  # others, such as prompts, are no data
+    batches = _data(batches)
     if not batches:
-        return untested("every batch is the same, or comes again")
+        return untested("every batch is the same")
     shared = sum(_repeated(of_ranks) for of_ranks in batches)
     read = sum(len(rows) for of_ranks in batches for rows in of_ranks)
     if not shared:
@@ -40,6 +39,13 @@ def examples(seen: Seen) -> Found | None:
         told = f"{shared} of {read} examples were read by several ranks: each draws by itself from all of them"
         return Found("WARN", told, rank, None, None, place)
     return passed(f"{read - shared} of {read} examples are distinct")
+
+
+def _data(batches: list[list[tuple[str, ...]]]) -> list[list[tuple[str, ...]]]:
+    """Those that are data: not what comes again and again, such as prompts, unless all do, as in a second epoch."""
+    times = Counter(of_ranks[0] for of_ranks in batches)
+    once = [of_ranks for of_ranks in batches if times[of_ranks[0]] == 1]
+    return once or (batches if len(times) > 1 else [])
 
 
 def _of_first(seen: Seen) -> Iterator[list[tuple[Event, ...]]]:

@@ -138,7 +138,7 @@ class Calls:
                 name=name,
                 shape=None if first is None else list(first.shape),
                 dtype=None if first is None else str(first.dtype).removeprefix("torch."),
-                graded=any(each.requires_grad for each in tensors),
+                graded=torch.is_grad_enabled() and any(each.requires_grad for each in tensors),  # not in a Function
                 place=place(),
             )
 

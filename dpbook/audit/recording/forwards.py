@@ -15,6 +15,8 @@ from dpbook.audit.recording.modules import Owners, averages, syncs
 from dpbook.audit.recording.recorder import Recorder, place
 
 _MOST_TENSORS = 8
+_COMPILED = "_orig_mod."
+"""What torch.compile puts before the names of a module."""
 
 
 class Forwards:
@@ -37,8 +39,9 @@ class Forwards:
         return __init__
 
     def watch(self, found: Owners) -> None:
-        """Watch the roots, and know their wrappers."""
-        for root in found.roots:
+        """Watch the roots, or what compiles them (it calls none of their methods), and know their wrappers."""
+        compiled = [each for each in found.wrappers if type(each).__name__ == "OptimizedModule"]
+        for root in (*found.roots, *compiled):
             self._watched.setdefault(id(root), weakref.ref(root))
         for wrapper in found.wrappers:
             if averages(wrapper):
@@ -93,7 +96,7 @@ class Forwards:
             "random": random_state(_device(module)),
             "loader": self._loaders.current,
             "rows": rows(tensors),
-            "buffers": digests(dict(module.named_buffers())),
+            "buffers": digests({name.replace(_COMPILED, ""): each for name, each in module.named_buffers()}),
             "sync": self.sync(),
             "wrapped": getattr(self._inside, "wrapper", False),
             "finite": finite,
