@@ -4,7 +4,7 @@
 """
 
 from dpbook.forecast.links import Connection, connection, measured_here
-from dpbook.forecast.measured import Measured, NoForecast
+from dpbook.forecast.medians import Measured, NoForecast
 from dpbook.forecast.rows import Checked, Row, checked, forecast
 from dpbook.forecast.running import Script, Stopped, measure
 from dpbook.forecast.words import as_json, check_in_words, in_words

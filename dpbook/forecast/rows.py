@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from dpbook.core import check_int
 from dpbook.forecast.links import Connection
-from dpbook.forecast.measured import Measured, NoForecast
+from dpbook.forecast.medians import Measured, NoForecast
 from dpbook.overlap import (
     CAP,
     FIRST_CAP,

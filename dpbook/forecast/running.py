@@ -9,7 +9,7 @@ from pathlib import Path
 from dpbook.audit import read_journal
 from dpbook.collectives import Link
 from dpbook.core import check_int, plural, temporary_folder
-from dpbook.forecast.measured import WARM, Measured, NoForecast, measured
+from dpbook.forecast.medians import WARM, Measured, NoForecast, measured
 from dpbook.ranks import Launch, launch
 
 ASKED = "DPBOOK_FORECAST"

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dpbook.core import in_binary, milliseconds, plural
-from dpbook.forecast.measured import Measured
+from dpbook.forecast.medians import Measured
 from dpbook.forecast.rows import Checked, Row
 
 FORMAT = 1

@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from dpbook.audit import read_journal
 from dpbook.audit.recording import Recorder, Wanted
-from dpbook.forecast.measured import WARM, measured
+from dpbook.forecast.medians import WARM, measured
 from dpbook.forecast.recording.marks import Marks
-from dpbook.forecast.recording.units import units
+from dpbook.forecast.recording.parts import units
 from dpbook.forecast.recording.wire import Wire
 
 SLEEP = 0.01

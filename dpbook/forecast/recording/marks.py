@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from dpbook.audit.recording import Recorder, owners, syncs
 from dpbook.ddp import specification
-from dpbook.forecast.recording.units import frozen, units
+from dpbook.forecast.recording.parts import frozen, units
 from dpbook.forecast.recording.wire import Wire
 from dpbook.ranks import Moment, moment
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.forecast.timed import timed
+from dpbook.forecast.moments import timed
 
 
 def update(*marks, synced=(True,), held=False):

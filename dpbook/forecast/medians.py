@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpbook.core import DpbookError
-from dpbook.forecast.timed import Timed, timed
+from dpbook.forecast.moments import Timed, timed
 from dpbook.overlap import Layer, Tensor
 
 WARM = 3

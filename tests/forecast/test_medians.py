@@ -3,7 +3,7 @@
 import pytest
 
 from dpbook.forecast import NoForecast
-from dpbook.forecast.measured import WARM, measured
+from dpbook.forecast.medians import WARM, measured
 
 MODEL = {
     "kind": "model", "device": "cuda", "world": 1, "units": [], "frozen": {}, "optimizers": 1, "compiled": False,
