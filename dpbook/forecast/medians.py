@@ -69,7 +69,10 @@ class Measured:
 
 
 def measured(journals: Sequence[Sequence[Mapping[str, Any]]]) -> Measured:
-    """From the journals of all ranks. An update counts as on the rank that took longest: the others wait for it.
+    """From the journals of all ranks.
+
+    An update counts as on the rank that took longest: the others wait for it. Those to compare with count with the mean
+    over the ranks: all end at about the same time.
 
     Raises `NoForecast`.
     """
@@ -79,15 +82,16 @@ def measured(journals: Sequence[Sequence[Mapping[str, Any]]]) -> Measured:
     _check_model(model)
     ranks = [[timed(e, len(journals)) for e in events if e["kind"] == "update"] for events in journals]
     together = [[one for one in of_ranks if one is not None] for of_ranks in zip(*ranks, strict=False)]
-    slowest = [max(of_ranks, key=lambda one: one.alone) for of_ranks in together[WARM:] if of_ranks]
-    free = [one for one in slowest if not one.held]
+    counted = [of_ranks for of_ranks in together[WARM:] if of_ranks]
+    free = [max(of_ranks, key=lambda one: one.alone) for of_ranks in counted if not of_ranks[0].held]
+    held = [statistics.mean(one.period for one in of_ranks) for of_ranks in counted if of_ranks[0].held]
     if not free:
         raise NoForecast(
             f"the script made {len(together)} updates; the first {WARM} do not count, and one more is needed"
         )
     order = _order(free)
     by_ddp = model["wrapped"] and not model["own_hook"]
-    return _medians(model, free, order, [one.period for one in slowest if one.held and by_ddp])
+    return _medians(model, free, order, held if by_ddp else [])
 
 
 def _check_model(model: Mapping[str, Any]) -> None:

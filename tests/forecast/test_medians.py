@@ -46,10 +46,14 @@ def test_an_update_counts_as_on_the_rank_that_took_longest():
 
 def test_updates_over_the_link_are_kept_apart():
     carried = MODEL | {"wrapped": True, "world": 2}
-    both = [carried, *[update(100)] * WARM, update(8), update(20, held=True), update(8)]
-    found = measured([both, both])
+    ranks = [
+        [carried, *[update(100)] * WARM, update(8), update(held, held=True), update(8), update(90, held=True)]
+        for held in (20, 24)
+    ]
+    found = measured([each[:-1] for each in ranks])
     assert (found.updates, found.backward) == (2, pytest.approx(8))
-    assert found.held == 1 + 2 + 20 + 3
+    assert found.held == 1 + 2 + 22 + 3
+    assert measured(ranks).held == 1 + 2 + (22 + 90) / 2 + 3
 
 
 @pytest.mark.parametrize("why", [{"wrapped": False}, {"wrapped": True, "own_hook": True}])
