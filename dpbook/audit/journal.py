@@ -1,19 +1,20 @@
 """What a rank writes down while it is watched, and how it is read: one JSON object a line, with its ``kind``.
 
 kind        written when                        fields
-optimizer   before its first update             optimizer, name, names, wrappers, replicas, sharded, unwrapped, devices
+optimizer   before its first update             optimizer, name, names, group, wrappers, replicas, sharded, unwrapped,
+                                                devices
 forward     the model is called                 loader, rows, random, drawn, buffers, sync, wrapped, finite
 backward    a loss is differentiated            losses, value, sync
 clip        gradients are clipped               norm, most, scaled
 scheduler   a learning-rate scheduler steps     scheduler, name
 scaled      a gradient scaler multiplies a loss  factor
 scaler      a gradient scaler is updated        scale
-epoch       a loader gives its first batch      loader, batches, sampler, shuffle, epoch, replicas, examples, part,
-                                                order
+epoch       a loader gives its first batch      loader, batches, sampler, shuffle, epoch, replicas, examples,
+                                                padded, part, order
 collective  the script calls a collective       name, shape, dtype, graded
-step        an optimizer is about to step       optimizer, update, gradients, infinite, missing, rates, before,
-                                                held
-stepped     it has                              optimizer, update, parameters, state
+step        an optimizer is about to step       optimizer, update, gradients, infinite, own_infinite, missing,
+                                                rates, before, held
+stepped     it has                              optimizer, update, parameters, state, sent
 cost        after an update                     update, watching, seconds
 join        torch's Join is entered             –
 trouble     watching itself failed              error

@@ -18,7 +18,7 @@ from dpbook.audit.side_by_side import Seen, Update
 from dpbook.replicas import Array, compare, gamma, unit_roundoff
 
 NAME, CLAIM, BOOK = "replay", "the gradient is the big batch's", "chapter 02"
-AFTER = ("start", "sync", "unused", "scaled", "clip", "mean", "gradients", "finite")
+AFTER = ("group", "start", "sync", "unused", "scaled", "clip", "mean", "gradients", "finite")
 EXTRA = 16
 """Roundings besides those of the sums: factors, quotients, clipping, the scaler, the conversion to float32."""
 SAME_LENGTH = 1e-4

@@ -255,6 +255,8 @@ FAULTS = {
     "clipped while scaled": Fault("scaled", "clip_grad_norm_", lambda p: p.clip and p.precision == "scaler"),
     "a NaN in the input": Fault("finite", "backward()", lambda p: not p.words and p.precision != "scaler", True),
     "a NaN in the loss": Fault("finite", "backward()", lambda parts: parts.precision != "scaler", True),
+    "a NaN in a gradient": Fault("finite", ".step(", lambda p: p.precision != "scaler"
+                                 and p.wrapper != "sharded", True),
     "added": Fault("replay", ".step(", lambda p: p.by_hand and not p.clip),
     "divided by the world twice": Fault("replay", ".step(", lambda p: not p.clip and not p.by_hand),
     "a rank left out": Fault("replay", ".step(", lambda p: p.by_hand and not p.clip, True),
@@ -375,6 +377,8 @@ def _forward(parts, fault):
         lines.append(f"{loss} = {loss} / 2")
     if fault == "a loss twice":
         lines.append(f"{loss} = {loss} * (2 if rank == {parts.odd} else 1)")
+    if fault == "a NaN in a gradient":  # of the root at 0
+        lines.append(f"if rank == {parts.odd}: {loss} = {loss} + ({loss} * 0).sqrt()")
     if fault == "a NaN in the loss":
         lines.append(f"{loss} = {loss} * (float('nan') if rank == {parts.odd} else 1)")
     scaled = f"scaler.scale({loss})" if parts.precision == "scaler" else loss

@@ -10,7 +10,8 @@ PLACE = ["train.py", 7, "step()"]
 def journal(updates=2, **changes):
     """The events of one rank; ``changes`` are of the events of a kind."""
     about = {
-        "optimizer": 0, "names": ["w", "v"], "wrappers": ["DistributedDataParallel"], "replicas": 3, "sharded": [],
+        "optimizer": 0, "names": ["w", "v"], "group": 3, "wrappers": ["DistributedDataParallel"],
+        "replicas": 3, "sharded": [],
         "devices": ["cpu"], "unwrapped": [],
     }  # fmt: skip
     events = [{"kind": "optimizer", **about, **changes.get("optimizer", {})}]
@@ -19,16 +20,18 @@ def journal(updates=2, **changes):
             "forward": {"rows": [f"{update}"], "random": "a", "drawn": False, "buffers": {}, "sync": True,
                         "wrapped": True, "loader": "", "finite": True},
             "backward": {"losses": None, "value": 1.0, "sync": True},
+            "epoch": {"loader": "test", "padded": 0, "examples": 8, "batches": 2, "part": None, "sampler": "",
+                      "shuffle": False, "order": "a", "epoch": 0, "replicas": 3},
             "collective": {"name": "all_reduce", "shape": [2], "dtype": "float32", "graded": False},
-            "step": {"optimizer": 0, "update": update, "gradients": {"w": "1", "v": "2"}, "infinite": [], "missing": [],
-                     "rates": [0.1], "before": {"w": "0", "v": "0"}},
+            "step": {"optimizer": 0, "update": update, "gradients": {"w": "1", "v": "2"}, "infinite": [],
+                     "own_infinite": [], "missing": [], "rates": [0.1], "before": {"w": "0", "v": "0"}},
             "stepped": {"optimizer": 0, "update": update, "parameters": {"w": "3", "v": "4"}},
             "scaler": {"scale": 8.0},
         }  # fmt: skip
         events += [
             {"kind": kind, "place": PLACE, **fields, **changes.get(kind, {})}
             for kind, fields in plain.items()
-            if kind not in ("scaler", "collective") or kind in changes
+            if kind not in ("scaler", "collective", "epoch") or kind in changes
         ]
     return tuple(events)
 
@@ -68,6 +71,8 @@ def test_a_gradient_that_is_missing_everywhere_is_no_error_unless_the_run_failed
     ranks = [journal(step={"missing": ["v"]})] * 3
     ended = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one"
     assert [found("unused", *ranks).status, found("unused", *ranks, ended=ended).status] == ["WARN", "FAIL"]
+    told = found("unused", (), *ranks[1:], ended=ended)  # a rank that was ended before its first update
+    assert (told.status, told.rank, told.tensor) == ("FAIL", 1, "v")
 
 
 def test_examples_that_some_ranks_share_are_a_warning():
@@ -98,6 +103,48 @@ def test_parts_of_a_replica_may_read_the_same():
 
 def test_infinite_gradients_are_expected_under_a_scaler():
     assert found("finite", *[journal(scaler={}, step={"infinite": ["w"]})] * 3).status == "PASS"
+
+
+@each("size", [0, 1, 2])
+def test_a_rank_that_is_in_no_group_of_all_is_named(size):
+    ranks = [journal(), journal(optimizer={"group": size}), journal()]
+    assert found("group", *[journal()] * 3).status == "PASS"
+    assert (found("group", *ranks).status, found("group", *ranks).rank) == ("FAIL", 1)
+
+
+def test_of_a_gradient_that_is_infinite_everywhere_the_rank_is_named_whose_own_was():
+    ranks = [journal(step={"infinite": ["v"], "own_infinite": own}) for own in ([], [], ["v"])]
+    told = found("finite", *ranks)
+    assert (told.status, told.rank, "on this rank alone" in told.told) == ("FAIL", 2, True)
+
+
+def test_an_evaluation_that_counts_examples_twice_is_a_warning():
+    padded = [journal(epoch={"padded": padded}) for padded in (0, 1)]
+    assert [found("evaluation", *[ranks] * 3).status for ranks in padded] == ["PASS", "WARN"]
+    trained_on = journal(epoch={"padded": 1, "loader": ""})
+    assert found("evaluation", *[trained_on] * 3) is None
+
+
+@each(
+    ("wrappers", "calls", "begun", "status"),
+    [
+        (["OptimizedModule"], 3, 0.95, "WARN"),
+        (["OptimizedModule"], 3, 0.2, "PASS"),
+        (["OptimizedModule"], 1, 1.0, "PASS"),
+        (["DistributedDataParallel"], 3, 0.95, None),
+    ],
+)
+def test_a_compiled_step_whose_all_reduces_begin_at_its_end(wrappers, calls, begun, status):
+    sent = {"sent": {"all_reduces": calls, "begun": begun}}
+    told = found("overlap", *[journal(optimizer={"wrappers": wrappers}, stepped=sent)] * 3)
+    assert (told and told.status) == status
+
+
+def test_a_gradient_that_comes_twice_is_told_with_the_cure():
+    ranks = [journal(backward={"at": 1.0})] * 3
+    told = found("twice", *ranks, ended="RuntimeError: Expected to mark a variable ready only once. This error is")
+    assert (told.status, "use_reentrant=False" in told.told, told.place) == ("FAIL", True, PLACE)
+    assert found("twice", *ranks) is None
 
 
 @each("check", [check.name for check in CHECKS])

@@ -1,18 +1,21 @@
 """The checks of a run that was watched, in the order in which causes come before consequences."""
 
-from dpbook.audit.checks import averaging, counts, course, data, equality
+from dpbook.audit.checks import averaging, counts, course, data, equality, wrapper
 from dpbook.audit.checks.definition import Check
 from dpbook.audit.lines import Line
 from dpbook.audit.side_by_side import Seen
 
 CHECKS: tuple[Check, ...] = (
+    wrapper.group,
     equality.start,
     data.examples,
     data.parts,
     data.epochs,
     data.batches,
+    data.evaluation,
     counts.mean,
     averaging.unused,
+    wrapper.twice,
     averaging.sync,
     averaging.clip,
     averaging.scaled,
@@ -21,6 +24,7 @@ CHECKS: tuple[Check, ...] = (
     equality.rates,
     equality.replicas,
     equality.buffers,
+    wrapper.overlap,
     course.random,
     course.scheduler,
     course.finite,

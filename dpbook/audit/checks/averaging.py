@@ -3,6 +3,7 @@
 import math
 
 from dpbook.audit.checks.definition import check, enumerated
+from dpbook.audit.journal import Event
 from dpbook.audit.lines import Found, passed, untested
 from dpbook.audit.side_by_side import Seen, Update, first_difference, odd_one
 from dpbook.core import plural
@@ -80,23 +81,29 @@ def scaler(seen: Seen) -> Found | None:
 @check("unused", "every parameter that is trained gets a gradient on every rank", "chapter 08")
 def unused(seen: Seen) -> Found | None:
     """The parameters without a gradient at a step: an error where the ranks differ, or where the run failed over it."""
-    blamed = "finished reduction in the prior iteration" in seen.ended or "UnusedParameters" in seen.ended
     for update in seen.updates:
         shared = seen.shared(update.optimizer)
         missing = [[name for name in step["missing"] if name in shared] for step in update.steps]
         rank = odd_one(missing)
-        if rank is not None or (blamed and any(missing)):
-            rank = rank if rank is not None and missing[rank] else next(r for r, names in enumerate(missing) if names)
-            told = (
-                f"no gradient for {enumerated(missing[rank])}: freeze it, use it, or wrap with find_unused_parameters"
-            )
-            return Found("FAIL", told, rank, missing[rank][0], update.number, update.steps[rank]["place"])
+        if rank is not None:
+            rank = rank if missing[rank] else next(r for r, names in enumerate(missing) if names)
+            return _without(missing[rank], rank, update.steps[rank])
+    if "finished reduction in the prior iteration" in seen.ended or "UnusedParameters" in seen.ended:
+        for rank, steps in enumerate(seen.of("step")):  # others may have been ended before theirs
+            for step in steps:
+                if step["missing"]:
+                    return _without(step["missing"], rank, step)
     never = _never(seen.updates)
     if never:
         return Found("WARN", f"no rank has a gradient for {enumerated(never)}: it is never trained", None, never[0])
     if not seen.updates:
         return untested("no update was seen")
     return passed(plural(len(seen.updates), "update"))
+
+
+def _without(names: list[str], rank: int, step: Event) -> Found:
+    told = f"no gradient for {enumerated(names)}: freeze it, use it, or wrap with find_unused_parameters"
+    return Found("FAIL", told, rank, names[0], step["update"], step["place"])
 
 
 def _never(updates: tuple[Update, ...]) -> list[str]:

@@ -65,9 +65,12 @@ def _first_infinite(update: Update, scaled: bool) -> Found | None:
                 return Found("FAIL", told, rank, None, update.number, event["place"])
     infinite = [step["infinite"] for step in update.steps]
     if any(infinite) and not scaled:
-        rank = next(rank for rank, names in enumerate(infinite) if names)
-        told = f"{plural(len(infinite[rank]), 'gradient')} not finite, although the loss is"
-        return Found("FAIL", told, rank, infinite[rank][0], update.number, update.steps[rank]["place"])
+        own = [step["own_infinite"] for step in update.steps]  # before the averaging, after which all ranks have it
+        names = own if any(own) else infinite
+        rank = next(rank for rank, of_rank in enumerate(names) if of_rank)
+        told = f"{plural(len(names[rank]), 'gradient')} not finite, although the loss is"
+        told += ", on this rank alone before they were averaged" if sum(map(bool, own)) == 1 else ""
+        return Found("FAIL", told, rank, names[rank][0], update.number, update.steps[rank]["place"])
     return None
 
 
@@ -135,7 +138,7 @@ def watching(seen: Seen) -> Found | None:
     return Found("----", f"not all of it: {failed[0][1]['error']}", failed[0][0]) if failed else None
 
 
-@check("end", "the run ends well", "chapter 09", after=("unused", "collectives", "batches"))
+@check("end", "the run ends well", "chapter 09", after=("unused", "twice", "collectives", "batches"))
 def end(seen: Seen) -> Found | None:
     """Why a run failed, as a launch tells it; silent where it did not."""
     return Found("FAIL", seen.ended.splitlines()[0]) if seen.ended else None

@@ -11,7 +11,7 @@ from dpbook.audit.side_by_side import Seen
 from dpbook.core import plural
 
 
-@check("examples", "every rank reads its own examples", "chapter 03")
+@check("examples", "every rank reads its own examples", "chapter 03", after=("group",))
 def examples(seen: Seen) -> Found | None:
     """The examples that the ranks' models are given in the same forward of an update."""
     if not seen.updates:
@@ -128,3 +128,19 @@ def batches(seen: Seen) -> Found | None:
             told += "the others wait for ever; use torch's Join, or let the ranks agree on the number"
             return Found("WARN", told, rank, None, None, events[rank]["place"])
     return passed(f"{of_ranks[0][0]['batches']} an epoch")
+
+
+@check("evaluation", "an evaluation counts every example once", "chapter 03")
+def evaluation(seen: Seen) -> Found | None:
+    """A `DistributedSampler` gives all ranks as many examples, and repeats some for that."""
+    if not seen.ranks:
+        return None
+    used = {event["loader"] for event in seen.of("forward")[0]}
+    others = [event for event in seen.of("epoch")[0] if event["loader"] not in used and event["padded"] is not None]
+    if not others or not used:
+        return None
+    padded = next((event for event in others if event["padded"] > 0), None)
+    if padded is None:
+        return passed(f"{plural(others[0]['examples'], 'example')}")
+    told = f"{padded['padded']} of {padded['examples']} examples are counted twice, so that all ranks have as many: "
+    return Found("WARN", f"{told}leave the last ones out of the metric", 0, None, None, padded["place"])

@@ -6,7 +6,7 @@ from dpbook.audit.side_by_side import Seen, first_difference, odd_one
 from dpbook.core import plural
 
 
-@check("start", "replicas start equal", "chapter 01")
+@check("start", "replicas start equal", "chapter 01", after=("group",))
 def start(seen: Seen) -> Found | None:
     """The parameters before the first update."""
     first = [update for update in seen.updates if update.number == 1]
@@ -28,7 +28,7 @@ def start(seen: Seen) -> Found | None:
     "gradients",
     "all ranks step with the same gradient",
     "chapter 01",
-    after=("sync", "unused", "clip", "scaled", "scaler"),
+    after=("group", "sync", "unused", "clip", "scaled", "scaler"),
 )
 def gradients(seen: Seen) -> Found | None:
     """The gradients at each step, after whatever averages them."""
@@ -74,7 +74,7 @@ def rates(seen: Seen) -> Found | None:
     "replicas",
     "replicas stay equal",
     "chapter 01",
-    after=("start", "sync", "gradients", "rates", "clip", "unused", "scaler"),
+    after=("group", "start", "sync", "gradients", "rates", "clip", "unused", "scaler"),
 )
 def replicas(seen: Seen) -> Found | None:
     """The parameters after each update."""

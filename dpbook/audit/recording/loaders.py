@@ -67,6 +67,7 @@ def _about(loader: Any) -> dict[str, Any]:
         "epoch": getattr(sampler, "epoch", None),
         "replicas": getattr(sampler, "num_replicas", None),
         "examples": _length(loader.dataset),
+        "padded": _padded(sampler, loader.dataset),
         "part": _part(loader.dataset),
     }
 
@@ -76,6 +77,12 @@ def _length(sized: Any) -> int | None:
         return len(sized) if isinstance(sized, Sized) else None
     except (TypeError, NotImplementedError):  # an iterable dataset has none
         return None
+
+
+def _padded(sampler: Any, dataset: Any) -> int | None:
+    """How many examples a sampler gives twice, so that all ranks have as many; None where it does not divide."""
+    total, length = getattr(sampler, "total_size", None), _length(dataset)
+    return max(0, total - length) if isinstance(total, int) and length is not None else None
 
 
 def _part(dataset: Any) -> str | None:

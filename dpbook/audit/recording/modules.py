@@ -60,6 +60,20 @@ def syncs(wrapper: nn.Module) -> bool:
     return bool(wrapper._reducer.enabled)
 
 
+def sent(wrapper: nn.Module) -> dict[str, float] | None:
+    """What torch's DDP knows of its last averaging: how many all-reduces, and after which share of backward the first
+    began; None of another wrapper.
+    """
+    if not isinstance(wrapper, nn.parallel.DistributedDataParallel):
+        return None
+    known: Any = wrapper._get_ddp_logging_data()
+    begun, backward = known.get("backward_comm_time_start", 0), known.get("backward_compute_time_start", 0)
+    took = known.get("backward_compute_time", 0)
+    if not begun or not backward or not took:
+        return None
+    return {"all_reduces": known["num_buckets_reduced"], "begun": min(1.0, max(0.0, (begun - backward) / took))}
+
+
 def replicas_of(wrapper: nn.Module) -> int:
     """Over how many ranks it averages."""
     group: Any = getattr(wrapper, "process_group", None) or getattr(wrapper, "group", None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -17,7 +18,8 @@ from dpbook.audit.kept import KEPT
 from dpbook.audit.recording.forwards import Forwards
 from dpbook.audit.recording.hashing import digests, local_part
 from dpbook.audit.recording.local_gradients import LocalGradients
-from dpbook.audit.recording.modules import averages, owners, replicas_of
+from dpbook.audit.recording.modules import averages, owners, replicas_of, sent
+from dpbook.audit.recording.own_sums import OwnSums
 from dpbook.audit.recording.recorder import Recorder, place
 
 _LATE = 5
@@ -29,6 +31,7 @@ class Updates:
 
     def __init__(self, recorder: Recorder, forwards: Forwards, gradients: LocalGradients, world: int) -> None:
         self._recorder, self._forwards, self._gradients, self._world = recorder, forwards, gradients, world
+        self._own = OwnSums(recorder)
         self._numbers: dict[int, int] = {}
         self._names: dict[int, dict[str, torch.Tensor]] = {}
         self._updates: dict[int, int] = {}
@@ -46,6 +49,7 @@ class Updates:
             with self._recorder.watching():
                 self._forwards.watch(owners(_parameters(optimizer)))
                 self._gradients.follow(_parameters(optimizer))
+                self._own.follow(_parameters(optimizer))
 
         return __init__
 
@@ -73,6 +77,7 @@ class Updates:
                 update=update,
                 gradients=digests(gradients),
                 infinite=_infinite(gradients),
+                own_infinite=self._own.infinite(named),
                 missing=[name for name, each in named.items() if each.grad is None and each.requires_grad],
                 rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
                 before=digests(named) if update == 1 else None,
@@ -86,8 +91,14 @@ class Updates:
         with self._recorder.watching():
             if self._recorder.active:
                 parameters = digests(self._names[number])
-                self._recorder.note("stepped", optimizer=number, update=update, parameters=parameters,
-                                    state=self._state(optimizer))  # fmt: skip
+                self._recorder.note(
+                    "stepped",
+                    optimizer=number,
+                    update=update,
+                    parameters=parameters,
+                    state=self._state(optimizer),
+                    sent=next(filter(None, map(sent, self._forwards.wrappers.values())), None),
+                )
             if update == wanted.keep:
                 self._keep(number)
             self._gradients.forget(list(self._names[number].values()))
@@ -102,6 +113,7 @@ class Updates:
         self._optimizers.append(optimizer)
         self._updates[number] = 0
         parameters = _parameters(optimizer)
+        self._own.follow(parameters)
         found = owners(parameters)
         self._forwards.watch(found)
         named = self._names[number] = {found.names[id(each)]: each for each in parameters}
@@ -113,6 +125,7 @@ class Updates:
             optimizer=number,
             name=type(optimizer).__name__,
             names=list(named),
+            group=dist.get_world_size() if dist.is_initialized() else 0,
             wrappers=sorted({type(wrapper).__name__ for wrapper in found.wrappers}),
             replicas=min(worlds, default=self._world),
             sharded=sharded,
