@@ -5,6 +5,7 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from unittest.mock import MagicMock, patch
 
 import numpy as np
@@ -14,6 +15,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dpbook import collectives, standin
+from dpbook.audit import read_journal
+from dpbook.audit.recording import Recorder, Wanted
 from dpbook.collectives import Link, simulate
 from dpbook.core import DpbookError
 from dpbook.ddp import (
@@ -29,6 +32,9 @@ from dpbook.ddp import (
     over,
     step_time,
 )
+from dpbook.forecast.moments import timed
+from dpbook.forecast.recording.marks import Marks
+from dpbook.forecast.recording.wire import Wire
 from dpbook.overlap import Span
 from dpbook.program import Options, Trainer, metrics, prediction, trainer
 from dpbook.program.__main__ import describe
@@ -275,6 +281,23 @@ def swept():
     return {"backend": found.backend, "world": found.world, "least": found.times.min(), "most": found.times.max()}
 
 
+def forecast_of(folder, rank, world):
+    """Updates of a script, with those over a link in turn: what they took by their moments, and by their kernels."""
+    recorder = Recorder(Path(folder), rank, Wanted(100))
+    Marks(recorder, Wire(recorder, LINK), world, check=True)
+    with standin.slower(SLOWER / 5), standin.watch() as spans:
+        wrapped("torch", SIM)
+        torch.accelerator.synchronize()
+        kernels = busy(spans)
+    recorder.close("ended")
+    events = [event for event in read_journal(Path(folder), rank) if event["kind"] == "update"]
+    updates = [timed(event, world) for event in events]
+    return {
+        "held": [update.held for update in updates], "gradients": [len(update.gaps) for update in updates],
+        "measured": (sum(update.period for update in updates), kernels),
+    }  # fmt: skip
+
+
 def refusal(call):
     try:
         call()
@@ -302,6 +325,7 @@ def everything(rank, world, folder, some_mutants):
         "given back": given_back(),
         "refusals": refusals(world), "link": on_the_link(), "clocks": clocks(), "trained": trained(folder),
         "advanced": advanced(folder, ("bucketed", "zero1"), 60.0), "swept": swept(),
+        "forecast": forecast_of(folder, rank, world),
     }  # fmt: skip
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(world)
     found["there and back"] = comes_back(SIM, CPU)

@@ -88,6 +88,15 @@ def test_what_is_measured_takes_as_long_as_its_kernels(ranks, what, share):
         assert measured >= share * kernels > 0
 
 
+def test_a_forecast_has_the_devices_moments(ranks):
+    """The host is far ahead of kernels that are slow; every second update goes over an emulated link."""
+    for rank in ranks:
+        measured, kernels = rank["forecast"]["measured"]
+        assert measured >= 0.8 * kernels > 0
+        assert rank["forecast"]["held"] == [False, True, False, True]
+        assert rank["forecast"]["gradients"] == [6] * 4
+
+
 def test_calls_are_observed_after_forward(ranks):
     for rank in ranks:
         assert rank["clocks"]["order"]
