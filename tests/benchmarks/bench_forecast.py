@@ -19,7 +19,7 @@ from dpbook.forecast import Script, checked, connection, measure
 from tests.benchmarks.rows import Row, begin
 
 SCRIPTS = Path(__file__).parent / "forecast_scripts"
-LINKS = ("500Mb/s+50us", "1Gb/s+50us")
+LINKS = ("500Mb/s+500us", "1Gb/s+500us")
 
 
 def main() -> None:

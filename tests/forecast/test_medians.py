@@ -6,7 +6,7 @@ from dpbook.forecast import NoForecast
 from dpbook.forecast.medians import WARM, measured
 
 MODEL = {
-    "kind": "model", "device": "cuda", "world": 1, "units": [], "frozen": {}, "optimizers": 1, "compiled": False,
+    "kind": "model", "device": "cuda", "world": 1, "units": [], "frozen": {}, "compiled": False,
     "sharded": False, "wrapped": False, "own_hook": False, "buffers": 0, "cap": None,
     "tensors": [{"name": n, "shape": [4], "dtype": "float32", "device": "cuda:0"} for n in ("a", "b")],
 }  # fmt: skip

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dpbook.audit import read_journal
 from dpbook.audit.recording import Recorder, Wanted
+from dpbook.forecast import NoForecast
 from dpbook.forecast.medians import WARM, measured
 from dpbook.forecast.recording.marks import Marks
 from dpbook.forecast.recording.parts import units
@@ -135,6 +136,32 @@ def test_optimizers_that_step_together_make_one_update(tmp_path):
         train(model, WARM + 2, Both())
     found = seen(tmp_path)
     assert (found.updates, len(found.layers)) == (2, 5)
+
+
+def test_a_closure_is_inside_its_step(tmp_path):
+    model = Net()
+
+    def closure():
+        model.zero_grad()
+        loss = model(torch.ones(3, 4)).square().mean()
+        loss.backward()
+        return loss
+
+    with watched(tmp_path):
+        optimizer = SGD(model.parameters(), 0.1)
+        for _ in range(WARM + 2):
+            optimizer.step(closure)
+    found = seen(tmp_path)
+    assert (found.updates, found.accumulation, len(found.layers)) == (2, 1, 5)
+
+
+def test_weights_that_are_trained_later_are_no_surprise(tmp_path):
+    model = Net()
+    with watched(tmp_path):
+        train(model, WARM + 1)
+        train(model.requires_grad_(), 1)
+    with pytest.raises(NoForecast, match="differ in which gradients"):
+        seen(tmp_path)
 
 
 def test_nothing_of_the_scripts_is_changed(tmp_path):

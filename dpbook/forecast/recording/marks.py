@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from dpbook.audit.recording import Recorder, owners, syncs
 from dpbook.ddp import specification
@@ -31,7 +31,6 @@ class Marks:
         self._numbers: dict[int, int] = {}
         self._tensors: list[dict[str, Any]] = []
         self._roots: list[nn.Module] = []
-        self._optimizers: list[Optimizer] = []
         self._compiled = self._inside = False
         self._updates = 0
         self._marks: list[tuple[str | int, Moment]] = []
@@ -40,7 +39,6 @@ class Marks:
         recorder.later(self._finish)
         recorder.replace(Optimizer, "__init__", self._made)
         recorder.replace(torch.autograd, "backward", self._watched)
-        recorder.later(register_optimizer_step_pre_hook(lambda *_: self._mark("step")).remove)
         recorder.later(register_optimizer_step_post_hook(lambda *_: self._mark("stepped")).remove)
 
     def _made(self, init: Callable[..., None]) -> Callable[..., None]:
@@ -53,7 +51,6 @@ class Marks:
         return __init__
 
     def _meet(self, optimizer: Optimizer) -> None:
-        self._optimizers.append(optimizer)
         parameters = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
         found = owners(parameters)
         self._compiled |= any(type(wrapper).__name__ == "OptimizedModule" for wrapper in found.wrappers)
@@ -113,11 +110,9 @@ class Marks:
         self._wire.held = self._check and self._updates % 2 == 1
 
     def _write(self) -> None:
-        """What is known of the model, and the update that ended before."""
+        """The update that ended before the one that has just ended."""
         if self._ended is None:
             return
-        if self._updates == 1:
-            self._recorder.note("model", **self._model())
         marks = self._ended["marks"]
         first, last = marks[0][1], marks[-1][1]
         if last.event is not None:
@@ -132,7 +127,6 @@ class Marks:
             "tensors": self._tensors,
             "units": [name for root in self._roots for name in units(root)],
             "frozen": {name: elements for root in self._roots for name, elements in frozen(root).items()},
-            "optimizers": len(self._optimizers),
             "compiled": self._compiled,
             "sharded": any(hasattr(p, "to_local") for root in self._roots for p in root.parameters()),
             "wrapped": wrapper is not None,
@@ -145,3 +139,5 @@ class Marks:
         if len(self._marks) > 1 and self._marks[-1][0] == "stepped":
             self._end()
         self._write()
+        if self._updates:
+            self._recorder.note("model", **self._model())
