@@ -27,6 +27,7 @@ OFFERED = {
     "dpbook.overlap.timeline.json_format": "timelines that are kept and read back",
     "dpbook.collectives.algorithms.nodes": "all-reduces for machines with several GPUs each",
     "dpbook.figures.steps.memory": "the memory of any sharded step over its time",
+    "dpbook.audit.recording.installation": "what every rank of an audit calls, by its name",
     "dpbook.replicas.exactness.rounded": "the bound against which any gradient may be judged",
 }
 """Library modules that one chapter alone uses, and what else they are for."""

@@ -4,5 +4,7 @@
 """
 
 from dpbook.audit.journal import read as read_journal
-from dpbook.audit.lines import Found, Line
-from dpbook.audit.running import Audit, Verdict, audit
+from dpbook.audit.lines import Found, Line, passed
+from dpbook.audit.resume import resume_lines
+from dpbook.audit.running import Audit, Verdict, audit, judged
+from dpbook.audit.side_by_side import Seen, seen

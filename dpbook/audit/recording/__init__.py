@@ -9,6 +9,7 @@ from dpbook.audit.recording.recorder import Recorder, Wanted
 from dpbook.core import lazily
 
 if TYPE_CHECKING:
+    from dpbook.audit.recording.installation import watched
     from dpbook.audit.recording.modules import averages, owners, syncs
 
-__getattr__ = lazily(__name__, averages="modules", owners="modules", syncs="modules")
+__getattr__ = lazily(__name__, averages="modules", owners="modules", syncs="modules", watched="installation")
