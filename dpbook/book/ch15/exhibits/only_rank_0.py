@@ -1,0 +1,23 @@
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler
+
+from dpbook.book.ch15.toys import join, net, points
+
+rank, world = join(patience=8)
+data = points(96)
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=4, sampler=sampler)
+model = DDP(net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    if rank == 0:
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        print(f"loss {total / world:.3f}")

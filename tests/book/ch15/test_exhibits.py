@@ -1,0 +1,80 @@
+"""Is every exhibit's cause named first, its consequences under it and nothing else, and nothing after the cure?"""
+
+import difflib
+
+import pytest
+
+from dpbook.book.ch15.collection import FOLDER, exhibit, exhibits
+from dpbook.book.ch15.judging import ALONE, bad, differences, verdicts
+from dpbook.core import InvalidArgument
+from tests.cases import each
+
+proof = pytest.mark.proof
+TOGETHER = [one for one in exhibits() if one.tool not in ALONE]
+FEW = [exhibit(name) for name in (
+    "one_ranks_loss", "divided_twice", "leftovers", "plateau", "skipped_gradient", "contrastive", "past_the_wrapper",
+)]  # fmt: skip
+"""Those that no other test of the audit has."""
+
+
+def test_every_kind_has_an_exhibit_and_every_script_is_one():
+    kinds = {one.kind for one in exhibits()}
+    assert kinds == set(range(26))
+    assert {path.stem for path in FOLDER.glob("*.py")} == {one.name for one in exhibits()}
+    assert len({one.name for one in exhibits()}) == len(exhibits())
+
+
+@each("one", exhibits())
+def test_a_cure_is_a_few_lines_of_a_short_script(one):
+    before, after = one.script.splitlines(), one.cured.splitlines()
+    changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-" and not line[2:].startswith("from ")]
+    assert len(before) <= 40
+    assert 0 < len(changed) <= 11
+    compile(one.cured, one.name, "exec")
+
+
+@each("one", exhibits())
+def test_what_is_blamed_stands_in_the_script(one):
+    assert not one.place or [line.strip() for line in one.script.splitlines()].count(one.place) == 1
+
+
+@each("one", exhibits())
+def test_a_script_does_not_tell_its_name(one):
+    assert one.name not in one.script
+
+
+def test_a_name_that_there_is_not_is_refused():
+    with pytest.raises(InvalidArgument, match="one_ranks_loss, padding"):
+        exhibit("paddings")
+
+
+def found(of):
+    return {one.name: differences(one, lines) for one, lines in zip(of, verdicts(of).values(), strict=True)}
+
+
+def left(of):
+    return {name: [line.name for line in bad(lines)] for name, lines in verdicts(of, cured=True).items()}
+
+
+@pytest.mark.processes
+def test_the_cause_is_named_first_its_consequences_follow_and_nothing_else_fires():
+    assert found(FEW) == {one.name: [] for one in FEW}
+
+
+@pytest.mark.processes
+@proof
+def test_every_exhibit_that_audit_judges_is_told_as_it_declares():
+    assert found(TOGETHER) == {one.name: [] for one in TOGETHER}
+
+
+@pytest.mark.processes
+@proof
+def test_nothing_fires_after_the_cure():
+    assert left(TOGETHER) == {one.name: [] for one in TOGETHER}
+
+
+@pytest.mark.processes
+@proof
+@pytest.mark.parametrize("one", [one for one in exhibits() if one.tool in ALONE], ids=lambda one: one.name)
+def test_launch_and_preflight_tell_theirs_and_nothing_after_the_cure(one):
+    assert (found([one]), left([one])) == ({one.name: []}, {one.name: []})
