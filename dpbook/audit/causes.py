@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from dpbook.audit.kept import Kept, furthest, scale
-from dpbook.audit.lines import Found
+from dpbook.audit.lines import Found, Status
 from dpbook.audit.side_by_side import Update, first_difference
 from dpbook.replicas import Array
 
@@ -13,8 +13,13 @@ CLOSE = 1e-5
 """How near, relative to the largest element of a parameter, a guess must come."""
 
 
-def what_else(update: Update, kept: Kept, rank: int, worst: tuple[str, float]) -> Found:
-    """The first mistake that explains what ``rank`` stepped with; a warning where none does."""
+MEANS = "each rank's mean counts the same, whatever it is a mean over"
+
+
+def what_else(update: Update, kept: Kept, rank: int, worst: tuple[str, float], *, mild: bool) -> Found:
+    """The first mistake that explains what ``rank`` stepped with; a warning where none does, or where the ranks' means
+    are over different numbers and that is ``mild``: a little, or at the end of an epoch.
+    """
     name, error = worst
     place = update.steps[rank]["place"]
     applied = kept.of("applied", rank)
@@ -22,7 +27,8 @@ def what_else(update: Update, kept: Kept, rank: int, worst: tuple[str, float]) -
         near = {each: CLOSE * (np.abs(array) + np.abs(array).max(initial=0)) for each, array in guess.items()}
         factor = scale(applied, guess)
         if factor > 0 and furthest(applied, guess, near, factor) is None:
-            return Found("FAIL", f"{why}: relative error {error:.1e} in {name}", guilty, name, update.number, place)
+            status: Status = "WARN" if mild and why == MEANS else "FAIL"
+            return Found(status, f"{why}: relative error {error:.1e} in {name}", guilty, name, update.number, place)
     told = f"relative error {error:.1e} in {name}, and no mistake that was tried explains it: what the script does "
     told += "between backward and step (noise, clipping by value, a hook that compresses) does, or its own averaging"
     return Found("WARN", told, rank, name, update.number, place)
@@ -32,7 +38,7 @@ def _guesses(update: Update, kept: Kept, rank: int) -> Iterator[tuple[str, dict[
     """What may have been done, the gradient that it makes, and the rank to be named."""
     if first_difference([step["gradients"] for step in update.steps], kept.names):
         yield "it is this rank's own gradient, which nothing averaged", kept.of("plain", rank), rank
-    yield "each rank's mean counts the same, whatever it is a mean over", _over_ranks(kept, "plain"), rank
+    yield MEANS, _over_ranks(kept, "plain"), rank
     yield "only the last micro-batch is in it", _over_ranks(kept, "last"), rank
     if any(update.of("clip")):
         clipped = _over_ranks(kept, "plain", _clipped(update, kept))

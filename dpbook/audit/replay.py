@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from dpbook.audit.causes import what_else
-from dpbook.audit.checks.counts import as_written, by_line, reduced
+from dpbook.audit.checks.counts import as_written, by_line, reduced, uneven
 from dpbook.audit.kept import FILE, Kept, furthest, key, load, put_together, scale
 from dpbook.audit.lines import Found, Line, passed, untested
 from dpbook.audit.side_by_side import Seen, Update
@@ -50,7 +50,8 @@ def _replay(seen: Seen, update: Update) -> Found:
     unreadable = _unreadable(update)
     if unreadable:
         return untested(unreadable)
-    return _verdict(update, kept)
+    means = uneven(seen, update)
+    return _verdict(update, kept, mild=means is not None and means.status == "WARN")
 
 
 def _kept(seen: Seen, update: Update) -> Kept | str:
@@ -86,7 +87,7 @@ def _unreadable(update: Update) -> str:
     return ""
 
 
-def _verdict(update: Update, kept: Kept) -> Found:
+def _verdict(update: Update, kept: Kept, *, mild: bool) -> Found:
     big, sizes = kept.big("weighted"), kept.big("sizes")
     backwards = sum(kept.divisor(line)[1] for line in kept.lines)
     units = {name: max(float(arrays[key("unit", name)]) for arrays in kept.ranks) for name in kept.names}
@@ -98,7 +99,7 @@ def _verdict(update: Update, kept: Kept) -> Found:
         factor = scale(applied, big)
         worst = furthest(applied, big, bound, factor)
         if worst is not None:
-            return what_else(update, kept, rank, worst)
+            return what_else(update, kept, rank, worst, mild=mild)
     return _length(update, kept, factor, _agreement(applied, big, bound, factor, units), max(units.values()))
 
 

@@ -149,7 +149,8 @@ def _run(what: Audit, folder: Path, say: Say, **wanted: Any) -> tuple[Seen, int]
     waiting = threading.Thread(target=_tell_progress, args=(folder, what.nproc, done, say), daemon=True)
     waiting.start()
     try:
-        ended = launch(what.launch(watcher="dpbook.audit.recording.installation", told=told), why.append)
+        watcher = "dpbook.audit.recording.installation"
+        ended = launch(what.launch(watcher=watcher, told=told, logs=folder / "logs"), why.append)
     finally:
         done.set()
     stopped = ended.status - 128 if ended.status > 128 else 0

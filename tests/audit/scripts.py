@@ -502,6 +502,9 @@ WRONG = {
     "a NaN": (model() + sampled() + loop(NAN), "finite"),
 }
 
+ACCUMULATED_BY_HAND = accumulated(
+    "(F.cross_entropy(model(x), y) / 2).backward()", step=f"{AVERAGE}\noptimizer.step()\noptimizer.zero_grad()"
+)
 GATHERED = """
 z = F.normalize(model(x))
 every = [torch.empty_like(z) for _ in range(world)]
@@ -512,29 +515,33 @@ UNEQUAL = "part = Subset(data, range(rank * 32, rank * 32 + (32 if rank else 24)
 STEP_LR = "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)\n"
 
 DOUBTFUL = {
-    "equal dropout": (model("nn.Dropout(0.2)") + PLAIN, "random"),
+    "equal dropout": (model("nn.Dropout(0.2)") + PLAIN, {"random"}),
     "buffers of their own": (
         model("nn.BatchNorm1d(16)", wrap="DDP({}, broadcast_buffers=False)") + PLAIN,
-        "buffers",
+        {"buffers"},
     ),
-    "batch norm and no_sync": (model("nn.BatchNorm1d(16)") + sampled() + accumulated(NO_SYNC), "buffers"),
+    "batch norm and no_sync": (model("nn.BatchNorm1d(16)") + sampled() + accumulated(NO_SYNC), {"buffers"}),
     "a scheduler for each rank": (
         model() + STEP_LR + sampled() + loop(step="optimizer.step()\nfor _ in range(world): scheduler.step()"),
-        "scheduler",
+        {"scheduler"},
     ),
-    "micro-batches added": (model() + sampled() + accumulated(NO_SYNC.replace(" / 2", "")), "mean"),
+    "micro-batches added": (model() + sampled() + accumulated(NO_SYNC.replace(" / 2", "")), {"mean"}),
     "more batches on some": (
         model() + UNEQUAL + "loader = DataLoader(part, batch_size=4)\n" + NO_EPOCHS,
-        "batches",
+        {"batches"},
     ),
     "short batches at an epoch's end": (
         model() + "part = Subset(data, range(rank, 31, world))\nloader = DataLoader(part, batch_size=4)\n" + NO_EPOCHS,
-        "mean",
+        {"mean"},
     ),
-    "gathered without gradient": (model() + sampled() + loop(GATHERED), "gathered"),
+    "a short micro-batch": (
+        bare() + "data = Subset(data, range(18))\n" + sampled() + ACCUMULATED_BY_HAND,
+        {"mean", "replay"},
+    ),
+    "gathered without gradient": (model() + sampled() + loop(GATHERED), {"gathered"}),
     "noise on the gradient": (
         model() + sampled() + loop(averaging="for p in model.parameters(): p.grad += 1e-3 * torch.sign(p.grad)"),
-        "replay",
+        {"replay"},
     ),
 }
 

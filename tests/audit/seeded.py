@@ -246,7 +246,7 @@ FAULTS = {
     "a flag after forward": Fault("sync", "{model}(", lambda parts: parts.micro == 2 and parts.way == "flag"),
     "never averaged": Fault("sync", "{model}(", lambda parts: parts.micro == 2 and parts.way == "no_sync"
                             and parts.wrapper != "ours"),
-    "clipped before": Fault("clip", "clip_grad_norm_", lambda parts: parts.by_hand and parts.clip),
+    "clipped before": Fault("clip", "clip_grad_norm_", lambda p: p.by_hand and p.clip and p.precision != "scaler"),
     "different starts": Fault("start", None, lambda parts: parts.by_hand, True),
     "nobody averages": Fault("gradients", ".step(", lambda parts: parts.by_hand and not parts.clip),
     "one is not averaged": Fault("gradients", ".step(", lambda parts: parts.by_hand and not parts.clip),

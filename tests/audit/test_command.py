@@ -107,6 +107,7 @@ def test_a_run_that_fails_is_told(tmp_path, text, claim, told):
     assert (done.returncode, first.startswith("FAIL")) == (1, True), done.stdout + done.stderr
     assert claim in first
     assert told in first
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]  # no log is left either
 
 
 def test_what_the_book_needs_is_blocked_and_its_commands_say_so(tmp_path):

@@ -22,12 +22,10 @@ def mean(seen: Seen) -> Found | None:
     unread = next((event for event in backwards if event["losses"] is None), None)
     worst: Found | None = None
     for update in seen.updates:
-        for of_line in by_line(update):
-            found = _uneven(of_line, update, _short(seen, update))
-            if found and (worst is None or found.status == "FAIL"):
-                worst = found
-                if found.status == "FAIL":
-                    return worst
+        found = uneven(seen, update)
+        if found and found.status == "FAIL":
+            return found
+        worst = worst or found
     if worst or (worst := _wrong_length(seen)):
         return worst
     if unread:
@@ -35,6 +33,12 @@ def mean(seen: Seen) -> Found | None:
             "----", "not tested: what the loss is divided by cannot be read from its graph", place=unread["place"]
         )
     return passed(_told(seen.updates[-1])) if seen.updates else untested("no update was seen")
+
+
+def uneven(seen: Seen, update: Update) -> Found | None:
+    """What is said of the means of one update, if they are over different numbers of terms."""
+    found = [each for of_line in by_line(update) if (each := _uneven(of_line, update, _short(seen, update)))]
+    return next((each for each in found if each.status == "FAIL"), found[0] if found else None)
 
 
 def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
