@@ -7,12 +7,11 @@ from typing import Any
 
 from dpbook.core import DpbookError
 from dpbook.forecast.moments import Timed, timed
+from dpbook.forecast.oddities import notes
 from dpbook.overlap import Layer, Tensor
 
 WARM = 3
 """Updates that do not count: in the first torch's DDP has other buckets, and memory is new."""
-SPREAD = 1.25
-"""Updates of which the longer half takes so many times the shorter are said to differ."""
 
 
 class NoForecast(DpbookError):
@@ -124,53 +123,27 @@ def _medians(
     micro_batches = round(middle(lambda one: len(one.forwards)))
     forward = middle(lambda one: sum(one.forwards) / len(one.forwards))
     backward = middle(lambda one: one.backwards[-1])
-    after = middle(lambda one: one.after)
-    # medians do not add up to the median of the sum, which is what counts
-    other = max(0.0, middle(lambda one: one.alone) - after - micro_batches * (forward + backward))
+    other, after = middle(lambda one: one.other), middle(lambda one: one.after)
+    # medians do not add up to the median of the sum, and it is whole updates that are forecast
+    scale = middle(lambda one: one.alone) / (other + micro_batches * (forward + backward) + after)
     gaps = {number: statistics.median(dict(one.gaps)[number] for one in updates) for number in order}
-    whole = sum(gaps.values()) or 1.0
+    shares = {number: scale * gap / (sum(gaps.values()) or 1.0) for number, gap in gaps.items()}
     tensors = [Tensor(each["name"], tuple(each["shape"]), each["dtype"], each["device"]) for each in model["tensors"]]
     layers = tuple(
-        Layer(
-            tensors[number].name,
-            forward * gaps[number] / whole,
-            backward * gaps[number] / whole,
-            (tensors[number],),
-        )
+        Layer(tensors[number].name, forward * shares[number], backward * shares[number], (tensors[number],))
         for number in reversed(order)
-    )  # fmt: skip
+    )
     return Measured(
-        layers, other, after, micro_batches, not any(one.early for one in updates), len(updates), model["world"],
-        model["cap"], tuple(model["units"]), model["frozen"], statistics.median(held) if held else None,
-        tuple(_notes(model, updates, order, other / middle(lambda one: one.alone))),
-    )  # fmt: skip
-
-
-def _notes(model: Mapping[str, Any], updates: Sequence[Timed], order: Sequence[int], other: float) -> list[str]:
-    notes = []
-    if len(order) < len(model["tensors"]):
-        missing = [tensor["name"] for k, tensor in enumerate(model["tensors"]) if k not in set(order)]
-        notes.append(
-            f"no gradient for {', '.join(missing[:3])} ({len(missing)} in all): left out, though DDP sends them"
-        )
-    if len({tuple(number for number, _ in one.gaps) for one in updates}) > 1:
-        notes.append("gradients do not become ready in the same order in every update; that of the last one counts")
-    if other > 0.1:
-        notes.append(
-            f"{other:.0%} of an update is outside of forward, backward and optimizer (data?): no link changes it"
-        )
-    times = sorted(one.alone for one in updates)
-    if len(times) >= 4 and times[3 * len(times) // 4] > SPREAD * times[len(times) // 4]:
-        low, high = 1e3 * times[len(times) // 4], 1e3 * times[3 * len(times) // 4]
-        notes.append(f"updates differ: half of them take {low:.3g} to {high:.3g} ms; medians are forecast")
-    if model["device"] == "cpu" and model["world"] == 1:
-        notes.append("on a CPU: each rank is taken to have a machine like this to itself")
-    if model["own_hook"]:
-        notes.append("its communication hook is left out: gradients are priced as they are")
-    if model["world"] > 1 and not model["wrapped"]:
-        notes.append("no DistributedDataParallel: averaging of its own is counted as the optimizer's")
-    if model["buffers"] and model["wrapped"]:
-        notes.append(f"left out: DDP's broadcast of {model['buffers']} buffers before a forward")
-    if model["compiled"]:
-        notes.append("a compiled model: forward may be counted outside of it")
-    return notes
+        layers,
+        other=scale * other,
+        after=scale * after,
+        accumulation=micro_batches,
+        no_sync=not any(one.early for one in updates),
+        updates=len(updates),
+        world=model["world"],
+        cap=model["cap"],
+        units=tuple(model["units"]),
+        frozen=model["frozen"],
+        held=statistics.median(held) if held else None,
+        notes=tuple(notes(model, updates, order)),
+    )
