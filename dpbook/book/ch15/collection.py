@@ -1,7 +1,6 @@
 """The exhibits: scripts that are wrong in one way each, with what is known of them, and their cures."""
 
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -33,6 +32,9 @@ class Exhibit:
         chapter: where it is explained.
         thread: where such a case was reported.
         world, updates: ranks, and updates that are watched (0: until the script ends).
+        guilty: who does what the others do not: "all", the number of a rank, the "last", that of the "example" which
+            is odd, or the "odd" one that the script names; "" where it makes no case to solve.
+        worlds: in which it goes wrong alike.
     """
 
     name: str
@@ -52,6 +54,8 @@ class Exhibit:
     thread: str = ""
     world: int = 3
     updates: int = 4
+    guilty: str = ""
+    worlds: tuple[int, ...] = (3, 4)
 
     @property
     def script(self) -> str:
@@ -79,9 +83,8 @@ def exhibits() -> tuple[Exhibit, ...]:
 
 def _exhibit(declared: dict[str, object]) -> Exhibit:
     cure = tuple((before, after) for before, after in _pairs(declared["cure"]))
-    follows = declared.get("follows", ())
-    assert isinstance(follows, Sequence)
-    return Exhibit(**{**declared, "cure": cure, "follows": tuple(follows)})  # type: ignore[arg-type]
+    lists = {name: tuple(value) for name, value in declared.items() if isinstance(value, list)}
+    return Exhibit(**{**declared, **lists, "cure": cure})  # type: ignore[arg-type]
 
 
 def _pairs(value: object) -> list[list[str]]:

@@ -8,7 +8,7 @@ from dpbook.book.ch15.toys import join, net, points
 rank, world = join()
 data = points(60)
 sampler = DistributedSampler(data)
-loader = DataLoader(data, batch_size=4, sampler=sampler)
+loader = DataLoader(data, 4, sampler=sampler)
 model = DDP(net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(3):

@@ -1,0 +1,72 @@
+"""``dpbook mystery``"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpbook.book.ch15 import Mystery
+
+SCRIPT = "train.py"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description = (
+        "Write a training script with a mistake that --seed draws. Run it, audit it, read it; then say what is wrong, "
+        "with --cause, --rank and --line. The exit status is 0 where all three are right, 1 where not."
+    )
+    parser.add_argument("--seed", type=int, required=True, metavar="N", help="which case; the same N, the same case")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where the script goes (default: mystery-N)")
+    parser.add_argument("--cause", metavar="LETTER", help="your diagnosis: one of the causes that are listed,")
+    parser.add_argument("--rank", metavar="R", help="the rank that does what the others do not, or all,")
+    parser.add_argument("--line", type=int, metavar="L", help="and the line of the script that is to be changed")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the script, or grade a diagnosis of it."""
+    from dpbook.book.ch15 import draw
+    from dpbook.core import InvalidArgument
+
+    case, told = draw(args.seed), (args.cause, args.rank, args.line)
+    if all(each is None for each in told):
+        return _write(case, args.folder or Path(f"mystery-{args.seed}"), args.seed)
+    if any(each is None for each in told):
+        raise InvalidArgument("diagnosis", "a part of one", "all of --cause, --rank and --line")
+    if args.rank != "all" and not args.rank.isdigit():
+        raise InvalidArgument("rank", args.rank, "a number, or all")
+    rank = None if args.rank == "all" else int(args.rank)
+    return _grade(case, case.graded(args.cause, rank, args.line))
+
+
+def _write(case: Mystery, folder: Path, seed: int) -> int:
+    from dpbook.core import InvalidArgument
+
+    path = folder / SCRIPT
+    if path.exists() and path.read_text(encoding="utf-8") != case.script:
+        raise InvalidArgument("folder", folder, f"one without another {SCRIPT} (--folder names it)")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(case.script, encoding="utf-8")
+    print(f"{path}, for {case.world} ranks. Its user says: {case.exhibit.symptom}\n")
+    for tool in ("launch", "audit"):
+        print(f"    dpbook {tool} --nproc {case.world} -- {path}")
+    print("\nWhat is wrong with it?\n")
+    for letter, cause in case.causes.items():
+        print(f"  {letter}  {cause}")
+    print(
+        f"\n    dpbook mystery --seed {seed} --cause LETTER --rank R --line L\n\n"
+        "R is the rank that does what the others do not (all: every rank does the same), L a line that is to be "
+        "changed, or beside which one is missing."
+    )
+    return 0
+
+
+def _grade(case: Mystery, graded: dict[str, bool]) -> int:
+    for part, right in graded.items():
+        print(f"  {part:6} {'right' if right else 'wrong'}")
+    if not all(graded.values()):
+        return 1
+    print(f"\n{case.exhibit.why} (chapter {case.exhibit.chapter:02})")
+    return 0
