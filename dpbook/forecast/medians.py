@@ -35,6 +35,7 @@ class Measured:
         units, frozen: modules that sharding gathers as one, and the elements of what is not trained, by name.
         held: seconds of an update of those to compare with; None where there are none, or torch's DDP as it is did not
             carry their gradients.
+        waited: seconds for which the updates that count waited for their gradients over what is really there.
         notes: what is odd about the script, or left out, in words.
     """
 
@@ -49,6 +50,7 @@ class Measured:
     units: tuple[str, ...] = ()
     frozen: Mapping[str, int] | None = None
     held: float | None = None
+    waited: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property
@@ -145,5 +147,6 @@ def _medians(
         units=tuple(model["units"]),
         frozen=model["frozen"],
         held=statistics.median(held) if held else None,
+        waited=middle(lambda one: one.period - one.alone),
         notes=tuple(notes(model, updates, order)),
     )

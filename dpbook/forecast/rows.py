@@ -51,12 +51,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Checked:
-    """Seconds of a ``forecast`` step of the script as it is, and those that were ``measured``."""
+    """Seconds of a ``forecast`` step of the script as it is, and those that were ``measured``.
+
+    ``exposed``: communication of the forecast that nothing hides. ``waited``: for what the step waited without the
+    emulated link: near to ``exposed`` or above, the link is not slower than what is here, and the forecast too low.
+    """
 
     link: str
     world: int
     forecast: float
     measured: float
+    exposed: float = 0.0
+    waited: float = 0.0
 
     @property
     def miss(self) -> float:
@@ -82,8 +88,8 @@ def checked(what: Measured, link: Connection) -> Checked:
     """
     if what.held is None:
         raise NoForecast("nothing to compare with: torch's DDP as it is has to carry the gradients, in a few updates")
-    step = what.other + _simulated(what, link, what.world, *_limits(what)).duration
-    return Checked(link.name, what.world, step, what.held)
+    step = _simulated(what, link, what.world, *_limits(what))
+    return Checked(link.name, what.world, what.other + step.duration, what.held, step.exposed(), what.waited)
 
 
 def _row(what: Measured, link: Connection, world: int, stage: int) -> Row:

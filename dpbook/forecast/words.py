@@ -46,10 +46,11 @@ def in_words(what: Measured, rows: Sequence[Row]) -> str:
 
 def check_in_words(runs: Sequence[tuple[Measured, Checked]]) -> str:
     """A table of forecasts beside what was measured."""
-    table: Table = [("link", "ranks", "forecast", "measured", "miss")]
+    table: Table = [("link", "ranks", "forecast", "measured", "miss", "exposed", "without the link")]
     for _, row in runs:
         miss = f"{abs(row.miss):.1%} too {'low' if row.miss < 0 else 'high'}"
-        table.append((row.link, str(row.world), milliseconds(row.forecast), milliseconds(row.measured), miss))
+        times = [milliseconds(each) for each in (row.forecast, row.measured, row.exposed, row.waited)]
+        table.append((row.link, str(row.world), *times[:2], miss, *times[2:]))
     heads = [line for what, _ in runs for line in (about(what), *_noted(what))]
     return "\n".join([*dict.fromkeys(heads), *_aligned(table)])
 

@@ -4,7 +4,8 @@ python tests/benchmarks/bench_forecast.py [--repeats 24]
 
 Every second update of a run goes over the link, the others over loopback: the forecast is made from these, and is
 compared with those. ``--repeats`` is how many count of each. A row has the update without communication, the forecast,
-what was measured, and the miss. Nothing of the forecast was fitted to these scripts.
+what was measured, the communication that the forecast exposes, and what the updates without the link waited: where that
+is not far below, loopback is no faster than the link, and the row says little. Then the miss. Nothing of the forecast was fitted to these scripts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def main() -> None:
             for link in map(connection, LINKS):
                 what = measure(Script((str(script),), world, updates, check=True, link=link.link))
                 row = checked(what, link)
-                times = " / ".join(milliseconds(seconds) for seconds in (what.alone, row.forecast, row.measured))
+                seconds = (what.alone, row.forecast, row.measured, row.exposed, row.waited)
+                times = " / ".join(map(milliseconds, seconds))
                 name = f"{script.stem}, {world} ranks, {link.name}: {times}"
                 print(Row(name, [100 * row.miss], "%", at_least=-10, at_most=10), flush=True)
 

@@ -56,6 +56,14 @@ def test_updates_over_the_link_are_kept_apart():
     assert measured(ranks).held == 1 + 2 + (22 + 90) / 2 + 3
 
 
+def test_what_the_slowest_rank_really_waited_for_is_told():
+    """Its sums arrive 5 after its last gradient; no rank could go on before."""
+    late = update(8)
+    late["marks"][-2:] = [("arrived", 16), ("returned", 16), ("stepped", 19)]
+    found = measured([[MODEL | {"world": 2}, *[update(100)] * WARM, late]] * 2)
+    assert (found.alone, found.waited) == (pytest.approx(14), pytest.approx(5))
+
+
 @pytest.mark.parametrize("why", [{"wrapped": False}, {"wrapped": True, "own_hook": True}])
 def test_what_ddp_did_not_carry_is_compared_with_nothing(why):
     assert measured([[MODEL | why, *[update(9)] * WARM, update(8), update(20, held=True)]]).held is None

@@ -282,19 +282,33 @@ def swept():
 
 
 def forecast_of(folder, rank, world):
-    """Updates of a script, with those over a link in turn: what they took by their moments, and by their kernels."""
-    recorder = Recorder(Path(folder), rank, Wanted(100))
-    Marks(recorder, Wire(recorder, LINK), world, check=True)
-    with standin.slower(SLOWER / 5), standin.watch() as spans:
-        wrapped("torch", SIM)
+    """Updates that go over a link in turn; and of some without a wrapper what passes took by moments and by kernels."""
+
+    def updates(train, kind, **options):
+        recorder = Recorder(Path(folder, kind), rank, Wanted(100))
+        Marks(recorder, Wire(recorder, LINK), world, **options)
+        train()
+        recorder.close("ended")
+        events = [event for event in read_journal(recorder.folder, rank) if event["kind"] == "update"]
+        return [timed(event, world) for event in events]
+
+    def alone():
+        net = small_net(SIM)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for _ in range(2):
+            net(torch.ones(4, 5, device="sim")).square().mean().backward()
+            optimizer.step()
+
+    for kind in ("carried", "alone"):
+        Path(folder, kind).mkdir(exist_ok=True)
+    carried = updates(lambda: wrapped("torch", SIM), "carried", check=True)
+    with standin.slower(SLOWER), standin.watch() as spans:
+        passes = sum(sum(one.forwards) + sum(one.backwards) for one in updates(alone, "alone", check=False))
         torch.accelerator.synchronize()
         kernels = busy(spans)
-    recorder.close("ended")
-    events = [event for event in read_journal(Path(folder), rank) if event["kind"] == "update"]
-    updates = [timed(event, world) for event in events]
     return {
-        "held": [update.held for update in updates], "gradients": [len(update.gaps) for update in updates],
-        "measured": (sum(update.period for update in updates), kernels),
+        "held": [one.held for one in carried], "gradients": [len(one.gaps) for one in carried],
+        "measured": (passes, kernels),
     }  # fmt: skip
 
 

@@ -91,8 +91,8 @@ def test_what_is_measured_takes_as_long_as_its_kernels(ranks, what, share):
 def test_a_forecast_has_the_devices_moments(ranks):
     """The host is far ahead of kernels that are slow; every second update goes over an emulated link."""
     for rank in ranks:
-        measured, kernels = rank["forecast"]["measured"]
-        assert measured >= 0.8 * kernels > 0
+        passes, kernels = rank["forecast"]["measured"]
+        assert passes >= 0.4 * kernels > 0  # the others are the optimizer's, and the net's way to the device
         assert rank["forecast"]["held"] == [False, True, False, True]
         assert rank["forecast"]["gradients"] == [6] * 4
 
