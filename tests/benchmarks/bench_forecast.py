@@ -5,7 +5,8 @@ python tests/benchmarks/bench_forecast.py [--repeats 24]
 Every second update of a run goes over the link, the others over loopback: the forecast is made from these, and is
 compared with those. ``--repeats`` is how many count of each. A row has the update without communication, the forecast,
 what was measured, the communication that the forecast exposes, and what the updates without the link waited: where that
-is not far below, loopback is no faster than the link, and the row says little. Then the miss. Nothing of the forecast was fitted to these scripts.
+is not far below, loopback is no faster than the link, and the row says little. Then the miss. Nothing of the forecast
+was fitted to these scripts.
 """
 
 from __future__ import annotations
