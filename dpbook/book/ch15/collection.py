@@ -1,5 +1,6 @@
 """The exhibits: scripts that are wrong in one way each, with what is known of them, and their cures."""
 
+import difflib
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -72,6 +73,14 @@ class Exhibit:
                 raise InvalidArgument("cure", before, f"once in {self.name}.py, not {text.count(before)} times")
             text = text.replace(before, after)
         return text
+
+    @property
+    def difference(self) -> str:
+        """What the cure takes away and adds, line by line, without imports."""
+        lines = difflib.ndiff(self.script.splitlines(), self.cured.splitlines())
+        return "\n".join(
+            line for line in lines if line[0] in "+-" and line[2:].split()[:1] not in ([], ["import"], ["from"])
+        )
 
 
 @cache

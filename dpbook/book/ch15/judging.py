@@ -113,3 +113,20 @@ def _of_the_rest(exhibit: Exhibit, rest: Sequence[Line]) -> Iterator[str]:
             yield f"{line.name} fires, and follows from nothing"
     if {line.name for line in rest} != set(exhibit.follows):
         yield f"under it stand {sorted(line.name for line in rest)}, not {sorted(exhibit.follows)}"
+
+
+def tell(lines: Lines, *, most: int = 3) -> None:
+    """Print the first of those that fail or warn, with their places; or that nothing does."""
+    for line in bad(lines)[:most]:
+        found = line.found
+        where = [
+            f"rank {found.rank}" if found.rank is not None else "",
+            f"update {found.update}" if found.update else "",
+        ]
+        where += [f"{found.place[0]}:{found.place[1]}  {found.place[2]}" if found.place else ""]
+        under = f"follows from {line.because}: " if line.because else ""
+        print(f"{found.status}  {under}{line.claim}\n      {found.told.splitlines()[0]}")
+        if any(where):
+            print(f"      {', '.join(filter(None, where))}")
+    if not bad(lines):
+        print(f"nothing fails, nothing warns: {sum(line.found.status == 'PASS' for line in lines)} claims hold")
