@@ -223,12 +223,12 @@ def test_a_run_that_one_rank_is_told_to_end_goes_on_to_the_bits_of_one_that_was_
 
 @pytest.mark.processes
 def test_two_ranks_go_on_where_three_were_ended(ranks, fewer):
-    """Sums are of other parts, so not to the bit: a step of AdamW moves a weight by up to 1e-3 here."""
+    """Sums are of other parts, so not to the bit: without its moments AdamW would end 2e-3 away."""
     assert [rank["cut"] for rank in ranks] == [3, 3, 3]
     for rank in fewer:
         assert rank["step"] == 5
         for whole, gone_on in zip(ranks[0]["whole"], rank["weights"], strict=True):
-            assert abs(whole - gone_on).max() < 1e-5
+            assert abs(whole - gone_on).max() < 5e-5
         assert rank["left"] == ["step-00000005"]  # and not what a save that was killed has left
 
 
@@ -248,7 +248,7 @@ def test_copies_in_shards_train_as_one_process_and_go_on_as_one_copy(folder):
             assert found["micro-batches"] == 3
             assert found["norm"][0] == pytest.approx(found["norm"][1], rel=1e-5)
             assert found["far"] < 1e-6
-        assert rank["far"] < 1e-5
+        assert rank["far"] < 5e-5
 
 
 def test_gpus_that_are_left_idle_are_told_of(monkeypatch, capsys):
