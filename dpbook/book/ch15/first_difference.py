@@ -13,7 +13,7 @@ from dpbook.figures import Picture, Viewer
 from dpbook.figures.card import MARGIN, Card, Mark, aside, palette, rect, text
 
 LABEL, CELL, TALL = 70, 82, 44
-MOST, AFTER = 12, 2
+MOST, AFTER = 12, 1
 """Moments that a picture has room for, and those that are shown after the first difference."""
 LETTERS = "ABCDEFGH"
 FILLS = (palette.COMPUTATION, palette.COMMUNICATION, palette.PARTIAL, palette.COMPLETE)

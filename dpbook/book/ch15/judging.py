@@ -119,14 +119,11 @@ def tell(lines: Lines, *, most: int = 3) -> None:
     """Print the first of those that fail or warn, with their places; or that nothing does."""
     for line in bad(lines)[:most]:
         found = line.found
-        where = [
-            f"rank {found.rank}" if found.rank is not None else "",
-            f"update {found.update}" if found.update else "",
-        ]
-        where += [f"{found.place[0]}:{found.place[1]}  {found.place[2]}" if found.place else ""]
         under = f"follows from {line.because}: " if line.because else ""
-        print(f"{found.status}  {under}{line.claim}\n      {found.told.splitlines()[0]}")
-        if any(where):
-            print(f"      {', '.join(filter(None, where))}")
+        told = found.told.splitlines()[0].partition("; relative error")[0]  # its last digits are the machine's
+        rank = "" if found.rank is None else f"rank {found.rank}"
+        place = f"{found.place[0]}:{found.place[1]}  {found.place[2]}" if found.place else ""
+        where = ", ".join(filter(None, [rank, f"update {found.update}" if found.update else "", place]))
+        print(f"{found.status}  {under}{line.claim}", told, *filter(None, [where]), sep="\n      ")
     if not bad(lines):
         print(f"nothing fails, nothing warns: {sum(line.found.status == 'PASS' for line in lines)} claims hold")

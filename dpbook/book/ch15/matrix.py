@@ -14,7 +14,7 @@ from dpbook.figures import Picture
 from dpbook.figures.card import MARGIN, Card, Mark, aside, circle, element, line, palette, text
 
 RECORDED = DATA / "measurements" / "museum.json"
-NAMES, KIND, CELL, ROW, HEAD = 300, 30, 26, 19, 96
+NAMES, KIND, CELL, ROW, HEAD, LEAN = 370, 30, 26, 19, 96, 44
 CAUSE, CONSEQUENCE = "cause", "consequence"
 Matrix = Mapping[str, Mapping[str, str]]
 """Of each exhibit, by the check that fires or the tool that speaks: "cause" or "consequence"."""
@@ -45,7 +45,8 @@ def draw_matrix(matrix: Matrix) -> Picture:
     checks = [check for check, _ in groupby(_first(matrix[name]) for name in ordered) if check]
     checks += sorted({check for fired in matrix.values() for check in fired} - {*checks})
     silent = sum(not fired for fired in matrix.values())
-    card = Card(2 * MARGIN + NAMES + KIND + CELL * len(checks), f"{len(matrix)} exhibits: each cause is named once")
+    width = 2 * MARGIN + NAMES + KIND + CELL * len(checks) + LEAN
+    card = Card(width, f"{len(matrix)} exhibits: each cause is named once")
     card.legend([Mark("names the cause", _dot(7, 7, CAUSE)), Mark("follows from it", _dot(7, 7, CONSEQUENCE))])
     left, top = MARGIN + NAMES + KIND, card.y + HEAD
     card.add(aside(MARGIN + NAMES, top - 6, "kind", anchor="middle"))
@@ -54,7 +55,7 @@ def draw_matrix(matrix: Matrix) -> Picture:
         card.add(element("g", aside(0, 0, check), transform=f"translate({x + 4} {top - 6}) rotate(-60)"))
     for number, name in enumerate(ordered):
         y = top + number * ROW
-        card.add(line(MARGIN, y, card.width - MARGIN, y, palette.PANEL))
+        card.add(line(MARGIN, y, left + CELL * len(checks), y, palette.PANEL))
         card.add(text(MARGIN, y + 14, exhibit(name).title, 12, room=NAMES - 24))
         card.add(aside(MARGIN + NAMES, y + 14, str(exhibit(name).kind or "–"), anchor="middle"))
         fired = matrix[name].items()

@@ -1,0 +1,81 @@
+"""Does the picture of a run show its first difference, and the table of all exhibits what was recorded of them?"""
+
+import re
+
+import pytest
+
+from dpbook.audit import Seen
+from dpbook.book.ch15 import draw_matrix, exhibits, moments, play_difference, recorded
+from dpbook.book.ch15.judging import ALONE
+from dpbook.book.ch15.matrix import made
+from dpbook.core import InvalidArgument
+
+SAME = {"a": "1", "b": "2"}
+OTHER = {"a": "1", "b": "3"}
+
+
+def rank(rows, gradients):
+    """The journal of a rank: an update for each gradient, after which the weights are these too."""
+    events = [{"kind": "optimizer", "optimizer": 0, "names": ["a", "b"], "sharded": [], "replicas": 3}]
+    for number, gradient in enumerate(gradients, 1):
+        events += [
+            {"kind": "forward", "rows": [f"{rows}{number}"]},
+            {"kind": "step", "optimizer": 0, "update": number, "before": SAME, "gradients": gradient},
+            {"kind": "stepped", "optimizer": 0, "update": number, "parameters": gradient},
+        ]
+    return tuple(events)
+
+
+PARTED = Seen(tuple(rank(rows, [SAME, late, late]) for rows, late in (("x", SAME), ("y", OTHER), ("z", SAME))))
+ALIKE = Seen(tuple(rank(rows, [SAME, SAME]) for rows in "xyz"))
+READ_ALIKE = Seen(tuple(rank(rows, [SAME]) for rows in "xyx"))
+
+
+def test_the_first_difference_is_found_with_its_rank_and_tensor():
+    wrong = [moment for moment in moments(PARTED) if moment.wrong]
+    assert (wrong[0].update, wrong[0].what, wrong[0].letters, wrong[0].tensor) == (2, "gradient", ("A", "B", "A"), "b")
+    assert wrong[0].told == "the first difference: rank 1, b"
+
+
+def test_examples_must_differ_and_nothing_else():
+    assert [moment.what for moment in moments(ALIKE) if moment.wrong] == []
+    assert [moment.what for moment in moments(READ_ALIKE) if moment.wrong] == ["examples"]
+
+
+def test_the_viewer_ends_with_what_follows_from_the_first_difference():
+    frames = play_difference(PARTED).film.frames
+    told = [frame.picture.alt.split(". ")[0] for frame in frames]
+    assert told[-2] == "Update 2, gradient: the first difference: rank 1, b"
+    assert told[-1] == "Update 2, weights: it follows from the first difference"
+    letters = re.findall(r">([ABC])</text>", frames[-1].picture.svg)
+    assert letters.count("B") == 2 + 2  # the examples of two updates, then rank 1's gradient and weights
+
+
+def test_a_run_without_an_update_is_refused():
+    with pytest.raises(InvalidArgument, match="with an update"):
+        play_difference(Seen(((), (), ())))
+
+
+def declared(one):
+    """By what the exhibit itself declares."""
+    if one.status in ("", "PASS"):
+        return {}
+    return {one.tool if one.tool in ALONE else one.check: "cause"} | dict.fromkeys(one.follows, "consequence")
+
+
+def test_what_was_recorded_of_the_exhibits_is_what_they_declare():
+    assert recorded() == {one.name: declared(one) for one in exhibits()}
+
+
+@pytest.mark.processes
+@pytest.mark.proof
+def test_the_recording_is_what_they_give_today():
+    of = [one for one in exhibits() if one.tool not in ALONE]  # those that stand alone are each run by another test
+    assert made(of) == {one.name: recorded()[one.name] for one in of}
+
+
+def test_the_table_has_a_mark_for_each_check_that_fires():
+    svg = draw_matrix(recorded()).svg
+    fired = [what for checks in recorded().values() for what in checks.values()]
+    assert svg.count("<circle") == len(fired) + 2  # two stand in the legend
+    assert all(f">{one.title}</text>" in svg for one in exhibits())
