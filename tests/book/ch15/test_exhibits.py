@@ -1,10 +1,12 @@
 """Is every exhibit's cause named first, its consequences under it and nothing else, and nothing after the cure?"""
 
+import re
+
 import pytest
 
 from dpbook.book.ch15.collection import FOLDER, exhibit, exhibits
 from dpbook.book.ch15.judging import ALONE, bad, differences, verdicts
-from dpbook.core import InvalidArgument
+from dpbook.core import InvalidArgument, checkout
 from tests.cases import each
 
 proof = pytest.mark.proof
@@ -37,6 +39,12 @@ def test_what_is_blamed_stands_in_the_script(one):
 @each("one", exhibits())
 def test_a_script_does_not_tell_its_name(one):
     assert one.name not in one.script
+
+
+def test_the_page_of_symptoms_leads_to_every_exhibit_and_to_no_other():
+    page = (checkout.root() / "docs" / "symptoms.md").read_text()
+    named = {name for row in page.splitlines() if row.startswith("|") for name in re.findall(r"`(\w+)`", row)}
+    assert named == {one.name for one in exhibits()}
 
 
 def test_a_name_that_there_is_not_is_refused():
