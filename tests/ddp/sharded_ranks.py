@@ -411,6 +411,10 @@ def refusal(call):
     return "accepted"
 
 
+def fail(gradient):
+    raise RuntimeError("in backward")
+
+
 class Hider(nn.Linear):
     """Gives its output in something of its own."""
 
@@ -447,6 +451,15 @@ def refusals(group, rank, world):
     fresh = FullySharded(seeded(lambda: nn.Linear(4, 4)), group=group)
     fresh(x).sum().backward()
     said["fresh"] = bits(p.grad for p in fresh.parameters())
+    leaf = torch.ones(2, 4, requires_grad=True)
+    said["penalty"] = refusal(lambda: torch.autograd.grad(fresh(leaf).sum(), leaf, create_graph=True))
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    failing, x_failing = FullySharded(net, units=list(net), group=group), torch.ones(2, 4, requires_grad=True)
+    x_failing.register_hook(fail)
+    said["failed"] = refusal(failing(x_failing).sum().backward)
+    said["saved after it"] = refusal(failing.state_dict)
+    refusal(failing(x_failing).sum().backward)
+    said["dropped after it"] = refusal(failing.zero_grad)
     other, module = nn.Parameter(torch.zeros(3)), seeded(Net)
     sparse = FullySharded(nn.Embedding(11, 4, sparse=True), group=group)
     said |= {
@@ -471,6 +484,8 @@ def refusals(group, rank, world):
         "moved": lambda module: setattr(module.weight, "data", torch.ones_like(module.weight)),
         "converted": lambda module: module.to(torch.bfloat16),
         "frozen later": lambda module: module.requires_grad_(False),
+        "hooked": lambda module: module.weight.register_hook(torch.sign),
+        "hooked after": lambda module: module.weight.register_post_accumulate_grad_hook(print),
     }.items():
         meddled = FullySharded(nn.Linear(4, 4), group=group)
         meddle(meddled.module)
@@ -503,6 +518,20 @@ class Keeper(nn.Module):
         out = self.first(x)
         self.aside = torch.tanh(self.second(out)).sum()
         return out
+
+
+class Slope(nn.Module):
+    """Asks for gradients in its forward, and goes on to compute with the same weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            (slope,) = torch.autograd.grad(torch.tanh(self.second(torch.tanh(self.first(x)))).sum(), x)
+        return self.second(slope)
 
 
 def uses(group, rank, world):
@@ -549,6 +578,20 @@ def uses(group, rank, world):
             out = net(torch.ones(2, 4)).sum()
             loss = sum(keeper.aside for keeper in keepers)
             (loss + out if loss_and_aside else loss).backward()
+            torch.optim.SGD(net.parameters(), lr=0.1).step()
+        whole_left = sum(row.alive for unit in model.units for row in unit.rows)
+        found[name] = apart(values(model.unwrap()), values(nets[1])), whole_left
+    ways = {
+        "aside, one unit": (Keeper, None, lambda net, module: (net(torch.ones(2, 4)), module.aside)[1]),
+        "recomputed from outside": (Recurrent, "block", lambda net, _: checkpoint(net, leaf, use_reentrant=True).sum()),
+        "gradients in forward": (Slope, "first", lambda net, _: net(torch.ones(2, 4)).sum()),
+    }
+    leaf = torch.ones(2, 3, requires_grad=True)
+    for name, (make, unit, loss) in ways.items():
+        nets = [seeded(make) for _ in range(2)]
+        model = FullySharded(nets[0], units=unit and [getattr(nets[0], unit)], group=group)
+        for net, module in zip((model, nets[1]), nets, strict=True):
+            loss(net, module).backward()
             torch.optim.SGD(net.parameters(), lr=0.1).step()
         whole_left = sum(row.alive for unit in model.units for row in unit.rows)
         found[name] = apart(values(model.unwrap()), values(nets[1])), whole_left

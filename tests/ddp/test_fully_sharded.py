@@ -217,9 +217,13 @@ def test_bad_input_and_misuse_are_named(ranks, world):
             "replaced": "bias must be there when the module is wrapped",
             "moved": "weight must be where it was", "converted": "weight must be where it was",
             "frozen later": "requires_grad of weight must be set before the module is wrapped",
+            "penalty": "create_graph must be False", "hooked": "hooks of weight must be none",
+            "hooked after": "hooks of weight must be none",
         }.items():  # fmt: skip
             assert rank[name].startswith(f"InvalidArgument: {words}"), rank[name]
         assert rank["alike"].startswith("ReplicasDiffer: ")
+        assert rank["failed"] == "RuntimeError: in backward"
+        assert rank["saved after it"] == rank["dropped after it"] == "accepted"
 
 
 @every_world("uses")
@@ -236,9 +240,11 @@ def test_two_forwards_an_evaluation_and_an_optimizer_made_before_are_well(ranks,
 
 
 @every_world("uses")
-def test_a_backward_from_inside_a_unit_finds_its_weights_and_leaves_none(ranks, world):
+def test_a_backward_from_or_of_inside_a_unit_finds_its_weights_and_leaves_none(ranks, world):
     for rank in of(ranks, "uses", world):
-        for name in ("aside alone", "aside too"):
+        for name in (
+            "aside alone", "aside too", "aside, one unit", "recomputed from outside", "gradients in forward",
+        ):  # fmt: skip
             error, whole_left = rank[name]
             assert error < 1e-6
             assert whole_left == 0

@@ -34,10 +34,12 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
     again before its backward, and freed after each; its gradients are averaged over the ranks during backward, and each
     rank keeps its piece. A parameter stays the object that it was and becomes a 1-D slice of this rank's shard, empty
     where the shard has nothing of it, so any elementwise optimizer trains it, made before or after; its gradient is
-    that of the slice. What depends on the shape of parameters is asked before wrapping. Tied parameters belong to the
-    unit around all their places. Every rank runs the same units in the same order; a unit of which no weight gets a
-    gradient keeps what it had, and a weight that gets none beside others that do counts as 0. Activations may be
-    recomputed (`torch.utils.checkpoint`).
+    that of the slice. What depends on the shape of parameters is asked before wrapping. What depends on all gradients
+    has to be made of all ranks' parts: `clip_grad_norm_` does so, a plain `torch.amp.GradScaler` does not, and skips a
+    step on those ranks alone whose shard has overflown. There is no backward through a backward (``create_graph``).
+    Tied parameters belong to the unit around all their places. Every rank runs the same units in the same order; a unit
+    of which no weight gets a gradient keeps what it had, and a weight that gets none beside others that do counts as 0.
+    Activations may be recomputed (`torch.utils.checkpoint`).
 
     Args:
         module: on the device on which it will run, its parameters contiguous.
@@ -55,9 +57,9 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         observer: is told every `Event`.
 
     Raises `InvalidArgument` for a module that is wrapped already and for units that cannot be, and in a forward where
-    parameters were since added, replaced, moved, converted, frozen or thawed; `ReplicasDiffer` where the ranks' modules
-    are not alike, and in a step `DpbookError` where a parameter is used outside its unit or has changed between
-    forward and backward.
+    parameters were since added, replaced, moved, converted, frozen or thawed, or have hooks; `ReplicasDiffer` where the
+    ranks' modules are not alike, and in a step `DpbookError` where a parameter is used outside its unit or has changed
+    between forward and backward.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, those that `no_sync` keeps whole too: an optimizer knows of the shards' alone."""
+        self._passes.recover()
         super().zero_grad(set_to_none)
         self._reducing.forget()
 
@@ -143,6 +146,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
 
         As part of another module's state they have its ``prefix``.
         """
+        self._passes.recover()
         state: dict[str, Any] = self.module.state_dict(*args, **kwargs)
         return state | slices(self.units, kwargs.get("prefix", ""))
 
@@ -154,6 +158,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         """
         if kwargs.get("assign") or any(args[1:]):
             raise InvalidArgument("assign", True, "False: what is loaded is written into the shards")
+        self._passes.recover()
         return self.module.load_state_dict(own_pieces(self.units, state_dict), *args, **kwargs)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Forward and backward through units: each has its weights while it computes, and gives its gradients to be reduced."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -32,6 +32,7 @@ class Passes:
         self.dtype, self.reshard = dtype, reshard
         self._forward_runs = self._backward_runs = False
         self._saved = SavedWeights(units, self._come_otherwise)
+        reducing.begin = self._begin_backward
         self._hooks: list[RemovableHandle] = []
         for unit in units:
             entering, leaving = partial(self._enter, unit), partial(self._leave, unit)
@@ -67,7 +68,12 @@ class Passes:
         if self._backward_runs:
             self._backward_runs = False
             self.reducing.forget()
-        self._free()
+        self._free(self.units)
+
+    def recover(self) -> None:
+        """Let the modules have their shards again after a backward that raised, and so never came to its end."""
+        if self._backward_runs and not in_backward():
+            self.forget()
 
     def remove(self) -> None:
         """Take the hooks off the modules."""
@@ -78,6 +84,7 @@ class Passes:
     def _enter(self, unit: Unit, module: nn.Module, args: Any, kwargs: Any) -> Any:
         """Before a unit's forward: its whole weights."""
         if in_backward():
+            self._wait_for_end()
             unit.gather()
             unit.tell("recompute")
         else:
@@ -129,6 +136,12 @@ class Passes:
         unit.gather()
 
     def _begin_backward(self) -> None:
+        if torch.is_grad_enabled():  # what would be saved are views of memory that is freed when backward is over
+            expected = "False: weights that were gathered for a backward are not there for one through it"
+            raise InvalidArgument("create_graph", True, expected)
+        self._wait_for_end()
+
+    def _wait_for_end(self) -> None:
         if not self._backward_runs:
             self._backward_runs = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)
@@ -136,12 +149,15 @@ class Passes:
     def _end_backward(self) -> None:
         self._backward_runs = False
         self.reducing.finish()
-        self._free()
+        computing = [unit for unit in self.units if self._forward_runs and unit.calls]
+        self._free([unit for unit in self.units if unit not in computing])
+        for unit in computing:  # a forward asked for gradients, and goes on
+            unit.gather()
 
-    def _free(self) -> None:
-        for unit in self.units:
+    def _free(self, units: Sequence[Unit]) -> None:
+        for unit in units:
             unit.end()
-            unit.show_shards()
+            unit.hide() if self._forward_runs else unit.show_shards()
 
 
 def in_backward() -> bool:

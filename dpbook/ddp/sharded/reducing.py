@@ -26,8 +26,11 @@ class Reducing:
     """Hooks on the whole weights of ``units``, which average their gradients over all ranks that train.
 
     Whatever a row's gradients are added to stays whole until its sum is under way. ``enabled`` False keeps it, and adds
-    up. At most one reduce-scatter is under way while the next row's gradients come.
+    up. At most one reduce-scatter is under way while the next row's gradients come. ``begin`` is called whenever a
+    gradient comes, and has to see to it that `finish` is called when backward ends.
     """
+
+    begin: Callable[[], None]
 
     def __init__(
         self, units: Sequence[Unit], reduce_scatter: Half, across: AllReduce | None, world: int,
@@ -45,6 +48,7 @@ class Reducing:
 
     def _hook(self, unit: Unit, row: Row, index: int) -> Callable[[torch.Tensor], None]:
         def ready(weight: torch.Tensor) -> None:
+            self.begin()
             if weight.grad.layout != torch.strided:
                 expected = "dense, as of nn.Embedding(sparse=False)"
                 raise InvalidArgument(f"the gradient of {row.members[index].name}", weight.grad.layout, expected)

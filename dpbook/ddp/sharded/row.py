@@ -98,6 +98,9 @@ class Row:
             if member.parameter.requires_grad != self.trained:
                 expected = "set before the module is wrapped, or between `unwrap` and the next wrapping"
                 raise InvalidArgument(f"requires_grad of {member.name}", member.parameter.requires_grad, expected)
+            if member.parameter._backward_hooks or member.parameter._post_accumulate_grad_hooks:
+                expected = "none: gradients come to whole weights, and to the parameter when they have been summed"
+                raise InvalidArgument(f"hooks of {member.name}", "on its gradient", expected)
 
     @property
     def alive(self) -> bool:
