@@ -67,6 +67,8 @@ def alone(exhibit: Exhibit, *, cured: bool = False) -> Line:
     told = ended.stderr if exhibit.tool == "launch" else ended.stdout
     said = [line.removeprefix(_SAID) for line in told.splitlines() if line.startswith((_SAID, "problem: "))]
     said = [line for line in said if not line.startswith("warning: ")]
+    if ended.returncode and not said:
+        said = [f"exit status {ended.returncode}"]
     found = Found("FAIL", said[-1]) if said else passed("nothing to say")
     return Line(exhibit.tool, "the run ends well", found)
 
