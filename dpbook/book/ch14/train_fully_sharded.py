@@ -30,6 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 TOKENS, LONGEST, IGNORED = 31, 24, -100
+CHECKPOINT = "step-" + 8 * "[0-9]"
 STOP = (signal.SIGTERM, signal.SIGUSR1)
 SETTLED = ("width", "depth", "dropout", "examples", "batch", "lr", "precision", "seed")  # ranks and memory may change
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -122,6 +123,8 @@ def build(options: argparse.Namespace, device: torch.device) -> FSDPModule:
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=not options.keep_gathered)
     fully_shard(model, mesh=mesh, mp_policy=policy)  # last: the unit of whatever is in no block
+    if lost := sorted(dict(model.named_buffers()).keys() - model.state_dict().keys()):
+        raise SystemExit(f"{lost}: values come from a state, which has none of these; let them be persistent")
     model.to_empty(device=device)
     torch.manual_seed(options.seed)
     whole = Model(options).state_dict() if dist.get_rank() == 0 else {}
@@ -217,7 +220,7 @@ class Training:
         path = folder / f"step-{self.step:08}"
         dcp.save(state, checkpoint_id=path)
         if dist.get_rank() == 0:
-            for other in folder.glob("step-*"):
+            for other in folder.glob(CHECKPOINT):
                 if other != path:
                     shutil.rmtree(other)
 
@@ -238,7 +241,7 @@ class Training:
 
 def newest(folder: Path) -> Path | None:
     """The last whole checkpoint; rank 0 looks, since a shared disk may show others less."""
-    found = [max((path.parent for path in folder.glob("step-*/.metadata")), default=None)]
+    found = [max((path.parent for path in folder.glob(f"{CHECKPOINT}/.metadata")), default=None)]
     dist.broadcast_object_list(found)
     return found[0]
 
@@ -263,25 +266,34 @@ def run(options: argparse.Namespace, device: torch.device) -> Training:
     return training
 
 
+def positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="run", help="folder of the checkpoints, seen by all nodes")
-    parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--depth", type=int, default=3, help="blocks, each of them a unit")
+    parser.add_argument("--width", type=positive, default=64)
+    parser.add_argument("--depth", type=positive, default=3, help="blocks, each of them a unit")
     parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--save-every", type=int, default=100, help="steps")
-    parser.add_argument("--examples", type=int, default=2000)
-    parser.add_argument("--batch", type=int, default=48, help="examples per step, over all ranks")
-    parser.add_argument("--micro", type=int, default=8, help="at most so many at once on a rank")
+    parser.add_argument("--steps", type=positive, default=200)
+    parser.add_argument("--save-every", type=positive, default=100, help="steps")
+    parser.add_argument("--examples", type=positive, default=2000)
+    parser.add_argument("--batch", type=positive, default=48, help="examples per step, over all ranks")
+    parser.add_argument("--micro", type=positive, default=8, help="at most so many at once on a rank")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--shards", type=int, help="ranks among which a copy is sharded; as many as there are")
+    parser.add_argument("--shards", type=positive, help="ranks among which a copy is sharded; as many as there are")
     parser.add_argument("--keep-gathered", action="store_true", help="from forward to backward: memory for one gather")
     parser.add_argument("--scatter-each", action="store_true", help="reduce-scatter each micro-batch: less memory")
     parser.add_argument("--checkpointing", action="store_true", help="recompute each block in backward")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.width % 4:
+        parser.error(f"--width {options.width} is not shared evenly by 4 heads")
+    return options
 
 
 if __name__ == "__main__":

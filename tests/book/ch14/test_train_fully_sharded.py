@@ -116,6 +116,18 @@ def refused(*arguments):
     return str(said.value)
 
 
+def unfilled(folder):
+    """A model with a buffer that is in no state."""
+    make = script.Model.__init__
+
+    def more(model, settings):
+        make(model, settings)
+        model.register_buffer("angles", torch.ones(2), persistent=False)
+
+    with patch.object(script.Model, "__init__", more):
+        return refused(folder)
+
+
 def ended(folder):
     """A run with dropout that one rank alone is told to end: where it stood, and if it goes on to the same bits."""
     whole = bits(script.run(options(f"{folder}/noisy", *NOISY), CPU))
@@ -133,6 +145,7 @@ def three(rank, folder):
     found["other"] = refused(f"{folder}/cut", "--batch", "6", "--seed", "1").partition("step-00000003 ")[2]
     found["batch"] = refused(folder, "--batch", "10")
     found["shards"] = refused(folder, "--shards", "2")
+    found["buffer"] = unfilled(folder)
     return found
 
 
@@ -176,6 +189,7 @@ def fewer(ranks, folder):
     unfinished = folder / "cut" / "step-00000004"
     shutil.copytree(folder / "cut" / "step-00000003", unfinished)
     (unfinished / ".metadata").unlink()
+    (folder / "cut" / "step-by-step").mkdir()  # somebody's notes
     return started("two", 2, folder)
 
 
@@ -229,7 +243,7 @@ def test_two_ranks_go_on_where_three_were_ended(ranks, fewer):
         assert rank["step"] == 5
         for whole, gone_on in zip(ranks[0]["whole"], rank["weights"], strict=True):
             assert abs(whole - gone_on).max() < 5e-5
-        assert rank["left"] == ["step-00000005"]  # and not what a save that was killed has left
+        assert rank["left"] == ["step-00000005", "step-by-step"]  # and not what a save that was killed has left
 
 
 @pytest.mark.processes
@@ -238,6 +252,22 @@ def test_what_cannot_go_on_or_fill_a_step_is_refused(ranks):
         assert rank["other"] == "is of batch 12, not 6; seed 0, not 1: take the same, or another --out"
         assert rank["batch"] == "30 examples in batches of 10, 3 ranks: no step"
         assert rank["shards"] == "3 ranks are no whole number of copies in 2 shards"
+        assert rank["buffer"].startswith("['angles']: values come from a state, which has none of these")
+
+
+@each(
+    ("arguments", "said"),
+    [
+        (["--micro", "0"], "argument --micro: 0 is less than 1"),
+        (["--save-every", "0"], "argument --save-every: 0 is less than 1"),
+        (["--shards", "-1"], "argument --shards: -1 is less than 1"),
+        (["--width", "30"], "--width 30 is not shared evenly by 4 heads"),
+    ],
+)
+def test_a_number_that_no_step_can_have_is_refused_before_anybody_waits(capsys, arguments, said):
+    with pytest.raises(SystemExit):
+        script.parse(arguments)
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.proof
