@@ -82,6 +82,16 @@ def test_one_round_is_no_rounds():
     assert (case.expected, case.got) == ("at most 1 round", "2 rounds")
 
 
+def test_pieces_in_the_order_of_backward_are_told_by_their_shapes():
+    class Backward(wrong_answers(14).Right):
+        def finish(self):
+            return super().finish()[::-1]
+
+    asked = task("14.2")
+    case = judge(asked, LocalAnswer(Backward), 0, {asked.checks[0].name}).cases[0]
+    assert "what finish() returns must be arrays of the shapes of the shards" in case.got
+
+
 def test_an_order_of_launch_is_not_blamed_on_dtypes():
     def sorts_the_rest(tensors, ready, cap, first):
         groups = [list(group) for group in plan(tensors, cap, first, ready).groups]

@@ -18,7 +18,7 @@ ALL = {"0": [0, 1, 2]}
 
 def entry(number, line, *, op="all_reduce", size=5, group="0", state="completed", retired=True, p2p=False):
     """As torch writes it down, of a call in ``line`` of somebody's script."""
-    calls = [(TORCH, 9, op), ("/home/somebody/train.py", line, "main"), (PYTHON, 8, "run")]
+    calls = [(TORCH, 9, op), ("/mnt/somebody/train.py", line, "main"), (PYTHON, 8, "run")]
     frames = [{"filename": path, "line": at, "name": name} for path, at, name in calls]
     return {
         "frames": frames, "process_group": (group, "default_pg"), "collective_seq_id": number, "is_p2p": p2p,

@@ -139,6 +139,7 @@ def train(hooks: Callable[..., Any], trial: Trial, wire: Wire) -> dict[str, Any]
             used.append(_backward(units, wire, unit, trial["gradients"][unit][step, wire.rank].copy()))
         wire.note("finish")
         found = units.finish()
+        _check_pieces(found, units.shards)
         made["found"].append(_copied(found))
         for shard, gradient in zip(units.shards, found, strict=True):
             shard -= trial["rate"] * gradient
@@ -160,9 +161,16 @@ def _backward(units: Any, wire: Wire, unit: int, gradient: Array) -> Array:
     return used
 
 
-def _copied(arrays: Sequence[Array]) -> list[Array]:
-    if arrays is None:
+def _check_pieces(found: Any, shards: Sequence[Array]) -> None:
+    """For each unit, in order, there is a piece as long as the rank's shard."""
+    if found is None:
         raise TypeError("a list of arrays was expected, and None came: is a return missing?")
+    sizes, got = [np.shape(shard) for shard in shards], [np.shape(piece) for piece in found]
+    if got != sizes:
+        raise InvalidArgument("what finish() returns", got, f"arrays of the shapes of the shards, {sizes}")
+
+
+def _copied(arrays: Sequence[Array]) -> list[Array]:
     return [np.array(array) for array in arrays]
 
 

@@ -101,13 +101,6 @@ class FreesTooEarly(Right):
         super().after_backward(unit, gradient)
 
 
-class Copies(FreesTooEarly):
-    def whole(self, unit, following):
-        weights = Right.whole(self, unit, following).copy()
-        self.gathers[unit].free()
-        return weights
-
-
 class ReducesInHalf(Right):
     def row(self, unit, gradient):
         return self.padded(gradient, np.float16)
@@ -123,28 +116,20 @@ class Synchronous(Right):
         return weights
 
 
-class NoPrefetch(Right):
-    def whole(self, unit, following):
-        return super().whole(unit, unit)
+class WaitsForTheSum(Right):
+    """Of the unit that has just computed, and not of the one before."""
+
+    def after_backward(self, unit, gradient):
+        super().after_backward(unit, gradient)
+        self.reductions[unit].wait()
 
 
-class ShapeOfTheShard(Right):
-    def __init__(self, weights, wire):
-        super().__init__(weights, wire)
-        self.shapes = [(len(shard) * wire.world,) for shard in self.shards]
+class WaitsAtTheEnd(Right):
+    """Every unit's row is whole until `finish`."""
 
-
-class DropsTheTail(Right):
-    def padded(self, whole, dtype):
-        return np.resize(whole.astype(dtype), whole.size // self.wire.world * self.wire.world)
-
-    def whole(self, unit, following):
-        shape, row = self.shapes[unit], np.zeros(math.prod(self.shapes[unit]), np.float16)
-        self.gather(unit)
-        self.gather(following)
-        come = self.gathers[unit].wait()
-        row[: len(come)] = come
-        return row.reshape(shape)
+    def after_backward(self, unit, gradient):
+        self.gathers.pop(unit).free()
+        self.reductions[unit] = self.wire.reduce_scatter(self.row(unit, gradient))
 
 
 class Stale(Right):
@@ -243,6 +228,12 @@ def piece_by_piece(pieces, copies, limit, all_reduce):
     return norm
 
 
+def other_arrays(pieces, copies, limit, all_reduce):
+    """The list is changed, and not the arrays."""
+    pieces[:] = [g.copy() for g in pieces]
+    return _clip()(pieces, copies, limit, all_reduce)
+
+
 COUNTED = "as they are counted"
 WHOLE, IN_TIME, REDUCED = "whole weights", "gathered in time, freed after use", "gradients reduced"
 FITS, BEST = "fits, and hides", "near the best"
@@ -261,8 +252,8 @@ MUTANTS = (
     Mutant("14.2", "frees too early", FreesTooEarly, WHOLE),
     Mutant("14.2", "reduces in half precision", ReducesInHalf, REDUCED),
     Mutant("14.2", "waits for what it gathers ahead", Synchronous, IN_TIME),
-    Mutant("14.2", "the shape taken after sharding", ShapeOfTheShard, WHOLE),
-    Mutant("14.2", "the tail dropped", DropsTheTail, WHOLE),
+    Mutant("14.2", "waits for a sum at once", WaitsForTheSum, REDUCED),
+    Mutant("14.2", "waits for all sums at the end", WaitsAtTheEnd, REDUCED),
     Mutant("14.2", "a stale prefetch", Stale, WHOLE),
     Mutant("14.2", "a row written before the wait", OneRow, REDUCED),
     Mutant("14.3", "a unit per layer", each, FITS),
@@ -276,6 +267,7 @@ MUTANTS = (
     Mutant("14.4", "squares in half precision", _clip(square=overflowing), NORM),
     Mutant("14.4", "a call per piece", _clip(once=False), NORM),
     Mutant("14.4", "each piece clipped alone", piece_by_piece, NORM),
+    Mutant("14.4", "other arrays in the list", other_arrays, NORM),
     Mutant("14.4", "raised to the limit", _clip(raises=True), BELOW),
 )
 

@@ -356,7 +356,10 @@ def near_the_best(answer: Answer, rng: np.random.Generator) -> str:
 
 
 def _clip_on(answer: Callable[..., Any], pieces: list[list[Array]], copies: list[int], limit: float) -> list[Any]:
-    """For each rank the norm that it returned, its pieces then, and how often it called ``all_reduce``."""
+    """For each rank the norm that it returned, its pieces then, and how often it called ``all_reduce``.
+
+    The list that the answer gets is its own: an array that it puts there changes nothing of the rank's.
+    """
     made: list[Any] = [None] * len(pieces)
 
     def program(comm: Comm, x: Array) -> None:
@@ -372,7 +375,7 @@ def _clip_on(answer: Callable[..., Any], pieces: list[list[Array]], copies: list
             return float(total[0])
 
         own = pieces[comm.rank]
-        made[comm.rank] = answer(own, copies, limit, all_reduce), own, len(calls)
+        made[comm.rank] = answer(list(own), copies, limit, all_reduce), own, len(calls)
 
     run(program, [np.empty(0)] * len(pieces))
     return made
