@@ -13,14 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dpbook.core import InvalidArgument, plural
+from dpbook.core import InvalidArgument, check_int, plural
 from dpbook.ranks.calls import Records, records
-from dpbook.ranks.compared import name, positions
+from dpbook.ranks.compared import name, positions, what_differs
 from dpbook.ranks.recorder import told
 
 _FILE = re.compile(r"(?P<prefix>.*?)(?P<rank>\d+)(?P<suffix>\.json|\.pickle|\.pkl)?")
 MOST = 2**30
 """Bytes of a dump that are read: those of torch have some MB."""
+MOST_RANKS = 2**20
+LARGEST = 2**63
+"""Of a number in a dump, as of torch's own."""
 _RECORDED = "a Flight Recorder dump with entries, pg_config and version"
 
 
@@ -32,6 +35,17 @@ class Dumps:
     records: Records
     missing: tuple[int, ...]
     messages: int
+
+    def told(self) -> str:
+        """What differs, or why that cannot be said; "" where all ranks are known and ended what they called."""
+        if told := what_differs(self.records):
+            return told
+        if not any(record.groups for record in self.records.ranks.values()):
+            return "no rank has recorded a collective"
+        if self.missing:
+            others = name(self.records.ranks)
+            return f"{others} made the same calls, and all of them ended; of {name(self.missing)} nothing is known"
+        return ""
 
     def __str__(self) -> str:
         missing = [f"  {name(self.missing)}: no dump"] if self.missing else []
@@ -51,12 +65,10 @@ def read_dumps(folder: Path, prefix: str | None = None) -> Dumps:
     groups = _groups(dumps)
     world = max(len(groups.get("0", ())), 1 + max(dumps))
     groups["0"] = list(range(world))
-    entries = {rank: dump["entries"] for rank, dump in dumps.items()}
-    calls = {rank: [told(entry) for entry in of if not entry["is_p2p"]] for rank, of in entries.items()}
     return Dumps(
-        records({rank: {"groups": groups, "calls": of} for rank, of in calls.items()}, world),
+        records({rank: {"groups": groups, "calls": dump.calls} for rank, dump in dumps.items()}, world),
         tuple(sorted(set(range(world)) - dumps.keys())),
-        sum(entry["is_p2p"] for of in entries.values() for entry in of),
+        sum(dump.messages for dump in dumps.values()),
     )
 
 
@@ -67,6 +79,8 @@ def _files(folder: Path, prefix: str | None) -> dict[int, Path]:
     for path in sorted(folder.iterdir()):
         found = _FILE.fullmatch(path.name)
         if found and path.is_file() and prefix in (None, found["prefix"]):
+            if len(found["rank"]) > len(str(MOST_RANKS)) or int(found["rank"]) >= MOST_RANKS:
+                raise InvalidArgument(path.name, found["rank"], f"named after a rank, less than {MOST_RANKS:,}")
             runs.setdefault(f"{found['prefix']}N{found['suffix'] or ''}", {})[int(found["rank"])] = path
     if not runs:
         expected = "a folder with a file per rank, its name ending with the rank's number, as trace_rank_0"
@@ -76,21 +90,55 @@ def _files(folder: Path, prefix: str | None) -> dict[int, Path]:
     return next(iter(runs.values()))
 
 
-def _loaded(path: Path) -> Mapping[str, Any]:
+@dataclass(frozen=True)
+class _Dump:
+    """What is used of a file: ``calls`` as `recorder.told` has them, and the ranks of ``groups`` if they are told."""
+
+    calls: list[dict[str, Any]]
+    messages: int
+    groups: dict[str, list[int]]
+
+
+def _loaded(path: Path) -> _Dump:
     if path.stat().st_size > MOST:
         raise InvalidArgument(path.name, f"{path.stat().st_size:,} bytes", f"at most {MOST:,}")
     content = path.read_bytes()
     try:
-        dump = json.loads(content) if content[:1] == b"{" else _Plain(io.BytesIO(content)).load()
-        for entry in dump["entries"]:
-            told(entry), entry["is_p2p"]
+        return _checked(json.loads(content) if content[:1] == b"{" else _Plain(io.BytesIO(content)).load())
     except _ForeignObject as error:
         raise InvalidArgument(
             path.name, str(error), "made of numbers, texts and lists; nothing of it was run"
         ) from None
     except Exception as error:
         raise InvalidArgument(path.name, f"{type(error).__name__}: {error}", _RECORDED) from None
-    return dump  # type: ignore[no-any-return]
+
+
+def _checked(dump: Mapping[str, Any]) -> _Dump:
+    """Of the types and sizes that torch writes: what follows relies on them."""
+    calls = [_call(entry) for entry in dump["entries"] if not entry["is_p2p"]]
+    groups = {_text(one.get("name", key)): _ranks(one["ranks"]) for key, one in dump.get("pg_config", {}).items()}
+    return _Dump(calls, len(dump["entries"]) - len(calls), groups)
+
+
+def _call(entry: Mapping[str, Any]) -> dict[str, Any]:
+    call = told(entry)
+    texts = {part: _text(call[part]) for part in ("backend", "group", "op", "where")}
+    sizes = [[check_int("a size", each, 0, LARGEST) for each in size] for size in call["sizes"]]
+    number = check_int("collective_seq_id", call["number"], 0, LARGEST)
+    return call | texts | {"number": number, "sizes": sizes, "dtypes": [_text(each) for each in call["dtypes"]]}
+
+
+def _text(value: object) -> str:
+    """As it can be printed: a stranger's file must not steer the terminal."""
+    if not isinstance(value, str | int):
+        raise TypeError(f"{type(value).__name__} where a name is expected")
+    return "".join(each if each.isprintable() else "?" for each in str(value))
+
+
+def _ranks(told: object) -> list[int]:
+    ranks = re.findall(r"\d+", told) if isinstance(told, str) else told
+    assert isinstance(ranks, list), "ranks that are no list"
+    return [check_int("a rank", int(rank), 0, MOST_RANKS) for rank in ranks]
 
 
 class _ForeignObject(pickle.UnpicklingError):
@@ -107,13 +155,11 @@ class _Plain(pickle.Unpickler):
         raise _ForeignObject("a pickle with references")
 
 
-def _groups(dumps: Mapping[int, Mapping[str, Any]]) -> dict[str, list[int]]:
+def _groups(dumps: Mapping[int, _Dump]) -> dict[str, list[int]]:
     """The ranks of each group, as far as torch wrote them down, which it does not over gloo; else who called in it."""
-    groups: dict[str, set[int]] = {}
-    for rank, dump in dumps.items():
-        for entry in dump["entries"]:
-            groups.setdefault(entry["process_group"][0], set()).add(rank)
-    known = {one["name"]: one["ranks"] for dump in dumps.values() for one in dump.get("pg_config", {}).values()}
-    listed = {group: [int(rank) for rank in re.findall(r"\d+", str(ranks))] for group, ranks in known.items()}
-    called = {group: sorted(ranks) for group, ranks in groups.items()}
-    return called | {group: ranks for group, ranks in listed.items() if ranks}
+    called: dict[str, list[int]] = {}
+    for rank, dump in sorted(dumps.items()):
+        for group in {call["group"] for call in dump.calls}:
+            called.setdefault(group, []).append(rank)
+    listed = {group: ranks for dump in dumps.values() for group, ranks in dump.groups.items() if ranks}
+    return called | listed

@@ -99,6 +99,17 @@ def test_a_call_in_which_all_are_points_at_the_machines(dumped):
     assert told(dumps).startswith("all came to call 1 (all_reduce of 5 × float32, line 4 of main), and it did not end")
 
 
+def test_the_run_is_not_said_to_be_well_where_a_rank_left_nothing(dumped, tmp_path, capsys):
+    dumped({0: [entry(1, 4)], 2: [entry(1, 4)]})
+    assert main(["diagnose", str(tmp_path)]) == 1
+    told = "ranks 0, 2 made the same calls, and all of them ended; of rank 1 nothing is known"
+    assert capsys.readouterr().out.startswith(told)
+
+
+def test_nor_where_nothing_was_recorded(dumped):
+    assert dumped({0: [], 1: [], 2: []}).told() == "no rank has recorded a collective"
+
+
 def test_nothing_is_said_where_all_ended_and_messages_are_counted(dumped):
     dumps = dumped({0: [entry(1, 4), entry(1, 5, p2p=True)], 1: [entry(1, 4)], 2: [entry(1, 4)]})
     assert (told(dumps), dumps.messages) == ("", 1)
@@ -125,6 +136,40 @@ def test_what_is_no_dump_is_refused_by_name(tmp_path, content):
     (tmp_path / "rank_0").write_bytes(content)
     with pytest.raises(InvalidArgument, match="rank_0 must be a Flight Recorder dump"):
         read_dumps(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"collective_seq_id": "a"},
+        {"collective_seq_id": 10**5000},
+        {"process_group": ([0], "")},
+        {"input_sizes": 5},
+        {"input_sizes": [[[1]]]},
+        {"input_dtypes": [["Float"]]},
+    ],
+)
+def test_an_entry_of_other_types_is_refused_by_name(tmp_path, odd):
+    (tmp_path / "rank_0").write_bytes(pickle.dumps({"entries": [entry(1, 4) | odd]}))
+    with pytest.raises(InvalidArgument, match="rank_0 must be a Flight Recorder dump"):
+        read_dumps(tmp_path)
+
+
+@pytest.mark.parametrize("config", [[1], {"0": {"name": ["0"], "ranks": "[0]"}}, {"0": {"ranks": "[99999999999]"}}])
+def test_so_are_groups(tmp_path, config):
+    (tmp_path / "rank_0").write_bytes(pickle.dumps({"entries": [entry(1, 4)], "pg_config": config}))
+    with pytest.raises(InvalidArgument, match="rank_0 must be a Flight Recorder dump"):
+        read_dumps(tmp_path)
+
+
+def test_a_number_that_is_no_ranks_is_refused(tmp_path):
+    (tmp_path / "trace_20261122093000").write_bytes(b"")
+    with pytest.raises(InvalidArgument, match="named after a rank"):
+        read_dumps(tmp_path)
+
+
+def test_a_file_does_not_steer_the_terminal(dumped):
+    assert "\x1b" not in str(dumped({0: [waits(1, 4, op="\x1b[2J")]}))
 
 
 def test_a_folder_of_two_runs_asks_which(dumped, tmp_path, capsys):

@@ -8,7 +8,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.description = (
         "Read the Flight Recorder dumps of a run that hung or failed, of whatever program, and say which rank did not "
-        "come to which collective. The exit status is 0 if all ranks made the same calls and all ended, else 1."
+        "come to which collective. The exit status is 0 if all ranks made the same calls and all ended, else 1: also "
+        "where a rank has left no dump."
     )
     parser.add_argument(
         "folder", type=Path, help="with a file per rank, as torch writes at a time-out (TORCH_FR_DUMP_TEMP_FILE)"
@@ -18,10 +19,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, compare, tell."""
-    from dpbook.ranks import read_dumps, what_differs
+    from dpbook.ranks import read_dumps
 
     dumps = read_dumps(args.folder, args.prefix)
-    told = what_differs(dumps.records)
+    told = dumps.told()
     print(told or "all ranks made the same calls, and all of them ended")
     print(dumps)
     return 1 if told else 0
