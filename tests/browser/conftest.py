@@ -46,19 +46,18 @@ def chromium():
         browser.close()
 
 
-@pytest.fixture
-def page(chromium):
-    """A fresh page, watched for errors and for requests to other hosts."""
+@pytest.fixture(scope="session")
+def watch(chromium):
+    """The one page of all notebooks, and what went wrong in it: JupyterLab is compiled once, half of an opening."""
     context = chromium.new_context(viewport={"width": 1400, "height": 1000})
     context.set_default_timeout(SECONDS * 1000)
-    page = context.new_page()
-    watch = Watch(page)
-    yield page
+    yield Watch(context.new_page())
     context.close()
-    watch.assert_clean()
 
 
 @pytest.fixture
-def open_notebook(page, lab):
+def open_notebook(watch, lab):
     """A function that opens a notebook, by its path in the server's directory, and waits for its kernel."""
-    return lambda path: Notebook(page, lab, path).open()
+    yield lambda path: Notebook(watch.page, lab, path).open()
+    watch.page.goto("about:blank")  # what the notebook still does ends
+    watch.assert_clean()

@@ -144,7 +144,7 @@ class Notebook:
         while self._kernel_state() != "idle":
             if time.monotonic() > end:
                 raise TimeoutError(f"the kernel of {self.path} is {self._kernel_state()} after {SECONDS} s")
-            self.page.wait_for_timeout(100)  # lets the page work; time.sleep would not
+            self.page.wait_for_timeout(250)  # lets the page work; time.sleep would not
         idle = self.panel.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]')
         expect(idle).to_be_visible(timeout=SECONDS * 1000)
 
@@ -187,6 +187,7 @@ class Watch:
     """What went wrong in a page unseen: errors of its scripts, and requests to any other host."""
 
     def __init__(self, page: Page) -> None:
+        self.page = page
         self.page_errors: list[str] = []
         self.elsewhere: list[str] = []
         page.on("pageerror", lambda error: self.page_errors.append(str(error)))
@@ -199,6 +200,7 @@ class Watch:
             self.elsewhere.append(url)
 
     def assert_clean(self) -> None:
-        """Raise an AssertionError that lists what was seen, if anything."""
-        assert self.page_errors == []
-        assert self.elsewhere == []
+        """Raise an AssertionError that lists what was seen since this was last asked, if anything."""
+        seen = self.page_errors + self.elsewhere
+        self.page_errors, self.elsewhere = [], []
+        assert seen == []

@@ -36,24 +36,35 @@ CELLS = [SETUP, *EXPLORERS, STEPPER, DIAGNOSIS]
 
 
 @pytest.fixture
-def notebook(lab, open_notebook):
-    """All of them in one notebook, run from top to bottom."""
-    made = new_notebook(cells=list(map(new_code_cell, CELLS)), metadata={"kernelspec": KERNELSPEC})
-    nbformat.write(made, lab.directory / "explorers.ipynb")
-    notebook = open_notebook("explorers.ipynb")
-    notebook.run_all()
-    assert notebook.errors() == []
-    return notebook
+def run(lab, open_notebook):
+    """A function that runs cells from top to bottom, in a notebook of their own."""
+
+    def run(*cells):
+        made = new_notebook(cells=list(map(new_code_cell, cells)), metadata={"kernelspec": KERNELSPEC})
+        nbformat.write(made, lab.directory / "explorers.ipynb")
+        notebook = open_notebook("explorers.ipynb")
+        notebook.run_all()
+        assert notebook.errors() == []
+        return notebook
+
+    return run
 
 
-def test_every_knob_turns_and_the_figure_follows_while_there_is_a_kernel(notebook):
+def test_knobs_turn_and_the_figure_follows_while_there_is_a_kernel(run):
+    notebook = run("from dpbook import figures\nfigures.explore_savings()")
+    turn_all(notebook.output(0).locator(".dpbook-explorer"))
+    a_dragged_knob_ends_at_the_picture_of_its_place(notebook.output(0))
+    what_was_turned_is_still_seen_after_reopening(notebook)
+
+
+@pytest.mark.proof
+def test_every_knob_of_every_figure_turns(run):
+    notebook = run(*CELLS)
     for number, labels in enumerate(EXPLORERS.values(), start=1):
         explorer = notebook.output(number).locator(".dpbook-explorer")
         assert [knob.get_attribute("aria-label") for knob in explorer.get_by_role("slider").all()] == labels
         turn_all(explorer)
-    a_dragged_knob_ends_at_the_picture_of_its_place(notebook.output(1))
     the_players_move(notebook)
-    what_was_turned_is_still_seen_after_reopening(notebook)
 
 
 def turn_all(explorer):
@@ -97,7 +108,7 @@ def what_was_turned_is_still_seen_after_reopening(notebook):
     """With its kernel it turns; after a restart and without a kernel it shows the last picture and says what to do."""
     notebook.save()
     notebook.open()
-    explorer = notebook.output(1).locator(".dpbook-explorer")
+    explorer = notebook.output(0).locator(".dpbook-explorer")
     expect(explorer.locator("img")).to_have_attribute("alt", re.compile("^With 50 buckets"))
     turn_all(explorer)
     notebook.menu("Kernel", "Restart Kernel…")
@@ -131,11 +142,8 @@ def draw(seconds):
 Explorer(draw, [Knob("seconds", "seconds", {"0": 0, "100": 100})])"""
 
 
-def test_a_slow_drawing_is_waited_for_in_its_notebook_alone_and_until_it_is_interrupted(lab, open_notebook):
-    made = new_notebook(cells=[new_code_cell(SLOW)], metadata={"kernelspec": KERNELSPEC})
-    nbformat.write(made, lab.directory / "slow.ipynb")
-    notebook = open_notebook("slow.ipynb")
-    notebook.run_all()
+def test_a_slow_drawing_is_waited_for_in_its_notebook_alone_and_until_it_is_interrupted(run):
+    notebook = run(SLOW)
     a_view_of_the_output_alone_says_where_the_knobs_turn(notebook)
     a_drawing_that_is_interrupted_is_not_waited_for(notebook)
 
@@ -159,4 +167,4 @@ def a_view_of_the_output_alone_says_where_the_knobs_turn(notebook):
     alone = notebook.page.locator(".jp-LinkedOutputView .dpbook-explorer")
     alone.get_by_role("slider").press("End")
     expect(alone.get_by_role("status")).to_contain_text("in the notebook itself")
-    notebook.page.get_by_role("tab", name="slow.ipynb").click()
+    notebook.page.get_by_role("tab", name="explorers.ipynb").click()

@@ -27,9 +27,12 @@ COLOURS = """() => [...document.querySelectorAll("h1, h2, p, th, td")].filter(e 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_word_stands_out_from_the_page_and_the_page_follows_the_theme(page, path, scheme):
-    page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size({"width": 900, "height": 1000})
+def test_every_word_stands_out_from_the_page_and_the_page_follows_the_theme(chromium, path, scheme):
+    from tests.browser.jupyterlab import Watch
+
+    context = chromium.new_context(color_scheme=scheme, viewport={"width": 900, "height": 1000})
+    page = context.new_page()
+    watch = Watch(page)
     page.goto(path.as_uri())
     paper = hexadecimal(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert (contrast(paper, "#ffffff") < 2) == (scheme == "light")
@@ -37,3 +40,5 @@ def test_every_word_stands_out_from_the_page_and_the_page_follows_the_theme(page
     assert len(words) > 30
     assert [word for word, colour in words if contrast(hexadecimal(colour), paper) < 4.5] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 900
+    watch.assert_clean()
+    context.close()

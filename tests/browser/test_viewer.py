@@ -15,7 +15,6 @@ playwright = pytest.importorskip("playwright.sync_api")
 
 CELL = "from dpbook import figures\nfrom dpbook.collectives import ring\n\nfigures.play(ring(4))"
 CONTROLS = ["First", "Previous", "Play", "Next", "Last"]
-CHAPTER = "chapters/05_all_reduce.ipynb"
 ROUNDS = 6
 expect = playwright.expect
 
@@ -160,13 +159,6 @@ def it_steps_after_every_reopening_with_a_kernel_and_without(notebook):
     notebook.page.wait_for_timeout(500)
     keyboard_works(player(notebook))
     expect(notebook.panel.get_by_text("model not found")).to_have_count(0)
-
-
-def test_a_chapter_that_nobody_has_run_steps_too(open_notebook):
-    """It comes from elsewhere, so JupyterLab does not trust it: no script of its own runs."""
-    notebook = open_notebook(CHAPTER)
-    assert notebook.page.evaluate("document.querySelector('.dpbook-film script')") is None
-    keyboard_works(player(notebook))
 
 
 def test_as_a_page_without_a_server_it_steps_and_without_scripts_it_moves(chromium):
