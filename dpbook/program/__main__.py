@@ -1,5 +1,10 @@
 """One rank of a training run: `torchrun -m dpbook.program [options]`."""
 
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # what is loaded is no garbage; it is looked for again when the trainer is there
+
 import argparse
 import json
 import os
@@ -60,6 +65,8 @@ def bind() -> torch.device:
 
 def _run(options: Options, device: torch.device) -> None:
     trainer = Trainer(options, device)
+    gc.freeze()  # all this stays, so no later look need go over it
+    gc.enable()
     trainer.asked.listen()
     before = trainer.resume()
     first = dist.get_rank() == 0
