@@ -57,12 +57,13 @@ def _run_on_this_rank(program: Program | Schedule, x: NDArray[Any]) -> NDArray[A
 
 
 def start(
-    function: Callable[..., Any], args: Sequence[tuple[Any, ...]], *, timeout: float = 60.0, echo: bool = True
+    function: Callable[..., Any], args: Sequence[tuple[Any, ...]], *, timeout: float = 180.0, echo: bool = True
 ) -> list[Any]:
     """Call ``function(*args[rank])`` in one process per entry of ``args``, inside a gloo process group.
 
     Returns what each rank returned. What the ranks printed is printed afterwards, rank by rank, unless ``echo`` is
-    False. When a rank fails the others are ended; nothing is left running, also after an interrupt.
+    False. When a rank fails the others are ended, and so are all, ``timeout`` seconds after they have met: a program
+    that trains for ten seconds may take a minute on a busy machine. Nothing is left running, also after an interrupt.
     Raises `RankFailed`.
     """
     if not isinstance(args, Sequence) or not all(isinstance(arguments, Sequence) for arguments in args):
