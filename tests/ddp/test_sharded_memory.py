@@ -5,6 +5,7 @@ counted depends on which thread gives its buffers back, so on what else the mach
 """
 
 import copy
+import gc
 import itertools
 from contextlib import contextmanager
 
@@ -34,8 +35,10 @@ def first_of(world):
 
 def allocated(step):
     """Bytes at the peak of a step, and at its end, as torch's allocator tells them."""
+    gc.disable()  # or a model of before, whose hooks know it, is given back meanwhile
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step()
+    gc.enable()
     changes = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = list(itertools.accumulate(e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns())))
     return max(held), held[-1]

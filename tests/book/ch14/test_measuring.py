@@ -1,5 +1,6 @@
 """Does what chapter 14 measures count what was written, and what was allocated at once?"""
 
+import gc
 import os
 
 import pytest
@@ -33,3 +34,17 @@ def test_a_peak_is_of_what_is_alive_at_once():
     torch.ones(1)  # what torch allocates once is no part of it
     assert ch14.allocated(two_then_one) == 4 * 3000
     assert ch14.allocated(lambda: None) == 0
+
+
+def test_garbage_of_before_lowers_no_peak():
+    import torch
+
+    def step():
+        first = torch.ones(1000)
+        gc.collect()  # as Python does when it likes
+        return first, torch.ones(1000)
+
+    waste = [torch.ones(3000)]
+    waste.append(waste)
+    del waste
+    assert ch14.allocated(step) == 4 * 2000
