@@ -36,6 +36,7 @@ class Exhibit:
         guilty: who does what the others do not: "all", the number of a rank, the "last", that of the "example" which
             is odd, or the "odd" one that the script names; "" where it makes no case to solve.
         worlds: in which it goes wrong alike.
+        also: further lines of the script at which it could as well be mended.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Exhibit:
     updates: int = 4
     guilty: str = ""
     worlds: tuple[int, ...] = (3, 4)
+    also: tuple[str, ...] = ()
 
     @property
     def script(self) -> str:

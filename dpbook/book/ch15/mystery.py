@@ -35,7 +35,8 @@ class Mystery:
     """``script`` for ``world`` ranks has the mistake of ``exhibit``.
 
     ``rank`` does what the others do not; None if all do the same. ``lines`` of the script are those that the cure
-    changes, those around what it adds, and that which is blamed. ``causes`` are titles of exhibits, by their letter.
+    changes, those around what it adds, that which is blamed, and others that are as right. ``causes`` are titles of
+    exhibits, by their letter.
     """
 
     exhibit: Exhibit
@@ -65,7 +66,9 @@ def draw(seed: int) -> Mystery:
     world = int(rng.choice(case.worlds))
     change = Variation(case, world, rng)
     script, cured = change(case.script), change(case.cured)
-    lines = _changed(script, cured) | _blamed(change(case.place + "\n").strip(), script)
+    lines = _changed(script, cured)
+    for place in (case.place, *case.also):
+        lines |= _blamed(change(place + "\n").strip(), script)
     return Mystery(case, world, script, _guilty(case, world, script), frozenset(lines), _causes(case, rng))
 
 
@@ -109,12 +112,18 @@ def _guilty(case: Exhibit, world: int, script: str) -> int | None:
 
 
 def _changed(script: str, cured: str) -> set[int]:
-    """The lines that a cure changes, and those around what it adds; of imports none."""
+    """The lines that a cure changes or moves others past, and those around what it adds; of imports none."""
     before, after = script.splitlines(), cured.splitlines()
     lines: set[int] = set()
-    for kind, begin, end, _, _ in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    taken: dict[str, int] = {}
+    put: dict[str, int] = {}
+    for kind, begin, end, first, last in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind != "equal":
             lines |= {begin, begin + 1} if kind == "insert" else set(range(begin + 1, end + 1))
+            taken |= {before[at].strip(): at + 1 for at in range(begin, end)}
+            put |= {after[at].strip(): begin for at in range(first, last)}
+    for text in taken.keys() & put.keys():
+        lines |= set(range(min(taken[text], put[text] + 1), max(taken[text], put[text]) + 1))
     return {line for line in lines if 1 <= line <= len(before) and not re.match(r"(import|from)\b|$", before[line - 1])}
 
 

@@ -47,6 +47,20 @@ def test_each_part_of_a_diagnosis_is_graded_by_itself():
     assert SEVEN.graded(RIGHT, SEVEN.rank, other) == {"cause": True, "rank": True, "line": False}
 
 
+@each(
+    ("name", "text"),
+    [("step_before_sync", "dist.all_reduce(p.grad)"), ("killed", "seen.append("), ("killed", "os.kill(")],
+)
+def test_lines_at_which_it_could_as_well_be_mended_are_right(name, text):
+    case = next(case for seed in SEEDS if (case := draw(seed)).exhibit.name == name)
+    at = next(number for number, line in enumerate(case.script.splitlines(), 1) if line.strip().startswith(text))
+    assert at in case.lines
+
+
+def test_every_such_line_is_in_its_script():
+    assert {line for one in exhibits() for line in one.also if line not in one.script} == set()
+
+
 @each("answer", [("z", None, 1), (RIGHT, 9, 1), (RIGHT, -1, 1), (RIGHT, None, 0), (RIGHT, None, 999)])
 def test_what_is_no_answer_is_refused(answer):
     with pytest.raises(InvalidArgument):
