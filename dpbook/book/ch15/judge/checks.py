@@ -37,7 +37,8 @@ def _judge_cases(answer: Answer, rng: np.random.Generator, causes: Sequence[str]
         where = f"case {number}, {len(case.ranks)} ranks, {len(case.ranks[0])} updates"
         by_hand = f"diagnose(ch15.blind_case({seed}, {cause!r}).ranks)"
         got = call(answer, case.ranks, where=where, by_hand=by_hand)
-        expect_equal(case.verdict, tuple(expect_items(got, 3, "(cause, rank, update)", where)), where)
+        items = tuple(expect_items(got, 3, "(cause, rank, update)", where))
+        expect(items == case.verdict, f"cause, rank and update {case.verdict}", describe(items), where)
     return f"{len(drawn)} cases solved"
 
 
@@ -213,6 +214,18 @@ class Replicas:
     def where(self) -> str:
         return f"{plural(len(self.states), 'rank')}, {len(self.states[0])} moments"
 
+    @property
+    def told(self) -> str:
+        """What is right, with an element that shows it."""
+        if self.first is None:
+            return "None, since all bits are equal"
+        update, tensor, rank = self.first
+        mine, *arrays = [self.states[r][update][tensor] for r in (rank, *range(len(self.states)))]
+        other = next(r for r, array in enumerate(arrays) if array.tobytes() != mine.tobytes())
+        place = next(i for i in range(mine.size) if mine.flat[i].tobytes() != arrays[other].flat[i].tobytes())
+        shown = f"element {place} is {mine.flat[place]!r}, and {arrays[other].flat[place]!r} on rank {other}"
+        return f"(update, tensor, rank) {self.first}: {shown}"
+
 
 def _change(array: NDArray[Any], kind: int, how: int) -> None:
     """In place: ``kind`` times the last bit of an element, two elements exchanged, or the sign of a zero."""
@@ -242,15 +255,16 @@ def fires(answer: Answer, rng: np.random.Generator) -> str:
     cases = _cases(rng)
     for case in cases:
         got = call(answer, case.states, where=case.where)
-        expect((got is None) == (case.first is None), _told(case.first), describe(got), case.where)
+        expect((got is None) == (case.first is None), case.told, _came(got), case.where)
     return f"{len(cases)} runs told apart"
 
 
 def located(answer: Answer, rng: np.random.Generator) -> None:
     for case in _cases(rng):
         got = call(answer, case.states, unchanged=True, where=case.where)
-        expect((got if got is None else tuple(got)) == case.first, _told(case.first), describe(got), case.where)
+        found = got if got is None else tuple(expect_items(got, 3, "(update, tensor, rank), or None", case.where))
+        expect(found == case.first, case.told, _came(found), case.where)
 
 
-def _told(first: tuple[int, str, int] | None) -> str:
-    return "None, since all bits are equal" if first is None else f"(update, tensor, rank) {first}"
+def _came(got: Any) -> str:
+    return "None: nothing differs" if got is None else describe(got)
