@@ -5,7 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dpbook.book.ch15.blind_cases import CAUSES, blind_case
+from dpbook.book.ch15 import exhibits
+from dpbook.book.ch15.blind_cases import CAUSES, LEFT_OUT, blind_case
 from dpbook.core import InvalidArgument
 from tests.cases import each
 
@@ -46,6 +47,10 @@ def test_a_fault_begins_in_the_update_that_is_named_and_the_rank_is_there(cause)
         assert named == cause
         assert 1 <= update <= len(ranks[0])
         assert rank is None or 0 <= rank < len(ranks)
+
+
+def test_causes_are_called_as_in_the_museum():
+    assert set(CAUSES) - {each.name for each in exhibits()} == {LEFT_OUT}
 
 
 def test_a_seed_is_a_case():
