@@ -80,6 +80,8 @@ def _unreadable(update: Update) -> str:
         if not parts:
             return "what the loss is divided by cannot be read from its graph"
         first = [part["divisor"] for part in parts[0]]
+        if not all(first):
+            return "a loss is a mean over no term"
         for other in parts[1:]:
             ratios = [part["divisor"] / divisor for part, divisor in zip(other, first, strict=True)]
             if max(ratios) - min(ratios) > 1e-6 * max(map(abs, ratios)):
@@ -130,11 +132,9 @@ def _length(update: Update, kept: Kept, factor: float, agreement: str, unit: flo
     near = max(SAME_LENGTH, UNITS * unit)
     factor *= _scaled(update)
     written = as_written(update, kept.world)
-    if abs(factor - 1) < near and abs(written * kept.world - 1) < near:
-        told = (
-            f"the loss is divided by {kept.world}, the number of ranks, and its gradients are averaged over them too: "
-        )
-        told += f"{kept.world} times too short, unless that is meant; {agreement}"
+    by_world = _by_world(update, written, kept.world, near) if abs(factor - 1) < near else ""
+    if by_world:
+        told = f"the loss is {by_world}, unless that is meant; {agreement}"
         return Found("WARN", told, update=update.number, place=update.of("backward")[0][-1]["place"])
     if abs(factor - 1) < near or abs(factor * written - 1) < near:
         return passed(agreement)
@@ -151,6 +151,19 @@ def _length(update: Update, kept: Kept, factor: float, agreement: str, unit: flo
         told = f"its direction is the big batch's, its length {factor:.4g} times that; {agreement}"
         return Found("WARN", told, update=update.number, place=place)
     return passed(f"{factor:.4g} times the sum's mean over the ranks; {agreement}")
+
+
+def _by_world(update: Update, written: float, world: int, near: float) -> str:
+    """Whether a loss whose gradients are averaged has the number of ranks as a factor too, in words; or ""."""
+    if abs(written * world - 1) < near:
+        return (
+            f"divided by {world}, the number of ranks, and its gradients are averaged over them too: {world} times "
+            "too short"
+        )
+    added = len(update.of("backward")[0]) == world  # so many micro-batches that are not averaged are told as such
+    if world > 1 and not added and abs(written / world - 1) < near:
+        return f"multiplied by {world}, the number of ranks, and its gradients are averaged: {world} times too long"
+    return ""
 
 
 def _scaled(update: Update) -> float:

@@ -1,7 +1,7 @@
 """The forecast: one row for each link, world and stage; and a forecast beside what was measured."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dpbook.core import check_int
 from dpbook.forecast.links import Connection
@@ -11,6 +11,7 @@ from dpbook.overlap import (
     FIRST_CAP,
     ITEMSIZE,
     MIB,
+    ROOT,
     CapSweep,
     Sharding,
     Sizes,
@@ -140,14 +141,19 @@ def _sharded(what: Measured, link: Connection, world: int, stage: int) -> Timeli
 
 
 def _units(what: Measured) -> Iterator[Unit]:
-    """The modules that are gathered as one, with what is frozen in them."""
-    units = units_of(what.layers, what.units)
-    names = [unit.name for unit in units if unit.name != "root"]
-    for unit in units:
-        inside = [n for name, n in (what.frozen or {}).items() if _home(names, name) == unit.name]
-        yield replace(unit, parameters=unit.parameters + sum(inside), frozen=sum(inside))
+    """The modules that are gathered as one, with what is frozen in them; first those of which nothing is trained."""
+    inside: dict[str, int] = {}
+    for name, number in (what.frozen or {}).items():
+        home = _home(what.units, name)
+        inside[home] = inside.get(home, 0) + number
+    trained = [unit for unit in what.units if any(_home(what.units, layer.name) == unit for layer in what.layers)]
+    partly = {name: number for name, number in inside.items() if name in (ROOT, *trained)}
+    units = units_of(what.layers, trained, frozen=partly)
+    yield from (unit for unit in units if unit.name == ROOT)
+    yield from (Unit(name, 0.0, 0.0, number, number) for name, number in inside.items() if name not in partly)
+    yield from (unit for unit in units if unit.name != ROOT)
 
 
 def _home(units: Sequence[str], name: str) -> str:
     """The innermost unit around a parameter."""
-    return max((unit for unit in units if name.startswith(f"{unit}.")), key=len, default="root")
+    return max((unit for unit in units if name.startswith(f"{unit}.")), key=len, default=ROOT)

@@ -465,6 +465,12 @@ WRONG = {
     ),
     "clipping before averaging": (bare() + sampled() + loop(averaging=f"{CLIP}\n{AVERAGE}"), "clip"),
     "own tokens": (language(OWN_TOKENS), "mean"),
+    "batches of any size": (
+        model() + "parts = data.tensors[0].split([2, 9, 3, 5, 8, 4, 7, 6, 4, 9, 2, 5, 8, 3, 7, 6, 4, 4])\n"
+        "wanted = data.tensors[1].split([len(part) for part in parts])\n"
+        "loader = list(zip(parts, wanted))[rank::world]\n" + NO_EPOCHS,
+        "mean",
+    ),
     "own tokens, masked by hand": (language(OWN_TOKENS_MASKED), "mean"),
     "own tokens and another loss": (language(OWN_TOKENS + " + 1e-4 * logits.pow(2).mean()"), "mean"),
     "different starts": (bare(seed="rank") + sampled() + loop(averaging=AVERAGE), "start"),
@@ -525,6 +531,7 @@ DOUBTFUL = {
         model() + STEP_LR + sampled() + loop(step="optimizer.step()\nfor _ in range(world): scheduler.step()"),
         {"scheduler"},
     ),
+    "a loss times the ranks": (model() + sampled() + loop("F.cross_entropy(model(x), y) * world"), {"replay"}),
     "micro-batches added": (model() + sampled() + accumulated(NO_SYNC.replace(" / 2", "")), {"mean"}),
     "more batches on some": (
         model() + UNEQUAL + "loader = DataLoader(part, batch_size=4)\n" + NO_EPOCHS,

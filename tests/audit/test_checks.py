@@ -40,6 +40,14 @@ def found(name, *ranks, ended=""):
     return next(check for check in CHECKS if check.name == name).judge(Seen(ranks, ended=ended))
 
 
+def test_a_mean_over_nothing_is_left_to_what_it_makes():
+    """Of a rank whose targets are all ignored: 0/0, not a number."""
+    losses = [[{"name": "NllLoss", "terms": terms, "divisor": terms, "mean": True}] for terms in (4.0, 0.0)]
+    ranks = [journal(backward={"losses": each, "value": 1.0 if each[0]["terms"] else float("nan")}) for each in losses]
+    assert found("mean", *ranks).status == "PASS"
+    assert (found("finite", *ranks).status, found("finite", *ranks).rank) == ("FAIL", 1)
+
+
 @each(
     ("check", "kind", "usual", "odd", "tensor"),
     [

@@ -70,6 +70,14 @@ def test_frozen_weights_are_gathered_and_not_reduced():
     assert row.step == pytest.approx(ring(4, 20 * MIB) / 2 + 0.03 + ring(4, 10 * MIB) / 2)
 
 
+def test_a_unit_that_is_all_frozen_is_no_error():
+    frozen = {"blocks.0.weight": 10 * MIB // 4}
+    what = Measured((layer("blocks.1.weight", MIB),), 0, 0, units=("blocks.0", "blocks.1"), frozen=frozen)
+    (row,) = forecast(what, [2], [Connection("slow", SLOW)], [3])
+    plain = forecast(Measured(what.layers, 0, 0, units=("blocks.1",)), [2], [Connection("slow", SLOW)], [3])[0]
+    assert row.step > plain.step
+
+
 def test_a_check_takes_the_scripts_own_buckets():
     what = Measured(TWO.layers, 0.005, 0.007, world=3, cap=4 * MIB, held=0.1)
     row = checked(what, Connection("slow", SLOW))

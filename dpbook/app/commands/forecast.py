@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     worlds, stages = _numbers("gpus", args.gpus, 2), _numbers("stages", args.stages, 0, 3)
     ranks = _numbers("check", args.check, 2) if args.check else []
     links = [connection(name) for name in (args.link or ("" if args.measure else "25GbE")).split(",") if name]
+    if args.measure is None and not links:
+        raise InvalidArgument("link", args.link, "a link, or several with commas")
     script = Script(tuple(args.script), args.nproc, args.updates, start_timeout=args.start_timeout)
     if args.measure is not None:
         links.append(_here(check_int("measure", args.measure, 2)))

@@ -74,7 +74,7 @@ def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> Fo
         fair = sum(abs(each) for each in divisors) / len(divisors)
         lowest = min(range(len(parts)), key=lambda place: abs(divisors[place]))
         highest = max(abs(each) for each in divisors)
-        if highest <= abs(divisors[lowest]) * (1 + _SAME):
+        if highest <= abs(divisors[lowest]) * (1 + _SAME) or not divisors[lowest]:  # over nothing it is no number
             continue
         most = fair / abs(divisors[lowest])
         counts = " ".join(f"{part['terms']:g}" for part in parts)
@@ -89,10 +89,15 @@ def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> Fo
 
 
 def _short(seen: Seen, update: Update) -> bool:
-    """Whether a rank has fewer examples in a forward of this update than it has in others: the end of an epoch."""
-    lengths = [[len(event["rows"]) for event in events] for events in update.of("forward")]
-    usual = [max((len(event["rows"]) for event in events), default=0) for events in seen.of("forward")]
-    return any(length < most for of_rank, most in zip(lengths, usual, strict=True) for length in of_rank)
+    """Whether a rank has fewer examples in a forward of this update than as a rule: the end of an epoch. Where most of
+    its forwards have fewer than the largest, there is no rule.
+    """
+    for events, known in zip(update.of("forward"), seen.of("forward"), strict=True):
+        lengths = [len(event["rows"]) for event in known]
+        most = max(lengths, default=0)
+        if 2 * lengths.count(most) >= len(lengths) and any(len(event["rows"]) < most for event in events):
+            return True
+    return False
 
 
 def _wrong_length(seen: Seen) -> Found | None:
