@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dpbook.core import InvalidArgument, check_int, plural
-from dpbook.ranks.calls import Records, records
-from dpbook.ranks.compared import name, positions, what_differs
+from dpbook.ranks.calls import Key, Records, records
+from dpbook.ranks.compared import behind, difference, name, numbered, positions, unended
 from dpbook.ranks.recorder import told
 
 _FILE = re.compile(r"(?P<prefix>.*?)(?P<rank>\d+)(?P<suffix>\.json|\.pickle|\.pkl)?")
@@ -35,10 +35,12 @@ class Dumps:
     records: Records
     missing: tuple[int, ...]
     messages: int
+    guessed: frozenset[str] = frozenset()
+    """Groups whose ranks torch did not write down: known are those that have called in them."""
 
     def told(self) -> str:
         """What differs, or why that cannot be said; "" where all ranks are known and ended what they called."""
-        if told := what_differs(self.records):
+        if told := difference(self.records) or behind(self.records) or self._waits() or unended(self.records):
             return told
         if not any(record.groups for record in self.records.ranks.values()):
             return "no rank has recorded a collective"
@@ -46,6 +48,25 @@ class Dumps:
             others = name(self.records.ranks)
             return f"{others} made the same calls, and all of them ended; of {name(self.missing)} nothing is known"
         return ""
+
+    def _waits(self) -> str:
+        """Who waits in a group of which nobody knows who else is in it, and who, being late, in no call; or ""."""
+        idle = [rank for rank in self.records.ranks if not self.records.pending(rank)]
+        told = [
+            f"{name(ranks)} waited in {numbered(self.records, key, call)[:-1]}{call.place})"
+            for key in self.records.keys
+            if key[0].rpartition(" ")[2] in self.guessed and not set(key[1]) & set(self.missing)
+            for call in [self.records.ranks[key[1][0]].last(key)]
+            if call and (ranks := [rank for rank in key[1] if self._pends(rank, key)])
+        ]
+        if not told:
+            return ""
+        late = f"; {name(idle)} waited in no call" if idle else ""
+        return f"{'; '.join(told)}; the dumps do not say who else is to come{late}"
+
+    def _pends(self, rank: int, key: Key) -> bool:
+        last = self.records.ranks[rank].last(key)
+        return last is not None and not last.ended
 
     def __str__(self) -> str:
         missing = [f"  {name(self.missing)}: no dump"] if self.missing else []
@@ -62,13 +83,14 @@ def read_dumps(folder: Path, prefix: str | None = None) -> Dumps:
         If there is none, if files of several runs lie there and ``prefix`` says not which, or if one is no dump.
     """
     dumps = {rank: _loaded(path) for rank, path in _files(folder, prefix).items()}
-    groups = _groups(dumps)
+    groups, guessed = _groups(dumps)
     world = max(len(groups.get("0", ())), 1 + max(dumps))
     groups["0"] = list(range(world))
     return Dumps(
         records({rank: {"groups": groups, "calls": dump.calls} for rank, dump in dumps.items()}, world),
         tuple(sorted(set(range(world)) - dumps.keys())),
         sum(dump.messages for dump in dumps.values()),
+        guessed,
     )
 
 
@@ -155,11 +177,13 @@ class _Plain(pickle.Unpickler):
         raise _ForeignObject("a pickle with references")
 
 
-def _groups(dumps: Mapping[int, _Dump]) -> dict[str, list[int]]:
-    """The ranks of each group, as far as torch wrote them down, which it does not over gloo; else who called in it."""
+def _groups(dumps: Mapping[int, _Dump]) -> tuple[dict[str, list[int]], frozenset[str]]:
+    """The ranks of each group, as far as torch wrote them down, which it does not over gloo; else who called in it, and
+    of which groups no more is known.
+    """
     called: dict[str, list[int]] = {}
     for rank, dump in sorted(dumps.items()):
         for group in {call["group"] for call in dump.calls}:
             called.setdefault(group, []).append(rank)
     listed = {group: ranks for dump in dumps.values() for group, ranks in dump.groups.items() if ranks}
-    return called | listed
+    return called | listed, frozenset(called.keys() - listed.keys())

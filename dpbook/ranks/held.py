@@ -52,7 +52,7 @@ class MemoryWatch:
         """ "memory: rank 0 held 3.0 GiB and 6.1 GiB in 4 that it had started; together 9.1 of 24.0 GiB", or ""."""
         if not self._held:
             return ""
-        ranks = "; ".join(f"rank {rank} {held}" for rank, held in sorted(self._held.items()))
+        ranks = "; ".join(f"rank {rank} held {held}" for rank, held in sorted(self._held.items()))
         together = gibibytes(sum(held.own + held.rest for held in self._held.values()))
         told = f"memory when last seen: {ranks}; together {together} of {gibibytes(machine.memory())}"
         kills = _kills()

@@ -157,6 +157,8 @@ for x, _ in loader:
     F.binary_cross_entropy_with_logits(judge(fake), ones).backward()
     g_opt.step()
 """
+_HEAD, _CRITIC = GAN[: GAN.index("    d_opt.zero")], GAN[GAN.index("    d_opt.zero") : GAN.index("    g_opt.zero")]
+CRITIC_THRICE = _HEAD + "    for _ in range(3):\n" + indent(_CRITIC, "    ") + GAN[GAN.index("    g_opt.zero") :]
 TWO_OPTIMIZERS = """
 torch.manual_seed(1)
 body, head = DDP(nn.Linear(8, 16)), DDP(nn.Linear(16, 4))
@@ -403,6 +405,7 @@ RIGHT = {
     "find unused": UNUSED + sampled() + loop("F.cross_entropy(model(x, rank == 1), y)"),
     "two optimizers": sampled() + TWO_OPTIMIZERS,
     "gan": sampled() + GAN,
+    "gan, a critic that steps more often": sampled() + CRITIC_THRICE,
     "clipping": model() + sampled() + loop(averaging=CLIP),
     "clipping and accumulation": model()
     + sampled()

@@ -110,6 +110,16 @@ def test_nor_where_nothing_was_recorded(dumped):
     assert dumped({0: [], 1: [], 2: []}).told() == "no rank has recorded a collective"
 
 
+def test_who_else_is_in_a_group_that_torch_did_not_write_down_is_not_made_up(dumped):
+    """As over gloo: ranks 1 and 2 are in it, and rank 2 did not come."""
+    dumps = dumped({0: [entry(1, 4)], 1: [entry(1, 4), waits(1, 7, group="5")], 2: [entry(1, 4)]}, {})
+    told = dumps.told()
+    assert told.startswith(
+        "rank 1 waited in call 1 of the group of ranks 1 (all_reduce of 5 × float32, line 7 of main)"
+    )
+    assert told.endswith("the dumps do not say who else is to come; ranks 0, 2 waited in no call")
+
+
 def test_nothing_is_said_where_all_ended_and_messages_are_counted(dumped):
     dumps = dumped({0: [entry(1, 4), entry(1, 5, p2p=True)], 1: [entry(1, 4)], 2: [entry(1, 4)]})
     assert (told(dumps), dumps.messages) == ("", 1)

@@ -48,7 +48,7 @@ def test_what_processes_share_is_counted_once_and_kept_when_they_are_gone(rank):
     watch._next = 0.0
     watch.look()
     assert watch._held == {1: seen}
-    assert watch.told().startswith(f"memory when last seen: rank 1 {seen}; together 0.3 GiB of ")
+    assert watch.told().startswith(f"memory when last seen: rank 1 held {seen}; together 0.3 GiB of ")
 
 
 def test_the_kernels_own_count_is_told_where_it_says(rank, monkeypatch):

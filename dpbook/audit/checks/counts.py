@@ -42,16 +42,26 @@ def uneven(seen: Seen, update: Update) -> Found | None:
 
 
 def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
-    """The backwards of one update that one line of the script makes, on all ranks, without a scaler's factor."""
+    """The backwards of one update that one line of the script makes, on all ranks, without a scaler's factor.
+
+    Of a line after whose backwards another optimizer steps each time (a critic's) only the last ones are of one update.
+    """
     lines: dict[str, list[tuple[int, Event]]] = {}
     for rank, events in enumerate(update.before):
-        factor = 1.0
+        factor, others = 1.0, 0
+        known: dict[str, tuple[int, list[tuple[int, Event]]]] = {}
         for event in events:
             if event["kind"] == "scaled":
                 factor = event["factor"]
+            elif event["kind"] == "step":
+                others += 1
             elif event["kind"] == "backward":
-                lines.setdefault(str(event["place"]), []).append((rank, _unscaled(event, factor)))
+                after, made = known.get(str(event["place"]), (others, []))
+                made = made if after == others else []
+                known[str(event["place"])] = others, [*made, (rank, _unscaled(event, factor))]
                 factor = 1.0
+        for line, (_, made) in known.items():
+            lines.setdefault(line, []).extend(made)
     yield from lines.values()
 
 
