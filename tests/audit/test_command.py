@@ -174,7 +174,7 @@ def test_a_whole_run_may_be_watched_now_and_then(tmp_path):
     assert (done.returncode, "PASS  every epoch has an order of its own" in done.stdout) == (0, True), done.stdout
 
 
-@each("wrong", [["--nproc", "1"], ["--updates", "-1"], ["--every", "0"]])
+@each("wrong", [["--nproc", "1"], ["--updates", "-1"], ["--every", "0"], ["--html", "nowhere/told.html"]])
 def test_bad_options_are_told(tmp_path, wrong):
     from dpbook.app import main
 

@@ -109,6 +109,8 @@ def test_ctrl_c_ends_it(tmp_path):
     ("wrong", "told"),
     [
         (["--link", "warp"], "one of 1GbE, 25GbE"),
+        (["--link", ","], "link must be a link"),
+        (["--json", "nowhere/told.json"], "a file in a folder that exists"),
         (["--gpus", "1"], "gpus must be an integer of at least 2"),
         (["--gpus", "two"], "numbers with commas"),
         (["--stages", "4"], "stages must be an integer from 0 to 3"),

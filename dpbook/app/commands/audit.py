@@ -65,6 +65,9 @@ def run(args: argparse.Namespace) -> int:
         args.start_timeout,
         args.timeout,
     )
+    for name, path in (("json", args.json), ("html", args.html)):
+        if path and not path.parent.is_dir():
+            raise InvalidArgument(name, path, "a file in a folder that exists")
     found = preflight(nproc, gpus=gpus)
     for finding in found:
         _say(str(finding))

@@ -59,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     links = [connection(name) for name in (args.link or ("" if args.measure else "25GbE")).split(",") if name]
     if args.measure is None and not links:
         raise InvalidArgument("link", args.link, "a link, or several with commas")
+    if args.json and not args.json.parent.is_dir():
+        raise InvalidArgument("json", args.json, "a file in a folder that exists")
     script = Script(tuple(args.script), args.nproc, args.updates, start_timeout=args.start_timeout)
     if args.measure is not None:
         links.append(_here(check_int("measure", args.measure, 2)))

@@ -35,10 +35,10 @@ def run(args: argparse.Namespace) -> int:
         return _write(case, args.folder or Path(f"mystery-{args.seed}"), args.seed)
     if any(each is None for each in told):
         raise InvalidArgument("diagnosis", "a part of one", "all of --cause, --rank and --line")
-    if args.rank != "all" and not args.rank.isdigit():
+    if args.rank != "all" and not args.rank.isdecimal():
         raise InvalidArgument("rank", args.rank, "a number, or all")
     rank = None if args.rank == "all" else int(args.rank)
-    return _grade(case, case.graded(args.cause, rank, args.line))
+    return _grade(case, case.graded(args.cause.lower(), rank, args.line))
 
 
 def _write(case: Mystery, folder: Path, seed: int) -> int:
