@@ -74,21 +74,27 @@ class Dumps:
         return "\n".join([positions(self.records), *missing, *messages])
 
 
-def read_dumps(folder: Path, prefix: str | None = None) -> Dumps:
+def read_dumps(folder: Path, prefix: str | None = None, world: int | None = None) -> Dumps:
     """The dumps in ``folder``, one file per rank: ``prefix``, the rank's number, perhaps .json or .pickle.
+
+    ``world``: how many ranks there were; if None, as many as torch wrote down, which it does not over gloo, or as there
+    are files up to the last rank.
 
     Raises
     ------
     InvalidArgument
-        If there is none, if files of several runs lie there and ``prefix`` says not which, or if one is no dump.
+        If there is none, if files of several runs lie there and ``prefix`` says not which, if one is no dump, or if
+        there are more ranks than ``world``.
     """
     dumps = {rank: _loaded(path) for rank, path in _files(folder, prefix).items()}
     groups, guessed = _groups(dumps)
-    world = max(len(groups.get("0", ())), 1 + max(dumps))
-    groups["0"] = list(range(world))
+    seen = max(len(groups.get("0", ())), 1 + max(dumps))
+    if world is not None:
+        seen, guessed = check_int("world", world, seen, MOST_RANKS), guessed - {"0"}
+    groups["0"] = list(range(seen))
     return Dumps(
-        records({rank: {"groups": groups, "calls": dump.calls} for rank, dump in dumps.items()}, world),
-        tuple(sorted(set(range(world)) - dumps.keys())),
+        records({rank: {"groups": groups, "calls": dump.calls} for rank, dump in dumps.items()}, seen),
+        tuple(sorted(set(range(seen)) - dumps.keys())),
         sum(dump.messages for dump in dumps.values()),
         guessed,
     )

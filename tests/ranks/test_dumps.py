@@ -94,6 +94,14 @@ def test_a_rank_that_left_nothing_is_named(dumped):
     assert "  rank 1: no dump" in str(dumps)
 
 
+def test_how_many_ranks_there_were_can_be_said(dumped, tmp_path, capsys):
+    dumped({0: [waits(1, 4)], 1: [waits(1, 4)]}, {})
+    assert main(["diagnose", str(tmp_path), "--world", "3"]) == 1
+    assert "of rank 2 nothing is known" in capsys.readouterr().out
+    assert main(["diagnose", str(tmp_path), "--world", "1"]) == 1
+    assert "world must be an integer from 2" in capsys.readouterr().err
+
+
 def test_a_call_in_which_all_are_points_at_the_machines(dumped):
     dumps = dumped({rank: [waits(1, 4)] for rank in range(3)})
     assert told(dumps).startswith("all came to call 1 (all_reduce of 5 × float32, line 4 of main), and it did not end")

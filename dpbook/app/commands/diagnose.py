@@ -15,13 +15,17 @@ def add(parser: argparse.ArgumentParser) -> None:
         "folder", type=Path, help="with a file per rank, as torch writes at a time-out (TORCH_FR_DUMP_TEMP_FILE)"
     )
     parser.add_argument("--prefix", help="what the files' names begin with, where several runs lie in the folder")
+    parser.add_argument(
+        "--world", type=int, metavar="N", help="how many ranks there were, where the last of them may have left no "
+        "file: over gloo the files do not say it",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Read, compare, tell."""
     from dpbook.ranks import read_dumps
 
-    dumps = read_dumps(args.folder, args.prefix)
+    dumps = read_dumps(args.folder, args.prefix, args.world)
     told = dumps.told()
     print(told or "all ranks made the same calls, and all of them ended")
     print(dumps)
