@@ -9,6 +9,7 @@ from dpbook.core import lazily
 from dpbook.ranks.compared import what_differs
 from dpbook.ranks.dumps import Dumps, read_dumps
 from dpbook.ranks.findings import Finding, blind, preflight
+from dpbook.ranks.held import HELD
 from dpbook.ranks.launch_command import Launch, default_processes
 from dpbook.ranks.launching import Ended, launch
 from dpbook.ranks.lifetime import PARENT, end_with_parent, leave, tell_and_leave

@@ -13,6 +13,8 @@ from dpbook.core import gibibytes, machine
 from dpbook.ranks.descendants import Table, all_processes, family, process_of
 from dpbook.ranks.postmortem import last_attempt
 
+HELD = "memory when last seen: "
+"""How the line begins."""
 SHARE = 0.02
 """Of a core may be spent on looking, which takes longer with large processes."""
 
@@ -54,7 +56,7 @@ class MemoryWatch:
             return ""
         ranks = "; ".join(f"rank {rank} held {held}" for rank, held in sorted(self._held.items()))
         together = gibibytes(sum(held.own + held.rest for held in self._held.values()))
-        told = f"memory when last seen: {ranks}; together {together} of {gibibytes(machine.memory())}"
+        told = f"{HELD}{ranks}; together {together} of {gibibytes(machine.memory())}"
         kills = _kills()
         if kills is None or self._kills is None:
             return told

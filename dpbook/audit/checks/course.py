@@ -7,6 +7,7 @@ from dpbook.audit.journal import Event
 from dpbook.audit.lines import Found, passed
 from dpbook.audit.side_by_side import Seen, Update, odd_one
 from dpbook.core import plural
+from dpbook.ranks import HELD
 
 
 @check("random", "the ranks' dropout differs", "chapter 03")
@@ -140,5 +141,6 @@ def watching(seen: Seen) -> Found | None:
 
 @check("end", "the run ends well", "chapter 09", after=("unused", "twice", "collectives", "batches"))
 def end(seen: Seen) -> Found | None:
-    """Why a run failed, as a launch tells it; silent where it did not."""
-    return Found("FAIL", seen.ended.splitlines()[0]) if seen.ended else None
+    """Why a run failed, as a launch tells it, and what the ranks held if it tells that; silent where it did not."""
+    first, *rest = seen.ended.splitlines() or [""]
+    return Found("FAIL", "; ".join([first, *(line for line in rest if line.startswith(HELD))])) if first else None
