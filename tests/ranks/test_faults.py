@@ -208,7 +208,9 @@ FAULTS = {
         "OTHERS at line CALL of <module>",
     ),
     "a sleep in a group of some ranks": Fault(
-        JOIN + "group = dist.new_group([0, 1])\nif rank == 1:\n    time.sleep(600)  # LINE SLEEP\nif rank == 0:\n"
+        JOIN
+        + "group = dist.new_group([0, 1], timeout=timedelta(seconds=4))\n"
+        + "if rank == 1:\n    time.sleep(600)  # LINE SLEEP\nif rank == 0:\n"
         "    dist.all_reduce(torch.ones(3), group=group)  # LINE CALL\ndist.barrier()  # LINE BARRIER",
         "rank 1 never came to call 1",
         also="(all_reduce of 3 × float32): it was at line SLEEP of <module>; rank 0 was in all_reduce, line CALL",

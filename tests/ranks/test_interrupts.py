@@ -208,6 +208,6 @@ def test_sixty_starts_however_ended_leave_nothing_running_and_no_folder(tmp_path
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(worker, range(AT_ONCE)))
-    assert "rank 1 failed first: ValueError" in end_somehow(folders[0], "raises", 0.0)
+    assert "rank 1 failed first, before it joined: ValueError" in end_somehow(folders[0], "raises", 0.0)
     assert ours(scratch) == []
     assert not list(tmp_path.glob("*/runs/r/*.damaged"))

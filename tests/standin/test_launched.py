@@ -36,7 +36,7 @@ def on_sim(monkeypatch):
     """Whatever is launched finds a stand-in accelerator for each of its ranks."""
     command = Launch.command
     monkeypatch.setattr(
-        Launch, "command", lambda self, folder: command(replace(self, program=(ON_SIM, *self.program)), folder)
+        Launch, "command", lambda self, *folders: command(replace(self, program=(ON_SIM, *self.program)), *folders)
     )
 
 
