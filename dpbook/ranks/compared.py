@@ -17,7 +17,7 @@ def numbered(records: Records, key: Key, call: Call) -> str:
     return f"call {call.number}{records.group(key)} ({call.what})"
 
 
-def _placed(records: Records, key: Key, call: Call) -> str:
+def placed(records: Records, key: Key, call: Call) -> str:
     """As `numbered`, with the line."""
     return f"{numbered(records, key, call)[:-1]}{call.place})"
 
@@ -51,7 +51,7 @@ def behind(records: Records) -> str:
         last = records.ranks[rank].last(key)
         came = f"the last there was call {last.number} ({last.what}{last.place})" if last else "there was none before"
         waiting = f"; {name(there)} waited in it" if there else ""
-        said.setdefault(f"{_placed(records, key, call)}: {came}{waiting}", []).append(rank)
+        said.setdefault(f"{placed(records, key, call)}: {came}{waiting}", []).append(rank)
     told = "\n".join(f"{name(ranks)} never came to {where}" for where, ranks in said.items())
     return told if free or not late else f"ranks wait for each other:\n{told}"
 
@@ -62,17 +62,12 @@ def unended(records: Records) -> str:
         last = {rank: call for rank, record in records.members(key).items() if (call := record.last(key))}
         left = [rank for rank, call in last.items() if not call.ended]
         if left:
-            where = _placed(records, key, last[left[0]])
+            where = placed(records, key, last[left[0]])
             silent = sorted(set(key[1]) - records.ranks.keys())
             if silent:
                 return f"{name(left)} waited in {where}, and of {name(silent)} nothing is known: dead, or not collected"
             return f"all came to {where}, and it did not end on {name(left)}: look at the network, and at these GPUs"
     return ""
-
-
-def what_differs(records: Records) -> str:
-    """The first of these that knows something, or ""."""
-    return difference(records) or behind(records) or unended(records)
 
 
 def positions(records: Records) -> str:
@@ -84,7 +79,7 @@ def _position(records: Records, rank: int) -> str:
     record = records.ranks[rank]
     made = ", ".join(plural(record.number(key), "call") + records.group(key) for key in record.groups)
     last = {key: calls[-1] for key, calls in record.groups.items() if calls}
-    waits = " and ".join(_placed(records, key, call) for key, call in last.items() if not call.ended)
+    waits = " and ".join(placed(records, key, call) for key, call in last.items() if not call.ended)
     return f"{made or 'no call'}; {f'in {waits}' if waits else 'in none'}"
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from dpbook.core import InvalidArgument, check_int, plural
 from dpbook.ranks.calls import Key, Records, records
-from dpbook.ranks.compared import behind, difference, name, numbered, positions, unended
+from dpbook.ranks.compared import behind, difference, name, placed, positions, unended
 from dpbook.ranks.recorder import told
 
 _FILE = re.compile(r"(?P<prefix>.*?)(?P<rank>\d+)(?P<suffix>\.json|\.pickle|\.pkl)?")
@@ -53,7 +53,7 @@ class Dumps:
         """Who waits in a group of which nobody knows who else is in it, and who, being late, in no call; or ""."""
         idle = [rank for rank in self.records.ranks if not self.records.pending(rank)]
         told = [
-            f"{name(ranks)} waited in {numbered(self.records, key, call)[:-1]}{call.place})"
+            f"{name(ranks)} waited in {placed(self.records, key, call)}"
             for key in self.records.keys
             if key[0].rpartition(" ")[2] in self.guessed and not set(key[1]) & set(self.missing)
             for call in [self.records.ranks[key[1][0]].last(key)]

@@ -9,7 +9,7 @@ import pytest
 
 from dpbook.app.command_line import main
 from dpbook.core import InvalidArgument
-from dpbook.ranks import read_dumps, start, what_differs
+from dpbook.ranks import read_dumps, start
 
 TORCH = "/opt/conda/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 PYTHON = "/opt/conda/lib/python3.12/runpy.py"
@@ -46,7 +46,7 @@ def dumped(tmp_path):
 
 
 def told(dumps):
-    return what_differs(dumps.records)
+    return dumps.told()
 
 
 @pytest.mark.parametrize("form", ["pickle", "json"])
