@@ -37,6 +37,7 @@ from dpbook.replicas.learning_rate import (
 )
 from dpbook.replicas.loop import average, local_gradients, shard, update
 from dpbook.replicas.losses import Loss, cross_entropy, squared_error
+from dpbook.replicas.method import Cluster, Exact, Method, Step
 from dpbook.replicas.missing_division import adam_scale_effect, undivided
 from dpbook.replicas.models import MLP, Linear, Model, Network, accuracy
 from dpbook.replicas.optim import SGD, Adam, Momentum, Optimizer

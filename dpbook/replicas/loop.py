@@ -76,10 +76,7 @@ def average(gradients: Array, all_reduce: AllReduce, counts: Sequence[int] | Arr
     if not isinstance(gradients, np.ndarray) or gradients.ndim != 2 or gradients.dtype.kind != "f":
         raise InvalidArgument("gradients", gradients, "an array of floats (world, size)")
     if counts is not None:
-        weights = rank_weights(counts)
-        if len(weights) != len(gradients):
-            raise InvalidArgument("counts", counts, f"one number for each of {plural(len(gradients), 'rank')}")
-        gradients = gradients * weights.astype(gradients.dtype)[:, None]
+        gradients = weighted_by(gradients, counts)
     if isinstance(all_reduce, collectives.Schedule):
         if all_reduce.world != len(gradients):
             raise InvalidArgument("all_reduce", all_reduce, f"a schedule for a world of {len(gradients)}")
@@ -95,6 +92,15 @@ def average(gradients: Array, all_reduce: AllReduce, counts: Sequence[int] | Arr
         raise InvalidArgument("all_reduce", all_reduce, "a Schedule, or a function from buffers to sums")
     averaged: Array = sums / len(gradients)
     return averaged
+
+
+def weighted_by(gradients: Array, counts: Sequence[int] | Array) -> Array:
+    """Multiply each rank's gradient, a row of (world, size), by its `rank_weights`."""
+    weights = rank_weights(counts)
+    if len(weights) != len(gradients):
+        raise InvalidArgument("counts", counts, f"one number for each of {plural(len(gradients), 'rank')}")
+    weighted: Array = gradients * weights.astype(gradients.dtype)[:, None]
+    return weighted
 
 
 def update(params: Array, averaged: Array, optimizers: Sequence[Optimizer]) -> Array:

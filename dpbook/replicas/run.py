@@ -18,9 +18,11 @@ class Run:
         final_loss: loss over all of the data after the last update, at rank 0's parameters.
         drifts: (steps,), largest absolute difference between any two replicas' parameters after each update.
         gaps: (steps,), largest absolute difference between any rank's averaged gradient and the gradient of the
-            whole global batch computed in one go at rank 0's parameters.
+            whole global batch computed in one go at rank 0's parameters; NaN in a step that averaged no gradients.
         local_losses: (steps, world), the mean loss of each rank's own shard (0 for an empty one). Column 0 is what a
             program that logs on rank 0 without an all-reduce calls "the loss".
+        sent: (steps, world), bytes that each rank sent in each step; NaN where they cannot be counted.
+        rounds: (steps,), how many rounds of messages followed one another in each step.
     """
 
     params: Array = field(repr=False)
@@ -29,6 +31,8 @@ class Run:
     drifts: Array
     gaps: Array
     local_losses: Array = field(default_factory=lambda: np.empty((0, 0)), repr=False)
+    sent: Array = field(default_factory=lambda: np.empty((0, 0)), repr=False)
+    rounds: Array = field(default_factory=lambda: np.empty(0), repr=False)
 
     @property
     def world(self) -> int:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
 
@@ -16,7 +17,8 @@ from dpbook.replicas.feeding.accumulation import Leftover, accumulated_gradients
 from dpbook.replicas.feeding.feeds import Feed
 from dpbook.replicas.feeding.weighting import rank_weights
 from dpbook.replicas.learning_rate import LearningRate
-from dpbook.replicas.loop import AllReduce, Shard, average, shard, update
+from dpbook.replicas.loop import AllReduce, Shard, shard, weighted_by
+from dpbook.replicas.method import EXACT, Cluster, Method
 from dpbook.replicas.models import Model
 from dpbook.replicas.optim import SGD, Optimizer
 from dpbook.replicas.run import Run
@@ -34,6 +36,7 @@ def train(
     world: int,
     all_reduce: AllReduce | None = None,
     *,
+    method: Method = EXACT,
     optimizer: Callable[[float], Optimizer] = SGD,
     steps: int = 200,
     lr: float | LearningRate = 0.02,
@@ -50,6 +53,8 @@ def train(
     Args:
         data: examples and targets; the model computes in the examples' dtype.
         all_reduce: how gradients are summed; a ring by default.
+        method: what the replicas send and when; by default `Exact()`, the four phases. Those of
+            `dpbook.replicas.inexact` give some exactness up.
         optimizer: makes one replica's optimizer from the learning rate, such as ``Adam`` or ``partial(SGD, …)``.
         lr: learning rate, or a function from the step, from 0, to that of the step, such as `warm_up`.
         global_batch: examples per step over all ranks. Every epoch shuffles the data and drops what does not fill a
@@ -65,7 +70,7 @@ def train(
         report: called after each step with its number, from 1, and the loss of its batch.
     """
     check_int("steps", steps, 1)
-    settings = _Settings(all_reduce, optimizer, lr, weighted, start, seed, meters, report)
+    settings = _Settings(all_reduce, method, optimizer, lr, weighted, start, seed, meters, report)
     x, y = _pair(data)
     batches = islice(_batches(len(x), global_batch, seed), steps)
     updates = (([shard(x[batch], y[batch], world, sizes)], 1) for batch in batches)
@@ -80,6 +85,7 @@ def train_on(
     *,
     accumulation: int = 1,
     leftover: Leftover = "step",
+    method: Method = EXACT,
     optimizer: Callable[[float], Optimizer] = SGD,
     lr: float | LearningRate = 0.02,
     weighted: bool = True,
@@ -101,7 +107,7 @@ def train_on(
     Raises:
         Deadlock: an epoch has different numbers of batches for different ranks.
     """
-    settings = _Settings(all_reduce, optimizer, lr, weighted, start, seed, meters, report)
+    settings = _Settings(all_reduce, method, optimizer, lr, weighted, start, seed, meters, report)
     x, y = _pair(data)
     check_type("fed", fed, Feed, "a Feed")
     if not len(x) == len(y) == fed.examples:
@@ -120,6 +126,7 @@ class _Settings:
     """What `train` and `train_on` have in common, apart from model and data."""
 
     all_reduce: AllReduce | None
+    method: Method
     optimizer: Callable[[float], Optimizer]
     lr: float | LearningRate
     weighted: bool
@@ -133,6 +140,7 @@ class _Settings:
         expected = "a function from the learning rate to an Optimizer, such as SGD"
         if not callable(self.optimizer):
             raise InvalidArgument("optimizer", self.optimizer, expected)
+        check_type("method", self.method, Method, "a Method, such as Exact()")
         if isinstance(self.meters, str) or not set(self.meters) <= set(METERS):
             raise InvalidArgument("meters", self.meters, f"a collection of some of {', '.join(METERS)}")
 
@@ -145,8 +153,10 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[Update], se
     params = _initial(model, data[0].dtype, world, settings)
     all_reduce = collectives.ring(world) if settings.all_reduce is None else settings.all_reduce
     optimizers = [settings.optimizer(settings.rate(0)) for _ in range(world)]
-    meters, weighted = settings.meters, settings.weighted
-    losses, local_losses, drifts, gaps = [], [], [], []
+    cluster = Cluster(optimizers, all_reduce)
+    training = settings.method.steps(params, cluster)
+    meters = settings.meters
+    losses, local_losses, drifts, gaps, sent, rounds = [], [], [], [], [cluster.sent], [cluster.rounds]
     for step, (micro_batches, divisor) in enumerate(updates):
         if callable(settings.lr):
             now = settings.optimizer(settings.rate(step)).lr  # which may have scaled and must have checked it
@@ -156,17 +166,27 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[Update], se
         counts = [sum(len(x) for x, _ in parts) for parts in read]
         local_losses.append(_losses(model, params, read) if "loss" in meters else [math.nan] * world)
         losses.append(float(np.mean(rank_weights(counts) * local_losses[-1])))
-        local = accumulated_gradients(model, params, micro_batches, divisor, weighted=weighted)
-        averaged = average(local, all_reduce, counts if weighted else None)
-        gaps.append(_gap(model, params[0], read, averaged) if "gap" in meters else math.nan)
-        params = update(params, averaged, optimizers)
+        cluster.read(partial(_gradients, model, micro_batches, divisor, counts if settings.weighted else None))
+        before, (params, averaged) = params, next(training)
+        gaps.append(_gap(model, before[0], read, averaged) if "gap" in meters else math.nan)
+        sent.append(cluster.sent)
+        rounds.append(cluster.rounds)
         drifts.append(drift(params).largest if "drift" in meters else math.nan)
         if settings.report:
             settings.report(step + 1, losses[-1])
     if not losses:
         raise InvalidArgument("accumulation", "no update at all", "at most the number of micro-batches in an epoch")
     final_loss = model.loss(params[0], *data)
-    return Run(params, np.array(losses), final_loss, np.array(drifts), np.array(gaps), np.array(local_losses))
+    traffic = np.diff(sent, axis=0), np.diff(rounds)
+    return Run(params, np.array(losses), final_loss, np.array(drifts), np.array(gaps), np.array(local_losses), *traffic)
+
+
+def _gradients(
+    model: Model, micro_batches: Sequence[Sequence[Shard]], divisor: int, counts: Sequence[int] | None, params: Array
+) -> Array:
+    """Each rank's gradient (world, size), weighted by ``counts`` if there are any."""
+    local = accumulated_gradients(model, params, micro_batches, divisor, weighted=counts is not None)
+    return local if counts is None else weighted_by(local, counts)
 
 
 def _initial(model: Model, dtype: np.dtype[Any], world: int, settings: _Settings) -> Array:
@@ -188,8 +208,10 @@ def _losses(model: Model, params: Array, read: Sequence[Sequence[Shard]]) -> lis
     return [model.loss(p, *own) if len(own[0]) else 0.0 for p, own in zip(params, joined, strict=True)]
 
 
-def _gap(model: Model, params: Array, read: Sequence[Sequence[Shard]], averaged: Array) -> float:
-    """How far the averaged gradients are from the gradient of all that was read, in one go."""
+def _gap(model: Model, params: Array, read: Sequence[Sequence[Shard]], averaged: Array | None) -> float:
+    """How far the averaged gradients are from the gradient of all that was read, in one go; NaN without any."""
+    if averaged is None:
+        return math.nan
     return compare(averaged, model.gradient(params, *_join([_join(parts) for parts in read]))).max_error
 
 

@@ -1,0 +1,102 @@
+"""How replicas that train together keep together: what they send in a step, and what becomes of it.
+
+A `Method` is a loop of its own, written as a generator: it asks a `Cluster` for the ranks' gradients and for what the
+ranks send each other, and yields every replica's parameters after each step. `Exact` is the four-phase loop; the
+methods of `dpbook.replicas.inexact` send less, less often or later. Whatever is sent goes through the cluster, which
+counts it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpbook import collectives
+from dpbook.replicas.array import Array
+from dpbook.replicas.loop import AllReduce, average, update
+from dpbook.replicas.optim import Optimizer
+
+
+class Step(NamedTuple):
+    """What a step left.
+
+    Attributes:
+        params: (world, size), one row per replica; never changed later.
+        averaged: (world, size), the gradient that each replica took for that of the whole batch, or None where a
+            method averages no gradients.
+    """
+
+    params: Array
+    averaged: Array | None = None
+
+
+class Cluster:
+    """The ranks as a `Method` sees them: their gradients, their optimizers, and a wire that counts.
+
+    Attributes:
+        world: number of ranks.
+        optimizers: one per rank, with the step's learning rate.
+        all_reduce: how `average` sums, a schedule or a function; what a function sends cannot be counted and is NaN.
+        sent: (world,), bytes that each rank has sent since the run began, as floats.
+        rounds: how many rounds of messages there were, one after another; NaN where they cannot be counted.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], all_reduce: AllReduce) -> None:
+        self.world, self.optimizers, self.all_reduce = len(optimizers), optimizers, all_reduce
+        self.sent, self.rounds = np.zeros(len(optimizers)), 0.0
+        self._gradients: Callable[[Array], Array] | None = None
+        self._counted: dict[tuple[collectives.Schedule, int, int], collectives.Traffic] = {}
+
+    def read(self, gradients: Callable[[Array], Array]) -> None:
+        """Begin a step: ``gradients`` maps parameters (world, size) to the gradients of what the ranks have read."""
+        self._gradients = gradients
+
+    def gradients(self, params: Array) -> Array:
+        """Each rank's gradient (world, size) of its own part of the step's batch, at its own row of ``params``.
+
+        Ranks with unequal parts have been weighted: the mean over the ranks is the gradient of the batch.
+        """
+        assert self._gradients is not None, "a step has to be read first"
+        return self._gradients(params)
+
+    def average(self, rows: Array) -> Array:
+        """Average ``rows`` (world, size) by messages; row r is computed from what rank r received."""
+        averaged = average(rows, self.all_reduce)
+        if isinstance(self.all_reduce, collectives.Schedule):
+            self.count(self.all_reduce, rows.shape[1], rows.itemsize)
+        else:
+            self.sent, self.rounds = self.sent + np.nan, np.nan
+        return averaged
+
+    def count(self, schedule: collectives.Schedule, size: int, itemsize: int) -> None:
+        """Add what ``schedule`` sends for buffers of ``size`` elements of ``itemsize`` bytes."""
+        what = schedule, size, itemsize
+        if what not in self._counted:
+            self._counted[what] = collectives.count(*what)
+        self.sent = self.sent + self._counted[what].sent_bytes
+        self.rounds += self._counted[what].rounds
+
+
+class Method(ABC):
+    """A way of training replicas together. It holds settings alone, so one object serves any number of runs."""
+
+    @abstractmethod
+    def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
+        """Train from ``params`` (world, size) on, without end: one item per step, asked for when it has been read."""
+
+
+class Exact(Method):
+    """The four-phase loop: every step averages all gradients, and every replica updates from that average."""
+
+    def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
+        while True:
+            averaged = cluster.average(cluster.gradients(params))
+            params = update(params, averaged, cluster.optimizers)
+            yield Step(params, averaged)
+
+    def __repr__(self) -> str:
+        return "Exact()"
+
+
+EXACT = Exact()

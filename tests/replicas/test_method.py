@@ -1,0 +1,55 @@
+"""Methods: does the exact one count what it sends, and does an object serve more than one run?"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from dpbook import replicas
+from dpbook.collectives import tree
+from dpbook.core import InvalidArgument
+
+DATA = replicas.synthetic_task(examples=48)
+MODEL = replicas.MLP(16, 3)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
+def test_the_exact_method_counts_what_a_ring_sends(world: int) -> None:
+    run = replicas.train(MODEL, DATA, world, steps=3, meters=())
+    each = 2 * (world - 1) / world * MODEL.size * 8  # bytes of float64, Patarasuk and Yuan 2009
+    assert run.sent.shape == (3, world)
+    assert np.abs(run.sent - each).max() <= 2 * (world - 1) * 8
+    assert run.sent.sum() == 3 * 2 * (world - 1) * MODEL.size * 8
+    assert run.rounds.tolist() == [2 * (world - 1)] * 3
+
+
+def test_what_a_function_sends_is_not_known() -> None:
+    run = replicas.train(MODEL, DATA, 3, lambda rows: np.tile(rows.sum(axis=0), (3, 1)), steps=2)
+    assert np.isnan(run.sent).all()
+    assert np.isnan(run.rounds).all()
+
+
+class Own(replicas.Method):
+    """No messages at all."""
+
+    def steps(self, params: replicas.Array, cluster: replicas.Cluster) -> Iterator[replicas.Step]:
+        while True:
+            params = replicas.update(params, cluster.gradients(params), cluster.optimizers)
+            yield replicas.Step(params)
+
+
+def test_a_method_of_ones_own_trains_and_serves_again() -> None:
+    method = Own()
+    first, again = (replicas.train(MODEL, DATA, 3, tree(3), method=method, steps=4) for _ in range(2))
+    assert np.array_equal(first.params, again.params)
+    assert not first.sent.any()
+    assert np.isnan(first.gaps).all()
+    x, y = (part[16:32] for part in DATA)
+    alone = replicas.train(MODEL, (x, y), 1, steps=4)
+    assert np.array_equal(first.params[1], alone.params[0])
+    assert first.drift > 0
+
+
+def test_a_method_is_none_of_something_else() -> None:
+    with pytest.raises(InvalidArgument, match="method"):
+        replicas.train(MODEL, DATA, 2, method="exact")  # type: ignore[arg-type]
