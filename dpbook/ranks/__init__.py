@@ -16,6 +16,7 @@ from dpbook.ranks.peers import check_peers
 from dpbook.ranks.postmortem import ASKED_FILE
 from dpbook.ranks.processes import run, start
 from dpbook.ranks.sweeps import Sweep, measure, measure_accelerators, published_sweep, sweep, sweep_accelerators
+from dpbook.ranks.written import sent
 
 if TYPE_CHECKING:
     from dpbook.ranks.accelerators import own_device, regroup

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from dpbook.book.ch14.cuts import cut_step, sample_layers
 from dpbook.book.ch14.holders import play_sharding
-from dpbook.book.ch14.measuring import allocated, sent
+from dpbook.book.ch14.measuring import allocated
 from dpbook.book.ch14.unit_runs import in_turns, trained_in_turns
+from dpbook.ranks import sent
 
 if TYPE_CHECKING:
     from dpbook.book.ch14 import train_fully_sharded  # a module, found without help

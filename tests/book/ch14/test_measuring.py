@@ -1,26 +1,8 @@
-"""Does what chapter 14 measures count what was written, and what was allocated at once?"""
+"""Does what chapter 14 measures count what was allocated at once?"""
 
 import gc
-import os
-
-import pytest
 
 from dpbook.book import ch14
-from dpbook.book.ch14 import measuring
-
-
-@pytest.mark.skipif(not measuring.COUNTERS.exists(), reason="reads /proc")
-def test_what_is_sent_is_what_a_process_writes_meanwhile():
-    read, write = os.pipe()
-    assert ch14.sent(lambda: os.write(write, bytes(12_345))) == 12_345
-    os.close(read)
-    os.close(write)
-
-
-def test_where_nothing_counts_no_number_is_made_up(monkeypatch, tmp_path):
-    monkeypatch.setattr(measuring, "COUNTERS", tmp_path / "none")
-    found = ch14.sent(lambda: None)
-    assert found != found
 
 
 def test_a_peak_is_of_what_is_alive_at_once():

@@ -1,0 +1,12 @@
+"""Chapter 16: Spending exactness."""
+
+from typing import TYPE_CHECKING
+
+from dpbook.book.ch16.sending import SHAPES, Setting, payload, powersgd_elements, wire
+from dpbook.core import lazily
+
+if TYPE_CHECKING:
+    from dpbook.book.ch16 import train_post_local  # a module, found without help
+    from dpbook.book.ch16.hooks import Trained, refusal, train_all
+
+__getattr__ = lazily(__name__, Trained="hooks", refusal="hooks", train_all="hooks")

@@ -1,0 +1,164 @@
+"""torch's own ways to send less, at work: the same small model trained under each of them, on every rank.
+
+What they send is counted twice: as bytes handed to all-reduces, and as bytes written by the process.
+"""
+# No deferred annotations here: torch compares those of a communication hook with its own types.
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from dpbook.book.ch16.sending import SHAPES, Setting
+from dpbook.ranks import sent, start
+from dpbook.replicas import digits, split
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Trained:
+    """What came of a training on one rank; lists have an item for each step.
+
+    ``losses``: of the rank's own batch; ``payload``: bytes handed to all-reduces; ``calls``: all-reduces of any bytes;
+    ``wire``: bytes that the process wrote, nan where nothing counts them; ``drift``: the largest difference between two
+    ranks' values of one weight, after the step; ``accuracy``: on the 357 test images, of this rank's weights.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    payload: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    wire: list[float] = field(default_factory=list)
+    drift: list[float] = field(default_factory=list)
+    accuracy: float = 0.0
+
+
+def train_all(world: int, settings: Mapping[str, Setting], timeout: float = 180.0) -> dict[str, list[Trained]]:
+    """Train with each setting on ``world`` real ranks (gloo), which are started once: of each, what every rank has."""
+    ranks = start(_train_each, [(dict(settings),)] * world, timeout=timeout)
+    return {name: [rank[name] for rank in ranks] for name in settings}
+
+
+def _train_each(settings: Mapping[str, Setting]) -> dict[str, Trained]:
+    torch.set_num_threads(1)
+    return {name: train(setting) for name, setting in settings.items()}
+
+
+def train(setting: Setting, device: torch.device = CPU) -> Trained:
+    """Train the digits' model on this rank of a process group, from the same weights on every rank."""
+    (images, labels), (held_out, answers) = _data()
+    ddp = DistributedDataParallel(model(setting.seed).to(device))
+    optimizer, found = register(ddp, setting), Trained()
+    draw = torch.Generator().manual_seed(1000 * setting.seed + dist.get_rank() + 1)  # each rank has its own examples
+    for _ in range(setting.steps):
+        chosen = torch.randint(len(images), (setting.batch,), generator=draw)
+        step = partial(_step, ddp, optimizer, images[chosen].to(device), labels[chosen].to(device), found.losses)
+        with counted() as handed:
+            found.wire.append(sent(step))
+        found.payload.append(sum(handed))
+        found.calls.append(sum(nbytes > 0 for nbytes in handed))
+        found.drift.append(drift(ddp))
+    right = ddp.module(held_out.to(device)).argmax(1).cpu() == answers
+    found.accuracy = float(right.float().mean())
+    return found
+
+
+@cache
+def _data() -> list[list[torch.Tensor]]:
+    return [[torch.tensor(part) for part in each] for each in split(*digits(np.float32))]
+
+
+def _step(
+    ddp: DistributedDataParallel,
+    optimizer: torch.optim.Optimizer,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    losses: list[float],
+) -> None:
+    optimizer.zero_grad()
+    loss = cross_entropy(ddp(images), labels)
+    loss.backward()
+    optimizer.step()
+    losses.append(float(loss.detach()))
+
+
+def model(seed: int) -> nn.Sequential:
+    """Two hidden layers with tanh, of the shapes that `sending.SHAPES` lists."""
+    torch.manual_seed(seed)
+    layers = [nn.Linear(columns, rows) for rows, columns in (shape for shape in SHAPES if len(shape) == 2)]
+    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+
+def register(ddp: DistributedDataParallel, setting: Setting) -> torch.optim.Optimizer:
+    """Give ``ddp`` the hook of a setting, with which nothing else changes in a training loop; its optimizer."""
+    optimizer = torch.optim.SGD(ddp.parameters(), setting.lr, setting.momentum)
+    if setting.method == "powersgd":
+        state = PowerSGDState(
+            None, setting.rank, setting.begin, setting.least, use_error_feedback=setting.feedback,
+            warm_start=setting.warm, random_seed=setting.seed,
+        )  # fmt: skip
+        ddp.register_comm_hook(state, powerSGD_hook)
+        return optimizer
+    if setting.method == "local":
+        group = dist.new_subgroups(setting.group)[0] if setting.group > 1 else None
+        local = PostLocalSGDState(None, group, setting.begin, post_local_gradient_allreduce=group is not None)
+        ddp.register_comm_hook(local, post_localSGD_hook)
+        return PostLocalSGDOptimizer(optimizer, PeriodicModelAverager(setting.every, setting.begin))
+    casts = {"fp16": default_hooks.fp16_compress_hook, "bf16": bf16_by_another_name}
+    ddp.register_comm_hook(None, casts.get(setting.method, default_hooks.allreduce_hook))
+    return optimizer
+
+
+def bf16_by_another_name(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """torch's hook. DDP refuses the one of its name where torch was built without a GPU; gloo itself adds bf16."""
+    return default_hooks.bf16_compress_hook(group, bucket)
+
+
+def refusal() -> str:
+    """What DDP says on this rank to torch's own bf16 hook; "" if it takes it."""
+    try:
+        DistributedDataParallel(nn.Linear(2, 2)).register_comm_hook(None, default_hooks.bf16_compress_hook)
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """The bytes of every tensor that is handed to `dist.all_reduce` meanwhile, as torch's hooks and averagers do.
+
+    A DDP without a hook calls it from C++, and is not seen.
+    """
+    handed: list[int] = []
+    all_reduce = dist.all_reduce
+
+    def seen(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        handed.append(tensor.numel() * tensor.element_size())
+        return all_reduce(tensor, *args, **kwargs)
+
+    with patch.object(dist, "all_reduce", seen):
+        yield handed
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def drift(ddp: DistributedDataParallel) -> float:
+    """The largest difference between two ranks' values of one weight."""
+    least = torch.cat([parameter.flatten() for parameter in ddp.parameters()])
+    most = least.clone()
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return float((most - least).max())

@@ -1,0 +1,126 @@
+"""A complete script for post-local SGD, to copy and to change. It needs torch alone.
+
+    python train_post_local.py                                            # one process
+    torchrun --nproc-per-node=4 train_post_local.py --every 8             # four, on GPUs where there are as many
+    torchrun --nnodes=2 --nproc-per-node=8 ... train_post_local.py --group 8
+
+For `--begin` steps gradients are averaged over all ranks, as DDP does. Then each rank steps alone, and the *weights*
+are averaged once in `--every` steps: T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use
+Local SGD" (2020). In a `--group` of so many ranks, a node with its fast links, gradients go on being averaged in every
+step. What it trains is a toy: put your data in `batch` and your model in `build`.
+"""
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.algorithms.model_averaging.utils import average_parameters
+from torch.distributed.optim import PostLocalSGDOptimizer
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+INPUTS, CLASSES = 32, 4
+
+
+def batch(size: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random points, and which of a few random directions each is nearest to; another ``seed``, other points."""
+    directions = torch.randn(CLASSES, INPUTS, generator=torch.Generator().manual_seed(0))
+    points = torch.randn(size, INPUTS, generator=torch.Generator().manual_seed(seed))
+    return points, (points @ directions.T).argmax(1)
+
+
+def tell(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def join() -> torch.device:
+    """Join the group that torchrun describes, or one of this process alone; a GPU per rank, or none for any."""
+    alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
+    for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}).items():
+        os.environ.setdefault(name, str(value))
+    kind = torch.accelerator.current_accelerator(check_available=True)  # whoever made it
+    backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has none of its own
+    found, here = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
+    if backend == "gloo" or found < here:
+        dist.init_process_group("gloo")
+        if backend != "gloo":
+            tell(f"a rank sees {found} of the {here} GPUs that its node needs, one per rank: all train on the CPU")
+        return torch.device("cpu")
+    device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
+    torch.accelerator.set_device_index(device)
+    dist.init_process_group(f"cpu:gloo,{device.type}:{backend}", device_id=device)
+    return device
+
+
+def build(options: argparse.Namespace, device: torch.device) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+    """The model, whose hook leaves gradients alone after ``begin`` steps; the optimizer, which averages weights."""
+    torch.manual_seed(options.seed)
+    model = nn.Sequential(nn.Linear(INPUTS, 64), nn.GELU(), nn.Linear(64, CLASSES)).to(device)
+    ddp = DistributedDataParallel(model, device_ids=None if device.type == "cpu" else [device.index])
+    group = dist.new_subgroups(options.group)[0] if options.group > 1 else None
+    # True, as it is by itself, without a group: on a machine all its GPUs are one, and no rank ever steps alone.
+    state = PostLocalSGDState(None, group, options.begin, post_local_gradient_allreduce=group is not None)
+    ddp.register_comm_hook(state, post_localSGD_hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), options.lr, momentum=0.9)  # momentum stays each rank's own
+    return ddp, PostLocalSGDOptimizer(optimizer, PeriodicModelAverager(options.every, options.begin))
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def apart(ddp: DistributedDataParallel) -> float:
+    """How far the ranks are apart: the largest difference between two ranks' values of one weight."""
+    least = torch.cat([parameter.flatten() for parameter in ddp.parameters()])
+    most = least.clone()
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return float((most - least).max())
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def accuracy(ddp: DistributedDataParallel, device: torch.device) -> float:
+    """On 1,000 points that no rank trains on."""
+    points, answers = (part.to(device) for part in batch(1000, seed=1))
+    return float((ddp.module(points).argmax(1) == answers).float().mean())
+
+
+def run(options: argparse.Namespace, device: torch.device) -> DistributedDataParallel:
+    """Train, and end with the same weights on all ranks."""
+    ddp, optimizer = build(options, device)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for step in range(options.steps):
+        points, answers = (part.to(device) for part in batch(options.batch, seed=2 + step * ranks + rank))
+        optimizer.zero_grad()
+        loss = cross_entropy(ddp(points), answers)
+        loss.backward()
+        optimizer.step()
+        if (step + 1) % 20 == 0:
+            total = loss.detach()
+            dist.all_reduce(total)
+            tell(f"step {step + 1}: loss {float(total) / ranks:.3f}, ranks apart by {apart(ddp):.1g}")
+    average_parameters(ddp.parameters(), dist.group.WORLD)  # the last steps may have come after the last average
+    tell(f"averaged once more: ranks apart by {apart(ddp):.1g}, accuracy {accuracy(ddp, device):.1%}")
+    if rank == 0 and options.out:
+        torch.save(ddp.module.state_dict(), options.out)
+    return ddp
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--begin", type=int, default=20, help="steps that average gradients, before weights are")
+    parser.add_argument("--every", type=int, default=8, help="steps between averages of the weights")
+    parser.add_argument("--group", type=int, default=1, help="ranks that go on averaging gradients, 1 for none")
+    parser.add_argument("--batch", type=int, default=32, help="per rank")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--out", default="", help="file for the weights")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    run(parse(), join())
+    dist.destroy_process_group()  # after success only: after an error it would wait for ranks that cannot come
