@@ -8,6 +8,7 @@ import torch
 from dpbook import standin
 from dpbook.book.ch11 import train_adapters, train_ddp
 from dpbook.book.ch14 import train_fully_sharded
+from dpbook.book.ch16 import Setting, hooks, train_post_local
 from dpbook.program import Options, Trainer
 from tests.book.ch11 import test_train_adapters, test_train_ddp
 from tests.book.ch14 import test_train_fully_sharded
@@ -87,8 +88,27 @@ def sharded(folder):
     return {"measured": measured, "resumed": resumed}
 
 
+def compressed():
+    """Of each of torch's hooks: losses and bytes of some steps, on the CPU and on the device; the device's drift."""
+    found = {}
+    for method in ("exact", "fp16", "bf16", "local"):
+        setting = Setting(method, steps=5, begin=1, every=3)
+        cpu, sim = (hooks.train(setting, where) for where in (CPU, SIM))
+        found[method] = (cpu.losses, cpu.payload), (sim.losses, sim.payload), [drift > 0 for drift in sim.drift]
+    return found
+
+
+def post_local():
+    """The script for post-local SGD: its weights on the CPU and on the device, and how far ranks there are apart."""
+    options = train_post_local.parse(["--steps", "7", "--begin", "2", "--every", "3"])
+    cpu, sim = (train_post_local.run(options, where) for where in (CPU, SIM))
+    weights = [[float(each) for p in run.parameters() for each in p.flatten()] for run in (cpu, sim)]
+    return *weights, train_post_local.apart(sim)
+
+
 def everything(rank, world, folder):
     torch.set_num_threads(1)
     standin.join()
     found = {"programs": programs(folder), "resumed": resumed(folder)}
-    return found | {"script": script(folder), "adapters": adapters(folder), "sharded": sharded(folder)}
+    found |= {"script": script(folder), "adapters": adapters(folder), "sharded": sharded(folder)}
+    return found | {"compressed": compressed(), "post-local": post_local()}

@@ -10,6 +10,7 @@ import pytest
 from dpbook.app import main
 from dpbook.book.ch11 import train_adapters, train_ddp
 from dpbook.book.ch14 import train_fully_sharded
+from dpbook.book.ch16 import train_post_local
 from dpbook.core import checkout
 from dpbook.program import metrics
 from dpbook.ranks import Launch, launch
@@ -78,6 +79,15 @@ def test_the_scripts_to_take_home_find_the_accelerator(script, size, tmp_path, c
     said = capfd.readouterr().out
     assert "goes on from" in said
     assert script is not train_adapters or "GB of the device in use" in said
+
+
+def test_the_script_for_post_local_sgd_finds_the_accelerator(tmp_path, capfd):
+    size = ("--steps", "20", "--begin", "10", "--every", "4", "--out", str(tmp_path / "weights.pt"))
+    assert launch(Launch((ON_SIM, train_post_local.__file__, *size), 2)).status == 0
+    step, last = capfd.readouterr().out.splitlines()
+    assert step.startswith("step 20: loss")
+    assert last.startswith("averaged once more: ranks apart by 0, accuracy")
+    assert (tmp_path / "weights.pt").exists()
 
 
 def test_the_rank_that_raised_is_named_and_not_the_one_whose_stream_waited(tmp_path):

@@ -62,3 +62,19 @@ def test_the_script_for_full_sharding_trains_and_goes_on(ranks):
         assert sim == pytest.approx(cpu, rel=1e-4)
         assert other == pytest.approx(cpu, rel=1e-4)
         assert rank["sharded"]["resumed"] == (2, True)
+
+
+def test_torchs_hooks_send_and_train_as_on_the_cpu(ranks):
+    """But for PowerSGD's, whose callback waits for a collective: the device's own run on one thread."""
+    for rank in ranks:
+        for method, (cpu, sim, apart) in rank["compressed"].items():
+            assert sim[0] == pytest.approx(cpu[0], rel=1e-4)
+            assert sim[1] == cpu[1]
+            assert apart == [False, False, method == "local", method == "local", False]
+
+
+def test_the_script_for_post_local_sgd_trains_and_ends_with_equal_ranks(ranks):
+    for rank in ranks:
+        cpu, sim, apart = rank["post-local"]
+        assert sim == pytest.approx(cpu, rel=1e-3, abs=1e-5)
+        assert apart == 0
