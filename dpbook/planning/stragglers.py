@@ -66,8 +66,9 @@ def local_steps(times: StepTimes, world: int, steps: int) -> float:
     """Expected seconds per step where ranks wait for one another after every ``steps``-th step alone.
 
     The largest of N sums takes the place of a sum of largest. A sum of many times is nearly normal, so that the wait
-    shrinks as 1/√steps: exact for `Normal`, for others the limit of many steps. Of few steps with a heavy tail it is
-    too small: `simulate_wait` tells how much. Raises `InvalidArgument` for times without a finite deviation.
+    shrinks as 1/√steps: exact for `Normal`, for others the limit of many steps. Of few steps it is too small where the
+    tail is heavy and too large where times have an upper end: `simulate_wait` tells by how much. Raises
+    `InvalidArgument` for times without a finite deviation.
     """
     check_step_times(times)
     if isinf(times.deviation):

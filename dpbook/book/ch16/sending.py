@@ -30,7 +30,7 @@ class Setting:
     method: str = "exact"
     steps: int = 60
     batch: int = 16
-    lr: float = 0.1
+    lr: float = 0.4
     momentum: float = 0.0
     begin: int = 5
     rank: int = 2
