@@ -7,7 +7,10 @@ counts it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -38,15 +41,22 @@ class Cluster:
         world: number of ranks.
         optimizers: one per rank, with the step's learning rate.
         all_reduce: how `average` sums, a schedule or a function; what a function sends cannot be counted and is NaN.
+        shapes: the shape of every tensor of the model by its name, in the order in which they lie in a row of
+            parameters; empty if the model does not say.
         sent: (world,), bytes that each rank has sent since the run began, as floats.
         rounds: how many rounds of messages there were, one after another; NaN where they cannot be counted.
     """
 
-    def __init__(self, optimizers: Sequence[Optimizer], all_reduce: AllReduce) -> None:
-        self.world, self.optimizers, self.all_reduce = len(optimizers), optimizers, all_reduce
+    def __init__(
+        self,
+        optimizers: Sequence[Optimizer],
+        all_reduce: AllReduce,
+        shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    ) -> None:
+        self.world, self.optimizers, self.all_reduce, self.shapes = len(optimizers), optimizers, all_reduce, shapes
         self.sent, self.rounds = np.zeros(len(optimizers)), 0.0
         self._gradients: Callable[[Array], Array] | None = None
-        self._counted: dict[tuple[collectives.Schedule, int, int], collectives.Traffic] = {}
+        self._counted: dict[tuple[collectives.Schedule, int, int, int], collectives.Traffic] = {}
 
     def read(self, gradients: Callable[[Array], Array]) -> None:
         """Begin a step: ``gradients`` maps parameters (world, size) to the gradients of what the ranks have read."""
@@ -69,13 +79,36 @@ class Cluster:
             self.sent, self.rounds = self.sent + np.nan, np.nan
         return averaged
 
-    def count(self, schedule: collectives.Schedule, size: int, itemsize: int) -> None:
-        """Add what ``schedule`` sends for buffers of ``size`` elements of ``itemsize`` bytes."""
-        what = schedule, size, itemsize
+    def all_gather(self, payloads: Sequence[bytes]) -> list[list[bytes]]:
+        """Send each rank's payload, of any length, round a ring; item [r][s] is what rank r has of rank s."""
+        schedule = gathering(tuple(map(len, payloads)))
+        size = sum(map(len, payloads))
+        ends = schedule.bounds(size, 1).tolist()
+        buffers = np.zeros((self.world, size), np.uint8)
+        for buffer, payload, (a, b) in zip(buffers, payloads, pairwise(ends), strict=True):
+            buffer[a:b] = np.frombuffer(payload, np.uint8)
+        received = collectives.simulate(schedule, buffers).buffers
+        self.count(schedule, size, 1)
+        return [[buffer[a:b].tobytes() for a, b in pairwise(ends)] for buffer in received]
+
+    def count(self, schedule: collectives.Schedule, size: int, itemsize: int, header: int = 0) -> None:
+        """Add what ``schedule`` sends for buffers of ``size`` elements of ``itemsize`` bytes.
+
+        ``header`` is what every message has beside its elements, in bytes.
+        """
+        what = schedule, size, itemsize, header
         if what not in self._counted:
             self._counted[what] = collectives.count(*what)
         self.sent = self.sent + self._counted[what].sent_bytes
         self.rounds += self._counted[what].rounds
+
+
+@lru_cache(128)
+def gathering(lengths: tuple[int, ...]) -> collectives.Schedule:
+    """A ring all-gather in which rank r begins with chunk r, of ``lengths[r]`` elements."""
+    world, bounds = len(lengths), collectives.FixedBounds(tuple(accumulate(lengths, initial=0)))
+    own = [(chunk - 1) % world for chunk in range(world)]  # of the ring's chunk c, which begins on rank c − 1
+    return collectives.embed(collectives.all_gather(world), world, range(world), world, own, bounds=bounds)
 
 
 class Method(ABC):

@@ -153,7 +153,7 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[Update], se
     params = _initial(model, data[0].dtype, world, settings)
     all_reduce = collectives.ring(world) if settings.all_reduce is None else settings.all_reduce
     optimizers = [settings.optimizer(settings.rate(0)) for _ in range(world)]
-    cluster = Cluster(optimizers, all_reduce)
+    cluster = Cluster(optimizers, all_reduce, getattr(model, "shapes", {}))
     training = settings.method.steps(params, cluster)
     meters = settings.meters
     losses, local_losses, drifts, gaps, sent, rounds = [], [], [], [], [cluster.sent], [cluster.rounds]

@@ -38,13 +38,15 @@ class Traffic:
         )
 
 
-def count(schedule: Schedule, size: int, itemsize: int = 4) -> Traffic:
+def count(schedule: Schedule, size: int, itemsize: int = 4, header: int = 0) -> Traffic:
     """Count the traffic of ``schedule`` on a buffer of ``size`` elements of ``itemsize`` bytes per rank.
 
-    A message of an empty chunk is none: nothing is sent. Raises `InvalidArgument`.
+    A message of an empty chunk is none: nothing is sent. ``header`` is what every message has beside its elements, in
+    bytes, such as a scale. Raises `InvalidArgument`.
     """
     check_schedule(schedule)
     chunk_bytes = count_chunks(schedule, size, itemsize)
+    chunk_bytes = chunk_bytes + check_int("header", header, 0) * (chunk_bytes > 0)
     sent = np.zeros(schedule.world)
     received = np.zeros(schedule.world)
     messages = 0
