@@ -53,3 +53,11 @@ def test_a_method_of_ones_own_trains_and_serves_again() -> None:
 def test_a_method_is_none_of_something_else() -> None:
     with pytest.raises(InvalidArgument, match="method"):
         replicas.train(MODEL, DATA, 2, method="exact")  # type: ignore[arg-type]
+
+
+def test_everyone_gets_all_payloads_of_a_gathering_and_it_is_counted() -> None:
+    cluster = replicas.Cluster([replicas.SGD(1.0) for _ in range(3)], tree(3))
+    payloads = [b"a", b"bc", b""]
+    assert cluster.all_gather(payloads) == [payloads] * 3
+    assert cluster.sent.tolist() == [1 + 0, 2 + 1, 0 + 2]  # its own, and that of the rank before it
+    assert cluster.rounds == 2

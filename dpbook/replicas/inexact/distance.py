@@ -7,7 +7,7 @@ from dpbook.replicas.array import Array
 from dpbook.replicas.run import Run
 
 
-def distance(run: Run, exact: Run, start: Array) -> float:
+def relative_distance(run: Run, exact: Run, start: Array) -> float:
     """Return the distance of a run's final parameters from the exact run's, over the way that the latter went.
 
     ‖w − w_exact‖ / ‖w_exact − w_start‖, where each w is the mean over the replicas. 0 is the exact run, and 1 as far
@@ -20,6 +20,6 @@ def distance(run: Run, exact: Run, start: Array) -> float:
     if len({end.shape for end in ends}) > 1:
         raise InvalidArgument("run, exact, start", [end.size for end in ends], "of one size")
     own, target, first = ends
-    if np.array_equal(target, first):
+    if not (way := np.linalg.norm(target - first)):
         raise InvalidArgument("exact", exact, "a run that moved")
-    return float(np.linalg.norm(own - target) / np.linalg.norm(target - first))
+    return float(np.linalg.norm(own - target) / way)

@@ -70,10 +70,13 @@ class Format:
         return result
 
     def _scale(self, values: Array) -> Array:
-        """The smallest power of two (…, 1) that brings all numbers of a message within the format's largest."""
+        """The smallest power of two (…, 1) that brings all numbers of a message within the format's largest.
+
+        There is none, NaN, if one is not finite: then the whole message is lost, and is seen to be.
+        """
         most = np.abs(values).max(axis=-1, keepdims=True, initial=0.0)
         fraction, exponent = np.frexp(most / self.largest)
-        scale: Array = np.ldexp(1.0, exponent - (fraction == 0.5))
+        scale: Array = np.where(np.isfinite(most), np.ldexp(1.0, exponent - (fraction == 0.5)), np.nan)
         return scale
 
 

@@ -1,0 +1,227 @@
+"""Does a compressed gradient keep what it says, and does error feedback lose nothing?"""
+
+from itertools import islice, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpbook import collectives, replicas
+from dpbook.core import InvalidArgument
+from dpbook.replicas.inexact import Compressed, LowPrecision, LowRank, Sign, TopK, relative_distance
+from tests.cases import each
+
+DATA = replicas.synthetic_task(examples=120)
+MODEL = replicas.MLP(16, 3)
+SHAPES = {"W1": (4, 3), "b1": (3,), "W2": (3, 2)}
+SIZE = 21
+METHODS = [TopK(0.25), Sign(), LowRank(1), LowRank(2)]
+INTEGERS = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed).integers(-9, 10, (6, 4, SIZE)) * 1.0)
+
+
+def descend(method, gradients):
+    """The parameters (world, size) after each step of rate 1 from 0 along given gradients (steps, world, size)."""
+    steps, world, size = gradients.shape
+    cluster = replicas.Cluster([replicas.SGD(1.0) for _ in range(world)], collectives.ring(world), SHAPES)
+    now = iter(gradients)
+    cluster.read(lambda params: next(now))
+    return [step.params for step in islice(method.steps(np.zeros((world, size)), cluster), steps)]
+
+
+class Watched(Compressed):
+    """A method with a record of what its exchange was given and gave."""
+
+    def __init__(self, method):
+        self.method, self.feedback = method, method.feedback
+        self.given, self.came = [], []
+
+    def exchange(self, cluster):
+        inner = self.method.exchange(cluster)
+
+        def exchange(rows, cluster):
+            self.given.append(rows)
+            self.came.append(inner(rows, cluster))
+            return self.came[-1]
+
+        return exchange
+
+
+# Error feedback
+
+
+@given(st.sampled_from(METHODS), INTEGERS)
+def test_what_was_sent_and_what_is_left_are_all_gradients(method, gradients):
+    watched = Watched(method)
+    descend(watched, gradients)
+    sent = sum(came.parts for came in watched.came)
+    left = watched.given[-1] - watched.came[-1].parts
+    bound = 0 if isinstance(method, TopK) else 1e-11  # integers that are only moved stay exact
+    np.testing.assert_allclose(sent + left, gradients.sum(axis=0), rtol=0, atol=bound)
+
+
+@given(st.sampled_from(METHODS), INTEGERS)
+def test_the_average_is_that_of_the_parts(method, gradients):
+    watched = Watched(method)
+    descend(watched, gradients)
+    for averaged, parts in watched.came:
+        np.testing.assert_allclose(averaged, np.tile(parts.mean(axis=0), (4, 1)), rtol=0, atol=1e-11)
+
+
+@given(INTEGERS)
+def test_what_was_left_is_sent_later_to_the_last_bit(gradients):
+    """A quarter of the numbers in a step: after four steps without gradients nothing is left."""
+    late = np.concatenate([gradients, np.zeros((4, *gradients.shape[1:]))])
+    exact, compressed, lossy = (
+        descend(method, late)[-1] for method in (replicas.Exact(), TopK(0.25), TopK(0.25, feedback=False))
+    )
+    np.testing.assert_array_equal(compressed, exact)
+    assert np.abs(lossy - exact).max() > 0
+
+
+def test_without_feedback_what_is_never_largest_is_never_sent():
+    steps = np.tile([3.0, 2.0, 1.0], (60, 2, 1))
+    assert descend(TopK(1 / 3, feedback=False), steps)[-1].tolist() == [[-180, 0, 0]] * 2
+    assert np.abs(descend(TopK(1 / 3), steps)[-1] + [180, 120, 60]).max() <= 6
+
+
+def test_without_feedback_signs_of_one_sum_cancel():
+    """Gradients of 2 and −1, −1 on three ranks: their sum is 0, their signs' is not. Feedback mends that."""
+    steps = np.tile([[2.0, 1.0], [-1.0, 1.0], [-1.0, 1.0]], (60, 1, 1))
+    biased, mended = (descend(Sign(feedback), steps)[-1][0] for feedback in (False, True))
+    assert biased[0] == pytest.approx(60 * (2 * 1.0 - 1.5) / 3)
+    assert abs(mended[0]) < 2
+
+
+@each("method", [TopK(0.25), TopK(0.25, False), Sign(), Sign(False), LowRank(1), LowRank(1, False)])
+@each("world", [1, 3, 4, 5, 8])
+def test_replicas_stay_equal_and_depart_from_the_exact_run(method, world):
+    exact, run = (replicas.train(MODEL, DATA, world, method=chosen, steps=3) for chosen in (replicas.Exact(), method))
+    assert run.drift == 0
+    assert run.gap > 1e-4
+    assert run.sent.sum() < exact.sent.sum() or world in (1, 8)
+
+
+# Top-k
+
+
+@given(st.lists(st.integers(-99, 99), min_size=1, max_size=30, unique_by=abs), st.floats(0.01, 1))
+def test_the_largest_are_sent(numbers, share):
+    vector = np.array(numbers, np.float32)
+    kept = TopK(share).decode(TopK(share).encode(vector), vector)
+    largest = sorted(numbers, key=abs, reverse=True)[: int(np.ceil(share * len(numbers)))]
+    assert kept.tolist() == [number if number in largest else 0 for number in numbers]
+    assert kept.dtype == np.float32
+
+
+def test_all_of_them_are_the_exact_loop():
+    exact, run = (replicas.train(MODEL, DATA, 2, method=method, steps=5) for method in (replicas.Exact(), TopK(1)))
+    np.testing.assert_array_equal(run.params, exact.params)
+    assert replicas.train(MODEL, DATA, 5, method=TopK(1), steps=5).gap < 1e-14
+
+
+# Sign
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=30).map(np.array), st.floats(-100, 100))
+def test_no_other_scale_has_a_smaller_error(vector, other):
+    sent = Sign().decode(Sign().encode(vector), vector)
+    signs = np.where(vector >= 0, 1, -1)
+    error = np.sum((vector - sent) ** 2)
+    assert error <= np.sum((vector - other * signs) ** 2) + 1e-9
+    assert error == pytest.approx(np.sum(vector**2) - np.abs(vector).sum() ** 2 / len(vector), abs=1e-8)
+
+
+# Low rank
+
+
+def of_rank(rank, seed=0, world=3):
+    """Rows of W1 (4, 3), b1 and W2 (3, 2) of which every matrix has on average that rank."""
+    rng = np.random.default_rng(seed)
+    columns = {shape: rng.standard_normal((shape[0], rank)) for shape in ((4, 3), (3, 2))}
+    tensors = [
+        columns[shape] @ rng.standard_normal((world, rank, shape[1]))
+        if len(shape) == 2
+        else rng.random((world, *shape))
+        for shape in SHAPES.values()
+    ]
+    return np.concatenate([tensor.reshape(world, -1) for tensor in tensors], axis=1)
+
+
+@each("rank", [1, 2])
+@each("seed", range(5))
+def test_a_matrix_of_that_rank_is_sent_whole(rank, seed):
+    rows = of_rank(rank, seed)
+    exact = np.tile(rows.mean(axis=0), (3, 1))
+    np.testing.assert_allclose(descend(LowRank(rank), rows[None])[0], -exact, rtol=0, atol=1e-13)
+    assert np.abs(descend(LowRank(1), of_rank(2, seed)[None])[0] + of_rank(2, seed).mean(axis=0)).max() > 1e-3
+
+
+@each("seed", range(5))
+def test_full_rank_is_exact(seed):
+    """Up to the rounding of three products: the condition of these matrices is below 100, its square below 1e4."""
+    gradients = np.random.default_rng(seed).standard_normal((6, 4, SIZE))
+    for compressed, exact in zip(descend(LowRank(9), gradients), descend(replicas.Exact(), gradients), strict=True):
+        np.testing.assert_allclose(compressed, exact, rtol=0, atol=1e-10)
+
+
+def test_a_warm_start_finds_the_best_matrix_of_its_rank():
+    """Eckart and Young: no matrix of rank r is closer than the r largest singular values."""
+    matrix = np.random.default_rng(0).standard_normal((4, 3))
+    rows = np.zeros((2, SIZE))
+    rows[:, :12] = matrix.ravel()
+    path = descend(LowRank(1, feedback=False), np.tile(rows, (60, 1, 1)))
+    errors = [np.linalg.norm((before - after - rows)[0]) for before, after in pairwise(path)]
+    best = np.sqrt((np.linalg.svd(matrix)[1][1:] ** 2).sum())
+    assert errors[-1] == pytest.approx(best, rel=1e-9)
+    assert errors[0] > 1.001 * best
+
+
+def test_a_model_without_matrices_is_named():
+    cluster = replicas.Cluster([replicas.SGD(1.0)], collectives.ring(1))
+    with pytest.raises(InvalidArgument, match=r"^model "):
+        next(LowRank(1).steps(np.zeros((1, SIZE)), cluster))
+
+
+# Bytes
+
+
+@each(
+    ("method", "bytes_of"),
+    [
+        (TopK(0.25), lambda world: [36 * (world - 1)] * world),  # 3 of 10 float64, each with 4 bytes of index
+        (Sign(), lambda world: [10 * (world - 1)] * world),  # 10 bits and a float64
+        (
+            LowRank(1),  # two rings: over 4 + 2 and over 2 float64
+            {2: [64, 64], 3: [88, 88, 80], 4: [96, 112, 96, 80], 5: [104, 112, 112, 96, 88]}.get,
+        ),
+    ],
+)
+@each("world", [2, 3, 4, 5])
+def test_bytes(method, bytes_of, world):
+    run = replicas.train(replicas.Linear(4, 2), (np.ones((60, 4)), np.ones((60, 2))), world, method=method, steps=2)
+    assert run.sent.tolist() == [bytes_of(world)] * 2
+    assert run.rounds.tolist() == [4 * (world - 1) if isinstance(method, LowRank) else world - 1] * 2
+
+
+@pytest.mark.parametrize("make", [lambda: TopK(0), lambda: TopK(1.5), lambda: LowRank(0), lambda: LowRank(1, seed=-1)])
+def test_bad_settings_are_named(make):
+    with pytest.raises(InvalidArgument, match=r"^(share|rank|seed) "):
+        make()
+
+
+# How far
+
+
+def test_the_distance_is_that_of_the_means():
+    start = MODEL.init(np.random.default_rng(0))
+    runs = [replicas.train(MODEL, DATA, 2, method=method, steps=3) for method in (replicas.Exact(), LowPrecision())]
+    exact, run = runs
+    assert relative_distance(exact, exact, start) == 0
+    assert 0 < relative_distance(run, exact, start) < 0.01
+    still = replicas.train(MODEL, DATA, 2, steps=1, lr=1e-300)
+    assert relative_distance(still, exact, np.tile(start, (2, 1))) == pytest.approx(1)
+    with pytest.raises(InvalidArgument, match="exact"):
+        relative_distance(run, still, start)
+    with pytest.raises(InvalidArgument, match="size"):
+        relative_distance(run, exact, start[:3])
