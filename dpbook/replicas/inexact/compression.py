@@ -39,18 +39,18 @@ class Gathered(Compressed):
         return Exchanged(np.stack(averaged) / cluster.world, np.stack([decoded[payload] for payload in payloads]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TopK(Gathered):
     """Send the ⌈share · size⌉ numbers of the largest magnitude, each with its index in 4 bytes; the others count as 0.
 
-    With error feedback that is what Stich, Cordonnier and Jaggi analyse, "Sparsified SGD with Memory" (2018). Lin et
-    al., "Deep Gradient Compression" (2018), add momentum correction, clipping and a warm-up, which are not here.
+    With error feedback that is what Stich, Cordonnier and Jaggi analyse, "Sparsified SGD with Memory" (2018). Deep
+    Gradient Compression adds ``momentum``, and also clipping, a warm-up and masks, which are not here.
     """
 
     share: float
-    feedback: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_float("share", self.share, above=0, below=math.nextafter(1, 2))
 
     def encode(self, vector: Array) -> bytes:
@@ -65,15 +65,13 @@ class TopK(Gathered):
         return vector
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sign(Gathered):
     """Send one bit of every number, its sign, and one scale, the mean magnitude: that has the least squared error.
 
     The bits lie eight to a byte; 0 counts as positive. With error feedback this is EF-SignSGD of Karimireddy et al.,
     "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019), with one scale for all tensors.
     """
-
-    feedback: bool = True
 
     def encode(self, vector: Array) -> bytes:
         scale: bytes = np.abs(vector).mean(dtype=vector.dtype).tobytes()

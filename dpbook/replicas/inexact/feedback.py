@@ -4,14 +4,19 @@ Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Par
 DNNs" (2014); why it converges: Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory" (2018), and Karimireddy et
 al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019). One implementation for all
 compressors: they differ in how they `exchange`.
+
+What is added late has missed the momentum of the steps between. Lin et al., "Deep Gradient Compression" (2018), section
+3.2, therefore compress every rank's own velocity in place of its gradient (momentum correction).
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from dpbook.core import check_float
 from dpbook.replicas.array import Array
 from dpbook.replicas.loop import update
 from dpbook.replicas.method import Cluster, Method, Step
@@ -33,19 +38,38 @@ Exchange: TypeAlias = Callable[[Array, Cluster], Exchanged]
 """Compress, send and average one vector per rank, (world, size). It may remember what it needs for the next step."""
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Compressed(Method):
-    """The exact loop with an exchange that loses something in place of the average."""
+    """The exact loop with an exchange that loses something in place of the average.
 
-    feedback: bool
+    Attributes:
+        feedback: whether what a rank did not send is added to what it sends next.
+        momentum: of every rank's velocity, v ← momentum · v + g, which is compressed in place of its gradient g. With
+            `SGD` and nothing lost that is `Momentum`, which takes its velocity from what is left after compression.
+    """
+
+    feedback: bool = True
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_float("momentum", self.momentum, minimum=0, below=1)
+
+    def __repr__(self) -> str:
+        """As it was called: settings with their defaults are left out."""
+        settings = sorted(fields(self), key=lambda setting: setting.kw_only is True)
+        values = [(setting, getattr(self, setting.name)) for setting in settings]
+        chosen = [f"{setting.name}={value}" for setting, value in values if value != setting.default]
+        return f"{type(self).__name__}({', '.join(chosen)})"
 
     @abstractmethod
     def exchange(self, cluster: Cluster) -> Exchange:
         """Begin a run: return what exchanges its vectors, step after step."""
 
     def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
-        exchange, residual = self.exchange(cluster), np.zeros_like(params)
+        exchange, velocity, residual = self.exchange(cluster), np.zeros_like(params), np.zeros_like(params)
         while True:
-            wanted = cluster.gradients(params) + residual
+            velocity = self.momentum * velocity + cluster.gradients(params)
+            wanted = velocity + residual
             averaged, parts = exchange(wanted, cluster)
             if self.feedback:
                 residual = wanted - parts

@@ -16,7 +16,7 @@ from dpbook.replicas.inexact.feedback import Compressed, Exchange, Exchanged
 from dpbook.replicas.method import Cluster
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LowRank(Compressed):
     """Send rank-``rank`` factors of every matrix of the model, by two all-reduces with the run's schedule.
 
@@ -31,10 +31,10 @@ class LowRank(Compressed):
     """
 
     rank: int
-    feedback: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_int("rank", self.rank, 1)
         check_int("seed", self.seed, 0)
 

@@ -1,5 +1,6 @@
 """Does a compressed gradient keep what it says, and does error feedback lose nothing?"""
 
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 
 import numpy as np
@@ -29,12 +30,13 @@ def descend(method, gradients):
     return [step.params for step in islice(method.steps(np.zeros((world, size)), cluster), steps)]
 
 
+@dataclass(frozen=True)
 class Watched(Compressed):
     """A method with a record of what its exchange was given and gave."""
 
-    def __init__(self, method):
-        self.method, self.feedback = method, method.feedback
-        self.given, self.came = [], []
+    method: Compressed
+    given: list = field(default_factory=list)
+    came: list = field(default_factory=list)
 
     def exchange(self, cluster):
         inner = self.method.exchange(cluster)
@@ -88,18 +90,50 @@ def test_without_feedback_what_is_never_largest_is_never_sent():
 def test_without_feedback_signs_of_one_sum_cancel():
     """Gradients of 2 and −1, −1 on three ranks: their sum is 0, their signs' is not. Feedback mends that."""
     steps = np.tile([[2.0, 1.0], [-1.0, 1.0], [-1.0, 1.0]], (60, 1, 1))
-    biased, mended = (descend(Sign(feedback), steps)[-1][0] for feedback in (False, True))
+    biased, mended = (descend(Sign(feedback=feedback), steps)[-1][0] for feedback in (False, True))
     assert biased[0] == pytest.approx(60 * (2 * 1.0 - 1.5) / 3)
     assert abs(mended[0]) < 2
 
 
-@each("method", [TopK(0.25), TopK(0.25, False), Sign(), Sign(False), LowRank(1), LowRank(1, False)])
+@each(
+    "method",
+    [TopK(0.25), TopK(0.25, feedback=False), Sign(), Sign(feedback=False), LowRank(1), LowRank(1, feedback=False)],
+)
 @each("world", [1, 3, 4, 5, 8])
 def test_replicas_stay_equal_and_depart_from_the_exact_run(method, world):
     exact, run = (replicas.train(MODEL, DATA, world, method=chosen, steps=3) for chosen in (replicas.Exact(), method))
     assert run.drift == 0
     assert run.gap > 1e-4
     assert run.sent.sum() < exact.sent.sum() or world in (1, 8)
+
+
+@each("world", [2, 3])
+def test_momentum_before_the_exchange_is_momentum_where_nothing_is_lost(world):
+    before = replicas.train(MODEL, DATA, world, method=TopK(1, momentum=0.9), steps=6)
+    after = replicas.train(MODEL, DATA, world, optimizer=replicas.Momentum, steps=6)
+    np.testing.assert_allclose(before.params, after.params, rtol=0, atol=1e-14)
+    plain = replicas.train(MODEL, DATA, world, steps=6)
+    assert np.abs(before.params - plain.params).max() > 1e-3
+
+
+def test_a_velocity_is_compressed_in_place_of_the_gradient():
+    """By hand: velocities (1, 1.25) and (1.5, 1.875), of which the larger number is sent, first the second one."""
+    steps = np.tile([1.0, 1.25], (2, 1, 1))
+    first, second = descend(TopK(0.5, momentum=0.5), steps)
+    assert first.tolist() == [[0, -1.25]]
+    assert second.tolist() == [[-(1 + 1.5), -1.25]]
+
+
+@each(
+    ("method", "text"),
+    [
+        (TopK(0.01), "TopK(share=0.01)"),
+        (Sign(feedback=False), "Sign(feedback=False)"),
+        (LowRank(2, momentum=0.9), "LowRank(rank=2, momentum=0.9)"),
+    ],
+)
+def test_a_method_is_shown_as_it_was_called(method, text):
+    assert repr(method) == text
 
 
 # Top-k
@@ -204,9 +238,12 @@ def test_bytes(method, bytes_of, world):
     assert run.rounds.tolist() == [4 * (world - 1) if isinstance(method, LowRank) else world - 1] * 2
 
 
-@pytest.mark.parametrize("make", [lambda: TopK(0), lambda: TopK(1.5), lambda: LowRank(0), lambda: LowRank(1, seed=-1)])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: TopK(0), lambda: TopK(1.5), lambda: LowRank(0), lambda: LowRank(1, seed=-1), lambda: Sign(momentum=1)],
+)
 def test_bad_settings_are_named(make):
-    with pytest.raises(InvalidArgument, match=r"^(share|rank|seed) "):
+    with pytest.raises(InvalidArgument, match=r"^(share|rank|seed|momentum) "):
         make()
 
 
