@@ -52,7 +52,7 @@ class Compressed(Method):
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        check_float("momentum", self.momentum, minimum=0, below=1)
+        object.__setattr__(self, "momentum", check_float("momentum", self.momentum, minimum=0, below=1))
 
     def __repr__(self) -> str:
         """As it was called: settings with their defaults are left out."""

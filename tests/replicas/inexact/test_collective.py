@@ -99,6 +99,21 @@ def test_gathered_rows_are_rounded_once(world):
         np.testing.assert_array_equal(all_gather(rows, wire), np.tile(wire.round(rows), (world, 1, 1)))
 
 
+@each("world", [2, 4, 8])
+def test_gathered_rows_are_added_in_the_precision_asked_for(world):
+    gradients = BF16.round(normal(world, MODEL.size))
+    cluster = replicas.Cluster([replicas.SGD(1.0) for _ in range(world)], ring(world))
+    cluster.read(lambda params: gradients)
+    narrow, wide = (
+        next(LowPrecision("bf16", how, gather=True).steps(gradients, cluster)).averaged[0] * world
+        for how in (None, "fp32")
+    )
+    total, *others = torch.from_numpy(gradients).to(torch.bfloat16)
+    np.testing.assert_array_equal(narrow, sum(others, total).double().numpy())
+    np.testing.assert_array_equal(wide, gradients.astype(np.float32).cumsum(axis=0)[-1])
+    assert np.abs(narrow - wide).max() > 0
+
+
 @each("world", [1, 2, 3, 5])
 def test_the_ring_that_gathers_keeps_its_promise(world):
     verify(gathering(tuple(range(world))))
@@ -140,6 +155,7 @@ def test_who_rounds_at_random_before_an_exchange_parts():
     method = LowPrecision(stochastic=True)
     assert replicas.train(MODEL, DATA, 4, recursive_doubling(4), method=method, steps=2).drift > 0
     assert replicas.train(MODEL, DATA, 4, tree(4), method=method, steps=2).drift == 0
+    assert replicas.train(MODEL, DATA, 2, recursive_doubling(2), method=method, steps=2).drift == 0  # one exchange
 
 
 def test_rounding_at_random_depends_on_the_seed_alone():

@@ -166,6 +166,11 @@ def test_no_other_scale_has_a_smaller_error(vector, other):
     assert error == pytest.approx(np.sum(vector**2) - np.abs(vector).sum() ** 2 / len(vector), abs=1e-8)
 
 
+def test_a_bit_of_zero_is_positive():
+    vector = np.array([0.0, 2.0, -1.0])
+    assert Sign().decode(Sign().encode(vector), vector).tolist() == [1, 1, -1]
+
+
 # Low rank
 
 
