@@ -76,7 +76,7 @@ def average(gradients: Array, all_reduce: AllReduce, counts: Sequence[int] | Arr
     if not isinstance(gradients, np.ndarray) or gradients.ndim != 2 or gradients.dtype.kind != "f":
         raise InvalidArgument("gradients", gradients, "an array of floats (world, size)")
     if counts is not None:
-        gradients = weighted_by(gradients, counts)
+        gradients = weighted_by(gradients, rank_weights(counts))
     if isinstance(all_reduce, collectives.Schedule):
         if all_reduce.world != len(gradients):
             raise InvalidArgument("all_reduce", all_reduce, f"a schedule for a world of {len(gradients)}")
@@ -94,11 +94,12 @@ def average(gradients: Array, all_reduce: AllReduce, counts: Sequence[int] | Arr
     return averaged
 
 
-def weighted_by(gradients: Array, counts: Sequence[int] | Array) -> Array:
-    """Multiply each rank's gradient, a row of (world, size), by its `rank_weights`."""
-    weights = rank_weights(counts)
+def weighted_by(gradients: Array, weights: Array) -> Array:
+    """Multiply each rank's gradient, a row of (world, size), by its weight (see `rank_weights`); the dtype stays."""
     if len(weights) != len(gradients):
-        raise InvalidArgument("counts", counts, f"one number for each of {plural(len(gradients), 'rank')}")
+        raise InvalidArgument(
+            "counts", plural(len(weights), "number"), f"one for each of {plural(len(gradients), 'rank')}"
+        )
     weighted: Array = gradients * weights.astype(gradients.dtype)[:, None]
     return weighted
 

@@ -45,6 +45,7 @@ class Cluster:
             parameters; empty if the model does not say.
         sent: (world,), bytes that each rank has sent since the run began, as floats.
         rounds: how many rounds of messages there were, one after another; NaN where they cannot be counted.
+        weights: (world,), what each rank's part of the step's batch weighs; all 1 where the parts are equal.
     """
 
     def __init__(
@@ -55,20 +56,22 @@ class Cluster:
     ) -> None:
         self.world, self.optimizers, self.all_reduce, self.shapes = len(optimizers), optimizers, all_reduce, shapes
         self.sent, self.rounds = np.zeros(len(optimizers)), 0.0
-        self._gradients: Callable[[Array], Array] | None = None
+        self.weights = np.ones(self.world)
+        self._gradients: Callable[[Array, Sequence[int]], Array] | None = None
         self._counted: dict[tuple[collectives.Schedule, int, int, int], collectives.Traffic] = {}
 
-    def read(self, gradients: Callable[[Array], Array]) -> None:
-        """Begin a step: ``gradients`` maps parameters (world, size) to the gradients of what the ranks have read."""
-        self._gradients = gradients
+    def read(self, gradients: Callable[[Array, Sequence[int]], Array], weights: Array) -> None:
+        """Begin a step: ``gradients(params, parts)`` are those of some parts of its batch, a row of ``params`` each."""
+        self._gradients, self.weights = gradients, weights
 
-    def gradients(self, params: Array) -> Array:
+    def gradients(self, params: Array, parts: Sequence[int] | None = None) -> Array:
         """Each rank's gradient (world, size) of its own part of the step's batch, at its own row of ``params``.
 
-        Ranks with unequal parts have been weighted: the mean over the ranks is the gradient of the batch.
+        With ``parts``, numbers from 0 to world − 1, those of the parts named, one for each row of ``params``. Unequal
+        parts have been weighted: the mean over all parts is the gradient of the batch.
         """
         assert self._gradients is not None, "a step has to be read first"
-        return self._gradients(params)
+        return self._gradients(params, range(self.world) if parts is None else parts)
 
     def average(self, rows: Array) -> Array:
         """Average ``rows`` (world, size) by messages; row r is computed from what rank r received."""
@@ -79,17 +82,19 @@ class Cluster:
             self.sent, self.rounds = self.sent + np.nan, np.nan
         return averaged
 
+    def carry_out(self, schedule: collectives.Schedule, rows: Array) -> Array:
+        """Send what ``schedule`` says of ``rows`` (world, size); row r of the result is what rank r holds then."""
+        self.count(schedule, rows.shape[1], rows.itemsize)
+        return np.asarray(collectives.simulate(schedule, rows).buffers)
+
     def all_gather(self, payloads: Sequence[bytes]) -> list[list[bytes]]:
         """Send each rank's payload, of any length, round a ring; item [r][s] is what rank r has of rank s."""
-        schedule = gathering(tuple(map(len, payloads)))
-        size = sum(map(len, payloads))
-        ends = schedule.bounds(size, 1).tolist()
-        buffers = np.zeros((self.world, size), np.uint8)
-        for buffer, payload, (a, b) in zip(buffers, payloads, pairwise(ends), strict=True):
-            buffer[a:b] = np.frombuffer(payload, np.uint8)
-        received = collectives.simulate(schedule, buffers).buffers
-        self.count(schedule, size, 1)
-        return [[buffer[a:b].tobytes() for a, b in pairwise(ends)] for buffer in received]
+        schedule, size = gathering(tuple(map(len, payloads))), sum(map(len, payloads))
+        parts = list(pairwise(schedule.bounds(size, 1).tolist()))
+        rows = np.zeros((self.world, size), np.uint8)
+        for row, payload, (a, b) in zip(rows, payloads, parts, strict=True):
+            row[a:b] = np.frombuffer(payload, np.uint8)
+        return [[row[a:b].tobytes() for a, b in parts] for row in self.carry_out(schedule, rows)]
 
     def count(self, schedule: collectives.Schedule, size: int, itemsize: int, header: int = 0) -> None:
         """Add what ``schedule`` sends for buffers of ``size`` elements of ``itemsize`` bytes.

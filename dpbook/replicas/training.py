@@ -166,7 +166,9 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[Update], se
         counts = [sum(len(x) for x, _ in parts) for parts in read]
         local_losses.append(_losses(model, params, read) if "loss" in meters else [math.nan] * world)
         losses.append(float(np.mean(rank_weights(counts) * local_losses[-1])))
-        cluster.read(partial(_gradients, model, micro_batches, divisor, counts if settings.weighted else None))
+        weights = rank_weights(counts) if settings.weighted else None
+        gradients = partial(_gradients, model, micro_batches, divisor, weights)
+        cluster.read(gradients, np.ones(world) if weights is None else weights)
         before, (params, averaged) = params, next(training)
         gaps.append(_gap(model, before[0], read, averaged) if "gap" in meters else math.nan)
         sent.append(cluster.sent)
@@ -182,11 +184,17 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[Update], se
 
 
 def _gradients(
-    model: Model, micro_batches: Sequence[Sequence[Shard]], divisor: int, counts: Sequence[int] | None, params: Array
+    model: Model,
+    micro_batches: Sequence[Sequence[Shard]],
+    divisor: int,
+    weights: Array | None,
+    params: Array,
+    parts: Sequence[int],
 ) -> Array:
-    """Each rank's gradient (world, size), weighted by ``counts`` if there are any."""
-    local = accumulated_gradients(model, params, micro_batches, divisor, weighted=counts is not None)
-    return local if counts is None else weighted_by(local, counts)
+    """The gradients of some ranks' parts, a row of ``params`` each, multiplied by the ranks' ``weights`` if any."""
+    chosen = [[shards[part] for part in parts] for shards in micro_batches]
+    local = accumulated_gradients(model, params, chosen, divisor, weighted=weights is not None)
+    return local if weights is None else weighted_by(local, weights[list(parts)])
 
 
 def _initial(model: Model, dtype: np.dtype[Any], world: int, settings: _Settings) -> Array:
