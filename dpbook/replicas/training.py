@@ -165,10 +165,10 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[Update], se
         read = list(zip(*micro_batches, strict=True))  # read[rank][m]
         counts = [sum(len(x) for x, _ in parts) for parts in read]
         local_losses.append(_losses(model, params, read) if "loss" in meters else [math.nan] * world)
-        losses.append(float(np.mean(rank_weights(counts) * local_losses[-1])))
-        weights = rank_weights(counts) if settings.weighted else None
-        gradients = partial(_gradients, model, micro_batches, divisor, weights)
-        cluster.read(gradients, np.ones(world) if weights is None else weights)
+        weights = rank_weights(counts)
+        losses.append(float(np.mean(weights * local_losses[-1])))
+        applied = weights if settings.weighted else np.ones(world)
+        cluster.read(partial(_gradients, model, micro_batches, divisor, applied, settings.weighted), applied)
         before, (params, averaged) = params, next(training)
         gaps.append(_gap(model, before[0], read, averaged) if "gap" in meters else math.nan)
         sent.append(cluster.sent)
@@ -187,14 +187,15 @@ def _gradients(
     model: Model,
     micro_batches: Sequence[Sequence[Shard]],
     divisor: int,
-    weights: Array | None,
+    weights: Array,
+    weighted: bool,
     params: Array,
     parts: Sequence[int],
 ) -> Array:
-    """The gradients of some ranks' parts, a row of ``params`` each, multiplied by the ranks' ``weights`` if any."""
+    """The gradients of some ranks' parts, a row of ``params`` each, multiplied by the ranks' ``weights``."""
     chosen = [[shards[part] for part in parts] for shards in micro_batches]
-    local = accumulated_gradients(model, params, chosen, divisor, weighted=weights is not None)
-    return local if weights is None else weighted_by(local, weights[list(parts)])
+    local = accumulated_gradients(model, params, chosen, divisor, weighted=weighted)
+    return weighted_by(local, weights[list(parts)])
 
 
 def _initial(model: Model, dtype: np.dtype[Any], world: int, settings: _Settings) -> Array:

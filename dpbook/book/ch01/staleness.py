@@ -16,7 +16,7 @@ def descend(rate: float, delay: int, steps: int) -> NDArray[np.float64]:
 
     The gradient of a step is that of the parameters ``delay`` updates earlier, w ← w − rate · w_old, where ``rate`` is
     the learning rate times the curvature λ; before there were any, that of the start. |w| shrinks for every rate below
-    2·cos(π·delay / (2·delay + 1)) and grows above (Levin and May, A note on difference-delay equations, 1976).
+    `replicas.inexact.largest_stable_rate` of the delay and grows above.
     """
     check_float("rate", rate, above=0)
     check_int("delay", delay, 0)

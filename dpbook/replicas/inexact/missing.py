@@ -9,7 +9,7 @@ import numpy as np
 
 from dpbook import collectives
 from dpbook.collectives import Schedule
-from dpbook.core import check_int, check_one_of
+from dpbook.core import InvalidArgument, check_int, check_one_of
 from dpbook.replicas.array import Array
 from dpbook.replicas.loop import update
 from dpbook.replicas.method import EXACT, Cluster, Method, Step
@@ -28,7 +28,10 @@ def all_reduce_among(
 
     That whoever holds the sum holds that over ``ranks`` and no other is its promise, for `verify` to prove.
     """
-    summed = collectives.embed(among(len(ranks)), world, ranks)
+    inside = among(len(ranks)) if callable(among) else None
+    if not isinstance(inside, Schedule) or inside.world != len(ranks) or not inside.is_all_reduce:
+        raise InvalidArgument("among", among, "a function from a number of ranks to their all-reduce, such as ring")
+    summed = collectives.embed(inside, world, ranks)
     others = [rank for rank in range(world) if rank not in ranks]
     if not tell or not others:
         return summed
@@ -114,5 +117,8 @@ class Lost(Method):
 
 
 def _share(cluster: Cluster, ranks: Sequence[int]) -> float:
-    """What a sum over ``ranks`` is divided by: their number, or where parts of the batch are unequal, their weights."""
-    return float(cluster.weights[list(ranks)].sum())
+    """What a sum over ``ranks`` is divided by: their number, or where parts of the batch are unequal, their weights.
+
+    1 if none of them has an example: their sum is 0, and it stays 0.
+    """
+    return float(cluster.weights[list(ranks)].sum()) or 1.0

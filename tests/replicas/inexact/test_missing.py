@@ -108,6 +108,11 @@ def test_the_ranks_who_come_send_for_themselves_and_for_the_late():
     assert np.abs(late - 16).max() < 4 * (40 * 0.4 * 0.6) ** 0.5
 
 
+def test_a_step_for_which_only_ranks_without_examples_came_goes_nowhere():
+    run = train(3, sizes=[0, 0, 60], steps=1, method=Lost(2, 0))
+    assert not step_of(run).any()
+
+
 @each(
     "make",
     [
@@ -117,6 +122,9 @@ def test_the_ranks_who_come_send_for_themselves_and_for_the_late():
         lambda: train(1, steps=1, method=Lost(0, 0)),
         lambda: Lost(0, -1),
         lambda: Lost(0, 0, divide_by="hope"),
+        lambda: train(3, steps=1, method=Backup(1, among=collectives.ring(2))),
+        lambda: train(3, steps=1, method=Backup(1, among=lambda n: collectives.ring(n + 1))),
+        lambda: train(3, steps=1, method=Lost(0, 0, among=collectives.reduce)),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(make):
