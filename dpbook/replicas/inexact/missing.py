@@ -80,8 +80,9 @@ class Lost(Method):
     """The four-phase loop until ``rank`` is lost in mid-step; the survivors end that step, and all later ones, alone.
 
     The average is then the exact gradient of the survivors' examples. Those of the lost rank are read by nobody, from
-    this step on; the attempt that failed is not counted among what is sent. The lost rank's row shows the first
-    survivor's parameters, what a rank that takes its place would be given: losses and drift are the survivors'.
+    this step on; the attempt that failed is not counted among what is sent. The lost rank's row goes on with the first
+    survivor's sum, which nobody sends it: it is what a rank that takes its place would be given, and losses and drift
+    are the survivors'.
 
     Args:
         step: the one in which it is lost, from 0, as a learning rate counts them.
@@ -109,7 +110,6 @@ class Lost(Method):
             sums[self.rank] = sums[survivors[0]]
             averaged = sums / (cluster.world if self.divide_by == "world" else _share(cluster, survivors))
             params = update(params, averaged, cluster.optimizers)
-            params[self.rank] = params[survivors[0]]
             yield Step(params, averaged)
 
     def __repr__(self) -> str:

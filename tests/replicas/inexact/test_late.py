@@ -74,6 +74,12 @@ def test_staleness_keeps_its_bound(times, bound, jitter):
         assert latest == pytest.approx(600 * np.mean(times))  # one after another: nothing is done at the same time
 
 
+@each("jitter", [0.2, 0.5])
+def test_jitter_leaves_the_mean_time_what_it_was(jitter):
+    *_, last = islice(updates(3, 0, jitter=jitter, seed=5), 4000)
+    assert last.time == pytest.approx(4000, abs=4 * np.sqrt(4000 * np.expm1(jitter**2)))  # a log-normal's variance
+
+
 def test_a_slow_rank_is_waited_for_where_the_bound_asks_it():
     """Three ranks of time 1 and one of 10: in 10, thirty others would come before it; the bound lets 8."""
     free, bound = (list(islice(updates(4, b, times=(1, 1, 1, 10)), 90)) for b in (1000, 8))
@@ -105,12 +111,12 @@ def test_without_staleness_it_is_sequential_training_on_smaller_batches(world, o
 
 
 def test_every_gradient_is_of_the_parameters_that_its_rank_took():
-    """On a parabola a gradient is the parameter that it was taken at: the whole run by hand."""
-    method, rate, world = Asynchronous(5, times=(1, 2, 3), jitter=0.4, seed=2), 0.2, 3
-    run = replicas.train(Parabolas(), (ONES, ZEROS), world, method=method, lr=rate, steps=10)
+    """On a parabola a gradient is the curvature times the parameter that it was taken at: the whole run by hand."""
+    method, rate, world, curvatures = Asynchronous(5, times=(1, 2, 3), jitter=0.4, seed=2), 0.2, 3, (1.0, 0.5, 1.5)
+    run = replicas.train(Parabolas(), (np.repeat(curvatures, 2), ZEROS), world, method=method, lr=rate, steps=10)
     path = [1.0]
-    for update in islice(method.updates(world), 30):
-        path.append(path[-1] - rate * path[-1 - update.staleness])
+    for update, curvature in zip(islice(method.updates(world), 30), curvatures * 10, strict=True):
+        path.append(path[-1] - rate * curvature * path[-1 - update.staleness])
     assert run.params[0, 0] == pytest.approx(path[-1], abs=1e-15)
     assert set(run.params[1:, 0].round(12)) <= set(np.round(path, 12))
 
