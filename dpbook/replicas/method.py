@@ -8,6 +8,7 @@ counts it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from types import MappingProxyType
@@ -123,6 +124,14 @@ class Method(ABC):
     def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
         """Train from ``params`` (world, size) on, without end: one item per step, asked for when it has been read."""
 
+    def __repr__(self) -> str:
+        """As it was called, if it is a dataclass with ``repr=False``: settings that have their default are left out."""
+        settings: tuple[Field[object], ...] = fields(self) if is_dataclass(self) else ()
+        ordered = sorted(settings, key=lambda setting: setting.kw_only is True)
+        values = [(setting, getattr(self, setting.name)) for setting in ordered]
+        chosen = [f"{setting.name}={value!r}" for setting, value in values if value != setting.default]
+        return f"{type(self).__name__}({', '.join(chosen)})"
+
 
 class Exact(Method):
     """The four-phase loop: every step averages all gradients, and every replica updates from that average."""
@@ -132,9 +141,6 @@ class Exact(Method):
             averaged = cluster.average(cluster.gradients(params))
             params = update(params, averaged, cluster.optimizers)
             yield Step(params, averaged)
-
-    def __repr__(self) -> str:
-        return "Exact()"
 
 
 EXACT = Exact()

@@ -11,7 +11,7 @@ What is added late has missed the momentum of the steps between. Lin et al., "De
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -53,13 +53,6 @@ class Compressed(Method):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "momentum", check_float("momentum", self.momentum, minimum=0, below=1))
-
-    def __repr__(self) -> str:
-        """As it was called: settings with their defaults are left out."""
-        settings = sorted(fields(self), key=lambda setting: setting.kw_only is True)
-        values = [(setting, getattr(self, setting.name)) for setting in settings]
-        chosen = [f"{setting.name}={value}" for setting, value in values if value != setting.default]
-        return f"{type(self).__name__}({', '.join(chosen)})"
 
     @abstractmethod
     def exchange(self, cluster: Cluster) -> Exchange:

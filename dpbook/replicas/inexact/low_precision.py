@@ -14,7 +14,7 @@ from dpbook.replicas.loop import update
 from dpbook.replicas.method import Cluster, Method, Step, gathering
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LowPrecision(Method):
     """The exact loop with an all-reduce whose messages are in the format ``wire``.
 
@@ -30,7 +30,7 @@ class LowPrecision(Method):
         seed: of that.
     """
 
-    wire: str | Format = "bf16"
+    wire: str | Format
     accumulate: str | Format | None = "fp32"
     gather: bool = False
     stochastic: bool = False

@@ -152,7 +152,7 @@ def test_replicas_stay_equal(world, method):
 
 
 def test_who_rounds_at_random_before_an_exchange_parts():
-    method = LowPrecision(stochastic=True)
+    method = LowPrecision("bf16", stochastic=True)
     assert replicas.train(MODEL, DATA, 4, recursive_doubling(4), method=method, steps=2).drift > 0
     assert replicas.train(MODEL, DATA, 4, tree(4), method=method, steps=2).drift == 0
     assert replicas.train(MODEL, DATA, 2, recursive_doubling(2), method=method, steps=2).drift == 0  # one exchange
@@ -160,7 +160,8 @@ def test_who_rounds_at_random_before_an_exchange_parts():
 
 def test_rounding_at_random_depends_on_the_seed_alone():
     first, again, other = (
-        replicas.train(MODEL, DATA, 4, method=LowPrecision(stochastic=True, seed=seed), steps=2) for seed in (0, 0, 1)
+        replicas.train(MODEL, DATA, 4, method=LowPrecision("bf16", stochastic=True, seed=seed), steps=2)
+        for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first.params, again.params)
     assert np.abs(first.params - other.params).max() > 0
@@ -186,14 +187,19 @@ def test_without_a_scale_small_gradients_vanish():
 
 
 @pytest.mark.parametrize(
-    ("settings", "name"),
-    [({"wire": "fp4"}, "wire"), ({"wire": 8}, "wire"), ({"accumulate": "fp8"}, "accumulate"), ({"seed": -1}, "seed")],
+    ("wire", "settings", "name"),
+    [
+        ("fp4", {}, "wire"),
+        (8, {}, "wire"),
+        ("bf16", {"accumulate": "fp8"}, "accumulate"),
+        ("bf16", {"seed": -1}, "seed"),
+    ],
 )
-def test_bad_settings_are_named(settings, name):
+def test_bad_settings_are_named(wire, settings, name):
     with pytest.raises(InvalidArgument, match=rf"^{name} "):
-        LowPrecision(**settings)
+        LowPrecision(wire, **settings)
 
 
 def test_a_function_has_no_messages_to_round():
     with pytest.raises(InvalidArgument, match="all_reduce"):
-        replicas.train(MODEL, DATA, 2, lambda rows: rows, method=LowPrecision(), steps=1)
+        replicas.train(MODEL, DATA, 2, lambda rows: rows, method=LowPrecision("bf16"), steps=1)

@@ -127,6 +127,8 @@ def test_a_velocity_is_compressed_in_place_of_the_gradient():
 @each(
     ("method", "text"),
     [
+        (replicas.Exact(), "Exact()"),
+        (LowPrecision("bf16", accumulate=None), "LowPrecision(wire='bf16', accumulate=None)"),
         (TopK(0.01), "TopK(share=0.01)"),
         (Sign(feedback=False), "Sign(feedback=False)"),
         (LowRank(2, momentum=0.9), "LowRank(rank=2, momentum=0.9)"),
@@ -257,7 +259,9 @@ def test_bad_settings_are_named(make):
 
 def test_the_distance_is_that_of_the_means():
     start = MODEL.init(np.random.default_rng(0))
-    runs = [replicas.train(MODEL, DATA, 2, method=method, steps=3) for method in (replicas.Exact(), LowPrecision())]
+    runs = [
+        replicas.train(MODEL, DATA, 2, method=method, steps=3) for method in (replicas.Exact(), LowPrecision("bf16"))
+    ]
     exact, run = runs
     assert relative_distance(exact, exact, start) == 0
     assert 0 < relative_distance(run, exact, start) < 0.01
