@@ -78,11 +78,7 @@ def average(gradients: Array, all_reduce: AllReduce, counts: Sequence[int] | Arr
     if counts is not None:
         gradients = weighted_by(gradients, rank_weights(counts))
     if isinstance(all_reduce, collectives.Schedule):
-        if all_reduce.world != len(gradients):
-            raise InvalidArgument("all_reduce", all_reduce, f"a schedule for a world of {len(gradients)}")
-        if not all_reduce.is_all_reduce:
-            expected = "a schedule that leads from partial to complete on every rank, an all-reduce"
-            raise InvalidArgument("all_reduce", all_reduce, expected)
+        check_all_reduce(all_reduce, len(gradients))
         sums = np.asarray(collectives.simulate(all_reduce, gradients).buffers)
     elif callable(all_reduce):
         sums = all_reduce(gradients.copy())
@@ -92,6 +88,15 @@ def average(gradients: Array, all_reduce: AllReduce, counts: Sequence[int] | Arr
         raise InvalidArgument("all_reduce", all_reduce, "a Schedule, or a function from buffers to sums")
     averaged: Array = sums / len(gradients)
     return averaged
+
+
+def check_all_reduce(schedule: collectives.Schedule, world: int) -> None:
+    """Raise `InvalidArgument` unless ``schedule`` is an all-reduce for that world."""
+    if schedule.world != world:
+        raise InvalidArgument("all_reduce", schedule, f"a schedule for a world of {world}")
+    if not schedule.is_all_reduce:
+        expected = "a schedule that leads from partial to complete on every rank, an all-reduce"
+        raise InvalidArgument("all_reduce", schedule, expected)
 
 
 def weighted_by(gradients: Array, weights: Array) -> Array:

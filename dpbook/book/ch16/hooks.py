@@ -61,8 +61,8 @@ def _train_each(settings: Mapping[str, Setting]) -> dict[str, Trained]:
 def train(setting: Setting, device: torch.device = CPU) -> Trained:
     """Train the digits' model on this rank of a process group, from the same weights on every rank."""
     (images, labels), (held_out, answers) = _data()
-    # One bucket: PowerSGD's hook makes its second and third call from a thread of gloo's, and with several buckets ranks
-    # call in different orders and hang or abort (torch 2.13). A model above 1 MiB would need a `bucket_cap_mb`.
+    # One bucket: PowerSGD calls the second and third time from a thread of gloo, and with several buckets the ranks do
+    # so in different orders and hang or abort (torch 2.13). A model above 1 MiB would need a `bucket_cap_mb`.
     ddp = DistributedDataParallel(model(setting.seed).to(device))
     optimizer, found = register(ddp, setting), Trained()
     draw = torch.Generator().manual_seed(1000 * setting.seed + dist.get_rank() + 1)  # each rank has its own examples

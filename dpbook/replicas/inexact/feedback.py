@@ -45,7 +45,7 @@ class Compressed(Method):
     Attributes:
         feedback: whether what a rank did not send is added to what it sends next.
         momentum: of every rank's velocity, v ← momentum · v + g, which is compressed in place of its gradient g. With
-            `SGD` and nothing lost that is `Momentum`, which takes its velocity from what is left after compression.
+            `SGD`, and where nothing is lost, that is the optimizer `Momentum`, whose velocity is one of averages.
     """
 
     feedback: bool = True

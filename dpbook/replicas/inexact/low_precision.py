@@ -10,7 +10,7 @@ from dpbook.core import check_int, check_type
 from dpbook.replicas.array import Array
 from dpbook.replicas.inexact.collective import all_gather, all_reduce
 from dpbook.replicas.inexact.precision import Format, format_of
-from dpbook.replicas.loop import update
+from dpbook.replicas.loop import check_all_reduce, update
 from dpbook.replicas.method import Cluster, Method, Step, gathering
 
 
@@ -44,6 +44,7 @@ class LowPrecision(Method):
     def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
         wire, rng = format_of("wire", self.wire), np.random.default_rng(self.seed) if self.stochastic else None
         schedule = check_type("all_reduce", cluster.all_reduce, Schedule, "a Schedule, to round each of its messages")
+        check_all_reduce(schedule, cluster.world)
         size = params.shape[1]
         while True:
             gradients = cluster.gradients(params)

@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from dpbook import replicas
-from dpbook.collectives import ALGORITHMS, gloo_ring, parameter_server, recursive_doubling, ring, tree, verify
+from dpbook.collectives import (
+    ALGORITHMS,
+    broadcast,
+    gloo_ring,
+    parameter_server,
+    recursive_doubling,
+    ring,
+    tree,
+    verify,
+)
 from dpbook.core import InvalidArgument
 from dpbook.replicas.inexact import FORMATS, LowPrecision, all_gather, all_reduce
 from dpbook.replicas.method import gathering
@@ -103,7 +112,7 @@ def test_gathered_rows_are_rounded_once(world):
 def test_gathered_rows_are_added_in_the_precision_asked_for(world):
     gradients = BF16.round(normal(world, MODEL.size))
     cluster = replicas.Cluster([replicas.SGD(1.0) for _ in range(world)], ring(world))
-    cluster.read(lambda params: gradients)
+    cluster.read(lambda params, parts: gradients, np.ones(len(gradients)))
     narrow, wide = (
         next(LowPrecision("bf16", how, gather=True).steps(gradients, cluster)).averaged[0] * world
         for how in (None, "fp32")
@@ -200,6 +209,7 @@ def test_bad_settings_are_named(wire, settings, name):
         LowPrecision(wire, **settings)
 
 
-def test_a_function_has_no_messages_to_round():
+@each("all_reduce", [lambda rows: rows, ring(3), broadcast(2)])
+def test_what_has_no_messages_of_an_all_reduce_to_round_is_named(all_reduce):
     with pytest.raises(InvalidArgument, match="all_reduce"):
-        replicas.train(MODEL, DATA, 2, lambda rows: rows, method=LowPrecision("bf16"), steps=1)
+        replicas.train(MODEL, DATA, 2, all_reduce, method=LowPrecision("bf16"), steps=1)

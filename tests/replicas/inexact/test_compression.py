@@ -26,7 +26,7 @@ def descend(method, gradients):
     steps, world, size = gradients.shape
     cluster = replicas.Cluster([replicas.SGD(1.0) for _ in range(world)], collectives.ring(world), SHAPES)
     now = iter(gradients)
-    cluster.read(lambda params: next(now))
+    cluster.read(lambda params, parts: next(now), np.ones(cluster.world))
     return [step.params for step in islice(method.steps(np.zeros((world, size)), cluster), steps)]
 
 
