@@ -3,6 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
@@ -89,6 +90,7 @@ def _in_time(taken: dict[int, int], rank: int, done: int, bound: int) -> bool:
     return all(done + 1 + place - since <= bound for place, since in enumerate(others))
 
 
+@dataclass(frozen=True, repr=False)
 class Asynchronous(Method):
     """Asynchronous updates at a parameter server (Dean et al., Large Scale Distributed Deep Networks, 2012), bounded.
 
@@ -106,9 +108,16 @@ class Asynchronous(Method):
     behind. No gradients are averaged: the gap is NaN. Rank 0 computes too, and sends itself nothing.
     """
 
-    def __init__(self, bound: int, *, times: Sequence[float] | None = None, jitter: float = 0.5, seed: int = 0) -> None:
-        self.bound, self.times = check_int("bound", bound, 0), None if times is None else tuple(times)
-        self.jitter, self.seed = check_float("jitter", jitter, minimum=0), check_int("seed", seed, 0)
+    bound: int
+    _: KW_ONLY
+    times: Sequence[float] | None = None
+    jitter: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_int("bound", self.bound, 0)
+        check_float("jitter", self.jitter, minimum=0)
+        check_int("seed", self.seed, 0)
 
     def updates(self, world: int) -> Iterator[Update]:
         """The updates of a run with ``world`` ranks, in their order; see `updates`."""
@@ -124,9 +133,6 @@ class Asynchronous(Method):
                 for schedule in _messages(cluster.world, arrived.rank, arrived.begins):
                     cluster.count(schedule, server.size, server.itemsize)
             yield Step(np.stack([server, *held[1:]]))
-
-    def __repr__(self) -> str:
-        return f"Asynchronous({', '.join(f'{name}={value}' for name, value in vars(self).items())})"
 
 
 @lru_cache(maxsize=1024)

@@ -1,6 +1,7 @@
 """DiLoCo: local steps, whose sum is the gradient of an outer optimizer; whole, or fragment by fragment."""
 
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from itertools import count, pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from dpbook.replicas.loop import update
 from dpbook.replicas.method import Cluster, Method, Step
 
 
+@dataclass(frozen=True, repr=False)
 class DiLoCo(Method):
     """Replicas step alone with the run's optimizer, and every ``period`` steps take one outer step together.
 
@@ -29,29 +31,28 @@ class DiLoCo(Method):
     fragment's outer step arrives that many steps after it was sent, and the local steps since then are
     kept in part: local ← mixing · local + (1 − mixing) · outer.
 
-    Args:
+    Attributes:
         period: steps from one outer step of a fragment to its next.
         fragments: at most ``period``.
         delay: steps that messages take, below ``period``; what is sent is counted at once.
         mixing: share of the local parameters that is kept, from 0 to below 1.
     """
 
-    def __init__(
-        self,
-        period: int,
-        outer_lr: float = 0.7,
-        outer_momentum: float = 0.9,
-        *,
-        fragments: int = 1,
-        delay: int = 0,
-        mixing: float = 0.0,
-    ) -> None:
-        self.period = check_int("period", period, 1)
-        self.outer_lr = check_float("outer_lr", outer_lr, above=0)
-        self.outer_momentum = check_float("outer_momentum", outer_momentum, minimum=0, below=1)
-        self.fragments = check_int("fragments", fragments, 1, self.period)
-        self.delay = check_int("delay", delay, 0, self.period - 1)
-        self.mixing = check_float("mixing", mixing, minimum=0, below=1)
+    period: int
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.9
+    _: KW_ONLY
+    fragments: int = 1
+    delay: int = 0
+    mixing: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_int("period", self.period, 1)
+        check_float("outer_lr", self.outer_lr, above=0)
+        check_float("outer_momentum", self.outer_momentum, minimum=0, below=1)
+        check_int("fragments", self.fragments, 1, self.period)
+        check_int("delay", self.delay, 0, self.period - 1)
+        check_float("mixing", self.mixing, minimum=0, below=1)
 
     def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
         cuts = [slice(*ends) for ends in pairwise(chunk_bounds(params.shape[1], self.fragments))]
@@ -70,6 +71,3 @@ class DiLoCo(Method):
         """The fragments whose outer step belongs to a step, counted from 1; before that none."""
         ends = [(index + 1) * self.period // self.fragments for index in range(self.fragments)]
         return [cut for cut, end in zip(cuts, ends, strict=True) if step > 0 and (step - end) % self.period == 0]
-
-    def __repr__(self) -> str:
-        return f"DiLoCo({', '.join(f'{name}={value}' for name, value in vars(self).items())})"

@@ -1,6 +1,7 @@
 """Local SGD: replicas train alone for a while, then average their parameters."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import count, islice
 
 from dpbook.core import check_int
@@ -9,6 +10,7 @@ from dpbook.replicas.loop import update
 from dpbook.replicas.method import EXACT, Cluster, Method, Step
 
 
+@dataclass(frozen=True, repr=False)
 class LocalSGD(Method):
     """Every replica steps from its own gradient; the parameters are averaged after every ``period`` such steps.
 
@@ -23,9 +25,12 @@ class LocalSGD(Method):
     differ: a run of a whole number of periods ends with them equal.
     """
 
-    def __init__(self, period: int, *, exact_steps: int = 0) -> None:
-        self.period = check_int("period", period, 1)
-        self.exact_steps = check_int("exact_steps", exact_steps, 0)
+    period: int
+    exact_steps: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_int("period", self.period, 1)
+        check_int("exact_steps", self.exact_steps, 0)
 
     def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
         for exact in islice(EXACT.steps(params, cluster), self.exact_steps):
@@ -36,6 +41,3 @@ class LocalSGD(Method):
             if step % self.period == 0:
                 params = cluster.average(params)
             yield Step(params)
-
-    def __repr__(self) -> str:
-        return f"LocalSGD(period={self.period}, exact_steps={self.exact_steps})"

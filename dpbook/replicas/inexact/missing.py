@@ -1,6 +1,7 @@
 """Steps without some of the ranks: backup workers, whose gradient is not waited for, and a rank that is lost."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Literal, TypeAlias, get_args
@@ -45,6 +46,7 @@ def all_reduce_among(
     return Schedule(world, summed.n_chunks, rounds, summed.bounds, summed.before, after, f"{summed.name}, told")
 
 
+@dataclass(frozen=True, repr=False)
 class Backup(Method):
     """Of N ranks the first N − ``spare`` gradients of a step count, divided by those who came; nobody waits for more.
 
@@ -52,13 +54,19 @@ class Backup(Method):
     every step, each set of ranks with the same chance. All ranks are told the sum, so that replicas stay equal. With
     equal parts the average is the exact gradient of the examples of those who came; the others' examples are dropped.
 
-    Args:
+    Attributes:
         spare: how many gradients of a step are not waited for, below the world.
         among: the all-reduce of those who came, in place of the run's own.
     """
 
-    def __init__(self, spare: int, *, seed: int = 0, among: Among = collectives.ring) -> None:
-        self.spare, self.seed, self.among = check_int("spare", spare, 0), check_int("seed", seed, 0), among
+    spare: int
+    _: KW_ONLY
+    seed: int = 0
+    among: Among = collectives.ring
+
+    def __post_init__(self) -> None:
+        check_int("spare", self.spare, 0)
+        check_int("seed", self.seed, 0)
 
     def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
         check_int("spare", self.spare, 0, cluster.world - 1)
@@ -72,10 +80,8 @@ class Backup(Method):
             params = update(params, averaged, cluster.optimizers)
             yield Step(params, averaged)
 
-    def __repr__(self) -> str:
-        return f"Backup(spare={self.spare}, seed={self.seed})"
 
-
+@dataclass(frozen=True, repr=False)
 class Lost(Method):
     """The four-phase loop until ``rank`` is lost in mid-step; the survivors end that step, and all later ones, alone.
 
@@ -84,18 +90,22 @@ class Lost(Method):
     survivor's sum, which nobody sends it: it is what a rank that takes its place would be given, and losses and drift
     are the survivors'.
 
-    Args:
+    Attributes:
         step: the one in which it is lost, from 0, as a learning rate counts them.
         divide_by: "survivors", or "world" for the mistake: every later step is then (N − 1) / N as long for SGD.
         among: the all-reduce of the survivors; until the loss the run's own is used.
     """
 
-    def __init__(
-        self, rank: int, step: int, *, divide_by: Divisor = "survivors", among: Among = collectives.ring
-    ) -> None:
-        self.rank, self.step, self.among = check_int("rank", rank, 0), check_int("step", step, 0), among
-        check_one_of("divide_by", divide_by, get_args(Divisor))
-        self.divide_by = divide_by
+    rank: int
+    step: int
+    _: KW_ONLY
+    divide_by: Divisor = "survivors"
+    among: Among = collectives.ring
+
+    def __post_init__(self) -> None:
+        check_int("rank", self.rank, 0)
+        check_int("step", self.step, 0)
+        check_one_of("divide_by", self.divide_by, get_args(Divisor))
 
     def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
         check_int("world", cluster.world, 2)
@@ -111,9 +121,6 @@ class Lost(Method):
             averaged = sums / (cluster.world if self.divide_by == "world" else _share(cluster, survivors))
             params = update(params, averaged, cluster.optimizers)
             yield Step(params, averaged)
-
-    def __repr__(self) -> str:
-        return f"Lost(rank={self.rank}, step={self.step}, divide_by={self.divide_by!r})"
 
 
 def _share(cluster: Cluster, ranks: Sequence[int]) -> float:

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from dpbook.core import check_int
 from dpbook.replicas.array import Array
@@ -9,6 +10,7 @@ from dpbook.replicas.loop import update
 from dpbook.replicas.method import Cluster, Method, Step
 
 
+@dataclass(frozen=True, repr=False)
 class Stale(Method):
     """The four-phase loop, but each step applies the averaged gradient at the parameters of ``delay`` steps before.
 
@@ -17,8 +19,10 @@ class Stale(Method):
     what it costs. A run's gap is then how far the old gradients are from those of the batch at the present parameters.
     """
 
-    def __init__(self, delay: int) -> None:
-        self.delay = check_int("delay", delay, 0)
+    delay: int
+
+    def __post_init__(self) -> None:
+        check_int("delay", self.delay, 0)
 
     def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
         seen = deque([params], maxlen=self.delay + 1)
@@ -27,6 +31,3 @@ class Stale(Method):
             params = update(params, averaged, cluster.optimizers)
             seen.append(params)
             yield Step(params, averaged)
-
-    def __repr__(self) -> str:
-        return f"Stale(delay={self.delay})"
