@@ -63,7 +63,8 @@ class Format:
         power = (values.view(np.int64) & _EXPONENT).view(np.float64)
         step = np.clip(power * 2.0 ** (1 - self.digits), 2.0**self.lowest, 2.0**1000)
         steps = values / step
-        whole = np.rint(steps) if noise is None else np.floor(steps + noise)
+        below = np.floor(steps)  # and the rest apart from it: 8 + (1 − 2⁻⁵³) would be 9
+        whole = np.rint(steps) if noise is None else below + (steps - below + noise >= 1)
         limit = np.inf if self.infinite else self.largest
         rounded = whole * step
         result: Array = np.where(np.abs(rounded) > self.largest, np.copysign(limit, rounded), rounded)

@@ -85,6 +85,11 @@ def test_a_scale_of_two_to_the_k_changes_nothing(format, values, k):
     np.testing.assert_array_equal(format.round(np.ldexp(values, k)), np.ldexp(format.round(values), k))
 
 
+def test_no_noise_below_1_lifts_a_value_of_the_format():
+    noise = np.array([np.nextafter(1, 0)])
+    assert [FORMATS[name].round([8.0], noise).item() for name in FORMATS] == [8.0] * len(FORMATS)
+
+
 @given(st.sampled_from(SCALED), MESSAGES, st.randoms(use_true_random=False))
 def test_what_is_rounded_once_stays_when_it_is_sent_on(format, values, random):
     first, second = (np.array([random.random() for _ in values]) for _ in range(2))
