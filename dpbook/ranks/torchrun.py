@@ -9,13 +9,14 @@ import signal
 import sys
 import threading
 import traceback
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 
 from dpbook.core import machine
 from dpbook.ranks.launch_command import REPORT, WATCH_START
 from dpbook.ranks.lifetime import end_with_parent, leave, tell_and_leave
+from dpbook.ranks.ports import held_port
 
 LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 """When one of several nodes ends, torchrun on the others warns of the connection, at length, although all is well."""
@@ -55,6 +56,7 @@ if __name__ == "__main__":
     gc.disable()  # modules are no garbage: without looking for it torch is loaded in three quarters of the time
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import api
     from torch.distributed.run import main
 
     gc.enable()
@@ -65,6 +67,9 @@ if __name__ == "__main__":
         patience = float(os.environ.get(WATCH_START, 300))
         threading.Thread(target=watch_meeting, args=(endpoint, patience), daemon=True).start()
         sys.excepthook = tell_and_leave  # the thread may be inside torch: Python's own end would abort then
+    held = ExitStack()
+    # torch chooses a port for rank 0 and lets go of it, seconds before rank 0 has loaded torch and listens there.
+    api.get_free_port = lambda: held.enter_context(held_port())
     try:
         main()
     except SignalException as failure:  # its ranks have been ended

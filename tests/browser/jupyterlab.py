@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -19,6 +18,7 @@ from playwright.sync_api import Locator, Page, expect
 from dpbook.app import jupyter, workbook
 from dpbook.app.validation import FIXED
 from dpbook.core import checkout
+from dpbook.ranks import held_port
 
 SECONDS = 240  # for anything that waits: a shared machine may be slow
 FLAGS = (
@@ -58,17 +58,14 @@ def serve(folder):
     if checkout.chapters():
         workbook.refresh(checkout.root(), directory)
     env = jupyter.environment(os.environ) | FIXED | _private(folder)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = jupyter.server_command(directory, port=port, browser=False, allow_root=os.geteuid() == 0)
     log = folder / "jupyterlab.log"
-    with log.open("wb") as output:
+    with held_port() as port, log.open("wb") as output:
+        command = jupyter.server_command(directory, port=port, browser=False, allow_root=os.geteuid() == 0)
         process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
-    try:
-        yield _wait_until_it_answers(process, folder / "runtime", directory, log)
-    finally:
-        _stop(process)
+        try:
+            yield _wait_until_it_answers(process, folder / "runtime", directory, log)
+        finally:
+            _stop(process)
 
 
 def _private(folder):

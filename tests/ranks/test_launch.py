@@ -74,8 +74,11 @@ rank = dist.get_rank()
 """
 WITHOUT_TORCH = {
     "sleeps": 'import os, time\nprint("here", flush=True) if os.environ["RANK"] == "0" else None\ntime.sleep(60)',
-    "tells": """import os, sys
-print("argument", sys.argv[1], *map(os.environ.get, ("OMP_NUM_THREADS", *sys.argv[2:])))""",
+    "tells": """import contextlib, os, socket, sys
+print("argument", sys.argv[1], *map(os.environ.get, ("OMP_NUM_THREADS", *sys.argv[2:])))
+with contextlib.suppress(OSError):
+    socket.socket().bind(("", int(os.environ["MASTER_PORT"])))
+    print(*["anybody may take the port at which the ranks meet"] * (sys.platform == "linux"))""",
 }
 """What asks nothing of torch, which takes two seconds in each rank."""
 
@@ -185,7 +188,7 @@ def test_where_something_else_listens_it_is_told_that_nobody_answers(tmp_path, a
 
 
 @pytest.mark.processes
-def test_a_script_gets_its_arguments_its_share_of_the_cores_and_memory_that_it_keeps(tmp_path):
+def test_a_script_gets_its_arguments_its_share_of_the_cores_memory_that_it_keeps_and_a_port_of_its_own(tmp_path):
     found = launch("--nproc", 2, "--", script(tmp_path, "tells"), "--flag", *machine.MEMORY, folder=tmp_path)
     assert found.returncode == 0
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.cores() // 2)))
