@@ -15,6 +15,7 @@ from dpbook.core import InvalidArgument, check_float, check_int
 from dpbook.replicas import MLP, Array, cross_entropy, permutation
 
 LOOKS = 0.02  # the goal is looked at after this share of steps more, and so after every step up to the 50th
+PART = 60  # examples over which losses are added before it is looked at whether that is enough
 Data: TypeAlias = tuple[Array, Array]
 Networks: TypeAlias = dict[str, Array]
 
@@ -84,7 +85,7 @@ def race(
         if step < look:
             continue
         look = step * (1 + LOOKS)
-        there = stack.losses(networks, *validation) < goal
+        there = stack.below(goal, networks, *validation)
         steps[running[there]], accuracies[running[there]] = step, stack.accuracies(_some(networks, there), *test)
         networks, running = _some(networks, ~there), running[~there]
         if not len(running):
@@ -123,11 +124,21 @@ class _Stack(MLP):
         rate = lr[:, None, None] / x.shape[1]
         return {name: old - rate * sums[name].reshape(old.shape) for name, old in networks.items()}
 
-    def losses(self, networks: Networks, x: Array, y: Array) -> Array:
-        """The mean loss of each network over the same examples, (networks,)."""
-        output = self._outputs(networks, x)
-        means: Array = self._loss(output, np.broadcast_to(y, output.shape[:-1]))[0].mean(axis=-1)
-        return means
+    def below(self, goal: float, networks: Networks, x: Array, y: Array) -> Array:
+        """Whether each network's mean loss over the same examples is below ``goal``, (networks,).
+
+        No loss is negative: where the sum over some examples is too large already, the others are not looked at.
+        """
+        sums, most = np.zeros(len(networks["W1"])), goal * len(x)
+        near = np.arange(len(sums))
+        for part in np.split(np.arange(len(x)), range(PART, len(x), PART)):
+            output = self._outputs(_some(networks, near), x[part])
+            sums[near] += self._loss(output, np.broadcast_to(y[part], output.shape[:-1]))[0].sum(axis=-1)
+            near = near[sums[near] < most]
+            if not len(near):
+                break
+        there: Array = sums < most
+        return there
 
     def accuracies(self, networks: Networks, x: Array, y: Array) -> Array:
         shares: Array = (self._outputs(networks, x).argmax(axis=-1) == y).mean(axis=-1)
