@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,14 @@ def diagnose() -> Diagnosis:
     """Look at this machine. Takes a few seconds, most of them for loading torch in a child process."""
     requirements = _requirements(checkout.root() / "pyproject.toml")
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        torch = pool.submit(_ask_torch)
-        packages = tuple(pool.map(_package, *zip(*requirements, strict=True)))
+        asked = pool.submit(_ask_torch)
+        looks = [pool.submit(_package, name, needs, asked) for name, needs in requirements]
+    packages, torch = tuple(look.result() for look in looks), asked.result() or Torch()
     problems = [f"{p.name} {p.needs}: {p.problem}" for p in packages if p.problem]
-    if torch.result().gloo and not any(p.name == "torch" and p.problem for p in packages):
-        problems.append(f"gloo, which carries the chapters with real processes: {torch.result().gloo}")
+    if torch.gloo and not any(p.name == "torch" and p.problem for p in packages):
+        problems.append(f"gloo, which carries the chapters with real processes: {torch.gloo}")
     try:
-        chapters = tuple(_needs(chapter, torch.result()) for chapter in checkout.chapters())
+        chapters = tuple(_needs(chapter, torch) for chapter in checkout.chapters())
     except DpbookError as error:
         chapters = ()
         problems.append(f"a readable chapter: {error}")
@@ -46,10 +47,10 @@ def diagnose() -> Diagnosis:
         memory=machine.memory(),
         shared_memory=shared,
         packages=packages,
-        torch=torch.result(),
+        torch=torch,
         chapters=chapters,
         problems=tuple(problems),
-        warnings=tuple(_warnings(torch.result(), shared) + _messages(torch.result())),
+        warnings=tuple(_warnings(torch, shared) + _messages(torch)),
     )
 
 
@@ -61,7 +62,8 @@ def _requirements(pyproject: Path) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in split if match]
 
 
-def _package(name: str, needs: str) -> Package:
+def _package(name: str, needs: str, asked: Future[Torch | None] | None = None) -> Package:
+    """What is installed, and whether it can be loaded; of torch its answer to ``asked``, if any, says so already."""
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -69,6 +71,8 @@ def _package(name: str, needs: str) -> Package:
     least = needs.removeprefix(">=")
     if _release(version) < _release(least):
         return Package(name, needs, version, f"older than {least}")
+    if name == "torch" and asked and asked.result():
+        return Package(name, needs, version, "")
     _, problem = _run_python("-c", f"import {name}")
     return Package(name, needs, version, problem)
 
@@ -79,10 +83,11 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(map(int, leading[0].split("."))) if leading else ()
 
 
-def _ask_torch() -> Torch:
+def _ask_torch() -> Torch | None:
+    """What torch can do here; None where it does not answer."""
     said, problem = _run_python("-m", "dpbook.ranks.probe")
     if problem:
-        return Torch()
+        return None
     answer: dict[str, Any] = json.loads(said.splitlines()[-1])
     gpus = tuple(Gpu(**gpu) for gpu in answer.pop("gpus"))
     return Torch(gpus=gpus, **answer)
