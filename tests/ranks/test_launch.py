@@ -206,7 +206,8 @@ def to_the_end(launch):
 
 @pytest.mark.processes
 def test_our_program_ends_in_a_report_that_sets_it_beside_one_process(tmp_path):
-    said = to_the_end(restarts.begin(tmp_path, "--steps", "12", "--nproc", "2"))
+    small = ["--context", "32", "--batch", "2"]
+    said = to_the_end(restarts.begin(tmp_path, "--steps", "12", "--nproc", "2", *small))
     *_, line, last = said.splitlines()
     numbers = re.sub(r"[\d.,]+", "#", line)
     assert numbers == "loss # after step #; # tokens/s over # ranks; #% of # times one process"
