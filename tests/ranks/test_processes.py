@@ -234,7 +234,7 @@ def test_where_nothing_can_be_forked_ranks_load_torch_themselves(monkeypatch):
     monkeypatch.setattr(processes, "_RANKS", starter)
     try:
         assert start(lambda rank: 10 + rank, [(0,)]) == [10]
-        assert blame(raises, world=2).startswith("rank 1 failed first: LookupError: no such shard\n")
+        assert blame(raises, world=1, failing=0).startswith("rank 0 failed first: LookupError: no such shard\n")
     finally:
         starter.stop()
 
@@ -358,7 +358,8 @@ def said():
 
 print(said(), start(program, [(rank, 0) for rank in range(3)]), said(), flush=True)
 multiprocessing.set_start_method("spawn")
-print(start(program, [(rank, float(sys.argv[1])) for rank in range(3)]), said(), flush=True)
+print(start(program, [(rank, 0) for rank in range(3)]), said(), flush=True)
+start(program, [(rank, float(sys.argv[1])) for rank in range(3)])
 time.sleep(60)
 """
 
@@ -380,12 +381,15 @@ def kernel(tmp_path):
     begun[0].communicate()
 
 
+LINES = ["begun", "(None, False) [0, 1, 2] (None, False)", "[0, 1, 2] ('spawn', False)"]
+
+
+@pytest.mark.proof
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
-def test_a_script_without_a_guard_runs_once_loads_no_torch_and_leaves_no_server_when_killed(kernel):
+def test_a_script_that_is_killed_between_two_calls_leaves_no_server(kernel):
     script = kernel(seconds=0)
-    lines = [script.stdout.readline().strip() for _ in range(3)]
-    assert lines == ["begun", "(None, False) [0, 1, 2] (None, False)", "[0, 1, 2] ('spawn', False)"]
+    assert [script.stdout.readline().strip() for _ in range(3)] == LINES
     server = [process for process in descendants(script.pid) if is_server(process)]
     script.kill()
     assert script.stdout.read() == ""
@@ -394,11 +398,10 @@ def test_a_script_without_a_guard_runs_once_loads_no_torch_and_leaves_no_server_
 
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
-def test_a_caller_that_is_killed_leaves_no_process(kernel):
-    """A notebook kernel that is restarted while a cell runs is killed."""
+def test_a_script_without_a_guard_runs_once_loads_no_torch_and_leaves_no_process_when_killed_in_a_call(kernel):
+    """As a notebook kernel that is restarted while a cell runs is killed."""
     script = kernel(seconds=60)
-    lines = [script.stdout.readline() for _ in range(2)]
-    assert lines[0] == "begun\n"  # and the second line comes before the second call
+    assert [script.stdout.readline().strip() for _ in range(3)] == LINES
     deadline = time.monotonic() + 120
     while len(left := descendants(script.pid)) < 8 and time.monotonic() < deadline:
         time.sleep(0.05)
