@@ -13,7 +13,7 @@ pytestmark = pytest.mark.processes
 WRAPPERS = ["torch", "naive", "hook", "bucketed"]
 
 
-WORLDS = [pytest.param(2, marks=pytest.mark.proof), 3, 5]  # of two ranks no algorithm drifts
+WORLDS = [*(pytest.param(world, marks=pytest.mark.proof) for world in (2, 3)), 5]
 
 
 @pytest.fixture(scope="module", params=WORLDS)
