@@ -19,7 +19,7 @@ def touched(notebooks: Iterable[Path], base: str = "HEAD") -> list[Path]:
     """
     root = checkout.root()
     changed = changed_since(base, root)
-    return [notebook for notebook in notebooks if concerns(notebook, changed)]
+    return [notebook for notebook in notebooks if changed and concerns(notebook, changed)]
 
 
 def changed_since(base: str, root: Path) -> set[Path]:
