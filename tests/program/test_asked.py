@@ -42,8 +42,8 @@ def rank(folder, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "number", "status", "said"),
     [
-        (("training", "0.2", "update"), signal.SIGTERM, 0, "saved\n"),
-        pytest.param(("training", "0.2", "update"), signal.SIGUSR1, 0, "saved\n", marks=pytest.mark.proof),
+        (("training", "1.5", "update"), signal.SIGTERM, 0, "saved\n"),
+        pytest.param(("training", "1.5", "update"), signal.SIGUSR1, 0, "saved\n", marks=pytest.mark.proof),
         (("training", "0.2"), signal.SIGTERM, 128 + signal.SIGTERM, ""),  # no update comes: another rank has failed
         pytest.param(("loading", "60"), signal.SIGTERM, 128 + signal.SIGTERM, "", marks=pytest.mark.proof),
     ],

@@ -20,10 +20,12 @@ def ask(process):
     os.kill(process, signal.SIGTERM)
 """
 FORKED = """
+begun, begins = os.pipe()
 child = os.fork()
 if not child:
+    os.write(begins, b"+")
     time.sleep(60)
-time.sleep(0.2)
+os.read(begun, 1)
 ask(child)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 time.sleep(0.2)
