@@ -8,7 +8,7 @@ import pytest
 
 from dpbook.collectives import ALGORITHMS, Round, Schedule, parameter_server, recursive_doubling, ring, tree
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures import draw_schedule
+from dpbook.figures import draw_schedule, play
 from dpbook.figures.schedules.arrows import levels
 from dpbook.figures.schedules.cells import EDGE
 from dpbook.figures.schedules.frames import MAX_RANKS
@@ -31,9 +31,12 @@ def test_every_rank_and_chunk_is_there(build, world):
 @each("world", WORLDS)
 @each("build", ALGORITHMS.values())
 def test_nothing_leaves_the_picture_or_covers_another_text(build, world):
+    """In every state; they are those of `draw_schedule`, computed once."""
     schedule = build(world)
+    viewer = play(schedule)
     for after in range(len(schedule.rounds) + 1):
-        root = parse(draw_schedule(schedule, after))
+        viewer.show(after)
+        root = parse(viewer.picture)
         assert outside(root) == []
         assert overlapping(root) == []
 
