@@ -3,7 +3,17 @@
 How to write one is told in CONTRIBUTING.md.
 """
 
-from dpbook.grading.answer import Answer, LocalAnswer, NotAnswered, Through, Wrong, call, value
+from dpbook.grading.answer import (
+    Answer,
+    LocalAnswer,
+    NotAnswered,
+    Through,
+    Wrong,
+    beside,
+    call,
+    in_place_of_processes,
+    value,
+)
 from dpbook.grading.cases import Case, Report
 from dpbook.grading.declared import register, task, tasks
 from dpbook.grading.definition import Check, Task

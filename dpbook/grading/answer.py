@@ -26,6 +26,22 @@ MAX_LINES = 10
 Through = Callable[..., Any]
 
 
+def in_place_of_processes(other: Through) -> Callable[[Through], Through]:
+    """``other`` is called in place of a function that starts processes, where every rank of an answer is one already."""
+
+    def mark(through: Through) -> Through:
+        through.without_processes = other  # type: ignore[attr-defined]
+        return through
+
+    return mark
+
+
+def beside(through: Through) -> Through:
+    """Mark a function that needs the answer's memory, such as tensors: it runs in the answer's process."""
+    through.beside = True  # type: ignore[attr-defined]
+    return through
+
+
 class Wrong(Exception):
     """Raised while a check runs: the answer fails it. All are plain text.
 

@@ -45,7 +45,7 @@ def blame(error: BaseException) -> Blame:
     shown = as_lines if isinstance(error, Deadlock) else one_line
     message = shown(str.__str__(str(error)))
     said = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    place = next(filter(None, map(_last_line, _causes(error))), "")
+    place = next(filter(None, map(last_line, _causes(error))), "")
     told = place.partition(" your code")[0] in message  # the error of a rank program quotes the line itself
     same = "" if isinstance(error, Deadlock) else place or message  # each rank of a deadlock stands on its own line
     return Blame(f"{said} ({place})" if place and not told else said, f"{type(error).__name__}: {same}")
@@ -82,7 +82,7 @@ def _around(code: CodeType, number: int) -> Iterator[tuple[int, str]]:
 
 def is_stub(error: BaseException) -> bool:
     """Whether it is the learner's own code that says ``raise NotImplementedError``."""
-    return any(isinstance(cause, NotImplementedError) and _last_line(cause) for cause in _causes(error))
+    return any(isinstance(cause, NotImplementedError) and last_line(cause) for cause in _causes(error))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -94,7 +94,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
     frames = list(_learners_frames(error))
     return _place(*frames[-1]) if frames else ""
 

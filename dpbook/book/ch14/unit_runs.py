@@ -5,7 +5,7 @@ Everything goes in and comes out as plain data, so that whoever judges needs not
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ Trial = Mapping[str, Any]
 
 class Wire:
     """This rank's end: collectives that begin when they are called, and a ``log`` of what was done."""
+
+    OFFERS = ("rank", "world", "all_gather", "reduce_scatter")
 
     def __init__(self, comm: Comm) -> None:
         self.rank, self.world = comm.rank, comm.world_size
@@ -98,6 +100,8 @@ class Wire:
 @dataclass(eq=False)
 class Message:
     """A collective under way. Until it has been waited for, the array that it was given belongs to it."""
+
+    OFFERS: ClassVar = ("wait", "free")
 
     wire: Wire = field(repr=False)
     what: str

@@ -42,6 +42,10 @@ class Rank:
     ``limit``.
     """
 
+    OFFERS = (
+        "number", "world", "size", "examples", "batch", "epochs", "rate", "limit", "gradient", "all_reduce"
+    )  # fmt: skip
+
     def __init__(self, comm: Comm, trial: Mapping[str, Any], sentences: Sentences) -> None:
         self.number, self.world, self.size = comm.rank, comm.world_size, SIZE
         self.examples, self.batch, self.epochs = trial["examples"], trial["batch"], trial["epochs"]

@@ -65,6 +65,8 @@ class _Cancelled(BaseException):
 class _Rank:
     """One rank: a thread that runs only while it holds the baton. It is also the program's `Comm`."""
 
+    OFFERS = ("rank", "world_size", "send", "recv", "sendrecv")
+
     def __init__(self, world: World, rank: int) -> None:
         self._world = world
         self.rank = rank

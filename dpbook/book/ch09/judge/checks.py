@@ -19,6 +19,7 @@ from dpbook.grading import (
     expect_equal,
     expect_items,
     expect_schedule,
+    in_place_of_processes,
 )
 from dpbook.ranks import start
 
@@ -36,6 +37,8 @@ BOUND = 1e-12
 
 class OneWay:
     """A `Comm` that can send and receive, but not both at once."""
+
+    OFFERS = ("rank", "world_size", "send", "recv", "sendrecv")
 
     def __init__(self, comm: Comm) -> None:
         self.rank, self.world_size = comm.rank, comm.world_size
@@ -66,6 +69,7 @@ def _on_this_rank(answer: Program, x: NDArray[Any]) -> NDArray[Any]:
     return x
 
 
+@in_place_of_processes(_together)
 def _in_processes(answer: Program, rows: NDArray[Any]) -> list[NDArray[Any]]:
     return start(_on_this_rank, [(answer, row) for row in rows], timeout=PROGRAM_SECONDS, echo=False)
 

@@ -18,6 +18,7 @@ from dpbook.grading import (
     expect_close,
     expect_equal,
     expect_items,
+    in_place_of_processes,
 )
 from dpbook.ranks import start
 
@@ -210,6 +211,11 @@ def _judge_reductions(tried: Run, log: Sequence[Event], where: str) -> None:
         expect(under_way <= 2, "at most two under way", f"{under_way} when it begins", place)
 
 
+def _in_turns(answer: Callable[..., Any], given: list[dict[str, Any]]) -> Any:
+    return [unit_runs.trained_in_turns(answer, trial) for trial in given]
+
+
+@in_place_of_processes(_in_turns)
 def _in_processes(answer: Callable[..., Any], given: list[dict[str, Any]]) -> Any:
     """For each trial what each rank returned."""
     found = start(unit_runs.train_on_this_rank, [(answer, given)] * PROCESSES, timeout=PROGRAM_SECONDS, echo=False)

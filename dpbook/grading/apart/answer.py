@@ -1,0 +1,233 @@
+"""An answer that runs in processes of its own, one for each rank, behind the same door as one of this process.
+
+What a check hands to `call` as ``through`` runs here, with what stands for the learner's function: whatever that is
+given which acts (a rank's end of the wires, a gradient's function) stays here too, and is called from there. So what
+is judged is what this side saw. Only functions marked as `beside` run in the answer's process.
+"""
+
+import copy
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
+from dpbook.grading.apart.servers import MEMORY, Keeper, Servers
+from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker, check_unchanged, seconds_of
+from dpbook.grading.blaming import blame
+from dpbook.grading.text import describe_kind
+from dpbook.grading.values import NotPlain, plain
+from dpbook.ranks import descendants
+
+LOAD_SECONDS = 20.0
+PATIENCE = 4.0
+"""How many times as long as it may compute a call may take in all: it may wait, and the machine may be busy."""
+AFTER_TIME_UP = 0.25
+LOOK = 0.05
+Cells = Sequence[tuple[str, str]]
+
+
+class TimeUp(Exception):
+    """A call has not ended in time."""
+
+
+class TooMuch(Exception):
+    """The processes of an answer hold more memory than they may."""
+
+
+class RemoteAnswer:
+    """The answer called ``name`` that ``cells`` leave behind, in processes of ``servers``. Close it to end them."""
+
+    def __init__(self, servers: Servers, cells: Cells, name: str, *, torch: bool = False) -> None:
+        self._servers, self._cells, self._name, self._torch = servers, cells, name, torch
+        self.guards: dict[str, bool] = {}
+        self.beside = False
+        self.printed = ""
+        self._keeper: Keeper | None = None
+        self._free: list[Worker] = []
+        self._all: list[Worker] = []
+        self._mine: dict[int, Worker] = {}
+        self._kind: str | None = None
+        self._broken: Wrong | None = None
+        self._slow = False
+        self._lock = threading.Lock()
+        self._stop: Exception | None = None
+        self._begin_call(LOAD_SECONDS)
+        self.begin()
+
+    def begin(self, seconds: float | None = None) -> None:
+        self.asked: Asked | None = None
+        self._whole = self._left = CHECK_SECONDS if seconds is None else seconds
+        self._left_in_all = PATIENCE * self._whole
+
+    def close(self) -> None:
+        """End its processes."""
+        for worker in self._all:
+            worker.close()
+        self._all, self._free, self._mine = [], [], {}
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+    def value(self) -> Any:
+        self._check_loaded()
+        if self._kind == "":
+            raise NotAnswered
+        return self._run(lambda: self._worker().request("value"), CALL_SECONDS)
+
+    def call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
+        self._check_loaded()
+        if self._kind == "":
+            raise NotAnswered
+        if self._kind == "value":
+            said = describe_kind(self.value())
+            raise Wrong("a function", said, cause="no function")
+        given = copy.deepcopy(args)
+        if through is None:
+            return self._run(lambda: self._one(given, live=False, unchanged=unchanged), seconds)
+        if getattr(through, "beside", False):
+            self.beside = True
+            return self._run(lambda: self._worker().request("beside", through, given), seconds)
+        other: Through = getattr(through, "without_processes", through)
+
+        def function(*own: Any) -> Any:
+            return self._one(own, live=True, unchanged=unchanged)
+
+        function.__name__ = function.__qualname__ = self._name
+        return self._run(lambda: plain(other(function, *given)), seconds)
+
+    def _one(self, args: tuple[Any, ...], live: bool, unchanged: bool) -> Any:
+        """One call of the learner's function, in the process of this thread."""
+        worker = self._worker()
+        before = copy.deepcopy(args) if unchanged else ()
+        result, after = worker.request("call", None, args, live, unchanged)
+        if worker.answered_for_objects:  # it belongs to these now: another call of this thread gets another process
+            self._mine.pop(threading.get_ident(), None)
+        if unchanged:
+            check_unchanged(before, after)
+        return result
+
+    def _check_loaded(self) -> None:
+        """Run the cells, once. Raises what that came to, in every check."""
+        if self._kind is None and self._broken is None:
+            try:
+                self._kind = self._run(lambda: self._worker().request("kind"), LOAD_SECONDS, loading=True)
+            except Wrong as wrong:
+                self._broken = wrong
+        if self._broken is not None:
+            raise self._broken
+
+    def _worker(self) -> Worker:
+        """The process of this thread."""
+        thread = threading.get_ident()
+        if thread not in self._mine:
+            self._mine[thread] = self._free.pop() if self._free else self._start()
+        return self._mine[thread]
+
+    def _start(self) -> Worker:
+        with self._lock:
+            if self._keeper is None:
+                self._keeper = self._servers.keeper(self._torch)
+            sock = self._keeper.process_of()
+        worker = Worker(sock, self._wait, self._note)
+        self._all.append(worker)
+        self.guards = {**self._keeper.guards, **worker.guards}
+        if not worker.request("load", list(self._cells), self._name):
+            raise Wrong(f"{self._name} to be defined", "no such name in your cells", cause="no such name")
+        return worker
+
+    def _note(self, printed: str) -> None:
+        self.printed = printed[: 2 * MAX_PRINTED]
+
+    def _run(self, work: Callable[[], Any], seconds: float, loading: bool = False) -> Any:
+        """``work()`` within the limits, and what it raises as `Wrong`."""
+        seconds = seconds if loading else min(seconds, self._whole)
+        if self._slow:
+            seconds *= AFTER_TIME_UP
+        allowed = seconds if loading else max(min(seconds, self._left), 0.001)
+        in_all = PATIENCE * seconds if loading else max(min(PATIENCE * seconds, self._left_in_all), 0.001)
+        self._begin_call(allowed, in_all)
+        try:
+            return work()
+        except Wrong:
+            raise
+        except NotPlain as error:
+            raise Wrong(NOT_PLAIN, str(error), cause=str(error)) from None
+        except Exception as error:
+            raise self._wrong(error, allowed) from None
+        finally:
+            self._end_call()
+
+    def _wrong(self, error: Exception, seconds: float) -> Wrong:
+        """What an error says, which may have come of another one."""
+        told = self._stop or error
+        chain = [told]
+        while (cause := chain[-1].__cause__) is not None and isinstance(cause, Exception) and len(chain) < 10:
+            chain.append(cause)
+        for each in chain:
+            match each:
+                case TimeUp():
+                    self._slow = True
+                    said = f"none after {seconds:g} s: a loop that does not end?"
+                    return Wrong("an answer in time", said, cause="a call that does not end")
+                case TooMuch() | Gone():
+                    return Wrong("a result", str(each), cause=str(each))
+                case Failed() if each.stub:
+                    return NotAnswered()
+                case Wrong():
+                    return each
+        if isinstance(told, Failed):
+            return Wrong("a result, no error", told.said, cause=told.cause)
+        said, cause = blame(told)
+        return Wrong("a result, no error", said, cause=cause)
+
+    def _begin_call(self, seconds: float, in_all: float = 0.0) -> None:
+        self._stop = None
+        self._allowed, self._begun = seconds, time.monotonic()
+        self._until = self._begun + (in_all or PATIENCE * seconds)
+        self._computed = self._seconds()
+
+    def _end_call(self) -> None:
+        self._left -= max(0.0, self._seconds() - self._computed)
+        self._left_in_all -= time.monotonic() - self._begun
+        if self._stop is not None or any(worker.broken for worker in self._all):
+            self.close()
+            return
+        try:
+            for worker in self._all:
+                if worker not in self._free:
+                    self._until = time.monotonic() + PATIENCE
+                    worker.reset()
+        except Exception:
+            self.close()
+            return
+        self._free, self._mine = list(self._all), {}
+
+    def _seconds(self) -> float:
+        return sum(seconds_of(worker.process) for worker in self._all)
+
+    def _wait(self, worker: Worker) -> None:
+        """Until something can be read. Raises `TimeUp` and `TooMuch`."""
+        while not select.select([worker], [], [], LOOK)[0]:
+            now = time.monotonic()
+            late = now > self._until or (
+                now > self._begun + self._allowed and self._seconds() - self._computed > self._allowed
+            )
+            if late:
+                self._stop = self._stop or TimeUp()
+            elif self._keeper is not None and _held(self._keeper.process) > MEMORY[self._torch]:
+                self._stop = self._stop or TooMuch("more memory than an answer may hold")
+            if self._stop is not None:
+                raise self._stop
+
+
+def _held(process: int) -> int:
+    """Bytes of memory of a process and of all that it started, what they share counted once for each."""
+    held = 0
+    for each in descendants.family(process, descendants.all_processes()):
+        with suppress(OSError, ValueError, IndexError), open(f"/proc/{each}/statm", "rb") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+            held += (resident - shared) * 4096
+    return held

@@ -1,0 +1,144 @@
+"""Arrays that two processes have in common: each has its own memory, and every frame brings the other's up to date.
+
+So a program may write into a slice of a buffer that the other side holds, as if they shared it. An array is named by a
+reference: the number of the memory that it lies in, its dtype, where it begins, its shape and strides.
+"""
+
+import weakref
+from collections.abc import MutableMapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Reference = list[Any]
+KINDS = "biufc"
+MAX_ARRAYS = 20_000
+
+
+class BadReference(Exception):
+    """What came names no array."""
+
+
+class SharedArrays:
+    """One side's table. ``ours`` is 0 or 1: numbers of this side are even or odd.
+
+    The side of the answer (``weak``) keeps no array alive, and gives the whole memory that a slice lies in; the other
+    one gives what it was asked to give, and no more of it.
+    """
+
+    def __init__(self, ours: int, *, weak: bool = False) -> None:
+        self._next, self._weak = ours, weak
+        self._owners: MutableMapping[int, Array] = weakref.WeakValueDictionary() if weak else {}
+        self._known: dict[int, bytes | None] = {}
+        self._numbers: dict[int, int] = {}  # by id() of the owner
+        self._held: list[Array] = []  # until the next frame goes out
+
+    def reference(self, array: Array) -> Reference:
+        """How the other side finds ``array``."""
+        owner, number = self._memory(array)
+        offset = _address(array) - _address(owner) if array.size else 0
+        return [number, array.dtype.str, offset, array.shape, array.strides]
+
+    def _memory(self, array: Array) -> tuple[Array, int]:
+        """The registered array that ``array`` is a view of, or that it is; now registered if none was."""
+        owner = array
+        while True:
+            number = self._numbers.get(id(owner), -1)
+            if self._owners.get(number) is owner:
+                return owner, number
+            if type(owner.base) is not np.ndarray:
+                break
+            owner = owner.base
+        if not (self._weak and _is_whole(owner)):
+            owner = array if _is_whole(array) else array.copy()
+        number, self._next = self._next, self._next + 2
+        self._put(number, owner)
+        return owner, number
+
+    def _put(self, number: int, owner: Array) -> None:
+        if len(self._known) >= MAX_ARRAYS:
+            raise BadReference("too many arrays")
+        self._owners[number], self._numbers[id(owner)], self._known[number] = owner, number, None
+        self._held.append(owner)
+
+    def resolve(self, reference: Reference) -> Array:
+        """The array of a reference. Raises `BadReference`."""
+        try:
+            number, dtype, offset, shape, strides = reference
+            kind = np.dtype(str(dtype))
+            if kind.kind not in KINDS:
+                raise ValueError
+            return np.ndarray(tuple(shape), kind, _raw(self._owners[number]), offset, tuple(strides))
+        except (ValueError, TypeError, KeyError, OverflowError, MemoryError):
+            raise BadReference("an array that is none") from None
+
+    def outgoing(self) -> tuple[list[list[int]], list[bytes]]:
+        """``[number, bytes]`` of every memory that the other side does not know as it is now, and these bytes.
+
+        Of one that is gone the bytes are -1.
+        """
+        self._held.clear()
+        gone = self._known.keys() - self._owners.keys()
+        for number in gone:
+            del self._known[number]
+        head, data = [[number, -1] for number in gone], []
+        for number, owner in list(self._owners.items()):
+            now = _raw(owner).tobytes()
+            if now != self._known[number]:
+                self._known[number] = now
+                head.append([number, len(now)])
+                data.append(now)
+        self._held = list(self._owners.values()) if self._weak else []
+        return head, data
+
+    def incoming(self, head: Any, data: memoryview) -> None:
+        """Bring this side up to date with what `outgoing` gave there. Raises `BadReference`."""
+        begin = 0
+        try:
+            for number, length in head:
+                if type(number) is not int or type(length) is not int:
+                    raise ValueError
+                if length == -1:
+                    self._forget(number)
+                    continue
+                part, begin = data[begin : begin + length], begin + length
+                if length < 0 or len(part) != length:
+                    raise ValueError
+                self._take(number, part)
+        except (ValueError, TypeError):
+            raise BadReference("bytes of no array") from None
+
+    def _forget(self, number: int) -> None:
+        owner = self._owners.pop(number, None)
+        if owner is not None:
+            self._numbers.pop(id(owner), None)
+            del self._known[number]
+
+    def _take(self, number: int, part: memoryview) -> None:
+        owner = self._owners.get(number)
+        if owner is None:
+            if (number - self._next) % 2 == 0:
+                raise ValueError
+            owner = np.frombuffer(bytearray(part), np.uint8).copy()
+            self._put(number, owner)
+        raw = _raw(owner)
+        raw[:] = np.frombuffer(part, np.uint8)  # ValueError where the lengths differ
+        self._known[number] = bytes(part)
+
+
+def _is_whole(array: Array) -> bool:
+    """Whether an array has all the memory between its first and its last element for itself."""
+    return type(array) is np.ndarray and (array.flags.c_contiguous or array.flags.f_contiguous)
+
+
+def _raw(owner: Array) -> NDArray[np.uint8]:
+    """The memory of an array that `_is_whole`."""
+    flat = owner if owner.flags.c_contiguous else owner.T
+    return flat.reshape(-1).view(np.uint8) if flat.size else np.empty(0, np.uint8)
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address

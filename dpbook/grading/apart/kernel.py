@@ -1,0 +1,175 @@
+"""What the kernel offers to keep an answer where it belongs: namespaces, Landlock, another user, limits.
+
+Linux alone. Each function says what it could do; what could not be done is told as "not contained".
+"""
+
+import ctypes
+import os
+import resource
+import struct
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+GUARDS = {
+    "files": "answers read nothing but Python and dpbook, and write nothing but a folder of their own",
+    "network": "answers reach no network",
+    "processes": "whatever an answer starts ends with it",
+    "user": "answers run as a user of their own",
+}
+"""What may hold, in the order in which it is told."""
+
+FIRST_USER, USERS = 61_200, 4_000
+"""Numbers of users that systems leave to such purposes."""
+MIB = 2**20
+
+_NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
+_MS_BIND, _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 4096, 16384, 1 << 18, 2, 4
+_PDEATHSIG, _NO_NEW_PRIVS, _SUBREAPER = 1, 38, 36
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_READ = 0b1101  # execute, read a file, list a folder
+_FILE_ONLY = 0b0111 | 1 << 14 | 1 << 15  # execute, write, read, truncate, ioctl
+
+
+def _c(name: str, *args: Any) -> int:
+    """Call a function of libc. Raises `OSError`."""
+    if sys.platform != "linux":
+        raise OSError(f"{name}: not on this system")
+    libc = ctypes.CDLL(None, use_errno=True)
+    result: int = getattr(libc, name)(*args)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), name)
+    return result
+
+
+def can(work: Callable[[], object]) -> bool:
+    """Whether ``work`` can be done here; it is done, then."""
+    try:
+        work()
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def die_with_parent() -> None:
+    with suppress(OSError):
+        _c("prctl", _PDEATHSIG, 9, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """What a descendant leaves behind becomes this process's child."""
+    with suppress(OSError):
+        _c("prctl", _SUBREAPER, 1, 0, 0, 0)
+
+
+def leave_network() -> bool:
+    """This process gets namespaces of its own for mounts, network and messages; returns whether it did."""
+
+    def unshare() -> None:
+        user, group = os.getuid(), os.getgid()
+        _c("unshare", _NEWNS | _NEWNET | _NEWIPC | (_NEWUSER if user else 0))
+        if user:
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        _c("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+
+    return can(unshare)
+
+
+def raise_loopback() -> None:
+    """Processes of this network namespace can reach one another at 127.0.0.1."""
+    import fcntl
+    import socket
+
+    with suppress(OSError), socket.socket() as sock:
+        fcntl.ioctl(sock, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS, up and running
+
+
+def open_way(paths: Iterable[Path]) -> None:
+    """Where others may not pass a folder above ``paths``, cover it by one with nothing but these in it."""
+    for path in paths:
+        barred = next((p for p in reversed(path.parents) if not p.stat().st_mode & 0o001), None)
+        if barred is not None:
+            with suppress(OSError):
+                handle = os.open(path, os.O_PATH)
+                _c("mount", b"none", os.fsencode(barred), b"tmpfs", _MS_NOSUID | _MS_NODEV, b"mode=755,size=1m")
+                path.mkdir(parents=True)
+                _c("mount", f"/proc/self/fd/{handle}".encode(), os.fsencode(path), None, _MS_BIND | _MS_REC, None)
+                os.close(handle)
+
+
+def leave_processes() -> bool:
+    """Children of this process are in a namespace of their own: with the first of them all the others end."""
+    return can(lambda: _c("unshare", _NEWPID))
+
+
+def small_disk(folder: Path, size: int) -> bool:
+    """Put a file system of ``size`` bytes on ``folder``, for this process and its children alone."""
+
+    def mount() -> None:
+        _c("unshare", _NEWNS)
+        options = f"size={size},nr_inodes=4096,mode=711".encode()
+        _c("mount", b"none", os.fsencode(folder), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
+
+    return can(mount)
+
+
+def confine(readable: Sequence[Path], writable: Sequence[Path]) -> bool:
+    """By Landlock: below ``readable`` this process may read, below ``writable`` do all; nothing elsewhere."""
+
+    def restrict() -> None:
+        version = _c("syscall", _CREATE_RULESET, None, 0, 1)
+        files = (1 << (13 if version < 2 else 14 if version < 3 else 15 if version < 5 else 16)) - 1
+        network, scopes = 0, 0b11 if version >= 6 else 0
+        given = struct.pack("QQQ", files, network, scopes)
+        size = 8 if version < 4 else 16 if version < 6 else 24
+        ruleset = _c("syscall", _CREATE_RULESET, given[:size], size, 0)
+        for paths, allowed in ((readable, _READ), (writable, files)):
+            for path in paths:
+                _allow(ruleset, path, allowed & files)
+        _c("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
+        _c("syscall", _RESTRICT_SELF, ruleset, 0)
+        os.close(ruleset)
+
+    return can(restrict)
+
+
+def _allow(ruleset: int, path: Path, allowed: int) -> None:
+    with suppress(FileNotFoundError):
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            allowed &= -1 if path.is_dir() else _FILE_ONLY
+            _c("syscall", _ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, handle), 0)
+        finally:
+            os.close(handle)
+
+
+def drop(user: int | None) -> None:
+    """Become ``user`` (None: stay who one is), without privileges, for good."""
+    if user is not None:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    with suppress(OSError):
+        _c("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
+        _c("capset", struct.pack("=Ii", 0x20080522, 0), bytes(24))
+
+
+def limit(memory: int, seconds: int, processes: int | None) -> None:
+    """Bytes that may be mapped beyond those now, seconds to compute, processes of this user, sizes of files."""
+    with suppress(OSError, ValueError):
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, mapped + memory))
+    for what, most in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, 16 * MIB),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 256),
+        (getattr(resource, "RLIMIT_NPROC", None), processes),
+    ):
+        if what is not None and most is not None:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(what, (most, most))

@@ -1,0 +1,158 @@
+"""The server of `servers.Servers`: it has loaded the modules that answers use, and forks what runs these.
+
+It forks a keeper for each answer, which is the first process of a namespace where the kernel has such, and the keeper
+forks the answer's processes, one for each rank. With the keeper all of them end.
+
+    python -m dpbook.grading.apart.server SOCKET READABLE MODULE…
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+import weakref
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dpbook.core import PACKAGE
+from dpbook.grading.apart import child, kernel
+from dpbook.ranks import descendants
+
+DISK = 64 * kernel.MIB
+PROCESSES = 128
+SECONDS = 600
+"""That a process may compute in all; a call has less, see `answer`."""
+DEVICES = [Path("/dev") / name for name in ("null", "zero", "random", "urandom")]
+_SYSTEM = [Path(path) for path in ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/sys/devices/system/cpu")]  # fmt: skip
+
+
+def readable() -> list[Path]:
+    """What answers may read: Python, its packages, and of dpbook all but what judges them."""
+    path = {Path(each).resolve() for each in sys.path if each and Path(each).is_dir()} - {PACKAGE.parent.resolve()}
+    found = [*_SYSTEM, *(Path(each).resolve() for each in (sys.base_prefix, sys.prefix)), *path]
+    for place in (PACKAGE, *(PACKAGE / "book").glob("ch*")):
+        found += [each for each in place.iterdir() if each.name != "judge" and each != PACKAGE / "book"]
+    found += [PACKAGE / "book" / "__init__.py", *(PACKAGE / "book").glob("ch*/judge/tasks.toml")]
+    return found
+
+
+def serve(control: socket.socket, memory: int) -> None:
+    """Fork a keeper for each socket that comes, until nobody is at the other end any more."""
+    kernel.adopt_orphans()
+    apart = kernel.leave_network()
+    kernel.raise_loopback()
+    kernel.open_way([Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), PACKAGE.resolve()])
+    given = readable()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        word, files, _, _ = socket.recv_fds(control, 4096, 1)
+        if not word:
+            return
+        asked = json.loads(word)
+        if os.fork() == 0:
+            control.close()
+            with socket.socket(fileno=files[0]) as sock:
+                _begin(sock, asked, given, memory, apart)
+            os._exit(0)
+        os.close(files[0])
+
+
+def _begin(sock: socket.socket, asked: dict[str, Any], given: list[Path], memory: int, network: bool) -> None:
+    """Fork the keeper, and tell its number."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    processes = kernel.leave_processes()
+    keeper = os.fork()
+    if keeper == 0:
+        folder = Path(asked["folder"])
+        disk = kernel.small_disk(folder, DISK)
+        _keep(sock, folder, asked["user"] if os.getuid() == 0 else None, given, memory, processes)
+    said = {"keeper": keeper, "processes": processes, "network": network}
+    sock.send(json.dumps(said).encode())
+
+
+def _keep(
+    sock: socket.socket, folder: Path, user: int | None, given: list[Path], memory: int, processes: bool
+) -> NoReturn:
+    """Fork a process for each socket that comes; end when nobody is at the other end, and all of them with it."""
+    kernel.adopt_orphans()
+    signal.signal(signal.SIGCHLD, _reap)
+    number = 0
+    while True:
+        word, files, _, _ = socket.recv_fds(sock, 16, 1)
+        if not word:
+            break
+        number += 1
+        if os.fork() == 0:
+            sock.close()
+            _answer(files[0], folder / str(number), user, given, memory, processes)
+        for file in files:
+            os.close(file)
+    if not processes:
+        end_family(os.getpid())
+    os._exit(0)
+
+
+def end_family(process: int) -> None:
+    """Kill what a process has started, and what these have, until nothing is left."""
+    for _ in range(100):
+        rest = [each for each in descendants.family(process, descendants.all_processes()) if each != process]
+        if not rest:
+            return
+        for each in rest:
+            with contextlib.suppress(OSError):
+                os.kill(each, signal.SIGKILL)
+
+
+def _reap(*_: object) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _answer(file: int, folder: Path, user: int | None, given: list[Path], memory: int, processes: bool) -> NoReturn:
+    """Become the process of an answer."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        kernel.die_with_parent()
+        folder.mkdir()
+        if user is not None:
+            os.chown(folder, user, user)
+        os.chdir(folder)
+        os.environ.update(HOME=str(folder), TMPDIR=str(folder))
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(nothing, number)
+        os.closerange(3, file)
+        os.closerange(file + 1, 64)
+        kernel.limit(memory, SECONDS, PROCESSES if user is not None or processes else None)
+        guards = {"files": kernel.confine(given, [folder, *DEVICES]), "user": user is not None}
+        kernel.drop(user)
+        with socket.socket(fileno=file) as sock:
+            child.serve(sock, guards)
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def _load(modules: list[str]) -> None:
+    gc.disable()
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception:  # the answer that needs it will say so
+            traceback.print_exc()
+    for undo in weakref.finalize._registry:  # type: ignore[attr-defined]
+        undo.atexit = False
+    gc.freeze()  # a collection would only copy its memory, in every process
+    gc.enable()
+
+
+if __name__ == "__main__":
+    _load(sys.argv[3:])
+    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

@@ -1,0 +1,116 @@
+"""The servers that fork answers' processes: started once, and shared by all who judge."""
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from dpbook.core import PACKAGE, DpbookError, machine
+from dpbook.grading.apart import kernel
+from dpbook.grading.apart.server import end_family
+
+NUMPY = (
+    "dpbook.collectives", "dpbook.replicas", "dpbook.overlap", "dpbook.planning", "dpbook.figures", "dpbook.grading",
+    *(f"dpbook.book.ch{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15)),
+)  # fmt: skip
+TORCH = (
+    "torch", "torch._dynamo", "torch.utils.data", "dpbook.ddp", "dpbook.book.ch10.trials", "dpbook.book.ch11.loops",
+)  # fmt: skip
+MEMORY = {False: 1024 * kernel.MIB, True: 4096 * kernel.MIB}
+"""Bytes that a process may map beyond what its server has, without and with torch, whose threads reserve much."""
+
+
+class Keeper:
+    """The namespace of one answer, and a folder for its processes. Closing it ends them."""
+
+    def __init__(self, sock: socket.socket, folder: Path) -> None:
+        self._sock, self._folder = sock, folder
+        said = json.loads(sock.recv(4096) or b"null")
+        if said is None:
+            raise DpbookError("the server of answers has ended")
+        self.process: int = said["keeper"]
+        self.guards = {"processes": bool(said["processes"]), "network": bool(said["network"])}
+
+    def process_of(self) -> socket.socket:
+        """The socket of a new process."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._sock, [b"+"], [theirs.fileno()])
+        return ours
+
+    def close(self) -> None:
+        """End all processes, whatever they do."""
+        if not self.guards["processes"]:
+            end_family(self.process)
+        with contextlib.suppress(OSError):
+            os.kill(self.process, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            self._sock.recv(1)  # returns when the keeper has ended
+        self._sock.close()
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+
+
+class Servers:
+    """A server without torch, and one with it where it is needed. Forked processes share them."""
+
+    def __init__(self, torch: bool = False) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="dpbook-", ignore_cleanup_errors=True)
+        Path(self._folder.name).chmod(0o711)
+        self._numbers = itertools.count()
+        self._started = {False: _start(NUMPY, MEMORY[False])}
+        if torch:
+            self._started[True] = _start((*NUMPY, *TORCH), MEMORY[True])
+
+    def __enter__(self) -> "Servers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for control, server in self._started.values():
+            control.close()
+            server.kill()
+            server.wait()
+        self._folder.cleanup()
+
+    def keeper(self, torch: bool = False) -> Keeper:
+        """A new keeper. Raises `DpbookError` where its server has ended."""
+        number = next(self._numbers)
+        folder = Path(self._folder.name) / f"{os.getpid()}-{number}"
+        folder.mkdir(mode=0o711)
+        folder.chmod(0o711)
+        user = kernel.FIRST_USER + (os.getpid() * 31 + number) % kernel.USERS
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                asked = json.dumps({"folder": str(folder), "user": user}).encode()
+                socket.send_fds(self._started[torch][0], [asked], [theirs.fileno()])
+            except OSError:
+                raise DpbookError("the server of answers has ended") from None
+        return Keeper(ours, folder)
+
+
+def _start(modules: tuple[str, ...], memory: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    paths = filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    keep = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH", "LC_ALL") if name in os.environ}
+    settings = {
+        **machine.MEMORY, **keep, **one_thread, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1",
+        "GLOO_SOCKET_IFNAME": "lo", "MPLBACKEND": "agg",
+    }  # fmt: skip
+    with theirs:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "dpbook.grading.apart.server", str(theirs.fileno()), str(memory), *modules],
+            pass_fds=[theirs.fileno()], env=settings, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    return ours, server
+

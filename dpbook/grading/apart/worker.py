@@ -1,0 +1,263 @@
+"""The judge's end of an answer's process, and what stands for the answer's functions, generators and objects."""
+
+import io
+import pickle
+import socket
+import struct
+import time
+from collections.abc import Callable, Generator
+from types import FunctionType, MethodType
+from typing import Any, NoReturn
+
+import numpy as np
+
+from dpbook.collectives.programs import told_line
+from dpbook.grading.answer import Wrong
+from dpbook.grading.apart.arrays import BadReference, SharedArrays
+from dpbook.grading.apart.frames import BadFrame, Ended, receive, send
+from dpbook.grading.apart.written import BadValue, read
+from dpbook.grading.values import NotPlain, difference
+
+NOT_PLAIN = "a value of the kind that the task asks for"
+MAX_ASKED = 200_000
+"""Calls of the judge's side in one call of the answer."""
+
+
+class Failed(Exception):
+    """The answer raised; the message is that of its error."""
+
+    line: str
+
+    def __init__(self, message: str, told: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.said, self.cause = str(told["said"]), str(told["cause"])
+        self.stub, self.line = told["stub"] is True, str(told["line"])
+
+
+class Gone(Exception):
+    """The process has ended, or says what it may not."""
+
+
+class Worker:
+    """One process of an answer. ``wait(worker)`` is called before each read; it raises when the time is over."""
+
+    def __init__(self, sock: socket.socket, wait: Callable[["Worker"], None], print_: Callable[[str], None]) -> None:
+        self._sock, self._wait, self._print = sock, wait, print_
+        self.answered_for_objects = self.broken = False
+        self._reset()
+        self.guards, self.process = self._hello()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def _reset(self) -> None:
+        self._arrays = SharedArrays(0)
+        self._ours: dict[int, Any] = {}
+        self._raised: dict[int, BaseException] = {}
+        self.answered_for_objects = False
+
+    def _hello(self) -> tuple[dict[str, bool], int]:
+        """What holds the process, and its number, which the kernel vouches for."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._wait(self)
+        size = struct.calcsize("3i")
+        _, extra, _, _ = self._sock.recvmsg(1, socket.CMSG_SPACE(size), socket.MSG_PEEK)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        process = next((struct.unpack("3i", data[:size])[0] for _, _, data in extra), 0)
+        guards = self._guarded(lambda: receive(self._sock, lambda: self._wait(self)).head["guards"])
+        return dict(guards), process
+
+    def reset(self) -> None:
+        """Forget all that was handed over."""
+        self.request("reset")
+        self._reset()
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def request(self, what: str, *given: Any) -> Any:
+        """Ask the process for something. Raises `Gone`, `Failed`, `Wrong`, and what a call of ours raised."""
+        self._guarded(lambda: self._send((what, *given)))
+        for _ in range(MAX_ASKED):
+            head, body = self._guarded(self._receive)
+            if "ask" in head:
+                self._serve(head, body)
+            elif "failed" in head:
+                self._fail(head["failed"])
+            elif "not plain" in head:
+                raise Wrong(NOT_PLAIN, str(head["not plain"]), cause=str(head["not plain"]))
+            else:
+                return self._guarded(lambda body=body: self._read(body))
+        self.broken = True
+        raise Wrong("an answer in time", f"more than {MAX_ASKED:,} calls", cause="too many calls")
+
+    def _guarded(self, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except Ended:
+            self.broken = True
+            raise Gone("its process has ended") from None
+        except (BadFrame, BadValue, BadReference, KeyError, TypeError, ValueError, AttributeError, struct.error):
+            self.broken = True
+            raise Gone("its process says what stands for no value") from None
+
+    def _serve(self, head: dict[str, Any], body: bytes) -> None:
+        """Call what the answer calls."""
+
+        def asked() -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+            number, method = head["ask"]
+            args, options = self._read(body)
+            target = self._ours[number]
+            if method and method not in type(target).OFFERS:
+                raise KeyError(method)
+            if not all(isinstance(name, str) for name in options):
+                raise TypeError
+            return (getattr(target, method) if method else target), tuple(args), options
+
+        call, args, options = self._guarded(asked)
+        try:
+            with told_line(str(head.get("line", ""))):
+                reply = ("value", call(*args, **options))
+        except Exception as error:
+            reply = ("raise", self._told(error))
+        except BaseException:  # the run is over: nobody waits for this process any more
+            self.broken = True
+            raise
+        self._guarded(lambda: self._send(reply))
+
+    def _told(self, error: Exception) -> Exception:
+        """An error as the answer gets it."""
+        number = len(self._raised)
+        self._raised[number] = error
+        try:
+            copied: Exception = pickle.loads(pickle.dumps(error))
+        except Exception:
+            copied = RuntimeError(str(error))
+        copied.number_given = number  # type: ignore[attr-defined]
+        return copied
+
+    def _fail(self, told: Any) -> NoReturn:
+        def raised() -> BaseException:
+            given = told["given"]
+            if type(given) is int and given in self._raised:
+                return self._raised[given]
+            name = str(told["name"])[:80]
+            kind = type(name if name.isidentifier() else "Error", (Failed,), {})
+            error: BaseException = kind(str(told["message"]), told)
+            return error
+
+        raise self._guarded(raised)
+
+    def _send(self, message: Any) -> None:
+        file = io.BytesIO()
+        _Writer(self, file).dump(message)
+        head, data = self._arrays.outgoing()
+        send(self._sock, {"arrays": head}, file.getvalue(), data)
+
+    def _receive(self) -> tuple[dict[str, Any], bytes]:
+        frame = receive(self._sock, lambda: self._wait(self))
+        self._arrays.incoming(frame.head["arrays"], frame.data)
+        if frame.head.get("printed") is not None:
+            self._print(str(frame.head["printed"]))
+        return frame.head, frame.body
+
+    def _read(self, body: bytes) -> Any:
+        return read(body, self._arrays, self._live)
+
+    def _live(self, name: dict[str, Any]) -> Any:
+        number, kind, type_name = name["live"]
+        if type(number) is not int or not isinstance(type_name, str) or not type_name.isidentifier():
+            raise ValueError
+        self.answered_for_objects = True
+        made = {"generator": RemoteGenerator, "callable": RemoteCallable, "object": RemoteObject}[kind]
+        return type(type_name[:80], (made,), {})(self, number)
+
+    def name(self, value: Any) -> Any:
+        """What stands for a value in a pickle; None for one that is pickled."""
+        if type(value) is np.ndarray and value.dtype.kind in "biufc":
+            return ("array", self._arrays.reference(value))
+        if isinstance(value, RemoteObject | RemoteGenerator):
+            return ("yours", value._number)
+        if isinstance(value, FunctionType | MethodType) and "<" not in getattr(value, "__qualname__", "<"):
+            method = isinstance(value, MethodType)
+            return ("function", self._number(value), value.__name__) if method else None
+        if isinstance(value, FunctionType):
+            return ("function", self._number(value), value.__name__)
+        offers = getattr(type(value), "OFFERS", None)
+        if offers is None or isinstance(value, type):
+            return None
+        data = {each: found for each in offers if not callable(found := getattr(value, each))}
+        return ("object", self._number(value), data, [each for each in offers if each not in data])
+
+    def _number(self, value: Any) -> int:
+        number = next((n for n, each in self._ours.items() if each is value), len(self._ours))
+        self._ours[number] = value
+        return number
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, worker: Worker, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self._worker = worker
+
+    def persistent_id(self, value: Any) -> Any:
+        return self._worker.name(value)
+
+
+class RemoteObject:
+    """An object of the answer: what it has and does is asked of its process."""
+
+    def __init__(self, worker: Worker, number: int) -> None:
+        self._worker, self._number = worker, number
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._worker.request("get", self, name)
+
+
+class RemoteCallable(RemoteObject):
+    """A function of the answer, or a method."""
+
+    def __call__(self, *args: Any) -> Any:
+        return self._worker.request("call", self, args, True, False)[0]
+
+
+class RemoteGenerator(Generator[Any, Any, Any]):
+    """A generator of the answer."""
+
+    def __init__(self, worker: Worker, number: int) -> None:
+        self._worker, self._number = worker, number
+
+    def send(self, value: Any) -> Any:
+        what, result = self._worker.request("send", self, value)
+        if what == "yielded":
+            return result
+        raise StopIteration(result)
+
+    def throw(self, *error: Any) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """It ends with its process."""
+
+
+def check_unchanged(before: tuple[Any, ...], after: Any) -> None:
+    """Raise `Wrong` for an argument that is not what it was."""
+    for number, (was, now) in enumerate(zip(before, after, strict=False), start=1):
+        change = difference(was, now)
+        if change is not None:
+            raise Wrong(f"argument {number} left as it was: {change.expected}", change.got, change.where)
+
+
+def seconds_of(process: int) -> float:
+    """That a process has computed; 0 where it is gone."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / 100
+    except (OSError, IndexError):
+        return 0.0
+
+
+__all__ = ["Failed", "Gone", "NotPlain", "RemoteObject", "Worker", "check_unchanged", "seconds_of", "time"]

@@ -1,0 +1,110 @@
+"""Plain data as JSON, arrays by reference: what comes back from an answer."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpbook.collectives import Schedule, from_json, to_json
+from dpbook.core import DpbookError
+from dpbook.grading.apart.arrays import BadReference, SharedArrays
+from dpbook.grading.values import MAX_DEPTH, MAX_ITEMS, NotPlain, plain
+
+_PLAIN_JSON = (bool, float, str, type(None))
+_BIG = 2**63
+_SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+
+
+class BadValue(Exception):
+    """What came stands for no value."""
+
+
+def write(value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]] | None = None) -> bytes:
+    """``value`` as JSON. ``live`` names what is no plain data; without it, raises `NotPlain` as `plain` does."""
+    return json.dumps(_written(value, arrays, live, [MAX_ITEMS], MAX_DEPTH)).encode()
+
+
+def _written(
+    value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]] | None, left: list[int], depth: int
+) -> Any:
+    left[0] -= 1
+    if left[0] < 0 or depth < 0:
+        raise NotPlain(f"a value of more than {MAX_ITEMS:,} items, or nested more than {MAX_DEPTH} deep")
+    kind = type(value)
+    if kind in (list, tuple, set, frozenset):
+        items = [_written(item, arrays, live, left, depth - 1) for item in value]
+        return items if kind is list else {kind.__name__: items}
+    if kind is dict:
+        return {"dict": [[_written(each, arrays, live, left, depth - 1) for each in pair] for pair in value.items()]}
+    if kind is np.ndarray and value.ndim and value.dtype.kind in "biufc":
+        return {"array": arrays.reference(value)}
+    try:
+        simple = plain(value)
+    except NotPlain:
+        if live is None:
+            raise
+        return live(value)
+    if type(simple) is not kind and type(simple) in (list, tuple, set, frozenset, dict, np.ndarray):
+        return _written(simple, arrays, live, left, depth)
+    return _atom(simple)
+
+
+def _atom(value: Any) -> Any:
+    if isinstance(value, _PLAIN_JSON) or (type(value) is int and abs(value) < _BIG):
+        return value
+    match value:
+        case int():
+            return {"int": hex(value)}
+        case complex():
+            return {"complex": [value.real, value.imag]}
+        case bytes():
+            return {"bytes": value.hex()}
+        case Schedule():
+            return {"schedule": to_json(value)}
+    return {"...": None}
+
+
+def read(text: bytes, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any] | None = None) -> Any:
+    """The value that `write` wrote. ``live`` makes what stands for it of its name. Raises `BadValue`."""
+    try:
+        return _read(json.loads(text), arrays, live, [MAX_ITEMS], MAX_DEPTH)
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError, BadReference, DpbookError):
+        raise BadValue("something that stands for no value") from None
+
+
+def _read(
+    said: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any] | None, left: list[int], depth: int
+) -> Any:
+    left[0] -= 1
+    if left[0] < 0 or depth < 0:
+        raise ValueError
+    if isinstance(said, list):
+        return [_read(item, arrays, live, left, depth - 1) for item in said]
+    if not isinstance(said, dict):
+        return said
+    ((kind, what),) = said.items()
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](_read(item, arrays, live, left, depth - 1) for item in what)
+    match kind:
+        case "dict":
+            return {
+                _read(key, arrays, live, left, depth - 1): _read(item, arrays, live, left, depth - 1)
+                for key, item in what
+            }
+        case "array":
+            return arrays.resolve(what)
+        case "int":
+            return int(what, 16)
+        case "complex":
+            real, imag = what
+            return complex(real, imag)
+        case "bytes":
+            return bytes.fromhex(what)
+        case "schedule":
+            return from_json(what)
+        case "...":
+            return ...
+    if live is None:
+        raise ValueError
+    return live(said)
