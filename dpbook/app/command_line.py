@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from dpbook import __version__
-from dpbook.app.commands import audit, bench, diagnose, doctor, forecast, lab, launch, mystery, report, validate
+from dpbook.app.commands import audit, bench, diagnose, doctor, forecast, grade, lab, launch, mystery, report, validate
 from dpbook.core import DpbookError
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "audit": (audit, "say whether a training script of yours does what one process with the whole batch would do"),
     "diagnose": (diagnose, "read the Flight Recorder dumps of a run that hung: who did not come to which call"),
     "forecast": (forecast, "say how long a training script of yours would take on more GPUs, over other links"),
+    "grade": (grade, "give marks for exercises that were handed in: a notebook, a folder, a class"),
     "report": (report, "write the report of a run once more"),
     "mystery": (mystery, "a training script with a mistake to find, of which there are as many as seeds"),
 }

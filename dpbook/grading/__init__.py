@@ -9,10 +9,9 @@ from dpbook.grading.answer import (
     NotAnswered,
     Through,
     Wrong,
-    beside,
     call,
-    in_place_of_processes,
     value,
+    where_apart,
 )
 from dpbook.grading.cases import Case, Report
 from dpbook.grading.declared import register, task, tasks

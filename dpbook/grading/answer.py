@@ -26,20 +26,18 @@ MAX_LINES = 10
 Through = Callable[..., Any]
 
 
-def in_place_of_processes(other: Through) -> Callable[[Through], Through]:
-    """``other`` is called in place of a function that starts processes, where every rank of an answer is one already."""
+def where_apart(other: Through) -> Callable[[Through], Through]:
+    """Mark a function: ``other`` is called in its place where every rank of an answer is a process of its own.
+
+    ``other`` runs where the judge is. What has to be done beside the answer, with tensors for one, it gives to
+    ``function.hosted(harness, *args)``: that is ``harness(answer, *args)`` in the process of the calling thread.
+    """
 
     def mark(through: Through) -> Through:
-        through.without_processes = other  # type: ignore[attr-defined]
+        through.apart = other  # type: ignore[attr-defined]
         return through
 
     return mark
-
-
-def beside(through: Through) -> Through:
-    """Mark a function that needs the answer's memory, such as tensors: it runs in the answer's process."""
-    through.beside = True  # type: ignore[attr-defined]
-    return through
 
 
 class Wrong(Exception):

@@ -100,15 +100,15 @@ def _metadata_faults(cell: Cell) -> Iterator[str]:
 
 
 def _task_faults(task: Task, answer: Cell, check: Cell) -> Iterator[str]:
-    if task.answer not in defined(_parse(source(answer))):
+    if task.answer not in defined(parse_cell(source(answer))):
         yield f"cell {task.answer_cell} does not define {task.answer}"
     if without_regions(answer, "") == source(answer):
         yield f"cell {task.answer_cell} has no solution between marks: a learner would see it"
     if mark(check).get("points") != task.points:
         yield f"cell {task.check_cell}: points must be {task.points}, are {mark(check).get('points')}"
-    if not any(_is_check(node, task) for node in ast.walk(_parse(without_regions(check, "")))):
+    if not any(_is_check(node, task) for node in ast.walk(parse_cell(without_regions(check, "")))):
         yield f'cell {task.check_cell} does not call check("{task.id}", {task.answer})'
-    last = _parse(source(check)).body[-1:]
+    last = parse_cell(source(check)).body[-1:]
     value = last[0].value if last and isinstance(last[0], ast.Expr) else None
     if not (isinstance(value, ast.Attribute) and value.attr == "points" and _is_check(value.value, task)):
         yield f'cell {task.check_cell}: hidden tests must end with check("{task.id}", {task.answer}).points'
@@ -118,7 +118,7 @@ def _picture_faults(nb: Notebook, answered: set[str]) -> Iterator[str]:
     """A picture that the learner gets must not be drawn from the solution."""
     for cell in nb["cells"]:
         if KEEP_OUTPUT in tags(cell):
-            used = {node.id for node in ast.walk(_parse(source(cell))) if isinstance(node, ast.Name)}
+            used = {node.id for node in ast.walk(parse_cell(source(cell))) if isinstance(node, ast.Name)}
             if mark(cell) or used & answered:
                 what = ", ".join(sorted(used & answered)) or "an answer or its check"
                 yield f"cell {cell.get('id')}: its output is kept for the learner, but comes from {what}"
@@ -126,7 +126,7 @@ def _picture_faults(nb: Notebook, answered: set[str]) -> Iterator[str]:
 
 def _skipped_faults(nb: Notebook) -> Iterator[str]:
     """A picture that is there already invites to skip its cell: what other cells need is defined elsewhere."""
-    parsed = [(cell, _parse(source(cell))) for cell in nb["cells"] if cell["cell_type"] == "code"]
+    parsed = [(cell, parse_cell(source(cell))) for cell in nb["cells"] if cell["cell_type"] == "code"]
     kept, others = ([pair for pair in parsed if (KEEP_OUTPUT in tags(pair[0])) is is_kept] for is_kept in (True, False))
     used = {name for _, tree in others for name in _names(tree, ast.Load)}
     elsewhere = {name for _, tree in others for name in (*_names(tree, ast.Store), *defined(tree))}
@@ -152,8 +152,13 @@ def defined(tree: ast.Module) -> set[str]:
     return names
 
 
+def used(tree: ast.Module) -> set[str]:
+    """The names that a cell reads, wherever in it."""
+    return set(_names(tree, ast.Load))
+
+
 def _begins(text: str, chapter: int) -> bool:
-    return any(ast.unparse(node) == f"exercise({chapter}, globals())" for node in _parse(text).body)
+    return any(ast.unparse(node) == f"exercise({chapter}, globals())" for node in parse_cell(text).body)
 
 
 def _is_check(node: ast.AST, task: Task) -> bool:
@@ -163,7 +168,7 @@ def _is_check(node: ast.AST, task: Task) -> bool:
     return False
 
 
-def _parse(text: str) -> ast.Module:
+def parse_cell(text: str) -> ast.Module:
     """A cell as Python; lines for the shell or IPython count as comments."""
     return ast.parse("\n".join(f"#{line}" if line.startswith(("%", "!")) else line for line in text.split("\n")))
 
@@ -172,6 +177,6 @@ def _syntax_faults(nb: Notebook) -> Iterator[str]:
     for number, cell in enumerate(nb["cells"]):
         if cell["cell_type"] == "code":
             try:
-                _parse(source(cell))
+                parse_cell(source(cell))
             except SyntaxError as error:
                 yield f"{title(cell, number)} is no Python: {error.msg} in line {error.lineno}"

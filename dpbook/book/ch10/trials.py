@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpbook.book.ch10.wires import Event, ProcessWire, Wire, in_threads
+from dpbook.book.ch10.wires import End, Event, FarWire, ProcessWire, Wire, in_threads
 
 Trial = Mapping[str, Any]
 """What is tried, as a dict:
@@ -106,6 +106,13 @@ def _update(module: nn.Module, rate: float) -> None:
 def trained_in_threads(answer: Any, kind: str, trial: Trial) -> list[dict[str, Any]]:
     """`train` with ranks that are threads of this process."""
     return in_threads(lambda wire: train(answer, kind, trial, wire), len(trial["weights"]))
+
+
+def states_over(answer: Any, kind: str, trial: Trial, end: End) -> list[Any]:
+    """The states of `train` on a rank whose messages go over ``end``, which keeps the log."""
+    torch.set_num_threads(1)
+    states: list[Any] = train(answer, kind, trial, FarWire(end))["states"]
+    return states
 
 
 def train_on_this_rank(answer: Any, kind: str, trials: Sequence[Trial]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from dpbook.core import Deadlock, MessageError, check_int
 
@@ -58,7 +59,7 @@ class Wire:
 class Message:
     """An all-reduce under way."""
 
-    def __init__(self, wire: Wire, number: int, tensor: torch.Tensor, result: Callable[[], torch.Tensor]) -> None:
+    def __init__(self, wire: "Wire | _Silent", number: int, tensor: torch.Tensor, result: Callable[[], torch.Tensor]) -> None:
         self._wire, self._number, self._tensor = wire, number, tensor
         self._result: Callable[[], torch.Tensor] | None = result
 
@@ -86,6 +87,87 @@ class ProcessWire(Wire):
             return values
 
         return result
+
+
+class FarWire(Wire):
+    """Over whatever takes and gives arrays in place of tensors, in another process: see `End`, which keeps the log."""
+
+    def __init__(self, end: "End") -> None:
+        super().__init__(end.rank, end.world)
+        self.log = _Notes(end)
+        self._end = end
+
+    def all_reduce(self, tensor: torch.Tensor) -> "Message":
+        message = self._end.all_reduce(tensor.detach().numpy())
+        return Message(_Silent(), 0, tensor, lambda: torch.from_numpy(message.wait()))
+
+    def restart(self) -> None:
+        self._end.restart()
+
+    def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
+        return lambda: torch.from_numpy(self._end.broadcast(values.numpy()))
+
+
+class _Silent:
+    """In place of a wire where the other side notes what happens."""
+
+    def __init__(self) -> None:
+        self.log: list[Event] = []
+
+
+class _Notes(list[Event]):
+    def __init__(self, end: "End") -> None:
+        super().__init__()
+        self._end = end
+
+    def append(self, event: Event) -> None:
+        self._end.note(*event)
+
+
+class End:
+    """A wire for a rank that is elsewhere: arrays in place of tensors."""
+
+    OFFERS = ("rank", "world", "broadcast", "all_reduce", "restart", "note")
+
+    def __init__(self, wire: Wire) -> None:
+        self.rank, self.world, self._wire = wire.rank, wire.world, wire
+        self.logs: list[list[Event]] = []
+
+    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
+        """What rank 0 has."""
+        tensor = torch.tensor(array)
+        self._wire.broadcast(tensor)
+        return tensor.numpy()
+
+    def all_reduce(self, array: NDArray[Any]) -> "FarMessage":
+        """Begin to sum ``array``, as it is now."""
+        tensor = torch.tensor(array)
+        return FarMessage(self._wire.all_reduce(tensor), tensor)
+
+    def restart(self) -> None:
+        """A step begins, and a log with it."""
+        self._wire.log = []
+        self._wire.restart()
+        self.logs.append(self._wire.log)
+
+    def note(self, what: str, number: int) -> None:
+        """Put into the log what is no message."""
+        if what not in ("sent", "waited"):
+            self._wire.log.append((str(what), check_int("number", number, 0)))
+
+
+class FarMessage:
+    """An all-reduce under way for a rank that is elsewhere."""
+
+    OFFERS = ("wait",)
+
+    def __init__(self, message: Message, tensor: torch.Tensor) -> None:
+        self._message, self._tensor = message, tensor
+
+    def wait(self) -> NDArray[Any]:
+        """The sum."""
+        self._message.wait()
+        return self._tensor.numpy()
 
 
 def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:

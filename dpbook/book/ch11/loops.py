@@ -5,6 +5,7 @@ Everything goes in and comes out as plain data, so that whoever judges needs no 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import chain
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch.utils.data import TensorDataset
 
 from dpbook.book.ch11.payload import Sent, watch
 
+JOINED = timedelta(seconds=30)
+"""For all ranks to be there."""
 Trial = Mapping[str, Any]
 """What is tried, as a dict:
 
@@ -94,6 +97,20 @@ def train_alone(answer: Callable[..., Any], trials: Sequence[Trial]) -> list[dic
         return [train(answer, trial, 0) for trial in trials]
     finally:
         if own and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def train_as_rank(
+    answer: Callable[..., Any], trials: Sequence[Trial], rank: int, world: int, port: int
+) -> list[dict[str, Any]]:
+    """`train` for each trial, in a process that becomes a rank of a process group of this machine."""
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, JOINED)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    try:
+        return [train(answer, trial, rank) for trial in trials]
+    finally:
+        if dist.is_initialized():
             dist.destroy_process_group()
 
 

@@ -2,11 +2,10 @@
 
 What a check hands to `call` as ``through`` runs here, with what stands for the learner's function: whatever that is
 given which acts (a rank's end of the wires, a gradient's function) stays here too, and is called from there. So what
-is judged is what this side saw. Only functions marked as `beside` run in the answer's process.
+is judged is what this side saw. Only what it gives to ``hosted`` runs in the answer's process.
 """
 
 import copy
-import select
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,6 @@ LOAD_SECONDS = 20.0
 PATIENCE = 4.0
 """How many times as long as it may compute a call may take in all: it may wait, and the machine may be busy."""
 AFTER_TIME_UP = 0.25
-LOOK = 0.05
 Cells = Sequence[tuple[str, str]]
 
 
@@ -87,15 +85,13 @@ class RemoteAnswer:
         given = copy.deepcopy(args)
         if through is None:
             return self._run(lambda: self._one(given, live=False, unchanged=unchanged), seconds)
-        if getattr(through, "beside", False):
-            self.beside = True
-            return self._run(lambda: self._worker().request("beside", through, given), seconds)
-        other: Through = getattr(through, "without_processes", through)
+        other: Through = getattr(through, "apart", through)
 
         def function(*own: Any) -> Any:
             return self._one(own, live=True, unchanged=unchanged)
 
         function.__name__ = function.__qualname__ = self._name
+        function.hosted = self._hosted  # type: ignore[attr-defined]
         return self._run(lambda: plain(other(function, *given)), seconds)
 
     def _one(self, args: tuple[Any, ...], live: bool, unchanged: bool) -> Any:
@@ -108,6 +104,11 @@ class RemoteAnswer:
         if unchanged:
             check_unchanged(before, after)
         return result
+
+    def _hosted(self, harness: Callable[..., Any], *args: Any) -> Any:
+        """``harness(answer, *args)`` in the process of this thread, which could say something else."""
+        self.beside = True
+        return self._worker().request("beside", harness, args)
 
     def _check_loaded(self) -> None:
         """Run the cells, once. Raises what that came to, in every check."""
@@ -131,7 +132,7 @@ class RemoteAnswer:
             if self._keeper is None:
                 self._keeper = self._servers.keeper(self._torch)
             sock = self._keeper.process_of()
-        worker = Worker(sock, self._wait, self._note)
+        worker = Worker(sock, self._late, self._note)
         self._all.append(worker)
         self.guards = {**self._keeper.guards, **worker.guards}
         if not worker.request("load", list(self._cells), self._name):
@@ -208,19 +209,16 @@ class RemoteAnswer:
     def _seconds(self) -> float:
         return sum(seconds_of(worker.process) for worker in self._all)
 
-    def _wait(self, worker: Worker) -> None:
-        """Until something can be read. Raises `TimeUp` and `TooMuch`."""
-        while not select.select([worker], [], [], LOOK)[0]:
-            now = time.monotonic()
-            late = now > self._until or (
-                now > self._begun + self._allowed and self._seconds() - self._computed > self._allowed
-            )
-            if late:
-                self._stop = self._stop or TimeUp()
-            elif self._keeper is not None and _held(self._keeper.process) > MEMORY[self._torch]:
-                self._stop = self._stop or TooMuch("more memory than an answer may hold")
-            if self._stop is not None:
-                raise self._stop
+    def _late(self) -> None:
+        """Raises `TimeUp` and `TooMuch` when it is time to."""
+        now = time.monotonic()
+        late = now > self._begun + self._allowed and self._seconds() - self._computed > self._allowed
+        if late or now > self._until:
+            self._stop = self._stop or TimeUp()
+        elif self._keeper is not None and _held(self._keeper.process) > MEMORY[self._torch]:
+            self._stop = self._stop or TooMuch("more memory than an answer may hold")
+        if self._stop is not None:
+            raise self._stop
 
 
 def _held(process: int) -> int:

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import io
 import itertools
+import json
 import linecache
 import pickle
 import socket
@@ -19,7 +20,7 @@ import numpy as np
 from dpbook.collectives.programs import line_of_caller
 from dpbook.grading.answer import Printed
 from dpbook.grading.apart.arrays import SharedArrays
-from dpbook.grading.apart.frames import Ended, receive, send
+from dpbook.grading.apart.frames import Ended, Frames
 from dpbook.grading.apart.written import write
 from dpbook.grading.blaming import blame, is_stub, last_line
 from dpbook.grading.cases import Report
@@ -30,15 +31,15 @@ def serve(sock: socket.socket, guards: dict[str, bool]) -> None:
     """Answer what comes, until nobody is there any more."""
     printed = Printed()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), contextlib.suppress(Ended):
-        side = _Side(sock, printed)
-        send(sock, {"guards": guards}, b"")
+        side = _Side(Frames(sock), printed)
+        sock.send(json.dumps(guards).encode())
         while True:
             side.step()
 
 
 class _Side:
-    def __init__(self, sock: socket.socket, printed: Printed) -> None:
-        self._sock, self._printed, self._told = sock, printed, 0
+    def __init__(self, frames: Frames, printed: Printed) -> None:
+        self._frames, self._printed, self._told = frames, printed, 0
         self._names: dict[str, Any] = {}
         self._answer: Any = None
         self._lock = threading.RLock()
@@ -51,14 +52,14 @@ class _Side:
         try:
             what, *given = self._receive()
             result = getattr(self, "_do_" + what)(*given)
-            head, body = {}, write(result, self._arrays, self._named)
+            reply = {"value": write(result, self._arrays, self._named)}
         except Ended:
             raise
         except NotPlain as error:
-            head, body = {"not plain": str(error)}, b""
+            reply = {"not plain": str(error)}
         except BaseException as error:  # SystemExit and whatever else an answer may raise
-            head, body = {"failed": self._failure(error)}, b""
-        self._send(head, body)
+            reply = {"failed": self._failure(error)}
+        self._send(reply)
 
     def _do_load(self, cells: list[tuple[str, str]], name: str) -> bool:
         """Run cells, each with the name of its file; returns whether they left an answer."""
@@ -83,6 +84,9 @@ class _Side:
         result = result if live else plain(result)
         return (result, [plain(arg) for arg in args]) if after else (result, None)
 
+    def _do_method(self, target: Any, name: str, args: tuple[Any, ...]) -> Any:
+        return getattr(target, name)(*args)
+
     def _do_get(self, target: Any, name: str) -> Any:
         return getattr(target, name)
 
@@ -105,8 +109,8 @@ class _Side:
     def ask(self, number: int, method: str, args: tuple[Any, ...]) -> Any:
         """Call something of the other side. Raises what that raises."""
         with self._lock:
-            head = {"ask": [number, method], "line": line_of_caller(2)}
-            self._send(head, write(args, self._arrays, self._named))
+            asked = [number, method, write(args, self._arrays, self._named)]
+            self._send({"ask": asked, "line": line_of_caller(2)})
             what, result = self._receive()
         if what == "raise":
             raise result
@@ -117,18 +121,20 @@ class _Side:
         if number is None:
             self._live[number := next(self._numbers)] = value
         kind = "generator" if isinstance(value, Generator) else "callable" if callable(value) else "object"
-        return {"live": [number, kind, type(value).__name__]}
+        methods = [n for n in dir(type(value)) if n[0] != "_" and callable(getattr(type(value), n))]
+        return {"live": [number, kind, type(value).__name__, methods]}
 
-    def _send(self, head: dict[str, Any], body: bytes) -> None:
-        arrays, data = self._arrays.outgoing()
-        text = str(self._printed) if self._printed.written != self._told else None
-        self._told = self._printed.written
-        send(self._sock, {**head, "arrays": arrays, "printed": text}, body, data)
+    def _send(self, reply: dict[str, Any]) -> None:
+        reply["arrays"], data = self._arrays.outgoing()
+        if self._printed.written != self._told:
+            reply["printed"], self._told = str(self._printed), self._printed.written
+        self._frames.send(json.dumps(reply).encode(), data)
 
     def _receive(self) -> Any:
-        head, body, data = receive(self._sock)
-        self._arrays.incoming(head["arrays"], data)
-        return _Reader(self, io.BytesIO(body)).load()
+        text, data = self._frames.receive()
+        file = io.BytesIO(text)
+        self._arrays.incoming(pickle.load(file), data)
+        return _Reader(self, file).load()
 
     def found(self, name: tuple[Any, ...]) -> Any:
         """What a name in a pickle stands for."""

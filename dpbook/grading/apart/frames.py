@@ -1,13 +1,12 @@
-"""Frames on a socket: a head in JSON, a body, and the bytes of arrays one after another."""
+"""Frames on a socket: a text and the bytes of arrays, read at once where they are small."""
 
-import json
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
-_LENGTHS = struct.Struct("<III")
-MAX_HEAD, MAX_BODY, MAX_BYTES = 2**22, 2**25, 2**27
+_LENGTHS = struct.Struct("<II")
+_AT_ONCE = 2**16
+MAX_TEXT, MAX_BYTES = 2**25, 2**27
 
 
 class Ended(Exception):
@@ -15,52 +14,55 @@ class Ended(Exception):
 
 
 class BadFrame(Exception):
-    """What came is no frame, or one that is larger than any may be."""
+    """What came is larger than any frame may be."""
 
 
-class Frame(NamedTuple):
-    """What was sent at once."""
+class Frames:
+    """One end of a stream socket. ``late`` is called while nothing comes, every so often, and may raise."""
 
-    head: Any
-    body: bytes
-    data: memoryview
+    def __init__(self, sock: socket.socket, late: Callable[[], None] | None = None, look: float = 0.0) -> None:
+        self._sock, self._late = sock, late
+        self._rest = b""
+        if late is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(look * 1e6)))
 
+    def close(self) -> None:
+        self._sock.close()
 
-def send(sock: socket.socket, head: Any, body: bytes, data: Sequence[bytes] = ()) -> None:
-    """Send a frame. Raises `Ended`."""
-    text = json.dumps(head).encode()
-    joined = b"".join(data)
-    try:
-        sock.sendall(_LENGTHS.pack(len(text), len(body), len(joined)) + text + body + joined)
-    except OSError:
-        raise Ended from None
-
-
-def receive(sock: socket.socket, wait: Callable[[], None] = lambda: None) -> Frame:
-    """The next frame; ``wait`` is called before each read and returns when there is something. Raises `Ended`.
-
-    Raises `BadFrame` for one that is too large or has no JSON as its head.
-    """
-    lengths = _LENGTHS.unpack(_read(sock, _LENGTHS.size, wait))
-    for length, most in zip(lengths, (MAX_HEAD, MAX_BODY, MAX_BYTES), strict=True):
-        if length > most:
-            raise BadFrame(f"{length:,} bytes at once")
-    head, body, data = (_read(sock, length, wait) for length in lengths)
-    try:
-        return Frame(json.loads(bytes(head)), bytes(body), data)
-    except (ValueError, RecursionError):
-        raise BadFrame("a head that is no JSON") from None
-
-
-def _read(sock: socket.socket, length: int, wait: Callable[[], None]) -> memoryview:
-    read, view = 0, memoryview(bytearray(length))
-    while read < length:
-        wait()
+    def send(self, text: bytes, data: Sequence[bytes] = ()) -> None:
+        """Send a frame. Raises `Ended`."""
+        joined = b"".join(data)
         try:
-            count = sock.recv_into(view[read:])
+            self._sock.sendall(_LENGTHS.pack(len(text), len(joined)) + text + joined)
         except OSError:
-            count = 0
-        if not count:
-            raise Ended
-        read += count
-    return view
+            raise Ended from None
+
+    def receive(self) -> tuple[bytes, memoryview]:
+        """The next frame. Raises `Ended`, and `BadFrame` for one that is too large."""
+        while len(self._rest) < _LENGTHS.size:
+            self._rest += self._read(_AT_ONCE)
+        text, data = _LENGTHS.unpack_from(self._rest)
+        if text > MAX_TEXT or data > MAX_BYTES:
+            raise BadFrame(f"{text + data:,} bytes at once")
+        parts, size, wanted = [self._rest], len(self._rest), _LENGTHS.size + text + data
+        while size < wanted:
+            parts.append(self._read(max(_AT_ONCE, wanted - size)))
+            size += len(parts[-1])
+        whole = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._rest = whole[wanted:]
+        begin = _LENGTHS.size + text
+        return whole[_LENGTHS.size : begin], memoryview(whole)[begin:wanted]
+
+    def _read(self, most: int) -> bytes:
+        while True:
+            try:
+                part = self._sock.recv(min(most, 2**20))
+            except BlockingIOError:
+                if self._late is not None:
+                    self._late()
+                continue
+            except OSError:
+                part = b""
+            if not part:
+                raise Ended
+            return part

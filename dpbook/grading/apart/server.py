@@ -28,7 +28,11 @@ PROCESSES = 128
 SECONDS = 600
 """That a process may compute in all; a call has less, see `answer`."""
 DEVICES = [Path("/dev") / name for name in ("null", "zero", "random", "urandom")]
-_SYSTEM = [Path(path) for path in ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/sys/devices/system/cpu")]  # fmt: skip
+_SYSTEM = [
+    Path(path) for path in (
+        "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/hosts", "/sys"
+    )
+]  # fmt: skip
 
 
 def readable() -> list[Path]:

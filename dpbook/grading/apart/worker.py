@@ -1,10 +1,10 @@
 """The judge's end of an answer's process, and what stands for the answer's functions, generators and objects."""
 
 import io
+import json
 import pickle
 import socket
 import struct
-import time
 from collections.abc import Callable, Generator
 from types import FunctionType, MethodType
 from typing import Any, NoReturn
@@ -14,13 +14,17 @@ import numpy as np
 from dpbook.collectives.programs import told_line
 from dpbook.grading.answer import Wrong
 from dpbook.grading.apart.arrays import BadReference, SharedArrays
-from dpbook.grading.apart.frames import BadFrame, Ended, receive, send
+from dpbook.grading.apart.frames import BadFrame, Ended, Frames
 from dpbook.grading.apart.written import BadValue, read
-from dpbook.grading.values import NotPlain, difference
+from dpbook.grading.text import clean, one_line
+from dpbook.grading.values import difference
 
 NOT_PLAIN = "a value of the kind that the task asks for"
 MAX_ASKED = 200_000
 """Calls of the judge's side in one call of the answer."""
+LOOK = 0.05
+"""Seconds between looks at a process that says nothing."""
+_SIMPLE = frozenset({int, float, str, bool, type(None), tuple, list, dict, bytes})
 
 
 class Failed(Exception):
@@ -30,8 +34,8 @@ class Failed(Exception):
 
     def __init__(self, message: str, told: dict[str, Any]) -> None:
         super().__init__(message)
-        self.said, self.cause = str(told["said"]), str(told["cause"])
-        self.stub, self.line = told["stub"] is True, str(told["line"])
+        self.said, self.cause = clean(str(told["said"])), clean(str(told["cause"]))
+        self.stub, self.line = told["stub"] is True, one_line(str(told["line"]))
 
 
 class Gone(Exception):
@@ -39,16 +43,14 @@ class Gone(Exception):
 
 
 class Worker:
-    """One process of an answer. ``wait(worker)`` is called before each read; it raises when the time is over."""
+    """One process of an answer. ``late()`` is called while nothing comes; it raises when the time is over."""
 
-    def __init__(self, sock: socket.socket, wait: Callable[["Worker"], None], print_: Callable[[str], None]) -> None:
-        self._sock, self._wait, self._print = sock, wait, print_
-        self.answered_for_objects = self.broken = False
+    def __init__(self, sock: socket.socket, late: Callable[[], None], print_: Callable[[str], None]) -> None:
+        self._print = print_
+        self.broken = False
         self._reset()
-        self.guards, self.process = self._hello()
-
-    def fileno(self) -> int:
-        return self._sock.fileno()
+        self._frames = Frames(sock, late, LOOK)
+        self.guards, self.process = self._guarded(lambda: _hello(sock, late))
 
     def _reset(self) -> None:
         self._arrays = SharedArrays(0)
@@ -56,38 +58,28 @@ class Worker:
         self._raised: dict[int, BaseException] = {}
         self.answered_for_objects = False
 
-    def _hello(self) -> tuple[dict[str, bool], int]:
-        """What holds the process, and its number, which the kernel vouches for."""
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._wait(self)
-        size = struct.calcsize("3i")
-        _, extra, _, _ = self._sock.recvmsg(1, socket.CMSG_SPACE(size), socket.MSG_PEEK)
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-        process = next((struct.unpack("3i", data[:size])[0] for _, _, data in extra), 0)
-        guards = self._guarded(lambda: receive(self._sock, lambda: self._wait(self)).head["guards"])
-        return dict(guards), process
-
     def reset(self) -> None:
         """Forget all that was handed over."""
         self.request("reset")
         self._reset()
 
     def close(self) -> None:
-        self._sock.close()
+        self._frames.close()
 
     def request(self, what: str, *given: Any) -> Any:
         """Ask the process for something. Raises `Gone`, `Failed`, `Wrong`, and what a call of ours raised."""
         self._guarded(lambda: self._send((what, *given)))
         for _ in range(MAX_ASKED):
-            head, body = self._guarded(self._receive)
-            if "ask" in head:
-                self._serve(head, body)
-            elif "failed" in head:
-                self._fail(head["failed"])
-            elif "not plain" in head:
-                raise Wrong(NOT_PLAIN, str(head["not plain"]), cause=str(head["not plain"]))
+            reply = self._guarded(self._receive)
+            if "ask" in reply:
+                self._serve(reply)
+            elif "failed" in reply:
+                self._fail(reply["failed"])
+            elif "not plain" in reply:
+                said = clean(str(reply["not plain"]))
+                raise Wrong(NOT_PLAIN, said, cause=said)
             else:
-                return self._guarded(lambda body=body: self._read(body))
+                return self._guarded(lambda reply=reply: self._read(reply["value"]))
         self.broken = True
         raise Wrong("an answer in time", f"more than {MAX_ASKED:,} calls", cause="too many calls")
 
@@ -97,16 +89,16 @@ class Worker:
         except Ended:
             self.broken = True
             raise Gone("its process has ended") from None
-        except (BadFrame, BadValue, BadReference, KeyError, TypeError, ValueError, AttributeError, struct.error):
+        except (BadFrame, BadValue, BadReference, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError):
             self.broken = True
             raise Gone("its process says what stands for no value") from None
 
-    def _serve(self, head: dict[str, Any], body: bytes) -> None:
+    def _serve(self, reply: dict[str, Any]) -> None:
         """Call what the answer calls."""
 
         def asked() -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-            number, method = head["ask"]
-            args, options = self._read(body)
+            number, method, given = reply["ask"]
+            args, options = self._read(given)
             target = self._ours[number]
             if method and method not in type(target).OFFERS:
                 raise KeyError(method)
@@ -116,14 +108,14 @@ class Worker:
 
         call, args, options = self._guarded(asked)
         try:
-            with told_line(str(head.get("line", ""))):
-                reply = ("value", call(*args, **options))
+            with told_line(one_line(str(reply.get("line", "")))):
+                result = ("value", call(*args, **options))
         except Exception as error:
-            reply = ("raise", self._told(error))
+            result = ("raise", self._told(error))
         except BaseException:  # the run is over: nobody waits for this process any more
             self.broken = True
             raise
-        self._guarded(lambda: self._send(reply))
+        self._guarded(lambda: self._send(result))
 
     def _told(self, error: Exception) -> Exception:
         """An error as the answer gets it."""
@@ -143,7 +135,7 @@ class Worker:
                 return self._raised[given]
             name = str(told["name"])[:80]
             kind = type(name if name.isidentifier() else "Error", (Failed,), {})
-            error: BaseException = kind(str(told["message"]), told)
+            error: BaseException = kind(clean(str(told["message"])), told)
             return error
 
         raise self._guarded(raised)
@@ -151,30 +143,34 @@ class Worker:
     def _send(self, message: Any) -> None:
         file = io.BytesIO()
         _Writer(self, file).dump(message)
-        head, data = self._arrays.outgoing()
-        send(self._sock, {"arrays": head}, file.getvalue(), data)
+        arrays, data = self._arrays.outgoing()
+        self._frames.send(pickle.dumps(arrays) + file.getvalue(), data)
 
-    def _receive(self) -> tuple[dict[str, Any], bytes]:
-        frame = receive(self._sock, lambda: self._wait(self))
-        self._arrays.incoming(frame.head["arrays"], frame.data)
-        if frame.head.get("printed") is not None:
-            self._print(str(frame.head["printed"]))
-        return frame.head, frame.body
+    def _receive(self) -> dict[str, Any]:
+        text, data = self._frames.receive()
+        reply: dict[str, Any] = json.loads(str(text, "utf-8"))
+        self._arrays.incoming(reply["arrays"], data)
+        if "printed" in reply:
+            self._print(str(reply["printed"]))
+        return reply
 
-    def _read(self, body: bytes) -> Any:
-        return read(body, self._arrays, self._live)
+    def _read(self, written: Any) -> Any:
+        return read(written, self._arrays, self._live)
 
     def _live(self, name: dict[str, Any]) -> Any:
-        number, kind, type_name = name["live"]
+        number, kind, type_name, methods = name["live"]
         if type(number) is not int or not isinstance(type_name, str) or not type_name.isidentifier():
             raise ValueError
         self.answered_for_objects = True
-        made = {"generator": RemoteGenerator, "callable": RemoteCallable, "object": RemoteObject}[kind]
-        return type(type_name[:80], (made,), {})(self, number)
+        made: Any = {"generator": RemoteGenerator, "callable": RemoteCallable, "object": RemoteObject}[kind]
+        return type(type_name[:80], (made,), {})(self, number, frozenset(map(str, methods)))
 
     def name(self, value: Any) -> Any:
         """What stands for a value in a pickle; None for one that is pickled."""
-        if type(value) is np.ndarray and value.dtype.kind in "biufc":
+        kind = type(value)
+        if kind in _SIMPLE:
+            return None
+        if kind is np.ndarray and value.dtype.kind in "biufc":
             return ("array", self._arrays.reference(value))
         if isinstance(value, RemoteObject | RemoteGenerator):
             return ("yours", value._number)
@@ -207,17 +203,19 @@ class _Writer(pickle.Pickler):
 class RemoteObject:
     """An object of the answer: what it has and does is asked of its process."""
 
-    def __init__(self, worker: Worker, number: int) -> None:
-        self._worker, self._number = worker, number
+    def __init__(self, worker: Worker, number: int, methods: frozenset[str]) -> None:
+        self._worker, self._number, self._methods = worker, number, methods
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
+        if name in self._methods:
+            return lambda *args: self._worker.request("method", self, name, args)
         return self._worker.request("get", self, name)
 
 
 class RemoteCallable(RemoteObject):
-    """A function of the answer, or a method."""
+    """A function of the answer."""
 
     def __call__(self, *args: Any) -> Any:
         return self._worker.request("call", self, args, True, False)[0]
@@ -226,7 +224,7 @@ class RemoteCallable(RemoteObject):
 class RemoteGenerator(Generator[Any, Any, Any]):
     """A generator of the answer."""
 
-    def __init__(self, worker: Worker, number: int) -> None:
+    def __init__(self, worker: Worker, number: int, methods: frozenset[str]) -> None:
         self._worker, self._number = worker, number
 
     def send(self, value: Any) -> Any:
@@ -240,6 +238,23 @@ class RemoteGenerator(Generator[Any, Any, Any]):
 
     def close(self) -> None:
         """It ends with its process."""
+
+
+def _hello(sock: socket.socket, late: Callable[[], None]) -> tuple[dict[str, bool], int]:
+    """What holds a process, and its number, which the kernel vouches for."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    size = struct.calcsize("3i")
+    while True:
+        try:
+            text, extra, _, _ = sock.recvmsg(4096, socket.CMSG_SPACE(size))
+            break
+        except BlockingIOError:
+            late()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+    if not text:
+        raise Ended
+    process = next((struct.unpack("3i", data[:size])[0] for _, _, data in extra), 0)
+    return dict(json.loads(text)), process
 
 
 def check_unchanged(before: tuple[Any, ...], after: Any) -> None:
@@ -259,5 +274,3 @@ def seconds_of(process: int) -> float:
     except (OSError, IndexError):
         return 0.0
 
-
-__all__ = ["Failed", "Gone", "NotPlain", "RemoteObject", "Worker", "check_unchanged", "seconds_of", "time"]

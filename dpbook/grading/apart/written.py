@@ -1,6 +1,5 @@
 """Plain data as JSON, arrays by reference: what comes back from an answer."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -20,13 +19,13 @@ class BadValue(Exception):
     """What came stands for no value."""
 
 
-def write(value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]] | None = None) -> bytes:
-    """``value`` as JSON. ``live`` names what is no plain data; without it, raises `NotPlain` as `plain` does."""
-    return json.dumps(_written(value, arrays, live, [MAX_ITEMS], MAX_DEPTH)).encode()
+def write(value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]]) -> Any:
+    """What `json` can write in place of ``value``. ``live`` names what is no plain data. Raises `NotPlain`."""
+    return _written(value, arrays, live, [MAX_ITEMS], MAX_DEPTH)
 
 
 def _written(
-    value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]] | None, left: list[int], depth: int
+    value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]], left: list[int], depth: int
 ) -> Any:
     left[0] -= 1
     if left[0] < 0 or depth < 0:
@@ -37,13 +36,11 @@ def _written(
         return items if kind is list else {kind.__name__: items}
     if kind is dict:
         return {"dict": [[_written(each, arrays, live, left, depth - 1) for each in pair] for pair in value.items()]}
-    if kind is np.ndarray and value.ndim and value.dtype.kind in "biufc":
+    if kind is np.ndarray and value.dtype.kind in "biufc":
         return {"array": arrays.reference(value)}
     try:
         simple = plain(value)
     except NotPlain:
-        if live is None:
-            raise
         return live(value)
     if type(simple) is not kind and type(simple) in (list, tuple, set, frozenset, dict, np.ndarray):
         return _written(simple, arrays, live, left, depth)
@@ -65,16 +62,16 @@ def _atom(value: Any) -> Any:
     return {"...": None}
 
 
-def read(text: bytes, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any] | None = None) -> Any:
-    """The value that `write` wrote. ``live`` makes what stands for it of its name. Raises `BadValue`."""
+def read(written: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any]) -> Any:
+    """The value of which `write` made this. ``live`` makes what stands for it of a name. Raises `BadValue`."""
     try:
-        return _read(json.loads(text), arrays, live, [MAX_ITEMS], MAX_DEPTH)
+        return _read(written, arrays, live, [MAX_ITEMS], MAX_DEPTH)
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError, BadReference, DpbookError):
         raise BadValue("something that stands for no value") from None
 
 
 def _read(
-    said: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any] | None, left: list[int], depth: int
+    said: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any], left: list[int], depth: int
 ) -> Any:
     left[0] -= 1
     if left[0] < 0 or depth < 0:
@@ -105,6 +102,4 @@ def _read(
             return from_json(what)
         case "...":
             return ...
-    if live is None:
-        raise ValueError
     return live(said)

@@ -19,7 +19,7 @@ from dpbook.grading import (
     expect_equal,
     expect_items,
     expect_schedule,
-    in_place_of_processes,
+    where_apart,
 )
 from dpbook.ranks import start
 
@@ -69,7 +69,7 @@ def _on_this_rank(answer: Program, x: NDArray[Any]) -> NDArray[Any]:
     return x
 
 
-@in_place_of_processes(_together)
+@where_apart(_together)
 def _in_processes(answer: Program, rows: NDArray[Any]) -> list[NDArray[Any]]:
     return start(_on_this_rank, [(answer, row) for row in rows], timeout=PROGRAM_SECONDS, echo=False)
 

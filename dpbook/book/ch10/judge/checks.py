@@ -10,8 +10,9 @@ import numpy as np
 
 from dpbook.book.ch10 import trials
 from dpbook.book.ch10.chains import Chain
+from dpbook.book.ch10.wires import End, Wire, in_threads
 from dpbook.core import plural
-from dpbook.grading import Answer, call, expect, expect_close, expect_equal
+from dpbook.grading import Answer, call, expect, expect_close, expect_equal, where_apart
 from dpbook.ranks import start
 
 WORLDS = (1, 2, 3, 5)
@@ -27,6 +28,27 @@ SLACK = 1
 Log = list[tuple[str, int]]
 
 
+def _apart(answer: Any, kind: str, trial: dict[str, Any]) -> list[dict[str, Any]]:
+    """As `trials.trained_in_threads`, with ranks that are processes, whose messages pass through here."""
+
+    def rank(wire: Wire) -> dict[str, Any]:
+        end = End(wire)
+        states = answer.hosted(trials.states_over, kind, trial, end)
+        return {"states": states, "logs": end.logs}
+
+    return in_threads(rank, len(trial["weights"]))
+
+
+def _all_apart(answer: Any, kind: str, given: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    return [_apart(answer, kind, trial) for trial in given]
+
+
+@where_apart(_apart)
+def _in_threads(answer: Any, kind: str, trial: dict[str, Any]) -> list[dict[str, Any]]:
+    return trials.trained_in_threads(answer, kind, trial)
+
+
+@where_apart(_all_apart)
 def _in_processes(answer: Callable[..., Any], kind: str, given: list[dict[str, Any]]) -> Any:
     """For each trial what each rank returned."""
     ranks = [(answer, kind, given)] * PROCESSES
@@ -36,7 +58,7 @@ def _in_processes(answer: Callable[..., Any], kind: str, given: list[dict[str, A
 
 def _try(answer: Answer, kind: str, chain: Chain, where: str) -> list[dict[str, Any]]:
     """What each rank found, with ranks that are threads."""
-    ranks: list[dict[str, Any]] = call(answer, kind, chain.trial, through=trials.trained_in_threads, where=where)
+    ranks: list[dict[str, Any]] = call(answer, kind, chain.trial, through=_in_threads, where=where)
     return ranks
 
 

@@ -1,7 +1,9 @@
 """What the tasks of exercise 11 check: a training loop against the big batch, and numbers against arithmetic."""
 
 import math
+import secrets
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +13,15 @@ from numpy.typing import NDArray
 from dpbook.book.ch11 import loops
 from dpbook.collectives import bandwidth_lower_bound
 from dpbook.core import plural
-from dpbook.grading import Answer, call, expect, expect_close, expect_equal, expect_items, expect_number, value
+from dpbook.grading import Answer, call, expect, expect_close, expect_equal, expect_items, expect_number, value, where_apart
 from dpbook.ranks import start
 from dpbook.replicas import MLP
 
 Array = NDArray[np.float64]
 
 PROCESSES = 3
+FIRST_PORT, PORTS = 20_000, 40_000
+"""Of 127.0.0.1, where the ranks of an answer meet."""
 PROGRAM_SECONDS = 60.0
 """For one process to import torch and train, or three to train, on a machine that has other things to do."""
 BOUND = 1e-10
@@ -87,6 +91,24 @@ class Loop:
         return [end["W1"].T.copy(), end["b1"], end["W2"].T.copy(), end["b2"]], losses
 
 
+def _apart(answer: Any, trials: Sequence[dict[str, Any]], world: int = PROCESSES) -> list[list[dict[str, Any]]]:
+    """For each trial what each rank returned, where processes of the answer are the ranks."""
+    port = FIRST_PORT + secrets.randbelow(PORTS)
+    with ThreadPoolExecutor(world) as pool:
+        ranks = [pool.submit(answer.hosted, loops.train_as_rank, trials, r, world, port) for r in range(world)]
+        return [list(each) for each in zip(*(rank.result() for rank in ranks), strict=True)]
+
+
+def _alone_apart(answer: Any, trials: Sequence[dict[str, Any]]) -> Any:
+    return [ranks[0] for ranks in _apart(answer, trials, 1)]
+
+
+@where_apart(_alone_apart)
+def _alone(answer: Callable[..., Any], trials: Sequence[dict[str, Any]]) -> Any:
+    return loops.train_alone(answer, trials)
+
+
+@where_apart(_apart)
 def _in_processes(answer: Callable[..., Any], trials: Sequence[dict[str, Any]]) -> Any:
     """For each trial what each rank returned."""
     ranks = [(answer, trials, rank) for rank in range(PROCESSES)]
@@ -155,7 +177,7 @@ def alone(answer: Answer, rng: np.random.Generator) -> None:
 
 def _judge_alone(answer: Answer, tried: Sequence[Loop]) -> None:
     found = call(
-        answer, [loop.trial for loop in tried], through=loops.train_alone, seconds=PROGRAM_SECONDS, where="one rank"
+        answer, [loop.trial for loop in tried], through=_alone, seconds=PROGRAM_SECONDS, where="one rank"
     )
     for loop, rank in zip(tried, found, strict=True):
         _judge(loop, [rank], str(loop))

@@ -18,7 +18,7 @@ from dpbook.grading import (
     expect_close,
     expect_equal,
     expect_items,
-    in_place_of_processes,
+    where_apart,
 )
 from dpbook.ranks import start
 
@@ -215,7 +215,7 @@ def _in_turns(answer: Callable[..., Any], given: list[dict[str, Any]]) -> Any:
     return [unit_runs.trained_in_turns(answer, trial) for trial in given]
 
 
-@in_place_of_processes(_in_turns)
+@where_apart(_in_turns)
 def _in_processes(answer: Callable[..., Any], given: list[dict[str, Any]]) -> Any:
     """For each trial what each rank returned."""
     found = start(unit_runs.train_on_this_rank, [(answer, given)] * PROCESSES, timeout=PROGRAM_SECONDS, echo=False)

@@ -1,0 +1,6 @@
+"""Marks for what was handed in: what is taken of it, who judges it, and what came of it."""
+
+from dpbook.grading.marking.grading import grade
+from dpbook.grading.marking.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
+from dpbook.grading.marking.submissions import Handed, find
+from dpbook.grading.marking.table import table

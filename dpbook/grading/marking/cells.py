@@ -1,0 +1,164 @@
+"""What is taken of a notebook: the answer cell of each task, found by its id, or else by what it defines."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from dpbook.core import checkout
+from dpbook.grading.declared import tasks
+from dpbook.grading.definition import Task
+from dpbook.grading.marking.files import Cell, Unreadable, code_cells
+from dpbook.grading.notebooks import KEEP_OUTPUT, SETUP
+from dpbook.grading.structure import defined, parse_cell, used
+
+_GRADE_ID = re.compile(r"(answer|check)-([0-9]{2})-([1-9][0-9]?)")
+_BEGINS = re.compile(r"exercise\(([0-9]{1,2}), globals\(\)\)")
+_CHECKS = re.compile(r"check\([\"']([0-9]{2})\.[0-9]+[\"']")
+_NAME = re.compile(r"([0-9]{2})_")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The text of a task's answer, None where there is none, and what is to be said of it."""
+
+    task: Task
+    text: str | None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """What was taken of a notebook, and what is to be said of all of it."""
+
+    chapter: int
+    answers: tuple[Taken, ...]
+    remarks: tuple[str, ...] = field(default=())
+
+
+def take(path: Path) -> Exercise:
+    """The answers in the notebook at ``path``. Raises `Unreadable`, also for one that is no exercise of the book."""
+    cells = code_cells(path)
+    chapter = _chapter(cells, path.name)
+    asked = tasks(chapter) if chapter is not None else []
+    if chapter is None or not asked or not _reference(chapter):
+        raise Unreadable("is no exercise of this book: none of its cells belongs to one")
+    return Exercise(chapter, tuple(_answer(task, cells) for task in asked), tuple(_remarks(chapter, cells)))
+
+
+def _chapter(cells: Sequence[Cell], name: str) -> int | None:
+    ids = Counter(found[2] for cell in cells if (found := _GRADE_ID.fullmatch(cell.grade_id)))
+    texts = Counter(found for cell in cells for found in (*_BEGINS.findall(cell.source), *_CHECKS.findall(cell.source)))
+    for found in (ids, texts):
+        if found:
+            return int(found.most_common(1)[0][0])
+    named = _NAME.match(name)
+    return int(named[1]) if named else None
+
+
+def _answer(task: Task, cells: Sequence[Cell]) -> Taken:
+    own_id = f"answer-{task.id.partition('.')[2]}"
+    held = [c for c in cells if c.grade_id == task.answer_cell or (c.id == own_id and not _of_another(c, task))]
+    defining = [c for c in cells if task.answer in _defined(c.source) and SETUP not in c.tags]
+    right = [cell for cell in held if cell in defining]
+    remarks = []
+    if len(held) > 1:
+        right = [cell for cell in right if cell.id == own_id][-1:] or right[-1:]
+        which = "the one with the first id" if right and right[0].id == own_id else "the last of them"
+        remarks.append(f"{len(held)} cells are marked as the answer to {task.id}: {which} was graded")
+    if not right and (elsewhere := [cell for cell in defining if cell not in held]):
+        right = elsewhere[-1:]
+        why = "defines it" if held else "is there"
+        remarks.append(f"no cell {task.answer_cell} {why}: {task.answer} was found in another cell, which was graded")
+    chosen = (right or held)[-1:]
+    if not chosen:
+        remarks.append(f"the cell {task.answer_cell} is missing, and no other cell defines {task.answer}")
+        return Taken(task, None, tuple(remarks))
+    text = chosen[0].source
+    if not text.strip():
+        return Taken(task, None, (*remarks, f"the cell {task.answer_cell} is empty"))
+    return Taken(task, text, (*remarks, *_lost(task, text, cells)))
+
+
+def _of_another(cell: Cell, task: Task) -> bool:
+    return bool(_GRADE_ID.fullmatch(cell.grade_id)) and cell.grade_id != task.answer_cell
+
+
+def _lost(task: Task, text: str, cells: Sequence[Cell]) -> Iterator[str]:
+    """Names that the answer uses and that only cells define which are not taken."""
+    reference = _reference(task.chapter)
+    given = {name for cell in reference for name in _defined(cell.source)}
+    own = {name for cell in cells if not _GRADE_ID.fullmatch(cell.grade_id) for name in _defined(cell.source)}
+    for name in sorted(_used(text) & own - given - _defined(text)):
+        yield f"{name} is defined in a cell of your own, and only answer cells are taken: move it into {task.answer_cell}"
+
+
+def _remarks(chapter: int, cells: Sequence[Cell]) -> Iterator[str]:
+    """What shows that the notebook is of another edition of the book."""
+    known = {task.answer_cell: task for task in tasks(chapter)} | {task.check_cell: task for task in tasks(chapter)}
+    for cell in cells:
+        if cell.grade_id.startswith(("answer-", "check-")) and cell.grade_id not in known:
+            yield f"the cell {cell.grade_id!r} belongs to no task of this edition, and was left out"
+        elif cell.grade_id.startswith("check-") and cell.points != known[cell.grade_id].points:
+            task = known[cell.grade_id]
+            yield f"{task.id} is worth {task.points} points in this edition, and {cell.points} in this notebook"
+
+
+def program(task: Task, answers: Sequence[Taken]) -> list[tuple[str, str]]:
+    """Name and text of the cells to run for a task: setup, what the answer uses of the others, and the answer."""
+    texts = {taken.task.answer_cell: taken.text or "" for taken in answers}
+    others = [(cell, texts.get(cell.grade_id, cell.source)) for cell in _reference(task.chapter)]
+    own = texts[task.answer_cell]
+    chosen, needed = {task.answer_cell}, _used(own)
+    while True:
+        more = {_name(cell) for cell, text in others if _defined(text) & needed and _usable(cell)} - chosen
+        if not more:
+            break
+        chosen |= more
+        needed |= {name for cell, text in others if _name(cell) in more for name in _used(text)}
+    return [(f"<{_name(cell)}>", _python(text)) for cell, text in others if _name(cell) in chosen or SETUP in cell.tags]
+
+
+def needs_torch(cells: Sequence[tuple[str, str]]) -> bool:
+    """Whether one of these cells imports torch."""
+    return any(re.search(r"^\s*(import|from) torch\b", text, re.MULTILINE) for _, text in cells)
+
+
+@cache
+def _reference(chapter: int) -> tuple[Cell, ...]:
+    """The cells of the exercise as a learner gets it; empty where there is none."""
+    found = sorted((checkout.root() / "exercises").glob(f"{chapter:02}_*.ipynb"))
+    return tuple(code_cells(found[0])) if found else ()
+
+
+def _usable(cell: Cell) -> bool:
+    return not cell.grade_id.startswith("check-") and KEEP_OUTPUT not in cell.tags
+
+
+def _name(cell: Cell) -> str:
+    return cell.grade_id or cell.id
+
+
+def _python(text: str) -> str:
+    """Lines for IPython or the shell are no Python."""
+    return "\n".join(f"#{line}" if line.startswith(("%", "!")) else line for line in text.split("\n"))
+
+
+def _defined(text: str) -> set[str]:
+    tree = _tree(text)
+    return defined(tree) if tree else set()
+
+
+def _used(text: str) -> set[str]:
+    tree = _tree(text)
+    return used(tree) if tree else set()
+
+
+@cache
+def _tree(text: str):
+    try:
+        return parse_cell(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

@@ -1,0 +1,176 @@
+"""Marks for submissions: each task is judged here, on values that come from the answer's own processes."""
+
+import contextlib
+import multiprocessing
+import resource
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpbook.grading.apart.answer import PATIENCE, RemoteAnswer
+from dpbook.grading.apart.kernel import GUARDS, MIB
+from dpbook.grading.apart.servers import Servers
+from dpbook.grading.answer import CHECK_SECONDS
+from dpbook.grading.cases import Case, Report
+from dpbook.grading.declared import task
+from dpbook.grading.judging import judge
+from dpbook.grading.marking.cells import Exercise, needs_torch, program, take
+from dpbook.grading.marking.files import Unreadable
+from dpbook.grading.marking.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
+from dpbook.grading.marking.submissions import Handed
+
+Tell = Callable[[int, int], None]
+"""Called with the number of tasks that are graded, and of all."""
+
+MEMORY = 4096 * MIB
+ENDED = "the check could not be finished on what the answer gave back"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task of a submission, and the cells that answer it."""
+
+    place: tuple[int, int, int]
+    task: str
+    cells: tuple[tuple[str, str], ...]
+    torch: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    report: Report
+    together: bool
+    guards: dict[str, bool]
+    seconds: float
+
+
+def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = lambda done, of: None) -> Marks:
+    """The marks of all submissions, in their order; each is what it would be if it was graded alone."""
+    taken = [[_take(path) for path in each.notebooks] for each in handed]
+    work = [one for s, each in enumerate(taken) for one in _work(s, each)]
+    for one in {one.task for one in work}:
+        task(one)  # so that judges find its checks imported
+    done: dict[tuple[int, int, int], Done] = {}
+    with Servers(torch=any(one.torch for one in work)) as servers:
+        for one, result in _judged(work, servers, seed, jobs):
+            done[one.place] = result
+            tell(len(done), len(work))
+    submissions = [_submission(s, each, found, done) for s, (each, found) in enumerate(zip(handed, taken, strict=True))]
+    missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in done.values())]
+    return Marks(tuple(submissions), seed, tuple(missing))
+
+
+def _take(path: Path) -> Exercise | str:
+    try:
+        return take(path)
+    except Unreadable as error:
+        return str(error)
+
+
+def _work(submission: int, exercises: Sequence[Exercise | str]) -> Iterator[Work]:
+    for e, exercise in enumerate(exercises):
+        if isinstance(exercise, str):
+            continue
+        for t, taken in enumerate(exercise.answers):
+            if taken.text is not None:
+                cells = tuple(program(taken.task, exercise.answers))
+                yield Work((submission, e, t), taken.task.id, cells, needs_torch(cells))
+
+
+def _judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Done]]:
+    """Each task with what came of it, in any order. A judge that is ended takes no other task with it."""
+    left = {one.place: one for one in work}
+    for one, result in _in_pool(work, servers, seed, jobs):
+        del left[one.place]
+        yield one, result
+    for one in left.values():  # one by one, to see whose it is
+        yield one, next((result for _, result in _in_pool([one], servers, seed, 1)), _not_judged(one))
+
+
+def _in_pool(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Done]]:
+    """As `_judged`, up to where a judge is ended."""
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, fork, _begin, (servers, seed)) as pool:
+        futures = {pool.submit(_judge, one): one for one in work}
+        with contextlib.suppress(BrokenProcessPool):
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+
+
+_given: list[Any] = []
+
+
+def _begin(servers: Servers, seed: int) -> None:
+    """A judge begins, which takes no more memory than it needs."""
+    _given[:] = servers, seed
+    with contextlib.suppress(OSError, ValueError):
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
+
+
+class _Late(BaseException):
+    """A check has taken too long on what it was given."""
+
+
+def _judge(one: Work) -> Done:
+    servers, seed = _given
+    asked = task(one.task)
+    start = time.monotonic()
+    answer = RemoteAnswer(servers, one.cells, asked.answer, torch=one.torch)
+
+    def late(*_: object) -> None:
+        raise _Late
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(round(60 + PATIENCE * sum(check.seconds or CHECK_SECONDS for check in asked.checks)))
+    try:
+        report = judge(asked, answer, seed)
+        return Done(report, answer.beside, answer.guards, time.monotonic() - start)
+    except _Late:
+        return _not_judged(one)
+    finally:
+        signal.alarm(0)
+        answer.close()
+
+
+def _not_judged(one: Work) -> Done:
+    asked = task(one.task)
+    cases = [Case(c.name, c.points, False, "a value of the form that the task describes", ENDED) for c in asked.checks]
+    return Done(Report(asked.id, asked.title, tuple(cases)), False, {}, 0.0)
+
+
+def _submission(
+    number: int, handed: Handed, found: Sequence[Exercise | str], done: dict[tuple[int, int, int], Done]
+) -> SubmissionMarks:
+    chapters = Counter(each.chapter for each in found if isinstance(each, Exercise))
+    exercises = []
+    for e, (path, exercise) in enumerate(zip(handed.notebooks, found, strict=True)):
+        if isinstance(exercise, str):
+            exercises.append(ExerciseMarks(path.name, None, (), (f"not graded: it {exercise}",)))
+            continue
+        tasks = []
+        for t, taken in enumerate(exercise.answers):
+            result = done.get((number, e, t))
+            report, together = (result.report, result.together) if result else (None, False)
+            tasks.append(TaskMarks(taken.task.id, taken.task.title, taken.task.points, report, taken.remarks, together))
+        exercises.append(ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks))
+    return _once(SubmissionMarks(handed.name, tuple(exercises), handed.remarks), chapters)
+
+
+def _once(submission: SubmissionMarks, chapters: Counter[int]) -> SubmissionMarks:
+    """Of several notebooks of one exercise the last by name counts."""
+    kept, said = [], list(submission.remarks)
+    last = {exercise.chapter: exercise for exercise in submission.exercises}
+    for exercise in submission.exercises:
+        chapter = exercise.chapter
+        if chapter is None or exercise is last[chapter]:
+            kept.append(exercise)
+        else:
+            said.append(f"{exercise.file} is of exercise {chapter:02}, too, and was left out: {last[chapter].file} counts")
+    return replace(submission, exercises=tuple(kept), remarks=tuple(said))
