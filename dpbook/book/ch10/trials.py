@@ -111,7 +111,9 @@ def trained_in_threads(answer: Any, kind: str, trial: Trial) -> list[dict[str, A
 def states_over(answer: Any, kind: str, trial: Trial, end: End) -> list[Any]:
     """The states of `train` on a rank whose messages go over ``end``, which keeps the log."""
     torch.set_num_threads(1)
-    states: list[Any] = train(answer, kind, trial, FarWire(end))["states"]
+    wire = FarWire(end)
+    states: list[Any] = train(answer, kind, trial, wire)["states"]
+    wire.flush()
     return states
 
 

@@ -6,7 +6,7 @@ there when it has been waited for, not before: what is wrong with one kind of ra
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -59,7 +59,7 @@ class Wire:
 class Message:
     """An all-reduce under way."""
 
-    def __init__(self, wire: "Wire | _Silent", number: int, tensor: torch.Tensor, result: Callable[[], torch.Tensor]) -> None:
+    def __init__(self, wire: "Wire | _Unheard", number: int, tensor: torch.Tensor, result: Callable[[], torch.Tensor]) -> None:
         self._wire, self._number, self._tensor = wire, number, tensor
         self._result: Callable[[], torch.Tensor] | None = result
 
@@ -90,44 +90,43 @@ class ProcessWire(Wire):
 
 
 class FarWire(Wire):
-    """Over whatever takes and gives arrays in place of tensors, in another process: see `End`, which keeps the log."""
+    """Over an `End` in another process, which keeps the log; what is no message goes there with the next one."""
 
     def __init__(self, end: "End") -> None:
         super().__init__(end.rank, end.world)
-        self.log = _Notes(end)
         self._end = end
 
     def all_reduce(self, tensor: torch.Tensor) -> "Message":
-        message = self._end.all_reduce(tensor.detach().numpy())
-        return Message(_Silent(), 0, tensor, lambda: torch.from_numpy(message.wait()))
+        message = self._end.all_reduce(tensor.detach().numpy(), self._noted())
+        return Message(_Unheard(), 0, tensor, lambda: torch.from_numpy(message.wait(self._noted())))
 
     def restart(self) -> None:
-        self._end.restart()
+        self.log.append(("restart", 0))
+
+    def flush(self) -> None:
+        """Nothing more will come."""
+        self._end.note(self._noted())
 
     def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
         return lambda: torch.from_numpy(self._end.broadcast(values.numpy()))
 
+    def _noted(self) -> list[Event]:
+        noted = list(self.log)
+        self.log.clear()
+        return noted
 
-class _Silent:
+
+class _Unheard:
     """In place of a wire where the other side notes what happens."""
 
     def __init__(self) -> None:
         self.log: list[Event] = []
 
 
-class _Notes(list[Event]):
-    def __init__(self, end: "End") -> None:
-        super().__init__()
-        self._end = end
-
-    def append(self, event: Event) -> None:
-        self._end.note(*event)
-
-
 class End:
     """A wire for a rank that is elsewhere: arrays in place of tensors."""
 
-    OFFERS = ("rank", "world", "broadcast", "all_reduce", "restart", "note")
+    OFFERS = ("rank", "world", "broadcast", "all_reduce", "note")
 
     def __init__(self, wire: Wire) -> None:
         self.rank, self.world, self._wire = wire.rank, wire.world, wire
@@ -139,21 +138,21 @@ class End:
         self._wire.broadcast(tensor)
         return tensor.numpy()
 
-    def all_reduce(self, array: NDArray[Any]) -> "FarMessage":
+    def all_reduce(self, array: NDArray[Any], noted: Sequence[Event]) -> "FarMessage":
         """Begin to sum ``array``, as it is now."""
+        self.note(noted)
         tensor = torch.tensor(array)
-        return FarMessage(self._wire.all_reduce(tensor), tensor)
+        return FarMessage(self, self._wire.all_reduce(tensor), tensor)
 
-    def restart(self) -> None:
-        """A step begins, and a log with it."""
-        self._wire.log = []
-        self._wire.restart()
-        self.logs.append(self._wire.log)
-
-    def note(self, what: str, number: int) -> None:
-        """Put into the log what is no message."""
-        if what not in ("sent", "waited"):
-            self._wire.log.append((str(what), check_int("number", number, 0)))
+    def note(self, noted: Sequence[Event]) -> None:
+        """Put into the log what is no message; with a "restart" a step begins, and a log with it."""
+        for what, number in noted:
+            if what == "restart":
+                self._wire.log = []
+                self._wire.restart()
+                self.logs.append(self._wire.log)
+            elif what not in ("sent", "waited"):
+                self._wire.log.append((str(what), check_int("number", number, 0)))
 
 
 class FarMessage:
@@ -161,11 +160,12 @@ class FarMessage:
 
     OFFERS = ("wait",)
 
-    def __init__(self, message: Message, tensor: torch.Tensor) -> None:
-        self._message, self._tensor = message, tensor
+    def __init__(self, end: End, message: Message, tensor: torch.Tensor) -> None:
+        self._end, self._message, self._tensor = end, message, tensor
 
-    def wait(self) -> NDArray[Any]:
+    def wait(self, noted: Sequence[Event]) -> NDArray[Any]:
         """The sum."""
+        self._end.note(noted)
         self._message.wait()
         return self._tensor.numpy()
 

@@ -22,6 +22,7 @@ from dpbook.grading.values import difference
 NOT_PLAIN = "a value of the kind that the task asks for"
 MAX_ASKED = 200_000
 """Calls of the judge's side in one call of the answer."""
+MAX_LINE = 200
 LOOK = 0.05
 """Seconds between looks at a process that says nothing."""
 _SIMPLE = frozenset({int, float, str, bool, type(None), tuple, list, dict, bytes})
@@ -108,7 +109,7 @@ class Worker:
 
         call, args, options = self._guarded(asked)
         try:
-            with told_line(one_line(str(reply.get("line", "")))):
+            with told_line(str(reply.get("line", ""))[:MAX_LINE]):
                 result = ("value", call(*args, **options))
         except Exception as error:
             result = ("raise", self._told(error))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -82,6 +82,7 @@ def _predicted(answer: Answer, index: int) -> Any:
     return expect_items(value(answer), 2, "two numbers: (ranks, rounds)")[index]
 
 
+@cache
 def _worlds_that_send() -> list[int]:
     """The worlds in which a rank of a ring sends `SENT` bytes of `BUFFER`, counted."""
     return [world for world in range(2, 65) if count(ring(world), BUFFER, 1).sent_bytes.tolist() == [SENT] * world]

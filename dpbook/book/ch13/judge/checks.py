@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -139,6 +140,7 @@ BATCH, CONTEXT, REACHED, RATE = 512, 8192, 400e12, 100e9
 WITHIN = 0.01
 
 
+@cache
 def predicted_walls() -> dict[str, int]:
     """The four walls of the task by what they are of."""
     h100 = ACCELERATORS["H100 SXM"]
