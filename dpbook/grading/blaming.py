@@ -45,7 +45,7 @@ def blame(error: BaseException) -> Blame:
     shown = as_lines if isinstance(error, Deadlock) else one_line
     message = shown(str.__str__(str(error)))
     said = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    place = next(filter(None, map(last_line, _causes(error))), "")
+    place = next(filter(None, map(last_line, causes(error))), "")
     told = place.partition(" your code")[0] in message  # the error of a rank program quotes the line itself
     same = "" if isinstance(error, Deadlock) else place or message  # each rank of a deadlock stands on its own line
     return Blame(f"{said} ({place})" if place and not told else said, f"{type(error).__name__}: {same}")
@@ -59,7 +59,7 @@ def running_loop(error: BaseException, threads: Sequence[tuple[FrameType, int]] 
     Of loops in loops the outermost ``while``, or the outermost ``for`` if there is none: the line that was running
     differs from run to run.
     """
-    frames = [frame for cause in _causes(error) for frame in _learners_frames(cause)]
+    frames = [frame for cause in causes(error) for frame in _learners_frames(cause)]
     frames += [(frame.f_code, number) for frame, number in threads]
     for word in ("while", "for"):
         for code, number in reversed(frames):
@@ -82,10 +82,10 @@ def _around(code: CodeType, number: int) -> Iterator[tuple[int, str]]:
 
 def is_stub(error: BaseException) -> bool:
     """Whether it is the learner's own code that says ``raise NotImplementedError``."""
-    return any(isinstance(cause, NotImplementedError) and last_line(cause) for cause in _causes(error))
+    return any(isinstance(cause, NotImplementedError) and last_line(cause) for cause in causes(error))
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
     """The error and what it was raised from: a rank's own error lies behind that of the run."""
     for _ in range(10):
         if error is None:

@@ -11,10 +11,15 @@ from pathlib import Path
 def add(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="a notebook, a folder of notebooks, or a class: a folder of either"
+        "paths", nargs="+", type=Path, metavar="PATH",
+        help="a notebook, a folder of notebooks, or a class: a folder of either",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, help="of the instances that answers are tried on (default: drawn, and told)")
-    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="judges at once (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, help="of the instances that answers are tried on (default: drawn, and told)"
+    )
+    parser.add_argument(
+        "-j", "--jobs", type=int, default=os.cpu_count() or 1, help="judges at once (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="write JSON in place of tables")
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless every submission has all points")
 

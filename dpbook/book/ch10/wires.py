@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
@@ -59,7 +60,9 @@ class Wire:
 class Message:
     """An all-reduce under way."""
 
-    def __init__(self, wire: "Wire | _Unheard", number: int, tensor: torch.Tensor, result: Callable[[], torch.Tensor]) -> None:
+    def __init__(
+        self, wire: "Wire | _Unheard", number: int, tensor: torch.Tensor, result: Callable[[], torch.Tensor]
+    ) -> None:
         self._wire, self._number, self._tensor = wire, number, tensor
         self._result: Callable[[], torch.Tensor] | None = result
 
@@ -136,7 +139,7 @@ class End:
         """What rank 0 has."""
         tensor = torch.tensor(array)
         self._wire.broadcast(tensor)
-        return tensor.numpy()
+        return np.asarray(tensor)
 
     def all_reduce(self, array: NDArray[Any], noted: Sequence[Event]) -> "FarMessage":
         """Begin to sum ``array``, as it is now."""
@@ -167,7 +170,7 @@ class FarMessage:
         """The sum."""
         self._end.note(noted)
         self._message.wait()
-        return self._tensor.numpy()
+        return np.asarray(self._tensor)
 
 
 def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:

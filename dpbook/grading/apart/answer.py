@@ -15,7 +15,7 @@ from typing import Any
 from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
 from dpbook.grading.apart.servers import MEMORY, Keeper, Servers
 from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker, check_unchanged, seconds_of
-from dpbook.grading.blaming import blame
+from dpbook.grading.blaming import blame, causes
 from dpbook.grading.text import describe_kind
 from dpbook.grading.values import NotPlain, plain
 from dpbook.ranks import descendants
@@ -164,10 +164,7 @@ class RemoteAnswer:
     def _wrong(self, error: Exception, seconds: float) -> Wrong:
         """What an error says, which may have come of another one."""
         told = self._stop or error
-        chain = [told]
-        while (cause := chain[-1].__cause__) is not None and isinstance(cause, Exception) and len(chain) < 10:
-            chain.append(cause)
-        for each in chain:
+        for each in causes(told):
             match each:
                 case TimeUp():
                     self._slow = True
@@ -181,8 +178,8 @@ class RemoteAnswer:
                     return each
         if isinstance(told, Failed):
             return Wrong("a result, no error", told.said, cause=told.cause)
-        said, cause = blame(told)
-        return Wrong("a result, no error", said, cause=cause)
+        blamed = blame(told)
+        return Wrong("a result, no error", blamed.said, cause=blamed.cause)
 
     def _begin_call(self, seconds: float, in_all: float = 0.0) -> None:
         self._stop = None

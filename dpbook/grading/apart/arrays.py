@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Reference = list[Any]
 KINDS = "biufc"
-MAX_ARRAYS = 20_000
+MAX_ARRAYS, MAX_BYTES = 20_000, 2**28
 
 
 class BadReference(Exception):
@@ -29,7 +29,7 @@ class SharedArrays:
     """
 
     def __init__(self, ours: int, *, weak: bool = False) -> None:
-        self._next, self._weak = ours, weak
+        self._next, self._weak, self._bytes = ours, weak, 0
         self._owners: MutableMapping[int, Array] = weakref.WeakValueDictionary() if weak else {}
         self._known: dict[int, bytes | None] = {}
         self._numbers: dict[int, int] = {}  # by id() of the owner
@@ -58,7 +58,8 @@ class SharedArrays:
         return owner, number
 
     def _put(self, number: int, owner: Array) -> None:
-        if len(self._known) >= MAX_ARRAYS:
+        self._bytes += owner.nbytes
+        if len(self._known) >= MAX_ARRAYS or self._bytes > MAX_BYTES:
             raise BadReference("too many arrays")
         self._owners[number], self._numbers[id(owner)], self._known[number] = owner, number, None
         self._held.append(owner)
@@ -82,7 +83,7 @@ class SharedArrays:
         self._held.clear()
         gone = self._known.keys() - self._owners.keys()
         for number in gone:
-            del self._known[number]
+            self._bytes -= len(self._known.pop(number) or b"")
         head, data = [[number, -1] for number in gone], []
         for number, owner in list(self._owners.items()):
             now = _raw(owner).tobytes()
@@ -113,6 +114,7 @@ class SharedArrays:
     def _forget(self, number: int) -> None:
         owner = self._owners.pop(number, None)
         if owner is not None:
+            self._bytes -= owner.nbytes
             self._numbers.pop(id(owner), None)
             del self._known[number]
 

@@ -43,7 +43,7 @@ class Frames:
             self._rest += self._read(_AT_ONCE)
         text, data = _LENGTHS.unpack_from(self._rest)
         if text > MAX_TEXT or data > MAX_BYTES:
-            raise BadFrame(f"{text + data:,} bytes at once")
+            raise BadFrame(f"{text + data:,} bytes at once, where {MAX_BYTES:,} are allowed")
         parts, size, wanted = [self._rest], len(self._rest), _LENGTHS.size + text + data
         while size < wanted:
             parts.append(self._read(max(_AT_ONCE, wanted - size)))

@@ -17,6 +17,7 @@ GUARDS = {
     "files": "answers read nothing but Python and dpbook, and write nothing but a folder of their own",
     "network": "answers reach no network",
     "processes": "whatever an answer starts ends with it",
+    "disk": "answers fill no disk",
     "user": "answers run as a user of their own",
 }
 """What may hold, in the order in which it is told."""

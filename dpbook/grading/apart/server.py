@@ -17,7 +17,7 @@ import sys
 import traceback
 import weakref
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from dpbook.core import PACKAGE
 from dpbook.grading.apart import child, kernel
@@ -33,6 +33,16 @@ _SYSTEM = [
         "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/hosts", "/sys"
     )
 ]  # fmt: skip
+
+
+class Rules(NamedTuple):
+    """What holds for all processes of an answer: user, what may be read, bytes of memory, what the keeper has got."""
+
+    user: int | None
+    readable: list[Path]
+    memory: int
+    processes: bool
+    disk: bool
 
 
 def readable() -> list[Path]:
@@ -58,11 +68,12 @@ def serve(control: socket.socket, memory: int) -> None:
         if not word:
             return
         asked = json.loads(word)
-        if os.fork() == 0:
-            control.close()
-            with socket.socket(fileno=files[0]) as sock:
-                _begin(sock, asked, given, memory, apart)
-            os._exit(0)
+        with contextlib.suppress(OSError):  # no more processes: whoever asked sees that nobody is there
+            if os.fork() == 0:
+                control.close()
+                with socket.socket(fileno=files[0]) as sock:
+                    _begin(sock, asked, given, memory, apart)
+                os._exit(0)
         os.close(files[0])
 
 
@@ -75,14 +86,13 @@ def _begin(sock: socket.socket, asked: dict[str, Any], given: list[Path], memory
     if keeper == 0:
         folder = Path(asked["folder"])
         disk = kernel.small_disk(folder, DISK)
-        _keep(sock, folder, asked["user"] if os.getuid() == 0 else None, given, memory, processes)
+        rules = Rules(asked["user"] if os.getuid() == 0 else None, given, memory, processes, disk)
+        _keep(sock, folder, rules)
     said = {"keeper": keeper, "processes": processes, "network": network}
     sock.send(json.dumps(said).encode())
 
 
-def _keep(
-    sock: socket.socket, folder: Path, user: int | None, given: list[Path], memory: int, processes: bool
-) -> NoReturn:
+def _keep(sock: socket.socket, folder: Path, rules: Rules) -> NoReturn:
     """Fork a process for each socket that comes; end when nobody is at the other end, and all of them with it."""
     kernel.adopt_orphans()
     signal.signal(signal.SIGCHLD, _reap)
@@ -92,12 +102,13 @@ def _keep(
         if not word:
             break
         number += 1
-        if os.fork() == 0:
-            sock.close()
-            _answer(files[0], folder / str(number), user, given, memory, processes)
+        with contextlib.suppress(OSError):
+            if os.fork() == 0:
+                sock.close()
+                _answer(files[0], folder / str(number), rules)
         for file in files:
             os.close(file)
-    if not processes:
+    if not rules.processes:
         end_family(os.getpid())
     os._exit(0)
 
@@ -119,12 +130,13 @@ def _reap(*_: object) -> None:
             pass
 
 
-def _answer(file: int, folder: Path, user: int | None, given: list[Path], memory: int, processes: bool) -> NoReturn:
+def _answer(file: int, folder: Path, rules: Rules) -> NoReturn:
     """Become the process of an answer."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         kernel.die_with_parent()
         folder.mkdir()
+        user = rules.user
         if user is not None:
             os.chown(folder, user, user)
         os.chdir(folder)
@@ -134,8 +146,9 @@ def _answer(file: int, folder: Path, user: int | None, given: list[Path], memory
             os.dup2(nothing, number)
         os.closerange(3, file)
         os.closerange(file + 1, 64)
-        kernel.limit(memory, SECONDS, PROCESSES if user is not None or processes else None)
-        guards = {"files": kernel.confine(given, [folder, *DEVICES]), "user": user is not None}
+        kernel.limit(rules.memory, SECONDS, PROCESSES if user is not None or rules.processes else None)
+        files = kernel.confine(rules.readable, [folder, *DEVICES])
+        guards = {"files": files, "user": user is not None, "disk": rules.disk}
         kernel.drop(user)
         with socket.socket(fileno=file) as sock:
             child.serve(sock, guards)

@@ -51,6 +51,7 @@ class Keeper:
             end_family(self.process)
         with contextlib.suppress(OSError):
             os.kill(self.process, signal.SIGKILL)
+        self._sock.settimeout(10.0)
         with contextlib.suppress(OSError):
             self._sock.recv(1)  # returns when the keeper has ended
         self._sock.close()
@@ -113,4 +114,3 @@ def _start(modules: tuple[str, ...], memory: int) -> tuple[socket.socket, subpro
             pass_fds=[theirs.fileno()], env=settings, stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     return ours, server
-

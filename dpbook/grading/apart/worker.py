@@ -6,6 +6,7 @@ import pickle
 import socket
 import struct
 from collections.abc import Callable, Generator
+from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, NoReturn
 
@@ -23,6 +24,8 @@ NOT_PLAIN = "a value of the kind that the task asks for"
 MAX_ASKED = 200_000
 """Calls of the judge's side in one call of the answer."""
 MAX_LINE = 200
+NO_VALUE = (BadValue, BadReference, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError)
+"""What reading a reply may raise that is not ours."""
 LOOK = 0.05
 """Seconds between looks at a process that says nothing."""
 _SIMPLE = frozenset({int, float, str, bool, type(None), tuple, list, dict, bytes})
@@ -80,7 +83,7 @@ class Worker:
                 said = clean(str(reply["not plain"]))
                 raise Wrong(NOT_PLAIN, said, cause=said)
             else:
-                return self._guarded(lambda reply=reply: self._read(reply["value"]))
+                return self._guarded(partial(self._value, reply))
         self.broken = True
         raise Wrong("an answer in time", f"more than {MAX_ASKED:,} calls", cause="too many calls")
 
@@ -89,8 +92,11 @@ class Worker:
             return work()
         except Ended:
             self.broken = True
-            raise Gone("its process has ended") from None
-        except (BadFrame, BadValue, BadReference, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError):
+            raise Gone("its process has ended before it gave one") from None
+        except BadFrame as error:
+            self.broken = True
+            raise Gone(str(error)) from None
+        except NO_VALUE:
             self.broken = True
             raise Gone("its process says what stands for no value") from None
 
@@ -154,6 +160,9 @@ class Worker:
         if "printed" in reply:
             self._print(str(reply["printed"]))
         return reply
+
+    def _value(self, reply: dict[str, Any]) -> Any:
+        return self._read(reply["value"])
 
     def _read(self, written: Any) -> Any:
         return read(written, self._arrays, self._live)
@@ -274,4 +283,3 @@ def seconds_of(process: int) -> float:
         return (int(fields[11]) + int(fields[12])) / 100
     except (OSError, IndexError):
         return 0.0
-

@@ -70,9 +70,7 @@ def read(written: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], An
         raise BadValue("something that stands for no value") from None
 
 
-def _read(
-    said: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any], left: list[int], depth: int
-) -> Any:
+def _read(said: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any], left: list[int], depth: int) -> Any:
     left[0] -= 1
     if left[0] < 0 or depth < 0:
         raise ValueError

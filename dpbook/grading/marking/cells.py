@@ -1,5 +1,6 @@
 """What is taken of a notebook: the answer cell of each task, found by its id, or else by what it defines."""
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from dpbook.grading.structure import defined, parse_cell, used
 _GRADE_ID = re.compile(r"(answer|check)-([0-9]{2})-([1-9][0-9]?)")
 _BEGINS = re.compile(r"exercise\(([0-9]{1,2}), globals\(\)\)")
 _CHECKS = re.compile(r"check\([\"']([0-9]{2})\.[0-9]+[\"']")
-_NAME = re.compile(r"([0-9]{2})_")
+_NAME = re.compile(r"^([0-9]{2})_")
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,8 @@ def take(path: Path) -> Exercise:
 def _chapter(cells: Sequence[Cell], name: str) -> int | None:
     ids = Counter(found[2] for cell in cells if (found := _GRADE_ID.fullmatch(cell.grade_id)))
     texts = Counter(found for cell in cells for found in (*_BEGINS.findall(cell.source), *_CHECKS.findall(cell.source)))
-    for found in (ids, texts):
-        if found:
-            return int(found.most_common(1)[0][0])
-    named = _NAME.match(name)
-    return int(named[1]) if named else None
+    named = Counter(_NAME.findall(name)[:1])
+    return next((int(found.most_common(1)[0][0]) for found in (ids, texts, named) if found), None)
 
 
 def _answer(task: Task, cells: Sequence[Cell]) -> Taken:
@@ -92,7 +90,7 @@ def _lost(task: Task, text: str, cells: Sequence[Cell]) -> Iterator[str]:
     given = {name for cell in reference for name in _defined(cell.source)}
     own = {name for cell in cells if not _GRADE_ID.fullmatch(cell.grade_id) for name in _defined(cell.source)}
     for name in sorted(_used(text) & own - given - _defined(text)):
-        yield f"{name} is defined in a cell of your own, and only answer cells are taken: move it into {task.answer_cell}"
+        yield f"{name} stands in a cell of your own, and only answer cells are taken: move it into {task.answer_cell}"
 
 
 def _remarks(chapter: int, cells: Sequence[Cell]) -> Iterator[str]:
@@ -157,7 +155,7 @@ def _used(text: str) -> set[str]:
 
 
 @cache
-def _tree(text: str):
+def _tree(text: str) -> ast.Module | None:
     try:
         return parse_cell(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -45,7 +45,9 @@ def _bytes(path: Path) -> bytes:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         link = path.is_symlink()
-        raise Unreadable("is a link, and links are not followed" if link else f"cannot be read: {error.strerror}") from None
+        raise Unreadable(
+            "is a link, and links are not followed" if link else f"cannot be read: {error.strerror}"
+        ) from None
     with open(handle, "rb") as file:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode):

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dpbook.core import DpbookError
+from dpbook.grading.answer import CHECK_SECONDS
 from dpbook.grading.apart.answer import PATIENCE, RemoteAnswer
 from dpbook.grading.apart.kernel import GUARDS, MIB
 from dpbook.grading.apart.servers import Servers
-from dpbook.grading.answer import CHECK_SECONDS
 from dpbook.grading.cases import Case, Report
 from dpbook.grading.declared import task
 from dpbook.grading.judging import judge
@@ -54,8 +55,8 @@ def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = la
     """The marks of all submissions, in their order; each is what it would be if it was graded alone."""
     taken = [[_take(path) for path in each.notebooks] for each in handed]
     work = [one for s, each in enumerate(taken) for one in _work(s, each)]
-    for one in {one.task for one in work}:
-        task(one)  # so that judges find its checks imported
+    for name in {one.task for one in work}:
+        task(name)  # so that judges find its checks imported
     done: dict[tuple[int, int, int], Done] = {}
     with Servers(torch=any(one.torch for one in work)) as servers:
         for one, result in _judged(work, servers, seed, jobs):
@@ -99,8 +100,11 @@ def _in_pool(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> It
     with ProcessPoolExecutor(jobs, fork, _begin, (servers, seed)) as pool:
         futures = {pool.submit(_judge, one): one for one in work}
         with contextlib.suppress(BrokenProcessPool):
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 _given: list[Any] = []
@@ -109,6 +113,7 @@ _given: list[Any] = []
 def _begin(servers: Servers, seed: int) -> None:
     """A judge begins, which takes no more memory than it needs."""
     _given[:] = servers, seed
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
     with contextlib.suppress(OSError, ValueError):
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
@@ -132,7 +137,7 @@ def _judge(one: Work) -> Done:
     try:
         report = judge(asked, answer, seed)
         return Done(report, answer.beside, answer.guards, time.monotonic() - start)
-    except _Late:
+    except (_Late, DpbookError):
         return _not_judged(one)
     finally:
         signal.alarm(0)
@@ -172,5 +177,7 @@ def _once(submission: SubmissionMarks, chapters: Counter[int]) -> SubmissionMark
         if chapter is None or exercise is last[chapter]:
             kept.append(exercise)
         else:
-            said.append(f"{exercise.file} is of exercise {chapter:02}, too, and was left out: {last[chapter].file} counts")
+            said.append(
+                f"{exercise.file} is of exercise {chapter:02}, too, and was left out: {last[chapter].file} counts"
+            )
     return replace(submission, exercises=tuple(kept), remarks=tuple(said))

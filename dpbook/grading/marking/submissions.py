@@ -47,7 +47,9 @@ def _class(folder: Path) -> Iterator[Handed]:
 def _of_folder(folder: Path) -> Handed:
     everything = sorted(_files(folder))
     notebooks = [each for each in everything if each.suffix == ".ipynb"]
-    remarks = [f"{each.relative_to(folder)} is no notebook, and was left out" for each in everything if each not in notebooks]
+    remarks = [
+        f"{each.relative_to(folder)} is no notebook, and was left out" for each in everything if each not in notebooks
+    ]
     if len(notebooks) > MAX_FILES:
         remarks.append(f"there are {len(notebooks):,} notebooks, of which {MAX_FILES} were graded")
     return Handed(folder.resolve().name, tuple(notebooks[:MAX_FILES]), tuple(remarks[:MAX_FILES]))

@@ -34,7 +34,9 @@ def _exercise(exercise: ExerciseMarks) -> Iterator[str]:
     yield from _remarks(exercise.remarks, "    ")
     for task in exercise.tasks:
         reason = one_line(task.reason, WIDTH)
-        yield f"    {task.task:6}{task.points:3} of {task.possible:2}  {task.title}" + (f" – {reason}" if reason else "")
+        yield f"    {task.task:6}{task.points:3} of {task.possible:2}  {task.title}" + (
+            f" – {reason}" if reason else ""
+        )
         yield from _remarks([remark for remark in task.remarks if remark != task.reason], " " * 18)
 
 

@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 from dpbook.book.ch11 import loops
 from dpbook.collectives import bandwidth_lower_bound
 from dpbook.core import plural
-from dpbook.grading import Answer, call, expect, expect_close, expect_equal, expect_items, expect_number, value, where_apart
+from dpbook.grading import (
+    Answer,
+    call,
+    expect,
+    expect_close,
+    expect_equal,
+    expect_items,
+    expect_number,
+    value,
+    where_apart,
+)
 from dpbook.ranks import start
 from dpbook.replicas import MLP
 
@@ -176,9 +186,7 @@ def alone(answer: Answer, rng: np.random.Generator) -> None:
 
 
 def _judge_alone(answer: Answer, tried: Sequence[Loop]) -> None:
-    found = call(
-        answer, [loop.trial for loop in tried], through=_alone, seconds=PROGRAM_SECONDS, where="one rank"
-    )
+    found = call(answer, [loop.trial for loop in tried], through=_alone, seconds=PROGRAM_SECONDS, where="one rank")
     for loop, rank in zip(tried, found, strict=True):
         _judge(loop, [rank], str(loop))
 

@@ -1,0 +1,286 @@
+"""Answers that attack who grades them: none earns a point, and the machine is as it was."""
+
+import os
+import socket
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from dpbook.core import checkout
+from dpbook.grading.apart import answer as apart_answer
+from dpbook.grading.marking import find, grade
+from tests.grading.handed_in import cell, hand_in, solutions
+
+pytestmark = pytest.mark.processes
+
+SEED = 11
+NAME = f"dpbk{os.getpid()}"
+"""Of processes that an attack leaves behind."""
+SOLUTION = checkout.root() / "exercises" / "solutions" / "01_four_phase_loop.ipynb"
+CALLED = "def plan(examples, local_batch, world, parameters):\n"
+"""Task 01.4, of three checks; two points of other attacks are earned by nothing."""
+
+FORGED = {
+    "points": "import dpbook.grading.cases as c\nc.Report.points = property(lambda self: 3)",
+    "judge": (
+        "import dpbook.grading.judging as j, dpbook.grading.cases as c\n"
+        "j._judge = lambda one, *a: c.Case(one.name, one.points, True)"
+    ),
+    "expectations": (
+        "import dpbook.grading, dpbook.grading.expectations as e\n"
+        "for n in [n for n in vars(e) if n.startswith('expect')]:\n"
+        "    setattr(e, n, lambda got, *a, **k: got); setattr(dpbook.grading, n, lambda got, *a, **k: got)"
+    ),
+    "a check of one's own": "check = lambda *a, **k: 3",
+    "what is plain": "import dpbook.grading.apart.child as c\nc.plain = lambda value: value",
+}
+"""Put before an answer that returns None."""
+
+WRONG = {
+    "the stack": """
+        import sys
+        frame = sys._getframe()
+        while frame:
+            for value in list(frame.f_locals.values()):
+                if isinstance(value, tuple) and len(value) == 3 and value != (examples, local_batch, world):
+                    return value
+            frame = frame.f_back
+        """,
+    "everything in memory": """
+        import gc
+        for value in gc.get_objects():
+            if type(value) is tuple and len(value) == 3 and value[:1] == (world * local_batch,):
+                return value
+        """,
+    "the judge's module": """
+        from dpbook.book.ch01.judge import checks
+        """,
+    "the solutions": f"""
+        import json
+        cells = json.load(open({str(SOLUTION)!r}))["cells"]
+        names = {{}}
+        exec("".join(next(c for c in cells if c["id"] == "answer-4")["source"]), names)
+        return names["plan"](examples, local_batch, world, parameters)
+        """,
+    "an exit": "import os; os._exit(0)",
+    "an exit of Python": "raise SystemExit(0)",
+    "a pickle": """
+        class Bomb:
+            def __reduce__(self):
+                return (exec, ("raise SystemExit",))
+        return Bomb()
+        """,
+    "noise on the wire": """
+        import os
+        for file in range(3, 64):
+            try:
+                os.write(file, os.urandom(4096))
+            except OSError:
+                pass
+        """,
+    "a huge frame": """
+        import os, struct
+        for file in range(3, 64):
+            try:
+                os.write(file, struct.pack("<II", 2**32 - 1, 2**32 - 1))
+            except OSError:
+                pass
+        """,
+    "deep JSON": """
+        import os, struct
+        text = b"[" * 10**5
+        for file in range(3, 64):
+            try:
+                os.write(file, struct.pack("<II", len(text), 0) + text)
+            except OSError:
+                pass
+        """,
+    "its parents killed": """
+        import os
+        for process in (os.getppid(), -1, 0):
+            try:
+                os.kill(process, 9)
+            except OSError:
+                pass
+        """,
+    "a file too many": """
+        with open("large", "wb") as file:
+            while True:
+                file.write(bytes(2**20))
+        """,
+    "10 GB": "return [bytearray(10**10)]",
+    "a large array": "import numpy as np; return np.zeros(2 * 10**8, np.uint8)",
+}
+LOOPS = {
+    "a loop in C": "sum(range(10**11))",
+    "a loop in Python": "\nwhile True:\n    pass",
+    "a loop that catches all": "while True:\n    try:\n        sum(range(10**7))\n    except BaseException:\n        0",
+    "endless output": "\nwhile True:\n    print('x' * 10**6)",
+    "a sleep": "import time; time.sleep(1000)",
+    "many forks": "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass",
+    "memory, piece by piece": "kept = []\nwhile True:\n    kept.append(bytearray(2**24))",
+}
+
+
+def text(body):
+    return CALLED + textwrap.indent(textwrap.dedent(body), "    ")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("class")
+
+
+def graded(folder, answers, **options):
+    """Points and what is said of task 01.4, by the attack's name."""
+    for name, answer in answers.items():
+        hand_in(folder / name / "01_four_phase_loop.ipynb", 1, {"4": answer})
+    marks = grade(find([folder]), SEED, jobs=2, **options)
+    return {each.name: each.exercises[0].tasks[3] for each in marks.submissions}
+
+
+def test_no_answer_earns_a_point_by_touching_who_judges_it(folder):
+    answers = {name: f"{forged}\n{CALLED}    return None" for name, forged in FORGED.items()}
+    answers |= {name: text(body) for name, body in WRONG.items()}
+    answers["the solution itself"] = solutions(1)["4"]
+    marks = graded(folder / "forged", answers)
+    assert {name: task.points for name, task in marks.items() if task.points} == {"the solution itself": 3}
+    assert not any("finished" in task.reason for task in marks.values()), "every judge has lived on"
+
+
+def test_loops_end_and_cost_only_their_own_task(folder, monkeypatch):
+    monkeypatch.setattr(apart_answer, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(apart_answer, "LOAD_SECONDS", 1.0)
+    good = solutions(1)
+    for name in ("a loop in C", "a sleep"):
+        hand_in(folder / "loops" / name / "01.ipynb", 1, good | {"4": text(LOOPS[name])})
+    hand_in(folder / "loops" / "at its top" / "01.ipynb", 1, good | {"4": "sum(range(10**11))"})
+    marks = grade(find([folder / "loops"]), SEED, jobs=2)
+    assert [[task.points for task in each.exercises[0].tasks] for each in marks.submissions] == [[2, 4, 3, 0, 2]] * 3
+    assert all("does not end" in each.exercises[0].tasks[3].reason for each in marks.submissions)
+
+
+def test_what_an_answer_starts_ends_with_it(folder):
+    left_behind = f"""
+        import ctypes, os, time
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                ctypes.CDLL(None).prctl(15, b"{NAME}", 0, 0, 0)
+                time.sleep(1000)
+            os._exit(0)
+        time.sleep(0.1)
+        return None
+        """
+    assert graded(folder / "daemons", {"a daemon": text(left_behind)})["a daemon"].points == 0
+    names = [path.read_text().strip() for path in Path("/proc").glob("[0-9]*/comm") if path.exists()]
+    assert NAME not in names
+
+
+def test_an_answer_writes_nothing_outside_its_folder_and_reaches_no_port(folder, tmp_path):
+    places = [tmp_path / "here", checkout.root() / "forged.txt", Path("/tmp") / NAME, Path("/dev/shm") / NAME]
+    victim = tmp_path / "victim.txt"
+    victim.write_text("mine")
+    victim.chmod(0o644)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.05)
+        body = f"""
+        import os, socket
+        from pathlib import Path
+        for place in {list(map(str, places))!r}:
+            try:
+                Path(place).write_text("x")
+            except OSError:
+                pass
+        victim = {str(victim)!r}
+        for act in (os.unlink, lambda path: os.chmod(path, 0o777), lambda path: os.truncate(path, 0)):
+            try:
+                act(victim)
+            except OSError:
+                pass
+        try:
+            socket.create_connection(("127.0.0.1", {server.getsockname()[1]}), 0.5)
+        except OSError:
+            pass
+        Path("mine").write_text("x")
+        return tuple(os.listdir("."))
+        """
+        task = graded(folder / "files", {"writes": text(body)})["writes"]
+        assert "mine" in task.report.cases[0].got or task.points == 0
+        with pytest.raises(TimeoutError):
+            server.accept()
+    assert [place for place in places if place.exists()] == []
+    assert (victim.read_text(), victim.stat().st_mode & 0o777) == ("mine", 0o644)
+
+
+def test_ranks_share_no_memory_and_are_offered_no_more_than_a_task_says(folder):
+    """A list that all ranks see; `sendrecv` of the object behind `send`; a log that is written by hand."""
+    shared = (
+        "kept = []\n"
+        "def average(gradient, lengths):\n"
+        "    import numpy as np\n"
+        "    kept.append((np.nan_to_num(gradient) * sum(lengths), sum(lengths)))\n"
+        "    yield 0\n"
+        "    return sum(g for g, n in kept) / sum(n for g, n in kept)"
+    )
+    hand_in(folder / "ranks" / "02.ipynb", 2, {"3": shared})
+    behind = (
+        "def all_reduce_mean(comm, x):\n"
+        "    right, left = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size\n"
+        "    comm.send.__self__.sendrecv(x.copy(), right, x, left, 'sum')"
+    )
+    hand_in(folder / "ranks" / "09.ipynb", 9, {"1": behind})
+    reads = solutions(15)["2"].replace("    share =", "    rank.read.append([0])\n    share =", 1)
+    asks = solutions(15)["2"].replace(
+        "    share =",
+        "    cells = dict(zip(rank.gradient.__code__.co_freevars, rank.gradient.__closure__))\n"
+        "    side, number = (cells[n].cell_contents for n in ('side', 'number'))\n"
+        "    side.ask(number, '__class__', ((), {}))\n"
+        "    share =",
+        1,
+    )
+    hand_in(folder / "ranks" / "15_a.ipynb", 15, {"2": reads})
+    hand_in(folder / "ranks" / "15_b.ipynb", 15, {"2": asks})
+    marks = grade(find(sorted((folder / "ranks").iterdir())), SEED, jobs=2)
+    assert [each.points for each in marks.submissions] == [0, 0, 0, 0]
+    assert "as no attribute" in marks.submissions[2].exercises[0].tasks[1].reason
+
+
+def test_what_is_no_exercise_is_told_and_all_else_is_graded(folder):
+    place = folder / "files and links"
+    hand_in(place / "anna" / "01_four_phase_loop.ipynb", 1, solutions(1))
+    (place / "berta").mkdir()
+    (place / "berta" / "01.ipynb").symlink_to(place / "anna" / "01_four_phase_loop.ipynb")
+    (place / "cora").mkdir()
+    with open(place / "cora" / "01.ipynb", "wb") as file:
+        file.truncate(200 * 2**20)
+    (place / "dora").mkdir()
+    os.mkfifo(place / "dora" / "01.ipynb")
+    (place / "emma").mkdir()
+    (place / "emma" / "01.ipynb").write_text("[" * 10**6)
+
+    def path_as_id(nb):
+        cell(nb, "picture-2")["metadata"]["nbgrader"] = {"grade_id": "answer-01-../../../etc/passwd", "points": []}
+
+    hand_in(place / "frida" / "01.ipynb", 1, solutions(1), change=path_as_id)
+    marks = grade(find([place]), SEED, jobs=2)
+    said = {each.name: " ".join((*each.exercises[0].remarks, *each.remarks)) for each in marks.submissions}
+    assert [each.points for each in marks.submissions] == [14, 0, 0, 0, 0, 14]
+    assert marks.not_contained == () or os.getuid(), "root can contain everything"
+    for name, why in {
+        "berta": "links are not followed",
+        "cora": "200 MB",
+        "dora": "no file",
+        "emma": "no JSON",
+        "frida": "belongs to no task of this edition",
+    }.items():
+        assert why in said[name]
+
+
+@pytest.mark.proof
+def test_every_loop_ends(folder):
+    answers = {name: text(body) for name, body in LOOPS.items()}
+    marks = graded(folder / "all loops", answers)
+    assert {name: task.points for name, task in marks.items()} == dict.fromkeys(LOOPS, 0)
+    assert not any("finished" in task.reason for task in marks.values())
