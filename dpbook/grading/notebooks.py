@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.core import DpbookError, checkout, write_atomically
+from dpbook.grading.cell_text import KEEP_OUTPUT, SETUP
 from dpbook.grading.declared import tasks
 
 Notebook = dict[str, Any]
@@ -30,7 +31,6 @@ STUB = ("# YOUR CODE HERE", "raise NotImplementedError")
 IN_WORDS = "YOUR ANSWER HERE"
 SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
 _STUB_MARK = "### STUB: "
-KEEP_OUTPUT, SETUP = "keep-output", "setup"
 
 
 def read(path: Path) -> Notebook:

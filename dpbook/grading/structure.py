@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.core import DpbookError
+from dpbook.grading.cell_text import KEEP_OUTPUT, SETUP, defined, names, parse_cell
 from dpbook.grading.declared import tasks
 from dpbook.grading.definition import Task
 from dpbook.grading.notebooks import (
-    KEEP_OUTPUT,
-    SETUP,
     Cell,
     Notebook,
     learners,
@@ -128,33 +127,12 @@ def _skipped_faults(nb: Notebook) -> Iterator[str]:
     """A picture that is there already invites to skip its cell: what other cells need is defined elsewhere."""
     parsed = [(cell, parse_cell(source(cell))) for cell in nb["cells"] if cell["cell_type"] == "code"]
     kept, others = ([pair for pair in parsed if (KEEP_OUTPUT in tags(pair[0])) is is_kept] for is_kept in (True, False))
-    used = {name for _, tree in others for name in _names(tree, ast.Load)}
-    elsewhere = {name for _, tree in others for name in (*_names(tree, ast.Store), *defined(tree))}
+    used = {name for _, tree in others for name in names(tree, ast.Load)}
+    elsewhere = {name for _, tree in others for name in (*names(tree, ast.Store), *defined(tree))}
     for cell, tree in kept:
         needed = defined(tree) & used - elsewhere
         if needed:
             yield f"cell {cell.get('id')}: its output is kept, but other cells need {', '.join(sorted(needed))}"
-
-
-def _names(tree: ast.Module, context: type[ast.expr_context]) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
-
-
-def defined(tree: ast.Module) -> set[str]:
-    """The names that the statements of a cell bind at its top level."""
-    names = set()
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
-    return names
-
-
-def used(tree: ast.Module) -> set[str]:
-    """The names that a cell reads, wherever in it."""
-    return set(_names(tree, ast.Load))
 
 
 def _begins(text: str, chapter: int) -> bool:
@@ -166,11 +144,6 @@ def _is_check(node: ast.AST, task: Task) -> bool:
         case ast.Call(func=ast.Name(id="check"), args=[ast.Constant(value=task_id), ast.Name(id=name)]):
             return bool(task_id == task.id and name == task.answer)
     return False
-
-
-def parse_cell(text: str) -> ast.Module:
-    """A cell as Python; lines for the shell or IPython count as comments."""
-    return ast.parse("\n".join(f"#{line}" if line.startswith(("%", "!")) else line for line in text.split("\n")))
 
 
 def _syntax_faults(nb: Notebook) -> Iterator[str]:

@@ -9,16 +9,15 @@ import copy
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
+from dpbook.grading.apart.families import held
 from dpbook.grading.apart.servers import MEMORY, Keeper, Servers
 from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker, check_unchanged, seconds_of
 from dpbook.grading.blaming import blame, causes
 from dpbook.grading.text import describe_kind
 from dpbook.grading.values import NotPlain, plain
-from dpbook.ranks import descendants
 
 LOAD_SECONDS = 20.0
 PATIENCE = 4.0
@@ -212,17 +211,7 @@ class RemoteAnswer:
         late = now > self._begun + self._allowed and self._seconds() - self._computed > self._allowed
         if late or now > self._until:
             self._stop = self._stop or TimeUp()
-        elif self._keeper is not None and _held(self._keeper.process) > MEMORY[self._torch]:
+        elif self._keeper is not None and held(self._keeper.process) > MEMORY[self._torch]:
             self._stop = self._stop or TooMuch("more memory than an answer may hold")
         if self._stop is not None:
             raise self._stop
-
-
-def _held(process: int) -> int:
-    """Bytes of memory of a process and of all that it started, what they share counted once for each."""
-    held = 0
-    for each in descendants.family(process, descendants.all_processes()):
-        with suppress(OSError, ValueError, IndexError), open(f"/proc/{each}/statm", "rb") as file:
-            _, resident, shared, *_ = map(int, file.read().split())
-            held += (resident - shared) * 4096
-    return held

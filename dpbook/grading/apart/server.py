@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from dpbook.core import PACKAGE
 from dpbook.grading.apart import child, kernel
-from dpbook.ranks import descendants
+from dpbook.grading.apart.families import end_family
 
 DISK = 64 * kernel.MIB
 PROCESSES = 128
@@ -111,17 +111,6 @@ def _keep(sock: socket.socket, folder: Path, rules: Rules) -> NoReturn:
     if not rules.processes:
         end_family(os.getpid())
     os._exit(0)
-
-
-def end_family(process: int) -> None:
-    """Kill what a process has started, and what these have, until nothing is left."""
-    for _ in range(100):
-        rest = [each for each in descendants.family(process, descendants.all_processes()) if each != process]
-        if not rest:
-            return
-        for each in rest:
-            with contextlib.suppress(OSError):
-                os.kill(each, signal.SIGKILL)
 
 
 def _reap(*_: object) -> None:

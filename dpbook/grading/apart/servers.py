@@ -14,7 +14,7 @@ from types import TracebackType
 
 from dpbook.core import PACKAGE, DpbookError, machine
 from dpbook.grading.apart import kernel
-from dpbook.grading.apart.server import end_family
+from dpbook.grading.apart.families import end_family
 
 NUMPY = (
     "dpbook.collectives", "dpbook.replicas", "dpbook.overlap", "dpbook.planning", "dpbook.figures", "dpbook.grading",

@@ -9,11 +9,10 @@ from functools import cache
 from pathlib import Path
 
 from dpbook.core import checkout
+from dpbook.grading.cell_text import KEEP_OUTPUT, SETUP, defined, parse_cell, used
 from dpbook.grading.declared import tasks
 from dpbook.grading.definition import Task
 from dpbook.grading.marking.files import Cell, Unreadable, code_cells
-from dpbook.grading.notebooks import KEEP_OUTPUT, SETUP
-from dpbook.grading.structure import defined, parse_cell, used
 
 _GRADE_ID = re.compile(r"(answer|check)-([0-9]{2})-([1-9][0-9]?)")
 _BEGINS = re.compile(r"exercise\(([0-9]{1,2}), globals\(\)\)")
