@@ -4,7 +4,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from dpbook.core import checkout
 from dpbook.grading.cell_text import KEEP_OUTPUT, SETUP, defined, parse_cell, used
 from dpbook.grading.declared import tasks
 from dpbook.grading.definition import Task
-from dpbook.grading.marking.files import Cell, Unreadable, code_cells
+from dpbook.grading.marking.files import Cell, Unreadable, code_cells, points_in_words
 
 _GRADE_ID = re.compile(r"(answer|check)-([0-9]{2})-([1-9][0-9]?)")
 _BEGINS = re.compile(r"exercise\(([0-9]{1,2}), globals\(\)\)")
@@ -35,7 +35,9 @@ class Exercise:
 
     chapter: int
     answers: tuple[Taken, ...]
-    remarks: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...]
+    in_words: int
+    """Points that a person gives."""
 
 
 def take(path: Path) -> Exercise:
@@ -45,7 +47,8 @@ def take(path: Path) -> Exercise:
     asked = tasks(chapter) if chapter is not None else []
     if chapter is None or not asked or not _reference(chapter):
         raise Unreadable("is no exercise of this book: none of its cells belongs to one")
-    return Exercise(chapter, tuple(_answer(task, cells) for task in asked), tuple(_remarks(chapter, cells)))
+    answers = tuple(_answer(task, cells) for task in asked)
+    return Exercise(chapter, answers, tuple(_remarks(chapter, cells)), _in_words(chapter))
 
 
 def _chapter(cells: Sequence[Cell], name: str) -> int | None:
@@ -125,9 +128,19 @@ def needs_torch(cells: Sequence[tuple[str, str]]) -> bool:
 
 @cache
 def _reference(chapter: int) -> tuple[Cell, ...]:
-    """The cells of the exercise as a learner gets it; empty where there is none."""
-    found = sorted((checkout.root() / "exercises").glob(f"{chapter:02}_*.ipynb"))
-    return tuple(code_cells(found[0])) if found else ()
+    """The cells of code of the exercise as a learner gets it; empty where there is none."""
+    path = _published(chapter)
+    return tuple(code_cells(path)) if path else ()
+
+
+@cache
+def _in_words(chapter: int) -> int:
+    path = _published(chapter)
+    return points_in_words(path) if path else 0
+
+
+def _published(chapter: int) -> Path | None:
+    return next(iter(sorted((checkout.root() / "exercises").glob(f"{chapter:02}_*.ipynb"))), None)
 
 
 def _usable(cell: Cell) -> bool:

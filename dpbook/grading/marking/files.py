@@ -18,7 +18,7 @@ class Unreadable(DpbookError):
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of code: its id, nbgrader's metadata, and its text."""
+    """A cell: its id, nbgrader's metadata, and its text."""
 
     id: str
     grade_id: str
@@ -29,6 +29,16 @@ class Cell:
 
 def code_cells(path: Path) -> list[Cell]:
     """The cells of code of a notebook, in order. Raises `Unreadable`."""
+    return [_cell(each) for each in _cells(path) if each.get("cell_type") == "code"]
+
+
+def points_in_words(path: Path) -> int:
+    """That a person gives, for arguments in words, in a notebook of the book."""
+    marked = [_cell(each) for each in _cells(path) if each.get("cell_type") == "markdown"]
+    return sum(int(each.points) for each in marked if each.grade_id.startswith("words-"))
+
+
+def _cells(path: Path) -> list[dict[str, Any]]:
     try:
         found = json.loads(_bytes(path))
     except (ValueError, RecursionError):
@@ -37,7 +47,7 @@ def code_cells(path: Path) -> list[Cell]:
         old = isinstance(found, dict) and "worksheets" in found
         why = "is a notebook of an old format: open it in JupyterLab and save it" if old else "is no notebook"
         raise Unreadable(why)
-    return [_cell(each) for each in found["cells"] if isinstance(each, dict) and each.get("cell_type") == "code"]
+    return [each for each in found["cells"] if isinstance(each, dict)]
 
 
 def _bytes(path: Path) -> bytes:

@@ -5,7 +5,6 @@ import multiprocessing
 import resource
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -33,14 +32,20 @@ MEMORY = 4096 * MIB
 ENDED = "the check could not be finished on what the answer gave back"
 
 
+Place = tuple[int, int, int]
+"""Numbers of a submission, of a notebook in it, and of a task in this."""
+
+
 @dataclass(frozen=True)
 class Work:
-    """A task of a submission, and the cells that answer it."""
+    """A task, and the cells that answer it: the same ones get the same marks, so they are judged once."""
 
-    place: tuple[int, int, int]
     task: str
     cells: tuple[tuple[str, str], ...]
-    torch: bool
+
+    @property
+    def torch(self) -> bool:
+        return needs_torch(self.cells)
 
 
 @dataclass(frozen=True)
@@ -54,14 +59,16 @@ class Done:
 def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = lambda done, of: None) -> Marks:
     """The marks of all submissions, in their order; each is what it would be if it was graded alone."""
     taken = [[_take(path) for path in each.notebooks] for each in handed]
-    work = [one for s, each in enumerate(taken) for one in _work(s, each)]
+    work: dict[Work, list[Place]] = {}
+    for place, one in _work(taken):
+        work.setdefault(one, []).append(place)
     for name in {one.task for one in work}:
         task(name)  # so that judges find its checks imported
-    done: dict[tuple[int, int, int], Done] = {}
+    done: dict[Place, Done] = {}
     with Servers(torch=any(one.torch for one in work)) as servers:
-        for one, result in _judged(work, servers, seed, jobs):
-            done[one.place] = result
-            tell(len(done), len(work))
+        for one, result in _judged(list(work), servers, seed, jobs):
+            done |= dict.fromkeys(work[one], result)
+            tell(len(done), sum(map(len, work.values())))
     submissions = [_submission(s, each, found, done) for s, (each, found) in enumerate(zip(handed, taken, strict=True))]
     missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in done.values())]
     return Marks(tuple(submissions), seed, tuple(missing))
@@ -74,23 +81,21 @@ def _take(path: Path) -> Exercise | str:
         return str(error)
 
 
-def _work(submission: int, exercises: Sequence[Exercise | str]) -> Iterator[Work]:
-    for e, exercise in enumerate(exercises):
-        if isinstance(exercise, str):
-            continue
-        for t, taken in enumerate(exercise.answers):
-            if taken.text is not None:
-                cells = tuple(program(taken.task, exercise.answers))
-                yield Work((submission, e, t), taken.task.id, cells, needs_torch(cells))
+def _work(handed: Sequence[Sequence[Exercise | str]]) -> Iterator[tuple[Place, Work]]:
+    for s, exercises in enumerate(handed):
+        for e, exercise in enumerate(exercises):
+            for t, taken in enumerate(() if isinstance(exercise, str) else exercise.answers):
+                if taken.text is not None and not isinstance(exercise, str):
+                    yield (s, e, t), Work(taken.task.id, tuple(program(taken.task, exercise.answers)))
 
 
 def _judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Done]]:
     """Each task with what came of it, in any order. A judge that is ended takes no other task with it."""
-    left = {one.place: one for one in work}
+    left = dict.fromkeys(work)
     for one, result in _in_pool(work, servers, seed, jobs):
-        del left[one.place]
+        del left[one]
         yield one, result
-    for one in left.values():  # one by one, to see whose it is
+    for one in left:  # one by one, to see whose it is
         yield one, next((result for _, result in _in_pool([one], servers, seed, 1)), _not_judged(one))
 
 
@@ -151,9 +156,8 @@ def _not_judged(one: Work) -> Done:
 
 
 def _submission(
-    number: int, handed: Handed, found: Sequence[Exercise | str], done: dict[tuple[int, int, int], Done]
+    number: int, handed: Handed, found: Sequence[Exercise | str], done: dict[Place, Done]
 ) -> SubmissionMarks:
-    chapters = Counter(each.chapter for each in found if isinstance(each, Exercise))
     exercises = []
     for e, (path, exercise) in enumerate(zip(handed.notebooks, found, strict=True)):
         if isinstance(exercise, str):
@@ -164,11 +168,12 @@ def _submission(
             result = done.get((number, e, t))
             report, together = (result.report, result.together) if result else (None, False)
             tasks.append(TaskMarks(taken.task.id, taken.task.title, taken.task.points, report, taken.remarks, together))
-        exercises.append(ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks))
-    return _once(SubmissionMarks(handed.name, tuple(exercises), handed.remarks), chapters)
+        marks = ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks, exercise.in_words)
+        exercises.append(marks)
+    return _once(SubmissionMarks(handed.name, tuple(exercises), handed.remarks))
 
 
-def _once(submission: SubmissionMarks, chapters: Counter[int]) -> SubmissionMarks:
+def _once(submission: SubmissionMarks) -> SubmissionMarks:
     """Of several notebooks of one exercise the last by name counts."""
     kept, said = [], list(submission.remarks)
     last = {exercise.chapter: exercise for exercise in submission.exercises}

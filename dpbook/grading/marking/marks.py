@@ -41,12 +41,16 @@ class TaskMarks:
 
 @dataclass(frozen=True)
 class ExerciseMarks:
-    """One notebook. ``chapter`` is None, and there are no tasks, where it could not be graded, as ``remarks`` say."""
+    """One notebook. ``chapter`` is None, and there are no tasks, where it could not be graded, as ``remarks`` say.
+
+    ``in_words``: points that a person gives, for an argument in words; they are in no sum.
+    """
 
     file: str
     chapter: int | None
     tasks: tuple[TaskMarks, ...]
     remarks: tuple[str, ...] = ()
+    in_words: int = 0
 
     @property
     def points(self) -> int:
@@ -113,6 +117,7 @@ def _submission(submission: SubmissionMarks) -> dict[str, Any]:
                 "chapter": exercise.chapter,
                 "points": exercise.points,
                 "possible": exercise.possible,
+                "in_words": exercise.in_words,
                 "remarks": list(exercise.remarks),
                 "tasks": [_task(task) for task in exercise.tasks],
             }

@@ -38,6 +38,8 @@ def _exercise(exercise: ExerciseMarks) -> Iterator[str]:
             f" – {reason}" if reason else ""
         )
         yield from _remarks([remark for remark in task.remarks if remark != task.reason], " " * 18)
+    if exercise.in_words:
+        yield f"    and up to {exercise.in_words} for an argument in words, which a person gives"
 
 
 def _class(marks: Marks) -> Iterator[str]:
