@@ -9,6 +9,7 @@ import pytest
 
 from dpbook.core import checkout
 from dpbook.grading.apart import answer as apart_answer
+from dpbook.grading.apart.kernel import GUARDS
 from dpbook.grading.marking import find, grade
 from tests.grading.handed_in import cell, hand_in, solutions
 
@@ -132,6 +133,14 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("class")
 
 
+@pytest.fixture(scope="module")
+def missing(folder):
+    """The guards that this machine cannot set up: `dpbook grade` says so."""
+    hand_in(folder / "guards" / "01.ipynb", 1, {"4": text("return None")})
+    marks = grade(find([folder / "guards"]), SEED)
+    return {name for name, words in GUARDS.items() if words in marks.not_contained}
+
+
 def graded(folder, answers, **options):
     """Points and what is said of task 01.4, by the attack's name."""
     for name, answer in answers.items():
@@ -140,9 +149,11 @@ def graded(folder, answers, **options):
     return {each.name: each.exercises[0].tasks[3] for each in marks.submissions}
 
 
-def test_no_answer_earns_a_point_by_touching_who_judges_it(folder):
+def test_no_answer_earns_a_point_by_touching_who_judges_it(folder, missing):
     answers = {name: f"{forged}\n{CALLED}    return None" for name, forged in FORGED.items()}
     answers |= {name: text(body) for name, body in WRONG.items()}
+    if "files" in missing:
+        del answers["the solutions"], answers["the judge's module"]
     answers["the solution itself"] = solutions(1)["4"]
     marks = graded(folder / "forged", answers)
     assert {name: task.points for name, task in marks.items() if task.points} == {"the solution itself": 3}
@@ -178,7 +189,9 @@ def test_what_an_answer_starts_ends_with_it(folder):
     assert NAME not in names
 
 
-def test_an_answer_writes_nothing_outside_its_folder_and_reaches_no_port(folder, tmp_path):
+def test_an_answer_writes_nothing_outside_its_folder_and_reaches_no_port(folder, missing, tmp_path):
+    if missing & {"files", "network"}:
+        pytest.skip("this machine cannot contain it, and grading says so")
     places = [tmp_path / "here", checkout.root() / "forged.txt", Path("/tmp") / NAME, Path("/dev/shm") / NAME]
     victim = tmp_path / "victim.txt"
     victim.write_text("mine")
@@ -267,7 +280,6 @@ def test_what_is_no_exercise_is_told_and_all_else_is_graded(folder):
     marks = grade(find([place]), SEED, jobs=2)
     said = {each.name: " ".join((*each.exercises[0].remarks, *each.remarks)) for each in marks.submissions}
     assert [each.points for each in marks.submissions] == [14, 0, 0, 0, 0, 14]
-    assert marks.not_contained == () or os.getuid(), "root can contain everything"
     for name, why in {
         "berta": "links are not followed",
         "cora": "200 MB",

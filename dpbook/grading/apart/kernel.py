@@ -75,9 +75,14 @@ def leave_network() -> bool:
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
             Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-        _c("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+        _keep_mounts()
 
     return can(unshare)
+
+
+def _keep_mounts() -> None:
+    """What is mounted from now on is so in this namespace alone."""
+    _c("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
 
 
 def raise_loopback() -> None:
@@ -90,7 +95,10 @@ def raise_loopback() -> None:
 
 
 def open_way(paths: Iterable[Path]) -> None:
-    """Where others may not pass a folder above ``paths``, cover it by one with nothing but these in it."""
+    """Where others may not pass a folder above ``paths``, cover it by one with nothing but these in it.
+
+    Only for a process that has left everybody's mounts, see `leave_network`.
+    """
     for path in paths:
         barred = next((p for p in reversed(path.parents) if not p.stat().st_mode & 0o001), None)
         if barred is not None:
@@ -112,6 +120,7 @@ def small_disk(folder: Path, size: int) -> bool:
 
     def mount() -> None:
         _c("unshare", _NEWNS)
+        _keep_mounts()
         options = f"size={size},nr_inodes=4096,mode=711".encode()
         _c("mount", b"none", os.fsencode(folder), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
@@ -148,15 +157,21 @@ def _allow(ruleset: int, path: Path, allowed: int) -> None:
             os.close(handle)
 
 
-def drop(user: int | None) -> None:
-    """Become ``user`` (None: stay who one is), without privileges, for good."""
-    if user is not None:
+def drop(user: int | None) -> bool:
+    """Become ``user`` (None: stay who one is), without privileges, for good. Returns whether it is that user now."""
+
+    def become() -> None:
+        if user is None:
+            raise OSError("nobody else to be")
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
+
+    another = can(become)
     with suppress(OSError):
         _c("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
         _c("capset", struct.pack("=Ii", 0x20080522, 0), bytes(24))
+    return another
 
 
 def limit(memory: int, seconds: int, processes: int | None) -> None:

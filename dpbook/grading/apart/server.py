@@ -59,8 +59,9 @@ def serve(control: socket.socket, memory: int) -> None:
     """Fork a keeper for each socket that comes, until nobody is at the other end any more."""
     kernel.adopt_orphans()
     apart = kernel.leave_network()
-    kernel.raise_loopback()
-    kernel.open_way([Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), PACKAGE.resolve()])
+    if apart:  # else it would be done to everybody
+        kernel.raise_loopback()
+        kernel.open_way([Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), PACKAGE.resolve()])
     given = readable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -127,7 +128,7 @@ def _answer(file: int, folder: Path, rules: Rules) -> NoReturn:
         folder.mkdir()
         user = rules.user
         if user is not None:
-            os.chown(folder, user, user)
+            kernel.can(lambda: os.chown(folder, user, user))
         os.chdir(folder)
         os.environ.update(HOME=str(folder), TMPDIR=str(folder))
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -137,8 +138,7 @@ def _answer(file: int, folder: Path, rules: Rules) -> NoReturn:
         os.closerange(file + 1, 64)
         kernel.limit(rules.memory, SECONDS, PROCESSES if user is not None or rules.processes else None)
         files = kernel.confine(rules.readable, [folder, *DEVICES])
-        guards = {"files": files, "user": user is not None, "disk": rules.disk}
-        kernel.drop(user)
+        guards = {"files": files, "user": kernel.drop(user), "disk": rules.disk}
         with socket.socket(fileno=file) as sock:
             child.serve(sock, guards)
     except BaseException:
