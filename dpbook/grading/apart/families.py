@@ -3,6 +3,7 @@
 import os
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 from dpbook.ranks import all_processes, family
 
@@ -19,10 +20,15 @@ def end_family(process: int) -> None:
 
 
 def held(process: int) -> int:
-    """Bytes of memory of a process and of all that it started, what they share counted once for each."""
-    held = 0
-    for each in family(process, all_processes()):
-        with suppress(OSError, ValueError, IndexError), open(f"/proc/{each}/statm", "rb") as file:
-            _, resident, shared, *_ = map(int, file.read().split())
-            held += (resident - shared) * 4096
-    return held
+    """Bytes of memory that all which ``process`` has started hold, beyond what each has had from it."""
+    own = {each: _own(each) for each in family(process, all_processes())}
+    return sum(max(0, most - own.get(process, 0)) for most in own.values())
+
+
+def _own(process: int) -> int:
+    """Bytes that a process has mapped to no file."""
+    try:
+        resident, shared = map(int, Path(f"/proc/{process}/statm").read_text().split()[1:3])
+    except (OSError, ValueError):  # it has just ended
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
