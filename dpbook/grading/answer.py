@@ -69,6 +69,8 @@ class Asked(NamedTuple):
 class Answer(Protocol):
     """The learner's function or value. `LocalAnswer` runs it in this process; another process may stand behind it."""
 
+    apart: bool
+    """Whether every rank of a program is a process of its own already, so that none need be started to see that."""
     asked: Asked | None
     """Set by `call`, so that a report can show the case; None as long as nothing was called."""
 
@@ -121,6 +123,8 @@ def value(answer: Answer) -> Any:
 
 class LocalAnswer:
     """An answer that is run in this process, on this thread."""
+
+    apart = False
 
     def __init__(self, answered: Any) -> None:
         self._answered = answered

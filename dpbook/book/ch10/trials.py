@@ -55,8 +55,7 @@ Calls = tuple[Callable[[], Any], Callable[[], AbstractContextManager[Any]] | Non
 def _wrapped(answer: Any, kind: str, module: Chain, cap: int, wire: Wire) -> Calls:
     """Put an answer of this kind on a module."""
     if kind in ("hooked", "buckets"):  # it gets replicas that are alike
-        for tensor in (*module.parameters(), *module.buffers()):
-            wire.broadcast(tensor.data)
+        wire.broadcast_all([tensor.data for tensor in (*module.parameters(), *module.buffers())])
     match kind:
         case "naive":
             return answer(module, wire.world, wire.broadcast, wire.all_reduce).finish, None

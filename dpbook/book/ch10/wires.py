@@ -40,6 +40,11 @@ class Wire:
         with torch.no_grad():
             tensor.copy_(result)
 
+    def broadcast_all(self, tensors: Sequence[torch.Tensor]) -> None:
+        """`broadcast` of each."""
+        for tensor in tensors:
+            self.broadcast(tensor)
+
     def all_reduce(self, tensor: torch.Tensor) -> "Message":
         """Begin to sum ``tensor`` over all ranks; the sum is in it once the handle has been waited for."""
         message = Message(self, self._calls, tensor, self._begin("all_reduce", tensor.detach().clone()))
@@ -103,6 +108,10 @@ class FarWire(Wire):
         message = self._end.all_reduce(tensor.detach().numpy(), self._noted())
         return Message(_Unheard(), 0, tensor, lambda: torch.from_numpy(message.wait(self._noted())))
 
+    def broadcast_all(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor, theirs in zip(tensors, self._end.broadcast_all([t.numpy() for t in tensors]), strict=True):
+            tensor.copy_(torch.from_numpy(theirs))
+
     def restart(self) -> None:
         self.log.append(("restart", 0))
 
@@ -129,7 +138,7 @@ class _Unheard:
 class End:
     """A wire for a rank that is elsewhere: arrays in place of tensors."""
 
-    OFFERS = ("rank", "world", "broadcast", "all_reduce", "note")
+    OFFERS = ("rank", "world", "broadcast", "broadcast_all", "all_reduce", "note")
 
     def __init__(self, wire: Wire) -> None:
         self.rank, self.world, self._wire = wire.rank, wire.world, wire
@@ -140,6 +149,10 @@ class End:
         tensor = torch.tensor(array)
         self._wire.broadcast(tensor)
         return np.asarray(tensor)
+
+    def broadcast_all(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """What rank 0 has of each."""
+        return [self.broadcast(array) for array in arrays]
 
     def all_reduce(self, array: NDArray[Any], noted: Sequence[Event]) -> "FarMessage":
         """Begin to sum ``array``, as it is now."""

@@ -37,6 +37,8 @@ class TooMuch(Exception):
 class RemoteAnswer:
     """The answer called ``name`` that ``cells`` leave behind, in processes of ``servers``. Close it to end them."""
 
+    apart = True
+
     def __init__(self, servers: Servers, cells: Cells, name: str, *, torch: bool = False) -> None:
         self._servers, self._cells, self._name, self._torch = servers, cells, name, torch
         self.guards: dict[str, bool] = {}

@@ -86,7 +86,7 @@ class SharedArrays:
             self._bytes -= len(self._known.pop(number) or b"")
         head, data = [[number, -1] for number in gone], []
         for number, owner in list(self._owners.items()):
-            now = _raw(owner).tobytes()
+            now = owner.tobytes("A")  # as it lies in memory
             if now != self._known[number]:
                 self._known[number] = now
                 head.append([number, len(now)])

@@ -18,7 +18,6 @@ from dpbook.grading import (
     expect_close,
     expect_equal,
     expect_items,
-    where_apart,
 )
 from dpbook.ranks import start
 
@@ -211,11 +210,6 @@ def _judge_reductions(tried: Run, log: Sequence[Event], where: str) -> None:
         expect(under_way <= 2, "at most two under way", f"{under_way} when it begins", place)
 
 
-def _in_turns(answer: Callable[..., Any], given: list[dict[str, Any]]) -> Any:
-    return [unit_runs.trained_in_turns(answer, trial) for trial in given]
-
-
-@where_apart(_in_turns)
 def _in_processes(answer: Callable[..., Any], given: list[dict[str, Any]]) -> Any:
     """For each trial what each rank returned."""
     found = start(unit_runs.train_on_this_rank, [(answer, given)] * PROCESSES, timeout=PROGRAM_SECONDS, echo=False)
@@ -227,6 +221,8 @@ def processes(answer: Answer, rng: np.random.Generator) -> str:
     runs = [Run.draw(rng, PROCESSES) for _ in range(2)]
     for tried in runs:
         _judge_all(tried, _try(answer, tried))
+    if answer.apart:
+        return f"{PROCESSES} processes, which share no memory"
     given, where = [tried.trial for tried in runs], f"{PROCESSES} real processes"
     found = call(answer, given, through=_in_processes, seconds=math.inf, where=where)
     for tried, ranks in zip(runs, found, strict=True):
