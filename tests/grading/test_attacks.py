@@ -161,7 +161,7 @@ def test_no_answer_earns_a_point_by_touching_who_judges_it(folder, missing):
 
 
 def test_loops_end_and_cost_only_their_own_task(folder, monkeypatch):
-    monkeypatch.setattr(apart_answer, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr(apart_answer, "CHECK_SECONDS", 0.5)
     monkeypatch.setattr(apart_answer, "LOAD_SECONDS", 1.0)
     good = solutions(1)
     for name in ("a loop in C", "a sleep"):

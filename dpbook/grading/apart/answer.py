@@ -20,9 +20,11 @@ from dpbook.grading.text import describe_kind
 from dpbook.grading.values import NotPlain, plain
 
 LOAD_SECONDS = 20.0
-PATIENCE = 4.0
+PATIENCE = 10.0
 """How many times as long as it may compute a call may take in all: it may wait, and the machine may be busy."""
 AFTER_TIME_UP = 0.25
+LOOK = 0.2
+"""Seconds between looks at how much memory is held."""
 Cells = Sequence[tuple[str, str]]
 
 
@@ -185,6 +187,7 @@ class RemoteAnswer:
     def _begin_call(self, seconds: float, in_all: float = 0.0) -> None:
         self._stop = None
         self._allowed, self._begun = seconds, time.monotonic()
+        self._looked = self._begun
         self._until = self._begun + (in_all or PATIENCE * seconds)
         self._computed = self._seconds()
 
@@ -213,7 +216,9 @@ class RemoteAnswer:
         late = now > self._begun + self._allowed and self._seconds() - self._computed > self._allowed
         if late or now > self._until:
             self._stop = self._stop or TimeUp()
-        elif self._keeper is not None and held(self._keeper.process) > MEMORY[self._torch]:
-            self._stop = self._stop or TooMuch("more memory than an answer may hold")
+        elif self._keeper is not None and now > self._looked + LOOK:
+            self._looked = now
+            if held(self._keeper.process) > MEMORY[self._torch]:
+                self._stop = self._stop or TooMuch("more memory than an answer may hold")
         if self._stop is not None:
             raise self._stop

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 _LENGTHS = struct.Struct("<II")
 _AT_ONCE = 2**16
-MAX_TEXT, MAX_BYTES = 2**25, 2**27
+MAX_TEXT, MAX_BYTES = 2**24, 2**27
 
 
 class Ended(Exception):

@@ -10,6 +10,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,15 @@ def _c(name: str, *args: Any) -> int:
     """Call a function of libc. Raises `OSError`."""
     if sys.platform != "linux":
         raise OSError(f"{name}: not on this system")
-    libc = ctypes.CDLL(None, use_errno=True)
-    result: int = getattr(libc, name)(*args)
+    result: int = getattr(_libc(), name)(*args)
     if result < 0:
         raise OSError(ctypes.get_errno(), name)
     return result
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def can(work: Callable[[], object]) -> bool:
@@ -181,12 +186,15 @@ def drop(user: int | None) -> bool:
     return another
 
 
+def mapped() -> int:
+    """Bytes that this process has mapped."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 def limit(memory: int, seconds: int, processes: int | None) -> None:
-    """Bytes that may be mapped beyond those now, seconds to compute, processes of this user, sizes of files."""
-    with suppress(OSError, ValueError):
-        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, mapped + memory))
+    """Bytes that may be mapped, seconds to compute, processes of this user, sizes of files."""
     for what, most in (
+        (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_FSIZE, 16 * MIB),
         (resource.RLIMIT_CORE, 0),

@@ -36,13 +36,12 @@ _SYSTEM = [
 
 
 class Rules(NamedTuple):
-    """What holds for all processes of an answer: user, what may be read, bytes of memory, what the keeper has got."""
+    """What holds for all processes of an answer: user, bytes, a namespace of processes, what else its keeper has."""
 
     user: int | None
-    readable: list[Path]
     memory: int
     processes: bool
-    disk: bool
+    guards: dict[str, bool]
 
 
 def readable() -> list[Path]:
@@ -87,7 +86,9 @@ def _begin(sock: socket.socket, asked: dict[str, Any], given: list[Path], memory
     if keeper == 0:
         folder = Path(asked["folder"])
         disk = kernel.small_disk(folder, DISK)
-        rules = Rules(asked["user"] if os.getuid() == 0 else None, given, memory, processes, disk)
+        most = memory + kernel.mapped()
+        files = kernel.confine(given, [folder, *DEVICES])
+        rules = Rules(asked["user"] if os.getuid() == 0 else None, most, processes, {"disk": disk, "files": files})
         _keep(sock, folder, rules)
     said = {"keeper": keeper, "processes": processes, "network": network}
     sock.send(json.dumps(said).encode())
@@ -137,8 +138,9 @@ def _answer(file: int, folder: Path, rules: Rules) -> NoReturn:
         os.closerange(3, file)
         os.closerange(file + 1, 64)
         kernel.limit(rules.memory, SECONDS, PROCESSES if user is not None or rules.processes else None)
-        files = kernel.confine(rules.readable, [folder, *DEVICES])
-        guards = {"files": files, "user": kernel.drop(user), "disk": rules.disk}
+        alone = kernel.confine([Path("/")], [folder, *DEVICES])  # of what the keeper may read, and a folder of its own
+        guards = {**rules.guards, "files": rules.guards["files"] and alone, "user": kernel.drop(user)}
+        kernel.die_with_parent()  # anew, for whoever has another user
         with socket.socket(fileno=file) as sock:
             child.serve(sock, guards)
     except BaseException:

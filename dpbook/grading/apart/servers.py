@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -25,6 +26,8 @@ TORCH = (
 )  # fmt: skip
 MEMORY = {False: 1024 * kernel.MIB, True: 4096 * kernel.MIB}
 """Bytes that a process may map beyond what its server has, without and with torch, whose threads reserve much."""
+PATIENCE = 10.0
+"""Seconds for processes to end that were killed."""
 
 
 class Keeper:
@@ -36,6 +39,7 @@ class Keeper:
         if said is None:
             raise DpbookError("the server of answers has ended")
         self.process: int = said["keeper"]
+        self._handle = os.pidfd_open(self.process)
         self.guards = {"processes": bool(said["processes"]), "network": bool(said["network"])}
 
     def process_of(self) -> socket.socket:
@@ -50,10 +54,9 @@ class Keeper:
         if not self.guards["processes"]:
             end_family(self.process)
         with contextlib.suppress(OSError):
-            os.kill(self.process, signal.SIGKILL)
-        self._sock.settimeout(10.0)
-        with contextlib.suppress(OSError):
-            self._sock.recv(1)  # returns when the keeper has ended
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        select.select([self._handle], [], [], PATIENCE)  # it ends when all others have
+        os.close(self._handle)
         self._sock.close()
         with contextlib.suppress(OSError):
             self._folder.rmdir()

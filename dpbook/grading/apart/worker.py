@@ -50,7 +50,7 @@ class Worker:
     """One process of an answer. ``late()`` is called while nothing comes; it raises when the time is over."""
 
     def __init__(self, sock: socket.socket, late: Callable[[], None], print_: Callable[[str], None]) -> None:
-        self._print = print_
+        self._print, self._late = print_, late
         self.broken = False
         self._reset()
         self._frames = Frames(sock, late, LOOK)
@@ -76,6 +76,7 @@ class Worker:
         for _ in range(MAX_ASKED):
             reply = self._guarded(self._receive)
             if "ask" in reply:
+                self._late()  # who asks without end is late, too
                 self._serve(reply)
             elif "failed" in reply:
                 self._fail(reply["failed"])

@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -15,10 +16,10 @@ from typing import Any
 from dpbook.core import DpbookError
 from dpbook.grading.answer import CHECK_SECONDS
 from dpbook.grading.apart.answer import PATIENCE, RemoteAnswer
-from dpbook.grading.apart.kernel import GUARDS, MIB
+from dpbook.grading.apart.kernel import GUARDS, MIB, mapped
 from dpbook.grading.apart.servers import Servers
 from dpbook.grading.cases import Case, Report
-from dpbook.grading.declared import task
+from dpbook.grading.declared import task, tasks
 from dpbook.grading.judging import judge
 from dpbook.grading.marking.cells import Exercise, needs_torch, program, take
 from dpbook.grading.marking.files import Unreadable
@@ -57,21 +58,35 @@ class Done:
 
 
 def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = lambda done, of: None) -> Marks:
-    """The marks of all submissions, in their order; each is what it would be if it was graded alone."""
+    """The marks of all submissions, in their order; each is what it would be if it was graded alone.
+
+    Raises `DpbookError` on a system that is not Linux.
+    """
+    if sys.platform != "linux":
+        raise DpbookError("marks are given on Linux alone, where answers can be contained: grade in a container")
     taken = [[_take(path) for path in each.notebooks] for each in handed]
     work: dict[Work, list[Place]] = {}
     for place, one in _work(taken):
         work.setdefault(one, []).append(place)
-    for name in {one.task for one in work}:
-        task(name)  # so that judges find its checks imported
-    done: dict[Place, Done] = {}
-    with Servers(torch=any(one.torch for one in work)) as servers:
-        for one, result in _judged(list(work), servers, seed, jobs):
+    absent = {name: what for name in {one.task for one in work} if (what := _absent(name))}
+    done = {place: _not_judged(one, absent[one.task]) for one in work if one.task in absent for place in work[one]}
+    here = [one for one in work if one.task not in absent]
+    with Servers(torch=any(one.torch for one in here)) as servers:
+        for one, result in _judged(here, servers, seed, jobs):
             done |= dict.fromkeys(work[one], result)
             tell(len(done), sum(map(len, work.values())))
     submissions = [_submission(s, each, found, done) for s, (each, found) in enumerate(zip(handed, taken, strict=True))]
     missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in done.values())]
     return Marks(tuple(submissions), seed, tuple(missing))
+
+
+def _absent(name: str) -> str:
+    """Why a task cannot be judged on this machine; its checks are imported, so that all judges find them."""
+    try:
+        task(name)
+    except ModuleNotFoundError as error:
+        return f"{error.name} is not installed where this was graded"
+    return ""
 
 
 def _take(path: Path) -> Exercise | str:
@@ -120,8 +135,7 @@ def _begin(servers: Servers, seed: int) -> None:
     _given[:] = servers, seed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
     with contextlib.suppress(OSError, ValueError):
-        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (mapped() + MEMORY,) * 2)
 
 
 class _Late(BaseException):
@@ -149,9 +163,9 @@ def _judge(one: Work) -> Done:
         answer.close()
 
 
-def _not_judged(one: Work) -> Done:
-    asked = task(one.task)
-    cases = [Case(c.name, c.points, False, "a value of the form that the task describes", ENDED) for c in asked.checks]
+def _not_judged(one: Work, why: str = ENDED) -> Done:
+    asked = next(each for each in tasks(int(one.task[:2])) if each.id == one.task)
+    cases = [Case(c.name, c.points, False, "a value that can be judged", why) for c in asked.checks]
     return Done(Report(asked.id, asked.title, tuple(cases)), False, {}, 0.0)
 
 
