@@ -102,24 +102,11 @@ def test_what_is_no_exercise_is_refused_in_words(content, said, tmp_path):
         take(tmp_path / "it.ipynb")
 
 
-def test_a_task_runs_setup_its_answer_and_what_that_uses():
-    nb = hand_in_to_memory()
-    names = {name for name, _ in program(task("01.3"), nb)}
-    assert names == {"<setup>", "<answer-01-2>", "<answer-01-3>"}
-    assert "#%time" in dict(program(task("01.3"), nb))["<answer-01-3>"]
-
-
-def hand_in_to_memory():
-    path = hand_in(
-        task_folder() / "01.ipynb", 1, MINE | {"3": "%time\ndef meters(a, b, c):\n    return step(a, b, c, 0, 0)"}
-    )
-    return take(path).answers
-
-
-def task_folder():
-    from pathlib import Path
-
-    return Path.cwd()  # a temporary one: see conftest
+def test_a_task_runs_setup_its_answer_and_what_that_uses(tmp_path):
+    text = "%time\ndef meters(a, b, c):\n    return step(a, b, c, 0, 0)"
+    cells = program(task("01.3"), take(hand_in(tmp_path / "01.ipynb", 1, MINE | {"3": text})).answers)
+    assert {name for name, _ in cells} == {"<setup>", "<answer-01-2>", "<answer-01-3>"}
+    assert "#%time" in dict(cells)["<answer-01-3>"]
 
 
 def test_given_cells_come_along_where_an_answer_uses_them(tmp_path):
@@ -145,7 +132,11 @@ def test_a_class_is_told_from_one_submission(tmp_path):
     assert [(h.name, len(h.notebooks)) for h in found] == [("anna", 2), ("berta", 1), ("late", 1)]
     assert found[0].remarks == ("notes.txt is no notebook, and was left out",)
     os.symlink(tmp_path, tmp_path / "berta" / "round")
-    assert [h.name for h in find([tmp_path])] == ["anna", "berta", "late"]
+    (tmp_path / "cora").mkdir()
+    (tmp_path / "cora" / "essay.pdf").write_text("")
+    found = find([tmp_path])
+    assert [h.name for h in found] == ["anna", "berta", "cora", "late"]
+    assert found[2].remarks == ("essay.pdf is no notebook, and was left out", "there is no notebook in it")
 
 
 def test_several_notebooks_of_one_exercise_are_a_class(tmp_path):
@@ -154,9 +145,9 @@ def test_several_notebooks_of_one_exercise_are_a_class(tmp_path):
     assert [h.name for h in find([tmp_path])] == ["01_anna", "01_berta"]
 
 
-def test_a_path_that_is_not_there_is_told():
+def test_a_path_that_is_not_there_is_told(tmp_path):
     with pytest.raises(DpbookError, match="no such file"):
-        find([task_folder() / "nowhere"])
+        find([tmp_path / "nowhere"])
 
 
 def marks(points=1):

@@ -87,7 +87,8 @@ def _begin(sock: socket.socket, asked: dict[str, Any], given: list[Path], memory
         folder = Path(asked["folder"])
         disk = kernel.small_disk(folder, DISK)
         most = memory + kernel.mapped()
-        files = kernel.confine(given, [folder, *DEVICES])
+        hidden = not any(PACKAGE.resolve().is_relative_to(each) for each in given)  # else solutions could be read
+        files = kernel.confine(given, [folder, *DEVICES]) and hidden
         rules = Rules(asked["user"] if os.getuid() == 0 else None, most, processes, {"disk": disk, "files": files})
         _keep(sock, folder, rules)
     said = {"keeper": keeper, "processes": processes, "network": network}
@@ -136,7 +137,7 @@ def _answer(file: int, folder: Path, rules: Rules) -> NoReturn:
         for number in (0, 1, 2):
             os.dup2(nothing, number)
         os.closerange(3, file)
-        os.closerange(file + 1, 64)
+        os.closerange(file + 1, 256)
         kernel.limit(rules.memory, SECONDS, PROCESSES if user is not None or rules.processes else None)
         alone = kernel.confine([Path("/")], [folder, *DEVICES])  # of what the keeper may read, and a folder of its own
         guards = {**rules.guards, "files": rules.guards["files"] and alone, "user": kernel.drop(user)}

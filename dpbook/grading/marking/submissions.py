@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dpbook.core import DpbookError
 
+MAX_DEPTH = 8
 MAX_FILES = 200
 """Notebooks in one submission; more are a mistake, or an attack."""
 
@@ -34,10 +35,11 @@ def find(paths: Iterable[Path]) -> list[Handed]:
 
 
 def _class(folder: Path) -> Iterator[Handed]:
-    folders = [each for each in sorted(folder.iterdir()) if _is_folder(each) and any(_notebooks(each))]
-    files = [each for each in sorted(folder.iterdir()) if not each.is_dir() and not each.name.startswith(".")]
-    exercises = [each.name[:3] for each in files]
-    if folders or len(set(exercises)) < len(exercises):
+    inside = sorted(folder.iterdir())
+    folders = [each for each in inside if _is_folder(each)]
+    files = [each for each in inside if each not in folders and not each.name.startswith(".")]
+    exercises = [each.name[:3] for each in files if each.suffix == ".ipynb"]
+    if any(_holds_notebooks(each) for each in folders) or len(set(exercises)) < len(exercises):
         yield from (_of_folder(each) for each in folders)
         yield from (_single(each) for each in files)
     else:
@@ -45,31 +47,39 @@ def _class(folder: Path) -> Iterator[Handed]:
 
 
 def _of_folder(folder: Path) -> Handed:
-    everything = sorted(_files(folder))
+    name = folder.resolve().name
+    try:
+        everything = sorted(_files(folder))
+    except OSError as error:
+        return Handed(name, (), (f"its folder cannot be read: {error.strerror}",))
     notebooks = [each for each in everything if each.suffix == ".ipynb"]
-    remarks = [
-        f"{each.relative_to(folder)} is no notebook, and was left out" for each in everything if each not in notebooks
-    ]
+    others = [each.relative_to(folder) for each in everything if each.suffix != ".ipynb"]
+    remarks = [f"{each} is no notebook, and was left out" for each in others]
+    if not notebooks:
+        remarks.append("there is no notebook in it")
     if len(notebooks) > MAX_FILES:
         remarks.append(f"there are {len(notebooks):,} notebooks, of which {MAX_FILES} were graded")
-    return Handed(folder.resolve().name, tuple(notebooks[:MAX_FILES]), tuple(remarks[:MAX_FILES]))
+    return Handed(name, tuple(notebooks[:MAX_FILES]), tuple(remarks[:MAX_FILES]))
 
 
 def _single(path: Path) -> Handed:
     return Handed(path.stem, (path,))
 
 
-def _notebooks(folder: Path) -> Iterator[Path]:
-    return (each for each in _files(folder) if each.suffix == ".ipynb")
+def _holds_notebooks(folder: Path) -> bool:
+    try:
+        return any(each.suffix == ".ipynb" for each in _files(folder))
+    except OSError:
+        return True  # somebody's, it seems
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _files(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
     """Files below a folder; links to folders are not followed, hidden ones not looked into."""
     for each in folder.iterdir():
         if each.name.startswith("."):
             continue
-        if _is_folder(each):
-            yield from _files(each)
+        if depth and _is_folder(each):
+            yield from _files(each, depth - 1)
         else:
             yield each
 
