@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
-from dpbook.grading.apart.families import held
+from dpbook.grading.apart.families import held, seconds_of
 from dpbook.grading.apart.servers import MEMORY, Keeper, Servers
-from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker, check_unchanged, seconds_of
+from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker
 from dpbook.grading.blaming import blame, causes
 from dpbook.grading.text import describe_kind
-from dpbook.grading.values import NotPlain, plain
+from dpbook.grading.values import NotPlain, difference, plain
 
 LOAD_SECONDS = 20.0
 PATIENCE = 10.0
@@ -105,7 +105,7 @@ class RemoteAnswer:
         if worker.answered_for_objects:  # it belongs to these now: another call of this thread gets another process
             self._mine.pop(threading.get_ident(), None)
         if unchanged:
-            check_unchanged(before, after)
+            _check_unchanged(before, after)
         return result
 
     def _hosted(self, harness: Callable[..., Any], *args: Any) -> Any:
@@ -222,3 +222,11 @@ class RemoteAnswer:
                 self._stop = self._stop or TooMuch("more memory than an answer may hold")
         if self._stop is not None:
             raise self._stop
+
+
+def _check_unchanged(before: tuple[Any, ...], after: Any) -> None:
+    """Raise `Wrong` for an argument that is not what it was."""
+    for number, (was, now) in enumerate(zip(before, after, strict=False), start=1):
+        change = difference(was, now)
+        if change is not None:
+            raise Wrong(f"argument {number} left as it was: {change.expected}", change.got, change.where)

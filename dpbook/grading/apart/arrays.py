@@ -36,26 +36,26 @@ class SharedArrays:
         self._held: list[Array] = []  # until the next frame goes out
 
     def reference(self, array: Array) -> Reference:
-        """How the other side finds ``array``."""
-        owner, number = self._memory(array)
+        """How the other side finds ``array``. One that has gaps between its elements is copied first."""
+        owner, number, array = self._memory(array)
         offset = _address(array) - _address(owner) if array.size else 0
         return [number, array.dtype.str, offset, array.shape, array.strides]
 
-    def _memory(self, array: Array) -> tuple[Array, int]:
-        """The registered array that ``array`` is a view of, or that it is; now registered if none was."""
+    def _memory(self, array: Array) -> tuple[Array, int, Array]:
+        """The registered array in whose memory ``array`` lies (now, if none was), its number, and ``array``."""
         owner = array
         while True:
             number = self._numbers.get(id(owner), -1)
             if self._owners.get(number) is owner:
-                return owner, number
+                return owner, number, array
             if type(owner.base) is not np.ndarray:
                 break
             owner = owner.base
         if not (self._weak and _is_whole(owner)):
-            owner = array if _is_whole(array) else array.copy()
+            owner = array = array if _is_whole(array) else array.copy()
         number, self._next = self._next, self._next + 2
         self._put(number, owner)
-        return owner, number
+        return owner, number, array
 
     def _put(self, number: int, owner: Array) -> None:
         self._bytes += owner.nbytes

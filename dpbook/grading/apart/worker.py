@@ -1,11 +1,11 @@
-"""The judge's end of an answer's process, and what stands for the answer's functions, generators and objects."""
+"""The judge's end of an answer's process: what is asked of it, and what it asks in turn."""
 
 import io
 import json
 import pickle
 import socket
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, NoReturn
@@ -16,9 +16,9 @@ from dpbook.collectives.programs import told_line
 from dpbook.grading.answer import Wrong
 from dpbook.grading.apart.arrays import BadReference, SharedArrays
 from dpbook.grading.apart.frames import BadFrame, Ended, Frames
+from dpbook.grading.apart.remote import RemoteCallable, RemoteGenerator, RemoteObject
 from dpbook.grading.apart.written import BadValue, read
 from dpbook.grading.text import clean, one_line
-from dpbook.grading.values import difference
 
 NOT_PLAIN = "a value of the kind that the task asks for"
 MAX_ASKED = 200_000
@@ -211,46 +211,6 @@ class _Writer(pickle.Pickler):
         return self._worker.name(value)
 
 
-class RemoteObject:
-    """An object of the answer: what it has and does is asked of its process."""
-
-    def __init__(self, worker: Worker, number: int, methods: frozenset[str]) -> None:
-        self._worker, self._number, self._methods = worker, number, methods
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        if name in self._methods:
-            return lambda *args: self._worker.request("method", self, name, args)
-        return self._worker.request("get", self, name)
-
-
-class RemoteCallable(RemoteObject):
-    """A function of the answer."""
-
-    def __call__(self, *args: Any) -> Any:
-        return self._worker.request("call", self, args, True, False)[0]
-
-
-class RemoteGenerator(Generator[Any, Any, Any]):
-    """A generator of the answer."""
-
-    def __init__(self, worker: Worker, number: int, methods: frozenset[str]) -> None:
-        self._worker, self._number = worker, number
-
-    def send(self, value: Any) -> Any:
-        what, result = self._worker.request("send", self, value)
-        if what == "yielded":
-            return result
-        raise StopIteration(result)
-
-    def throw(self, *error: Any) -> Any:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """It ends with its process."""
-
-
 def _hello(sock: socket.socket, late: Callable[[], None]) -> tuple[dict[str, bool], int]:
     """What holds a process, and its number, which the kernel vouches for."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -266,21 +226,3 @@ def _hello(sock: socket.socket, late: Callable[[], None]) -> tuple[dict[str, boo
         raise Ended
     process = next((struct.unpack("3i", data[:size])[0] for _, _, data in extra), 0)
     return dict(json.loads(text)), process
-
-
-def check_unchanged(before: tuple[Any, ...], after: Any) -> None:
-    """Raise `Wrong` for an argument that is not what it was."""
-    for number, (was, now) in enumerate(zip(before, after, strict=False), start=1):
-        change = difference(was, now)
-        if change is not None:
-            raise Wrong(f"argument {number} left as it was: {change.expected}", change.got, change.where)
-
-
-def seconds_of(process: int) -> float:
-    """That a process has computed; 0 where it is gone."""
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / 100
-    except (OSError, IndexError):
-        return 0.0
