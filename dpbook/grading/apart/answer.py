@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
-from dpbook.grading.apart.families import held, seconds_of
+from dpbook.grading.apart.families import held, seconds_of, seconds_of_others
 from dpbook.grading.apart.servers import MEMORY, Keeper, Servers
 from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker
 from dpbook.grading.blaming import blame, causes
@@ -220,6 +220,8 @@ class RemoteAnswer:
             self._looked = now
             if held(self._keeper.process) > MEMORY[self._torch]:
                 self._stop = self._stop or TooMuch("more memory than an answer may hold")
+            elif seconds_of_others(self._keeper.process, [worker.process for worker in self._all]) > self._allowed:
+                self._stop = self._stop or TimeUp()  # what it has started takes the time of many
         if self._stop is not None:
             raise self._stop
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +24,12 @@ def held(process: int) -> int:
     """Bytes of memory that all which ``process`` has started hold, beyond what each has had from it."""
     own = {each: _own(each) for each in family(process, all_processes())}
     return sum(max(0, most - own.get(process, 0)) for most in own.values())
+
+
+def seconds_of_others(process: int, known: Collection[int]) -> float:
+    """That all which ``process`` has started have computed, but for those ``known``."""
+    found = family(process, all_processes())
+    return sum(seconds for each, seconds in found.items() if each != process and each not in known)
 
 
 def _own(process: int) -> int:
