@@ -28,6 +28,8 @@ KINDS = {
     "backup": (palette.EXPOSED, "--", 1.6),
 }
 """Colour, dashes and width of a method's curve: a colour for what it spends."""
+OTHER = (palette.MUTED, "-", 1.6)
+"""Of a method of the reader's own."""
 
 
 @in_style
@@ -37,6 +39,7 @@ def curves(series: Mapping[str, Array], x: Array, title: str, *, across: str, up
     draw_lines(axes, series, x)
     axes.set(xlabel=across, ylabel=up)
     axes.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     if len(series) > 1:
         axes.legend(handlelength=3)
     told = "; ".join(f"{name}: {values[0]:.2g} to {values[-1]:.2g}" for name, values in series.items())
@@ -49,9 +52,10 @@ def race_over(found: Mapping[str, Raced], link: Link, scale: float) -> Plot:
     clocks = {name: raced.clock(link, scale) for name, raced in found.items()}
     firsts = {name: raced.first(clocks[name], GOAL) for name, raced in found.items()}
     quickest = min(firsts, key=lambda name: firsts[name])
-    figure, axes = new_figure(f"{link.name}: first at a loss of {GOAL:g} is {quickest}")
+    title = f"{link.name}: first at a loss of {GOAL:g} is {quickest}"
+    figure, axes = new_figure(title)
     for name, raced in found.items():
-        colour, dashes, width = KINDS[name]
+        colour, dashes, width = KINDS.get(name, OTHER)
         axes.plot(clocks[name], raced.losses, dashes, color=colour, linewidth=width, label=name)
     axes.axhline(GOAL, color=palette.MUTED, linewidth=0.8)
     axes.set(xlabel="simulated seconds", ylabel="test loss", xscale="log", yscale="log", xlim=SECONDS, ylim=(0.1, 2.5))
@@ -60,7 +64,7 @@ def race_over(found: Mapping[str, Raced], link: Link, scale: float) -> Plot:
     axes.minorticks_off()
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), handlelength=3)
     told = [f"{name} {seconds_in_words(at) if np.isfinite(at) else 'never'}" for name, at in firsts.items()]
-    return finish(figure, f"Test loss against simulated time over {link!r}. Until a loss of {GOAL:g}: {', '.join(told)}.")
+    return finish(figure, f"{title}. Test loss against simulated time. When each is there: {', '.join(told)}.")
 
 
 def explore_race(found: Mapping[str, Raced], scale: float, start: str) -> Explorer:

@@ -80,7 +80,7 @@ class Raced:
         return total
 
     def first(self, spent: Array, goal: float) -> float:
-        """What had been ``spent`` at the first look with a test loss of at most ``goal``; infinite if there was none."""
+        """What had been ``spent`` at the first look with a test loss of at most ``goal``; infinite without one."""
         there = np.flatnonzero(self.losses <= goal)
         return float(spent[there[0]]) if len(there) else float("inf")
 
