@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from dpbook.book.ch16.compressors import Drawn, Largest, Multiples
 from dpbook.book.ch16.pictures import curves, explore_race, race_over
 from dpbook.book.ch16.race_table import table
 from dpbook.book.ch16.racing import Entry, Raced, race
