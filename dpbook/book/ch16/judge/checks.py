@@ -1,14 +1,14 @@
 """What the tasks of exercise 16 check: parts of a sum, seconds to a goal, sums again, and who needs the fewest."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import count, product
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from dpbook.book.ch16.compressors import Drawn, Largest, Multiples
+from dpbook.book.ch16.judge.jobs import Job, drawn_jobs
+from dpbook.book.ch16.judge.races import drawn_races, seconds_to_goal
 from dpbook.core import plural
 from dpbook.grading import (
     Answer,
@@ -22,7 +22,6 @@ from dpbook.grading import (
     expect_items,
     expect_number,
 )
-from dpbook.grading.text import describe_kind
 from dpbook.replicas import Array
 
 WORLDS = (1, 2, 3, 5, 7)
@@ -52,7 +51,7 @@ def _rows(got: Any, shape: tuple[int, ...], what: str, where: str) -> Array:
     """An array, or a list of its rows, as an array of floats."""
     rows = list(got) if isinstance(got, list | tuple | np.ndarray) else []
     if len(rows) != shape[0] or any(np.shape(row) != shape[1:] for row in rows):
-        raise Wrong(f"{what}: an array of shape {shape}", describe_kind(got), where, cause=f"{what}: no such array")
+        raise Wrong(f"{what}: an array of shape {shape}", describe(got), where, cause=f"{what}: no such array")
     return np.array(rows, np.float64)
 
 
@@ -126,69 +125,12 @@ def leaves_inputs(answer: Answer, rng: np.random.Generator) -> None:
 
 # 16.2: a period for a link
 
-PERIODS, SEEDS, NOISE = (1, 4, 16, 64), 3, 0.03
-MOST = 2000
-MEASURED, NEAR, TELLING = 1.05, 1.01, 1.04
-"""Times the best: of the periods that were measured, of all; and how far above the best of all the best measured one of
-a case that is drawn has to be."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """The steps to the goal are ``start`` + ``slope`` · period; a meeting is a ring."""
-
-    start: float
-    slope: float
-    ranks: int
-    compute: float
-    alpha: float
-    beta: float
-    nbytes: int
-
-    @property
-    def meeting(self) -> float:
-        return 2 * (self.ranks - 1) * (self.alpha + self.beta * self.nbytes / self.ranks)
-
-    def seconds(self, period: float) -> float:
-        """To the goal."""
-        return (self.start + self.slope * period) * (self.compute + self.meeting / period)
-
-    @property
-    def best(self) -> float:
-        return min(map(self.seconds, range(1, MOST + 1)))
-
-    @property
-    def best_measured(self) -> float:
-        return min(map(self.seconds, PERIODS))
-
-    @classmethod
-    def draw(cls, rng: np.random.Generator, aim: float, ranks: int, latency: float) -> "Job":
-        """``aim``: the best period in units of start / slope; ``latency``: its share of a meeting."""
-        ratio = float(rng.uniform(20, 120))
-        compute, nbytes = float(f"{rng.uniform(0.02, 0.5):.3g}"), int(rng.integers(1, 1000)) * 10**6
-        slope = float(rng.uniform(10, 50))
-        meeting = compute * aim**2 * ratio
-        alpha = latency * meeting / (2 * (ranks - 1))
-        beta = (1 - latency) * meeting / (2 * (ranks - 1) / ranks * nbytes)
-        return cls(slope * ratio, slope, ranks, compute, float(f"{alpha:.3g}"), float(f"{beta:.3g}"), nbytes)
-
-    def measure(self, rng: np.random.Generator) -> list[tuple[int, int]]:
-        """(period, steps), some per cent off."""
-        periods = np.repeat(PERIODS, SEEDS)
-        steps = (self.start + self.slope * periods) * (1 + NOISE * rng.standard_normal(len(periods)))
-        return [(int(period), round(count)) for period, count in zip(periods, steps, strict=True)]
-
-
-def _jobs(rng: np.random.Generator) -> Iterator[Job]:
-    """Some with the best period between the measured ones, some beyond, and one on a link that is nearly free."""
-    yield replace(Job.draw(rng, 0.5, 8, 0.5), alpha=1e-9, beta=1e-15)
-    for ranks, latency in product((2, 4, 8, 64), (0.9, 0.5, 0.1)):
-        drawn = (Job.draw(rng, float(rng.uniform(0.35, 2.5)), ranks, latency) for _ in count())
-        yield next(job for job in drawn if job.best_measured >= TELLING * job.best)
+MEASURED, NEAR = 1.05, 1.01
+"""Pars: times the seconds of the best period that was measured, and of the best of all."""
 
 
 def _judge_periods(answer: Answer, rng: np.random.Generator, par: Callable[[Job], float]) -> str:
-    pars, found, jobs = 0.0, 0.0, list(_jobs(rng))
+    pars, found, jobs = 0.0, 0.0, list(drawn_jobs(rng))
     for job in jobs:
         given = job.measure(rng), job.ranks, job.compute, job.alpha, job.beta, job.nbytes
         where = f"{job.ranks} ranks, {job.nbytes:,} bytes, alpha {job.alpha:.3g} s, beta {job.beta:.3g} s per byte"
@@ -287,99 +229,17 @@ def keeps_all(answer: Answer, rng: np.random.Generator) -> str:
 
 # 16.4: who is there first
 
-Method: TypeAlias = dict[str, float | bool]
-MARGIN, EACH = 1.04, 3
-
-
-def _seconds(method: Mapping[str, Any], compute: float, alpha: float, beta: float) -> float:
-    """Until the goal."""
-    work = method["every"] * compute + method["extra"]
-    meeting = method["rounds"] * alpha + method["bytes"] * beta
-    period = max(work, meeting) if method["hidden"] else work + meeting
-    return float(method["steps"] / method["every"] * period)
-
-
-def _methods(rng: np.random.Generator, compute: float, hides: bool) -> dict[str, Method]:
-    """In any order. Bytes are those of a ring, or of an all-gather of a few numbers with their places."""
-    ranks, steps = int(rng.choice([4, 8, 16, 64])), int(rng.integers(4000, 9000))
-    parameters = 10**6 * int(rng.integers(5, 500))
-    rounds, ring = 2 * (ranks - 1), 8 * (ranks - 1) * parameters // ranks
-    few = int(8 * parameters * rng.uniform(0.002, 0.01)) * (ranks - 1)
-
-    def made(slower: float, nbytes: int, every: int = 1, extra: float = 0.0, **other: float | bool) -> Method:
-        more = float(rng.uniform(1, slower))
-        counted = {"rounds": rounds, "bytes": nbytes, "extra": float(f"{extra * compute * rng.uniform(0.5, 1):.3g}")}
-        return {"steps": int(more * steps), "every": every, **counted, "hidden": False, **other}
-
-    found = {
-        "exact": made(1.0, ring),
-        "bf16": made(1.1, ring // 2, extra=0.2),
-        "top-k": made(1.8, few, extra=0.6) | {"rounds": ranks - 1},
-        "local SGD": made(2.5, ring, every=int(rng.choice([4, 8, 16, 32]))),
-        "DiLoCo": made(3.0, ring, every=int(rng.choice([50, 100])), extra=0.6),
-    }
-    if hides:
-        found["stale"] = made(1.8, ring, hidden=True)
-        found["stale and local"] = made(3.5, ring, every=int(rng.choice([2, 4])), extra=0.6, hidden=True)
-    return {name: found[name] for name in rng.permutation(list(found)).tolist()}
-
-
-def _shortcuts(methods: Mapping[str, Method], compute: float, alpha: float, beta: float, hides: bool) -> dict[str, str]:
-    """Who would be first if something were left out or counted elsewhere, by what."""
-
-    def first(seconds: Callable[[Method], float]) -> str:
-        return min(methods, key=lambda name: seconds(methods[name]))
-
-    def with_all(method: Method, **changed: float) -> float:
-        return _seconds({**method, **changed}, compute, alpha, beta)
-
-    found = {
-        "latency": first(lambda method: _seconds(method, compute, 0.0, beta)),
-        "bandwidth": first(lambda method: _seconds(method, compute, alpha, 0.0)),
-        "compression": first(lambda method: with_all(method, extra=0.0)),
-        "periods": first(lambda method: with_all(method, every=1)),
-        "steps": first(lambda method: with_all(method, steps=1)),
-    }
-    if hides:
-        found["hidden"] = first(lambda method: with_all(method, hidden=False))
-        found["a step hides"] = first(
-            lambda m: with_all(m, every=1) / m["every"] + (1 - 1 / m["every"]) * m["steps"] * compute
-        )
-        found["compression hides"] = first(lambda m: with_all(m, extra=0.0) + m["steps"] / m["every"] * m["extra"])
-        found["compression is hidden"] = first(lambda m: with_all(m, extra=0.0, bytes=m["bytes"] + m["extra"] / beta))
-    return found
-
-
-def _races(rng: np.random.Generator, hides: bool) -> Iterator[tuple[dict[str, Method], float, float, float, str]]:
-    """Methods, seconds of computing, alpha, beta, and who is first, by a margin.
-
-    Each method is first some times, and each shortcut is wrong some times.
-    """
-    left: dict[str, int] = {}
-    while not left or any(left.values()):
-        compute = float(f"{rng.uniform(0.02, 0.5):.3g}")
-        methods = _methods(rng, compute, hides)
-        alpha = float(f"{compute * 10 ** rng.uniform(-5, 0):.3g}")
-        beta = float(f"{compute / methods['exact']['bytes'] * 10 ** rng.uniform(-2, 2):.3g}")
-        times = {name: _seconds(method, compute, alpha, beta) for name, method in methods.items()}
-        first, second = sorted(times, key=lambda name: times[name])[:2]
-        wrong = _shortcuts(methods, compute, alpha, beta, hides)
-        left = left or dict.fromkeys([*methods, *wrong], EACH)
-        tells = [first, *(what for what, who in wrong.items() if who != first)]
-        if times[second] >= MARGIN * times[first] and any(left[what] for what in tells):
-            left |= {what: max(0, left[what] - 1) for what in tells}
-            yield methods, compute, alpha, beta, first
-
 
 def _judge_races(answer: Answer, rng: np.random.Generator, hides: bool) -> str:
-    races = list(_races(rng, hides))
-    for place in rng.permutation(len(races)):
-        methods, compute, alpha, beta, first = races[place]
+    races = drawn_races(int(rng.integers(2**31)), hides)
+    for methods, compute, alpha, beta, first in races:
         got = call(answer, methods, compute, alpha, beta)
         expect(got is not None, f"one of {describe(sorted(methods))}", "None")
         if not isinstance(got, str) or got not in methods:
             raise Wrong(f"one of {describe(sorted(methods))}", describe(got), cause="no method")
-        shown = (f"{name}, after {_seconds(methods[name], compute, alpha, beta):,.0f} s" for name in (first, got))
+        shown = (
+            f"{name}, after {seconds_to_goal(methods[name], compute, alpha, beta):,.0f} s" for name in (first, got)
+        )
         expect(got == first, *shown)
     return f"{len(races)} races"
 
