@@ -9,7 +9,7 @@ import pytest
 from dpbook.collectives import tree
 from dpbook.core import checkout
 from dpbook.grading import LocalAnswer, judge, task, tasks
-from dpbook.grading.mutants import SEEDS, trial
+from dpbook.grading.mutants import SEEDS, caught_by, trial
 from dpbook.grading.notebooks import answers, read, stale
 from dpbook.grading.structure import faults
 from dpbook.overlap import plan
@@ -139,3 +139,12 @@ def test_the_bytes_of_a_reduce_scatter_are_told_of_the_largest_world():
     reference = answers(read(EXERCISES / "solutions" / "05_all_reduce.ipynb"))["05.4"]
     case = judge(task("05.4"), LocalAnswer(reference)).cases[-1]
     assert case.note == "1,440 bytes per rank, at par for 192 numbers on 16 ranks"  # 15 of 16 chunks of 12 · 8 bytes
+
+
+def test_each_mistake_of_the_exchange_fails_a_check_of_its_own():
+    wrong = {mutant.name: mutant for mutant in wrong_answers(16).MUTANTS if mutant.task == "16.3"}
+    alone, all_together = task("16.3").checks[:3], task("16.3").checks[3]
+    for name, own in zip(
+        ("of two at one place the last", "what was rounded off", "what had been kept"), alone, strict=True
+    ):
+        assert caught_by(wrong[name]) == [own.name, all_together.name]

@@ -43,13 +43,13 @@ class Job:
     @classmethod
     def draw(cls, rng: np.random.Generator, aim: float, ranks: int, latency: float) -> "Job":
         """``aim``: the best period in units of start / slope; ``latency``: its share of a meeting."""
-        ratio = float(rng.uniform(20, 120))
-        compute, nbytes = float(f"{rng.uniform(0.02, 0.5):.3g}"), int(rng.integers(1, 1000)) * 10**6
-        slope = float(rng.uniform(10, 50))
-        meeting = compute * aim**2 * ratio
-        alpha = latency * meeting / (2 * (ranks - 1))
-        beta = (1 - latency) * meeting / (2 * (ranks - 1) / ranks * nbytes)
-        return cls(slope * ratio, slope, ranks, compute, float(f"{alpha:.3g}"), float(f"{beta:.3g}"), nbytes)
+        ratio, slope = float(rng.uniform(20, 120)), float(rng.uniform(10, 50))
+        alpha, bandwidth = _short(rng.uniform(0.02, 0.1)), 10 ** float(rng.uniform(7, 9))
+        meeting = 2 * (ranks - 1) * alpha / latency
+        nbytes = 256 * round((1 - latency) / latency * alpha * ranks * bandwidth / 256)
+        return cls(
+            slope * ratio, slope, ranks, _short(meeting / (aim**2 * ratio)), alpha, _short(1 / bandwidth), nbytes
+        )
 
     def measure(self, rng: np.random.Generator) -> list[tuple[int, int]]:
         """(period, steps), some per cent off."""
@@ -58,9 +58,14 @@ class Job:
         return [(int(period), round(count)) for period, count in zip(periods, steps, strict=True)]
 
 
+def _short(number: float) -> float:
+    """In three digits, to be read."""
+    return float(f"{number:.3g}")
+
+
 def drawn_jobs(rng: np.random.Generator) -> Iterator[Job]:
-    """Some with the best period between the measured ones, some beyond, and one on a link that is nearly free."""
-    yield replace(Job.draw(rng, 0.5, 8, 0.5), alpha=1e-9, beta=1e-15)
+    """Some with the best period between the measured ones, some beyond, and one inside a machine, where it is 1."""
+    yield replace(Job.draw(rng, 0.5, 8, 0.5), compute=1.0, alpha=2e-6, beta=2.5e-12)
     for ranks, latency in product((2, 4, 8, 64), (0.9, 0.5, 0.1)):
         drawn = (Job.draw(rng, float(rng.uniform(0.35, 2.5)), ranks, latency) for _ in count())
         yield next(job for job in drawn if job.best_measured >= TELLING * job.best)
