@@ -17,9 +17,11 @@ from dpbook.core import PACKAGE, DpbookError, machine
 from dpbook.grading.apart import kernel
 from dpbook.grading.apart.families import end_family
 
+WITH_TORCH = ("ch10", "ch11")
+"""The chapters whose exercises need torch in the answer's process."""
 NUMPY = (
     "dpbook.collectives", "dpbook.replicas", "dpbook.overlap", "dpbook.planning", "dpbook.figures", "dpbook.grading",
-    *(f"dpbook.book.ch{number:02}" for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15)),
+    *(f"dpbook.book.{path.name}" for path in sorted((PACKAGE / "book").glob("ch*")) if path.name not in WITH_TORCH),
 )  # fmt: skip
 TORCH = (
     "torch", "torch._dynamo", "torch.utils.data", "dpbook.ddp", "dpbook.book.ch10.trials", "dpbook.book.ch11.loops",
