@@ -108,13 +108,15 @@ class Recovery:
         saved = exp(-self.restart / mean - (interval + self.checkpoint) / mean)
         saved /= -expm1(-(interval + self.checkpoint) / mean)
         goodput, saving = saved * interval / mean, saved * self.checkpoint / mean
-        restarting = -expm1(-self.restart / mean)
+        restarting = 1 - exp(-self.restart / mean)
         return Shares(goodput, saving, 1 - goodput - saving - restarting, restarting)
 
     def simulate(self, interval: float, failures: int = 100_000, seed: int = 0) -> Estimate:
         """The goodput of a run through so many ``failures``, from one to the next: restart, then train and save."""
         cycle = check_float("interval", interval, above=0) + self.checkpoint
-        lives = np.random.default_rng(seed).exponential(self.between, check_int("failures", failures, 2))
+        lives = np.random.default_rng(check_int("seed", seed, 0)).exponential(
+            self.between, check_int("failures", failures, 2)
+        )
         useful = interval * np.floor(np.maximum(lives - self.restart, 0) / cycle)
         goodput = float(useful.sum() / lives.sum())
         off = useful - goodput * lives  # a quotient of two means, to first order

@@ -86,6 +86,6 @@ def simulate_wait(
     check_step_times(times)
     needed = check_int("world", world, 1) if needed is None else check_int("needed", needed, 1, world)
     check_int("steps", steps, 1)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(check_int("seed", seed, 0))
     ends = (times.draw(rng, (steps, world)).sum(0) for _ in range(check_int("rounds", rounds, 2)))
     return estimate(np.array([np.partition(end, needed - 1)[needed - 1] for end in ends]) / steps)

@@ -17,8 +17,8 @@ from dpbook.replicas.feeding.accumulation import Leftover, accumulated_gradients
 from dpbook.replicas.feeding.feeds import Feed
 from dpbook.replicas.feeding.weighting import rank_weights
 from dpbook.replicas.learning_rate import LearningRate
-from dpbook.replicas.loop import AllReduce, Shard, shard, weighted_by
-from dpbook.replicas.method import EXACT, Cluster, Method
+from dpbook.replicas.loop import AllReduce, Shard, check_all_reduce, shard, weighted_by
+from dpbook.replicas.method import EXACT, Cluster, Method, Step
 from dpbook.replicas.models import Model
 from dpbook.replicas.optim import SGD, Optimizer
 from dpbook.replicas.run import Run
@@ -52,7 +52,7 @@ def train(
 
     Args:
         data: examples and targets; the model computes in the examples' dtype.
-        all_reduce: how gradients are summed; a ring by default.
+        all_reduce: how sums over all ranks are made, a ring by default. Some methods make none.
         method: what the replicas send and when; by default `Exact()`, the four phases. Those of
             `dpbook.replicas.inexact` give some exactness up.
         optimizer: makes one replica's optimizer from the learning rate, such as ``Adam`` or ``partial(SGD, …)``.
@@ -154,7 +154,9 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[Update], se
     all_reduce = collectives.ring(world) if settings.all_reduce is None else settings.all_reduce
     optimizers = [settings.optimizer(settings.rate(0)) for _ in range(world)]
     cluster = Cluster(optimizers, all_reduce, getattr(model, "shapes", {}))
-    training = settings.method.steps(params, cluster)
+    if isinstance(all_reduce, collectives.Schedule):
+        check_all_reduce(all_reduce, world)
+    training = iter(settings.method.steps(params, cluster))
     meters = settings.meters
     losses, local_losses, drifts, gaps, sent, rounds = [], [], [], [], [cluster.sent], [cluster.rounds]
     for step, (micro_batches, divisor) in enumerate(updates):
@@ -169,7 +171,7 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[Update], se
         losses.append(float(np.mean(weights * local_losses[-1])))
         applied = weights if settings.weighted else np.ones(world)
         cluster.read(partial(_gradients, model, micro_batches, divisor, applied, settings.weighted), applied)
-        before, (params, averaged) = params, next(training)
+        before, (params, averaged) = params, _step(training, params, settings.method)
         gaps.append(_gap(model, before[0], read, averaged) if "gap" in meters else math.nan)
         sent.append(cluster.sent)
         rounds.append(cluster.rounds)
@@ -208,7 +210,17 @@ def _initial(model: Model, dtype: np.dtype[Any], world: int, settings: _Settings
     start, shape = settings.start, (world, model.size)
     if not isinstance(start, np.ndarray) or start.shape != shape or start.dtype != dtype:
         raise InvalidArgument("start", getattr(start, "shape", start), f"one row per replica, {dtype} of shape {shape}")
-    return start
+    return start.copy()
+
+
+def _step(training: Iterator[Step], params: Array, method: Method) -> Step:
+    """The next step of a method, which may be a reader's own."""
+    step = next(training, None)
+    left = step.params if isinstance(step, Step) else None
+    if step is None or not isinstance(left, np.ndarray) or (left.shape, left.dtype) != (params.shape, params.dtype):
+        expected = f"one that yields without end Steps whose params are {params.dtype} of shape {params.shape}"
+        raise InvalidArgument("method", method, expected)
+    return step
 
 
 def _losses(model: Model, params: Array, read: Sequence[Sequence[Shard]]) -> list[float]:

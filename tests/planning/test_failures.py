@@ -86,6 +86,10 @@ def test_a_checkpoint_dearer_than_two_failures_is_taken_once_per_failure():
     assert Recovery(100.0, 199.9, 1.0).daly == pytest.approx(best(Recovery(100.0, 199.9, 1.0)), rel=0.2)
 
 
+def test_a_restart_that_takes_no_time_has_no_share():
+    assert str(Recovery(3600.0, 60.0, 0.0).shares(600.0).restarting) == "0.0"  # and not -0.0
+
+
 def test_young_by_hand():
     assert JOBS[0].young == pytest.approx(sqrt(2 * 120 * 18_000))
     assert JOBS[0].young == pytest.approx(2078.46, abs=0.01)
@@ -107,6 +111,7 @@ def test_metas_published_interruptions():
         (lambda: Recovery(1.0, 1.0, -1.0), "restart must be"),
         (lambda: JOBS[0].shares(0.0), "interval must be"),
         (lambda: JOBS[0].simulate(-1.0), "interval must be"),
+        (lambda: JOBS[0].simulate(60.0, seed=-1), "seed must be"),
         (lambda: Interruptions(0, 1, 1, ""), "count must be"),
         (lambda: LLAMA_3.per_day(0), "gpus must be"),
     ],

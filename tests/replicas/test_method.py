@@ -55,6 +55,40 @@ def test_a_method_is_none_of_something_else() -> None:
         replicas.train(MODEL, DATA, 2, method="exact")  # type: ignore[arg-type]
 
 
+class Broken(replicas.Method):
+    def __init__(self, *given: object) -> None:
+        self.given = given
+
+    def steps(self, params: replicas.Array, cluster: replicas.Cluster) -> Iterator[replicas.Step]:
+        return iter(self.given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "given", [None, np.zeros((2, MODEL.size)), replicas.Step(np.zeros(MODEL.size)), replicas.Step([[0.0]])]
+)
+def test_a_method_whose_steps_are_none_or_end_is_named(given: object) -> None:
+    for method in (Broken(), Broken(given)):
+        with pytest.raises(InvalidArgument, match=r"^method must be one that yields .*Broken"):
+            replicas.train(MODEL, DATA, 2, method=method, steps=2)
+
+
+def test_a_method_that_writes_into_its_parameters_leaves_the_start_alone() -> None:
+    class InPlace(replicas.Method):
+        def steps(self, params: replicas.Array, cluster: replicas.Cluster) -> Iterator[replicas.Step]:
+            while True:
+                params -= cluster.gradients(params)
+                yield replicas.Step(params)
+
+    start = np.ones((2, MODEL.size))
+    replicas.train(MODEL, DATA, 2, method=InPlace(), steps=2, start=start)
+    assert (start == 1).all()
+
+
+def test_an_all_reduce_for_another_world_is_refused_by_a_method_that_needs_none() -> None:
+    with pytest.raises(InvalidArgument, match="all_reduce must be a schedule for a world of 3"):
+        replicas.train(MODEL, DATA, 3, tree(4), method=Own(), steps=2)
+
+
 def test_everyone_gets_all_payloads_of_a_gathering_and_it_is_counted() -> None:
     cluster = replicas.Cluster([replicas.SGD(1.0) for _ in range(3)], tree(3))
     payloads = [b"a", b"bc", b""]

@@ -47,6 +47,8 @@ class Setting:
             check_int(name, getattr(self, name), 1)
         check_int("begin", self.begin, 0)
         check_float("lr", self.lr, above=0)
+        check_float("least", self.least, above=0)
+        check_float("momentum", self.momentum, minimum=0)
         if self.method == "powersgd" and (self.feedback or self.warm) and self.begin < 2:
             raise InvalidArgument("begin", self.begin, "at least 2: DDP rebuilds its buckets after the first step")
 

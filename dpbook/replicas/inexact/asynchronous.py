@@ -51,6 +51,8 @@ def updates(
         jitter: standard deviation of the times' logarithm: each is its mean times a log-normal number of mean 1.
     """
     world, bound = check_int("world", world, 1), check_int("bound", bound, 0)
+    if times is not None and not np.iterable(times):
+        raise InvalidArgument("times", times, f"one for each of {plural(world, 'rank')}")
     means = [1.0] * world if times is None else [check_float("times", time, above=0) for time in times]
     if len(means) != world:
         raise InvalidArgument("times", plural(len(means), "time"), f"one for each of {plural(world, 'rank')}")

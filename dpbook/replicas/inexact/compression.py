@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpbook.core import check_float
+from dpbook.core import InvalidArgument, check_float
 from dpbook.replicas.array import Array
 from dpbook.replicas.inexact.feedback import Compressed, Exchange, Exchanged
 from dpbook.replicas.method import Cluster
@@ -44,18 +44,20 @@ class TopK(Gathered):
     """Send the ⌈share · size⌉ numbers of the largest magnitude, each with its index in 4 bytes; the others count as 0.
 
     With error feedback that is what Stich, Cordonnier and Jaggi analyse, "Sparsified SGD with Memory" (2018). Deep
-    Gradient Compression adds ``momentum``, and also clipping, a warm-up and masks, which are not here.
+    Gradient Compression adds ``momentum``, and also clipping, a warm-up and masks, which are not here. NaN counts as
+    the largest magnitude: it is sent, and seen.
     """
 
     share: float
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_float("share", self.share, above=0, below=math.nextafter(1, 2))
+        if not 0 < check_float("share", self.share) <= 1:
+            raise InvalidArgument("share", self.share, "a number above 0 and at most 1")
 
     def encode(self, vector: Array) -> bytes:
         k = math.ceil(self.share * vector.size)
-        chosen = np.argpartition(-np.abs(vector), k - 1)[:k].astype(np.uint32)
+        chosen = np.argpartition(np.abs(vector), vector.size - k)[vector.size - k :].astype(np.uint32)
         return chosen.tobytes() + vector[chosen].tobytes()
 
     def decode(self, payload: bytes, like: Array) -> Array:

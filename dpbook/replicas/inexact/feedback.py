@@ -3,7 +3,9 @@
 Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech
 DNNs" (2014); why it converges: Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory" (2018), and Karimireddy et
 al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019). One implementation for all
-compressors: they differ in how they `exchange`.
+compressors: they differ in how they `exchange`. The last two compress the gradient times the learning rate, and so what
+is left keeps the rate of its own step; here, as in PowerSGD, it waits as a gradient and is applied at the rate of the
+step that sends it. Where the rate does not change that is the same.
 
 What is added late has missed the momentum of the steps between. Lin et al., "Deep Gradient Compression" (2018), section
 3.2, therefore compress every rank's own velocity in place of its gradient (momentum correction).
@@ -16,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from dpbook.core import check_float
+from dpbook.core import check_float, check_type
 from dpbook.replicas.array import Array
 from dpbook.replicas.loop import update
 from dpbook.replicas.method import Cluster, Method, Step
@@ -52,6 +54,7 @@ class Compressed(Method):
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
+        check_type("feedback", self.feedback, bool, "True or False")
         object.__setattr__(self, "momentum", check_float("momentum", self.momentum, minimum=0, below=1))
 
     @abstractmethod

@@ -39,6 +39,8 @@ class LowPrecision(Method):
     def __post_init__(self) -> None:
         format_of("wire", self.wire)
         self._sums_in()
+        check_type("gather", self.gather, bool, "True or False")
+        check_type("stochastic", self.stochastic, bool, "True or False")
         check_int("seed", self.seed, 0)
 
     def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:

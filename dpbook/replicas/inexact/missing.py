@@ -87,8 +87,8 @@ class Lost(Method):
 
     The average is then the exact gradient of the survivors' examples. Those of the lost rank are read by nobody, from
     this step on; the attempt that failed is not counted among what is sent. The lost rank's row goes on with the first
-    survivor's sum, which nobody sends it: it is what a rank that takes its place would be given, and losses and drift
-    are the survivors'.
+    survivor's sum, which nobody sends it: it is what a rank that takes its place would be given, so that the drift is
+    the survivors' and losses, those of the whole batch, are at their parameters.
 
     Attributes:
         step: the one in which it is lost, from 0, as a learning rate counts them.

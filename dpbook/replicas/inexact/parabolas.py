@@ -50,10 +50,11 @@ def local_fixed_point(curvatures: Sequence[float], minima: Sequence[float], lr: 
     Args:
         lr: at most 1 / the largest curvature, so that every q_r is from 0 to below 1.
     """
-    a, p = np.asarray(curvatures, np.float64), np.asarray(minima, np.float64)
-    if a.ndim != 1 or a.shape != p.shape or not (a > 0).all():
+    a = np.array([check_float("curvatures", curvature, above=0) for curvature in curvatures])
+    p = np.array([check_float("minima", minimum) for minimum in minima])
+    if not 0 < len(a) == len(p):
         raise InvalidArgument("curvatures", curvatures, "positive numbers, one for each minimum")
-    if not 0 < lr <= 1 / a.max():
+    if not 0 < check_float("lr", lr) <= 1 / a.max():
         raise InvalidArgument("lr", lr, f"above 0 and at most {1 / a.max():g}")
     moved = 1 - (1 - lr * a) ** check_int("period", period, 1)
     return float((moved * p).sum() / moved.sum())

@@ -23,7 +23,8 @@ class LowRank(Compressed):
     In each step every matrix M (n, m) goes through one round of power iteration: P, the average of M Q over the
     ranks, is made orthonormal; the new Q is the average of Mᵀ P; the average of M is taken to be P Qᵀ. Q is kept for
     the next step (warm start). The Ps of all matrices travel in one buffer and the Qs in another, (n + m) · rank
-    numbers in place of n · m; tensors of one dimension travel uncompressed, with the Ps.
+    numbers in place of n · m; tensors of one dimension travel uncompressed, with the Ps. One of more than two is read
+    as a matrix of as many rows as its first dimension has.
 
     Attributes:
         rank: columns of P and Q; no more than the matrix has rows or columns, whichever are fewer.
@@ -39,8 +40,8 @@ class LowRank(Compressed):
         check_int("seed", self.seed, 0)
 
     def exchange(self, cluster: Cluster) -> Exchange:
-        if not cluster.shapes:
-            raise InvalidArgument("model", "one without shapes", "a model that says which of its tensors are matrices")
+        if not any(len(shape) > 1 for shape in cluster.shapes.values()):
+            raise InvalidArgument("model", dict(cluster.shapes), "one with shapes, of which some are matrices")
         return _PowerIteration(self, cluster)
 
 
@@ -49,7 +50,9 @@ class _PowerIteration:
 
     def __init__(self, method: LowRank, cluster: Cluster) -> None:
         rng = np.random.default_rng(method.seed)
-        self.shapes = list(cluster.shapes.values())
+        self.shapes = [
+            (shape[0], math.prod(shape[1:])) if len(shape) > 1 else shape for shape in cluster.shapes.values()
+        ]
         self.qs = []
         for n, m in filter(_is_matrix, self.shapes):
             q = rng.standard_normal((m, min(method.rank, n, m)))
@@ -58,7 +61,7 @@ class _PowerIteration:
     def __call__(self, rows: Array, cluster: Cluster) -> Exchanged:
         tensors = _cut(rows, self.shapes)
         matrices = [tensor for tensor in tensors if tensor.ndim == 3]
-        vectors = [tensor for tensor in tensors if tensor.ndim == 2]
+        vectors = [tensor for tensor in tensors if tensor.ndim < 3]
         ps = [matrix @ q.astype(rows.dtype) for matrix, q in zip(matrices, self.qs, strict=True)]
         averaged = _average([*ps, *vectors], cluster)
         ps = [np.linalg.qr(p)[0] for p in averaged[: len(ps)]]

@@ -150,6 +150,15 @@ def test_the_largest_are_sent(numbers, share):
     assert kept.dtype == np.float32
 
 
+@each("wrong", [np.nan, np.inf])
+@each("method", [TopK(0.25), TopK(0.25, feedback=False), Sign(), LowRank(1)])
+def test_a_gradient_that_is_no_number_is_seen(method, wrong):
+    gradients = np.ones((2, 4, SIZE))
+    gradients[0, 2, 5] = wrong
+    with np.errstate(invalid="ignore"):
+        assert not np.isfinite(descend(method, gradients)[-1][0, 5])
+
+
 def test_all_of_them_are_the_exact_loop():
     exact, run = (replicas.train(MODEL, DATA, 2, method=method, steps=5) for method in (replicas.Exact(), TopK(1)))
     np.testing.assert_array_equal(run.params, exact.params)
@@ -218,8 +227,18 @@ def test_a_warm_start_finds_the_best_matrix_of_its_rank():
     assert errors[0] > 1.001 * best
 
 
-def test_a_model_without_matrices_is_named():
-    cluster = replicas.Cluster([replicas.SGD(1.0)], collectives.ring(1))
+def test_a_tensor_of_three_dimensions_is_a_matrix_of_as_many_rows():
+    gradients, ends = np.random.default_rng(0).standard_normal((3, 24)), []
+    for shapes in ({"c": (4, 3, 2)}, {"W": (4, 6)}):
+        cluster = replicas.Cluster([replicas.SGD(1.0) for _ in range(3)], collectives.ring(3), shapes)
+        cluster.read(lambda params, parts: gradients + params, np.ones(3))
+        ends.append([step.params for step in islice(LowRank(1).steps(np.zeros((3, 24)), cluster), 4)][-1])
+    np.testing.assert_array_equal(*ends)
+
+
+@each("shapes", [{}, {"b": (SIZE,)}])
+def test_a_model_without_matrices_is_named(shapes):
+    cluster = replicas.Cluster([replicas.SGD(1.0)], collectives.ring(1), shapes)
     with pytest.raises(InvalidArgument, match=r"^model "):
         next(LowRank(1).steps(np.zeros((1, SIZE)), cluster))
 
@@ -247,10 +266,13 @@ def test_bytes(method, bytes_of, world):
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: TopK(0), lambda: TopK(1.5), lambda: LowRank(0), lambda: LowRank(1, seed=-1), lambda: Sign(momentum=1)],
-)
+    [
+        lambda: TopK(0), lambda: TopK(1.5), lambda: TopK("a"), lambda: LowRank(0), lambda: LowRank(1, seed=-1),
+        lambda: Sign(momentum=1), lambda: Sign(feedback="no"), lambda: LowPrecision("bf16", gather="no"),
+    ],
+)  # fmt: skip
 def test_bad_settings_are_named(make):
-    with pytest.raises(InvalidArgument, match=r"^(share|rank|seed|momentum) "):
+    with pytest.raises(InvalidArgument, match=r"^(share|rank|seed|momentum|feedback|gather) "):
         make()
 
 

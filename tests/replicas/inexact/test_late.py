@@ -142,6 +142,7 @@ def test_a_seed_repeats_a_run_and_another_does_not():
         lambda: Asynchronous(1, jitter=-1),
         lambda: train(4, steps=1, method=Asynchronous(1, times=(1, 1, 1))),
         lambda: train(3, steps=1, method=Asynchronous(1, times=(1, 0, 1))),
+        lambda: train(3, steps=1, method=Asynchronous(1, times=1)),
         lambda: largest_stable_rate(-1),
     ],
 )

@@ -171,6 +171,10 @@ def test_float32_stays_float32():
         lambda: DiLoCo(4, mixing=1),
         lambda: local_fixed_point((1, -1), (0, 0), 0.1, 2),
         lambda: local_fixed_point((1, 4), (0, 0), 0.3, 2),
+        lambda: local_fixed_point((), (), 0.3, 2),
+        lambda: local_fixed_point((1, 4), (0,), 0.1, 2),
+        lambda: local_fixed_point((1,), (np.nan,), 0.1, 2),
+        lambda: local_fixed_point((1,), (0,), "a", 2),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(make):
