@@ -29,7 +29,8 @@ class DiLoCo(Method):
     into ``fragments``, and each takes its outer step at a step of its own, spread evenly over the period; fragment p of
     F when (p + 1) · period // F steps of a period are over. A step then sends an F-th as much. With a ``delay`` a
     fragment's outer step arrives that many steps after it was sent, and the local steps since then are
-    kept in part: local ← mixing · local + (1 − mixing) · outer.
+    kept in part: local ← mixing · local + (1 − mixing) · outer. In the paper a fragment is a group of layers,
+    and outer gradients travel in 4 bits.
 
     Attributes:
         period: steps from one outer step of a fragment to its next.
