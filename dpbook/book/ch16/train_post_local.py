@@ -61,7 +61,9 @@ def build(options: argparse.Namespace, device: torch.device) -> tuple[Distribute
     """The model, whose hook leaves gradients alone after ``begin`` steps; the optimizer, which averages weights."""
     torch.manual_seed(options.seed)
     model = nn.Sequential(nn.Linear(INPUTS, 64), nn.GELU(), nn.Linear(64, CLASSES)).to(device)
-    ddp = DistributedDataParallel(model, device_ids=None if device.type == "cpu" else [device.index])
+    ids = None if device.type == "cpu" else [device.index]
+    # Buffers, as batch norm has them, would else be sent in every step, and ranks would wait for one another.
+    ddp = DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
     group = dist.new_subgroups(options.group)[0] if options.group > 1 else None
     # True, as it is by itself, without a group: on a machine all its GPUs are one, and no rank ever steps alone.
     state = PostLocalSGDState(None, group, options.begin, post_local_gradient_allreduce=group is not None)
@@ -101,7 +103,8 @@ def run(options: argparse.Namespace, device: torch.device) -> DistributedDataPar
             total = loss.detach()
             dist.all_reduce(total)
             tell(f"step {step + 1}: loss {float(total) / ranks:.3f}, ranks apart by {apart(ddp):.1g}")
-    average_parameters(ddp.parameters(), dist.group.WORLD)  # the last steps may have come after the last average
+    values = [*ddp.parameters(), *filter(torch.is_floating_point, ddp.buffers())]
+    average_parameters(iter(values), dist.group.WORLD)  # the last steps may have come after the last average
     tell(f"averaged once more: ranks apart by {apart(ddp):.1g}, accuracy {accuracy(ddp, device):.1%}")
     if rank == 0 and options.out:
         torch.save(ddp.module.state_dict(), options.out)

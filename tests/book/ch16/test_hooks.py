@@ -4,12 +4,14 @@ A start of three ranks; starts of two and four are a proof.
 """
 
 import importlib
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 from torch.nn.functional import cross_entropy
 
@@ -27,11 +29,16 @@ CPU = torch.device("cpu")
 SCRIPT = ["--steps", "13", "--begin", "3", "--every", "4"]
 
 
-def mean(array):
-    """Over the ranks."""
+def gathered(array):
+    """What each rank has."""
     found = [None] * dist.get_world_size()
     dist.all_gather_object(found, np.asarray(array))
-    return np.mean(found, axis=0)
+    return found
+
+
+def mean(array):
+    """Over the ranks."""
+    return np.mean(gathered(array), axis=0)
 
 
 def fed_back():
@@ -80,10 +87,32 @@ def script():
     return float(far), apart, train_post_local.apart(ddp), train_post_local.accuracy(ddp, CPU)
 
 
+def buffers():
+    """What the script sends in a local step of a model with batch norm, and how far its statistics are apart then."""
+    options, handed = train_post_local.parse([*SCRIPT, "--steps", "6"]), []
+    normed = partial(nn.BatchNorm1d, 64)
+
+    def build(*args):
+        ddp, optimizer = original(*args)
+        ddp.register_forward_pre_hook(lambda module, inputs: handed.append(module.will_sync_module_buffers()))
+        return ddp, optimizer
+
+    original = train_post_local.build
+    with patch.object(nn, "GELU", normed), patch.object(train_post_local, "build", build):
+        ddp = train_post_local.run(options, CPU)
+    return any(handed), [np.ptp(gathered(buffer), axis=0).max() for buffer in ddp.buffers()]
+
+
 def everything(settings):
     torch.set_num_threads(1)
     trained = {name: hooks.train(setting) for name, setting in settings.items()}
-    return {"trained": trained, "fed back": fed_back(), "script": script(), "refusal": hooks.refusal()}
+    return {
+        "trained": trained,
+        "fed back": fed_back(),
+        "script": script(),
+        "buffers": buffers(),
+        "refusal": hooks.refusal(),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +197,10 @@ def test_the_script_averages_when_it_says_so_and_ends_with_equal_ranks(ranks):
         assert before > 1e-3
         assert after == 0
         assert accuracy == ranks[0]["script"][3] > 0.3  # of four classes
+
+
+@pytest.mark.processes
+def test_the_script_sends_no_buffers_in_a_step_and_ends_with_equal_ones(ranks):
+    for synchronized, apart in (rank["buffers"] for rank in ranks):
+        assert not synchronized
+        assert apart == [0, 0, 0]  # mean and variance, averaged, and the number of batches
