@@ -120,8 +120,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32, help="per rank")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--out", default="", help="file for the weights")
-    parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args(arguments)
+    parser.add_argument("--seed", type=int, default=0, help="of the first weights")
+    options = parser.parse_args(arguments)
+    if min(options.steps, options.every, options.group, options.batch) < 1:
+        parser.error("--steps, --every, --group and --batch must be 1 or more")
+    return options
 
 
 if __name__ == "__main__":
