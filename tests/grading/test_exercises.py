@@ -54,7 +54,7 @@ def test_the_reference_passes_and_stub_and_mutants_fail(path, seeds):
     wrong = wrong_answers(int(path.name[:2])).MUTANTS
     for asked in tasks(int(path.name[:2])):
         number = sum(mutant.task == asked.id for mutant in wrong)
-        assert 3 <= number <= 8, f"{asked.id} has {number} mutants"
+        assert 4 <= number <= 8, f"{asked.id} has {number} mutants"
         assert trial(asked.id, reference=references[asked.id], stub=stubs[asked.id], mutants=wrong, seeds=seeds) == []
 
 
@@ -126,6 +126,42 @@ def test_a_forgotten_return_is_told_as_one_and_once(path):
             cases = judge(task(task_id), LocalAnswer(without_its_return(function))).cases
             assert "is a return missing?" in cases[0].got, task_id
             assert {case.like for case in cases[1:]} <= {cases[0].name}, task_id
+
+
+@each("right_ones", range(4))
+def test_which_of_several_predictions_is_wrong_is_not_told(right_ones):
+    right = answers(read(EXERCISES / "solutions" / "01_four_phase_loop.ipynb"))["01.5"]
+    said = {name: meter if k < right_ones else "drift" for k, (name, meter) in enumerate(right.items())}
+    case = judge(task("01.5"), LocalAnswer(said)).cases[right_ones // 3]
+    assert not case.passed
+    assert [name for name in said if name in case.expected + case.why] == []
+    assert ("no mistake" in case.where) == (right_ones < 3)  # all runs of the check, whichever of them is wrong
+
+
+def test_no_letter_of_02_2_is_called_wrong():
+    cases = [judge(task("02.2"), LocalAnswer((letters, 2))).cases[0] for letters in ("", "A", "ABCE", "BCDF")]
+    assert {case.passed for case in cases} == {False}
+    assert len({(case.expected, case.why, case.where) for case in cases}) == 1
+
+
+@each(
+    ("name", "said"),
+    [
+        ("computation only", "days, at most"),
+        ("everything sharded", "bytes on a rank that has"),
+        ("sequences cut", "sequences for"),
+        ("efficiency forgotten", "an efficiency of"),
+    ],
+)
+def test_the_condition_that_a_size_breaks_is_told(name, said):
+    (mutant,) = [each for each in wrong_answers(13).MUTANTS if (each.task, each.name) == ("13.2", name)]
+    (case,) = judge(task("13.2"), LocalAnswer(mutant.answer), only={mutant.caught_by}).cases
+    assert said in case.got
+
+
+def test_what_a_rank_keeps_at_a_stage_is_told():
+    (case,) = judge(task("13.1"), LocalAnswer(lambda *case: 3)).cases
+    assert "3; there a rank keeps" in case.got
 
 
 def test_a_wrong_prediction_is_not_told_the_right_one():

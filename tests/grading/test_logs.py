@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpbook.book.ch09.judge.checks import shown
-from dpbook.book.ch09.logs import KINDS, draw, mistakes
+from dpbook.book.ch09.logs import KINDS, draw, like_the_next, mistakes
 from tests.cases import each
 
 FIELDS = ("call", "source", "shape", "dtype")
@@ -69,3 +69,13 @@ def test_a_call_that_is_skipped_last_is_seen_by_the_length_alone():
     case = draw(np.random.default_rng(0), 3, "skipped", last=True)
     rank, position, _ = case.fault
     assert position == len(case.logs[rank])
+
+
+@each("seed", SEEDS)
+def test_a_call_like_the_next_one_differs_in_its_shape_alone_and_is_no_exchange(seed):
+    case = like_the_next(np.random.default_rng(seed), 3)
+    rank, at, told = case.fault
+    own, right = plans(case.logs)[rank], plans(case.logs)[(rank + 1) % 3]
+    assert [f for f, a, b in zip(FIELDS, own[at], right[at], strict=True) if a != b] == [told] == ["shape"]
+    assert own[at] == right[at + 1] == own[at + 1]
+    assert own[:at] + own[at + 1 :] == right[:at] + right[at + 1 :]

@@ -55,6 +55,17 @@ def draw(rng: np.random.Generator, world: int, kind: str | None, last: bool = Fa
     return Case(logs, None if kind is None else (rank, first, kind))
 
 
+def like_the_next(rng: np.random.Generator, world: int) -> Case:
+    """A rank that makes a call with the shape of the next one: no exchange, since it makes the next one too."""
+    step = [all_reduce(SHAPES[k], 0) for k in rng.permutation(len(SHAPES))]
+    logs = [[dict(call) for call in step] for _ in range(world)]
+    rank, at = int(rng.integers(world)), int(rng.integers(len(step) - 1))
+    logs[rank][at]["shape"] = step[at + 1]["shape"]
+    for log in logs:
+        _number(log, rng)
+    return Case(logs, (rank, at, "shape"))
+
+
 def _places(step: Log, kind: str | None) -> list[int]:
     """The calls at which there can be a fault of this kind."""
     if kind == "order":

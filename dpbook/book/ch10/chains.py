@@ -44,19 +44,21 @@ class Chain:
         micro: int = 1,
         crossed: bool = False,
         absent: bool = False,
+        unused: bool = False,
     ) -> "Chain":
         """A chain; without a ``cap`` one that makes several buckets.
 
         ``crossed``: ranks use layers in orders of their own. Then a bucket is a layer, and all are alike.
-        ``absent``: one rank leaves out one layer that the others train.
+        ``absent``: one rank leaves out one layer that the others train. ``unused``: all of them leave it out.
         """
         width, examples = int(rng.integers(3, 6)), int(rng.integers(2, 5))
         tied, frozen = (1, layers - 2), int(rng.integers(2, layers - 2))
         middle = list(range(2, layers - 2))
         middles = [rng.permutation(middle).tolist() if crossed else middle for _ in range(world)]
-        if absent:
+        if absent or unused:
             without = int(rng.choice([layer for layer in middle if layer != frozen]))
-            middles[int(rng.integers(world))] = [layer for layer in middle if layer != without]
+            for rank in range(world) if unused else [int(rng.integers(world))]:
+                middles[rank] = [layer for layer in middle if layer != without]
         one = ITEMSIZE * width * (width + 1)
         drawn = one if crossed else int(rng.integers(one + 1, 3 * one))
         return cls(

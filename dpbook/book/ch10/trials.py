@@ -36,7 +36,7 @@ class Chain(nn.Module):  # type: ignore[misc]  # torch has no types here
         first, second = trial["tied"]
         self.layers[second].weight = self.layers[first].weight
         self.layers[trial["frozen"]].requires_grad_(False)
-        self.register_buffer("scale", torch.tensor(trial["scale"][rank]))
+        self.register_buffer("scale", torch.tensor(trial["scale"][rank]), persistent=False)  # not in the state dict
         self.order = trial["orders"][rank]
 
     def forward(self, x: torch.Tensor, log: list[Event]) -> torch.Tensor:
@@ -80,9 +80,9 @@ def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
     module = Chain(trial, wire.rank)
     finish, no_sync = _wrapped(answer, kind, module, trial["cap"], wire)
     states, logs = [], []
-    for step in torch.tensor(trial["batches"]):
+    for number, step in enumerate(torch.tensor(trial["batches"])):
         wire.restart()
-        module.zero_grad()
+        module.zero_grad(set_to_none=number % 2 == 0)  # both ways of torch: new tensors, and the old ones again
         for k, micro in enumerate(step):
             with nullcontext() if k + 1 == len(step) or no_sync is None else no_sync():
                 (module(micro[wire.rank], wire.log).square().mean() / len(step)).backward()

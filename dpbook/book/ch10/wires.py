@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 from dpbook.core import Deadlock, MessageError, check_int
 
 Event = tuple[str, int]
-"""``("sent", elements)``, ``("waited", message)``, the messages counted from 0, and whatever else is put into a log."""
+"""``("sent", elements)``, ``("waited", message)``, the messages counted from 0, and whatever else is put into a log.
+
+``("waited again", message)``: once more for a message that was sent, and waited for, before the last `Wire.restart`.
+"""
 
 PATIENCE = 3.0
 """Seconds for which a thread waits for the others before it says that they do not come."""
@@ -32,7 +35,7 @@ class Wire:
     def __init__(self, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
         self.log: list[Event] = []
-        self._calls = 0
+        self._calls = self._restarts = 0
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Give ``tensor`` the values that it has on rank 0, in place."""
@@ -47,15 +50,21 @@ class Wire:
 
     def all_reduce(self, tensor: torch.Tensor) -> "Message":
         """Begin to sum ``tensor`` over all ranks; the sum is in it once the handle has been waited for."""
-        message = Message(self, self._calls, tensor, self._begin("all_reduce", tensor.detach().clone()))
+        number, restarts, result = self._calls, self._restarts, self._begin("all_reduce", tensor.detach().clone())
         self.log.append(("sent", tensor.numel()))
         self._calls += 1
-        return message
+
+        def note(again: bool) -> None:
+            if not again or self._restarts != restarts:
+                self.log.append(("waited again" if again else "waited", number))
+
+        return Message(tensor, result, note)
 
     def restart(self) -> None:
         """Empty the log and count messages from 0 again."""
         self.log.clear()
         self._calls = 0
+        self._restarts += 1
 
     def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
         """Begin a collective; what is returned waits for its result."""
@@ -65,16 +74,15 @@ class Wire:
 class Message:
     """An all-reduce under way."""
 
-    def __init__(
-        self, wire: "Wire | _Unheard", number: int, tensor: torch.Tensor, result: Callable[[], torch.Tensor]
-    ) -> None:
-        self._wire, self._number, self._tensor = wire, number, tensor
+    def __init__(self, tensor: torch.Tensor, result: Callable[[], torch.Tensor], note: Callable[[bool], None]) -> None:
+        """``note`` is told of every wait, and whether it is one more."""
+        self._tensor, self._note = tensor, note
         self._result: Callable[[], torch.Tensor] | None = result
 
     def wait(self) -> None:
         """Return when the sum is there. Waiting again does nothing."""
+        self._note(self._result is None)
         if self._result is not None:
-            self._wire.log.append(("waited", self._number))
             with torch.no_grad():
                 self._tensor.copy_(self._result())
             self._result = None
@@ -106,7 +114,15 @@ class FarWire(Wire):
 
     def all_reduce(self, tensor: torch.Tensor) -> "Message":
         message = self._end.all_reduce(tensor.detach().numpy(), self._noted())
-        return Message(_Unheard(), 0, tensor, lambda: torch.from_numpy(message.wait(self._noted())))
+
+        def wait() -> torch.Tensor:
+            return torch.from_numpy(message.wait(self._noted()))
+
+        def note(again: bool) -> None:
+            if again:  # the first time is noted where the message is
+                wait()
+
+        return Message(tensor, wait, note)
 
     def broadcast_all(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor, theirs in zip(tensors, self._end.broadcast_all([t.numpy() for t in tensors]), strict=True):
@@ -126,13 +142,6 @@ class FarWire(Wire):
         noted = list(self.log)
         self.log.clear()
         return noted
-
-
-class _Unheard:
-    """In place of a wire where the other side notes what happens."""
-
-    def __init__(self) -> None:
-        self.log: list[Event] = []
 
 
 class End:
@@ -167,7 +176,7 @@ class End:
                 self._wire.log = []
                 self._wire.restart()
                 self.logs.append(self._wire.log)
-            elif what not in ("sent", "waited"):
+            elif what not in ("sent", "waited", "waited again"):
                 self._wire.log.append((str(what), check_int("number", number, 0)))
 
 

@@ -1,4 +1,4 @@
-"""Steps of several ranks in whole milliseconds, whose losses can be counted: what exercise 12.1 is tried on."""
+"""Steps of several ranks in whole ticks, whose losses can be counted: what exercise 12.1 is tried on."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ Row = tuple[str, int, str, Kind, float, float]
 
 @dataclass(frozen=True)
 class Case:
-    """A step in whole milliseconds, from 0 to ``length``.
+    """A step in whole ticks, from 0 to ``length``: of a millisecond each, or of ``widths`` seconds.
 
     ``work``: per rank, when it computes. ``entries``: per rank, when it enters each collective, ascending. ``ends``:
     per rank, when it leaves each; not before the last rank has come. ``other``: per rank, copies, which are neither.
@@ -30,6 +30,12 @@ class Case:
     entries: list[list[int]]
     ends: list[list[int]]
     other: list[list[Interval]]
+    widths: tuple[float, ...] = ()
+
+    @property
+    def ticks(self) -> NDArray[np.float64]:
+        """Seconds of each tick."""
+        return np.array(self.widths) if self.widths else np.full(self.length, MS)
 
     @property
     def world(self) -> int:
@@ -45,12 +51,23 @@ class Case:
                 lane = str(rng.choice(["communication", "communication 2"]))
                 found.append(("all-reduce", rank, lane, "communication", a, b))
         order = rng.permutation(len(found)).tolist()
-        return [(*found[k][:4], start + MS * found[k][4], start + MS * found[k][5]) for k in order]
+        times = [start, *(start + self.ticks.cumsum())]
+        return [(*found[k][:4], float(times[found[k][4]]), float(times[found[k][5]])) for k in order]
 
     def table(self) -> NDArray[np.int64]:
-        """Milliseconds of transfer, waiting and idleness of each rank, counted one by one."""
+        """Ticks of transfer, waiting and idleness of each rank."""
+        counts: NDArray[np.int64] = self._lost().sum(axis=2)
+        return counts
+
+    def seconds(self) -> NDArray[np.float64]:
+        """Seconds of transfer, waiting and idleness of each rank."""
+        seconds: NDArray[np.float64] = self._lost() @ self.ticks
+        return seconds
+
+    def _lost(self) -> NDArray[np.bool_]:
+        """For each rank which ticks it loses to transfer, to waiting and to idleness, one by one."""
         begun = np.max(self.entries, axis=0)
-        counts = []
+        lost = []
         for rank in range(self.world):
             working, inside, moving = (np.zeros(self.length, bool) for _ in range(3))
             for a, b in self.work[rank]:
@@ -59,8 +76,8 @@ class Case:
                 inside[a:b] = True
                 moving[first:b] = True
             free = ~working
-            counts.append([(free & moving).sum(), (free & inside & ~moving).sum(), (free & ~inside).sum()])
-        return np.array(counts)
+            lost.append([free & moving, free & inside & ~moving, free & ~inside])
+        return np.array(lost)
 
     def verdict(self) -> tuple[str, int] | None:
         """The cause and the rank to look at; None where it is a close thing."""
@@ -91,23 +108,38 @@ def small() -> Iterator[tuple[str, Case]]:
         "one waits while another moves",
         Case(14, [[(0, 2)], [(0, 8)]], [[2, 3], [2, 9]], [[7, 12], [7, 12]], [[], []]),
     )
+    yield (
+        "the first collective is left last",
+        Case(16, [[(0, 1)], [(0, 4)]], [[1, 2], [4, 9]], [[6, 14], [13, 11]], [[], []]),
+    )
     yield "computation within computation", Case(9, [[(0, 6), (2, 4), (5, 7)]], [[6]], [[9]], [[(0, 9)]])
     yield "no collective", Case(8, [[(1, 3)], [(2, 7)]], [[], []], [[], []], [[], [(0, 1)]])
 
 
 def random(rng: np.random.Generator, world: int) -> Case:
-    """Anything goes: computation that overlaps, collectives in flight together, ranks in any order."""
+    """Anything goes: computation that overlaps, collectives in flight together, any order of ranks, no grid."""
     length, calls = int(rng.integers(40, 90)), int(rng.integers(2, 6))
     work = [_intervals(rng, length // 2, int(rng.integers(1, 6))) for _ in range(world)]
     entries = [np.sort(rng.choice(length - 8, calls, replace=False)).tolist() for _ in range(world)]
     begun = np.max(entries, axis=0).astype(int)
     ends = [np.minimum(begun + rng.integers(0, 8, calls), length).tolist() for _ in range(world)]
-    return Case(length, work, entries, ends, [_intervals(rng, length, 1) for _ in range(world)])
+    other, widths = [_intervals(rng, length, 1) for _ in range(world)], rng.integers(1, 10**6, length) / 1e9
+    return Case(length, work, entries, ends, other, tuple(widths.tolist()))
 
 
 def _intervals(rng: np.random.Generator, length: int, count: int) -> list[Interval]:
     bounds = np.sort(rng.integers(0, length, (count, 2)), axis=1)
     return [(int(a), int(b)) for a, b in bounds]
+
+
+def telling() -> Iterator[Case]:
+    """Steps whose cause, or the rank to look at, is another than a look at one collective or one rank would say."""
+    # rank 1 is the last in the first collective and computes most, but everybody waits for rank 2 in the second
+    work = [[(0, 20)], [(0, 24)], [(0, 8), (50, 60)]]
+    yield Case(63, work, [[10, 20], [16, 24], [8, 60]], [[18, 62]] * 3, [[]] * 3)
+    # rank 0 waits longer than anybody transfers; all together transfer longer than they wait
+    work = [[(0, 10)], [(0, 28), (30, 33)], [(0, 28), (30, 33)], [(0, 33)]]
+    yield Case(45, work, [[10], [28], [28], [30]], [[44]] * 4, [[]] * 4)
 
 
 def ill(rng: np.random.Generator, cause: str, on_rank_0: bool) -> Case:

@@ -24,6 +24,21 @@ def test_a_sum_is_there_when_it_was_waited_for_and_not_before(world):
     assert in_threads(rank, world) == [(10**r, sum(10**k for k in range(world))) for r in range(world)]
 
 
+def test_a_handle_kept_for_the_next_step_is_logged_and_one_waited_for_twice_is_not():
+    def rank(wire):
+        kept = wire.all_reduce(torch.ones(1))
+        kept.wait()
+        kept.wait()
+        before = list(wire.log)
+        wire.restart()
+        wire.all_reduce(torch.ones(1)).wait()
+        kept.wait()
+        return before, wire.log
+
+    sent = [("sent", 1), ("waited", 0)]
+    assert in_threads(rank, 3) == [(sent, [*sent, ("waited again", 0)])] * 3
+
+
 def test_a_message_is_what_was_handed_over():
     def rank(wire):
         x = torch.ones(2)

@@ -73,6 +73,13 @@ def empty_rank_is_nan(gradient, lengths):
     return totals[:-1] / totals[-1]
 
 
+def no_sequence_is_nan(gradient, lengths):
+    """Zeros from a rank that has no sequence, but not from one whose sequences have no tokens."""
+    own = gradient * sum(lengths) if lengths else np.zeros_like(gradient)
+    totals = yield np.append(own, sum(lengths))
+    return totals[:-1] / totals[-1]
+
+
 def empty_rank_stays_away(gradient, lengths):
     if not lengths:
         return np.zeros_like(gradient)
@@ -152,6 +159,7 @@ MUTANTS = (
     Mutant("02.2", "addition does not commute", ("ABF", 2), "the ways"),
     Mutant("02.2", "whatever is right", ("ABCDEF", 2), "the ways"),
     Mutant("02.2", "a tree on every rank", ("ABCDF", 2), "the ways"),
+    Mutant("02.2", "all of them on their way", ("ABC", 2), "the ways"),
     Mutant("02.2", "every rank its own", ("ABCF", 4), "the sums of D"),
     Mutant("02.2", "all the same", ("ABCF", 1), "the sums of D"),
     Mutant("02.3", "plain mean", _average(lambda own: 1, lambda own: 1), "unequal tokens"),
@@ -160,6 +168,7 @@ MUTANTS = (
     Mutant("02.3", "after the sum", after_the_sum, "unequal tokens"),
     Mutant("02.3", "NaN", empty_rank_is_nan, "a rank without tokens"),
     Mutant("02.3", "one rank stays away", empty_rank_stays_away, "a rank without tokens"),
+    Mutant("02.3", "sequences without tokens", no_sequence_is_nan, "a rank without tokens"),
     Mutant("02.4", "every rank for itself", _batch_norm(own_moments, own_means), "forward"),
     Mutant("02.4", "mean of local variances", _batch_norm(mean_of_variances), "forward"),
     Mutant("02.4", "mean of local means", _batch_norm(mean_of_means), "forward"),

@@ -34,8 +34,8 @@ def by_sum(n, seed, epoch):
     return np.random.default_rng(seed + epoch).permutation(n)
 
 
-def by_thousands(n, seed, epoch):
-    return np.random.default_rng(seed * 1000 + epoch).permutation(n)
+def by_a_factor(factor):
+    return lambda n, seed, epoch: np.random.default_rng(seed * factor + epoch).permutation(n)
 
 
 def seed_alone(n, seed, epoch):
@@ -81,6 +81,28 @@ def off_by_one(lengths, batch):
     return _wait(lengths, lambda length: -(-length // batch), first=0)
 
 
+def _most_and_fewest(waiting, ended):
+    """Ranks named by their examples, or by the largest number of batches."""
+
+    def first_wait(lengths, batch):
+        batches = [-(-length // batch) for length in lengths]
+        return (
+            None if len(set(batches)) == 1 else (waiting(lengths, batches), min(batches) + 1, ended(lengths, batches))
+        )
+
+    return first_wait
+
+
+def _lowest_that_waits(lengths, batches):
+    return next(rank for rank, own in enumerate(batches) if own > min(batches))
+
+
+fewest_examples = _most_and_fewest(_lowest_that_waits, lambda lengths, batches: lengths.index(min(lengths)))
+most_batches = _most_and_fewest(
+    lambda lengths, batches: batches.index(max(batches)), lambda lengths, batches: batches.index(min(batches))
+)
+
+
 def roles_swapped(lengths, batch):
     found = _wait(lengths, lambda length: -(-length // batch))
     return found and found[::-1]
@@ -106,7 +128,8 @@ MUTANTS = (
     Mutant("03.2", "drawn with replacement", with_replacement, "the same on every rank"),
     Mutant("03.2", "no order at all", no_order, "no two alike"),
     Mutant("03.2", "seed + epoch", by_sum, "no two alike"),
-    Mutant("03.2", "1000 · seed + epoch", by_thousands, "no two alike"),
+    Mutant("03.2", "seed · 1,000,003 + epoch", by_a_factor(1_000_003), "no two alike"),
+    Mutant("03.2", "31 · seed + epoch", by_a_factor(31), "no two alike"),
     Mutant("03.2", "digits of seed and epoch joined", digits_joined, "no two alike"),
     Mutant("03.2", "epoch ignored", seed_alone, "no two alike"),
     Mutant("03.3", "mistakes swapped", ((128, 68), (32, 25)), "four numbers"),
@@ -118,5 +141,7 @@ MUTANTS = (
     Mutant("03.4", "off by one", off_by_one, "the rank, the step, the other rank"),
     Mutant("03.4", "roles swapped", roles_swapped, "the rank, the step, the other rank"),
     Mutant("03.4", "the longest rank's step", step_of_the_longest, "the rank, the step, the other rank"),
+    Mutant("03.4", "ended with the fewest examples", fewest_examples, "the rank, the step, the other rank"),
+    Mutant("03.4", "the rank with most batches waits", most_batches, "the rank, the step, the other rank"),
     Mutant("03.4", "never", never, "the rank, the step, the other rank"),
 )

@@ -187,6 +187,8 @@ MUTANTS = (
     Mutant("05.5", "index in place of number", (2, 2, 4), "round"),
     Mutant("05.5", "where it is missing at the end", (3, 0, 4), "rank and chunk"),
     Mutant("05.5", "the sender", (3, 1, 4), "rank and chunk"),
+    Mutant("05.5", "the round after, where it shows", (4, 2, 4), "round"),
+    Mutant("05.5", "the chunk named after its owner", (3, 2, 3), "rank and chunk"),
 )
 
 WORTHLESS = (

@@ -41,16 +41,42 @@ def anything_hides(spans):
     return length(difference(of_kind(spans, "communication"), of_kind(spans, "computation", "copy", "launch")))
 
 
-def pieces(operations=4, trips=2, sized=True, sparse=True, cut=True, equal=True):
+def on_a_grid(spans, grid=1e-3):
+    """Counts milliseconds, as if everything began and ended with one."""
+    ticks = range(round(max(span.end for span in spans) / grid) + 1)
+    at = {kind: [s for s in spans if s.kind == kind] for kind in ("communication", "computation")}
+    runs = {k: {t for t in ticks for s in own if s.start <= (t + 0.5) * grid < s.end} for k, own in at.items()}
+    return grid * len(runs["communication"] - runs["computation"])
+
+
+def last_end_counts(spans):
+    """Merges what overlaps, and takes the end of the last for the end of all."""
+    merged = []
+    for start, end in sorted((s.start, s.end) for s in spans if s.kind == "computation"):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], end
+        else:
+            merged.append((start, end))
+    return length(difference(of_kind(spans, "communication"), union(merged)))
+
+
+def quotient(total, active, sequences, context, flops, bandwidth, itemsize, world):
+    """How often the ring fits into backward, whether that divides the sequences or not."""
+    ring = 2 * (world - 1) / world * itemsize * total / bandwidth
+    backward = 4 * active * sequences * context / flops
+    return sequences if ring == 0 else min(sequences, int(backward / ring))
+
+
+def pieces(operations=4, trips=2, sized=True, sparse=True, cut=True, equal=True, strict=False):
     """The reference with one thing wrong."""
 
     def answer(total, active, sequences, context, flops, bandwidth, itemsize, world):
         ring = trips * (world - 1) / world * (itemsize if sized else 2) * total / bandwidth
         for k in range(sequences, 0, -1):
             tokens = sequences * context / (k if cut else 1)
-            if operations * (active if sparse else total) * tokens / flops >= ring and (
-                sequences % k == 0 or not equal
-            ):
+            backward = operations * (active if sparse else total) * tokens / flops
+            hides = backward > ring if strict else backward >= ring
+            if hides and (sequences % k == 0 or not equal):
                 return k
         return 0
 
@@ -94,10 +120,14 @@ MUTANTS = (
     Mutant("07.1", "idle time", idle, "unions, not sums"),
     Mutant("07.1", "waiting counted", waiting_too, "unions, not sums"),
     Mutant("07.1", "launches hide", anything_hides, "unions, not sums"),
+    Mutant("07.1", "on a grid of milliseconds", on_a_grid, "unions, not sums"),
+    Mutant("07.1", "the last end counts", last_end_counts, "unions, not sums"),
     Mutant("07.2", "forward counted too", pieces(operations=6), "dense models, many ranks"),
     Mutant("07.2", "one half of the ring", pieces(trips=1), "dense models, many ranks"),
     Mutant("07.2", "the tokens of the step", pieces(cut=False), "dense models, many ranks"),
     Mutant("07.2", "sequences cut", pieces(equal=False), "dense models, many ranks"),
+    Mutant("07.2", "longer, not as long", pieces(strict=True), "dense models, many ranks"),
+    Mutant("07.2", "backward over ring", quotient, "dense models, many ranks"),
     Mutant("07.2", "all experts compute", pieces(sparse=False), "any model, any element, any world"),
     Mutant("07.2", "always 2 bytes", pieces(sized=False), "any model, any element, any world"),
     Mutant("07.3", "everything exposed is a blocking hook", diagnosis(mixed=True), "where the calls lie"),

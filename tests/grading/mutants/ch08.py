@@ -8,7 +8,14 @@ from dpbook.overlap import Tensor, plan
 
 
 def filled(
-    *, full=lambda held, limit: held >= limit, by_dtype=True, own_first=True, flush=True, given=True, limited=True
+    *,
+    full=lambda held, limit: held >= limit,
+    by_dtype=True,
+    own_first=True,
+    flush=True,
+    given=True,
+    limited=True,
+    opened=False,
 ):
     """The rule with one thing wrong."""
 
@@ -16,10 +23,11 @@ def filled(
         closed, filling, counts = [], {}, {}
         for index in ready if given else reversed(range(len(tensors))):
             dtype = tensors[index].dtype if by_dtype else ""
-            bucket = [*filling.pop(dtype, []), index]
+            bucket = [*(filling.get(dtype, []) if opened else filling.pop(dtype, [])), index]
             count = counts.get(dtype if own_first else "", 0)
             if full(sum(tensors[i].nbytes for i in bucket), cap if count or not limited else first):
                 closed.append(bucket)
+                filling.pop(dtype, None)
                 counts[dtype if own_first else ""] = count + 1
             else:
                 filling[dtype] = bucket
@@ -73,6 +81,46 @@ def neighbours(nbytes, cap):
     """Any sum of neighbours, whether a bucket has it or not."""
     sums = {total for k in range(len(nbytes)) for total in accumulate(nbytes[k:])}
     return min((total + 1 for total in sums if total >= cap), default=None)
+
+
+def doubled(nbytes, cap):
+    """Doubles the cap until something changes."""
+    limit, now = cap, _buckets(nbytes, cap)
+    while limit <= sum(nbytes):
+        limit *= 2
+        if _buckets(nbytes, limit) != now:
+            return limit
+    return None
+
+
+def whatever_is_ready(ready, nbytes, alpha, beta):
+    """As soon as the wire is free everything that is ready goes out."""
+    order, groups, free = per_tensor(ready, nbytes, alpha, beta), [], 0.0
+    while order:
+        free = max(free, ready[order[0][0]])
+        group = [index for (index,) in order if ready[index] <= free]
+        groups, order = [*groups, group], order[len(group) :]
+        free += alpha + beta * sum(nbytes[index] for index in group)
+    return groups
+
+
+def merged(ready, nbytes, alpha, beta):
+    """Joins the two neighbours whose union helps most, as long as one does."""
+
+    def end(cuts):
+        seconds = 0.0
+        for group in cuts:
+            seconds = max(seconds, *(ready[i] for i in group)) + alpha + beta * sum(nbytes[i] for i in group)
+        return seconds
+
+    groups = per_tensor(ready, nbytes, alpha, beta)
+    while len(groups) > 1:
+        joined = [[*groups[:k], groups[k] + groups[k + 1], *groups[k + 2 :]] for k in range(len(groups) - 1)]
+        best = min(joined, key=end)
+        if end(best) >= end(groups):
+            break
+        groups = best
+    return groups
 
 
 def per_tensor(ready, nbytes, alpha, beta):
@@ -131,16 +179,20 @@ MUTANTS = (
     Mutant("08.1", "from the last to the first, always", filled(given=False), "one dtype"),
     Mutant("08.1", "dtypes mixed", filled(by_dtype=False), "several dtypes"),
     Mutant("08.1", "one first bucket for all dtypes", filled(own_first=False), "several dtypes"),
+    Mutant("08.1", "the rest as it was opened", filled(opened=True), "several dtypes"),
     Mutant("08.2", "the last bucket counts", last_too, "the next cap that matters"),
     Mutant("08.2", "not one more", no_one_more, "the next cap that matters"),
     Mutant("08.2", "the first bucket decides", first_bucket_only, "the next cap that matters"),
     Mutant("08.2", "the smallest tensor", smallest_tensor, "the next cap that matters"),
+    Mutant("08.2", "twice the cap", doubled, "the next cap that matters"),
     Mutant("08.2", "any neighbours", neighbours, "the next cap that matters"),
     Mutant("08.3", "the last bucket first", optimal(backwards=True), "no worse than one call each, or one for all"),
     Mutant("08.3", "the last bucket never sent", optimal(flush=False), "no worse than one call each, or one for all"),
     Mutant("08.3", "latency forgotten", optimal(latency=False), "no worse than one call each, or one for all"),
     Mutant("08.3", "as if all were ready", optimal(waits=False), "no worse than one call each, or one for all"),
     Mutant("08.3", "a few caps tried", coarse_sweep, "no worse than the best cap"),
+    Mutant("08.3", "whatever is ready", whatever_is_ready, "better than any cap"),
+    Mutant("08.3", "neighbours joined", merged, "better than any cap"),
     Mutant("08.3", "the best cap", best_cap, "better than any cap"),
 )
 

@@ -103,7 +103,7 @@ def apart(world, size):
 FIELDS = ("call", "source", "shape", "dtype")
 
 
-def diagnose(fields=FIELDS, agree=lambda plans: max(plans, key=plans.count), order=True, shorter=True, count=0):
+def diagnose(fields=FIELDS, agree=lambda plans: max(plans, key=plans.count), order=True, shorter=True, count=0, pair=2):
     def first_fault(logs):
         plans = [[tuple(call[f] for f in fields) for call in log] for log in logs]
         agreed = agree(plans)
@@ -113,7 +113,7 @@ def diagnose(fields=FIELDS, agree=lambda plans: max(plans, key=plans.count), ord
             k = next(i for i, (a, b) in enumerate(zip_longest(plan, agreed)) if a != b)
             if shorter and len(plan) < len(agreed):
                 return rank, k + count, "skipped"
-            if order and plan[k : k + 2] == agreed[k : k + 2][::-1]:
+            if order and plan[k : k + pair] == agreed[k : k + 2][::-1][:pair]:
                 return rank, k + count, "order"
             odd = [f for f, a, b in zip(fields, plan[k], agreed[k], strict=True) if a != b]
             return rank, k + count, odd[-1]
@@ -158,6 +158,7 @@ MUTANTS = (
     Mutant("09.3", "positions from 1", diagnose(count=1), "which rank, which call"),
     Mutant("09.3", "ends are not compared", only_common_calls, "which rank, which call"),
     Mutant("09.3", "source not compared", diagnose(fields=("call", "shape", "dtype")), "which rank, which call"),
+    Mutant("09.3", "whatever is like the next call", diagnose(pair=1), "what is wrong"),
     Mutant("09.3", "order taken for a field", diagnose(order=False), "what is wrong"),
 )
 

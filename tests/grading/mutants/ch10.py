@@ -42,6 +42,21 @@ def naive(
     return Naive
 
 
+def state_only(module):
+    """What a checkpoint holds: buffers that are not persistent stay local."""
+    return module.state_dict().values()
+
+
+class AsksRequiresGrad(naive()):
+    """Sends the gradient of all that is trained, whether it has one or not."""
+
+    def finish(self):
+        for parameter in self.module.parameters():
+            if parameter.requires_grad:
+                self.all_reduce(parameter.grad).wait()
+                parameter.grad /= self.world
+
+
 def trained_only(module):
     return [p for p in module.parameters() if p.requires_grad] + [*module.buffers()]
 
@@ -74,6 +89,25 @@ def attached(*, divide=True, at_once=False, late=False, send=lambda parameter: p
         return finish
 
     return attach
+
+
+def never_cleared(module, world, all_reduce):
+    """Divides after the wait, and in the next step once more what it has kept."""
+    sent = []
+
+    def begin(parameter):
+        sent.append((all_reduce(parameter.grad), parameter.grad))
+
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(begin)
+
+    def finish():
+        for handle, gradient in sent:
+            handle.wait()
+            gradient /= world
+
+    return finish
 
 
 def first_half(module, world, all_reduce):
@@ -140,14 +174,24 @@ def published(*, flush=False, drop=False, guard=True, clear=False, wait=False, a
 # 10.4: the reader's own
 
 
-def own(*, overlapped=True, ordered=True, reset=True, divide=True, local=True, travels=True, left=True):
+def own(
+    *,
+    what=lambda module: [*module.parameters(), *module.buffers()],
+    overlapped=True,
+    ordered=True,
+    reset=True,
+    divide=True,
+    local=True,
+    travels=True,
+    left=True,
+):
     """A bucketed wrapper with one thing wrong."""
     lock = contextlib.nullcontext() if travels else threading.Lock()
 
     class MyDDP:
         def __init__(self, module, cap, world, broadcast, all_reduce):
             self.world, self.all_reduce, self.enabled = world, all_reduce, True
-            for tensor in [*module.parameters(), *module.buffers()]:
+            for tensor in what(module):
                 broadcast(tensor.data)
             self.parameters = [p for p in module.parameters() if p.requires_grad]
             tensors = [overlap.Tensor(str(k), tuple(p.shape), "float64") for k, p in enumerate(self.parameters)]
@@ -218,6 +262,9 @@ MUTANTS = (
     Mutant("10.1", "no wait", naive(wait=False), BIG),
     Mutant("10.1", "the parameter averaged", naive(send=lambda parameter: parameter.data), BIG),
     Mutant("10.1", "zeros for what is frozen", naive(zeros=True), BIG),
+    Mutant("10.1", "the state dict", naive(what=state_only), BIG),
+    Mutant("10.1", "trained, so it has a gradient", AsksRequiresGrad, BIG),
+    Mutant("10.2", "handles never cleared", never_cleared, IN_TIME),
     Mutant("10.2", "a hook that waits", attached(at_once=True), IN_TIME),
     Mutant("10.2", "sent after backward", attached(late=True), IN_TIME),
     Mutant("10.2", "half of it sent after backward", first_half, IN_TIME),
@@ -230,6 +277,7 @@ MUTANTS = (
     Mutant("10.3", "a bucket that is waited for", published(flush=True, clear=True, wait=True), SEVERAL),
     Mutant("10.3", "a cap to be exceeded", published(flush=True, clear=True, above=True), SEVERAL),
     Mutant("10.4", "never reset", own(reset=False), "the gradients of the big batch"),
+    Mutant("10.4", "the state dict", own(what=state_only), "the gradients of the big batch"),
     Mutant("10.4", "everything after backward", own(overlapped=False), ORDER),
     Mutant("10.4", "sent as they get full", own(ordered=False), ORDER),
     Mutant("10.4", "a bucket that never gets full stays", own(left=False), ORDER),

@@ -97,12 +97,16 @@ MUTANTS = (
     Mutant("11.2", "bf16 weights, fp32 gradients", with_number(2, 25_165_824), NUMBERS),
     Mutant("11.2", "adapters of both sides, squared", with_number(3, 12 * 2 * 8 * 8 * 4), NUMBERS),
     Mutant("11.2", "no_sync remembered", with_number(4, 983_040), NUMBERS),
+    Mutant("11.2", "elements", tuple(number // 4 for number in RIGHT), NUMBERS),
+    Mutant("11.2", "all that is sent", with_number(5, 4 * 37_748_736), NUMBERS),
     Mutant("11.2", "the payload", with_number(5, 25_165_824), NUMBERS),
     Mutant("11.3", "nodes alike", place(before=lambda nodes, node: node * len(nodes[node])), NODES),
     Mutant("11.3", "device by rank", place(device=lambda rank, local, gpu, sees_all: rank), NODES),
     Mutant("11.3", "device by GPU", place(device=lambda rank, local, gpu, sees_all: gpu), NODES),
     Mutant("11.3", "its own GPU has the local number", place(device=lambda r, local, g, a: local), NODES),
     Mutant("11.3", "GPUs from 0", place(gpu=lambda gpus, local: local), NODES),
+    Mutant("11.3", "GPUs sorted", place(gpu=lambda gpus, local: sorted(gpus)[local]), NODES),
+    Mutant("11.3", "GPUs one after another", place(gpu=lambda gpus, local: gpus[0] + local), NODES),
     Mutant("11.3", "a node for the world", place(world=lambda nodes: len(nodes[0])), NODES),
 )
 

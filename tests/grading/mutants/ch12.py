@@ -4,14 +4,14 @@ from dpbook.grading.mutants import Mutant
 from dpbook.overlap.timeline.intervals import difference, intersection, length, union
 
 
-def _calls(spans, rank, listed=False):
-    """The collectives of a rank by their start, or as they are listed."""
+def _calls(spans, rank, by="start"):
+    """The collectives of a rank by their start, or by their end."""
     own = [s for s in spans if s.rank == rank and s.kind == "communication"]
-    return own if listed else sorted(own, key=lambda s: s.start)
+    return sorted(own, key=lambda s: getattr(s, by))
 
 
 def _diagnose(
-    *, split=True, listed=False, sums=False, hidden=False, any_span=False, first_to_last=False,
+    *, split=True, by="start", sums=False, hidden=False, any_span=False, first_to_last=False,
     cause=None, look=None,
 ):  # fmt: skip
     """The reference with one thing wrong."""
@@ -20,7 +20,7 @@ def _diagnose(
         ranks = sorted({s.rank for s in spans})
         if first_to_last:
             window = min(s.start for s in spans), max(s.end for s in spans)
-        calls = {r: _calls(spans, r, listed) for r in ranks}
+        calls = {r: _calls(spans, r, by) for r in ranks}
         begun = [max(s.start for s in together) for together in zip(*calls.values(), strict=True)]
         table = []
         for r in ranks:
@@ -46,6 +46,12 @@ def _diagnose(
     return diagnose
 
 
+def on_a_grid(spans, window):
+    """Everything begins and ends with a millisecond."""
+    rounded = [s._replace(start=round(s.start, 3), end=round(s.end, 3)) for s in spans]
+    return _diagnose()(rounded, window)
+
+
 def no_waiting(spans, window):
     """All exposed communication is the network's."""
     table, cause, rank = _diagnose(split=False)(spans, window)
@@ -60,22 +66,34 @@ def _worst_of_rank_0(table):
     return max(range(3), key=lambda k: table[0][k])
 
 
+def _worst_of_all(table):
+    return max(range(3), key=lambda k: max(row[k] for row in table))
+
+
 def _two_causes(table):
     """Whoever is idle lacks input; the rest is the network."""
     transfer, waiting, idle = (sum(column) for column in zip(*table, strict=True))
     return 2 if idle > transfer + waiting else 0
 
 
+def _tokens(run):
+    return run[1]
+
+
+def _rate(run):
+    return run[1] / run[2]
+
+
 def _scaling(
-    *, operations=6, all_devices=True, by_time=False, world=True, first=False, rate=lambda n, tokens, s: tokens / s
+    *, operations=6, all_devices=True, by_time=False, world=True, base=min, rate=lambda n, tokens, s: tokens / s
 ):
     def scaling(runs, parameters, peak):
-        base = runs[0] if first else min(runs)
+        compared = base(runs)
         rows = []
         for n, tokens, seconds in runs:
             share = n if world else 1
-            alone = base[1] / base[2] / (base[0] if world else 1)
-            efficiency = base[2] / seconds if by_time else tokens / seconds / share / alone
+            alone = compared[1] / compared[2] / (compared[0] if world else 1)
+            efficiency = compared[2] / seconds if by_time else tokens / seconds / share / alone
             used = operations * parameters * tokens / seconds / (peak * (n if all_devices else 1))
             rows.append((rate(n, tokens, seconds), efficiency, used))
         return rows
@@ -103,15 +121,19 @@ ROWS, BANDS = "tokens per second, efficiency, MFU", "size and factor of each col
 MUTANTS = (
     Mutant("12.1", "waiting taken for transfer", no_waiting, LOST),
     Mutant("12.1", "sums of spans", _diagnose(sums=True), LOST),
-    Mutant("12.1", "collectives in the order listed", _diagnose(listed=True), LOST),
+    Mutant("12.1", "on a grid of milliseconds", on_a_grid, LOST),
+    Mutant("12.1", "collectives by their end", _diagnose(by="end"), LOST),
     Mutant("12.1", "hidden waiting counts", _diagnose(hidden=True), LOST),
     Mutant("12.1", "the rank that waits most", _diagnose(look=_most), CAUSE),
+    Mutant("12.1", "the rank that loses most decides", _diagnose(cause=_worst_of_all), CAUSE),
     Mutant("12.1", "rank 0 decides", _diagnose(cause=_worst_of_rank_0), CAUSE),
     Mutant("12.2", "efficiency from step times", _scaling(by_time=True), ROWS),
     Mutant("12.2", "the peak of one device", _scaling(all_devices=False), ROWS),
     Mutant("12.2", "efficiency forgets the ranks", _scaling(world=False), ROWS),
     Mutant("12.2", "forward alone", _scaling(operations=2), ROWS),
-    Mutant("12.2", "compared with the first row", _scaling(first=True), ROWS),
+    Mutant("12.2", "compared with the first row", _scaling(base=lambda runs: runs[0]), ROWS),
+    Mutant("12.2", "compared with the fewest tokens", _scaling(base=lambda runs: min(runs, key=_tokens)), ROWS),
+    Mutant("12.2", "compared with the lowest rate", _scaling(base=lambda runs: min(runs, key=_rate)), ROWS),
     Mutant("12.2", "tokens of a rank times the ranks", _scaling(rate=lambda n, tokens, s: n * tokens / s), ROWS),
     Mutant("12.3", "an all-gather by its parts", _bandwidths(sizes=lambda n: {"all_gather": 1}), BANDS),
     Mutant("12.3", "a reduce-scatter by its parts", _bandwidths(sizes=lambda n: {"reduce_scatter": 1 / n}), BANDS),

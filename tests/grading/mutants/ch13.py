@@ -1,20 +1,25 @@
 """Wrong answers to exercise 13, each with the mistake that people make."""
 
-from math import prod
+from math import ceil, prod
 
 from dpbook.grading.mutants import Mutant
 
 # 13.1
 
 
-def _stage(sharded=lambda w, g, o: (0, o, o + g, o + g + w), frozen=True, activations=lambda a, world, stage: a):
+def _stage(
+    sharded=lambda w, g, o: (0, o, o + g, o + g + w),
+    frozen=True,
+    activations=lambda a, world, stage: a,
+    fits=lambda kept, capacity: kept <= capacity,
+):
     """``sharded(weights, gradients, optimizer)`` are the bytes that each stage divides by the world."""
 
     def first_stage(parameters, trained, world, capacity, recipe, extra):
         each = trained if frozen else parameters
         parts = recipe[0] * parameters, recipe[1] * each, recipe[2] * each
         for stage, share in enumerate(sharded(*parts)):
-            if sum(parts) - share + share / world + activations(extra, world, stage) <= capacity:
+            if fits(sum(parts) - share + share / world + activations(extra, world, stage), capacity):
                 return stage
         return None
 
@@ -40,18 +45,20 @@ def _fewest(
     whole=True,
     efficient=lambda f, b, seconds: (f + b) / seconds,
     pick=min,
+    steps=lambda exact: exact,
+    below=lambda value, limit: value <= limit,
 ):
     def fewest_gpus(run, gpu, sizes):
         def will_do(n):
             one = run["parameters"] * run["sequences"] * run["context"] / n / gpu["flops"]
             f, b = 2 * one, 4 * one
             seconds = step(f, b, ring(n, run["parameters"], gpu["bandwidth"]))
-            days = run["tokens"] / (run["sequences"] * run["context"]) * seconds / 86400
+            days = steps(run["tokens"] / (run["sequences"] * run["context"])) * seconds / 86400
             return (
-                days <= run["days"]
-                and kept(run["parameters"], n) <= gpu["memory"]
+                below(days, run["days"])
+                and below(kept(run["parameters"], n), gpu["memory"])
                 and (run["sequences"] % n == 0 or not whole)
-                and efficient(f, b, seconds) >= run["efficiency"]
+                and below(run["efficiency"], efficient(f, b, seconds))
             )
 
         fitting = [n for n in sizes if will_do(n)]
@@ -98,10 +105,13 @@ MUTANTS = (
     Mutant("13.1", "activations sharded", _stage(activations=lambda a, n, stage: a / n if stage == 3 else a), STAGE),
     Mutant("13.1", "stage 3 if nothing fits", never_none, STAGE),
     Mutant("13.1", "always 16 bytes", usual_recipe, STAGE),
+    Mutant("13.1", "less, not at most", _stage(fits=lambda kept, capacity: kept < capacity), STAGE),
     Mutant("13.2", "computation only", _fewest(step=lambda f, b, ring: f + b), TIME),
     Mutant("13.2", "forward hides too", _fewest(step=lambda f, b, ring: max(f + b, ring)), TIME),
     Mutant("13.2", "half of the ring", _fewest(ring=lambda n, p, rate: (n - 1) / n * 2 * p / rate), TIME),
     Mutant("13.2", "everything sharded", _fewest(kept=lambda p, n: 16 * p / n), TIME),
+    Mutant("13.2", "less, not at most", _fewest(below=lambda value, limit: value < limit), TIME),
+    Mutant("13.2", "steps rounded up", _fewest(steps=ceil), TIME),
     Mutant("13.2", "sequences cut", _fewest(whole=False), LIMITS),
     Mutant("13.2", "efficiency forgotten", _fewest(efficient=lambda f, b, seconds: 1.0), LIMITS),
     Mutant("13.3", "the tokens of a step", (1050, 54, 1050, 8400), WALLS),

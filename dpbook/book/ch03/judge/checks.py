@@ -64,11 +64,17 @@ def orders_twice(answer: Answer, rng: np.random.Generator) -> None:
             expect(order == ranks[0], "the same order at every call", f"another one at call {number}")
 
 
+FACTORS = [31, 37, 39, 40, 41, 64, 97, 101, 128, 256, 997, 1009, 1024, 1234, 7919, 9973, 10_007]
+FACTORS += [2**16, 100_000, 100_003, 2**20, 1_000_003, 10**7, 10**9, 1_000_000_007, 2**31 - 1]
+"""With seed · factor + epoch, the pairs (1, 0) and (0, factor) are one; 40 is n."""
+
+
 def orders_apart(answer: Answer, rng: np.random.Generator) -> None:
     start = int(rng.integers(100))
     near = [start + offset for offset in (0, 1, 2, 3, 5, 10, 100, 1000)]
     far = [0, 1, 2, 11, 111, 10_000, 1_000_000]  # 1 and 11 look like 11 and 1 if their digits are joined
-    pairs = sorted({*product(near, near), *product(far, far)})
+    mixed = {pair for factor in FACTORS for pair in ((0, factor), (factor, 0))}  # beside (1, 0) and (0, 1)
+    pairs = sorted({*product(near, near), *product(far, far), *mixed})
     seen: dict[tuple[Any, ...], tuple[int, int]] = {}
     for pair in pairs:
         other = seen.setdefault(tuple(_order(answer, 40, *pair)), pair)
@@ -112,15 +118,26 @@ def nobody(answer: Answer, rng: np.random.Generator) -> None:
             expect(call(answer, late, batch) is not None, "a rank that waits", "None")
 
 
+UNEVEN = (([10, 9, 20], 8), ([20, 10, 9], 8), ([9, 17, 25, 1, 2], 8))
+"""Lengths, batch: fewest and most examples say nothing of who ended or waits, nor does who has most batches."""
+
+
+def _first_wait(lengths: list[int], batch: int) -> tuple[int, int, int]:
+    steps = [_batches(length, batch) for length in lengths]
+    fewest = min(steps)
+    waiting = next(rank for rank, own in enumerate(steps) if own > fewest)
+    return waiting, fewest + 1, steps.index(fewest)
+
+
 def somebody(answer: Answer, rng: np.random.Generator) -> None:
+    cases = list(UNEVEN)
     for world in WORLDS[1:]:
         for batch in (1, 8):
             base = int(rng.integers(0, 6)) * batch + batch  # the fewest batches are full, so one more example counts
             lengths = [base + int(extra) for extra in rng.integers(0, 3 * batch, world)]
             few, many = (int(rank) for rank in rng.permutation(world)[:2])
             lengths[few], lengths[many] = base, base + int(rng.integers(1, 3 * batch + 1))
-            steps = [_batches(length, batch) for length in lengths]
-            fewest = min(steps)
-            waiting = next(rank for rank, own in enumerate(steps) if own > fewest)
-            expected = waiting, fewest + 1, steps.index(fewest)
-            expect_equal(expected, call(answer, lengths, batch), "(rank that waits, step from 1, rank that has ended)")
+            cases.append((lengths, batch))
+    for lengths, batch in cases:
+        got = call(answer, lengths, batch)
+        expect_equal(_first_wait(lengths, batch), got, "(rank that waits, step from 1, rank that has ended)")

@@ -172,9 +172,13 @@ def _located(answer: Answer) -> tuple[Any, Any, Any]:
 
 
 def when(answer: Answer, rng: np.random.Generator) -> None:
-    expect(_located(answer)[0] == BROKEN_ROUND + 1, "another round", f"round {_located(answer)[0]!r}")
+    told = _located(answer)[0]
+    if told != BROKEN_ROUND + 1:
+        why = FROM_ZERO if told == BROKEN_ROUND else ""
+        raise Wrong("the round whose message is stored, not added; the first is 1", f"round {told!r}", why=why)
 
 
+FROM_ZERO = "Are your rounds counted from 1, as the viewer counts them?"
 LOST_ELSEWHERE = "There a contribution is missing at the end; it was lost on the rank that received the message."
 
 
@@ -184,4 +188,5 @@ def where(answer: Answer, rng: np.random.Generator) -> None:
     if (rank, chunk) != (receiver, BROKEN_CHUNK):
         lost = find_fault(broken_ring())
         why = LOST_ELSEWHERE if lost and (rank, chunk) == (lost.rank, lost.chunk) else ""
-        raise Wrong("another rank or chunk", f"rank {rank!r}, chunk {chunk!r}", why=why)
+        asked = "the rank that receives the message which is stored, and the chunk in it; the first of each is 0"
+        raise Wrong(asked, f"rank {rank!r}, chunk {chunk!r}", why=why)

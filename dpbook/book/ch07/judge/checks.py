@@ -1,6 +1,6 @@
 """What the tasks of exercise 07 check."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from dpbook.grading import Answer, call, expect_close, expect_equal, expect_numb
 from dpbook.overlap import KINDS, Kind, Span, from_json, to_json
 
 Ticks = tuple[Kind, int, int]
-"""A kind, and from which millisecond to which it runs."""
+"""A kind, and from which tick to which it runs."""
 
 
 # 07.1: exposed time
@@ -20,7 +20,9 @@ Ticks = tuple[Kind, int, int]
 C: Kind = "computation"
 M: Kind = "communication"
 LONGEST = 60
-"""Milliseconds in the random cases."""
+"""Ticks in the random cases."""
+MILLISECONDS = tuple(k / 1e3 for k in range(LONGEST + 1))
+"""The ticks of the small cases, in seconds."""
 SMALL: dict[str, list[Ticks]] = {
     "a call after computation": [(C, 0, 6), (M, 6, 9)],
     "no call": [(C, 0, 6)],
@@ -30,21 +32,23 @@ SMALL: dict[str, list[Ticks]] = {
     "a call longer than all of computation": [(C, 4, 6), (C, 7, 8), (M, 2, 10)],
     "computation on two streams": [(C, 0, 6), (C, 3, 8), (M, 2, 9)],
     "waiting, a launch and a copy": [(C, 0, 4), ("wait", 3, 6), (M, 6, 8), ("launch", 6, 7), ("copy", 7, 9)],
+    "a kernel inside a longer one": [(C, 0, 8), (C, 1, 2), (M, 5, 10)],
+    "a wait during a call": [(C, 0, 3), (M, 2, 8), ("wait", 4, 6)],
     "a call that begins where computation ends": [(C, 0, 4), (M, 2, 4), (M, 4, 5), (C, 5, 6), (M, 5, 5)],
 }
 
 
-def _on_spans(exposed: Callable[..., Any], spans: list[Ticks]) -> Any:
-    return exposed(_spans(spans))
+def _on_spans(exposed: Callable[..., Any], spans: list[Ticks], times: Sequence[float]) -> Any:
+    return exposed(_spans(spans, times))
 
 
-def _spans(spans: list[Ticks]) -> list[Span]:
-    """Spans of rank 0, their times given in milliseconds; every span has a lane of its own."""
-    return [Span(kind, 0, f"{kind} {k}", kind, a / 1e3, b / 1e3) for k, (kind, a, b) in enumerate(spans)]
+def _spans(spans: list[Ticks], times: Sequence[float]) -> list[Span]:
+    """Spans of rank 0, with the second at which each tick begins; every span has a lane of its own."""
+    return [Span(kind, 0, f"{kind} {k}", kind, times[a], times[b]) for k, (kind, a, b) in enumerate(spans)]
 
 
 def _ticks(spans: list[Ticks], kind: str) -> Any:
-    """Which milliseconds this kind covers."""
+    """Which ticks this kind covers."""
     covered = np.zeros(LONGEST, bool)
     for what, start, end in spans:
         if what == kind:
@@ -52,18 +56,21 @@ def _ticks(spans: list[Ticks], kind: str) -> Any:
     return covered
 
 
-def _instances(rng: np.random.Generator) -> Iterator[tuple[str, list[Ticks]]]:
-    yield from SMALL.items()
+def _instances(rng: np.random.Generator) -> Iterator[tuple[str, list[Ticks], Sequence[float]]]:
+    """Spans and the seconds of the ticks: those of random spans are on no grid, as in a profile."""
+    for where, small in SMALL.items():
+        yield where, small, MILLISECONDS
     for size in (2, 5, 10, 40):
         bounds = np.sort(rng.integers(0, LONGEST, (size, 2)), axis=1)
         kinds = rng.choice(len(KINDS), size, p=[0.35, 0.35, 0.1, 0.1, 0.1]).tolist()
-        yield f"{size} random spans", [(KINDS[k], int(a), int(b)) for k, (a, b) in zip(kinds, bounds, strict=True)]
+        spans = [(KINDS[k], int(a), int(b)) for k, (a, b) in zip(kinds, bounds, strict=True)]
+        yield f"{size} random spans", spans, np.cumsum(rng.integers(1, 10**6, LONGEST + 1) / 1e9).round(9).tolist()
 
 
 def exposes(answer: Answer, rng: np.random.Generator) -> None:
-    for where, spans in _instances(rng):
-        expected = int(np.count_nonzero(_ticks(spans, M) & ~_ticks(spans, C))) / 1e3
-        got = call(answer, spans, through=_on_spans, where=where, by_hand=(_spans(spans),))
+    for where, spans, times in _instances(rng):
+        expected = float(np.diff(times)[_ticks(spans, M) & ~_ticks(spans, C)].sum())
+        got = call(answer, spans, times, through=_on_spans, where=where, by_hand=(_spans(spans, times),))
         expect_close(expected, expect_number(got, where), 1e-9, f"{where}, in seconds")
 
 
@@ -75,11 +82,21 @@ SEQUENCES = (12, 16, 30, 60, 7)
 
 
 def _cut(
-    answer: Answer, rng: np.random.Generator, pieces: int, sequences: int, per_active: int, itemsize: int, world: int
+    answer: Answer,
+    rng: np.random.Generator,
+    pieces: int,
+    sequences: int,
+    per_active: int,
+    itemsize: int,
+    world: int,
+    within: float | None = None,
 ) -> None:
-    """The ring takes nearly as long as the backward of one of so many ``pieces``; 0: longer than that of all."""
+    """The ring takes ``within`` times the backward of one of so many ``pieces``, by default nearly all of it.
+
+    With 0 pieces it takes longer than the backward of all.
+    """
     total, context = int(rng.integers(10**9, 10**11)) * per_active, int(rng.choice([2048, 4096, 8192]))
-    flops, within = float(rng.integers(50, 900) * 1e12), float(rng.uniform(0.93, 0.99))
+    flops, within = float(rng.integers(50, 900) * 1e12), within or float(rng.uniform(0.93, 0.99))
     backward = 4 * (total // per_active) * context * sequences / max(pieces, 1) / flops
     one = closed_forms.ring(world, Link(0.0, 1e9))(itemsize * total) * 1e9
     bandwidth = one / (backward * (within if pieces else 1.02)) if world > 1 else 50e9
@@ -95,7 +112,11 @@ def dense(answer: Answer, rng: np.random.Generator) -> None:
     for sequences in SEQUENCES:
         for pieces in (0, *_divisors(sequences)):
             _cut(answer, rng, pieces, sequences, 1, 2, 1024)
+    for within in (0.6, 0.8):  # 4 of 16 would do, and so would 5 or 6, if they divided
+        _cut(answer, rng, 4, 16, 1, 2, 1024, within)
     _cut(answer, rng, 12, 12, 1, 2, 1)
+    # "or longer": 4 · 2³⁰ · 2¹² · 4 operations at 2⁴⁸ a second take as long as 2³¹ bytes at 2³³ a second
+    expect_equal(4, call(answer, 2**30, 2**30, 16, 2**12, 2.0**48, 2.0**33, 2, 2))
 
 
 def any_model(answer: Answer, rng: np.random.Generator) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch09.logs import KINDS, Case, Log, draw
+from dpbook.book.ch09.logs import KINDS, Case, Log, draw, like_the_next
 from dpbook.collectives import Comm, Program, Schedule, count, record, run
 from dpbook.collectives.programs import Op
 from dpbook.grading import (
@@ -145,16 +145,20 @@ def _listed(log: Log) -> str:
 
 def _diagnosed(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, tuple[int, int, str], Any]]:
     """The faults of drawn logs and what the answer makes of them, three values; None where nothing is wrong."""
+    for case in _cases(rng):
+        where = f"{len(case.logs)} ranks, {shown(case)}"
+        got = call(answer, case.logs, where=where, unchanged=True)
+        if case.fault is None:
+            expect(got is None, "None: all ranks make the same calls", repr(got), where)
+        else:
+            yield where, case.fault, expect_items(got, 3, "a rank, a position and what is wrong", where)
+
+
+def _cases(rng: np.random.Generator) -> Iterator[Case]:
     for kind in (*KINDS, None):
         for number in range(DRAWN_PER_KIND):
-            world = int(rng.choice([3, 5, 7]))
-            case = draw(rng, world, kind, last=number == 0)
-            where = f"{world} ranks, {shown(case)}"
-            got = call(answer, case.logs, where=where, unchanged=True)
-            if case.fault is None:
-                expect(got is None, "None: all ranks make the same calls", repr(got), where)
-            else:
-                yield where, case.fault, expect_items(got, 3, "a rank, a position and what is wrong", where)
+            yield draw(rng, int(rng.choice([3, 5, 7])), kind, last=number == 0)
+    yield like_the_next(rng, 3)
 
 
 def where_it_differs(answer: Answer, rng: np.random.Generator) -> None:

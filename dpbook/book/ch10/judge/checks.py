@@ -86,7 +86,10 @@ def _judge_times(latest: Sequence[int], ranks: Sequence[dict[str, Any]], where: 
 
 
 def _judge_waits(log: Log, messages: int, where: str) -> None:
-    """Every message is waited for, and none before the finish."""
+    """Every message is waited for, none before the finish, and none of an earlier step once more."""
+    kept = sum(event == "waited again" for event, _ in log)
+    said = f"{plural(kept, 'wait')} for messages of earlier steps: are their handles kept?"
+    expect(kept == 0, "waits for the messages of this step", said, where)
     waits = [k for k, (event, _) in enumerate(log) if event == "waited"]
     early = f"message {log[waits[0]][1] + 1} waited for during backward" if waits else ""
     expect(not waits or waits[0] > log.index(("finish", 0)), "no wait before finish() is called", early, where)
@@ -120,15 +123,20 @@ def _latest(chain: Chain) -> list[int]:
 
 def averages(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
-        chain, where = Chain.draw(rng, world), plural(world, "rank")
-        ranks = _try(answer, "naive", chain, where)
-        _judge_states(chain, ranks, where)
-        elements = sum(tensor.elements for tensor, _ in chain.tensors())
-        for rank, found in enumerate(ranks):
-            for step, log in enumerate(found["logs"]):
-                sent = sum(size for event, size in log if event == "sent")
-                place = f"{where}, step {step + 1} of rank {rank}"
-                expect(sent <= elements, f"{elements} elements sent, those of all gradients", f"{sent}", place)
+        _judge_naive(answer, Chain.draw(rng, world), plural(world, "rank"))
+    _judge_naive(answer, Chain.draw(rng, 2, unused=True), "2 ranks, a layer that no rank uses")
+
+
+def _judge_naive(answer: Answer, chain: Chain, where: str) -> None:
+    ranks = _try(answer, "naive", chain, where)
+    _judge_states(chain, ranks, where)
+    elements = sum(tensor.elements for tensor, layer in chain.tensors() if layer in chain.orders[0])
+    for rank, found in enumerate(ranks):
+        for step, log in enumerate(found["logs"]):
+            sent = sum(size for event, size in log if event == "sent")
+            fits = sent == elements or (sent == 0 and chain.world == 1)
+            place = f"{where}, step {step + 1} of rank {rank}"
+            expect(fits, f"{elements} elements sent, those of all gradients", f"{sent}", place)
 
 
 # 10.2: hooks

@@ -15,6 +15,7 @@ from dpbook.collectives import bandwidth_lower_bound
 from dpbook.core import plural
 from dpbook.grading import (
     Answer,
+    Wrong,
     call,
     expect,
     expect_close,
@@ -209,15 +210,15 @@ RANK, MICRO, WORLD = 8, 16, 4
 
 
 def answers() -> dict[str, float]:
-    """What is asked, and what comes out."""
+    """What is asked, in the words of the task, and what comes out."""
     parameters, adapters = BLOCKS * 2 * WIDE * NARROW, BLOCKS * 2 * RANK * (WIDE + NARROW)
     return {
-        "fp32": 4 * parameters,
-        "autocast": 4 * parameters,
-        "bf16 weights": 2 * parameters,
-        "adapters": 4 * adapters,
-        "adapters, no_sync forgotten": 4 * adapters * MICRO,
-        "sent by a rank": bandwidth_lower_bound(WORLD, 4 * parameters),
+        "1, everything trained, in fp32": 4 * parameters,
+        "2, the same under bf16 autocast": 4 * parameters,
+        "3, the model converted by bfloat16()": 2 * parameters,
+        "4, adapters of rank 8": 4 * adapters,
+        "5, adapters, 16 micro-batches, no_sync forgotten": 4 * adapters * MICRO,
+        "6, sent by each of 4 ranks": bandwidth_lower_bound(WORLD, 4 * parameters),
     }
 
 
@@ -225,7 +226,21 @@ def bytes_sent(answer: Answer, rng: np.random.Generator) -> None:
     asked = answers()
     got = expect_items(value(answer), len(asked), f"{len(asked)} numbers")
     for (name, expected), number in zip(asked.items(), got, strict=True):
-        expect(expect_number(number, name) == expected, "another number", f"{number:,}", name)
+        said = expect_number(number, name)
+        if said != expected:
+            meant = "the bytes that a rank sends" if name.startswith("6") else "the bytes of gradients in one step"
+            raise Wrong(meant, f"{number:,}", name, why=_bytes_for(name, said, expected))
+
+
+def _bytes_for(name: str, said: float, expected: float) -> str:
+    """What such a mistake is about, where it shows in the number; nothing otherwise."""
+    if said * 4 == expected and name.startswith(("1", "2")):
+        return "That is the number of elements. Each has a dtype, and that has bytes."
+    if name.startswith("2"):
+        return "Autocast computes in bf16. Which dtype do the parameters have, whose gradients are sent?"
+    if name.startswith("5"):
+        return "How often does a backward outside no_sync() send, and how much each time?"
+    return ""
 
 
 # 11.3: who sits where
@@ -235,9 +250,11 @@ PLACE = "(the rank, the world size, the number for torch.device, the number in n
 
 def places(answer: Answer, rng: np.random.Generator) -> None:
     for count in (1, 2, 3, 5):
-        # No node has as many GPUs as another, and they are not its first ones.
-        sizes = rng.permutation([8, 4, 2, 3, 1])[:count]
-        nodes = [sorted(rng.choice(np.arange(1, 10), size, replace=False).tolist()) for size in sizes]
+        # No node has as many GPUs as another, they are not its first ones, and not all are listed in ascending order.
+        sizes = rng.permutation([8, 4, 2, 3] if count == 1 else [8, 4, 2, 3, 1])[:count]
+        nodes = [rng.choice(np.arange(1, 10), size, replace=False).tolist() for size in sizes]
+        if all(gpus == sorted(gpus) for gpus in nodes):
+            nodes = [gpus[::-1] for gpus in nodes]
         world, before = sum(map(len, nodes)), 0
         for node, gpus in enumerate(nodes):
             for local, gpu in enumerate(gpus):

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from dpbook.book.ch12.steps import CAUSES, LOSSES, MS, Case, Row, ill, random, small
+from dpbook.book.ch12.steps import CAUSES, LOSSES, Case, Row, ill, random, small, telling
 from dpbook.collectives import Collective, algbw, busbw
 from dpbook.core import plural
 from dpbook.grading import Answer, call, describe, expect, expect_close, expect_items
@@ -36,7 +36,7 @@ def _on_spans(diagnose: Callable[..., Any], rows: list[Row], window: tuple[float
 
 def _diagnosis(answer: Answer, case: Case, rng: np.random.Generator, where: str) -> tuple[Any, Any, Any]:
     start = float(rng.integers(0, 50)) / 10
-    window = (start, start + MS * case.length)
+    window = (start, start + float(case.ticks.cumsum()[-1]))
     rows = case.rows(rng, start)
     got = call(answer, rows, window, through=_on_spans, where=where, by_hand=([Span(*row) for row in rows], window))
     losses, cause, rank = expect_items(got, 3, "(losses, cause, rank)", where)
@@ -48,19 +48,20 @@ def lost_time(answer: Answer, rng: np.random.Generator) -> None:
     for name, case in cases:
         where = f"{name}, {case}" if case.world <= 2 and case.length < 20 else name
         got, _, _ = _diagnosis(answer, case, rng, where)
-        _judge_rows(LOSSES, (MS * case.table()).tolist(), got, f"{where}, in seconds", "rank")
+        _judge_rows(LOSSES, case.seconds().tolist(), got, f"{where}, in seconds", "rank")
 
 
 def verdicts(answer: Answer, rng: np.random.Generator) -> str:
     drawn = rng.permutation([cause for cause in CAUSES for _ in range(6)]).tolist()
-    for number, cause in enumerate(drawn):
-        case = ill(rng, cause, on_rank_0=drawn[:number].count(cause) % 2 == 0)
+    steps = [ill(rng, cause, on_rank_0=drawn[:number].count(cause) % 2 == 0) for number, cause in enumerate(drawn)]
+    steps += telling()
+    for number, case in enumerate(steps):
         where = f"step {number + 1}, losses (transfer, waiting, idle) in ms by rank {case.table().tolist()}"
         _, *got = _diagnosis(answer, case, rng, where)
         expected = case.verdict()
         fits = isinstance(got[0], str) and isinstance(got[1], int) and (got[0], got[1]) == expected
         expect(fits, f"cause and rank {expected}", describe(tuple(got)), where)
-    return f"{len(drawn)} steps told apart"
+    return f"{len(steps)} steps told apart"
 
 
 # 12.2: a table of scaling
@@ -83,6 +84,8 @@ def _tables(rng: np.random.Generator) -> Iterator[tuple[str, list[tuple[int, int
     yield "no run on one rank", runs((8, 2, 64), lambda n: base * n)
     yield "some of both", runs((4, 2, 8), lambda n: base * int(rng.integers(1, 9)))
     yield "one run", runs((1,), lambda n: base)
+    # Not the fewest tokens, the longest step, the lowest rate or the first row: the fewest ranks are compared with.
+    yield "on few ranks a large batch", [(4, 32_768, 0.25), (2, 98_304, 1.0), (8, 16_384, 1.2)]
 
 
 def _scaled(runs: Sequence[tuple[int, int, float]], parameters: int, peak: float) -> list[list[float]]:
