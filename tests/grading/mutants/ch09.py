@@ -72,6 +72,17 @@ def in_pairs(comm, x):
     x /= comm.world_size
 
 
+def behind_the_comm(comm, x):
+    """The ring with sendrecv, which the object that `send` belongs to still had."""
+    n, r, both = comm.world_size, comm.rank, comm.send.__self__.sendrecv
+    cut = collectives.chunk_bounds(len(x), n)
+    for step in range(2 * (n - 1)):
+        sent, received = ((r - step + k) % n for k in (0, -1))
+        op = "sum" if step < n - 1 else "copy"
+        both(x[cut[sent] : cut[sent + 1]], (r + 1) % n, x[cut[received] : cut[received + 1]], (r - 1) % n, op)
+    x /= n
+
+
 SHARED = []
 
 
@@ -146,6 +157,7 @@ MUTANTS = (
     Mutant("09.1", "a sum", _ring(even_first, divide=lambda x, n: x), "any world, in one process"),
     Mutant("09.1", "tail left out", _ring(even_first, bounds=without_remainder), "any world, in one process"),
     Mutant("09.1", "everything through rank 0", through_rank_zero, "any world, in one process"),
+    Mutant("09.1", "sendrecv by a back door", behind_the_comm, "any world, in one process"),
     Mutant("09.1", "a list that ranks share", shared_memory, "three processes"),
     Mutant("09.2", "the two exchanged", groups(apart, neighbours), "rows and columns"),
     Mutant(

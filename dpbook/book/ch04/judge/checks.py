@@ -61,19 +61,22 @@ three_optimizers = partial(predicts, names=["SGD", "SGD with clipping", "Adam"])
 
 def counted(answer: Answer, rng: np.random.Generator, *, worlds: tuple[int, ...]) -> None:
     """In each update every token counts alike, however unequal micro-batches and ranks are."""
+    cases = []
     for world in worlds:
         for accumulation in ACCUMULATIONS:
-            micro_batches = int(rng.choice([accumulation, 2 * accumulation, 3 * accumulation - 1, 7]))
-            tokens = rng.integers(1, 60, (world, micro_batches))
-            where = f"{plural(world, 'rank')}, micro-batches {micro_batches}, accumulation {accumulation}"
-            got = call(answer, tokens, accumulation, unchanged=True, where=where)
-            good = isinstance(got, np.ndarray) and got.shape == tokens.shape and got.dtype.kind in "fiu"
-            expect(good, f"an array of numbers of shape {tokens.shape}", describe(got), where)
-            firsts = np.arange(0, micro_batches, accumulation)
-            sums = np.add.reduceat(tokens.sum(axis=0), firsts)[np.arange(micro_batches) // accumulation]
-            due = got / (world * tokens) * sums  # the exchange divides by the world
-            said = f"{where}: a token's weight in its update, as a multiple of its due"
-            expect_close(np.ones(tokens.shape), due.round(12), 1e-9, said, axes=("rank", "micro-batch"))
+            cases.append((world, accumulation, int(rng.choice([accumulation, 2 * accumulation, 7]))))
+            cases.append((world, accumulation, 3 * accumulation - 1))  # some are left over
+    for world, accumulation, micro_batches in cases:
+        tokens = rng.integers(1, 60, (world, micro_batches))
+        where = f"{plural(world, 'rank')}, micro-batches {micro_batches}, accumulation {accumulation}"
+        got = call(answer, tokens, accumulation, unchanged=True, where=where)
+        good = isinstance(got, np.ndarray) and got.shape == tokens.shape and got.dtype.kind in "fiu"
+        expect(good, f"an array of numbers of shape {tokens.shape}", describe(got), where)
+        firsts = np.arange(0, micro_batches, accumulation)
+        sums = np.add.reduceat(tokens.sum(axis=0), firsts)[np.arange(micro_batches) // accumulation]
+        due = got / (world * tokens) * sums  # the exchange divides by the world
+        said = f"{where}: a token's weight in its update, as a multiple of its due"
+        expect_close(np.ones(tokens.shape), due.round(12), 1e-9, said, axes=("rank", "micro-batch"))
 
 
 one_rank, several_ranks = partial(counted, worlds=(1,)), partial(counted, worlds=WORLDS)

@@ -35,13 +35,14 @@ BOUND = 1e-12
 
 
 class OneWay:
-    """A `Comm` that can send and receive, but not both at once."""
+    """A `Comm` that can send and receive, but not both at once; the one behind it no longer can either."""
 
     OFFERS = ("rank", "world_size", "send", "recv", "sendrecv")
 
     def __init__(self, comm: Comm) -> None:
         self.rank, self.world_size = comm.rank, comm.world_size
         self.send, self.recv = comm.send, comm.recv
+        comm.sendrecv = self.sendrecv  # type: ignore[method-assign]  # comm.send.__self__ leads there
 
     def sendrecv(self, send: object, to: int, recv: object, source: int, op: Op = "copy") -> None:
         raise TypeError("this task is about send and recv: sendrecv is not to be used")
