@@ -43,12 +43,13 @@ def _depth(world):
     return (world - 1).bit_length()
 
 
-def _overtakes(latencies=None, shares=None, calls=2, depth=_depth, otherwise=0.0, whole=False, later=0):
+def _overtakes(latencies=None, shares=None, calls=2, depth=_depth, otherwise=0.0, whole=False, later=0, points=None):
     """``latencies`` and ``shares`` of the buffer, each of the tree and of the ring."""
 
     def overtakes(world, nbytes, seconds):
         cut = 0 if whole else int(np.argmin(np.diff(seconds))) + 1 + later  # where the time falls
-        model = collectives.fit(nbytes[cut:], seconds[cut:]).model
+        used = slice(cut, points and cut + points)
+        model = collectives.fit(nbytes[used], seconds[used]).model
         tree, ring = latencies(world) if latencies else (2 * depth(world), 2 * (world - 1))
         bytes_tree, bytes_ring = shares(world) if shares else (2 * depth(world), 2 * (world - 1) / world)
         if ring <= tree:
@@ -117,6 +118,7 @@ MUTANTS = (
     Mutant("06.2", "one line for all", _overtakes(whole=True), LINE),
     Mutant("06.2", "the size after the next", _overtakes(later=1), LINE),
     Mutant("06.2", "the call's α for the link's", _overtakes(calls=1), OVERTAKES),
+    Mutant("06.2", "a line through two points", _overtakes(points=2), OVERTAKES),
     Mutant("06.2", "only the way up", _overtakes(latencies=lambda n: (_depth(n), 2 * (n - 1))), OVERTAKES),
     Mutant("06.2", "log2 rounded down", _overtakes(depth=lambda n: n.bit_length() - 1), OVERTAKES),
     Mutant("06.2", "None for never slower", _overtakes(otherwise=None), OVERTAKES),

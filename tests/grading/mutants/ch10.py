@@ -57,6 +57,25 @@ class AsksRequiresGrad(naive()):
                 parameter.grad /= self.world
 
 
+BOARD, MEETINGS = {}, {}
+
+
+class WithoutMessages(naive()):
+    """Ranks that are threads find one another's gradients in a dictionary; processes would not."""
+
+    def finish(self):
+        meeting = MEETINGS.setdefault(self.world, threading.Barrier(self.world, timeout=5))
+        own = [p for p in self.module.parameters() if p.grad is not None]
+        BOARD[id(self)] = [p.grad for p in own]
+        meeting.wait()
+        means = [sum(parts) / self.world for parts in zip(*BOARD.values(), strict=True)]
+        meeting.wait()
+        BOARD.clear()
+        for parameter, mean in zip(own, means, strict=True):
+            parameter.grad = mean
+        meeting.wait()
+
+
 def trained_only(module):
     return [p for p in module.parameters() if p.requires_grad] + [*module.buffers()]
 
@@ -287,6 +306,7 @@ MUTANTS = (
 
 WORTHLESS = (
     ("10.1", naive(divide=False)),
+    ("10.1", WithoutMessages),
     ("10.2", attached(late=True)),
     ("10.3", published()),
     ("10.4", own(divide=False)),

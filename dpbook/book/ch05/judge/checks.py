@@ -83,9 +83,9 @@ def _predicted(answer: Answer, index: int) -> Any:
 
 
 @cache
-def _worlds_that_send() -> list[int]:
+def _worlds_that_send() -> tuple[int, ...]:
     """The worlds in which a rank of a ring sends `SENT` bytes of `BUFFER`, counted."""
-    return [world for world in range(2, 65) if count(ring(world), BUFFER, 1).sent_bytes.tolist() == [SENT] * world]
+    return tuple(w for w in range(2, 65) if count(ring(w), BUFFER, 1).sent_bytes.tolist() == [SENT] * w)
 
 
 def ranks(answer: Answer, rng: np.random.Generator) -> None:
