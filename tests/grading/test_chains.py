@@ -54,3 +54,14 @@ def test_a_drawn_cap_makes_several_buckets(crossed):
         chain = Chain.draw(np.random.default_rng(seed), 3, layers=9, crossed=crossed)
         assert 2 < chain.plan().calls < len(chain.tensors())
     assert (len(set(chain.orders)) > 1) == crossed
+
+
+def test_with_micro_batches_a_layer_is_left_out_of_the_last_alone():
+    for seed in range(5):
+        chain = Chain.draw(np.random.default_rng(seed), 3, micro=3, absent=True)
+        assert len(set(chain.orders)) == 1
+        assert sorted(len(chain.orders[0]) - len(order) for order in chain.last) == [0, 0, 1]
+        rank = min(range(3), key=lambda r: len(chain.last[r]))
+        (layer,) = set(chain.orders[rank]) - set(chain.last[rank])
+        assert layer != chain.frozen
+        assert layer not in chain.tied

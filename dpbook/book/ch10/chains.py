@@ -1,5 +1,6 @@
 """Chains of layers drawn at random, and in NumPy how they train: the oracle of exercise 10."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,8 @@ class Chain:
 
     ``weights`` (world, layers, width, width), ``biases`` (world, layers, width), ``scale`` (world,): what each rank
     begins with. ``tied``: two layers with one weight. ``frozen``: a layer that is not trained. ``orders``: in which
-    order each rank uses the layers; one that is left out gets no gradient there. ``batches`` (steps, micro-batches,
-    world, examples, width).
+    order each rank uses the layers; one that is left out gets no gradient there. ``last``: the same of the last
+    micro-batch of a step, if that is another. ``batches`` (steps, micro-batches, world, examples, width).
     """
 
     weights: Array
@@ -31,6 +32,7 @@ class Chain:
     batches: Array
     cap: int
     rate: float = 0.5
+    last: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def draw(
@@ -49,16 +51,19 @@ class Chain:
         """A chain; without a ``cap`` one that makes several buckets.
 
         ``crossed``: ranks use layers in orders of their own. Then a bucket is a layer, and all are alike.
-        ``absent``: one rank leaves out one layer that the others train. ``unused``: all of them leave it out.
+        ``absent``: one rank leaves out one layer that the others train; of several micro-batches in the last alone.
+        ``unused``: all of them leave it out.
         """
         width, examples = int(rng.integers(3, 6)), int(rng.integers(2, 5))
         tied, frozen = (1, layers - 2), int(rng.integers(2, layers - 2))
         middle = list(range(2, layers - 2))
         middles = [rng.permutation(middle).tolist() if crossed else middle for _ in range(world)]
+        before = list(middles)
         if absent or unused:
             without = int(rng.choice([layer for layer in middle if layer != frozen]))
             for rank in range(world) if unused else [int(rng.integers(world))]:
                 middles[rank] = [layer for layer in middle if layer != without]
+        every, last = (tuple((0, 1, *m, layers - 2, layers - 1) for m in these) for these in (before, middles))
         one = ITEMSIZE * width * (width + 1)
         drawn = one if crossed else int(rng.integers(one + 1, 3 * one))
         return cls(
@@ -67,9 +72,10 @@ class Chain:
             rng.uniform(0.5, 2, world),
             tied,
             frozen,
-            tuple((0, 1, *each, layers - 2, layers - 1) for each in middles),
+            every if micro > 1 else last,
             rng.normal(size=(steps, micro, world, examples, width)),
             drawn if cap is None else cap,
+            last=last if micro > 1 else (),
         )
 
     @property
@@ -113,9 +119,10 @@ class Chain:
         found = []
         for step in self.batches:
             dw, db = np.zeros_like(weights), np.zeros_like(biases)
-            for micro in step:
-                for rank, x in enumerate(micro):
-                    for total, part in zip((dw, db), self._gradients(weights, biases, x, rank), strict=True):
+            for number, micro in enumerate(step, start=1):
+                orders = self.last or self.orders if number == len(step) else self.orders
+                for order, x in zip(orders, micro, strict=True):
+                    for total, part in zip((dw, db), self._gradients(weights, biases, x, order), strict=True):
                         total += part / (self.world * len(step))
             dw[first] = dw[second] = dw[first] + dw[second]
             dw[self.frozen] = db[self.frozen] = 0
@@ -124,15 +131,15 @@ class Chain:
             found.append([a for layer, (w, b) in pairs for a in ((b,) if layer == second else (w, b))])
         return found
 
-    def _gradients(self, weights: Array, biases: Array, x: Array, rank: int) -> tuple[Array, Array]:
-        """Of the mean square of one rank's outputs."""
+    def _gradients(self, weights: Array, biases: Array, x: Array, order: Sequence[int]) -> tuple[Array, Array]:
+        """Of the mean square of the outputs of one rank, which goes through the layers in this order."""
         dw, db, inputs = np.zeros_like(weights), np.zeros_like(biases), []
         x = x * self.scale[0]
-        for layer in self.orders[rank]:
+        for layer in order:
             inputs.append(x)
             x = np.tanh(x @ weights[layer].T + biases[layer])
         gradient = 2 * x / x.size
-        for layer, before in zip(reversed(self.orders[rank]), reversed(inputs), strict=True):
+        for layer, before in zip(reversed(order), reversed(inputs), strict=True):
             gradient = gradient * (1 - np.tanh(before @ weights[layer].T + biases[layer]) ** 2)
             dw[layer], db[layer] = gradient.T @ before, gradient.sum(0)
             gradient = gradient @ weights[layer]

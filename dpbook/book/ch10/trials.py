@@ -18,7 +18,8 @@ Trial = Mapping[str, Any]
 - ``weights``, ``biases``, ``scale``: initial values for each rank, of shapes (world, layers, width, width),
   (world, layers, width) and (world,); float64
 - ``tied``: two layers whose weight is one; ``frozen``: a layer that is not trained
-- ``orders``: for each rank the order in which its forward goes through the layers
+- ``orders``: for each rank the order in which its forward goes through the layers; ``last``: the same for the last
+  micro-batch of a step, empty where that is no other
 - ``batches``: inputs of shape (steps, micro-batches, world, examples, width)
 - ``cap``: bytes at which a bucket closes; ``rate``: of plain SGD
 """
@@ -84,6 +85,7 @@ def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
         wire.restart()
         module.zero_grad(set_to_none=number % 2 == 0)  # both ways of torch: new tensors, and the old ones again
         for k, micro in enumerate(step):
+            module.order = (trial["last"] if trial["last"] and k + 1 == len(step) else trial["orders"])[wire.rank]
             with nullcontext() if k + 1 == len(step) or no_sync is None else no_sync():
                 (module(micro[wire.rank], wire.log).square().mean() / len(step)).backward()
             wire.log.append(("micro", k))

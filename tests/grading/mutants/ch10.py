@@ -198,7 +198,8 @@ def own(
     what=lambda module: [*module.parameters(), *module.buffers()],
     overlapped=True,
     ordered=True,
-    reset=True,
+    forgets=False,
+    resumes=True,
     divide=True,
     local=True,
     travels=True,
@@ -222,6 +223,7 @@ def own(
 
         def reset(self):
             self.missing, self.messages = [len(group) for group in self.plan.groups], {}
+            self.absent = set(range(len(self.parameters)))
             for flat in self.flat:
                 flat.zero_()
 
@@ -236,6 +238,7 @@ def own(
                 self.view(k).copy_(self.parameters[k].grad / (self.world if divide else 1))
                 bucket = self.plan.places[k][0]
                 self.missing[bucket] -= 1
+                self.absent.discard(k)
                 if overlapped and ordered:
                     self.send_full()
                 elif overlapped and not self.missing[bucket]:
@@ -251,14 +254,16 @@ def own(
         def finish(self):
             if not overlapped:
                 self.send_full()
+            for k, p in enumerate(self.parameters):
+                if k in self.absent and p.grad is not None and not forgets:
+                    self.view(k).copy_(p.grad / self.world)
             for bucket in set(range(len(self.flat))) - set(self.messages) if left else ():
                 self.send(bucket)
             for message in self.messages.values():
                 message.wait()
             for k, p in enumerate(self.parameters):
                 p.grad = self.view(k).clone()
-            if reset:
-                self.reset()
+            self.reset()
 
         @contextlib.contextmanager
         def no_sync(self):
@@ -266,7 +271,7 @@ def own(
             try:
                 yield
             finally:
-                self.enabled = True
+                self.enabled = resumes
 
     return MyDDP
 
@@ -295,7 +300,8 @@ MUTANTS = (
     Mutant("10.3", "an empty bucket sent", published(flush=True, clear=True, guard=False), SEVERAL),
     Mutant("10.3", "a bucket that is waited for", published(flush=True, clear=True, wait=True), SEVERAL),
     Mutant("10.3", "a cap to be exceeded", published(flush=True, clear=True, above=True), SEVERAL),
-    Mutant("10.4", "never reset", own(reset=False), "the gradients of the big batch"),
+    Mutant("10.4", "what does not come is 0", own(forgets=True), "accumulation"),
+    Mutant("10.4", "no_sync never ends", own(resumes=False), "accumulation"),
     Mutant("10.4", "the state dict", own(what=state_only), "the gradients of the big batch"),
     Mutant("10.4", "everything after backward", own(overlapped=False), ORDER),
     Mutant("10.4", "sent as they get full", own(ordered=False), ORDER),

@@ -219,7 +219,7 @@ def _judge_whole(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> N
     """What was sent first: it says more about a mistake than the numbers that come of it."""
     _judge_local(ranks, where)
     _judge_buckets(chain, ranks, where)
-    if len(set(chain.orders)) == 1:
+    if len({*chain.orders, *chain.last}) == 1:
         _judge_times(_latest(chain), ranks, where)
 
 
@@ -237,9 +237,12 @@ def accumulation(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         chain = Chain.draw(rng, world, micro=3)
         where = f"{plural(world, 'rank')}, 3 micro-batches"
-        ranks = _try(answer, "whole", chain, where)
-        _judge_local(ranks, where)
-        _judge_buckets(chain, ranks, where)
+        _judge_whole(chain, _try(answer, "whole", chain, where), where)
+    chain, where = (
+        Chain.draw(rng, 3, micro=3, absent=True),
+        "3 ranks, a layer that one leaves out of the last micro-batch",
+    )
+    _judge_whole(chain, _try(answer, "whole", chain, where), where)
 
 
 def processes(answer: Answer, rng: np.random.Generator) -> str:
