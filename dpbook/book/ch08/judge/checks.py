@@ -91,7 +91,7 @@ def _next_change(nbytes: list[int], cap: int) -> int | None:
 
 
 def slides(answer: Answer, rng: np.random.Generator) -> None:
-    cases = [([5, 2, 3, 1, 2], 4), ([3, 3, 3, 1], 3), ([64, 64, 64], 1), ([5, 5, 4], 4)]
+    cases = [([5, 2, 3, 1, 2], 4), ([3, 3, 3, 1], 3), ([64, 64, 64], 1), ([5, 5, 4], 4), ([9, 3, 5, 1], 3)]
     for count in COUNTS:
         for _ in range(3):
             nbytes = rng.integers(1, MAXIMUM, count).tolist()
