@@ -5,7 +5,16 @@ import json
 import os
 import secrets
 import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpbook.app.marks import Roster
+    from dpbook.grading.marking import Handed, Marks
+
+FORMATS = ("plain", "canvas", "moodle")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -22,19 +31,71 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="write JSON in place of tables")
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless every submission has all points")
+    files = parser.add_argument_group("reports, as new files: none that exists is replaced")
+    files.add_argument("--csv", type=Path, metavar="FILE", help="points per task, a row for each submission")
+    files.add_argument(
+        "--format", choices=FORMATS, default=FORMATS[0], help="columns of the CSV file (default: %(default)s)"
+    )
+    files.add_argument(
+        "--roster", type=Path, metavar="FILE", help="who is who, for the CSV file: an export of the gradebook"
+    )
+    files.add_argument("--html", type=Path, metavar="FOLDER", help="a page for each submission, and one of the class")
+    files.add_argument("--gradescope", type=Path, metavar="FILE", help="Gradescope's results.json, of one submission")
 
 
 def run(args: argparse.Namespace) -> int:
     """Grade what was handed in. Returns 0, or with ``--strict`` 1 where points are missing."""
+    from dpbook.app.marks import read
     from dpbook.core import check_int
     from dpbook.grading.marking import find, grade, table
 
     seed = secrets.randbits(32) if args.seed is None else check_int("--seed", args.seed, 0)
     jobs = check_int("--jobs", args.jobs, 1)
-    marks = grade(find(args.paths), seed, jobs=jobs, tell=_progress if sys.stderr.isatty() else lambda done, of: None)
+    handed = find(args.paths)
+    _check_files(args, handed)
+    roster = read(args.roster) if args.roster else None
+    marks = grade(handed, seed, jobs=jobs, tell=_progress if sys.stderr.isatty() else lambda done, of: None)
     print(json.dumps(marks.as_json(), indent=1) if args.json else table(marks))
+    _write(args, marks, roster)
     return int(args.strict and not marks.full)
+
+
+def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
+    """Before anything is graded: can the reports be written, and is nothing lost by it?"""
+    from dpbook.core import DpbookError
+
+    for path in filter(None, (args.csv, args.gradescope, args.html)):
+        if path.exists() and not (path is args.html and path.is_dir() and not any(path.iterdir())):
+            raise DpbookError(f"{path} exists, and nothing is replaced: move it, or name another")
+    if args.csv is None and (args.roster or args.format != FORMATS[0]):
+        raise DpbookError("--roster and --format are for the CSV file: say which with --csv FILE")
+    if args.gradescope and len(handed) != 1:
+        raise DpbookError(f"--gradescope is for one submission, and there are {len(handed)}")
+    if args.html and find_spec("jinja2") is None:
+        raise DpbookError("--html needs jinja2: pip install 'dpbook[book]'")
+
+
+def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") -> None:
+    from dpbook.app.marks import gradebook, results
+    from dpbook.core import plural, write_atomically
+
+    if args.csv:
+        content, told = gradebook(marks, args.format, roster)
+        write_atomically(args.csv, content)
+        _say(*told, f"wrote {args.csv}")
+    if args.gradescope:
+        write_atomically(args.gradescope, json.dumps(results(marks), indent=1).encode())
+        _say(f"wrote {args.gradescope}")
+    if args.html:
+        from dpbook.app.marks.pages import write
+
+        _say(f"wrote {plural(len(write(marks, args.html)), 'page')} in {args.html}")
 
 
 def _progress(done: int, of: int) -> None:
     print(f"\r{done} of {of} tasks graded", end="\n" if done == of else "", file=sys.stderr, flush=True)
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(f"dpbook grade: {line}", file=sys.stderr)

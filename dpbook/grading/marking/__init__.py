@@ -4,3 +4,4 @@ from dpbook.grading.marking.grading import grade
 from dpbook.grading.marking.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
 from dpbook.grading.marking.submissions import Handed, find
 from dpbook.grading.marking.terminal import table
+from dpbook.grading.marking.words import InWords

@@ -12,7 +12,8 @@ from dpbook.core import checkout
 from dpbook.grading.cell_text import KEEP_OUTPUT, SETUP, defined, parse_cell, used
 from dpbook.grading.declared import tasks
 from dpbook.grading.definition import Task
-from dpbook.grading.marking.files import Cell, Unreadable, code_cells, points_in_words
+from dpbook.grading.marking.files import Cell, Unreadable, code_cells, text_cells
+from dpbook.grading.marking.words import InWords, in_words
 
 _GRADE_ID = re.compile(r"(answer|check)-([0-9]{2})-([1-9][0-9]?)")
 _BEGINS = re.compile(r"exercise\(([0-9]{1,2}), globals\(\)\)")
@@ -36,8 +37,8 @@ class Exercise:
     chapter: int
     answers: tuple[Taken, ...]
     remarks: tuple[str, ...]
-    in_words: int
-    """Points that a person gives."""
+    words: tuple[InWords, ...]
+    """What a person is to mark."""
 
 
 def take(path: Path) -> Exercise:
@@ -48,7 +49,7 @@ def take(path: Path) -> Exercise:
     if chapter is None or not asked or not _reference(chapter):
         raise Unreadable("is no exercise of this book: none of its cells belongs to one")
     answers = tuple(_answer(task, cells) for task in asked)
-    return Exercise(chapter, answers, tuple(_remarks(chapter, cells)), _in_words(chapter))
+    return Exercise(chapter, answers, tuple(_remarks(chapter, cells)), in_words(chapter, text_cells(path)))
 
 
 def _chapter(cells: Sequence[Cell], name: str) -> int | None:
@@ -131,12 +132,6 @@ def _reference(chapter: int) -> tuple[Cell, ...]:
     """The cells of code of the exercise as a learner gets it; empty where there is none."""
     path = _published(chapter)
     return tuple(code_cells(path)) if path else ()
-
-
-@cache
-def _in_words(chapter: int) -> int:
-    path = _published(chapter)
-    return points_in_words(path) if path else 0
 
 
 def _published(chapter: int) -> Path | None:

@@ -32,10 +32,9 @@ def code_cells(path: Path) -> list[Cell]:
     return [_cell(each) for each in _cells(path) if each.get("cell_type") == "code"]
 
 
-def points_in_words(path: Path) -> int:
-    """That a person gives, for arguments in words, in a notebook of the book."""
-    marked = [_cell(each) for each in _cells(path) if each.get("cell_type") == "markdown"]
-    return sum(int(each.points) for each in marked if each.grade_id.startswith("words-"))
+def text_cells(path: Path) -> list[Cell]:
+    """The cells of text of a notebook, in order. Raises `Unreadable`."""
+    return [_cell(each) for each in _cells(path) if each.get("cell_type") == "markdown"]
 
 
 def _cells(path: Path) -> list[dict[str, Any]]:

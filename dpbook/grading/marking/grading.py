@@ -182,7 +182,7 @@ def _submission(
             result = done.get((number, e, t))
             report, together = (result.report, result.together) if result else (None, False)
             tasks.append(TaskMarks(taken.task.id, taken.task.title, taken.task.points, report, taken.remarks, together))
-        marks = ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks, exercise.in_words)
+        marks = ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks, exercise.words)
         exercises.append(marks)
     return _once(SubmissionMarks(handed.name, tuple(exercises), handed.remarks))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpbook.grading.cases import Report
+from dpbook.grading.marking.words import InWords
 
 
 @dataclass(frozen=True)
@@ -43,14 +44,14 @@ class TaskMarks:
 class ExerciseMarks:
     """One notebook. ``chapter`` is None, and there are no tasks, where it could not be graded, as ``remarks`` say.
 
-    ``in_words``: points that a person gives, for an argument in words; they are in no sum.
+    ``words``: what a person is to mark, with points that are in no sum.
     """
 
     file: str
     chapter: int | None
     tasks: tuple[TaskMarks, ...]
     remarks: tuple[str, ...] = ()
-    in_words: int = 0
+    words: tuple[InWords, ...] = ()
 
     @property
     def points(self) -> int:
@@ -59,6 +60,11 @@ class ExerciseMarks:
     @property
     def possible(self) -> int:
         return sum(task.possible for task in self.tasks)
+
+    @property
+    def in_words(self) -> int:
+        """Points that a person gives, for arguments in words."""
+        return sum(each.possible for each in self.words)
 
 
 @dataclass(frozen=True)
