@@ -47,8 +47,12 @@ def test_the_command_gives_what_is_earned_and_says_what_was_not(classroom, capsy
     assert {each["reason"] for each in perfect["exercises"][0]["tasks"]} == {""}
 
 
-def test_strict_is_for_ci(classroom, capsys):
-    assert command_line.main(["grade", str(classroom / "perfect"), "--strict"]) == 0
+def test_strict_is_for_ci(classroom, capsys, tmp_path):
+    files = ["--gradescope", str(tmp_path / "new" / "results.json"), "--html", str(tmp_path), "--csv"]
+    done = command_line.main(["grade", str(classroom / "perfect"), "--strict", *files, str(tmp_path / "points.csv")])
+    assert done == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["001-perfect.html", "new", "points.csv"]
+    assert json.loads((tmp_path / "new" / "results.json").read_text())["score"] == 14
     assert re.search(r"14 of 14 points(.|\n)*seed [0-9]+$", capsys.readouterr().out.strip())
     assert command_line.main(["grade", str(classroom / "partly"), "--strict"]) == 1
     assert command_line.main(["grade", str(classroom / "nowhere")]) == 1

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     seed = secrets.randbits(32) if args.seed is None else check_int("--seed", args.seed, 0)
     jobs = check_int("--jobs", args.jobs, 1)
-    handed = find(args.paths)
+    handed = find(args.paths, whole=bool(args.gradescope))
     _check_files(args, handed)
     roster = read(args.roster) if args.roster else None
     marks = grade(handed, seed, jobs=jobs, tell=_progress if sys.stderr.isatty() else lambda done, of: None)
@@ -76,11 +76,11 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
 
 
 def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") -> None:
-    from dpbook.app.marks import gradebook, results
+    from dpbook.app.marks import results, spreadsheet
     from dpbook.core import plural, write_atomically
 
     if args.csv:
-        content, told = gradebook(marks, args.format, roster)
+        content, told = spreadsheet(marks, args.format, roster)
         write_atomically(args.csv, content)
         _say(*told, f"wrote {args.csv}")
     if args.gradescope:

@@ -15,7 +15,7 @@ Points = dict[str, int]
 """By the title of a task's column."""
 
 
-def gradebook(marks: Marks, form: str, roster: Roster | None = None) -> tuple[bytes, list[str]]:
+def spreadsheet(marks: Marks, form: str, roster: Roster | None = None) -> tuple[bytes, list[str]]:
     """The file's content, in the ``form`` "plain", "canvas" or "moodle", and what is to be told of names.
 
     A task is empty where its exercise was not handed in or not graded, and so are points that a person gives.

@@ -20,17 +20,20 @@ class Handed:
     remarks: tuple[str, ...] = ()
 
 
-def find(paths: Iterable[Path]) -> list[Handed]:
+def find(paths: Iterable[Path], *, whole: bool = False) -> list[Handed]:
     """The submissions at these paths. Raises `DpbookError` for a path that is not there.
 
     A notebook is one. A folder is one as well, unless it has folders with notebooks, or several notebooks of the same
-    exercise: then it is a class, and each of these is one.
+    exercise: then it is a class, and each of these is one. With ``whole`` every folder is one.
     """
-    found = []
+    found: list[Handed] = []
     for path in paths:
         if not path.exists() and not path.is_symlink():
             raise DpbookError(f"{path}: there is no such file or folder")
-        found += list(_class(path)) if path.is_dir() and not path.is_symlink() else [_single(path)]
+        if not path.is_dir() or path.is_symlink():
+            found.append(_single(path))
+        else:
+            found += [_of_folder(path)] if whole else _class(path)
     return found
 
 
