@@ -116,13 +116,15 @@ def test_no_submission_is_canvas_line_of_possible_points_and_no_name_stops_the_f
     ["name", "id"],
     [
         ("anna", "1"), ("ANNA", "1"), ("01_anna", "1"), ("anna (2)", "1"), ("bo@u.example", "2"), ("bo", "2"),
-        ("müller", "3"), ("mu\u0308ller", "3"), ("s3", "3"), ("2", "2"), ("bobo_LATE_2_991_01_loop", "2"),
+        ("müller", "3"), ("Clara Müller", "3"), ("Müller, Clara", "3"),
+        ("mu\u0308ller", "3"), ("s3", "3"), ("2", "2"), ("bobo_LATE_2_991_01_loop", "2"),
         ("mullerclara_3_992_01_loop", "3"), ("Bo Li_88_assignsubmission_file_", "2"), ("zoe", ""), ("", ""),
     ],
 )  # fmt: skip
 def test_a_submission_is_its_students_by_any_of_their_names(name, id, tmp_path):
     known = roster(
-        tmp_path, f"\ufeff{CANVAS}\nAnna,1,s1,anna,A\nBo Li,2,s2,bo@u.example,A\n,,,,\n Müller ,3,s3,mueller,B\n"
+        tmp_path,
+        f'\ufeff{CANVAS}\nAnna,1,s1,anna,A\nBo Li,2,s2,bo@u.example,A\n,,,,\n"Müller, Clara",3,s3, Müller ,B\n',
     )
     (row,), told = known.match([name])
     assert (row["ID"] if row else "") == id
@@ -243,6 +245,7 @@ def test_an_answer_in_words_is_shown_with_its_marks(tmp_path):
         (["--gradescope", "there.csv"], "there.csv exists"),
         (["--html", "full"], "full exists"),
         (["--html", "there.csv"], "there.csv exists"),
+        (["--csv", "new", "--html", "new"], "two reports cannot have one name"),
         (["--format", "canvas"], "say which with --csv"),
         (["--csv", "new.csv", "--roster", "none.csv"], "none.csv cannot be read"),
     ],
@@ -255,6 +258,15 @@ def test_what_cannot_be_written_is_told_before_anything_is_graded(options, said,
     assert command_line.main(["grade", "full", *options]) == 1
     assert said in capsys.readouterr().err
     assert (tmp_path / "there.csv").read_text() == "mine"
+
+
+def test_a_report_that_cannot_be_written_is_told_after_the_marks(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("dpbook.grading.marking.grade", lambda *a, **more: marks("anna"))
+    hand_in(tmp_path / "01.ipynb", 1, {})
+    assert command_line.main(["grade", str(tmp_path), "--csv", str(tmp_path / "01.ipynb" / "x.csv")]) == 1
+    said = capsys.readouterr()
+    assert "anna: 2 of 7 points" in said.out
+    assert "a report cannot be written" in said.err
 
 
 def test_for_gradescope_a_folder_is_one_submission_whatever_is_in_it(tmp_path, monkeypatch):

@@ -64,7 +64,10 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
     """Before anything is graded: can the reports be written, and is nothing lost by it?"""
     from dpbook.core import DpbookError
 
-    for path in filter(None, (args.csv, args.gradescope, args.html)):
+    asked = [path for path in (args.csv, args.gradescope, args.html) if path]
+    if len(set(asked)) < len(asked):
+        raise DpbookError("two reports cannot have one name")
+    for path in asked:
         if path.exists() and not (path is args.html and path.is_dir() and not any(path.iterdir())):
             raise DpbookError(f"{path} exists, and nothing is replaced: move it, or name another")
     if args.csv is None and (args.roster or args.format != FORMATS[0]):
@@ -77,19 +80,22 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
 
 def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") -> None:
     from dpbook.app.marks import results, spreadsheet
-    from dpbook.core import plural, write_atomically
+    from dpbook.core import DpbookError, plural, write_atomically
 
-    if args.csv:
-        content, told = spreadsheet(marks, args.format, roster)
-        write_atomically(args.csv, content)
-        _say(*told, f"wrote {args.csv}")
-    if args.gradescope:
-        write_atomically(args.gradescope, json.dumps(results(marks), indent=1).encode())
-        _say(f"wrote {args.gradescope}")
-    if args.html:
-        from dpbook.app.marks.pages import write
+    try:
+        if args.csv:
+            content, told = spreadsheet(marks, args.format, roster)
+            write_atomically(args.csv, content)
+            _say(*told, f"wrote {args.csv}")
+        if args.gradescope:
+            write_atomically(args.gradescope, json.dumps(results(marks), indent=1).encode())
+            _say(f"wrote {args.gradescope}")
+        if args.html:
+            from dpbook.app.marks.pages import write
 
-        _say(f"wrote {plural(len(write(marks, args.html)), 'page')} in {args.html}")
+            _say(f"wrote {plural(len(write(marks, args.html)), 'page')} in {args.html}")
+    except OSError as error:
+        raise DpbookError(f"a report cannot be written: {error}") from None
 
 
 def _progress(done: int, of: int) -> None:

@@ -99,7 +99,8 @@ def _keys(row: Row) -> Iterator[str]:
             if _small(title) in _MAIL and "@" in text:
                 yield _small(text.partition("@")[0])
     if whole := name(row):
-        yield _small(whole)
+        last, comma, first = whole.partition(",")
+        yield _small(f"{first} {last}" if comma else whole)
 
 
 def _forms(name: str) -> Iterator[str]:
