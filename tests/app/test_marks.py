@@ -205,6 +205,7 @@ def test_the_class_page_leads_to_every_page_and_begins_with_the_hardest_task(tmp
     page = Page((tmp_path / "class.html").read_text(encoding="utf-8"))
     assert page.links == [path.name for path in written[:3]]
     assert "i" not in page.tags
+    assert all(text in page.text for text in ("a remark", "another edition", "not graded", "x.pdf left out"))
     order = page.text.partition("hardest first")[2]
     assert order.index("01.2 Second") < order.index("01.1 First")  # a mean of 4/3 of 4, and of 2 of 3
     assert "1.3 of 4" in order

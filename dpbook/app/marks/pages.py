@@ -39,8 +39,21 @@ def whole_class(marks: Marks, files: list[str]) -> str:
         for one, file in zip(marks.submissions, files, strict=True)
     ]
     return TEMPLATES.get_template(f"{CLASS}.jinja").render(
-        marks=marks, rows=rows, chapters=chapters, tasks=sorted(_tasks(marks), key=lambda each: each.share)
+        marks=marks,
+        rows=rows,
+        chapters=chapters,
+        remarks=list(_remarks(marks)),
+        tasks=sorted(_tasks(marks), key=lambda each: each.share),
     )
+
+
+def _remarks(marks: Marks) -> Iterator[tuple[str, str, str]]:
+    """Submission, file or task, and what is to be said of it."""
+    for one in marks.submissions:
+        yield from ((one.name, "", remark) for remark in one.remarks)
+        for exercise in one.exercises:
+            yield from ((one.name, exercise.file, remark) for remark in exercise.remarks)
+            yield from ((one.name, task.task, remark) for task in exercise.tasks for remark in task.remarks)
 
 
 @dataclass
