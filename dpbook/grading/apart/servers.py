@@ -87,6 +87,11 @@ class Servers:
             server.wait()
         self._folder.cleanup()
 
+    def check(self) -> None:
+        """Raises `DpbookError` where a server has ended: answers would get no points for that."""
+        if any(server.poll() is not None for _, server in self._started.values()):
+            raise DpbookError("a server of answers has ended while they were graded, as it says above: no marks are given")
+
     def keeper(self, torch: bool = False) -> Keeper:
         """A new keeper. Raises `DpbookError` where its server has ended."""
         number = next(self._numbers)
@@ -105,8 +110,9 @@ class Servers:
 
 
 def _start(modules: tuple[str, ...], memory: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Nothing is imported from the folder in which we are (-P): it may be that of a submission."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    paths = filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")])
+    paths = filter(None, [str(PACKAGE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     keep = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH", "LC_ALL") if name in os.environ}
     settings = {
@@ -115,7 +121,7 @@ def _start(modules: tuple[str, ...], memory: int) -> tuple[socket.socket, subpro
     }  # fmt: skip
     with theirs:
         server = subprocess.Popen(
-            [sys.executable, "-m", "dpbook.grading.apart.server", str(theirs.fileno()), str(memory), *modules],
+            [sys.executable, "-P", "-m", "dpbook.grading.apart.server", str(theirs.fileno()), str(memory), *modules],
             pass_fds=[theirs.fileno()], env=settings, stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     return ours, server

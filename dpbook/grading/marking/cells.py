@@ -1,6 +1,5 @@
 """What is taken of a notebook: the answer cell of each task, found by its id, or else by what it defines."""
 
-import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -124,7 +123,7 @@ def program(task: Task, answers: Sequence[Taken]) -> list[tuple[str, str]]:
 
 def needs_torch(cells: Sequence[tuple[str, str]]) -> bool:
     """Whether one of these cells imports torch."""
-    return any(re.search(r"^\s*(import|from) torch\b", text, re.MULTILINE) for _, text in cells)
+    return any(re.search(r"^[^\S\n]*(import|from) torch\b", text, re.MULTILINE) for _, text in cells)
 
 
 @cache
@@ -152,18 +151,18 @@ def _python(text: str) -> str:
 
 
 def _defined(text: str) -> set[str]:
-    tree = _tree(text)
-    return defined(tree) if tree else set()
+    return _names(text)[0]
 
 
 def _used(text: str) -> set[str]:
-    tree = _tree(text)
-    return used(tree) if tree else set()
+    return _names(text)[1]
 
 
 @cache
-def _tree(text: str) -> ast.Module | None:
+def _names(text: str) -> tuple[set[str], set[str]]:
+    """Names that a cell defines, and those that it reads; none of one that is no Python."""
     try:
-        return parse_cell(text)
+        tree = parse_cell(text)
+        return defined(tree), used(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return set(), set()

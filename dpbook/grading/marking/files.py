@@ -10,6 +10,8 @@ from typing import Any
 from dpbook.core import DpbookError
 
 MAX_BYTES = 20 * 2**20
+MAX_CODE = 500_000
+"""Characters of code in a notebook: ten times what the longest exercise has with its solutions."""
 
 
 class Unreadable(DpbookError):
@@ -29,7 +31,11 @@ class Cell:
 
 def code_cells(path: Path) -> list[Cell]:
     """The cells of code of a notebook, in order. Raises `Unreadable`."""
-    return [_cell(each) for each in _cells(path) if each.get("cell_type") == "code"]
+    found = [_cell(each) for each in _cells(path) if each.get("cell_type") == "code"]
+    size = sum(len(cell.source) for cell in found)
+    if size > MAX_CODE:
+        raise Unreadable(f"has {size:,} characters of code, and a notebook may have {MAX_CODE:,}: remove what is not yours")
+    return found
 
 
 def text_cells(path: Path) -> list[Cell]:

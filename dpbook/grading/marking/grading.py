@@ -75,6 +75,7 @@ def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = la
         for one, result in _judged(here, servers, seed, jobs):
             done |= dict.fromkeys(work[one], result)
             tell(len(done), sum(map(len, work.values())))
+        servers.check()
     submissions = [_submission(s, each, found, done) for s, (each, found) in enumerate(zip(handed, taken, strict=True))]
     missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in done.values())]
     return Marks(tuple(submissions), seed, tuple(missing))
