@@ -1,16 +1,22 @@
 """Answers that attack who grades them: none earns a point, and the machine is as it was."""
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
-from dpbook.core import checkout
+from dpbook.core import DpbookError, checkout
 from dpbook.grading.apart import answer as apart_answer
+from dpbook.grading.apart import servers
 from dpbook.grading.apart.kernel import GUARDS
 from dpbook.grading.marking import find, grade
+from dpbook.ranks import all_processes, family
 from tests.grading.handed_in import cell, hand_in, solutions
 
 pytestmark = pytest.mark.processes
@@ -258,6 +264,64 @@ def test_ranks_share_no_memory_and_are_offered_no_more_than_a_task_says(folder):
     marks = grade(find(sorted((folder / "ranks").iterdir())), SEED, jobs=2)
     assert [each.points for each in marks.submissions] == [0, 0, 0, 0]
     assert "as no attribute" in marks.submissions[2].exercises[0].tasks[1].reason
+
+
+def test_an_answer_gets_no_memory_that_nobody_counts_and_no_way_around_the_wires(folder, missing):
+    if missing & {"memory", "network"}:
+        pytest.skip("this machine cannot contain it, and grading says so")
+    body = """
+        import ctypes, mmap, os, socket
+        got = []
+        def ask(name, work):
+            try:
+                got.extend([name] if work() != -1 else [])
+            except OSError:
+                pass
+        ask("a file in memory", lambda: os.memfd_create("x"))
+        ask("a segment", lambda: ctypes.CDLL(None).shmget(7, 4096, 0o1600))
+        ask("a shared map", lambda: mmap.mmap(-1, 4096))
+        ask("a private map", lambda: mmap.mmap(-1, 4096, mmap.MAP_PRIVATE))
+        server = socket.create_server(("127.0.0.1", 0))
+        ask("a port", lambda: socket.create_connection(server.getsockname(), 0.5))
+        return got
+        """
+    task = graded(folder / "lonely memory", {"asks": text(body)})["asks"]
+    assert "a list of 1: ['a private map']" in task.report.cases[0].got
+
+
+def test_nothing_is_imported_from_the_folder_in_which_one_grades(folder, monkeypatch):
+    place = folder / "with modules"
+    hand_in(place / "01_four_phase_loop.ipynb", 1, solutions(1))
+    for name in ("json", "random", "numpy", "torch"):
+        (place / f"{name}.py").write_text("open('imported', 'w').close()\nraise SystemExit")
+    monkeypatch.chdir(place)
+    assert grade(find([Path()]), SEED, jobs=1).submissions[0].points == 14
+    assert not Path("imported").exists()
+
+
+def test_marks_are_not_given_by_servers_that_have_ended(folder, monkeypatch):
+    monkeypatch.setattr(servers.sys, "executable", "/bin/false")
+    with pytest.raises(DpbookError, match="no marks are given"):
+        graded(folder / "no server", {"a": text("return None")})
+
+
+def test_nothing_is_left_of_grading_that_was_ended(folder):
+    """Ctrl-C, SIGTERM, and a kill, while answers sleep."""
+    place = hand_in(folder / "ended" / "01.ipynb", 1, {"4": text(LOOPS["a sleep"])})
+    command = [sys.executable, "-m", "dpbook", "grade", str(place), "--jobs", "1"]
+    runs = [subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) for _ in range(3)]
+    until = time.monotonic() + 20
+    while any(len(family(run.pid, all_processes())) < 5 for run in runs) and time.monotonic() < until:
+        time.sleep(0.1)
+    started = {each for run in runs for each in family(run.pid, all_processes())}
+    for run, number in zip(runs, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL), strict=True):
+        run.send_signal(number)
+    assert [run.wait(5) for run in runs] == [130, 143, -9]
+    until = time.monotonic() + 5
+    while (left := started & set(all_processes())) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert len(started) >= 15
+    assert left == set()
 
 
 def test_what_is_no_exercise_is_told_and_all_else_is_graded(folder):

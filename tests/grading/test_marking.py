@@ -1,10 +1,13 @@
 """What is taken of a notebook that learners hand in, and what is said of the rest."""
 
+import io
 import json
 import os
+import sys
 
 import pytest
 
+from dpbook.app import main
 from dpbook.core import DpbookError
 from dpbook.grading import task
 from dpbook.grading.cases import Case, Report
@@ -91,6 +94,7 @@ def test_answers_are_found_and_what_is_odd_is_told(change, texts, said, tmp_path
         ("no JSON", "no JSON"),
         ("[1]", "is no notebook"),
         ('{"worksheets": []}', "old format"),
+        (json.dumps({"cells": [{"cell_type": "code", "source": "x = 1\n" * 100_000}]}), "600,000 characters of code"),
         ('{"cells": [{"cell_type": "code", "source": 7, "metadata": [], "id": {}}, 1, null]}', "no exercise"),
         ('{"cells": [{"cell_type": "code", "metadata": {"nbgrader": {"grade_id": "answer-77-1"}}}]}', "no exercise"),
         ('{"cells": [{"cell_type": "code", "metadata": {"tags": 3, "nbgrader": {"grade_id": 5}}}]}', "no exercise"),
@@ -118,6 +122,7 @@ def test_given_cells_come_along_where_an_answer_uses_them(tmp_path):
 def test_torch_is_loaded_for_those_that_import_it():
     assert needs_torch([("a", "x = 1\n  import torch")])
     assert not needs_torch([("a", "# import torch\nimport torchless")])
+    assert not needs_torch([("a", "\n" * 400_000)]), "in no time"
 
 
 def test_a_class_is_told_from_one_submission(tmp_path):
@@ -167,6 +172,15 @@ def test_the_table_says_every_point_every_reason_and_what_was_not_contained():
         "not contained: no network", "seed 7",
     ):  # fmt: skip
         assert line in shown
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="marks are given on Linux alone")
+def test_a_terminal_without_our_letters_gets_the_table_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "Änne.ipynb").write_text("{}")
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii", write_through=True))
+    assert main(["grade", str(tmp_path / "Änne.ipynb"), "--seed", "1"]) == 0
+    assert b"\\xc4nne: 0 of 0 points" in shown.getvalue()
 
 
 def test_marks_are_plain_values_for_other_reports():

@@ -1,11 +1,14 @@
 """``dpbook grade``"""
 
 import argparse
+import io
 import json
 import os
 import secrets
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +57,10 @@ def run(args: argparse.Namespace) -> int:
     handed = find(args.paths, whole=bool(args.gradescope))
     _check_files(args, handed)
     roster = read(args.roster) if args.roster else None
-    marks = grade(handed, seed, jobs=jobs, tell=_progress if sys.stderr.isatty() else lambda done, of: None)
+    with _ending():
+        marks = grade(handed, seed, jobs=jobs, tell=_progress if sys.stderr.isatty() else lambda done, of: None)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot show must not cost the marks
+        sys.stdout.reconfigure(errors="backslashreplace")
     print(json.dumps(marks.as_json(), indent=1) if args.json else table(marks))
     _write(args, marks, roster)
     return int(args.strict and not marks.full)
@@ -96,6 +102,19 @@ def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") ->
             _say(f"wrote {plural(len(write(marks, args.html)), 'page')} in {args.html}")
     except OSError as error:
         raise DpbookError(f"a report cannot be written: {error}") from None
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """SIGTERM and SIGHUP clear away what was begun, as Ctrl-C does."""
+    handled = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _progress(done: int, of: int) -> None:

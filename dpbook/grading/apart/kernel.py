@@ -19,6 +19,7 @@ GUARDS = {
     "network": "answers reach no network",
     "processes": "whatever an answer starts ends with it",
     "disk": "answers fill no disk",
+    "memory": "answers hold no memory that belongs to no process",
     "user": "answers run as a user of their own",
 }
 """What may hold, in the order in which it is told."""
@@ -29,8 +30,14 @@ MIB = 2**20
 
 _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 4096, 16384, 1 << 18, 2, 4
-_PDEATHSIG, _NO_NEW_PRIVS, _SUBREAPER = 1, 38, 36
+_PDEATHSIG, _NO_NEW_PRIVS, _SUBREAPER, _SECCOMP = 1, 38, 36, 22
 _MOUNT_SETATTR, _RECURSIVE, _READ_ONLY = 442, 0x8000, 1
+_NO_LONELY_MEMORY = {
+    "x86_64": (0xC000003E, 9, (29, 64, 68, 240, 248, 249, 319, 323, 425, 447)),
+    "aarch64": (0xC00000B7, 222, (194, 190, 186, 180, 217, 218, 279, 282, 425, 447)),
+}
+"""Of a machine: its number, that of mmap, and those of shmget, semget, msgget, mq_open, add_key, request_key,
+memfd_create, userfaultfd, io_uring_setup, memfd_secret."""
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _READ = 0b1101  # execute, read a file, list a folder
 _FILE_ONLY = 0b0111 | 1 << 14 | 1 << 15  # execute, write, read, truncate, ioctl
@@ -167,6 +174,28 @@ def _allow(ruleset: int, path: Path, allowed: int) -> None:
             _c("syscall", _ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, handle), 0)
         finally:
             os.close(handle)
+
+
+def refuse_lonely_memory() -> bool:
+    """This process and its children get no memory that is counted for none of them, or outlives them.
+
+    That is shared memory without a file: what it holds stays when a process no longer maps it.
+    """
+
+    def refuse() -> None:
+        machine, mmap, others = _NO_LONELY_MEMORY.get(os.uname().machine, (0, 0, ()))
+        if not machine:
+            raise OSError("numbers of its calls are not known")
+        load, equal, at_least, mask, end = 0x20, 0x15, 0x35, 0x54, 0x06
+        no, yes = (end, 0, 0, 0x50001), (end, 0, 0, 0x7FFF0000)  # EPERM, as if it was not there
+        lines = [(load, 0, 0, 4), (equal, 1, 0, machine), no, (load, 0, 0, 0), (at_least, 0, 1, 0x40000000), no]
+        lines += [line for other in others for line in ((equal, 0, 1, other), no)]
+        lines += [(equal, 0, 4, mmap), (load, 0, 0, 40), (mask, 0, 0, 0x21), (equal, 0, 1, 0x21), no, yes]
+        program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+        _c("prctl", _NO_NEW_PRIVS, 1, 0, 0, 0)
+        _c("prctl", _SECCOMP, 2, struct.pack("HxxxxxxP", len(lines), ctypes.addressof(program)), 0, 0)
+
+    return can(refuse)
 
 
 def drop(user: int | None) -> bool:

@@ -27,7 +27,7 @@ DISK = 64 * kernel.MIB
 PROCESSES = 128
 SECONDS = 600
 """That a process may compute in all; a call has less, see `answer`."""
-DEVICES = [Path("/dev") / name for name in ("null", "zero", "random", "urandom")]
+DEVICES = [Path("/dev") / name for name in ("null", "random", "urandom")]
 _SYSTEM = [
     Path(path) for path in (
         "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/hosts", "/sys"
@@ -59,7 +59,8 @@ def serve(control: socket.socket, memory: int) -> None:
     kernel.adopt_orphans()
     apart = kernel.leave_network()
     if apart:  # else it would be done to everybody
-        kernel.raise_loopback()
+        if "torch" in sys.modules:  # whose groups use it; elsewhere ranks would have a way around their wires
+            kernel.raise_loopback()
         kernel.open_way([Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), PACKAGE.resolve()])
     given = readable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -141,6 +142,7 @@ def _answer(file: int, folder: Path, rules: Rules) -> NoReturn:
         kernel.limit(rules.memory, SECONDS, PROCESSES if user is not None or rules.processes else None)
         alone = kernel.confine([Path("/")], [folder, *DEVICES])  # of what the keeper may read, and a folder of its own
         guards = {**rules.guards, "files": rules.guards["files"] and alone, "user": kernel.drop(user)}
+        guards["memory"] = kernel.refuse_lonely_memory()
         kernel.die_with_parent()  # anew, for whoever has another user
         with socket.socket(fileno=file) as sock:
             child.serve(sock, guards)

@@ -90,7 +90,9 @@ class Servers:
     def check(self) -> None:
         """Raises `DpbookError` where a server has ended: answers would get no points for that."""
         if any(server.poll() is not None for _, server in self._started.values()):
-            raise DpbookError("a server of answers has ended while they were graded, as it says above: no marks are given")
+            raise DpbookError(
+                "a server of answers has ended while they were graded, as it says above: no marks are given"
+            )
 
     def keeper(self, torch: bool = False) -> Keeper:
         """A new keeper. Raises `DpbookError` where its server has ended."""

@@ -34,7 +34,9 @@ def code_cells(path: Path) -> list[Cell]:
     found = [_cell(each) for each in _cells(path) if each.get("cell_type") == "code"]
     size = sum(len(cell.source) for cell in found)
     if size > MAX_CODE:
-        raise Unreadable(f"has {size:,} characters of code, and a notebook may have {MAX_CODE:,}: remove what is not yours")
+        raise Unreadable(
+            f"has {size:,} characters of code, and a notebook may have {MAX_CODE:,}: remove what is not yours"
+        )
     return found
 
 

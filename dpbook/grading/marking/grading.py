@@ -15,6 +15,7 @@ from typing import Any
 
 from dpbook.core import DpbookError
 from dpbook.grading.answer import CHECK_SECONDS
+from dpbook.grading.apart import kernel
 from dpbook.grading.apart.answer import PATIENCE, RemoteAnswer
 from dpbook.grading.apart.kernel import GUARDS, MIB, mapped
 from dpbook.grading.apart.servers import Servers
@@ -118,12 +119,17 @@ def _judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Ite
 def _in_pool(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Done]]:
     """As `_judged`, up to where a judge is ended."""
     fork = multiprocessing.get_context("fork")
+    others = multiprocessing.active_children()
     with ProcessPoolExecutor(jobs, fork, _begin, (servers, seed)) as pool:
         futures = {pool.submit(_judge, one): one for one in work}
         with contextlib.suppress(BrokenProcessPool):
             try:
                 for future in as_completed(futures):
                     yield futures[future], future.result()
+            except (KeyboardInterrupt, SystemExit):  # what is being judged now may take minutes
+                for each in set(multiprocessing.active_children()) - set(others):
+                    each.kill()
+                raise
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
 
@@ -133,7 +139,9 @@ _given: list[Any] = []
 
 def _begin(servers: Servers, seed: int) -> None:
     """A judge begins, which takes no more memory than it needs."""
+    kernel.die_with_parent()
     _given[:] = servers, seed
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (mapped() + MEMORY,) * 2)
