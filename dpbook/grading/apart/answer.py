@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
-from dpbook.grading.apart.families import held, seconds_of, seconds_of_others
+from dpbook.grading.apart.families import held, seconds_of, seconds_of_others, waits
 from dpbook.grading.apart.servers import MEMORY, Keeper, Servers
 from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker
 from dpbook.grading.blaming import blame, causes
@@ -54,6 +54,7 @@ class RemoteAnswer:
         self._broken: Wrong | None = None
         self._slow = False
         self._lock = threading.Lock()
+        self._starting = 0
         self._stop: Exception | None = None
         self._begin_call(LOAD_SECONDS)
         self.begin()
@@ -135,8 +136,12 @@ class RemoteAnswer:
             if self._keeper is None:
                 self._keeper = self._servers.keeper(self._torch)
             sock = self._keeper.process_of()
-        worker = Worker(sock, self._late, self._note)
-        self._all.append(worker)
+            self._starting += 1
+        try:
+            worker = Worker(sock, self._late, self._note)
+            self._all.append(worker)
+        finally:
+            self._starting -= 1
         self.guards = {**self._keeper.guards, **worker.guards}
         if not worker.request("load", list(self._cells), self._name):
             raise Wrong(f"{self._name} to be defined", "no such name in your cells", cause="no such name")
@@ -187,9 +192,9 @@ class RemoteAnswer:
     def _begin_call(self, seconds: float, in_all: float = 0.0) -> None:
         self._stop = None
         self._allowed, self._begun = seconds, time.monotonic()
-        self._looked = self._begun
+        self._looked = self._idle_since = self._begun
         self._until = self._begun + (in_all or PATIENCE * seconds)
-        self._computed = self._seconds()
+        self._computed = self._computed_then = self._seconds()
 
     def _end_call(self) -> None:
         self._left -= max(0.0, self._seconds() - self._computed)
@@ -220,8 +225,18 @@ class RemoteAnswer:
             self._looked = now
             if held(self._keeper.process) > MEMORY[self._torch]:
                 self._stop = self._stop or TooMuch("more memory than an answer may hold")
-            elif seconds_of_others(self._keeper.process, [worker.process for worker in self._all]) > self._allowed:
-                self._stop = self._stop or TimeUp()  # what it has started takes the time of many
+            others = seconds_of_others(self._keeper.process, [worker.process for worker in self._all])
+            if others > self._allowed or self._idle(now, self._seconds() + others):
+                self._stop = self._stop or TimeUp()  # what it has started takes the time of many, or nothing moves
+        self._raise_stop()
+
+    def _idle(self, now: float, computed: float) -> bool:
+        """Whether nothing has computed for as long as a call may, or wanted to: this is no matter of a busy machine."""
+        if self._starting or computed != self._computed_then or not all(waits(worker.process) for worker in self._all):
+            self._idle_since, self._computed_then = now, computed
+        return now > self._idle_since + self._allowed
+
+    def _raise_stop(self) -> None:
         if self._stop is not None:
             raise self._stop
 

@@ -49,3 +49,11 @@ def seconds_of(process: int) -> float:
         return (int(fields[11]) + int(fields[12])) / 100
     except (OSError, IndexError):
         return 0.0
+
+
+def waits(process: int) -> bool:
+    """Whether a process neither runs, nor would if the machine had time for it, nor waits for a disk."""
+    try:
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"R", b"D")
+    except (OSError, IndexError):
+        return False

@@ -71,10 +71,12 @@ def serve(control: socket.socket, memory: int) -> None:
         asked = json.loads(word)
         with contextlib.suppress(OSError):  # no more processes: whoever asked sees that nobody is there
             if os.fork() == 0:
-                control.close()
-                with socket.socket(fileno=files[0]) as sock:
-                    _begin(sock, asked, given, memory, apart)
-                os._exit(0)
+                try:
+                    control.close()
+                    with socket.socket(fileno=files[0]) as sock:
+                        _begin(sock, asked, given, memory, apart)
+                finally:  # whoever asked may be gone: this is no second server
+                    os._exit(0)
         os.close(files[0])
 
 

@@ -12,6 +12,8 @@ from dpbook.grading.values import MAX_DEPTH, MAX_ITEMS, NotPlain, plain
 
 _PLAIN_JSON = (bool, float, str, type(None))
 _BIG = 2**63
+KEY, PAGE = 50, 4096
+"""A key costs as much as so many items, since keys may be chosen to have one hash; an array as its pages."""
 _SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
@@ -71,14 +73,14 @@ def read(written: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], An
 
 
 def _read(said: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any], left: list[int], depth: int) -> Any:
-    left[0] -= 1
-    if left[0] < 0 or depth < 0:
-        raise ValueError
+    _spend(left, 1 if depth >= 0 else MAX_ITEMS + 1)
     if isinstance(said, list):
         return [_read(item, arrays, live, left, depth - 1) for item in said]
     if not isinstance(said, dict):
         return said
     ((kind, what),) = said.items()
+    if kind in ("set", "frozenset", "dict"):
+        _spend(left, KEY * len(what))
     if kind in _SEQUENCES:
         return _SEQUENCES[kind](_read(item, arrays, live, left, depth - 1) for item in what)
     match kind:
@@ -88,7 +90,9 @@ def _read(said: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any]
                 for key, item in what
             }
         case "array":
-            return arrays.resolve(what)
+            array = arrays.resolve(what)
+            _spend(left, array.nbytes // PAGE)
+            return array
         case "int":
             return int(what, 16)
         case "complex":
@@ -101,3 +105,9 @@ def _read(said: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any]
         case "...":
             return ...
     return live(said)
+
+
+def _spend(left: list[int], items: int) -> None:
+    left[0] -= items
+    if left[0] < 0:
+        raise ValueError
