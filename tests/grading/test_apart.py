@@ -183,6 +183,20 @@ def test_what_stands_for_no_value_is_refused(written):
         read(written, SharedArrays(0), refused)
 
 
+def test_keys_of_one_hash_and_views_of_few_bytes_are_refused_when_they_are_many():
+    """Either would keep who judges busy, or fill its memory, and costs the answer a few bytes."""
+    judge, answer = sides()
+    pass_on(answer, judge)
+    held = np.zeros(2)
+    number = answer.reference(held)[0]
+    pass_on(answer, judge)
+    wide = {"array": [number, "<f8", 0, [2**24], [0]]}
+    assert read([wide], judge, lambda name: None)[0].nbytes == 2**27
+    for many in ({"set": list(range(5000))}, {"dict": [[k, 0] for k in range(5000)]}, [wide] * 8):
+        with pytest.raises(BadValue):
+            read(many, judge, lambda name: None)
+
+
 def test_frames_arrive_whole_whatever_their_size():
     ours, theirs = (Frames(sock) for sock in socket.socketpair())
     sent = [(b"{}", b""), (b"x" * 10**5, b"y" * 10**6), (b"", b"z")]

@@ -305,6 +305,18 @@ def test_marks_are_not_given_by_servers_that_have_ended(folder, monkeypatch):
         graded(folder / "no server", {"a": text("return None")})
 
 
+def test_an_answer_that_waits_for_nothing_is_not_waited_for(folder, monkeypatch):
+    """Sleeping and stopped ones: patience is for machines that are busy."""
+    monkeypatch.setattr(apart_answer, "CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(apart_answer, "PATIENCE", 100.0)
+    stopped = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    begun = time.monotonic()
+    marks = graded(folder / "waiting", {"sleeps": text(LOOPS["a sleep"]), "stopped": text(stopped)})
+    assert [task.points for task in marks.values()] == [0, 0]
+    assert "a loop that does not end" in marks["sleeps"].reason
+    assert time.monotonic() - begun < 20
+
+
 def test_nothing_is_left_of_grading_that_was_ended(folder):
     """Ctrl-C, SIGTERM, and a kill, while answers sleep."""
     place = hand_in(folder / "ended" / "01.ipynb", 1, {"4": text(LOOPS["a sleep"])})
