@@ -319,7 +319,8 @@ def test_an_answer_that_waits_for_nothing_is_not_waited_for(folder, monkeypatch)
 
 def test_nothing_is_left_of_grading_that_was_ended(folder):
     """Ctrl-C, SIGTERM, and a kill, while answers sleep."""
-    place = hand_in(folder / "ended" / "01.ipynb", 1, {"4": text(LOOPS["a sleep"])})
+    asleep = "import time\ntime.sleep(1000)\n" + text("return None")
+    place = hand_in(folder / "ended" / "01.ipynb", 1, {"4": asleep})
     command = [sys.executable, "-m", "dpbook", "grade", str(place), "--jobs", "1"]
     runs = [subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) for _ in range(3)]
     until = time.monotonic() + 20

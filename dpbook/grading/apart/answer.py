@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
-from dpbook.grading.apart.families import held, seconds_of, seconds_of_others, waits
+from dpbook.grading.apart.families import held_and_computed, seconds_of, waits
 from dpbook.grading.apart.servers import MEMORY, Keeper, Servers
 from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker
 from dpbook.grading.blaming import blame, causes
@@ -223,9 +223,10 @@ class RemoteAnswer:
             self._stop = self._stop or TimeUp()
         elif self._keeper is not None and now > self._looked + LOOK:
             self._looked = now
-            if held(self._keeper.process) > MEMORY[self._torch]:
+            known = [worker.process for worker in self._all]
+            held, others = held_and_computed(self._keeper.process, known)
+            if held > MEMORY[self._torch]:
                 self._stop = self._stop or TooMuch("more memory than an answer may hold")
-            others = seconds_of_others(self._keeper.process, [worker.process for worker in self._all])
             if others > self._allowed or self._idle(now, self._seconds() + others):
                 self._stop = self._stop or TimeUp()  # what it has started takes the time of many, or nothing moves
         self._raise_stop()

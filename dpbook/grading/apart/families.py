@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Collection
 from contextlib import suppress
-from pathlib import Path
 
 from dpbook.ranks import all_processes, family
 
@@ -20,22 +19,20 @@ def end_family(process: int) -> None:
                 os.kill(each, signal.SIGKILL)
 
 
-def held(process: int) -> int:
-    """Bytes of memory that all which ``process`` has started hold, beyond what each has had from it."""
-    own = {each: _own(each) for each in family(process, all_processes())}
-    return sum(max(0, most - own.get(process, 0)) for most in own.values())
-
-
-def seconds_of_others(process: int, known: Collection[int]) -> float:
-    """That all which ``process`` has started have computed, but for those ``known``."""
+def held_and_computed(process: int, known: Collection[int]) -> tuple[int, float]:
+    """Of all that ``process`` has started: bytes of memory beyond what each has had from it, and seconds of computation
+    but for those ``known``."""
     found = family(process, all_processes())
-    return sum(seconds for each, seconds in found.items() if each != process and each not in known)
+    had = _own(process)
+    seconds = sum(seconds for each, seconds in found.items() if each != process and each not in known)
+    return sum(max(0, _own(each) - had) for each in found), seconds
 
 
 def _own(process: int) -> int:
     """Bytes that a process has mapped to no file."""
     try:
-        resident, shared = map(int, Path(f"/proc/{process}/statm").read_text().split()[1:3])
+        with open(f"/proc/{process}/statm", "rb") as file:
+            resident, shared = map(int, file.read().split()[1:3])
     except (OSError, ValueError):  # it has just ended
         return 0
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
@@ -54,6 +51,7 @@ def seconds_of(process: int) -> float:
 def waits(process: int) -> bool:
     """Whether a process neither runs, nor would if the machine had time for it, nor waits for a disk."""
     try:
-        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"R", b"D")
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"R", b"D")
     except (OSError, IndexError):
         return False
