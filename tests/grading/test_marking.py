@@ -58,6 +58,11 @@ def of_another_edition(nb):
     cell(nb, "picture-2")["metadata"]["nbgrader"] = {"grade_id": "answer-01-9"}
 
 
+def with_an_import(nb):
+    nb["cells"].insert(3, {"cell_type": "code", "id": "mine", "metadata": {}, "source": "import math"})
+    cell(nb, "answer-2")["source"] = "def step(*args):\n    return math.pi"
+
+
 def with_a_helper(nb):
     nb["cells"].insert(3, {"cell_type": "code", "id": "mine", "metadata": {}, "source": "def helper():\n    return 1"})
     cell(nb, "answer-2")["source"] = "def step(*args):\n    return helper()"
@@ -76,6 +81,7 @@ def with_a_helper(nb):
         (emptied, "None|def meters", "the cell answer-01-2 is empty"),
         (of_another_edition, "def step|def meters", "01.2 is worth 4 points in this edition, and 9 in this notebook"),
         (of_another_edition, "def step|def meters", "'answer-01-9' belongs to no task of this edition"),
+        (with_an_import, "def step|def meters", "math stands in a cell of your own, and only answer cells are taken"),
         (with_a_helper, "def step|def meters", "helper stands in a cell of your own, and only answer cells are taken"),
     ],
 )

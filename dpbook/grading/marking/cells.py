@@ -1,5 +1,6 @@
 """What is taken of a notebook: the answer cell of each task, found by its id, or else by what it defines."""
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -89,9 +90,9 @@ def _of_another(cell: Cell, task: Task) -> bool:
 def _lost(task: Task, text: str, cells: Sequence[Cell]) -> Iterator[str]:
     """Names that the answer uses and that only cells define which are not taken."""
     reference = _reference(task.chapter)
-    given = {name for cell in reference for name in _defined(cell.source)}
-    own = {name for cell in cells if not _GRADE_ID.fullmatch(cell.grade_id) for name in _defined(cell.source)}
-    for name in sorted(_used(text) & own - given - _defined(text)):
+    given = {name for cell in reference for name in _bound(cell.source)}
+    own = {name for cell in cells if not _GRADE_ID.fullmatch(cell.grade_id) for name in _bound(cell.source)}
+    for name in sorted(_used(text) & own - given - _bound(text)):
         yield f"{name} stands in a cell of your own, and only answer cells are taken: move it into {task.answer_cell}"
 
 
@@ -154,15 +155,22 @@ def _defined(text: str) -> set[str]:
     return _names(text)[0]
 
 
+def _bound(text: str) -> set[str]:
+    return _defined(text) | _names(text)[2]
+
+
 def _used(text: str) -> set[str]:
     return _names(text)[1]
 
 
 @cache
-def _names(text: str) -> tuple[set[str], set[str]]:
-    """Names that a cell defines, and those that it reads; none of one that is no Python."""
+def _names(text: str) -> tuple[set[str], set[str], set[str]]:
+    """Names that a cell defines, those that it reads, those that it imports; none of one that is no Python."""
     try:
         tree = parse_cell(text)
-        return defined(tree), used(tree)
+        aliases = (
+            alias for node in ast.walk(tree) for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)
+        )
+        return defined(tree), used(tree), {(alias.asname or alias.name).partition(".")[0] for alias in aliases}
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set(), set()
+        return set(), set(), set()
