@@ -53,6 +53,9 @@ def race_over(found: Mapping[str, Raced], link: Link, scale: float) -> Plot:
     firsts = {name: raced.first(clocks[name], GOAL) for name, raced in found.items()}
     quickest = min(firsts, key=lambda name: firsts[name])
     title = f"{link.name}: first at a loss of {GOAL:g} is {quickest}"
+    if quickest != "exact" and np.isfinite(firsts.get("exact", np.inf)):
+        longer = firsts["exact"] / firsts[quickest]
+        title = f"{link.name}: to {GOAL:g} exact takes {longer:.1f} times as long as {quickest}"
     figure, axes = new_figure(title)
     for name, raced in found.items():
         colour, dashes, width = KINDS.get(name, OTHER)

@@ -27,7 +27,7 @@ def all_reduce_among(
 ) -> Schedule:
     """An all-reduce among some ``ranks`` of a world, who with ``tell`` hand the sum to the others in one more round.
 
-    That whoever holds the sum holds that over ``ranks`` and no other is its promise, for `verify` to prove.
+    Each of them tells about as much of it. That whoever holds the sum holds that over ``ranks`` and no other is its promise, for `verify` to prove.
     """
     inside = among(len(ranks)) if callable(among) else None
     if not isinstance(inside, Schedule) or inside.world != len(ranks) or not inside.is_all_reduce:
@@ -37,8 +37,8 @@ def all_reduce_among(
     if not tell or not others:
         return summed
     chunks = np.tile(np.arange(summed.n_chunks), len(others))
-    tellers = [ranks[i % len(ranks)] for i in range(len(others))]
-    source, dest = (np.repeat(ends, summed.n_chunks) for ends in (tellers, others))
+    dest = np.repeat(others, summed.n_chunks)
+    source = np.array(ranks)[(chunks + np.repeat(np.arange(len(others)), summed.n_chunks)) % len(ranks)]
     telling = collectives.Round(source, dest, chunks, reduce=False)
     everywhere = dict.fromkeys(range(world), frozenset(ranks))
     after = (everywhere,) * summed.n_chunks

@@ -103,7 +103,7 @@ def test_the_ranks_who_come_send_for_themselves_and_for_the_late():
     assert run.sent.sum(axis=1).tolist() == [(2 * (3 - 1) + 2) * SIZE] * 40
     assert run.rounds.tolist() == [2 * (3 - 1) + 1] * 40
     assert (run.sent == 0).sum(axis=1).tolist() == [2] * 40
-    assert run.sent.max() <= (2 * 2 / 3 + 1) * SIZE + 4 * 8  # none of those who came tells both
+    assert run.sent.max() <= (2 * 2 / 3 + 2 / 3) * SIZE + 6 * 8  # those who came share in telling
     late = (run.sent == 0).sum(axis=0)
     assert late.sum() == 80
     assert np.abs(late - 16).max() < 4 * (40 * 0.4 * 0.6) ** 0.5
