@@ -55,7 +55,7 @@ def race_over(found: Mapping[str, Raced], link: Link, scale: float) -> Plot:
     title = f"{link.name}: first at a loss of {GOAL:g} is {quickest}"
     if quickest != "exact" and np.isfinite(firsts.get("exact", np.inf)):
         longer = firsts["exact"] / firsts[quickest]
-        title = f"{link.name}: to {GOAL:g} exact takes {longer:.1f} times as long as {quickest}"
+        title = f"{link.name}: {quickest} is first, exact takes {longer:.1f}×"
     figure, axes = new_figure(title)
     for name, raced in found.items():
         colour, dashes, width = KINDS.get(name, OTHER)
@@ -67,7 +67,7 @@ def race_over(found: Mapping[str, Raced], link: Link, scale: float) -> Plot:
     axes.minorticks_off()
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), handlelength=3)
     told = [f"{name} {seconds_in_words(at) if np.isfinite(at) else 'never'}" for name, at in firsts.items()]
-    return finish(figure, f"{title}. Test loss against simulated time. When each is there: {', '.join(told)}.")
+    return finish(figure, f"{title}. Test loss against simulated time. When each is at {GOAL:g}: {', '.join(told)}.")
 
 
 def explore_race(found: Mapping[str, Raced], scale: float, start: str) -> Explorer:
