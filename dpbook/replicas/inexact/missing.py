@@ -27,7 +27,8 @@ def all_reduce_among(
 ) -> Schedule:
     """An all-reduce among some ``ranks`` of a world, who with ``tell`` hand the sum to the others in one more round.
 
-    Each of them tells about as much of it. That whoever holds the sum holds that over ``ranks`` and no other is its promise, for `verify` to prove.
+    Each of them tells about as much of it. That whoever holds the sum holds that over ``ranks`` and no other is its
+    promise, for `verify` to prove.
     """
     inside = among(len(ranks)) if callable(among) else None
     if not isinstance(inside, Schedule) or inside.world != len(ranks) or not inside.is_all_reduce:
