@@ -1,0 +1,108 @@
+"""The class kit, docs/teaching: does it say what the book says?"""
+
+import json
+import re
+from collections import Counter
+
+from dpbook.core import checkout
+from dpbook.grading import tasks
+from tests.cases import each
+from tests.grading import teaching
+
+PAGES = sorted(teaching.PLACE.glob("*.md"))
+
+
+def test_the_pages_that_are_made_from_the_book_are_those_made_now():
+    stale = [path.name for path, text in teaching.pages().items() if path.read_text(encoding="utf-8") != text]
+    assert stale == [], "python -m tests.grading.teaching writes them"
+
+
+def test_every_objective_is_read_with_the_tasks_that_ask_for_it():
+    opening = (
+        "# 05 · Title\n\nWhen you are through you can\n\n1. do this, or that (exercise 05.1),\n"
+        "2. tell *two* apart (exercises 05.2 and 05.3), and\n"
+        "3. write (exercise 05.4), and name it (exercise 05, in words),\n"
+        "4. train.\n\n*Time: about 3. hours*"
+    )
+    assert teaching.objectives(opening) == [
+        teaching.Objective("do this, or that", ("05.1",)),
+        teaching.Objective("tell *two* apart", ("05.2", "05.3")),
+        teaching.Objective("write, and name it", ("05.4", "in words")),
+        teaching.Objective("train", ()),
+    ]
+
+
+def test_an_objective_leads_to_a_task_that_there_is_and_each_task_serves_one():
+    asked = {place for unit in teaching.units() for one in unit.objectives for place in one.asked} - {"in words"}
+    assert asked == {task.id for task in tasks() if task.chapter not in (0, 90)}
+    in_words = [unit for unit in teaching.units() if any("in words" in one.asked for one in unit.objectives)]
+    assert [unit.number for unit in in_words if not unit.words] == []
+
+
+def test_every_wrong_answer_is_in_the_table_once():
+    """As many names in a task's rows as there are mutants of it."""
+    listed, id = Counter(), ""
+    for row in (teaching.PLACE / "tasks.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        if len(cells) != 5 or cells[3] == "a person":
+            id = ""
+        elif re.match(r"\d\d\.\d ", cells[0]):
+            id = cells[0][:4]
+        if id:
+            listed[id] += cells[4].count("; ") + 1 if cells[4] != "–" else 0
+    written = Counter(
+        one.task for unit in teaching.units() if unit.tasks for one in teaching.wrong_answers(unit.number)
+    )
+    assert +listed == written
+
+
+def test_the_time_that_the_syllabus_adds_up_is_the_one_that_chapters_print():
+    printed = 0
+    for path in sorted((checkout.root() / "chapters").glob("[0-9][0-9]_*.ipynb")):
+        opening = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+        printed += int(re.search(r"\*Time: about (\d+) minutes", opening)[1])
+    assert sum(unit.minutes for unit in teaching.units()) == printed
+
+
+@each("unit", lambda: [unit for unit in teaching.units() if unit.words])
+def test_a_question_in_words_has_three_answers_with_marks(unit):
+    page = (teaching.PLACE / "rubrics.md").read_text(encoding="utf-8")
+    section = page.split(f"\n## {unit.number:02}\n")[1].split("\n## ")[0]
+    (question,) = unit.words
+    given = re.findall(r"\*\*(Good|Middling|Poor): (\d) of (\d)\.\*\*", section)
+    assert [name for name, *_ in given] == ["Good", "Middling", "Poor"]
+    assert {int(of) for *_, of in given} == {question.possible}
+    points = [int(got) for _, got, _ in given]
+    assert points == sorted(set(points), reverse=True)
+    assert points[0] == question.possible
+    reasons = re.findall(r"^\*(\d(?: \+ \d)+)[:.]", section, re.MULTILINE)
+    most = [points for points, _ in question.rubric]
+    for total, reason in zip(points, reasons, strict=True):
+        parts = [int(part) for part in reason.split(" + ")]
+        assert sum(parts) == total
+        assert [part <= of for part, of in zip(parts, most, strict=True)] == [True] * len(most)
+
+
+def test_tasks_that_ask_for_a_value_are_those_that_no_seed_changes():
+    page = (teaching.PLACE / "variants.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| (\d\d\.\d) \|", page, re.MULTILINE))
+    stubs = [checkout.root() / "exercises" / path.name for path in (checkout.root() / "chapters").glob("*.ipynb")]
+    cells = [cell for path in stubs if path.is_file() for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    values = {
+        grade_id[-4:].replace("-", ".")
+        for cell in cells
+        if (grade_id := cell["metadata"].get("nbgrader", {}).get("grade_id", "")).startswith("answer-")
+        and not re.search(r"^(def|class) ", "".join(cell["source"]), re.MULTILINE)
+    }
+    assert named == values
+
+
+@each("page", PAGES)
+def test_a_link_leads_to_a_file(page):
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).is_file()] == []
+
+
+def test_the_readme_leads_to_every_page():
+    readme = (teaching.PLACE / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if page.name != "README.md" and f"({page.name})" not in readme] == []
