@@ -3,9 +3,11 @@
 import json
 import re
 from collections import Counter
+from functools import cache
 
 from dpbook.core import checkout
-from dpbook.grading import tasks
+from dpbook.grading import LocalAnswer, task, tasks
+from dpbook.grading.notebooks import answers, mark, read, source
 from tests.cases import each
 from tests.grading import teaching
 
@@ -83,18 +85,40 @@ def test_a_question_in_words_has_three_answers_with_marks(unit):
         assert [part <= of for part, of in zip(parts, most, strict=True)] == [True] * len(most)
 
 
-def test_tasks_that_ask_for_a_value_are_those_that_no_seed_changes():
+def unseeded():
+    """The tasks that variants.md lists as asking for a value."""
     page = (teaching.PLACE / "variants.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"^\| (\d\d\.\d) \|", page, re.MULTILINE))
-    stubs = [checkout.root() / "exercises" / path.name for path in (checkout.root() / "chapters").glob("*.ipynb")]
-    cells = [cell for path in stubs if path.is_file() for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
-    values = {
-        grade_id[-4:].replace("-", ".")
-        for cell in cells
-        if (grade_id := cell["metadata"].get("nbgrader", {}).get("grade_id", "")).startswith("answer-")
-        and not re.search(r"^(def|class) ", "".join(cell["source"]), re.MULTILINE)
-    }
-    assert named == values
+    return re.findall(r"^\| (\d\d\.\d) \|", page, re.MULTILINE)
+
+
+def test_the_tasks_that_are_said_to_ask_for_a_value_are_those_without_a_function():
+    values = [
+        asked.id
+        for path in sorted((checkout.root() / "exercises").glob("*.ipynb"))
+        for asked in tasks(int(path.name[:2]))
+        for cell in read(path)["cells"]
+        if mark(cell).get("grade_id") == asked.answer_cell
+        and not re.search(r"^(def|class) ", source(cell), re.MULTILINE)
+    ]
+    assert unseeded() == values
+
+
+@each("id", lambda: [*unseeded(), "05.3", "05.4"])
+def test_where_no_seed_changes_anything_nothing_is_drawn(id):
+    """Without a generator the check still judges."""
+    (solution,) = (checkout.root() / "exercises" / "solutions").glob(f"{id[:2]}_*.ipynb")
+    reference = references(solution)[id]
+    for check in task(id).checks:
+        check.run(LocalAnswer(reference), None)
+
+
+@cache
+def references(solution):
+    return answers(read(solution))
+
+
+def test_both_courses_go_once_through_the_book():
+    assert [[n for week in plan for n in week] for plan in teaching.plans()] == [[unit.number for unit in teaching.units()]] * 2
 
 
 @each("page", PAGES)
