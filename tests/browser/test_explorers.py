@@ -11,14 +11,20 @@ from dpbook.app.validation import KERNELSPEC
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
 
-SETUP = """from dpbook import figures
-from dpbook.book import ch11, ch12, ch13
+SETUP = """import numpy as np
+from dpbook import figures
+from dpbook.book import ch11, ch12, ch13, ch16
 from dpbook.collectives import AlphaBeta
 from dpbook.book.ch08 import mlp
 from dpbook.overlap import layers_of, naive_flat, simulate_step
+from dpbook.replicas import Exact
 
 layers, price = layers_of(mlp(8, 512), 0.01), AlphaBeta(1e-4, 1e-9)"""
 STEPPER = "figures.play_step(simulate_step(layers, naive_flat(layers), price))"
+RACE = """entry = ch16.Entry(Exact(), [1.0], seconds=0.05)
+falling = np.linspace(1, 0.1, 12)[:, None]
+raced = {"exact": ch16.Raced(entry, np.ones((1, 1)), falling, np.full(96, 1e4), np.full(96, 6.0))}
+ch16.explore_race(raced, 1e6, "Ethernet 25 Gb/s")"""
 EXPLORERS = {  # what its cell holds, and the knobs by their labels
     "figures.explore_savings()": ["computation", "communication", "buckets"],
     "figures.explore_buckets(layers, price)": ["bucket cap"],
@@ -28,6 +34,7 @@ EXPLORERS = {  # what its cell holds, and the knobs by their labels
         *("a copy is cut over", "bucket cap", "GPU", "GPUs of a node", "network per port"),
         *("share of the peak", "share of the wires"),
     ],
+    RACE: ["link"],
     "ch11.explore_wire()": ["trained", "gradients", "micro-batches", "no_sync", "GPUs", "model"],
 }
 DIAGNOSIS = """from dpbook.overlap import read_profiles, recorded_traces
