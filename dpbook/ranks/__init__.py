@@ -6,7 +6,7 @@ Importing this loads no torch; the processes that are started do.
 from typing import TYPE_CHECKING
 
 from dpbook.core import lazily
-from dpbook.ranks.descendants import all_processes, family
+from dpbook.ranks.descendants import all_processes, family, seconds_of, waits
 from dpbook.ranks.dumps import Dumps, read_dumps
 from dpbook.ranks.findings import Finding, blind, preflight
 from dpbook.ranks.held import HELD

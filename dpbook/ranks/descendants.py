@@ -38,11 +38,30 @@ def family(process: int, table: Table) -> dict[int, float]:
     return own
 
 
+def seconds_of(process: int) -> float:
+    """That a process has computed; 0 where it is gone."""
+    stat = _stat(process)
+    return stat[3] if stat else 0.0
+
+
+def waits(process: int) -> bool:
+    """Whether a process neither runs, nor would if the machine had time for it, nor waits for a disk."""
+    fields = _fields(process)
+    return bool(fields) and fields[0] not in (b"R", b"D")
+
+
 def _stat(process: int) -> tuple[int, int, int, float] | None:
     """Id, parent, session and seconds of computation of a process."""
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:  # a Path would cost more than the reading
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
+    fields = _fields(process)
+    if not fields:
         return None
     return process, int(fields[1]), int(fields[3]), (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _fields(process: int) -> list[bytes]:
+    """What the kernel says of a process, from its state on (proc_pid_stat(5)); empty where it is gone."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:  # a Path would cost more than the reading
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpbook import collectives
+from dpbook.core import InvalidArgument
 from dpbook.replicas.array import Array
 from dpbook.replicas.loop import AllReduce, average, update
 from dpbook.replicas.optim import Optimizer
@@ -131,6 +132,16 @@ class Method(ABC):
         values = [(setting, getattr(self, setting.name)) for setting in ordered]
         chosen = [f"{setting.name}={value!r}" for setting, value in values if value != setting.default]
         return f"{type(self).__name__}({', '.join(chosen)})"
+
+
+def next_step(training: Iterator[Step], params: Array, method: Method) -> Step:
+    """The next step of ``training``, a run of ``method`` that left ``params``; the method may be a reader's own."""
+    step = next(training, None)
+    left = step.params if isinstance(step, Step) else None
+    if step is None or not isinstance(left, np.ndarray) or (left.shape, left.dtype) != (params.shape, params.dtype):
+        expected = f"one that yields without end Steps whose params are {params.dtype} of shape {params.shape}"
+        raise InvalidArgument("method", method, expected)
+    return step
 
 
 class Exact(Method):

@@ -18,7 +18,7 @@ from dpbook.replicas.feeding.feeds import Feed
 from dpbook.replicas.feeding.weighting import rank_weights
 from dpbook.replicas.learning_rate import LearningRate
 from dpbook.replicas.loop import AllReduce, Shard, check_all_reduce, shard, weighted_by
-from dpbook.replicas.method import EXACT, Cluster, Method, Step
+from dpbook.replicas.method import EXACT, Cluster, Method, next_step
 from dpbook.replicas.models import Model
 from dpbook.replicas.optim import SGD, Optimizer
 from dpbook.replicas.run import Run
@@ -171,7 +171,7 @@ def _follow(model: Model, data: Shard, world: int, updates: Iterable[Update], se
         losses.append(float(np.mean(weights * local_losses[-1])))
         applied = weights if settings.weighted else np.ones(world)
         cluster.read(partial(_gradients, model, micro_batches, divisor, applied, settings.weighted), applied)
-        before, (params, averaged) = params, _step(training, params, settings.method)
+        before, (params, averaged) = params, next_step(training, params, settings.method)
         gaps.append(_gap(model, before[0], read, averaged) if "gap" in meters else math.nan)
         sent.append(cluster.sent)
         rounds.append(cluster.rounds)
@@ -211,16 +211,6 @@ def _initial(model: Model, dtype: np.dtype[Any], world: int, settings: _Settings
     if not isinstance(start, np.ndarray) or start.shape != shape or start.dtype != dtype:
         raise InvalidArgument("start", getattr(start, "shape", start), f"one row per replica, {dtype} of shape {shape}")
     return start.copy()
-
-
-def _step(training: Iterator[Step], params: Array, method: Method) -> Step:
-    """The next step of a method, which may be a reader's own."""
-    step = next(training, None)
-    left = step.params if isinstance(step, Step) else None
-    if step is None or not isinstance(left, np.ndarray) or (left.shape, left.dtype) != (params.shape, params.dtype):
-        expected = f"one that yields without end Steps whose params are {params.dtype} of shape {params.shape}"
-        raise InvalidArgument("method", method, expected)
-    return step
 
 
 def _losses(model: Model, params: Array, read: Sequence[Sequence[Shard]]) -> list[float]:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpbook.book.ch10.wires import End, Event, FarWire, ProcessWire, Wire, in_threads
+from dpbook.book.ch10.far_wires import End, FarWire
+from dpbook.book.ch10.wires import Event, ProcessWire, Wire, in_threads
 
 Trial = Mapping[str, Any]
 """What is tried, as a dict:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
-from dpbook.grading.apart.families import held_and_computed, seconds_of, waits
+from dpbook.grading.apart.families import held_and_computed
 from dpbook.grading.apart.servers import MEMORY, Keeper, Servers
 from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker
 from dpbook.grading.blaming import blame, causes
 from dpbook.grading.text import describe_kind
 from dpbook.grading.values import NotPlain, difference, plain
+from dpbook.ranks import seconds_of, waits
 
 LOAD_SECONDS = 20.0
 PATIENCE = 10.0

@@ -36,22 +36,3 @@ def _own(process: int) -> int:
     except (OSError, ValueError):  # it has just ended
         return 0
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
-
-
-def seconds_of(process: int) -> float:
-    """That a process has computed; 0 where it is gone."""
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / 100
-    except (OSError, IndexError):
-        return 0.0
-
-
-def waits(process: int) -> bool:
-    """Whether a process neither runs, nor would if the machine had time for it, nor waits for a disk."""
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"R", b"D")
-    except (OSError, IndexError):
-        return False

@@ -3,7 +3,7 @@
 It forks a keeper for each answer, which is the first process of a namespace where the kernel has such, and the keeper
 forks the answer's processes, one for each rank. With the keeper all of them end.
 
-    python -m dpbook.grading.apart.server SOCKET READABLE MODULE…
+    python -m dpbook.grading.apart.server SOCKET MEMORY MODULE…
 """
 
 import contextlib

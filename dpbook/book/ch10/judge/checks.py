@@ -10,7 +10,8 @@ import numpy as np
 
 from dpbook.book.ch10 import trials
 from dpbook.book.ch10.chains import Chain
-from dpbook.book.ch10.wires import End, Wire, in_threads
+from dpbook.book.ch10.far_wires import End
+from dpbook.book.ch10.wires import Wire, in_threads
 from dpbook.core import plural
 from dpbook.grading import Answer, call, expect, expect_close, expect_equal, where_apart
 from dpbook.ranks import start
