@@ -7,6 +7,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from dpbook.app.validation import KERNELSPEC
+from dpbook.figures.card.explorer import MIME
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
@@ -113,10 +114,11 @@ def the_players_move(notebook):
 
 def what_was_turned_is_still_seen_after_reopening(notebook):
     """With its kernel it turns; after a restart and without a kernel it shows the last picture and says what to do."""
-    notebook.save()
-    notebook.open()
     explorer = notebook.output(0).locator(".dpbook-explorer")
+    save_what_is_seen(notebook, explorer)
+    notebook.open()
     expect(explorer.locator("img")).to_have_attribute("alt", re.compile("^With 50 buckets"))
+    a_knob_turned_back_is_stored_where_it_was(notebook, explorer)
     turn_all(explorer)
     notebook.menu("Kernel", "Restart Kernel…")
     notebook.page.get_by_role("button", name="Confirm Kernel Restart").click()
@@ -125,6 +127,22 @@ def what_was_turned_is_still_seen_after_reopening(notebook):
     notebook.menu("Kernel", "Shut Down Kernel")
     expect(notebook.panel.get_by_text("No Kernel")).to_be_visible()
     expect_words(explorer, "No kernel is running")
+
+
+def a_knob_turned_back_is_stored_where_it_was(notebook, explorer):
+    """What was stored on the way is not what is found again."""
+    for key, buckets in ("ArrowLeft", "20"), ("ArrowRight", "50"):
+        explorer.get_by_role("slider", name="buckets").press(key)
+        expect(explorer.locator("img")).to_have_attribute("alt", re.compile(f"^With {buckets} buckets"))
+        save_what_is_seen(notebook, explorer)
+        stored = nbformat.read(notebook.server.directory / notebook.path, nbformat.NO_CONVERT)
+        assert f"With {buckets} buckets" in stored.cells[0].outputs[0].data[MIME]["figure"]
+
+
+def save_what_is_seen(notebook, explorer):
+    """Save it when the knobs have come to rest and their picture is stored."""
+    expect(explorer).to_have_attribute("aria-busy", "false")
+    notebook.save()
 
 
 def expect_words(explorer, words):

@@ -68,6 +68,7 @@ export function mount(host, {name, knobs, figure}, {ask, keep}) {
   async function turn() { // one question at a time, and the latest position counts
     tell();
     wanted = true;
+    root.setAttribute('aria-busy', 'true'); // until what it shows is stored
     if (asking) return;
     asking = true;
     while (wanted) {
@@ -93,10 +94,15 @@ export function mount(host, {name, knobs, figure}, {ask, keep}) {
     store();
   }
 
-  let latest = {at: places(), figure}, later = 0;
+  let latest = {at: places(), figure}, kept = figure, later = 0;
   function store() { // when the knobs have come to rest
     clearTimeout(later);
-    later = setTimeout(() => { if (latest.figure !== figure) keep(latest); }, 400);
+    later = setTimeout(() => {
+      if (asking) return; // turned again: it is stored after that
+      if (latest.figure !== kept) keep(latest);
+      kept = latest.figure;
+      root.setAttribute('aria-busy', 'false');
+    }, 400);
   }
 
   ranges.forEach(range => { range.oninput = turn; });
