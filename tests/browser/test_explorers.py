@@ -60,6 +60,7 @@ def run(lab, open_notebook):
 
 def test_knobs_turn_and_the_figure_follows_while_there_is_a_kernel(run):
     notebook = run("from dpbook import figures\nfigures.explore_savings()")
+    a_narrower_page_shows_the_whole_picture(notebook.output(0))
     turn_all(notebook.output(0).locator(".dpbook-explorer"))
     a_dragged_knob_ends_at_the_picture_of_its_place(notebook.output(0))
     what_was_turned_is_still_seen_after_reopening(notebook)
@@ -73,6 +74,20 @@ def test_every_knob_of_every_figure_turns(run):
         assert [knob.get_attribute("aria-label") for knob in explorer.get_by_role("slider").all()] == labels
         turn_all(explorer)
     the_players_move(notebook)
+
+
+def a_narrower_page_shows_the_whole_picture(output):
+    """Smaller, down to 640 pixels; below that one scrolls. 900 pixels are what it is drawn in."""
+    usual, image = output.page.viewport_size, output.locator("img")
+    seen = {}
+    for width in (1100, 700):
+        output.page.set_viewport_size({**usual, "width": width})
+        expect(image).to_be_visible()
+        scrolls = output.locator(".picture").evaluate("box => box.scrollWidth > box.clientWidth")
+        seen[width] = (image.bounding_box()["width"], scrolls)
+    output.page.set_viewport_size(usual)
+    assert 640 < seen[1100][0] < 900 and not seen[1100][1]
+    assert seen[700] == (640, True)
 
 
 def turn_all(explorer):

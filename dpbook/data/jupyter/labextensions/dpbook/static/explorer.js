@@ -6,7 +6,7 @@ import {made} from './player.js';
 const STYLE = `
 .dpbook-explorer { max-width: 100%; font: 14px var(--jp-ui-font-family, system-ui, sans-serif) }
 .dpbook-explorer .picture { overflow-x: auto }
-.dpbook-explorer img { display: block; max-width: none }
+.dpbook-explorer img { display: block; max-width: max(100%, 640px) }
 .dpbook-explorer .knobs { display: flex; flex-wrap: wrap; gap: 2px 24px; margin: 4px 0 }
 .dpbook-explorer label { display: flex; gap: 8px; align-items: center; flex: 1 1 380px; max-width: 540px;
   color: var(--jp-ui-font-color1, #1b2430) }

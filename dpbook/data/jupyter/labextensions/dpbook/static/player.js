@@ -4,7 +4,7 @@
 const STYLE = `
 .dpbook-player { display: inline-block; max-width: 100%; font: 14px var(--jp-ui-font-family, system-ui, sans-serif) }
 .dpbook-player .picture { overflow-x: auto }
-.dpbook-player img { display: block; max-width: none }
+.dpbook-player img { display: block; max-width: max(100%, 640px) }
 .dpbook-player .row { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; margin: 6px 0 }
 .dpbook-player button { font: inherit; min-width: 4.4em; padding: 3px 10px; border-radius: 4px; cursor: pointer;
   color: var(--jp-ui-font-color1, #1b2430); background: var(--jp-layout-color2, #f1f4f8);
