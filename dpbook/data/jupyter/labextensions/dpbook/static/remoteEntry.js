@@ -10,6 +10,7 @@
 
   const PLAYER = 'application/vnd.dpbook.player+json', EXPLORER = 'application/vnd.dpbook.explorer+json';
   const STYLE = `
+    .jp-RenderedHTMLCommon img[src^="data:image/"] { max-width: max(100%, 640px) !important }
     [data-jp-theme-light="false"] .jp-RenderedImage img.jp-needs-light-background,
     [data-jp-theme-light="false"] .dpbook-explorer img[src^="data:image/png"] { filter: invert(0.9) hue-rotate(180deg) }`;
 
