@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dpbook import ranks
 from dpbook.app import jupyter
 from dpbook.core import DpbookError, check_int, checkout, write_atomically
 
@@ -195,6 +196,11 @@ def _need(*packages: str) -> None:
 
 @contextlib.contextmanager
 def _environment() -> Iterator[dict[str, str]]:
-    """The environment in which outputs are stored and compared, without the user's own IPython start-up files."""
+    """The environment in which outputs are stored and compared, without the user's own IPython start-up files.
+
+    All notebooks and tests start their ranks through one server: to load torch for each takes three seconds.
+    """
     with tempfile.TemporaryDirectory(prefix="dpbook-ipython-") as ipython:
-        yield {**jupyter.environment(os.environ), **FIXED, "IPYTHONDIR": ipython}
+        fixed = {**jupyter.environment(os.environ), **FIXED, "IPYTHONDIR": ipython}
+        with ranks.shared(fixed) as env:
+            yield env

@@ -16,7 +16,7 @@ from dpbook.ranks.lifetime import PARENT, end_with_parent, leave, tell_and_leave
 from dpbook.ranks.peers import check_peers
 from dpbook.ranks.ports import held_port
 from dpbook.ranks.postmortem import ASKED_FILE
-from dpbook.ranks.processes import run, start
+from dpbook.ranks.processes import run, shared, start
 from dpbook.ranks.sweeps import Sweep, measure, measure_accelerators, published_sweep, sweep, sweep_accelerators
 from dpbook.ranks.written import sent
 

@@ -7,7 +7,8 @@ import inspect
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
@@ -78,7 +79,7 @@ def start(
         folder = Path(name)
         call = _by_value(function, list(args))
         (folder / TASK).write_bytes(cloudpickle.dumps({"timeout": timeout, "call": call}))
-        exits, said = _RANKS.run(_WORKER, folder, world, _environment(), timeout + STARTUP)
+        exits, said = _RANKS.run(_WORKER, folder, world, _environment(os.environ), timeout + STARTUP)
         if echo:
             _print_output(folder, world)
         results = [folder / RESULT.format(rank) for rank in range(world)]
@@ -112,12 +113,22 @@ def _is_installed(module: ModuleType) -> bool:
     return module.__name__.partition(".")[0] in known or INSTALLED in (getattr(module, "__file__", None) or "")
 
 
-def _environment() -> dict[str, str]:
+@contextmanager
+def shared(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """``environment``, made so that all processes that get it start their ranks through one server.
+
+    It is loaded when the first of them starts ranks, and ends with this. Where nothing can be forked nothing changes.
+    """
+    with _RANKS.share(_environment(environment)) as told:
+        yield {**environment, **told}
+
+
+def _environment(base: Mapping[str, str]) -> dict[str, str]:
     root = str(PACKAGE.parent)
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     defaults = machine.MEMORY | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": loopback}
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    return defaults | os.environ | {"PYTHONPATH": path}
+    path = os.pathsep.join(filter(None, [root, base.get("PYTHONPATH")]))
+    return {**defaults, **base, "PYTHONPATH": path}
 
 
 def _print_output(folder: Path, world: int) -> None:

@@ -6,6 +6,7 @@ only: elsewhere it is not safe to fork a process that has loaded torch, and ever
 
 import atexit
 import contextlib
+import hashlib
 import multiprocessing
 import os
 import socket
@@ -13,16 +14,18 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from dpbook.core import PACKAGE
+from dpbook.core import PACKAGE, temporary_folder
 from dpbook.ranks.lifetime import PARENT
 from dpbook.ranks.postmortem import STARTER_LOG
 
 METHOD = "fork" if sys.platform == "linux" else "spawn"
+SHARED = "DPBOOK_SHARED_SERVERS"
+"""The variable that names a folder of sockets. Behind each waits a server for everyone with the same settings."""
 
 _READ_WHEN_LOADED = (
     "ATEN_", "GLIBC_", "GOMP_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON",
@@ -48,7 +51,7 @@ class Starter:
     """Starts processes in which ``preload`` is loaded. Costs nothing before its first start.
 
     Threads may share one. A forked process gets a server of its own. A server ends with the process that started it,
-    and all that it has started ends with it.
+    and all that it has started ends with it. Where `share` has told of a server, that one is used.
     """
 
     _server: _Server | None
@@ -70,12 +73,13 @@ class Starter:
         had to say.
         """
         call = (module, folder, world, os.getcwd(), sys.path, dict(environment))
-        ours, theirs = multiprocessing.Pipe()
+        server = None
+        ours = self._shared_launcher(environment)
+        if ours is None:
+            ours, theirs = multiprocessing.Pipe()
+            with theirs:
+                server = self._ask(theirs.fileno(), environment)
         with ours:
-            with theirs, self._lock:
-                server = self._server = self._serving(dict(environment))
-                with contextlib.suppress(OSError):  # it was killed just now, as is told below
-                    socket.send_fds(server.control, [b"+"], [theirs.fileno()])
             try:
                 with contextlib.suppress(OSError):
                     ours.send(call)
@@ -83,8 +87,64 @@ class Starter:
             finally:
                 exits = _end(ours)
         log = folder / STARTER_LOG
-        said = log.read_bytes() if log.exists() else os.pread(server.log.fileno(), _LOG_BYTES, 0)
+        said = log.read_bytes() if log.exists() else os.pread(server.log.fileno(), _LOG_BYTES, 0) if server else b""
         return exits, said.decode(errors="replace")
+
+    @contextlib.contextmanager
+    def share(self, environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+        """Let all processes with the settings of ``environment`` use one server, started when the first of them asks.
+
+        Yields the variable that tells them of it. In the end the server ends, with all that it has started.
+        Nothing is shared where nothing is forked, and where the path of a temporary folder is too long for a socket.
+        """
+        if self._arguments[0] != "fork":
+            yield {}
+            return
+        with temporary_folder("servers") as folder, socket.socket(socket.AF_UNIX) as listener:
+            try:
+                listener.bind(str(folder / self._socket_name(environment)))
+            except OSError:
+                yield {}
+                return
+            listener.listen()
+            passing_on = threading.Thread(target=self._pass_on, args=(listener, environment), daemon=True)
+            passing_on.start()
+            try:
+                yield {SHARED: str(folder)}
+            finally:
+                listener.shutdown(socket.SHUT_RDWR)
+                passing_on.join()
+                self.stop()
+
+    def _pass_on(self, listener: socket.socket, environment: Mapping[str, str]) -> None:
+        with contextlib.suppress(OSError):  # it is no longer shared
+            while True:
+                caller, _ = listener.accept()
+                with caller:
+                    self._ask(caller.fileno(), environment)
+
+    def _shared_launcher(self, environment: Mapping[str, str]) -> Connection | None:
+        """A launcher of the server that is shared for these settings, if there is one."""
+        if SHARED not in os.environ:
+            return None
+        with socket.socket(socket.AF_UNIX) as caller:
+            try:
+                caller.connect(str(Path(os.environ[SHARED], self._socket_name(environment))))
+            except OSError:
+                return None
+            return Connection(caller.detach())
+
+    def _socket_name(self, environment: Mapping[str, str]) -> str:
+        told = repr((self._arguments, sorted(_settings(environment).items())))
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+    def _ask(self, file: int, environment: Mapping[str, str]) -> _Server:
+        """Have the own server fork a launcher that listens to this open file."""
+        with self._lock:
+            server = self._server = self._serving(dict(environment))
+            with contextlib.suppress(OSError):  # it was killed just now, as the caller will notice
+                socket.send_fds(server.control, [b"+"], [file])
+        return server
 
     def stop(self) -> None:
         """End the server at once, with all that it has started. A later start begins a new one."""
@@ -97,9 +157,7 @@ class Starter:
 
     def _serving(self, environment: dict[str, str]) -> _Server:
         """The server, started if there is none, if it has ended, and if it was loaded with other settings."""
-        read = (name for name in environment if name.startswith(_READ_WHEN_LOADED) and name not in _SET_BY_TORCH)
-        settings = {name: environment[name] for name in read}
-        server = self._server
+        settings, server = _settings(environment), self._server
         if server is not None:
             if server.process.poll() is None and server.settings == settings:
                 return server
@@ -111,6 +169,11 @@ class Starter:
         """Begin without a server. A forked process does, too: the one that it knows is its parent's."""
         self._lock = threading.Lock()
         self._server = None
+
+
+def _settings(environment: Mapping[str, str]) -> dict[str, str]:
+    read = (name for name in environment if name.startswith(_READ_WHEN_LOADED) and name not in _SET_BY_TORCH)
+    return {name: environment[name] for name in read}
 
 
 def _serve(arguments: Sequence[str], environment: dict[str, str], settings: dict[str, str]) -> _Server:

@@ -7,6 +7,7 @@ Each start meets in a process group, all-reduces once, and ends. Cold and warm s
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,7 @@ def ranks(world: int) -> None:
 
 def torchrun(world: int, script: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", str(script)]
-    environment = processes._environment()
+    environment = processes._environment(os.environ)
     subprocess.run(command, env=environment, check=True, capture_output=True)
 
 

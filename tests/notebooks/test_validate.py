@@ -16,6 +16,7 @@ from dpbook.app import validation
 from dpbook.app.nbval_plugin import shape
 from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
+from dpbook.ranks import starter
 
 pytestmark = pytest.mark.processes
 
@@ -39,6 +40,9 @@ CELLS = (
     ("1 / 0", ["raises-exception"]),
     ("import time\nprint(f'{time.time():.6f} s on {time.monotonic_ns()} ns')", ["measurement"]),
     ("raise SystemExit('never to be run')", ["nbval-skip"]),
+    "from pathlib import Path\nfrom dpbook.ranks import processes, starter\n"
+    "name = processes._RANKS._socket_name(processes._environment(os.environ))\n"
+    "print(starter.METHOD, Path(os.environ.get(starter.SHARED, ''), name).exists())",
     "from dpbook import core\ntry:\n    core.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",
 )
 
@@ -58,7 +62,7 @@ def test_what_was_written_passes(written, monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "--durations=3")  # somebody's own options may stand in the environment
     run = dpbook(written)
     assert run.returncode == 0, run.stdout
-    assert "6 passed, 1 skipped" in run.stdout
+    assert "7 passed, 1 skipped" in run.stdout
     assert "slowest 3 durations" in run.stdout
 
 
@@ -82,6 +86,12 @@ def test_a_semicolon_silences_and_a_skipped_cell_is_not_run(written):
     cells = json.loads(written.read_text())["cells"]
     assert cells[2]["outputs"] == []
     assert cells[5]["execution_count"] is None
+
+
+def test_a_kernel_finds_the_server_of_ranks_that_all_notebooks_share(written):
+    """Which is one that was loaded with the kernel's own settings. Nobody has needed it, so it has not been started."""
+    said = json.loads(written.read_text())["cells"][6]["outputs"][0]["text"]
+    assert said == (["fork True\n"] if starter.METHOD == "fork" else ["spawn False\n"])
 
 
 def test_a_measurement_is_tagged_for_plain_nbval_too(written):

@@ -19,7 +19,7 @@ import pytest
 from dpbook.collectives import ring
 from dpbook.core.errors import InvalidArgument, RankFailed
 from dpbook.ranks import processes, run, start
-from dpbook.ranks.starter import Starter
+from dpbook.ranks.starter import SHARED, Starter
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +27,7 @@ def nothing_is_left(tmp_path, monkeypatch):
     """Whatever happened: no folder and no process of this test remains, only a server without a rank."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
     (tmp_path / "temp").mkdir()
+    monkeypatch.delenv(SHARED, raising=False)  # the server of a whole test run is not this process's
     yield
     assert list((tmp_path / "temp").iterdir()) == []
     servers = [process for process, parent in parents().items() if parent == os.getpid() and is_server(process)]

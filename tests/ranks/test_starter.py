@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dpbook.ranks.starter import METHOD, Starter
+from dpbook.ranks.starter import METHOD, SHARED, Starter
 
 pytestmark = pytest.mark.processes
 
@@ -43,8 +44,15 @@ def main(folder):
         with multiprocessing.Pool(1) as pool:
             return pool.map(abs, [-rank])[0]
     if os.environ.get("DPBOOK_DO") == "hang":
-        Path(folder, f"begun-{rank}").touch()
+        partial = Path(folder, f"beginning-{rank}")
+        partial.write_text(str(os.getpid()))
+        partial.rename(Path(folder, f"begun-{rank}"))
         time.sleep(60)
+    if os.environ.get("DPBOOK_DO") == "wait for the other run":
+        Path(folder, f"begun-{rank}").touch()
+        while not Path(os.environ["DPBOOK_TOLD"], f"begun-{rank}").exists():
+            time.sleep(0.02)
+        return 0
     if os.environ.get("DPBOOK_DO") == "fail" and rank == 2:
         return 5
     if os.environ.get("DPBOOK_DO") == "fail":
@@ -140,12 +148,13 @@ def test_a_program_that_cannot_be_loaded_is_the_failure_of_its_ranks_who_say_why
 
 def test_calls_of_several_threads_run_at_the_same_time(starter, tmp_path):
     """Each waits until the other has begun."""
-    folders = [tmp_path / "one", tmp_path / "other"]
+
+    def run_beside(folder, other):
+        return run(starter, tmp_path / folder, 2, DPBOOK_DO="wait for the other run", DPBOOK_TOLD=str(tmp_path / other))
+
     with ThreadPoolExecutor() as pool:
-        runs = [pool.submit(run, starter, folder, 2, DPBOOK_DO="hang", timeout=4.0) for folder in folders]
-        assert wait_until(lambda: all((folder / "begun-1").exists() for folder in folders))
-        assert not any(run.done() for run in runs)
-    assert [run.result() for run in runs] == [({}, "")] * 2
+        exits = [exits for exits, _ in pool.map(run_beside, ("one", "other"), ("other", "one"))]
+    assert exits == [{0: 0, 1: 0}] * 2
 
 
 def test_the_callers_own_multiprocessing_goes_on_and_a_rank_may_have_its_own(starter, folder):
@@ -178,11 +187,15 @@ def forking(monkeypatch):
 def test_what_is_read_when_a_program_is_loaded_takes_effect_although_the_server_has_been_loaded(forking, tmp_path):
     """A call that is running meanwhile goes on."""
     with ThreadPoolExecutor() as pool:
-        slow = pool.submit(run, forking, tmp_path / "slow", 2, DPBOOK_DO="hang", timeout=5.0)
-        assert wait_until((tmp_path / "slow" / "begun-1").exists)
+        waits = {"DPBOOK_DO": "wait for the other run", "DPBOOK_TOLD": str(tmp_path / "last")}
+        slow = pool.submit(run, forking, tmp_path / "slow", 1, **waits)
+        assert wait_until((tmp_path / "slow" / "begun-0").exists)
         for folder, seed in ("one", "1"), ("two", "2"), ("again", "2"):
             run(forking, tmp_path / folder, 1, PYTHONHASHSEED=seed)
         assert not slow.done()
+        (tmp_path / "last").mkdir()
+        (tmp_path / "last" / "begun-0").touch()
+        assert slow.result() == ({0: 0}, "")
     one, two, again = (states(tmp_path / folder, 1)[0]["hash"] for folder in ("one", "two", "again"))
     assert one != two == again
 
@@ -226,3 +239,77 @@ def test_a_forked_process_starts_a_server_of_its_own_which_ends_with_it(forking,
     assert server != forking._server.process.pid
     assert wait_until(lambda: not is_running(server))
     assert run(forking, folder)[0] == dict.fromkeys(range(3), 0)
+
+
+# A server for several processes
+
+
+@pytest.fixture
+def told(forking, monkeypatch):
+    """As in a process that has been told of the server that ``forking`` shares."""
+    with forking.share(os.environ) as variable:
+        assert forking._server is None  # nobody has asked yet
+        monkeypatch.setenv(SHARED, variable[SHARED])
+        yield
+
+
+@linux
+def test_all_who_are_told_of_a_server_use_it_and_each_is_told_its_own(told, forking, tmp_path):
+    others = Starter(), Starter()
+    for number, other in enumerate(others):
+        assert run(other, tmp_path / str(number), DPBOOK_TOLD=str(number)) == (dict.fromkeys(range(3), 0), "")
+        assert [state["environment"][4] for state in states(tmp_path / str(number))] == [str(number)] * 3
+    assert [other._server for other in others] == [None, None]
+    assert forking._server.process.poll() is None
+
+
+@linux
+@pytest.mark.parametrize("preload", [(), ("colorsys",)], ids=["other settings", "other modules"])
+def test_who_needs_a_server_loaded_otherwise_starts_its_own(told, forking, folder, preload):
+    other = Starter(*preload)
+    run(other, folder, 1, PYTHONHASHSEED="1" if preload else "2")
+    assert states(folder, 1)[0]["environment"][5] == ("1" if preload else "2")
+    assert forking._server is None
+    other.stop()
+
+
+CALLER = """
+import os, sys
+from pathlib import Path
+from dpbook.ranks.starter import Starter
+
+sys.path.insert(0, sys.argv[2])
+Starter().run("starter_program", Path(sys.argv[1]), 2, os.environ, 60.0)
+"""
+
+
+@linux
+def test_a_caller_that_is_killed_takes_its_ranks_along_and_leaves_the_server_to_the_others(told, forking, folder):
+    command = [sys.executable, "-c", CALLER, str(folder), str(folder.parent / "modules")]
+    caller = subprocess.Popen(command, env=os.environ | {"DPBOOK_DO": "hang"})
+    assert wait_until(lambda: all((folder / f"begun-{rank}").exists() for rank in range(2)))
+    ranks = [int((folder / f"begun-{rank}").read_text()) for rank in range(2)]
+    assert all(map(is_running, ranks))
+    caller.kill()
+    caller.wait()
+    assert wait_until(lambda: not any(map(is_running, ranks)))
+    assert forking._server.process.poll() is None
+
+
+@linux
+def test_when_a_server_is_no_longer_shared_it_ends_with_its_ranks_and_who_was_told_of_it_starts_its_own(
+    forking, folder, tmp_path, monkeypatch
+):
+    with ThreadPoolExecutor() as pool:
+        with forking.share(os.environ) as variable:
+            monkeypatch.setenv(SHARED, variable[SHARED])
+            running = pool.submit(run, Starter(), folder, 2, DPBOOK_DO="hang")
+            assert wait_until((folder / "begun-1").exists)
+            server = forking._server.process.pid
+        assert running.result() == ({}, "")
+    assert not is_running(server)
+    assert not Path(variable[SHARED]).exists()
+    own = Starter()
+    assert run(own, tmp_path / "own", 1) == ({0: 0}, "")
+    assert own._server is not None
+    own.stop()
