@@ -20,6 +20,8 @@ STARTS = 3
 """Of a kernel, at most: on a busy machine one may die before it answers."""
 # One thread, because a sum over several differs from run to run; no progress bars, as their rates do; fixed hashes.
 FIXED = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
+LOADED_ONCE = ("dpbook.ddp", "dpbook.audit.recording", "dpbook.program.trainer")
+"""Where ranks are started: what most of them load, each for a quarter of a second."""
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 IN_ORDER = ("--dist=loadscope", "--no-loadscope-reorder")
 """A notebook is run by one process; those named first are begun first, so that slow ones do not come last."""
@@ -202,5 +204,5 @@ def _environment() -> Iterator[dict[str, str]]:
     """
     with tempfile.TemporaryDirectory(prefix="dpbook-ipython-") as ipython:
         fixed = {**jupyter.environment(os.environ), **FIXED, "IPYTHONDIR": ipython}
-        with ranks.shared(fixed) as env:
+        with ranks.shared(fixed, *LOADED_ONCE) as env:
             yield env

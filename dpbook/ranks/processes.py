@@ -114,12 +114,13 @@ def _is_installed(module: ModuleType) -> bool:
 
 
 @contextmanager
-def shared(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+def shared(environment: Mapping[str, str], *more: str) -> Iterator[dict[str, str]]:
     """``environment``, made so that all processes that get it start their ranks through one server.
 
-    It is loaded when the first of them starts ranks, and ends with this. Where nothing can be forked nothing changes.
+    It is started when the first of them starts ranks, loads the modules ``more`` besides, and ends with this. Where
+    nothing can be forked nothing changes.
     """
-    with _RANKS.share(_environment(environment)) as told:
+    with _RANKS.share(_environment(environment), *more) as told:
         yield {**environment, **told}
 
 

@@ -58,6 +58,7 @@ class Starter:
 
     def __init__(self, *preload: str, method: str = METHOD) -> None:
         self._arguments = [method, *(preload if method == "fork" else ())]
+        self._loads = self._arguments
         self._forget()
         os.register_at_fork(after_in_child=self._forget)
         atexit.register(self.stop)
@@ -91,10 +92,11 @@ class Starter:
         return exits, said.decode(errors="replace")
 
     @contextlib.contextmanager
-    def share(self, environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    def share(self, environment: Mapping[str, str], *more: str) -> Iterator[dict[str, str]]:
         """Let all processes with the settings of ``environment`` use one server, started when the first of them asks.
 
-        Yields the variable that tells them of it. In the end the server ends, with all that it has started.
+        It loads ``more`` besides: for one server that costs little. Yields the variable that tells the processes of it.
+        In the end the server ends, with all that it has started.
         Nothing is shared where nothing is forked, and where the path of a temporary folder is too long for a socket.
         """
         if self._arguments[0] != "fork":
@@ -107,6 +109,7 @@ class Starter:
                 yield {}
                 return
             listener.listen()
+            self._loads = [*self._arguments, *more]
             passing_on = threading.Thread(target=self._pass_on, args=(listener, environment), daemon=True)
             passing_on.start()
             try:
@@ -163,7 +166,7 @@ class Starter:
                 return server
             server.control.close()  # then it ends, but not before what it has started
             threading.Thread(target=server.process.wait, daemon=True).start()
-        return _serve(self._arguments, environment, settings)
+        return _serve(self._loads, environment, settings)
 
     def _forget(self) -> None:
         """Begin without a server. A forked process does, too: the one that it knows is its parent's."""

@@ -60,6 +60,7 @@ def main(folder):
     state = {
         "environment": [os.environ.get(name) for name in NAMES], "cwd": os.getcwd(), "path": sys.path,
         "process": os.getpid(), "hash": hash("text"), "random": random.random(),
+        "more": "colorsys" in sys.modules,
     }
     Path(folder, f"state-{rank}").write_text(json.dumps(state))
     return 0
@@ -247,7 +248,7 @@ def test_a_forked_process_starts_a_server_of_its_own_which_ends_with_it(forking,
 @pytest.fixture
 def told(forking, monkeypatch):
     """As in a process that has been told of the server that ``forking`` shares."""
-    with forking.share(os.environ) as variable:
+    with forking.share(os.environ, "colorsys") as variable:
         assert forking._server is None  # nobody has asked yet
         monkeypatch.setenv(SHARED, variable[SHARED])
         yield
@@ -258,7 +259,8 @@ def test_all_who_are_told_of_a_server_use_it_and_each_is_told_its_own(told, fork
     others = Starter(), Starter()
     for number, other in enumerate(others):
         assert run(other, tmp_path / str(number), DPBOOK_TOLD=str(number)) == (dict.fromkeys(range(3), 0), "")
-        assert [state["environment"][4] for state in states(tmp_path / str(number))] == [str(number)] * 3
+        found = states(tmp_path / str(number))
+        assert [(state["environment"][4], state["more"]) for state in found] == [(str(number), True)] * 3
     assert [other._server for other in others] == [None, None]
     assert forking._server.process.poll() is None
 
@@ -268,7 +270,8 @@ def test_all_who_are_told_of_a_server_use_it_and_each_is_told_its_own(told, fork
 def test_who_needs_a_server_loaded_otherwise_starts_its_own(told, forking, folder, preload):
     other = Starter(*preload)
     run(other, folder, 1, PYTHONHASHSEED="1" if preload else "2")
-    assert states(folder, 1)[0]["environment"][5] == ("1" if preload else "2")
+    state = states(folder, 1)[0]
+    assert (state["environment"][5], state["more"]) == (("1", True) if preload else ("2", False))
     assert forking._server is None
     other.stop()
 
