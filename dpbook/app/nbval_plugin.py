@@ -4,12 +4,14 @@
 - a kernel that dies fails its cell at once: nbval waits for the whole cell time-out;
 - a kernel that does not start is started again: two that start at once may choose the same port;
 - a trailing ``;`` silences a cell as it did when the output was stored: nbval runs cells without history;
-- a cell tagged ``measurement`` is compared by its shape: the kinds of its outputs, and its text without the numbers.
+- a cell tagged ``measurement`` is compared by its shape: the kinds of its outputs, and its text without the numbers;
+- a data plot is compared by what it draws, which stands in its metadata: nbval compares no PNG.
 """
 
 import re
 import time
 from collections.abc import Generator, Sequence
+from itertools import zip_longest
 from queue import Empty
 from typing import Any
 
@@ -18,6 +20,7 @@ from nbval.kernel import RunningKernel
 from nbval.plugin import IPyNbCell, coalesce_streams
 
 from dpbook.app.validation import STARTS
+from dpbook.figures import DRAWN, unlike
 
 POLL_SECONDS = 1.0
 _NUMBER = re.compile(r"[-+]?(\d[\d,_]*\.?\d*(e[-+]?\d+)?|\bnan\b|\binf\b)", re.IGNORECASE)
@@ -58,7 +61,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Before a cell runs: was it ever executed? After: has a measurement kept its shape?"""
+    """Before a cell runs: was it ever executed? After: has a measurement kept its shape, a picture what it draws?"""
     if not isinstance(item, IPyNbCell):
         return (yield)
     cell, skipped = item.cell, item.options["skip"]
@@ -69,7 +72,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         stored, found = shape(coalesce_streams(cell.outputs)), shape(item.test_outputs)
         if stored != found:
             item.raise_cell_error("A measurement has changed its shape", f"stored: {stored}\nfound:  {found}")
+    if item.options["check"] and not skipped:
+        for one, other in zip_longest(plots(cell.outputs), plots(item.test_outputs)):
+            if problem := unlike(one or (), other or ()):
+                item.raise_cell_error("A picture draws something else", problem)
     return result
+
+
+def plots(outputs: Sequence[Any]) -> list[list[str]]:
+    """What each PNG among ``outputs`` draws, as `Plot` puts it into the metadata."""
+    return [output["metadata"].get(DRAWN, []) for output in outputs if "image/png" in output.get("data", {})]
 
 
 def shape(outputs: Sequence[Any]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Pictures and viewers, in one palette: schedules and timelines as SVG, data plots as PNG, each with its words."""
 
 from dpbook.core import lazily
+from dpbook.figures.card.drawn import DRAWN, unlike
 from dpbook.figures.card.explorer import Explorer, Knob
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.player import Viewer

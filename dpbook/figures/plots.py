@@ -16,6 +16,8 @@ from dpbook.replicas import Run
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+LEAST = 1e-4
+"""A difference below is taken for rounding, in which no two processors agree."""
 Runs = Run | Sequence[Run] | Mapping[str, Run]
 Lines = Sequence[Mapping[str, Any]]
 
@@ -52,9 +54,11 @@ def drift_and_gap(run: Run, title: str) -> Plot:
     upper.set_title(title)
     _draw_differences(upper, run.drifts, "drift, of parameters", LINES[0][0])
     _draw_differences(lower, run.gaps, "gap, of gradients", LINES[1][0])
-    lower.set(xlabel="step")
+    margin = max(1, len(run.drifts) - 1) / 20  # said, as older matplotlibs stretch the axis to the shaded foot's 0
+    lower.set(xlabel="step", xlim=(1 - margin, len(run.drifts) + margin))
     drift, gap = magnitude(run.drift), magnitude(run.gap)
-    return finish(figure, f"{title}. Over {len(run.drifts)} steps the drift is {drift} and the gap {gap}.")
+    rounding = [axes for axes, most in ((upper, run.drift), (lower, run.gap)) if 0 < most < LEAST]
+    return finish(figure, f"{title}. Over {len(run.drifts)} steps the drift is {drift} and the gap {gap}.", rounding)
 
 
 def _draw_differences(axes: "Axes", values: NDArray[Any], label: str, colour: str) -> None:

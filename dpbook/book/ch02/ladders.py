@@ -38,7 +38,8 @@ def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: st
     for x, align, words in ((bound / 1.5, "right", "rounding explains it"), (bound * 1.5, "left", "different")):
         axes.text(x, -0.55, words, ha=align, va="center", fontsize=8.5, color=palette.MUTED)
     told = [f"{name}: " + (f"{error:.2g}" if error > bound else "within it") for name, error in errors.items()]
-    return finish(figure, f"{title}. The bound on rounding is {magnitude(bound)}. {'; '.join(told)}.")
+    rounding = [axes] if min(errors.values()) <= bound else []
+    return finish(figure, f"{title}. The bound on rounding is {magnitude(bound)}. {'; '.join(told)}.", rounding)
 
 
 @in_style

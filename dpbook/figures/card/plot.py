@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dpbook.core import InvalidArgument
 from dpbook.figures.card import palette
+from dpbook.figures.card.drawn import DRAWN, describe
 from dpbook.figures.card.picture import Bundle, image, scrolled
 
 if TYPE_CHECKING:
@@ -78,10 +79,12 @@ class Plot:
     The words are the output's text and the alternative text in its metadata. nbconvert's classic template puts them
     into the page; its lab template and JupyterLab 4.6 leave them out, so the text around a plot should say it too.
     The PNG is not put into HTML, where validation would compare its bytes: they differ between versions of matplotlib.
+    Validation compares what is ``drawn``, which stands in the metadata.
     """
 
     png: bytes = field(repr=False)
     alt: str
+    drawn: Sequence[str] = field(default=(), repr=False)
 
     def save(self, path: str | Path) -> None:
         """Write the PNG to a file."""
@@ -102,7 +105,8 @@ class Plot:
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> Bundle:
         data = {"image/png": b64encode(self.png).decode(), "text/plain": repr(self)}
         # JupyterLab marks the image by it, and the book's extension turns what is so marked dark on a dark page.
-        return data, {"image/png": {"alt": self.alt, "width": self._width}, "needs_background": "light"}
+        seen = {"image/png": {"alt": self.alt, "width": self._width}, "needs_background": "light"}
+        return data, {**seen, DRAWN: list(self.drawn)}
 
 
 def new_figure(title: str, layout: Literal["constrained"] | None = "constrained") -> tuple[Figure, Axes]:
@@ -126,11 +130,11 @@ def draw_lines(axes: Axes, series: Mapping[str, NDArray[Any]], x: NDArray[Any] |
         axes.plot(steps, values, dashes, color=colour, linewidth=width, label=name, **settings)
 
 
-def finish(figure: Figure, alt: str) -> Plot:
-    """The finished plot; ``alt`` says what it shows."""
+def finish(figure: Figure, alt: str, rounding: Sequence[Axes] = ()) -> Plot:
+    """The finished plot; ``alt`` says what it shows. Of axes that show errors of ``rounding`` no value is compared."""
     file = io.BytesIO()
     figure.savefig(file, format="png", metadata={"Software": None})
-    return Plot(file.getvalue(), alt)
+    return Plot(file.getvalue(), alt, describe(figure, rounding))
 
 
 def check_named(name: str, value: object, most: int, kind: type, expected: str) -> None:

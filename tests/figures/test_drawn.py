@@ -1,0 +1,91 @@
+"""Does what a plot says of itself change with what it draws, and with nothing else?"""
+
+import re
+
+import numpy as np
+import pytest
+
+from dpbook.figures import DRAWN, unlike
+from dpbook.figures.card import finish, in_style, new_figure
+from tests.cases import each
+
+
+@in_style
+def plot(change=lambda axes: None, values=(1.0, 2.0, 4.0, 8.0), width=None, rounding=False):
+    """One of everything that the book's plots are made of, after a ``change``."""
+    figure, axes = new_figure("Title")
+    if width:
+        figure.set_figwidth(width)
+    axes.plot([0, 1, 2, 3], values, "--", marker="o", label="line")
+    axes.barh([1, 2], [2.0, 3.0], label="bars")
+    axes.errorbar([1], [2], xerr=[[0.5], [0.5]], fmt="none")
+    axes.axvspan(0.5, 1, label="area")
+    axes.scatter([1, 2], [3, 4], label="marks")
+    axes.axhline(2)
+    axes.text(1, 2, "words")
+    axes.annotate("note", (1, 4), (8, -13), textcoords="offset points")
+    axes.imshow([[0.0, 0.5], [0.25, 1.0]], aspect="auto", extent=(0, 1, 0, 1), vmin=0, vmax=1)
+    axes.set(xlabel="across", ylabel="up", xlim=(0, 4), ylim=(0.5, 10), yscale="log")
+    axes.set_xticks([0, 2], labels=["none", "two"])
+    change(axes)
+    return finish(figure, "alt", [axes] if rounding else [])
+
+
+CHANGES = {
+    "a point": lambda axes: axes.lines[0].set_ydata([1, 2, 4.2, 8]),
+    "a point that is not drawn": lambda axes: axes.lines[0].set_ydata([1, 2, np.nan, 8]),
+    "a missing point": lambda axes: axes.lines[0].set_data([0, 1, 2], [1, 2, 4]),
+    "dashes": lambda axes: axes.lines[0].set_linestyle(":"),
+    "a colour": lambda axes: axes.lines[0].set_color("red"),
+    "a name in the legend": lambda axes: axes.lines[0].set_label("another"),
+    "a missing line": lambda axes: axes.lines[0].remove(),
+    "the length of a bar": lambda axes: axes.patches[0].set_width(2.1),
+    "a spread": lambda axes: axes.collections[0].set_segments([[(0.4, 2), (1.5, 2)]]),
+    "a mark": lambda axes: axes.collections[1].set_offsets([[1, 3], [2, 4.2]]),
+    "a word": lambda axes: axes.texts[0].set_text("word"),
+    "where a word stands": lambda axes: axes.texts[0].set_position((1.1, 2)),
+    "where a note points": lambda axes: setattr(axes.texts[1], "xy", (1, 5)),
+    "a pixel of an image": lambda axes: axes.images[0].set_data([[0.0, 0.5], [0.3, 1.0]]),
+    "an end of an axis": lambda axes: axes.set_xlim(0, 4.1),
+    "a scale": lambda axes: axes.set_yscale("linear"),
+    "a unit": lambda axes: axes.set_ylabel("down"),
+    "the name of a tick": lambda axes: axes.set_xticks([0, 2], labels=["none", "three"]),
+    "the title": lambda axes: axes.set_title("Titles"),
+    "the figure's title": lambda axes: axes.figure.suptitle("Above"),
+}
+
+
+@each(("name", "change"), CHANGES.items())
+def test_a_change_is_seen(name, change):
+    assert re.match("stored: .*\nfound:  .*", unlike(plot().drawn, plot(change).drawn))
+
+
+def test_last_digits_and_the_size_of_the_picture_are_no_change():
+    noisy = np.array([1, 2, 4, 8]) * (1 + 1e-4)
+    assert unlike(plot().drawn, plot(values=noisy, width=9).drawn) == ""
+
+
+def test_of_rounding_there_are_words_and_no_places():
+    one, other = plot(rounding=True), plot(values=[1, 3, 5, 7], rounding=True)
+    assert unlike(one.drawn, other.drawn) == ""
+    assert not [line for line in one.drawn if "\t" in line]
+    assert unlike(one.drawn, plot(CHANGES["a word"], rounding=True).drawn)
+
+
+def test_places_are_thousandths_of_the_axes():
+    """(0, 1) to (3, 8) where x goes from 0 to 4 and log y from 0.5 to 10."""
+    (line,) = [line for line in plot().drawn if " line\t" in line]
+    places = [tuple(map(int, place.split(","))) for place in line.partition("\t")[2].split()]
+    expected = [(250 * x, 1000 * np.log(2**x / 0.5) / np.log(20)) for x in range(4)]
+    np.testing.assert_allclose(places, expected, atol=0.5)
+
+
+def test_it_travels_in_the_metadata_and_is_no_part_of_what_a_reader_sees():
+    data, metadata = plot()._repr_mimebundle_()
+    assert metadata[DRAWN] == list(plot().drawn)
+    assert set(data) == {"image/png", "text/plain"}
+
+
+@pytest.mark.parametrize(("stored", "found"), [([], ["title A"]), (["title A"], [])])
+def test_a_picture_that_is_missing_on_one_side_is_a_difference(stored, found):
+    assert "nothing" in unlike(stored, found)
