@@ -5,16 +5,19 @@
 - a kernel that does not start is started again: two that start at once may choose the same port;
 - a trailing ``;`` silences a cell as it did when the output was stored: nbval runs cells without history;
 - a cell tagged ``measurement`` is compared by its shape: the kinds of its outputs, and its text without the numbers;
-- a data plot is compared by what it draws, which stands in its metadata: nbval compares no PNG.
+- a data plot is compared by what it draws, which stands in its metadata: nbval compares no PNG;
+- a notebook that fails is left as it ran where ``--failed`` says.
 """
 
 import re
 import time
 from collections.abc import Generator, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
+import nbformat
 import pytest
 from nbval.kernel import RunningKernel
 from nbval.plugin import IPyNbCell, coalesce_streams
@@ -24,6 +27,8 @@ from dpbook.figures import DRAWN, unlike
 
 POLL_SECONDS = 1.0
 _NUMBER = re.compile(r"[-+]?(\d[\d,_]*\.?\d*(e[-+]?\d+)?|\bnan\b|\binf\b)", re.IGNORECASE)
+_RAN = pytest.StashKey[list[tuple[Any, list[Any], list[Any]]]]()
+"""Of a notebook: each cell that ran, what it has shown, and what is wrong with that."""
 
 
 class _Kernel(RunningKernel):  # type: ignore[misc]  # nbval has no types
@@ -50,6 +55,11 @@ class _Kernel(RunningKernel):  # type: ignore[misc]  # nbval has no types
                 if not self.is_alive():
                     raise RuntimeError("the kernel died while it ran this cell") from None
         raise Empty
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where notebooks that fail are left."""
+    parser.addoption("--failed", metavar="DIR", help="leave each notebook that fails here, as it ran")
 
 
 def pytest_configure() -> None:
@@ -82,6 +92,30 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def plots(outputs: Sequence[Any]) -> list[list[str]]:
     """What each PNG among ``outputs`` draws, as `Plot` puts it into the metadata."""
     return [output["metadata"].get(DRAWN, []) for output in outputs if "image/png" in output.get("data", {})]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep what a cell has shown, and what is wrong with it."""
+    report = yield
+    if isinstance(item, IPyNbCell) and report.when == "call":
+        wrong = [nbformat.v4.new_output("stream", name="stderr", text=report.longreprtext)] if report.failed else []
+        item.parent.stash.setdefault(_RAN, []).append((item.cell, item.test_outputs or [], wrong))
+    return report
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After its last cell, leave a notebook of which a cell has failed, with what its cells have shown."""
+    folder = item.config.getoption("failed")
+    if not folder or not isinstance(item, IPyNbCell) or (nextitem and nextitem.parent is item.parent):
+        return
+    ran = item.parent.stash.get(_RAN, [])
+    if any(wrong for *_, wrong in ran):
+        for cell, outputs, wrong in ran:
+            cell.outputs = outputs + wrong
+        path = Path(folder, item.path.relative_to(item.config.rootpath))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(item.parent.nb, path)
 
 
 def shape(outputs: Sequence[Any]) -> list[Any]:

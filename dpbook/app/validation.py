@@ -28,8 +28,11 @@ IN_ORDER = ("--dist=loadscope", "--no-loadscope-reorder")
 LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3"}
 
 
-def compare(paths: Sequence[Path], jobs: int = 2) -> int:
-    """Run ``paths`` (notebooks, or folders of them or of tests) through pytest and nbval; return its exit status."""
+def compare(paths: Sequence[Path], jobs: int = 2, failed: Path | None = None) -> int:
+    """Run ``paths`` (notebooks, or folders of them or of tests) through pytest and nbval; return its exit status.
+
+    A notebook that fails is left in the folder ``failed``, if given, with what its cells have shown.
+    """
     check_int("jobs", jobs, 1)
     _need("pytest", "nbval", "xdist")
     targets = _targets(paths)
@@ -44,6 +47,7 @@ def compare(paths: Sequence[Path], jobs: int = 2) -> int:
         # Names in the report are relative to the root directory: it holds the checkout and whatever lies outside it.
         f"--rootdir={os.path.commonpath([checkout.root(), *targets])}",
         *("-c", str(checkout.root() / "pyproject.toml"), "-o", f"cache_dir={checkout.root() / '.pytest_cache'}"),
+        *([f"--failed={failed.resolve()}"] if failed else []),
         *map(str, targets),
     ]
     with _environment() as env:

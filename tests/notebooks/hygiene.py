@@ -7,11 +7,14 @@ import statistics
 from collections import Counter
 
 from dpbook.core import checkout
+from dpbook.figures import DRAWN
 from dpbook.figures.card import player
+from tests.notebooks.claims import unclaimed
 
 MACHINE_PATH = re.compile(r"(?<![\w.$}~/:-])/((home|tmp|work|Users)/\w|root\b)|\b[A-Z]:\\\w")
 DATA_URI = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]*")
 NO_ALT = re.compile(r"<img\b(?![^>]*\balt=(\"[^\"]|'[^']))[^>]*>", re.IGNORECASE)
+NBVAL = re.compile(r"# *(NBVAL_IGNORE_OUTPUT|PYTEST_VALIDATE_IGNORE_OUTPUT)\b")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 MOST_BYTES_OF_FRAMES = 1_000_000
 
@@ -23,6 +26,11 @@ def text(source):
 
 def tags(cell):
     return cell["metadata"].get("tags", [])
+
+
+def compared(cell):
+    """Whether validation compares what the cell shows. A comment can tell nbval not to, too."""
+    return not {"measurement", "nbval-ignore-output"} & {*tags(cell)} and not NBVAL.search(text(cell["source"]))
 
 
 def code_cells(notebook):
@@ -123,6 +131,28 @@ def cell_ids(notebook):
     return missing + [f"{count} cells have the id {name}" for name, count in Counter(ids).items() if name and count > 1]
 
 
+def plots_without_data(notebook):
+    """No PNG is compared; a plot that validation compares says what it draws."""
+    return [
+        f"cell {n} shows a PNG that does not say what it draws: dpbook validate --write"
+        for n, cell in code_cells(notebook)
+        if compared(cell)
+        for output in cell["outputs"]
+        if "image/png" in output.get("data", {}) and not output["metadata"].get(DRAWN)
+    ]
+
+
+def printed_errors(notebook):
+    """Where nothing is compared, nobody would see that an error is what a cell shows."""
+    return [
+        f"cell {n} is not compared, and shows an error"
+        for n, cell in code_cells(notebook)
+        if not compared(cell) and "raises-exception" not in tags(cell)
+        for output in cell["outputs"]
+        if output["output_type"] == "error" or "Traceback (most recent call last)" in text(output.get("text", ""))
+    ]
+
+
 def pictures_without_words(notebook):
     markdown = [(n, text(c["source"])) for n, c in enumerate(notebook["cells"]) if c["cell_type"] == "markdown"]
     html = [(n, found) for n, kind, found in bundles(notebook) if kind == "text/html"]
@@ -141,6 +171,18 @@ def measurements(notebook):
             ("it also needs the tag nbval-ignore-output", "nbval-ignore-output" not in tags(cell)),
         )
         if wrong
+    ]
+
+
+def unheld(notebook):
+    """What is not compared is held by a claim; of what is the reader's own (``yours``) the book claims nothing."""
+    cells = code_cells(notebook)
+    sources = [text(cell["source"]) for _, cell in cells]
+    return [
+        f"cell {n} is not compared, and no assert nearby is about what it shows: {shown}"
+        for place, (n, cell) in enumerate(cells)
+        if not compared(cell) and "yours" not in tags(cell)
+        if (shown := unclaimed(sources, place))
     ]
 
 
@@ -202,9 +244,11 @@ EVERYWHERE = (
     machine_paths,
     cell_ids,
     pictures_without_words,
+    plots_without_data,
+    printed_errors,
     measurements,
 )
-EXECUTED = (*EVERYWHERE, unexecuted)
+EXECUTED = (*EVERYWHERE, unexecuted, unheld)
 CHAPTER = (*EXECUTED, old_source, long_cells, median_length, too_much)
 
 

@@ -71,19 +71,27 @@ def film(svg="<svg/>", script=""):
     }
 
 
+def png(**metadata):
+    return shown(image_png="AAAA", text_plain="a plot") | {"metadata": metadata}
+
+
 GOOD = notebook(
     markdown(["# Title\n", "![A ring of four ranks](ring.png) and half/work/or so"]),
     code("", count=None, name="b"),
     code("print(1)", stream("1\n"), name="c"),
     code("1 / 0", ERROR, tags=["raises-exception"], name="d"),
     code("sleep()", tags=["nbval-skip"], count=None, name="e"),
-    code("time()", stream("3 ms"), tags=["measurement", "nbval-ignore-output"], name="f"),
+    code("t = time()\nprint(t)", stream("3 ms"), tags=["measurement", "nbval-ignore-output"], name="f"),
+    code("assert t > 0", name="i"),
+    code("whereabouts()", stream("a laptop"), tags=["yours", "nbval-ignore-output"], name="j"),
+    code("plot()", png(drawn=["title A"]), name="k"),
     code(
         "play()", shown(text_plain="viewer", text_html='<img src="data:image/png;base64,AA/tmp/" alt="ring">'), name="g"
     ),
     code("play()", film("s" * 999_999, (hygiene.player.EXTENSION / "player.js").read_text()), name="h"),
 )
 
+IGNORED = ["nbval-ignore-output"]
 BAD = [
     (hygiene.unexecuted, notebook(code("print(1)", count=None))),
     (hygiene.stored_errors, notebook(code("1 / 0", ERROR))),
@@ -102,6 +110,11 @@ BAD = [
     (hygiene.pictures_without_words, notebook(code("f()", shown(text_html='<img src="x.png">')))),
     (hygiene.pictures_without_words, notebook(code("f()", shown(text_html='<img alt="" src="x.png">')))),
     (hygiene.pictures_without_words, notebook(markdown("![](x.png)"))),
+    (hygiene.plots_without_data, notebook(code("plot()", png()))),
+    (hygiene.printed_errors, notebook(code("f()", stream("Traceback (most recent call last):\n"), tags=IGNORED))),
+    (hygiene.unheld, notebook(code("time()", stream("3 ms"), tags=["measurement"]))),
+    (hygiene.unheld, notebook(code("t = time()\nt", stream("3 ms"), tags=IGNORED), code("assert u > 0"))),
+    (hygiene.unheld, notebook(code("# NBVAL_IGNORE_OUTPUT\ntime()", stream("3 ms")))),
     (hygiene.measurements, notebook(code("time()", tags=["measurement", "nbval-ignore-output"]))),
     (hygiene.measurements, notebook(code("time()", stream("3 ms"), tags=["measurement"]))),
     (hygiene.old_source, notebook(code("print(inspect.getsource(f))", stream("def never(): ...\n")))),

@@ -44,6 +44,7 @@ CELLS = (
     "name = processes._RANKS._socket_name(processes._environment(os.environ))\n"
     "print(starter.METHOD, Path(os.environ.get(starter.SHARED, ''), name).exists())",
     "from dpbook import core\ntry:\n    core.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",
+    "from dpbook.figures import run_loss\nrun_loss([{'step': n, 'loss': 2.0**-n} for n in range(9)], 'It falls')",
 )
 
 
@@ -106,18 +107,31 @@ def lose_a_line(cell):
     cell.outputs[0].text = "nothing measured\n"
 
 
+def draw_another_number(cell):
+    """Neither the first nor the last, which the words of the picture tell."""
+    cell.source = cell.source.replace("2.0**-n", "2.0**-n + 0.02 * (n == 4)")
+
+
 LIES = {
     "output_differs": (1, lambda cell: cell.outputs[0].data.update({"text/plain": "3"}), "Cell outputs differ"),
     "never_executed": (1, forget, "never executed"),
     "raises": (1, lambda cell: cell.update(source="1 / 0"), "caused an exception"),
     "no_longer_raises": (3, lambda cell: cell.update(source="1 / 1"), "Cell outputs differ"),
     "measurement": (4, lose_a_line, "changed its shape"),
+    "a_number_in_a_picture": (7, draw_another_number, "A picture draws something else"),
+    "a_picture_that_says_nothing": (7, lambda cell: cell.outputs[0].metadata.pop("drawn"), "stored: nothing"),
 }
 """Which cell is changed, how, and what is then said of it."""
 
 
 @pytest.fixture(scope="module")
-def lies(written, tmp_path_factory):
+def left(tmp_path_factory):
+    """The folder for notebooks that fail."""
+    return tmp_path_factory.mktemp("left") / "new"
+
+
+@pytest.fixture(scope="module")
+def lies(written, left, tmp_path_factory):
     """What validation says, outside the checkout, of notebooks that no longer tell the truth, and of one that does."""
     folder = tmp_path_factory.mktemp("lies")
     for name, (number, change, _) in LIES.items():
@@ -127,9 +141,20 @@ def lies(written, tmp_path_factory):
     (folder / "true.ipynb").write_bytes(written.read_bytes())
     dies = new_notebook(cells=[new_code_cell("import os\nos._exit(3)", execution_count=1)])
     nbformat.write(dies, folder / "dies.ipynb")
-    run = dpbook("--jobs", 1, folder)
+    run = dpbook("--jobs", 1, "--failed", left, folder)
     assert run.returncode == 1, run.stdout
     return run.stdout
+
+
+def test_notebooks_that_fail_are_left_as_they_ran(lies, left):
+    ran = {path.stem: nbformat.read(path, as_version=4) for path in left.rglob("*.ipynb")}
+    assert set(ran) == {*LIES, "dies"}
+    for name, (number, _, words) in LIES.items():
+        last = {n: cell.outputs[-1] for n, cell in enumerate(ran[name].cells) if cell.outputs}
+        said = {n: output.text for n, output in last.items() if output.get("name") == "stderr"}
+        assert list(said) == [number]
+        assert words in said[number]
+    assert ran["output_differs"].cells[1].outputs[0].data["text/plain"] == "2"
 
 
 @pytest.mark.parametrize("name", LIES)

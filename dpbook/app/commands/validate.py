@@ -14,6 +14,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--changed", nargs="?", const="HEAD", metavar="REVISION",
         help="only notebooks that a change of dpbook or of their own touches (since REVISION; default: HEAD)",
     )  # fmt: skip
+    parser.add_argument(
+        "--failed", type=Path, metavar="DIR", help="leave each notebook that fails in DIR, as it ran (default: nowhere)"
+    )
     parser.add_argument("-n", "--jobs", type=int, default=2, help="notebooks checked at once (default: %(default)s)")
 
 
@@ -29,4 +32,4 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(["touched:", *map(str, paths)]) if paths else "no notebook is touched", flush=True)
         if not paths:
             return 0
-    return validation.write(paths) if args.write else validation.compare(paths, jobs=args.jobs)
+    return validation.write(paths) if args.write else validation.compare(paths, args.jobs, args.failed)
