@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.core import InvalidArgument, check_int, milliseconds
-from dpbook.figures.card import LINES, check_named, draw_lines, finish, in_style, new_figure, palette
+from dpbook.figures.card import LINES, VARIES, check_named, draw_lines, finish, in_style, new_figure, palette
 from dpbook.figures.card.plot import DPI, Plot, check_title
 from dpbook.replicas import Run
 
@@ -57,8 +57,7 @@ def drift_and_gap(run: Run, title: str) -> Plot:
     margin = max(1, len(run.drifts) - 1) / 20  # said, as older matplotlibs stretch the axis to the shaded foot's 0
     lower.set(xlabel="step", xlim=(1 - margin, len(run.drifts) + margin))
     drift, gap = magnitude(run.drift), magnitude(run.gap)
-    rounding = [axes for axes, most in ((upper, run.drift), (lower, run.gap)) if 0 < most < LEAST]
-    return finish(figure, f"{title}. Over {len(run.drifts)} steps the drift is {drift} and the gap {gap}.", rounding)
+    return finish(figure, f"{title}. Over {len(run.drifts)} steps the drift is {drift} and the gap {gap}.")
 
 
 def _draw_differences(axes: "Axes", values: NDArray[Any], label: str, colour: str) -> None:
@@ -68,6 +67,8 @@ def _draw_differences(axes: "Axes", values: NDArray[Any], label: str, colour: st
     zero = 10.0 ** (low - 1)
     axes.axhspan(zero / 10**0.4, zero * 10**0.4, color=palette.PANEL, zorder=0)
     axes.plot(np.arange(1, len(values) + 1), np.where(values == 0, zero, values), color=colour, linewidth=2)
+    if 0 < values.max() < LEAST:
+        axes.set_gid(VARIES)
     decades = range(low, high + 1, max(1, (high - low) // 4))
     axes.set(ylabel=label, yscale="log", ylim=(zero / 10**0.4, 10.0**high))
     axes.set_yticks([zero, *(10.0**d for d in decades)], labels=["0", *(f"$10^{{{d}}}$" for d in decades)])

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from dpbook.figures import DRAWN, unlike
-from dpbook.figures.card import finish, in_style, new_figure
+from dpbook.figures.card import VARIES, finish, in_style, new_figure
 from tests.cases import each
 
 
 @in_style
-def plot(change=lambda axes: None, values=(1.0, 2.0, 4.0, 8.0), width=None, rounding=False):
+def plot(change=lambda axes: None, values=(1.0, 2.0, 4.0, 8.0), width=None):
     """One of everything that the book's plots are made of, after a ``change``."""
     figure, axes = new_figure("Title")
     if width:
@@ -29,7 +29,7 @@ def plot(change=lambda axes: None, values=(1.0, 2.0, 4.0, 8.0), width=None, roun
     axes.set(xlabel="across", ylabel="up", xlim=(0, 4), ylim=(0.5, 10), yscale="log")
     axes.set_xticks([0, 2], labels=["none", "two"])
     change(axes)
-    return finish(figure, "alt", [axes] if rounding else [])
+    return finish(figure, "alt")
 
 
 CHANGES = {
@@ -71,11 +71,21 @@ def test_last_digits_and_the_size_of_the_picture_are_no_change():
     assert unlike(unchanged().drawn, plot(values=noisy, width=9).drawn) == ""
 
 
-def test_of_rounding_there_are_words_and_no_places():
-    one, other = plot(rounding=True), plot(values=[1, 3, 5, 7], rounding=True)
-    assert unlike(one.drawn, other.drawn) == ""
-    assert not [line for line in one.drawn if "\t" in line]
-    assert unlike(one.drawn, plot(CHANGES["a word"], rounding=True).drawn)
+def test_of_axes_that_vary_there_are_words_and_no_places():
+    def vary(change=lambda axes: None):
+        return plot(lambda axes: (axes.set_gid(VARIES), change(axes))).drawn
+
+    assert unlike(vary(), vary(CHANGES["a point"])) == ""
+    assert not [line for line in vary() if "\t" in line]
+    assert unlike(vary(), vary(CHANGES["a word"]))
+
+
+def test_a_thing_that_varies_is_left_out():
+    def vary(word):
+        return plot(lambda axes: axes.texts[0].set(gid=VARIES, text=word)).drawn
+
+    assert unlike(vary("one"), vary("another")) == ""
+    assert len(vary("one")) == len(unchanged().drawn) - 1
 
 
 def test_places_are_thousandths_of_the_axes():

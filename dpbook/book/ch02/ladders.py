@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpbook.core import InvalidArgument
 from dpbook.figures import Plot, magnitude
-from dpbook.figures.card import LINES, draw_lines, finish, in_style, new_figure, palette
+from dpbook.figures.card import LINES, VARIES, draw_lines, finish, in_style, new_figure, palette
 
 
 @in_style
@@ -38,8 +38,9 @@ def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: st
     for x, align, words in ((bound / 1.5, "right", "rounding explains it"), (bound * 1.5, "left", "different")):
         axes.text(x, -0.55, words, ha=align, va="center", fontsize=8.5, color=palette.MUTED)
     told = [f"{name}: " + (f"{error:.2g}" if error > bound else "within it") for name, error in errors.items()]
-    rounding = [axes] if min(errors.values()) <= bound else []
-    return finish(figure, f"{title}. The bound on rounding is {magnitude(bound)}. {'; '.join(told)}.", rounding)
+    if min(errors.values()) <= bound:
+        axes.set_gid(VARIES)
+    return finish(figure, f"{title}. The bound on rounding is {magnitude(bound)}. {'; '.join(told)}.")
 
 
 @in_style

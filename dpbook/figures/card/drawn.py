@@ -21,14 +21,16 @@ DRAWN = "drawn"
 """In an output's metadata."""
 OFF = 2
 """About a pixel: last digits of what is drawn differ between processors."""
+VARIES = "varies"
+"""The gid of what may differ between processors by more than that, as errors of rounding do."""
 
 
-def describe(figure: Figure, rounding: Sequence[Axes] = ()) -> list[str]:
+def describe(figure: Figure) -> list[str]:
     """A line for each thing in the ``figure``: titles and axes, lines, bars, areas, texts and images.
 
-    Of axes in ``rounding`` there are words alone: they show errors of rounding, in which no two processors agree.
+    A thing that `VARIES` is left out; of axes that vary there are words alone.
     """
-    lines = [line for axes in figure.axes for line in _inside(axes, axes not in rounding)]
+    lines = [line for axes in figure.axes for line in _inside(axes, axes.get_gid() != VARIES)]
     return [f"title {figure.get_suptitle()}", *lines]
 
 
@@ -53,8 +55,9 @@ def _inside(axes: Axes, placed: bool) -> Iterator[str]:
     for name, axis, ends in (("x", axes.xaxis, axes.get_xlim()), ("y", axes.yaxis, axes.get_ylim())):
         reach = f", {ends[0]:.3g} to {ends[1]:.3g}{_named_ticks(axis)}" if placed else ""
         yield f"{name} {axis.get_label_text()}, {axis.get_scale()}{reach}"
-    for words, points in _things(axes):
-        yield f"{words}\t{_places(points)}" if placed else words
+    for thing, words, points in _things(axes):
+        if thing.get_gid() != VARIES:
+            yield f"{words}\t{_places(points)}" if placed else words
 
 
 def _named_ticks(axis: Any) -> str:
@@ -68,8 +71,8 @@ def _named_ticks(axis: Any) -> str:
     return "".join(f", {name} at {place:.3g}" for name, place in zip(words, places, strict=True))
 
 
-def _things(axes: Axes) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Words, and points (n, 2) in shares of the axes; of an image the shares of its colours (rows, columns)."""
+def _things(axes: Axes) -> Iterator[tuple[Any, str, NDArray[Any]]]:
+    """Each with its words and its points (n, 2) in shares of the axes; an image with shares of its colours."""
     from matplotlib.collections import PathCollection
     from matplotlib.colors import to_hex
 
@@ -78,22 +81,26 @@ def _things(axes: Axes) -> Iterator[tuple[str, NDArray[Any]]]:
 
     for line in axes.lines:
         words = f"line {to_hex(line.get_color())} {line.get_linestyle()} {line.get_marker()} {_label(line)}"
-        yield words, share(line.get_xydata(), line.get_transform())
+        yield line, words, share(line.get_xydata(), line.get_transform())
     for patch in axes.patches:
         corners = share(patch.get_path().vertices, patch.get_transform())
-        yield f"area {to_hex(patch.get_facecolor())} {_label(patch)}", np.array([corners.min(0), corners.max(0)])
+        yield patch, f"area {to_hex(patch.get_facecolor())} {_label(patch)}", np.array([corners.min(0), corners.max(0)])
     for shapes in axes.collections:
         if isinstance(shapes, PathCollection):  # one mark at many points, as of a scatter plot
-            yield f"marks {_label(shapes)}", share(shapes.get_offsets(), shapes.get_offset_transform())
+            yield shapes, f"marks {_label(shapes)}", share(shapes.get_offsets(), shapes.get_offset_transform())
         else:
             corners = np.concatenate([path.vertices for path in shapes.get_paths()])
-            yield f"shapes {_label(shapes)}", share(corners, shapes.get_transform())
+            yield shapes, f"shapes {_label(shapes)}", share(corners, shapes.get_transform())
     for text in axes.texts:
         noted = getattr(text, "xy", None)  # a note's point of the data; its text stands some pixels beside it
         anchor = share(noted, axes.transData) if noted else share(text.get_position(), text.get_transform())
-        yield f"text {text.get_text()}", anchor
+        yield text, f"text {text.get_text()}", anchor
     for image in axes.images:
-        yield f"image {image.get_cmap().name}", np.ma.filled(image.norm(np.ma.asarray(image.get_array())), np.nan)
+        yield (
+            image,
+            f"image {image.get_cmap().name}",
+            np.ma.filled(image.norm(np.ma.asarray(image.get_array())), np.nan),
+        )
 
 
 def _label(artist: Any) -> str:

@@ -130,11 +130,11 @@ def draw_lines(axes: Axes, series: Mapping[str, NDArray[Any]], x: NDArray[Any] |
         axes.plot(steps, values, dashes, color=colour, linewidth=width, label=name, **settings)
 
 
-def finish(figure: Figure, alt: str, rounding: Sequence[Axes] = ()) -> Plot:
-    """The finished plot; ``alt`` says what it shows. Of axes that show errors of ``rounding`` no value is compared."""
+def finish(figure: Figure, alt: str) -> Plot:
+    """The finished plot; ``alt`` says what it shows."""
     file = io.BytesIO()
     figure.savefig(file, format="png", metadata={"Software": None})
-    return Plot(file.getvalue(), alt, describe(figure, rounding))
+    return Plot(file.getvalue(), alt, describe(figure))
 
 
 def check_named(name: str, value: object, most: int, kind: type, expected: str) -> None:
