@@ -7,7 +7,20 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from dpbook import __version__
-from dpbook.app.commands import audit, bench, diagnose, doctor, forecast, grade, lab, launch, mystery, report, validate
+from dpbook.app.commands import (
+    audit,
+    bench,
+    diagnose,
+    doctor,
+    forecast,
+    grade,
+    lab,
+    launch,
+    mystery,
+    report,
+    slides,
+    validate,
+)
 from dpbook.core import DpbookError
 
 COMMANDS: dict[str, tuple[ModuleType, str]] = {
@@ -21,6 +34,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "forecast": (forecast, "say how long a training script of yours would take on more GPUs, over other links"),
     "grade": (grade, "give marks for exercises that were handed in: a notebook, a folder, a class"),
     "report": (report, "write the report of a run once more"),
+    "slides": (slides, "make slides of chapters, for a course"),
     "mystery": (mystery, "a training script with a mistake to find, of which there are as many as seeds"),
 }
 
@@ -51,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _missing(command: str, script: list[str] | None) -> list[str]:
     """What is not installed of the extra ``book``, for a command that needs it: a stranger's script needs none."""
-    needs = command in ("lab", "validate", "bench", "report") or (command == "launch" and script is None)
+    needs = command in ("lab", "validate", "bench", "report", "slides") or (command == "launch" and script is None)
     return [name for name in BOOK if importlib.util.find_spec(name) is None] if needs else []
 
 

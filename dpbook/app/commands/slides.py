@@ -1,0 +1,28 @@
+"""``dpbook slides``"""
+
+import argparse
+from pathlib import Path
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description = (
+        "Make slides of chapters from their notebooks: title, questions with their answers on the next slide, what the "
+        "runs say, pictures, summary. A deck is one HTML file that needs no network; arrow keys turn it, and the "
+        "browser prints it."
+    )
+    parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="such as 05 or 12b (default: all)")
+    parser.add_argument("--to", type=Path, metavar="DIR", default=Path("slides"), help="default: %(default)s")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write a deck for each chapter that is asked for."""
+    from dpbook.app import slides
+    from dpbook.core import check_one_of, checkout
+
+    found = {path.name.partition("_")[0]: path for path in sorted((checkout.root() / "chapters").glob("*.ipynb"))}
+    for name in args.chapters:
+        check_one_of("chapter", name, found)
+    for name in args.chapters or found:
+        print(slides.write(found[name], args.to), flush=True)
+    return 0
