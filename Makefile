@@ -37,7 +37,7 @@ notebooks: ## run the notebooks and compare (CHANGED=1: those that a change touc
 	$(BIN)/python -m dpbook validate --jobs $(JOBS) $(if $(CHANGED),--changed $(or $(BASE),HEAD)) $(ARGS)
 
 proof: ## what takes too long for every change: matrices, faults, new random cases; up to 40 minutes, daily
-	@tools/venv.sh dev
+	@tools/venv.sh proof
 	$(BIN)/python -m pytest -n $(JOBS) -m "proof or hypothesis" --hypothesis-profile=searching --timeout=1200 --durations=10 tests $(ARGS)
 
 style:

@@ -17,7 +17,7 @@ from tests.cases import each
 ROOT = checkout.root()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-DIRECT = [Requirement(line) for line in [*PROJECT["dependencies"], *EXTRAS["book"], *EXTRAS["dev"]]]
+DIRECT = [Requirement(line) for line in sum(EXTRAS.values(), PROJECT["dependencies"])]
 PINS = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 
 
@@ -187,6 +187,15 @@ def test_a_second_run_installs_nothing_and_a_changed_pin_does(checkout):
         file.write("# changed\n")
     assert make(checkout, python).returncode == 0
     assert len((checkout / "pip.log").read_text().splitlines()) == 2
+
+
+def test_what_has_more_is_enough_and_only_proofs_have_nbgrader(checkout):
+    python_that(checkout, FAKE_VENV % "exit 0")
+    env = {**os.environ, "PYTHON": str(checkout / "python-for-the-test")}
+    for what in ("lab", "dev", "lab", "proof", "dev", "lab", "proof"):
+        subprocess.run(["tools/venv.sh", what], cwd=checkout, env=env, capture_output=True, check=True, timeout=60)
+    asked = [line.split()[-1] for line in (checkout / "pip.log").read_text().splitlines()]
+    assert asked == [".[book]", ".[book,dev]", ".[book,dev,class]"]
 
 
 def test_an_environment_that_no_longer_works_is_made_anew(checkout):

@@ -8,6 +8,5 @@ import tomllib
 from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-extras = project["optional-dependencies"]
-for line in [*project["dependencies"], *extras["book"], *extras["dev"]]:
+for line in sum(project["optional-dependencies"].values(), project["dependencies"]):
     print(re.sub(">=", "==", line, count=1))

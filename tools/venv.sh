@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make .venv, or bring it up to date: tools/venv.sh lab | dev
+# Make .venv, or bring it up to date: tools/venv.sh lab | dev | proof
 #
 # Environment: TORCH_INDEX  index from which torch alone is installed (default: pip's own)
 #              CONSTRAINTS  file of version pins (default: constraints.txt)
@@ -7,9 +7,15 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-what=${1:?say lab or dev}
+what=${1:?say lab, dev or proof}
 constraints=${CONSTRAINTS:-constraints.txt}
-case $what in lab) extra="[book]" ;; dev) extra="[book,dev]" ;; *) echo "tools/venv.sh: lab or dev, not $what" >&2; exit 2 ;; esac
+# Which extras, and which environments have them.
+case $what in
+    lab) extra="[book]" enough="lab dev proof" ;;
+    dev) extra="[book,dev]" enough="dev proof" ;;
+    proof) extra="[book,dev,class]" enough="proof" ;;
+    *) echo "tools/venv.sh: lab, dev or proof, not $what" >&2; exit 2 ;;
+esac
 
 fail() { printf '\n%s\n' "$@" >&2; exit 1; }
 usable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
@@ -19,7 +25,9 @@ wanted=$({ pwd; cat pyproject.toml "$constraints"; } | cksum)
 fresh() { [ -f ".venv/.ready-$1" ] && [ "$(cat ".venv/.ready-$1")" = "$wanted" ]; }
 
 if .venv/bin/python -c 'import pip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    if fresh dev || fresh "$what"; then exit 0; fi
+    for made in $enough; do
+        if fresh "$made"; then exit 0; fi
+    done
 else
     [ ! -e .venv ] || echo ".venv is incomplete: making it anew"
     rm -rf .venv
@@ -37,7 +45,7 @@ else
     fi
 fi
 
-rm -f .venv/.ready-lab .venv/.ready-dev
+rm -f .venv/.ready-lab .venv/.ready-dev .venv/.ready-proof
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 # What pip does in one line: rewritten on a terminal, elsewhere one for each package that it fetches.
 say() { if [ -t 1 ]; then printf '\r\033[K  %.72s' "$1"; else printf '  %s\n' "$1"; fi; }

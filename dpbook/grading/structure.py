@@ -4,8 +4,9 @@ Each task has one answer cell and, below it, one check cell:
 
 - the answer cell's grade id is ``answer-05-1``; it is a solution, not graded, not locked, and defines the task's name;
 - the check cell's is ``check-05-1``; it is graded with the task's points, locked, no solution, and calls
-  ``check("05.1", name)``. Its hidden tests end with ``check("05.1", name).points``: nbgrader takes a number that is
-  a cell's value as its points, and without one gives full marks to whatever does not raise.
+  ``check("05.1", name)``. Its hidden tests import `check` anew, as a learner may have given that name to something
+  else, and end with ``check("05.1", name).points``: nbgrader takes a number that is a cell's value as its points, and
+  without one gives full marks to whatever does not raise.
 
 A cell tagged ``setup`` calls ``exercise(5, globals())``, so that a check cell says what is wrong where the answer's
 was not run.
@@ -24,23 +25,15 @@ from dpbook.core import DpbookError
 from dpbook.grading.cell_text import KEEP_OUTPUT, SETUP, defined, names, parse_cell
 from dpbook.grading.declared import tasks
 from dpbook.grading.definition import Task
-from dpbook.grading.notebooks import (
-    Cell,
-    Notebook,
-    learners,
-    mark,
-    read,
-    source,
-    tags,
-    title,
-    without_regions,
-)
+from dpbook.grading.notebooks import learners, read
+from dpbook.grading.regions import Cell, Notebook, mark, source, tags, title, without_regions
 
 KINDS = {
     "answer": {"solution": True, "grade": False, "locked": False},
     "check": {"solution": False, "grade": True, "locked": True},
     "words": {"solution": True, "grade": True, "locked": False},
 }
+ANEW = "from dpbook.grading import check"
 COMMON = {"schema_version": 3, "task": False}
 _GRADE_ID = re.compile(r"(answer|check|words)-[0-9]{2}-[0-9]+")
 
@@ -107,8 +100,10 @@ def _task_faults(task: Task, answer: Cell, check: Cell) -> Iterator[str]:
         yield f"cell {task.check_cell}: points must be {task.points}, are {mark(check).get('points')}"
     if not any(_is_check(node, task) for node in ast.walk(parse_cell(without_regions(check, "")))):
         yield f'cell {task.check_cell} does not call check("{task.id}", {task.answer})'
-    last = parse_cell(source(check)).body[-1:]
-    value = last[0].value if last and isinstance(last[0], ast.Expr) else None
+    last = parse_cell(source(check)).body[-2:]
+    value = last[-1].value if last and isinstance(last[-1], ast.Expr) else None
+    if not (last and ast.unparse(last[0]) == ANEW):
+        yield f"cell {task.check_cell}: hidden tests must say {ANEW}"
     if not (isinstance(value, ast.Attribute) and value.attr == "points" and _is_check(value.value, task)):
         yield f'cell {task.check_cell}: hidden tests must end with check("{task.id}", {task.answer}).points'
 

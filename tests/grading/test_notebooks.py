@@ -29,6 +29,7 @@ def all_reduce(buffers):
 CHECK = """\
 check("90.1", all_reduce)
 ### BEGIN HIDDEN TESTS
+from dpbook.grading import check
 check("90.1", all_reduce, seed=1).points
 ### END HIDDEN TESTS"""
 PREDICTION = """\
@@ -324,6 +325,7 @@ def picture(source):
         (replace("answer-90-10", BEGIN, ""), "END SOLUTION without its BEGIN"),
         (lambda nb: cell(nb, "answer-90-10").update(source="build = 1"), "has no solution between marks"),
         (replace("check-90-1", '"90.1"', '"90.2"'), 'cell check-90-1 does not call check("90.1", all_reduce)'),
+        (replace("check-90-1", "from dpbook.grading import check\n", ""), "must say from dpbook.grading import check"),
         (replace("check-90-1", ".points", ""), 'must end with check("90.1", all_reduce).points'),
         (replace("answer-90-1", "return", "retrun"), "cell answer-90-1 is no Python: invalid syntax in line 5"),
         (lambda nb: nb["cells"].remove(SETUP), f"no cell tagged setup calls {BEGINS}"),

@@ -1,0 +1,33 @@
+"""``dpbook nbgrader``"""
+
+import argparse
+from pathlib import Path
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.description = (
+        "Write nbgrader's configuration and an assignment for each exercise, with its solutions, into a folder. "
+        "What is there is kept. Then, in that folder: nbgrader generate_assignment 01_four_phase_loop"
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="of the course: a new one, or one to complete")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Lay out the course and say what was done."""
+    import secrets
+    from importlib.util import find_spec
+
+    from dpbook.app.course import lay_out
+    from dpbook.core import DpbookError, plural
+
+    try:
+        laid = lay_out(args.folder, seed=secrets.randbits(32))
+    except OSError as error:
+        raise DpbookError(f"the course cannot be written: {error}") from None
+    print(f"{args.folder}: {plural(len(laid.written), 'file')} written")
+    for path in laid.kept:
+        print(f"kept as it is, and not that of this edition: {path}")
+    if find_spec("nbgrader") is None:
+        print("nbgrader is not installed here: pip install 'dpbook[class]'")
+    return 0
