@@ -5,7 +5,8 @@ are nbgrader's (schema 3), so that its ``generate_assignment`` and ``autograde``
 
 - In an answer cell (``solution``), the lines between ``### BEGIN SOLUTION`` and ``### END SOLUTION`` become
   ``# YOUR CODE HERE`` and ``raise NotImplementedError``. Lines ``### STUB: text`` right after BEGIN replace these two:
-  ``### STUB: prediction = ...  # your number``. (nbgrader drops them with the region and puts its own stub.)
+  ``### STUB: prediction = ...  # your number``. (nbgrader drops them with the region and puts its own stub; with the
+  configuration that ``dpbook nbgrader`` writes it does as we do.)
 - In a check cell (``grade``, ``locked``), the lines between ``### BEGIN HIDDEN TESTS`` and ``### END HIDDEN TESTS`` go.
 - A markdown cell that is both ``solution`` and ``grade`` is an argument in words, which a person marks: the model
   answer becomes ``YOUR ANSWER HERE``.

@@ -102,6 +102,14 @@ def test_points_count_as_much_as_the_course_says():
     assert output(reported(nb, marks(points=2), 1), "check-2")[0] == "0.5"
 
 
+def test_a_course_may_leave_tasks_out():
+    nb = exercise(1)
+    for id in ("answer-1", "check-1"):
+        nb["cells"].remove(cell(nb, id))
+    points, page = output(reported(nb, marks(), 1), "check-2")
+    assert (points, "another edition" in page) == ("2", True)
+
+
 def test_another_exercise_under_this_name_earns_nothing_and_is_told():
     points, page = output(reported(exercise(2), marks(chapter=1), 2), "check-1")
     assert points == "0"

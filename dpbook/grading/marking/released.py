@@ -4,13 +4,14 @@ A notebook of nbgrader's: its answer cells hold what was graded, and the value o
 nbgrader reads, shown as the report, which the learner reads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from typing import Any
 
 from dpbook.core import DpbookError, checkout
 from dpbook.grading.declared import tasks
+from dpbook.grading.definition import Task
 from dpbook.grading.marking.cells import Exercise
 from dpbook.grading.marking.marks import ExerciseMarks, TaskMarks
 from dpbook.grading.regions import Cell, Notebook, mark, source, without_regions
@@ -42,18 +43,19 @@ def reported(nb: Notebook, marks: ExerciseMarks, chapter: int) -> Notebook:
     Points count as much as the cell says. Raises `DpbookError` for a check cell that is no task's: nbgrader would
     give it all points.
     """
-    reports = {report.task: report for report in _reports(marks, chapter)}
-    asked = {task.check_cell: reports[task.id] for task in tasks(chapter)}
-    return {**nb, "cells": [_with_report(cell, asked) for cell in nb["cells"]]}
+    there = {mark(cell).get("grade_id") for cell in nb["cells"]}
+    asked = [task for task in tasks(chapter) if task.check_cell in there]
+    reports = {task.check_cell: report for task, report in zip(asked, _reports(marks, chapter, asked), strict=True)}
+    return {**nb, "cells": [_with_report(cell, reports) for cell in nb["cells"]]}
 
 
-def _reports(marks: ExerciseMarks, chapter: int) -> Iterator[TaskMarks]:
+def _reports(marks: ExerciseMarks, chapter: int, asked: Sequence[Task]) -> Iterator[TaskMarks]:
     """What there is to say of each task; the first also tells what there is to say of the whole notebook."""
     told = marks.remarks
     if marks.chapter not in (None, chapter):
         told = (*told, f"not graded: this is exercise {marks.chapter:02}, handed in as exercise {chapter:02}")
     done = {task.task: task for task in marks.tasks}
-    for task in tasks(chapter):
+    for task in asked:
         found = done.get(task.id) or TaskMarks(task.id, task.title, task.points, None)
         yield replace(found, remarks=(*told, *found.remarks))
         told = ()
