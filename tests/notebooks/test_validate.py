@@ -63,7 +63,7 @@ def test_what_was_written_passes(written, monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "--durations=3")  # somebody's own options may stand in the environment
     run = dpbook(written)
     assert run.returncode == 0, run.stdout
-    assert "7 passed, 1 skipped" in run.stdout
+    assert "8 passed, 1 skipped" in run.stdout
     assert "slowest 3 durations" in run.stdout
 
 
@@ -118,8 +118,8 @@ LIES = {
     "raises": (1, lambda cell: cell.update(source="1 / 0"), "caused an exception"),
     "no_longer_raises": (3, lambda cell: cell.update(source="1 / 1"), "Cell outputs differ"),
     "measurement": (4, lose_a_line, "changed its shape"),
-    "a_number_in_a_picture": (7, draw_another_number, "A picture draws something else"),
-    "a_picture_that_says_nothing": (7, lambda cell: cell.outputs[0].metadata.pop("drawn"), "stored: nothing"),
+    "a_number_in_a_picture": (8, draw_another_number, "A picture draws something else"),
+    "a_picture_that_says_nothing": (8, lambda cell: cell.outputs[0].metadata.pop("drawn"), "stored: nothing"),
 }
 """Which cell is changed, how, and what is then said of it."""
 
