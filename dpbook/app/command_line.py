@@ -10,6 +10,7 @@ from dpbook import __version__
 from dpbook.app.commands import (
     audit,
     bench,
+    course,
     diagnose,
     doctor,
     forecast,
@@ -36,6 +37,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "grade": (grade, "give marks for exercises that were handed in: a notebook, a folder, a class"),
     "nbgrader": (nbgrader, "lay out a course that nbgrader runs, with every exercise as an assignment"),
     "report": (report, "write the report of a run once more"),
+    "course": (course, "write the exercises with a course's own numbers"),
     "slides": (slides, "make slides of chapters, for a course"),
     "mystery": (mystery, "a training script with a mistake to find, of which there are as many as seeds"),
 }

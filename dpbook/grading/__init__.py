@@ -14,6 +14,7 @@ from dpbook.grading.answer import (
     where_apart,
 )
 from dpbook.grading.cases import Case, Report
+from dpbook.grading.course import Numbers, begin_course, course
 from dpbook.grading.declared import register, task, tasks
 from dpbook.grading.definition import Check, Task
 from dpbook.grading.expectations import (

@@ -3,6 +3,7 @@
 from typing import Any, NoReturn
 
 from dpbook.core import DpbookError
+from dpbook.grading.course import begin_course
 from dpbook.grading.declared import tasks
 
 RUN_FIRST = "run the cell with your answer first"
@@ -23,10 +24,12 @@ class NotRun:
     __call__ = __getitem__ = __iter__ = _refuse
 
 
-def exercise(chapter: int, names: dict[str, Any]) -> None:
+def exercise(chapter: int, names: dict[str, Any], *, course: int | None = None) -> None:
     """Begin the exercise of a chapter: put a `NotRun` into ``names`` for each answer that is not there yet.
 
-    ``names`` are the notebook's ``globals()``. To run this again leaves answers as they are.
+    ``names`` are the notebook's ``globals()``. To run this again leaves answers as they are. ``course`` is the seed of
+    the course with whose numbers the exercise was written, if not with the book's.
     """
+    begin_course(course)
     for task in tasks(chapter):
         names.setdefault(task.answer, NotRun(task.answer))

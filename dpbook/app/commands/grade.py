@@ -29,6 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, help="of the instances that answers are tried on (default: drawn, and told)"
     )
+    parser.add_argument("--course", type=int, metavar="SEED", help="of dpbook course, whose numbers were asked for")
     parser.add_argument(
         "-j", "--jobs", type=int, default=os.cpu_count() or 1, help="judges at once (default: %(default)s)"
     )
@@ -50,8 +51,10 @@ def run(args: argparse.Namespace) -> int:
     """Grade what was handed in. Returns 0, or with ``--strict`` 1 where points are missing."""
     from dpbook.app.marks import read
     from dpbook.core import check_int
+    from dpbook.grading import begin_course
     from dpbook.grading.marking import find, grade, table
 
+    begin_course(args.course)
     seed = secrets.randbits(32) if args.seed is None else check_int("--seed", args.seed, 0)
     jobs = check_int("--jobs", args.jobs, 1)
     handed = find(args.paths, whole=bool(args.gradescope))

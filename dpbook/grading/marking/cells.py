@@ -10,13 +10,15 @@ from pathlib import Path
 
 from dpbook.core import checkout
 from dpbook.grading.cell_text import KEEP_OUTPUT, SETUP, defined, parse_cell, used
+from dpbook.grading.course import course
 from dpbook.grading.declared import tasks
 from dpbook.grading.definition import Task
 from dpbook.grading.marking.files import Cell, Unreadable, code_cells, text_cells
 from dpbook.grading.marking.words import InWords, in_words
 
 _GRADE_ID = re.compile(r"(answer|check)-([0-9]{2})-([1-9][0-9]?)")
-_BEGINS = re.compile(r"exercise\(([0-9]{1,2}), globals\(\)\)")
+_BEGINS = re.compile(r"exercise\(([0-9]{1,2}), globals\(\)")
+_COURSE = re.compile(r"exercise\([0-9]{1,2}, globals\(\), course=([0-9]+)\)")
 _CHECKS = re.compile(r"check\([\"']([0-9]{2})\.[0-9]+[\"']")
 _NAME = re.compile(r"^([0-9]{2})_")
 
@@ -97,7 +99,11 @@ def _lost(task: Task, text: str, cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _remarks(chapter: int, cells: Sequence[Cell]) -> Iterator[str]:
-    """What shows that the notebook is of another edition of the book."""
+    """What shows that the notebook is of another edition of the book, or of another course."""
+    of = next((f"course {found[1]}" for cell in cells if (found := _COURSE.search(cell.source))), "the book")
+    by = "the book" if course() is None else f"course {course()}"
+    if of != by:
+        yield f"the notebook asks for the numbers of {of}, and was graded by those of {by}"
     known = {task.answer_cell: task for task in tasks(chapter)} | {task.check_cell: task for task in tasks(chapter)}
     for cell in cells:
         if cell.grade_id.startswith(("answer-", "check-")) and cell.grade_id not in known:

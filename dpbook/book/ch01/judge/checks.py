@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from dpbook.core import plural
 from dpbook.grading import (
     Answer,
     NotAnswered,
+    Numbers,
     call,
     describe,
     expect,
@@ -25,13 +27,43 @@ WORLDS = (1, 2, 3, 5, 8)
 
 # 01.1: predict the average
 
-EXAMPLES = np.arange(1.0, 7.0)
-EACH = 2 * (0 - 3 * EXAMPLES) * EXAMPLES  # derivative of (w·x − 3x)² by w, at w = 0
+
+def _average(numbers: tuple[int, int], cut: int) -> float:
+    """Of the means over the first ``cut`` of six examples and over the others."""
+    slope, first = numbers
+    x = np.arange(first, first + 6.0)
+    each = 2 * (0 - slope * x) * x  # derivative of (w·x − slope·x)² by w, at w = 0
+    return float((each[:cut].mean() + each[cut:].mean()) / 2)
+
+
+def _average_text(numbers: tuple[int, int]) -> list[str]:
+    slope, first = numbers
+    x = [str(first + place) for place in range(6)]
+    equal, unequal = ((", ".join(x[:cut]), ", ".join(x[cut:])) for cut in (3, 2))
+    return [
+        f"x = {', '.join(x)} with y = {slope}x",
+        "has the examples {} and the second {}".format(*equal),
+        "has {} and the second {}".format(*unequal),
+    ]
+
+
+AVERAGE = Numbers(
+    "01.1",
+    (3, 1),
+    lambda: [
+        numbers
+        for numbers in product(range(2, 10), range(1, 7))
+        if all(_average(numbers, cut).is_integer() for cut in (2, 3))
+    ],
+    _average_text,
+    lambda numbers: (round(_average(numbers, 3)), round(_average(numbers, 2))),
+)
+"""The slope of y and the first x, with whole averages."""
 
 
 def predicts(answer: Answer, rng: np.random.Generator, *, index: int, cut: int) -> None:
     got = expect_items(value(answer), 2, "two numbers: (equal, unequal)")
-    expected = (EACH[:cut].mean() + EACH[cut:].mean()) / 2
+    expected = _average(AVERAGE.now, cut)
     expect(got[index] == expected, f"the average of the means over {cut} and {6 - cut} examples", describe(got[index]))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.grading import Answer, call, describe, expect, expect_equal, expect_items, value
+from dpbook.grading import Answer, Numbers, call, describe, expect, expect_equal, expect_items, value
 
 WORLDS = (1, 2, 5, 7, 16)
 
@@ -83,14 +83,52 @@ def orders_apart(answer: Answer, rng: np.random.Generator) -> None:
 
 # 03.3: predict two mistakes
 
-EXAMPLES, WORLD, BATCH = 60_000, 4, 32
+PARTS = {3: ("three", "third"), 4: ("four", "quarter"), 5: ("five", "fifth"), 6: ("six", "sixth"), 10: ("ten", "tenth")}
+
+
+def _two_mistakes(numbers: tuple[int, int, int]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Different examples in a step and percent of the data in an epoch: all rank 0, own seeds."""
+    examples, world, batch = numbers
+    own_step = examples * (1 - (1 - batch / examples) ** world)
+    return (batch, 100 / world), (own_step, 100 * (1 - (1 - 1 / world) ** world))
+
+
+def _mistakes_text(numbers: tuple[int, int, int]) -> list[str]:
+    examples, world, batch = numbers
+    ranks, part = PARTS[world]
+    return [
+        f"{examples:,} examples, {ranks} ranks, local batches of {batch}. Each rank reads a {part} of",
+        f"is rank 0 of {world}",
+        f"takes its {part}",
+        f"a step's {world * batch} hold",
+        f"Sampler({examples:_}, {world}, ",
+        f"range({world})",
+        f"feed(samplers, {examples:_}, batch={batch},",
+    ]
+
+
+def _round(share: float) -> bool:
+    """Whether it is clear to which side a number is rounded."""
+    return abs(share % 1 - 0.5) > 0.01
+
+
+MISTAKES = Numbers(
+    "03.3",
+    (60_000, 4, 32),
+    lambda: [
+        numbers
+        for numbers in product((30_000, 60_000, 90_000, 120_000), PARTS, (16, 32, 64))
+        if all(_round(each) for pair in _two_mistakes(numbers) for each in pair)
+    ],
+    _mistakes_text,
+    lambda numbers: tuple((round(step), round(percent)) for step, percent in _two_mistakes(numbers)),
+)
+"""Examples, which all worlds divide, ranks and the local batch."""
 
 
 def predicted(answer: Answer, rng: np.random.Generator) -> None:
     got = expect_items(value(answer), 2, "two pairs: ((examples, percent), (examples, percent))")
-    own_step = EXAMPLES * (1 - (1 - BATCH / EXAMPLES) ** WORLD)
-    own_epoch = 1 - (1 - 1 / WORLD) ** WORLD
-    expected = {"all rank 0": (BATCH, 100 / WORLD), "own seeds": (own_step, 100 * own_epoch)}
+    expected = dict(zip(("all rank 0", "own seeds"), _two_mistakes(MISTAKES.now), strict=True))
     for (mistake, (step, percent)), said in zip(expected.items(), got, strict=True):
         expect_items(said, 2, "a pair: (examples, percent)", mistake)
         expect(said[0] == round(step), "different examples in a step, a whole number", repr(said[0]), mistake)

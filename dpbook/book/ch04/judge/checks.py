@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
+from itertools import product, starmap
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.core import plural
-from dpbook.grading import Answer, call, describe, expect, expect_close, expect_items, expect_number, value
+from dpbook.grading import Answer, Numbers, call, describe, expect, expect_close, expect_items, expect_number, value
 from dpbook.replicas import SGD, Adam, Optimizer, Sampler, accumulate, feed
 
 Array = NDArray[np.float64]
@@ -17,39 +19,82 @@ ACCUMULATIONS = (1, 2, 5, 7, 8, 16)
 
 # 04.1: predict how many times too large
 
-EXAMPLES, WORLD, BATCH, ACCUMULATION = 1000, 6, 3, 5
-LENGTH, CLIP = 0.5, 1.0
+CLIP = 1.0
 
 
-def carried() -> float:
+class Accumulated(NamedTuple):
+    """The numbers of the task; ``length`` is that of the mean gradient."""
+
+    examples: int = 1000
+    world: int = 6
+    batch: int = 3
+    accumulation: int = 5
+    length: float = 0.5
+
+
+def carried(task: Accumulated) -> float:
     """The first update of the second epoch, where each micro-batch's gradient is 1 and leftovers stay."""
-    fed = feed([Sampler(EXAMPLES, WORLD, rank) for rank in range(WORLD)], EXAMPLES, BATCH)
-    turns = list(accumulate(int(fed.steps[0, 0]), ACCUMULATION, leftover="carry"))
+    fed = feed([Sampler(task.examples, task.world, rank) for rank in range(task.world)], task.examples, task.batch)
+    turns = list(accumulate(int(fed.steps[0, 0]), task.accumulation, leftover="carry"))
     done = [turn.index for turn in turns if turn.update]
     over = sum(Fraction(1, turn.divisor) for turn in turns if turn.index > done[-1])
     return float(over + sum(Fraction(1, turn.divisor) for turn in turns if turn.index <= done[0]))
 
 
-def first_step(make: Callable[[float], Optimizer], clip: float = np.inf) -> float:
+def first_step(task: Accumulated, make: Callable[[float], Optimizer], clip: float = np.inf) -> float:
     """How many times as far the first step goes with the sum of the ranks' gradients as with their mean."""
-    gradients = (np.full(1, min(length, clip)) for length in (WORLD * LENGTH, LENGTH))
+    gradients = (np.full(1, min(length, clip)) for length in (task.world * task.length, task.length))
     summed, mean = (make(0.1).step(np.zeros(1), gradient)[0] for gradient in gradients)
     return float(summed / mean)
 
 
-FACTORS: dict[str, Callable[[], float]] = {
+FACTORS: dict[str, Callable[[Accumulated], float]] = {
     "leftover": carried,
-    "SGD": partial(first_step, SGD),
-    "SGD with clipping": partial(first_step, SGD, CLIP),
-    "Adam": partial(first_step, Adam),
+    "SGD": partial(first_step, make=SGD),
+    "SGD with clipping": partial(first_step, make=SGD, clip=CLIP),
+    "Adam": partial(first_step, make=Adam),
 }
 """In the order in which the answer holds them."""
+
+
+NTH = {4: "fourth", 5: "fifth", 8: "eighth", 10: "tenth"}
+
+
+def _factors_text(task: Accumulated) -> list[str]:
+    summed = f"{task.world * task.length:g}"
+    return [
+        f"{task.examples:,} examples on {task.world} ranks",
+        f"micro-batches of {task.batch},",
+        f"accumulation {task.accumulation}.",
+        f"divides each gradient by {task.accumulation} and updates after every {NTH[task.accumulation]} micro-batch",
+        f"the division by the {task.world} ranks",
+        f"The mean gradient has length {task.length}.",
+        f"a gradient of {task.length} and with one of {summed}:",
+        f"for g in ({task.length}, {float(summed)})",
+    ]
+
+
+def _apart(task: Accumulated) -> bool:
+    """Whether something is left over at an epoch's end, and the four factors differ."""
+    factors = [round(factor(task), 6) for factor in FACTORS.values()]
+    return factors[0] > 1 and len(set(factors)) == 4
+
+
+MEASURED = Numbers(
+    "04.1",
+    Accumulated(),
+    lambda: [
+        task for task in starmap(Accumulated, product((1000,), (6, 8, 12), (2, 3, 4), NTH, (0.25, 0.5))) if _apart(task)
+    ],
+    _factors_text,
+    lambda task: tuple(round(factor(task), 6) for factor in FACTORS.values()),
+)
 
 
 def predicts(answer: Answer, rng: np.random.Generator, *, names: list[str]) -> None:
     got = dict(zip(FACTORS, expect_items(value(answer), 4, "four numbers"), strict=True))
     for name in names:
-        near = isinstance(got[name], int | float) and abs(got[name] - FACTORS[name]()) < 1e-6
+        near = isinstance(got[name], int | float) and abs(got[name] - FACTORS[name](MEASURED.now)) < 1e-6
         expect(near, f"{name}: the factor that such a run has", describe(got[name]))
 
 

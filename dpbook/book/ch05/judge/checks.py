@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch05.broken import BROKEN_CHUNK, BROKEN_ROUND, broken_ring
+from dpbook.book.ch05.broken import CASE, broken_ring, fault
 from dpbook.collectives import Schedule, complete_on, count, find_fault, record, reduce_scatter, ring, simulate
 from dpbook.grading import (
     Answer,
+    Numbers,
     Wrong,
     call,
     expect,
@@ -75,27 +76,49 @@ def inputs_stay(answer: Answer, rng: np.random.Generator) -> None:
 
 # 05.2: the price, read backwards
 
-BUFFER, SENT = 256_000_000, 480_000_000
+
+def _price_text(numbers: tuple[int, int]) -> list[str]:
+    world, buffer = numbers
+    sent, quarter = 2 * (world - 1) * buffer // world, buffer // 4
+    return [f"a gradient of {buffer:,} bytes", f"counts {sent:,} bytes sent", f"size={quarter:_}"]
+
+
+PRICE = Numbers(
+    "05.2",
+    (16, 256_000_000),
+    lambda: [(world, world * m * 10**6) for world in (5, 8, 10, 12, 20, 24, 25, 32, 40) for m in (4, 8, 12, 20)],
+    _price_text,
+    lambda numbers: (numbers[0], 2 * (numbers[0] - 1)),
+)
+"""Ranks and bytes of the buffer, which each rank's part divides; then the bytes that a rank sends are whole."""
 
 
 def _predicted(answer: Answer, index: int) -> Any:
     return expect_items(value(answer), 2, "two numbers: (ranks, rounds)")[index]
 
 
+def _sent() -> int:
+    """The bytes that the monitor counts."""
+    world, buffer = PRICE.now
+    return int(count(ring(world), buffer, 1).sent_bytes[0])
+
+
 @cache
-def _worlds_that_send() -> tuple[int, ...]:
-    """The worlds in which a rank of a ring sends `SENT` bytes of `BUFFER`, counted."""
-    return tuple(w for w in range(2, 65) if count(ring(w), BUFFER, 1).sent_bytes.tolist() == [SENT] * w)
+def _worlds_that_send(sent: int, buffer: int) -> tuple[int, ...]:
+    """The worlds in which a rank of a ring sends ``sent`` bytes of the buffer, counted."""
+    return tuple(w for w in range(2, 65) if count(ring(w), buffer, 1).sent_bytes.tolist() == [sent] * w)
 
 
 def ranks(answer: Answer, rng: np.random.Generator) -> None:
     world = _predicted(answer, 0)
-    expect(world in _worlds_that_send(), f"a world in which every rank sends {SENT:,} bytes", f"{world!r}")
+    sent = _sent()
+    right = _worlds_that_send(sent, PRICE.now[1])
+    expect(world in right, f"a world in which every rank sends {sent:,} bytes", f"{world!r}")
 
 
 def rounds(answer: Answer, rng: np.random.Generator) -> None:
     rounds = _predicted(answer, 1)
-    (world,) = _worlds_that_send()
+    (world,) = _worlds_that_send(_sent(), PRICE.now[1])
     expect(rounds == len(ring(world).rounds), "the rounds of both halves of the ring", f"{rounds!r}")
 
 
@@ -166,15 +189,31 @@ def program_bytes(answer: Answer, rng: np.random.Generator) -> str:
 # 05.5: find the fault
 
 
+FAULT = Numbers(
+    "05.5",
+    CASE,
+    lambda: range(20),
+    lambda case: ["broken_ring()" if case == CASE else f"broken_ring(case={case})"],
+    lambda case: (fault(case)[0] + 1, *_receiver(case)),
+)
+
+
+def _receiver(case: int) -> tuple[int, int]:
+    """The rank that receives the message which is stored, and its chunk."""
+    number, chunk = fault(case)
+    (rank,) = (m.dest for m in ring(5).rounds[number] if m.chunk == chunk)
+    return rank, chunk
+
+
 def _located(answer: Answer) -> tuple[Any, Any, Any]:
     when, rank, chunk = expect_items(value(answer), 3, "three numbers: (round, rank, chunk)")
     return when, rank, chunk
 
 
 def when(answer: Answer, rng: np.random.Generator) -> None:
-    told = _located(answer)[0]
-    if told != BROKEN_ROUND + 1:
-        why = FROM_ZERO if told == BROKEN_ROUND else ""
+    told, number = _located(answer)[0], fault(FAULT.now)[0]
+    if told != number + 1:
+        why = FROM_ZERO if told == number else ""
         raise Wrong("the round whose message is stored, not added; the first is 1", f"round {told!r}", why=why)
 
 
@@ -184,9 +223,8 @@ LOST_ELSEWHERE = "There a contribution is missing at the end; it was lost on the
 
 def where(answer: Answer, rng: np.random.Generator) -> None:
     _, rank, chunk = _located(answer)
-    (receiver,) = (m.dest for m in ring(5).rounds[BROKEN_ROUND] if m.chunk == BROKEN_CHUNK)
-    if (rank, chunk) != (receiver, BROKEN_CHUNK):
-        lost = find_fault(broken_ring())
+    if (rank, chunk) != _receiver(FAULT.now):
+        lost = find_fault(broken_ring(FAULT.now))
         why = LOST_ELSEWHERE if lost and (rank, chunk) == (lost.rank, lost.chunk) else ""
         asked = "the rank that receives the message which is stored, and the chunk in it; the first of each is 0"
         raise Wrong(asked, f"rank {rank!r}, chunk {chunk!r}", why=why)

@@ -5,7 +5,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from dpbook.collectives import bandwidth_lower_bound
 from dpbook.core import plural
 from dpbook.grading import (
     Answer,
+    Numbers,
     Wrong,
     call,
     expect,
@@ -205,25 +207,62 @@ def processes(answer: Answer, rng: np.random.Generator) -> str:
 
 # 11.2: bytes on the wire
 
-BLOCKS, WIDE, NARROW = 12, 1024, 256
-RANK, MICRO, WORLD = 8, 16, 4
+
+class Wired(NamedTuple):
+    """The numbers of the task: the model, the rank of the adapters, micro-batches, and ranks that send."""
+
+    blocks: int = 12
+    wide: int = 1024
+    narrow: int = 256
+    rank: int = 8
+    micro: int = 16
+    world: int = 4
 
 
-def answers() -> dict[str, float]:
+def _wired_text(task: Wired) -> list[str]:
+    wide, narrow = task.wide, task.narrow
+    return [
+        f"A model has {task.blocks} blocks.",
+        f"= ({wide}, {narrow}) and ({narrow}, {wide}),",
+        f"adapters of rank {task.rank} on",
+        f"with {task.micro} micro-batches per step",
+        f"each of {task.world} ranks *send*",
+        f"for _ in range({task.blocks}) for i, o in (({narrow}, {wide}), ({wide}, {narrow}))",
+        f"Adapted(layer, {task.rank})",
+        f"torch.ones(4, {narrow},",
+        f"handed_over(model(True), micro={task.micro})",
+    ]
+
+
+WIRED = Numbers(
+    "11.2",
+    Wired(),
+    lambda: [
+        Wired(*sizes, *rest)
+        for sizes in ((6, 1024, 256), (8, 2048, 512), (10, 512, 128), (16, 768, 192), (24, 1024, 256))
+        for rest in product((4, 8, 16), (4, 8, 16), (4, 8))
+    ],
+    _wired_text,
+    lambda task: tuple(int(number) for number in answers(task).values()),
+)
+
+
+def answers(task: Wired) -> dict[str, float]:
     """What is asked, in the words of the task, and what comes out."""
-    parameters, adapters = BLOCKS * 2 * WIDE * NARROW, BLOCKS * 2 * RANK * (WIDE + NARROW)
+    parameters = task.blocks * 2 * task.wide * task.narrow
+    adapters = task.blocks * 2 * task.rank * (task.wide + task.narrow)
     return {
         "1, everything trained, in fp32": 4 * parameters,
         "2, the same under bf16 autocast": 4 * parameters,
         "3, the model converted by bfloat16()": 2 * parameters,
-        "4, adapters of rank 8": 4 * adapters,
-        "5, adapters, 16 micro-batches, no_sync forgotten": 4 * adapters * MICRO,
-        "6, sent by each of 4 ranks": bandwidth_lower_bound(WORLD, 4 * parameters),
+        f"4, adapters of rank {task.rank}": 4 * adapters,
+        f"5, adapters, {task.micro} micro-batches, no_sync forgotten": 4 * adapters * task.micro,
+        f"6, sent by each of {task.world} ranks": bandwidth_lower_bound(task.world, 4 * parameters),
     }
 
 
 def bytes_sent(answer: Answer, rng: np.random.Generator) -> None:
-    asked = answers()
+    asked = answers(WIRED.now)
     got = expect_items(value(answer), len(asked), f"{len(asked)} numbers")
     for (name, expected), number in zip(asked.items(), got, strict=True):
         said = expect_number(number, name)

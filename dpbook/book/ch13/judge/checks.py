@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
 from dpbook.collectives import Link
-from dpbook.grading import Answer, Wrong, call, describe, expect, expect_equal, expect_items, value
+from dpbook.grading import Answer, Numbers, Wrong, call, describe, expect, expect_equal, expect_items, value
 from dpbook.planning import ACCELERATORS, STAGES, Cluster, Job, Mesh, Recipe, memory_per_rank, wall
 
 Settings = dict[str, float]
@@ -197,15 +197,16 @@ def constrained(answer: Answer, rng: np.random.Generator) -> None:
 
 # 13.3: predict the wall
 
-BATCH, CONTEXT, REACHED, RATE = 512, 8192, 400e12, 100e9
+CONTEXT = 8192
 WITHIN = 0.01
 
 
 @cache
-def predicted_walls() -> dict[str, int]:
-    """The four walls of the task by what they are of."""
+def predicted_walls(numbers: tuple[int, int, int]) -> dict[str, int]:
+    """The four walls by what they are of: for a GPU's TFLOP/s, its port's GB/s, and sequences in a batch."""
+    reached, rate, batch = numbers
     h100 = ACCELERATORS["H100 SXM"]
-    base = Cluster(replace(h100, flops=REACHED), 2, Link(0.0, RATE), per_node=1, utilisation=1)
+    base = Cluster(replace(h100, flops=reached * 1e12), 2, Link(0.0, rate * 1e9), per_node=1, utilisation=1)
     job = Job(30 * 10**9, context=CONTEXT)
     cases = {
         "fully sharded, four micro-batches": replace(job, stage=3, accumulation=4),
@@ -213,11 +214,35 @@ def predicted_walls() -> dict[str, int]:
         "ZeRO-1, fp32 gradients": replace(job, stage=1, itemsize=4, window="all"),
         "copies on eight GPUs, two micro-batches": replace(job, cut=8, accumulation=2),
     }
-    return {name: int(wall(case, base, BATCH, range(8, 2**20, case.cut)) or 0) for name, case in cases.items()}
+    return {name: int(wall(case, base, batch, range(8, 2**20, case.cut)) or 0) for name, case in cases.items()}
+
+
+def _walls_text(numbers: tuple[int, int, int]) -> list[str]:
+    reached, rate, batch = numbers
+    return [
+        f"reach {reached} TFLOP/s send {rate} GB/s each",
+        f"fixed, {batch} sequences",
+        f"Link.gigabytes({rate})",
+        f"{reached // 100}e14",
+        f"job, cluster, {batch}, range(",
+    ]
+
+
+WALLS = Numbers(
+    "13.3",
+    (400, 100, 512),
+    lambda: [
+        numbers
+        for numbers in product((200, 300, 400, 500, 600), (50, 100, 200), (256, 512, 1024))
+        if 40 <= numbers[2] * numbers[1] / numbers[0] <= 300  # walls from 16 to 10,000 GPUs, which grow with it
+    ],
+    _walls_text,
+    lambda numbers: tuple(predicted_walls(numbers).values()),
+)
 
 
 def predicts(answer: Answer, rng: np.random.Generator) -> None:
-    walls = predicted_walls()
+    walls = predicted_walls(WALLS.now)
     got = expect_items(value(answer), len(walls), "four numbers of GPUs")
     for (name, exact), number in zip(walls.items(), got, strict=True):
         near = isinstance(number, int | float) and abs(number - exact) <= WITHIN * exact

@@ -1,0 +1,82 @@
+"""Exercises and solutions with the numbers of a course: the book's notebooks, in which phrases are replaced."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dpbook.core import DpbookError, checkout, write_atomically
+from dpbook.grading.course import Numbers
+from dpbook.grading.declared import PLACE, task, tasks
+from dpbook.grading.notebooks import Cell, Notebook, dumps, learners, mark, read, source
+
+HEADING = re.compile(r"## (\d\d\.\d+) ")
+BEGIN = re.compile(r"(exercise\(\d+, globals\(\))\)")
+ANSWER = re.compile(
+    r"(?P<stub>### BEGIN SOLUTION\n(?:### STUB: .*\n)*).*?(?=^### END SOLUTION)", re.DOTALL | re.MULTILINE
+)
+
+
+def varying() -> list[Numbers[Any]]:
+    """The tasks that have numbers of a course, in order. Imports all checks of the book."""
+    found: list[Numbers[Any]] = []
+    for chapter in (each.number for each in checkout.chapters() if tasks(each.number)):
+        checks = import_module(f"{PLACE.format(chapter)}.checks")
+        found += [each for each in vars(checks).values() if isinstance(each, Numbers)]
+    return sorted(found, key=lambda each: each.task)
+
+
+def write(seed: int, folder: Path) -> list[Path]:
+    """Write the exercises of the course ``seed`` into ``folder``, and their solutions into a folder in it."""
+    made, numbers = [], {each.task: each for each in varying()}
+    for path in sorted((checkout.root() / "exercises" / "solutions").glob("[0-9][0-9]_*.ipynb")):
+        solution = of_course(read(path), seed, numbers)
+        for place, notebook in ((folder / "solutions", solution), (folder, learners(solution, path.name))):
+            place.mkdir(parents=True, exist_ok=True)
+            write_atomically(place / path.name, dumps(notebook))
+            made.append(place / path.name)
+    return made
+
+
+def of_course(solution: Notebook, seed: int, numbers: dict[str, Numbers[Any]]) -> Notebook:
+    """An instructor's notebook with the course's numbers. Raises `DpbookError` where a phrase is not found."""
+    cells, current, missing = [], "", dict[str, set[str]]()
+    for cell in solution["cells"]:
+        if cell["cell_type"] == "markdown" and (found := HEADING.match(source(cell))):
+            current = found[1]
+            if current in numbers:
+                missing[current] = {*numbers[current].phrases(numbers[current].published)}
+        text = BEGIN.sub(rf"\1, course={seed})", source(cell)) if cell["cell_type"] == "code" else source(cell)
+        if current in numbers:
+            text = _in_words(text, numbers[current], seed, missing[current])
+            if mark(cell).get("grade_id") == task(current).answer_cell:
+                right = numbers[current].answer(numbers[current].of(seed))
+                text = _answered(text, f"{task(current).answer} = {right!r}")
+        cells.append(_with(cell, text))
+    for name, phrases in missing.items():
+        for phrase in phrases:
+            raise DpbookError(f"task {name}: its text does not have {phrase!r}, where a number of a course would stand")
+    return {**solution, "cells": cells}
+
+
+def _in_words(text: str, numbers: Numbers[Any], seed: int, missing: set[str]) -> str:
+    pairs = dict(zip(numbers.phrases(numbers.published), numbers.phrases(numbers.of(seed)), strict=True))
+    longest_first = sorted(pairs, key=len, reverse=True)
+
+    def replaced(found: re.Match[str]) -> str:
+        missing.discard(found[0])
+        return pairs[found[0]]
+
+    return re.sub("|".join(map(re.escape, longest_first)), replaced, text)
+
+
+def _answered(text: str, answer: str) -> str:
+    return ANSWER.sub(lambda found: f"{found['stub']}{answer}\n", text)
+
+
+def _with(cell: Cell, text: str) -> Cell:
+    """The cell with another text; what a changed one printed before is gone."""
+    if text == source(cell):
+        return cell
+    changed = {**cell, "source": text.splitlines(keepends=True)}
+    return changed if cell["cell_type"] != "code" else {**changed, "outputs": [], "execution_count": None}
