@@ -14,7 +14,6 @@ from dpbook.grading.answer import (
     where_apart,
 )
 from dpbook.grading.cases import Case, Report
-from dpbook.grading.course import Numbers, begin_course, course
 from dpbook.grading.declared import register, task, tasks
 from dpbook.grading.definition import Check, Task
 from dpbook.grading.expectations import (
@@ -28,6 +27,7 @@ from dpbook.grading.expectations import (
 )
 from dpbook.grading.hints import Hints, hint
 from dpbook.grading.judging import check, judge
+from dpbook.grading.numbers import Numbers, begin_course, course
 from dpbook.grading.progress_file import progress
 from dpbook.grading.progress_map import Progress
 from dpbook.grading.text import describe

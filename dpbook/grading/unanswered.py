@@ -3,8 +3,8 @@
 from typing import Any, NoReturn
 
 from dpbook.core import DpbookError
-from dpbook.grading.course import begin_course
 from dpbook.grading.declared import tasks
+from dpbook.grading.numbers import begin_course
 
 RUN_FIRST = "run the cell with your answer first"
 

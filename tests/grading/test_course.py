@@ -12,7 +12,8 @@ from dpbook.book.ch05 import broken_ring
 from dpbook.core import DpbookError, checkout
 from dpbook.grading import LocalAnswer, begin_course, exercise, judge, task
 from dpbook.grading import check as check_here
-from dpbook.grading.course_notebooks import of_course, varying, write
+from dpbook.grading.courses import varying, write_course
+from dpbook.grading.courses.notebooks import of_course
 from dpbook.grading.notebooks import learners, read, source
 from tests.cases import each
 
@@ -182,6 +183,6 @@ def test_what_a_course_hands_in_is_graded_by_its_numbers(tmp_path, capsys):
 
 def test_the_folder_of_a_course_holds_all_exercises_and_solutions(tmp_path):
     names = sorted(path.name for path in SOLUTIONS.values())
-    write(5, tmp_path)
+    write_course(5, tmp_path)
     assert sorted(path.name for path in tmp_path.glob("*.ipynb")) == names
     assert sorted(path.name for path in (tmp_path / "solutions").glob("*.ipynb")) == names

@@ -7,6 +7,7 @@ from functools import cache
 
 from dpbook.core import checkout
 from dpbook.grading import LocalAnswer, task, tasks
+from dpbook.grading.courses import varying
 from dpbook.grading.notebooks import answers, mark, read, source
 from tests.cases import each
 from tests.grading import teaching
@@ -101,6 +102,12 @@ def test_the_tasks_that_are_said_to_ask_for_a_value_are_those_without_a_function
         and not re.search(r"^(def|class) ", source(cell), re.MULTILINE)
     ]
     assert unseeded() == values
+
+
+def test_the_tasks_that_are_said_to_vary_with_a_course_are_those_that_have_numbers():
+    page = (teaching.PLACE / "variants.md").read_text(encoding="utf-8")
+    said = re.findall(r"^\| (\d\d\.\d) \|.*\| (?!nothing)[^|]+ \|$", page, re.MULTILINE)
+    assert said == [numbers.task for numbers in varying()]
 
 
 @each("id", lambda: [*unseeded(), "05.3", "05.4"])

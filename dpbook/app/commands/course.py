@@ -17,12 +17,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the notebooks, and say which tasks have other numbers."""
     from dpbook.core import DpbookError, check_int, plural
-    from dpbook.grading.course_notebooks import varying, write
+    from dpbook.grading.courses import varying, write_course
 
     check_int("SEED", args.seed, 0)
     if args.to.exists() and not (args.to.is_dir() and not any(args.to.iterdir())):
         raise DpbookError(f"{args.to} holds something, and nothing is replaced: name another folder")
-    written = write(args.seed, args.to)
+    written = write_course(args.seed, args.to)
     print(f"{plural(len(written), 'notebook')} in {args.to}, the solutions in {args.to / 'solutions'}")
     print("other numbers in", ", ".join(each.task for each in varying()))
     return 0

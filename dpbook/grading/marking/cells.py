@@ -10,11 +10,11 @@ from pathlib import Path
 
 from dpbook.core import checkout
 from dpbook.grading.cell_text import KEEP_OUTPUT, SETUP, defined, parse_cell, used
-from dpbook.grading.course import course
 from dpbook.grading.declared import tasks
 from dpbook.grading.definition import Task
 from dpbook.grading.marking.files import Cell, Unreadable, code_cells, text_cells
 from dpbook.grading.marking.words import InWords, in_words
+from dpbook.grading.numbers import course
 
 _GRADE_ID = re.compile(r"(answer|check)-([0-9]{2})-([1-9][0-9]?)")
 _BEGINS = re.compile(r"exercise\(([0-9]{1,2}), globals\(\)")

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.core import DpbookError, checkout, write_atomically
-from dpbook.grading.course import Numbers
 from dpbook.grading.declared import PLACE, task, tasks
 from dpbook.grading.notebooks import Cell, Notebook, dumps, learners, mark, read, source
+from dpbook.grading.numbers import Numbers
 
 HEADING = re.compile(r"## (\d\d\.\d+) ")
 BEGIN = re.compile(r"(exercise\(\d+, globals\(\))\)")
@@ -26,7 +26,7 @@ def varying() -> list[Numbers[Any]]:
     return sorted(found, key=lambda each: each.task)
 
 
-def write(seed: int, folder: Path) -> list[Path]:
+def write_course(seed: int, folder: Path) -> list[Path]:
     """Write the exercises of the course ``seed`` into ``folder``, and their solutions into a folder in it."""
     made, numbers = [], {each.task: each for each in varying()}
     for path in sorted((checkout.root() / "exercises" / "solutions").glob("[0-9][0-9]_*.ipynb")):
