@@ -1,3 +1,10 @@
 """Exercises and solutions with the numbers of a course."""
 
-from dpbook.grading.courses.notebooks import varying, write_course
+from typing import TYPE_CHECKING
+
+from dpbook.core import lazily
+
+if TYPE_CHECKING:
+    from dpbook.grading.courses.notebooks import varying, write_course
+
+__getattr__ = lazily(__name__, varying="notebooks", write_course="notebooks")
