@@ -141,7 +141,7 @@ def refusals(model, optimizer):
     return said
 
 
-@pytest.fixture(scope="module", params=[2, 3])
+@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.proof), 3])
 def ranks(request):
     return start(on_one_rank, [(rank, request.param) for rank in range(request.param)], timeout=120)
 

@@ -11,7 +11,7 @@ from tests.collectives.oracles import plain
 from tests.collectives.programs import PROGRAMS
 
 pytestmark = pytest.mark.processes
-WORLDS = [2, 3, 5]
+WORLDS = [2, pytest.param(3, marks=pytest.mark.proof), 5]
 
 
 def noise(world, size, dtype):
