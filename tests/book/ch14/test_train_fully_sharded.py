@@ -20,13 +20,13 @@ from dpbook.ranks import start
 from tests.cases import each
 
 CPU = torch.device("cpu")
-SMALL = ["--width", "20", "--depth", "2", "--examples", "30", "--batch", "12", "--micro", "2", "--steps", "5"]
+SMALL = ["--width", "20", "--depth", "1", "--examples", "30", "--batch", "12", "--micro", "2", "--steps", "5"]
 NOISY = ["--dropout", "0.2", "--steps", "4"]
 FORMS = {
     "whole sums": [], "sums in shards": ["--scatter-each"], "kept": ["--keep-gathered"],
     "recomputed": ["--checkpointing"], "copies": ["--shards", "1", "--scatter-each"],
 }  # fmt: skip
-UNITS = 3
+UNITS = 2
 
 
 class Calls(TorchDispatchMode):
