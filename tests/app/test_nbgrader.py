@@ -217,6 +217,21 @@ def a_file_that_is_no_notebook_is_told_and_stops_nobody(course):
     assert {points for points, _ in scores(course, NAMES[1], "b-late").values()} == {0}
 
 
+def test_a_courses_own_numbers_are_those_that_count(tmp_path):
+    """Its solutions earn all points; the book's lose those of 01.1, where a number of the course stands."""
+    assert main(["nbgrader", str(tmp_path), "--course", "11"]) == 0
+    own = submitted(tmp_path, "own", 1)
+    own.parent.mkdir(parents=True)
+    own.write_bytes((tmp_path / "source" / NAMES[1] / own.name).read_bytes())
+    hand_in(submitted(tmp_path, "books", 1), 1, FIRST)
+    for step in ("generate_assignment", "autograde"):
+        status, said = nbgrader(tmp_path, step, NAMES[1])
+        assert status == 0, said
+    for student, points in (("own", [2, 4, 3, 3, 2]), ("books", [0, 4, 3, 3, 2])):
+        given = scores(tmp_path, NAMES[1], student)
+        assert (student, [given[task.check_cell][0] for task in tasks(1)]) == (student, points)
+
+
 def test_a_release_is_what_the_books_own_learners_get_and_the_references_in_it_earn_all_points(tmp_path):
     handed = tmp_path / "handed"
     handed.mkdir()

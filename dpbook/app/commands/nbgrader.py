@@ -11,6 +11,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "What is there is kept. Then, in that folder: nbgrader generate_assignment 01_four_phase_loop"
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="of the course: a new one, or one to complete")
+    parser.add_argument("--course", type=int, metavar="SEED", help="with the numbers of dpbook course SEED")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -18,11 +19,13 @@ def run(args: argparse.Namespace) -> int:
     import secrets
     from importlib.util import find_spec
 
-    from dpbook.app.course import lay_out
-    from dpbook.core import DpbookError, plural
+    from dpbook.app.nbgrader import lay_out
+    from dpbook.core import DpbookError, check_int, plural
 
+    if args.course is not None:
+        check_int("--course", args.course, 0)
     try:
-        laid = lay_out(args.folder, seed=secrets.randbits(32))
+        laid = lay_out(args.folder, seed=secrets.randbits(32), course=args.course)
     except OSError as error:
         raise DpbookError(f"the course cannot be written: {error}") from None
     print(f"{args.folder}: {plural(len(laid.written), 'file')} written")

@@ -5,6 +5,6 @@ from typing import TYPE_CHECKING
 from dpbook.core import lazily
 
 if TYPE_CHECKING:
-    from dpbook.grading.courses.notebooks import varying, write_course
+    from dpbook.grading.courses.notebooks import solutions, varying, write_course
 
-__getattr__ = lazily(__name__, varying="notebooks", write_course="notebooks")
+__getattr__ = lazily(__name__, solutions="notebooks", varying="notebooks", write_course="notebooks")

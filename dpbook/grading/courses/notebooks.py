@@ -1,6 +1,7 @@
 """Exercises and solutions with the numbers of a course: the book's notebooks, in which phrases are replaced."""
 
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,25 @@ def varying() -> list[Numbers[Any]]:
 
 def write_course(seed: int, folder: Path) -> list[Path]:
     """Write the exercises of the course ``seed`` into ``folder``, and their solutions into a folder in it."""
-    made, numbers = [], {each.task: each for each in varying()}
-    for path in sorted((checkout.root() / "exercises" / "solutions").glob("[0-9][0-9]_*.ipynb")):
-        solution = of_course(read(path), seed, numbers)
-        for place, notebook in ((folder / "solutions", solution), (folder, learners(solution, path.name))):
+    made = []
+    for name, solution in _solutions(seed):
+        for place, notebook in ((folder / "solutions", solution), (folder, learners(solution, name))):
             place.mkdir(parents=True, exist_ok=True)
-            write_atomically(place / path.name, dumps(notebook))
-            made.append(place / path.name)
+            write_atomically(place / name, dumps(notebook))
+            made.append(place / name)
     return made
+
+
+def solutions(seed: int) -> Iterator[tuple[str, bytes]]:
+    """Each exercise of the course ``seed``: the name and the text of the instructor's notebook."""
+    for name, solution in _solutions(seed):
+        yield name, dumps(solution)
+
+
+def _solutions(seed: int) -> Iterator[tuple[str, Notebook]]:
+    numbers = {each.task: each for each in varying()}
+    for path in sorted((checkout.root() / "exercises" / "solutions").glob("[0-9][0-9]_*.ipynb")):
+        yield path.name, of_course(read(path), seed, numbers)
 
 
 def of_course(solution: Notebook, seed: int, numbers: dict[str, Numbers[Any]]) -> Notebook:

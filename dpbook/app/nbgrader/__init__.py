@@ -1,3 +1,3 @@
 """A course that nbgrader runs: its folder, and what nbgrader is to do otherwise for exercises of the book."""
 
-from dpbook.app.course.layout import lay_out
+from dpbook.app.nbgrader.layout import lay_out

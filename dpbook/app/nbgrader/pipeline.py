@@ -20,6 +20,7 @@ from nbgrader.preprocessors.base import NbGraderPreprocessor
 from nbgrader.utils import is_solution
 from traitlets import Integer
 
+from dpbook.grading import begin_course
 from dpbook.grading.marking import (
     Handed,
     Unreadable,
@@ -38,14 +39,17 @@ Result = tuple[Any, Resources]
 """A notebook or a cell, and what else is known of it."""
 
 
-def configure(c: Any, seed: int) -> None:
-    """Set in nbgrader's configuration ``c`` what exercises of the book need; marks are drawn from ``seed``."""
+def configure(c: Any, seed: int, course: int | None = None) -> None:
+    """Set in nbgrader's configuration ``c`` what exercises of the book need.
+
+    Marks are drawn from ``seed``; with ``course`` answers are judged by the numbers of this course.
+    """
     c.GenerateAssignment.preprocessors = _replaced(GenerateAssignment, "preprocessors", ClearSolutions, [Stubs])
     c.Autograde.sanitize_preprocessors = [Answers, *_usual(Autograde, "sanitize_preprocessors")]
     c.Autograde.autograde_preprocessors = _replaced(
         Autograde, "autograde_preprocessors", Execute, [ExecuteOthers, BookMarks]
     )
-    c.BookMarks.seed = seed
+    c.BookMarks.update({"seed": seed, "course": course})
     c.Execute.update(TIMEOUTS)
     # nbgrader starts alembic by its name, which is beside it also where no environment is activated.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
@@ -100,12 +104,14 @@ class BookMarks(NbGraderPreprocessor):  # type: ignore[misc]
     """The marks of an exercise of the book, from the file that was handed in."""
 
     seed = Integer(help="Of the instances that answers are tried on").tag(config=True)
+    course = Integer(None, allow_none=True, help="By whose numbers answers are judged").tag(config=True)
 
     def preprocess(self, nb: Any, resources: Resources) -> Result:
         chapter = exercise_named(_name(resources))
         if chapter is None:
             return nb, resources
         handed = Handed(resources["nbgrader"]["student"], (_path(self, resources, "submitted"),))
+        begin_course(self.course)
         marks = grade([handed], self.seed, jobs=os.cpu_count() or 1)
         for guard in marks.not_contained:
             self.log.warning("not contained: %s", guard)

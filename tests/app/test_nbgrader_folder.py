@@ -10,10 +10,11 @@ SOLUTIONS = sorted((checkout.root() / "exercises" / "solutions").glob("*.ipynb")
 FIRST = SOLUTIONS[0]
 
 
-def seed(config):
-    """What the configuration gives to `configure`, as a number."""
-    calls = [node for node in ast.walk(ast.parse(config)) if isinstance(node, ast.Call)]
-    return next(ast.literal_eval(call.keywords[0].value) for call in calls if ast.unparse(call.func) == "configure")
+def given(config):
+    """What the configuration in this folder gives to `configure`."""
+    nodes = ast.walk(ast.parse((config / "nbgrader_config.py").read_text()))
+    call = next(node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "configure")
+    return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
 
 
 def test_every_exercise_is_an_assignment_with_its_solutions_and_the_seed_is_the_courses_own(tmp_path):
@@ -23,9 +24,18 @@ def test_every_exercise_is_an_assignment_with_its_solutions_and_the_seed_is_the_
         assert (tmp_path / "a" / "source" / path.stem / path.name).read_bytes() == path.read_bytes()
     found = sorted(path.name for path in (tmp_path / "a").rglob("*") if path.is_file())
     assert found == sorted(["nbgrader_config.py", *(path.name for path in SOLUTIONS)])
-    assert seed((tmp_path / "a" / "nbgrader_config.py").read_text()) != seed(
-        (tmp_path / "b" / "nbgrader_config.py").read_text()
-    )
+    assert given(tmp_path / "a")["seed"] != given(tmp_path / "b")["seed"]
+    assert given(tmp_path / "a")["course"] is None
+
+
+def test_a_courses_own_numbers_are_in_its_assignments_and_its_configuration(tmp_path):
+    assert main(["nbgrader", str(tmp_path / "a"), "--course", "11"]) == 0
+    assert main(["course", "11", "--to", str(tmp_path / "b")]) == 0
+    assert given(tmp_path / "a")["course"] == 11
+    for path in SOLUTIONS:
+        source = (tmp_path / "a" / "source" / path.stem / path.name).read_bytes()
+        assert source == (tmp_path / "b" / "solutions" / path.name).read_bytes()
+    assert source != SOLUTIONS[-1].read_bytes()
 
 
 def test_what_is_there_is_kept_and_what_lacks_comes_again(tmp_path, capsys):
