@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from numpy.typing import NDArray
@@ -71,7 +72,7 @@ class _Rank:
         self._world = world
         self.rank = rank
         self.world_size = len(world.buffers)
-        self.go = threading.Semaphore(0)
+        self.go: SimpleQueue[None] = SimpleQueue()
         self.call: Call | None = None
         self.error: BaseException | None = None
         self.finished = False
@@ -88,7 +89,7 @@ class _Rank:
             self.error = error
         finally:
             self.finished = True
-            self._world.baton.release()
+            self._world.baton.put(None)
 
     def send(self, view: NDArray[Any], to: int) -> None:
         self._post(f"send(to={to})", [Half(True, to, view)])
@@ -101,7 +102,7 @@ class _Rank:
 
     def _wait(self) -> None:
         """Wait for the baton. Raises `_Cancelled` if the run has ended meanwhile."""
-        self.go.acquire()
+        self.go.get()
         if self._world.cancelled:
             raise _Cancelled
 
@@ -116,7 +117,7 @@ class _Rank:
         self._world.on_call(self.call)
         self._world.match(self.call)
         if not self.call.done:
-            self._world.baton.release()
+            self._world.baton.put(None)
             self._wait()
         self.call = None
 
@@ -130,7 +131,7 @@ class World:
         self.program = program
         self.buffers = buffers
         self.timeout = check_float("timeout", timeout, above=0)
-        self.baton = threading.Semaphore(0)
+        self.baton: SimpleQueue[None] = SimpleQueue()
         self.cancelled = False
         self.running: _Rank | None = None
         self.ranks = [_Rank(self, rank) for rank in range(len(buffers))]
@@ -160,11 +161,8 @@ class World:
     def _let(self, rank: _Rank) -> None:
         """Let one rank run until it waits or returns."""
         self.running = rank
-        rank.go.release()
-        deadline = time.monotonic() + self.timeout
-        while not self.baton.acquire(timeout=0.05):  # wakes up, so that this thread can be interrupted
-            if time.monotonic() > deadline:
-                raise RankFailed(f"rank {rank.rank} ran for {self.timeout:g} s without sending or receiving")
+        rank.go.put(None)
+        self._wait_for_baton(rank, time.monotonic() + self.timeout)
         self.running = None
         error = rank.error
         if isinstance(error, MessageError | ScheduleError):
@@ -172,6 +170,15 @@ class World:
         if error is not None:
             where = line_of_error(error)
             raise RankFailed(f"rank {rank.rank} raised {type(error).__name__}: {error} ({where})") from error
+
+    def _wait_for_baton(self, rank: _Rank, deadline: float) -> None:
+        while True:
+            try:
+                return self.baton.get(timeout=0.05)  # wakes up, so that this thread can be interrupted
+            except Empty:
+                if time.monotonic() > deadline:
+                    text = f"rank {rank.rank} ran for {self.timeout:g} s without sending or receiving"
+                    raise RankFailed(text) from None
 
     def match(self, call: Call) -> None:
         """Deliver every message of ``call`` whose other end is waiting."""
@@ -209,6 +216,6 @@ class World:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(rank.thread.ident or 0), ctypes.py_object(_Cancelled)
                 )
-            rank.go.release()
+            rank.go.put(None)
             with suppress(RuntimeError):  # a thread that was never started
                 rank.thread.join(timeout=1.0)

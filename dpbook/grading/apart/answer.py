@@ -24,7 +24,7 @@ LOAD_SECONDS = 20.0
 PATIENCE = 10.0
 """How many times as long as it may compute a call may take in all: it may wait, and the machine may be busy."""
 AFTER_TIME_UP = 0.25
-LOOK = 0.2
+LOOK = 0.5
 """Seconds between looks at how much memory is held."""
 Cells = Sequence[tuple[str, str]]
 

@@ -5,7 +5,7 @@ reference: the number of the memory that it lies in, its dtype, where it begins,
 """
 
 import weakref
-from collections.abc import MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,17 @@ class BadReference(Exception):
     """What came names no array."""
 
 
+class _Memory:
+    """Where arrays lie: ``find()`` is the array that has it, None once that is gone; the other side has ``known``."""
+
+    __slots__ = "find", "id", "known", "nbytes"
+
+    def __init__(self, owner: Array, weak: bool) -> None:
+        self.find: Callable[[], Array | None] = weakref.ref(owner) if weak else lambda: owner
+        self.known: bytes | None = None
+        self.id, self.nbytes = id(owner), owner.nbytes
+
+
 class SharedArrays:
     """One side's table. ``ours`` is 0 or 1: numbers of this side are even or odd.
 
@@ -30,8 +41,7 @@ class SharedArrays:
 
     def __init__(self, ours: int, *, weak: bool = False) -> None:
         self._next, self._weak, self._bytes = ours, weak, 0
-        self._owners: MutableMapping[int, Array] = weakref.WeakValueDictionary() if weak else {}
-        self._known: dict[int, bytes | None] = {}
+        self._memories: dict[int, _Memory] = {}
         self._numbers: dict[int, int] = {}  # by id() of the owner
         self._held: list[Array] = []  # until the next frame goes out
 
@@ -46,7 +56,7 @@ class SharedArrays:
         owner = array
         while True:
             number = self._numbers.get(id(owner), -1)
-            if self._owners.get(number) is owner:
+            if self._owner(number) is owner:
                 return owner, number, array
             if type(owner.base) is not np.ndarray:
                 break
@@ -59,10 +69,14 @@ class SharedArrays:
 
     def _put(self, number: int, owner: Array) -> None:
         self._bytes += owner.nbytes
-        if len(self._known) >= MAX_ARRAYS or self._bytes > MAX_BYTES:
+        if len(self._memories) >= MAX_ARRAYS or self._bytes > MAX_BYTES:
             raise BadReference("too many arrays")
-        self._owners[number], self._numbers[id(owner)], self._known[number] = owner, number, None
+        self._memories[number], self._numbers[id(owner)] = _Memory(owner, self._weak), number
         self._held.append(owner)
+
+    def _owner(self, number: int) -> Array | None:
+        memory = self._memories.get(number)
+        return memory.find() if memory else None
 
     def resolve(self, reference: Reference) -> Array:
         """The array of a reference. Raises `BadReference`."""
@@ -71,8 +85,11 @@ class SharedArrays:
             kind = np.dtype(str(dtype))
             if kind.kind not in KINDS:
                 raise ValueError
-            return np.ndarray(tuple(shape), kind, _raw(self._owners[number]), offset, tuple(strides))
-        except (ValueError, TypeError, KeyError, OverflowError, MemoryError):
+            owner = self._owner(number)
+            if owner is None:
+                raise ValueError
+            return np.ndarray(tuple(shape), kind, _raw(owner), offset, tuple(strides))
+        except (ValueError, TypeError, OverflowError, MemoryError):
             raise BadReference("an array that is none") from None
 
     def outgoing(self) -> tuple[list[list[int]], list[bytes]]:
@@ -81,17 +98,20 @@ class SharedArrays:
         Of one that is gone the bytes are -1.
         """
         self._held.clear()
-        gone = self._known.keys() - self._owners.keys()
-        for number in gone:
-            self._bytes -= len(self._known.pop(number) or b"")
-        head, data = [[number, -1] for number in gone], []
-        for number, owner in list(self._owners.items()):
+        head, data = [], []
+        for number, memory in list(self._memories.items()):
+            owner = memory.find()
+            if owner is None:
+                self._drop(number)
+                head.append([number, -1])
+                continue
             now = owner.tobytes("A")  # as it lies in memory
-            if now != self._known[number]:
-                self._known[number] = now
+            if now != memory.known:
+                memory.known = now
                 head.append([number, len(now)])
                 data.append(now)
-        self._held = list(self._owners.values()) if self._weak else []
+            if self._weak:
+                self._held.append(owner)
         return head, data
 
     def incoming(self, head: Any, data: memoryview) -> None:
@@ -102,7 +122,7 @@ class SharedArrays:
                 if type(number) is not int or type(length) is not int:
                     raise ValueError
                 if length == -1:
-                    self._forget(number)
+                    self._drop(number)
                     continue
                 part, begin = data[begin : begin + length], begin + length
                 if length < 0 or len(part) != length:
@@ -111,23 +131,24 @@ class SharedArrays:
         except (ValueError, TypeError):
             raise BadReference("bytes of no array") from None
 
-    def _forget(self, number: int) -> None:
-        owner = self._owners.pop(number, None)
-        if owner is not None:
-            self._bytes -= owner.nbytes
-            self._numbers.pop(id(owner), None)
-            del self._known[number]
+    def _drop(self, number: int) -> None:
+        memory = self._memories.pop(number, None)
+        if memory is not None:
+            self._bytes -= memory.nbytes
+            if self._numbers[memory.id] == number:  # not of another that lies there by now
+                del self._numbers[memory.id]
 
     def _take(self, number: int, part: memoryview) -> None:
-        owner = self._owners.get(number)
+        owner = self._owner(number)
         if owner is None:
             if (number - self._next) % 2 == 0:
                 raise ValueError
-            owner = np.frombuffer(bytearray(part), np.uint8).copy()
+            self._drop(number)
+            owner = np.frombuffer(part, np.uint8).copy()
             self._put(number, owner)
-        raw = _raw(owner)
-        raw[:] = np.frombuffer(part, np.uint8)  # ValueError where the lengths differ
-        self._known[number] = bytes(part)
+        else:
+            _raw(owner)[:] = np.frombuffer(part, np.uint8)  # ValueError where the lengths differ
+        self._memories[number].known = bytes(part)
 
 
 def _is_whole(array: Array) -> bool:

@@ -13,7 +13,8 @@ import pickle
 import random
 import socket
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -122,8 +123,8 @@ class _Side:
         if number is None:
             self._live[number := next(self._numbers)] = value
         kind = "generator" if isinstance(value, Generator) else "callable" if callable(value) else "object"
-        methods = [n for n in dir(type(value)) if n[0] != "_" and callable(getattr(type(value), n))]
-        return {"live": [number, kind, type(value).__name__, methods]}
+        made: Any = type(value)
+        return {"live": [number, kind, made.__name__, _methods(made)]}
 
     def _send(self, reply: dict[str, Any]) -> None:
         reply["arrays"], data = self._arrays.outgoing()
@@ -182,6 +183,12 @@ class Proxy:
         vars(self).update(data)
         for name in methods:
             setattr(self, name, _method(side, number, name, name))
+
+
+@cache
+def _methods(kind: Hashable) -> list[str]:
+    """Names of the methods that a type offers."""
+    return [name for name in dir(kind) if name[0] != "_" and callable(getattr(kind, name))]
 
 
 def _method(side: _Side, number: int, method: str, name: str) -> Callable[..., Any]:

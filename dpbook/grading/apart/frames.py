@@ -1,5 +1,6 @@
 """Frames on a socket: a text and the bytes of arrays, read at once where they are small."""
 
+import select
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -18,13 +19,14 @@ class BadFrame(Exception):
 
 
 class Frames:
-    """One end of a stream socket. ``late`` is called while nothing comes, every so often, and may raise."""
+    """One end of a stream socket. ``late`` is called while nothing comes, every ``look`` seconds, and may raise."""
 
-    def __init__(self, sock: socket.socket, late: Callable[[], None] | None = None, look: float = 0.0) -> None:
+    def __init__(self, sock: socket.socket, late: Callable[[], None] = lambda: None, look: float | None = None) -> None:
         self._sock, self._late = sock, late
         self._rest = b""
-        if late is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(look * 1e6)))
+        self._patience = None if look is None else 1e3 * look
+        self._arrivals = select.poll()  # who waits in recv is also woken when the other end has read what was sent
+        self._arrivals.register(sock, select.POLLIN)
 
     def close(self) -> None:
         self._sock.close()
@@ -53,16 +55,17 @@ class Frames:
         begin = _LENGTHS.size + text
         return whole[_LENGTHS.size : begin], memoryview(whole)[begin:wanted]
 
+    def wait(self) -> None:
+        """Until something comes, or nobody is there any more."""
+        while not self._arrivals.poll(self._patience):
+            self._late()
+
     def _read(self, most: int) -> bytes:
-        while True:
-            try:
-                part = self._sock.recv(min(most, 2**20))
-            except BlockingIOError:
-                if self._late is not None:
-                    self._late()
-                continue
-            except OSError:
-                part = b""
-            if not part:
-                raise Ended
-            return part
+        self.wait()
+        try:
+            part = self._sock.recv(min(most, 2**20))
+        except OSError:
+            part = b""
+        if not part:
+            raise Ended
+        return part

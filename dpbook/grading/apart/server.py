@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 from dpbook.core import PACKAGE
 from dpbook.grading.apart import child, kernel
 from dpbook.grading.apart.families import end_family
+from dpbook.grading.declared import tasks
 
 DISK = 64 * kernel.MIB
 PROCESSES = 128
@@ -160,6 +161,7 @@ def _load(modules: list[str]) -> None:
             importlib.import_module(name)
         except Exception:  # the answer that needs it will say so
             traceback.print_exc()
+    tasks()  # which an exercise's first cell asks for
     for undo in weakref.finalize._registry:  # type: ignore[attr-defined]
         undo.atexit = False
     gc.freeze()  # a collection would only copy its memory, in every process

@@ -24,7 +24,8 @@ NUMPY = (
     *(f"dpbook.book.{path.name}" for path in sorted((PACKAGE / "book").glob("ch*")) if path.name not in WITH_TORCH),
 )  # fmt: skip
 TORCH = (
-    "torch", "torch._dynamo", "torch.utils.data", "dpbook.ddp", "dpbook.book.ch10.trials", "dpbook.book.ch11.loops",
+    "torch", "torch._dynamo", "torch.utils.data", "dpbook.ddp", "dpbook.program",
+    "dpbook.book.ch10.trials", "dpbook.book.ch11.loops",
 )  # fmt: skip
 MEMORY = {False: 1024 * kernel.MIB, True: 4096 * kernel.MIB}
 """Bytes that a process may map beyond what its server has, without and with torch, whose threads reserve much."""

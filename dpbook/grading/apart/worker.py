@@ -6,9 +6,8 @@ import pickle
 import socket
 import struct
 from collections.abc import Callable
-from functools import partial
 from types import FunctionType, MethodType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +53,7 @@ class Worker:
         self.broken = False
         self._reset()
         self._frames = Frames(sock, late, LOOK)
-        self.guards, self.process = self._guarded(lambda: _hello(sock, late))
+        self.guards, self.process = self._guarded(_hello, sock, self._frames)
 
     def _reset(self) -> None:
         self._arrays = SharedArrays(0)
@@ -72,25 +71,26 @@ class Worker:
 
     def request(self, what: str, *given: Any) -> Any:
         """Ask the process for something. Raises `Gone`, `Failed`, `Wrong`, and what a call of ours raised."""
-        self._guarded(lambda: self._send((what, *given)))
+        reply = self._guarded(self._exchange, (what, *given))
         for _ in range(MAX_ASKED):
-            reply = self._guarded(self._receive)
-            if "ask" in reply:
-                self._late()  # who asks without end is late, too
-                self._serve(reply)
-            elif "failed" in reply:
-                self._fail(reply["failed"])
-            elif "not plain" in reply:
-                said = clean(str(reply["not plain"]))
-                raise Wrong(NOT_PLAIN, said, cause=said)
-            else:
-                return self._guarded(partial(self._value, reply))
+            if "ask" not in reply:
+                return self._result(reply)
+            self._late()  # who asks without end is late, too
+            reply = self._guarded(self._exchange, self._served(reply))
         self.broken = True
         raise Wrong("an answer in time", f"more than {MAX_ASKED:,} calls", cause="too many calls")
 
-    def _guarded(self, work: Callable[[], Any]) -> Any:
+    def _result(self, reply: dict[str, Any]) -> Any:
+        if "failed" in reply:
+            raise self._guarded(self._failure, reply["failed"])
+        if "not plain" in reply:
+            said = clean(str(reply["not plain"]))
+            raise Wrong(NOT_PLAIN, said, cause=said)
+        return self._guarded(self._value, reply)
+
+    def _guarded(self, work: Callable[..., Any], *given: Any) -> Any:
         try:
-            return work()
+            return work(*given)
         except Ended:
             self.broken = True
             raise Gone("its process has ended before it gave one") from None
@@ -101,29 +101,27 @@ class Worker:
             self.broken = True
             raise Gone("its process says what stands for no value") from None
 
-    def _serve(self, reply: dict[str, Any]) -> None:
-        """Call what the answer calls."""
-
-        def asked() -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-            number, method, given = reply["ask"]
-            args, options = self._read(given)
-            target = self._ours[number]
-            if method and method not in type(target).OFFERS:
-                raise KeyError(method)
-            if not all(isinstance(name, str) for name in options):
-                raise TypeError
-            return (getattr(target, method) if method else target), tuple(args), options
-
-        call, args, options = self._guarded(asked)
+    def _served(self, reply: dict[str, Any]) -> tuple[str, Any]:
+        """Call what the answer calls; returns what it is told of it."""
+        call, args, options = self._guarded(self._asked, reply)
         try:
             with told_line(str(reply.get("line", ""))[:MAX_LINE]):
-                result = ("value", call(*args, **options))
+                return "value", call(*args, **options)
         except Exception as error:
-            result = ("raise", self._told(error))
+            return "raise", self._told(error)
         except BaseException:  # the run is over: nobody waits for this process any more
             self.broken = True
             raise
-        self._guarded(lambda: self._send(result))
+
+    def _asked(self, reply: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        number, method, given = reply["ask"]
+        args, options = self._read(given)
+        target = self._ours[number]
+        if method and method not in type(target).OFFERS:
+            raise KeyError(method)
+        if not all(isinstance(name, str) for name in options):
+            raise TypeError
+        return (getattr(target, method) if method else target), tuple(args), options
 
     def _told(self, error: Exception) -> Exception:
         """An error as the answer gets it."""
@@ -136,25 +134,21 @@ class Worker:
         copied.number_given = number  # type: ignore[attr-defined]
         return copied
 
-    def _fail(self, told: Any) -> NoReturn:
-        def raised() -> BaseException:
-            given = told["given"]
-            if type(given) is int and given in self._raised:
-                return self._raised[given]
-            name = str(told["name"])[:80]
-            kind = type(name if name.isidentifier() else "Error", (Failed,), {})
-            error: BaseException = kind(clean(str(told["message"])), told)
-            return error
+    def _failure(self, told: Any) -> BaseException:
+        given = told["given"]
+        if type(given) is int and given in self._raised:
+            return self._raised[given]
+        name = str(told["name"])[:80]
+        kind = type(name if name.isidentifier() else "Error", (Failed,), {})
+        error: BaseException = kind(clean(str(told["message"])), told)
+        return error
 
-        raise self._guarded(raised)
-
-    def _send(self, message: Any) -> None:
+    def _exchange(self, message: Any) -> dict[str, Any]:
+        """Send a message, and return what comes."""
         file = io.BytesIO()
         _Writer(self, file).dump(message)
-        arrays, data = self._arrays.outgoing()
-        self._frames.send(pickle.dumps(arrays) + file.getvalue(), data)
-
-    def _receive(self) -> dict[str, Any]:
+        arrays, changed = self._arrays.outgoing()
+        self._frames.send(pickle.dumps(arrays) + file.getvalue(), changed)
         text, data = self._frames.receive()
         reply: dict[str, Any] = json.loads(str(text, "utf-8"))
         self._arrays.incoming(reply["arrays"], data)
@@ -177,11 +171,8 @@ class Worker:
         return type(type_name[:80], (made,), {})(self, number, frozenset(map(str, methods)))
 
     def name(self, value: Any) -> Any:
-        """What stands for a value in a pickle; None for one that is pickled."""
-        kind = type(value)
-        if kind in _SIMPLE:
-            return None
-        if kind is np.ndarray and value.dtype.kind in "biufc":
+        """What stands in a pickle for a value that is not `_SIMPLE`; None for one that is pickled."""
+        if type(value) is np.ndarray and value.dtype.kind in "biufc":
             return ("array", self._arrays.reference(value))
         if isinstance(value, RemoteObject | RemoteGenerator):
             return ("yours", value._number)
@@ -207,20 +198,16 @@ class _Writer(pickle.Pickler):
         super().__init__(file, protocol=5)
         self._worker = worker
 
-    def persistent_id(self, value: Any) -> Any:
-        return self._worker.name(value)
+    def persistent_id(self, value: Any) -> Any:  # called for every item
+        return None if type(value) in _SIMPLE else self._worker.name(value)
 
 
-def _hello(sock: socket.socket, late: Callable[[], None]) -> tuple[dict[str, bool], int]:
+def _hello(sock: socket.socket, frames: Frames) -> tuple[dict[str, bool], int]:
     """What holds a process, and its number, which the kernel vouches for."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     size = struct.calcsize("3i")
-    while True:
-        try:
-            text, extra, _, _ = sock.recvmsg(4096, socket.CMSG_SPACE(size))
-            break
-        except BlockingIOError:
-            late()
+    frames.wait()
+    text, extra, _, _ = sock.recvmsg(4096, socket.CMSG_SPACE(size))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
     if not text:
         raise Ended

@@ -10,7 +10,7 @@ from dpbook.core import DpbookError
 from dpbook.grading.apart.arrays import BadReference, SharedArrays
 from dpbook.grading.values import MAX_DEPTH, MAX_ITEMS, NotPlain, plain
 
-_PLAIN_JSON = (bool, float, str, type(None))
+_PLAIN_JSON = frozenset({bool, float, str, type(None)})
 _BIG = 2**63
 KEY, PAGE = 50, 4096
 """A key costs as much as so many items, since keys may be chosen to have one hash; an array as its pages."""
@@ -33,6 +33,8 @@ def _written(
     if left[0] < 0 or depth < 0:
         raise NotPlain(f"a value of more than {MAX_ITEMS:,} items, or nested more than {MAX_DEPTH} deep")
     kind = type(value)
+    if kind in _PLAIN_JSON or (kind is int and -_BIG < value < _BIG):
+        return value
     if kind in (list, tuple, set, frozenset):
         items = [_written(item, arrays, live, left, depth - 1) for item in value]
         return items if kind is list else {kind.__name__: items}
@@ -44,14 +46,10 @@ def _written(
         simple = plain(value)
     except NotPlain:
         return live(value)
-    if type(simple) is not kind and type(simple) in (list, tuple, set, frozenset, dict, np.ndarray):
-        return _written(simple, arrays, live, left, depth)
-    return _atom(simple)
+    return _atom(simple) if type(simple) is kind else _written(simple, arrays, live, left, depth)
 
 
 def _atom(value: Any) -> Any:
-    if isinstance(value, _PLAIN_JSON) or (type(value) is int and abs(value) < _BIG):
-        return value
     match value:
         case int():
             return {"int": hex(value)}
@@ -73,10 +71,12 @@ def read(written: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], An
 
 
 def _read(said: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any], left: list[int], depth: int) -> Any:
-    _spend(left, 1 if depth >= 0 else MAX_ITEMS + 1)
-    if isinstance(said, list):
+    left[0] -= 1
+    if left[0] < 0 or depth < 0:
+        raise ValueError
+    if type(said) is list:
         return [_read(item, arrays, live, left, depth - 1) for item in said]
-    if not isinstance(said, dict):
+    if type(said) is not dict:
         return said
     ((kind, what),) = said.items()
     if kind in ("set", "frozenset", "dict"):

@@ -1,6 +1,7 @@
 """Marks for submissions: each task is judged here, on values that come from the answer's own processes."""
 
 import contextlib
+import gc
 import multiprocessing
 import resource
 import signal
@@ -140,6 +141,7 @@ _given: list[Any] = []
 def _begin(servers: Servers, seed: int) -> None:
     """A judge begins, which takes no more memory than it needs."""
     kernel.die_with_parent()
+    gc.freeze()
     _given[:] = servers, seed
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
