@@ -13,17 +13,19 @@ from typing import Any
 
 from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
 from dpbook.grading.apart.families import held_and_computed
-from dpbook.grading.apart.servers import MEMORY, Keeper, Servers
+from dpbook.grading.apart.servers import HELD, Keeper, Servers
 from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker
 from dpbook.grading.blaming import blame, causes
 from dpbook.grading.text import describe_kind
 from dpbook.grading.values import NotPlain, difference, plain
 from dpbook.ranks import seconds_of, waits
 
-LOAD_SECONDS = 20.0
+LOAD_SECONDS = 4.0
 PATIENCE = 10.0
 """How many times as long as it may compute a call may take in all: it may wait, and the machine may be busy."""
 AFTER_TIME_UP = 0.25
+HURRIED = 0.25
+"""Share of its time that an answer has which is hurried."""
 LOOK = 0.5
 """Seconds between looks at how much memory is held."""
 Cells = Sequence[tuple[str, str]]
@@ -38,12 +40,19 @@ class TooMuch(Exception):
 
 
 class RemoteAnswer:
-    """The answer called ``name`` that ``cells`` leave behind, in processes of ``servers``. Close it to end them."""
+    """The answer called ``name`` that ``cells`` leave behind, in processes of ``servers``. Close it to end them.
+
+    It is ``late`` once a call has not ended in time, of which there is less for one that is ``hurried``.
+    """
 
     apart = True
 
-    def __init__(self, servers: Servers, cells: Cells, name: str, *, torch: bool = False) -> None:
+    def __init__(
+        self, servers: Servers, cells: Cells, name: str, *, torch: bool = False, hurried: bool = False
+    ) -> None:
         self._servers, self._cells, self._name, self._torch = servers, cells, name, torch
+        self._share = HURRIED if hurried else 1.0
+        self.late = False
         self.guards: dict[str, bool] = {}
         self.beside = False
         self.printed = ""
@@ -53,7 +62,6 @@ class RemoteAnswer:
         self._mine: dict[int, Worker] = {}
         self._kind: str | None = None
         self._broken: Wrong | None = None
-        self._slow = False
         self._lock = threading.Lock()
         self._starting = 0
         self._stop: Exception | None = None
@@ -146,6 +154,9 @@ class RemoteAnswer:
         self.guards = {**self._keeper.guards, **worker.guards}
         if not worker.request("load", list(self._cells), self._name):
             raise Wrong(f"{self._name} to be defined", "no such name in your cells", cause="no such name")
+        to_begin = seconds_of(worker.process)
+        with self._lock:
+            self._computed += to_begin  # which is no part of a call
         return worker
 
     def _note(self, printed: str) -> None:
@@ -153,8 +164,8 @@ class RemoteAnswer:
 
     def _run(self, work: Callable[[], Any], seconds: float, loading: bool = False) -> Any:
         """``work()`` within the limits, and what it raises as `Wrong`."""
-        seconds = seconds if loading else min(seconds, self._whole)
-        if self._slow:
+        seconds = self._share * (seconds if loading else min(seconds, self._whole))
+        if self.late:
             seconds *= AFTER_TIME_UP
         allowed = seconds if loading else max(min(seconds, self._left), 0.001)
         in_all = PATIENCE * seconds if loading else max(min(PATIENCE * seconds, self._left_in_all), 0.001)
@@ -176,7 +187,7 @@ class RemoteAnswer:
         for each in causes(told):
             match each:
                 case TimeUp():
-                    self._slow = True
+                    self.late = True
                     said = f"none after {seconds:g} s: a loop that does not end?"
                     return Wrong("an answer in time", said, cause="a call that does not end")
                 case TooMuch() | Gone():
@@ -226,7 +237,7 @@ class RemoteAnswer:
             self._looked = now
             known = [worker.process for worker in self._all]
             held, others = held_and_computed(self._keeper.process, known)
-            if held > MEMORY[self._torch]:
+            if held > HELD:
                 self._stop = self._stop or TooMuch("more memory than an answer may hold")
             if others > self._allowed or self._idle(now, self._seconds() + others):
                 self._stop = self._stop or TimeUp()  # what it has started takes the time of many, or nothing moves

@@ -84,6 +84,7 @@ def serve(control: socket.socket, memory: int) -> None:
 def _begin(sock: socket.socket, asked: dict[str, Any], given: list[Path], memory: int, network: bool) -> None:
     """Fork the keeper, and tell its number."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.sched_setaffinity(0, asked["cores"])
     os.setsid()
     processes = kernel.leave_processes()
     keeper = os.fork()

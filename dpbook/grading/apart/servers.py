@@ -27,8 +27,10 @@ TORCH = (
     "torch", "torch._dynamo", "torch.utils.data", "dpbook.ddp", "dpbook.program",
     "dpbook.book.ch10.trials", "dpbook.book.ch11.loops",
 )  # fmt: skip
-MEMORY = {False: 1024 * kernel.MIB, True: 4096 * kernel.MIB}
+MEMORY = {False: 512 * kernel.MIB, True: 4096 * kernel.MIB}
 """Bytes that a process may map beyond what its server has, without and with torch, whose threads reserve much."""
+HELD = 512 * kernel.MIB
+"""Bytes that all processes of an answer may hold beyond what they share with their server."""
 PATIENCE = 10.0
 """Seconds for processes to end that were killed."""
 
@@ -105,7 +107,8 @@ class Servers:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                asked = json.dumps({"folder": str(folder), "user": user}).encode()
+                cores = sorted(os.sched_getaffinity(0))
+                asked = json.dumps({"folder": str(folder), "user": user, "cores": cores}).encode()
                 socket.send_fds(self._started[torch][0], [asked], [theirs.fileno()])
             except OSError:
                 raise DpbookError("the server of answers has ended") from None
