@@ -25,7 +25,8 @@ from dpbook.grading.apart.families import end_family
 from dpbook.grading.declared import tasks
 
 DISK = 64 * kernel.MIB
-PROCESSES = 128
+PROCESSES = {False: 32, True: 128}
+"""That an answer may have, threads counted, without and with torch: as many as multiply take the time of who judges."""
 SECONDS = 600
 """That a process may compute in all; a call has less, see `answer`."""
 DEVICES = [Path("/dev") / name for name in ("null", "random", "urandom")]
@@ -143,7 +144,8 @@ def _answer(file: int, folder: Path, rules: Rules) -> NoReturn:
             os.dup2(nothing, number)
         os.closerange(3, file)
         os.closerange(file + 1, 256)
-        kernel.limit(rules.memory, SECONDS, PROCESSES if user is not None or rules.processes else None)
+        counted = user is not None or rules.processes  # else it would be all of whoever grades
+        kernel.limit(rules.memory, SECONDS, PROCESSES["torch" in sys.modules] if counted else None)
         alone = kernel.confine([Path("/")], [folder, *DEVICES])  # of what the keeper may read, and a folder of its own
         guards = {**rules.guards, "files": rules.guards["files"] and alone, "user": kernel.drop(user)}
         guards["memory"] = kernel.refuse_lonely_memory()

@@ -1,0 +1,50 @@
+"""Who is waited for how long, whatever the order in which answers are judged."""
+
+from dataclasses import replace
+
+from dpbook.grading.cases import Report
+from dpbook.grading.marking.judges import Done, Work
+from dpbook.grading.marking.patience import PATIENT, again, remarks
+
+ANSWERS = [Work(f"01.{k}", ()) for k in range(1, 21)]
+
+
+def judged_until_nothing_waits(late, ends_later):
+    """Answers judged in all, and what is known at the end."""
+    done = {one: Done(Report(one.task, "", ()), late=one in late) for one in ANSWERS}
+    while waiting := [one for one in again(ANSWERS, done) if one not in done]:
+        done |= {
+            one: Done(Report(one.task, "", ()), late=replace(one, hurried=True) not in ends_later) for one in waiting
+        }
+    return done
+
+
+def test_slow_answers_are_all_judged_again():
+    done = judged_until_nothing_waits(ANSWERS, ANSWERS)
+    assert len(done) == 2 * len(ANSWERS)
+    assert remarks(ANSWERS, done) == []
+
+
+def test_answers_that_never_end_are_judged_again_a_few_times_and_the_rest_is_told():
+    done = judged_until_nothing_waits(ANSWERS[3:], [])
+    assert [one.task for one in done if not one.hurried] == [one.task for one in ANSWERS[3 : 3 + PATIENT]]
+    (said,) = remarks(ANSWERS, done)
+    assert said.startswith("17 answers did not end")
+    assert said.endswith(f"the other {17 - PATIENT} were not tried again")
+
+
+def test_slow_answers_among_those_that_never_end_take_no_turn_from_them():
+    done = judged_until_nothing_waits(ANSWERS, ANSWERS[:5])
+    assert sum(not one.hurried for one in done) == 5 + PATIENT
+
+
+def test_what_was_judged_again_for_somebody_else_changes_nothing():
+    done = judged_until_nothing_waits(ANSWERS, [])
+    alone = again(ANSWERS, done)
+    more = done | {replace(one, hurried=False): done[one] for one in ANSWERS}
+    assert again(ANSWERS, more) == alone
+
+
+def test_one_text_in_two_notebooks_is_one_answer():
+    done = judged_until_nothing_waits(ANSWERS[:1], [])
+    assert len(again([*ANSWERS, *ANSWERS], done)) == 1
