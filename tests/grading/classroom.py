@@ -1,9 +1,13 @@
-"""A class that hands in the whole book: perfect, partial, stub, hostile and broken submissions, no two texts the same."""
+"""A class that hands in the whole book: perfect, partial, stub, hostile and broken submissions, all of other texts."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 import textwrap
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 
 from dpbook.core import checkout
 from dpbook.grading import tasks
+from dpbook.ranks import all_processes, family
 from tests.grading.handed_in import hand_in, solutions
 from tests.grading.test_attacks import FORGED, LOOPS, WRONG
 from tests.grading.test_exercises import wrong_answers
@@ -136,12 +141,54 @@ def _number(task: str) -> str:
     return task.partition(".")[2]
 
 
-def tasks_of(submission: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Tasks of a submission in what `dpbook grade --json` wrote, by their ids."""
-    return {task["task"]: task for exercise in submission["exercises"] for task in exercise["tasks"]}
+@dataclass
+class Run:
+    """What a run of ``dpbook grade --json`` wrote, seconds on the clock, the most memory of its processes in bytes, and
+    those that it left."""
+
+    marks: dict[str, Any]
+    seconds: float
+    memory: int
+    left: set[int]
+
+    @property
+    def points(self) -> dict[str, dict[str, tuple[int, int]]]:
+        """For each submission points and possible points by task."""
+        return {
+            each["name"]: {
+                task["task"]: (task["points"], task["possible"])
+                for exercise in each["exercises"]
+                for task in exercise["tasks"]
+            }
+            for each in self.marks["submissions"]
+        }
 
 
-def grade_alone(text: str) -> dict[str, Any]:
-    """The only submission of such a text."""
-    (submission,) = json.loads(text)["submissions"]
-    return dict(submission)
+def graded(paths: Sequence[Path], seed: int, jobs: int, temporary: Path) -> Run:
+    """Run the command, with ``temporary`` for its temporary files."""
+    command = [sys.executable, "-m", "dpbook", "grade", *map(str, paths), f"--seed={seed}", f"--jobs={jobs}", "--json"]
+    begun, memory, seen = time.monotonic(), 0, set[int]()
+    with open(temporary / "marks.json", "w+") as file:
+        run = subprocess.Popen(
+            command,
+            stdout=file,
+            env={**os.environ, "TMPDIR": str(temporary)},
+            cwd=checkout.root(),
+            start_new_session=True,
+        )
+        while run.poll() is None:
+            found = family(run.pid, all_processes())
+            seen |= found.keys()
+            memory = max(memory, sum(map(_own_share, found)))
+            time.sleep(0.3)
+        file.seek(0)
+        return Run(json.load(file), time.monotonic() - begun, memory, seen & set(all_processes()))
+
+
+def _own_share(process: int) -> int:
+    """Bytes of memory that a process holds; of what it shares with others, its share."""
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has just ended
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)

@@ -24,7 +24,7 @@ LOAD_SECONDS = 4.0
 PATIENCE = 10.0
 """How many times as long as it may compute a call may take in all: it may wait, and the machine may be busy."""
 AFTER_TIME_UP = 0.25
-HURRIED = 0.25
+HURRIED = 1 / 8
 """Share of its time that an answer has which is hurried."""
 LOOK = 0.5
 """Seconds between looks at how much memory is held."""
@@ -247,7 +247,7 @@ class RemoteAnswer:
         """Whether nothing has computed for as long as a call may, or wanted to: this is no matter of a busy machine."""
         if self._starting or computed != self._computed_then or not all(waits(worker.process) for worker in self._all):
             self._idle_since, self._computed_then = now, computed
-        return now > self._idle_since + self._allowed
+        return now > self._idle_since + max(self._allowed, LOOK)
 
     def _raise_stop(self) -> None:
         if self._stop is not None:

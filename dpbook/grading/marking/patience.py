@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from dpbook.grading.marking.judges import Done, Work
 
-PATIENT = 4
+PATIENT = 3
 """Answers of a submission that may end not even with all their time, before its others are not judged again."""
 
 

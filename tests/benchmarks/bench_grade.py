@@ -1,0 +1,39 @@
+"""How long does `dpbook grade` take for a class of a hundred that hands in the whole book, and how much memory?
+
+    python tests/benchmarks/bench_grade.py [--of 100] [--jobs 2]
+
+Perfect, partial, stub, hostile and broken submissions, each of other texts: see tests/grading/classroom.py. Seconds
+mean something on a machine without other work alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.grading.classroom import CLASS, classroom, graded  # noqa: E402
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--of", type=int, default=100, help="submissions (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="judges at once (default: %(default)s)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        temporary = Path(folder) / "temporary"
+        temporary.mkdir()
+        made = classroom(Path(folder) / "class", {kind: round(n * options.of / 100) for kind, n in CLASS.items()})
+        run = graded([Path(folder) / "class"], 7, options.jobs, temporary)
+    computed = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{len(made)} submissions: {run.seconds:.0f} s, goal 600 for 100; {run.memory / 1e9:.2f} GB, goal 2")
+    print(f"judges and servers computed for {computed.ru_utime + computed.ru_stime:.0f} s, without answers")
+
+
+if __name__ == "__main__":
+    main()
