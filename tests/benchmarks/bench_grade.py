@@ -1,6 +1,6 @@
 """How long does `dpbook grade` take for a class of a hundred that hands in the whole book, and how much memory?
 
-    python tests/benchmarks/bench_grade.py [--of 100] [--jobs 2]
+    python tests/benchmarks/bench_grade.py [--of 20] [--jobs 2]
 
 Perfect, partial, stub, hostile and broken submissions, each of other texts: see tests/grading/classroom.py. Seconds
 mean something on a machine without other work alone.
@@ -22,7 +22,7 @@ from tests.grading.classroom import CLASS, classroom, graded  # noqa: E402
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--of", type=int, default=100, help="submissions (default: %(default)s)")
+    parser.add_argument("--of", type=int, default=20, help="submissions (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="judges at once (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

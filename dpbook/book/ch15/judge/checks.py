@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, pairwise
 from typing import Any
 
@@ -27,13 +27,16 @@ EACH: tuple[Wanted, ...] = (
 DRAWS = 30
 
 
+_case = lru_cache(maxsize=512)(blind_case)  # a class is tried on the same cases, one submission after another
+
+
 def _judge_cases(answer: Answer, rng: np.random.Generator, causes: Sequence[str]) -> str:
     drawn = [(cause, wanted) for cause in (*causes, HEALTHY) for wanted in EACH]
     for number, place in enumerate(rng.permutation(len(drawn)), 1):
         cause, wanted = drawn[place]
         seeds = [int(seed) for seed in rng.integers(2**31, size=DRAWS)]
-        seed = next((each for each in seeds if wanted(*blind_case(each, cause).verdict[1:])), seeds[0])
-        case = blind_case(seed, cause)
+        seed = next((each for each in seeds if wanted(*_case(each, cause).verdict[1:])), seeds[0])
+        case = _case(seed, cause)
         where = f"case {number}, {len(case.ranks)} ranks, {len(case.ranks[0])} updates"
         by_hand = f"diagnose(ch15.blind_case({seed}, {cause!r}).ranks)"
         got = call(answer, case.ranks, where=where, by_hand=by_hand)
