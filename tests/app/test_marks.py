@@ -139,7 +139,7 @@ def test_whoever_is_unknown_ambiguous_twice_or_absent_is_told_and_keeps_a_row(tm
     assert twin.startswith("'anna' and '01_anna' are of one student")
     assert zoe.startswith("'twin' may be any of 2")
     assert twice.startswith("'zoe' is nobody")
-    assert absent.endswith("Twin, Twin, Eva")
+    assert absent.endswith("Twin; Twin; Eva")
 
 
 @each("text", ["", "Colour,Size\nred,3\n", "\n"])

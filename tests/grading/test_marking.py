@@ -132,8 +132,8 @@ def test_torch_is_loaded_for_those_that_import_it():
 
 
 def test_a_class_is_told_from_one_submission(tmp_path):
-    for name in ("01_a", "02_b"):
-        hand_in(tmp_path / "anna" / f"{name}.ipynb", 1, {})
+    for chapter, name in ((1, "01_a"), (2, "02_b")):
+        hand_in(tmp_path / "anna" / f"{name}.ipynb", chapter, {})
     (tmp_path / "anna" / "notes.txt").write_text("mine")
     (tmp_path / "anna" / ".ipynb_checkpoints").mkdir()
     assert [(h.name, len(h.notebooks)) for h in find([tmp_path / "anna"])] == [("anna", 2)]
@@ -154,6 +154,32 @@ def test_several_notebooks_of_one_exercise_are_a_class(tmp_path):
     for name in ("01_anna", "01_berta"):
         hand_in(tmp_path / f"{name}.ipynb", 1, {})
     assert [h.name for h in find([tmp_path])] == ["01_anna", "01_berta"]
+
+
+def test_downloads_are_told_apart_by_the_exercise_that_they_are_and_not_by_their_names(tmp_path):
+    for name in ("berganna_17_4711_loop", "ongkim_LATE_19_4713_loop-1"):
+        hand_in(tmp_path / "canvas" / f"{name}.ipynb", 1, {})
+    (tmp_path / "canvas" / "zoe_20_4714_loop.ipynb").write_text("{oops")
+    assert len(find([tmp_path / "canvas"])) == 3
+    for chapter in (1, 2):
+        hand_in(tmp_path / "cora" / f"my homework {chapter}.ipynb", chapter, {})
+    assert [(h.name, len(h.notebooks)) for h in find([tmp_path / "cora"])] == [("cora", 2)]
+
+
+def test_an_archive_is_told_to_be_unpacked(tmp_path):
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "anna" / "homework.ZIP").write_bytes(b"PK\x03\x04\xff")
+    hand_in(tmp_path / "berta.ipynb", 1, {})
+    (tmp_path / "cora_20_4714_homework.zip").write_bytes(b"PK\x03\x04\xff")
+    (folder,) = find([tmp_path / "anna"])
+    assert folder.remarks[0] == "homework.ZIP is no notebook, and was left out: unpack it"
+    with pytest.raises(Unreadable, match="is no notebook: unpack it"):
+        take(tmp_path / "cora_20_4714_homework.zip")
+
+
+def test_the_class_names_who_handed_in_no_notebook():
+    shown = table(Marks((*marks().submissions, SubmissionMarks("berta", (), ("there is no notebook in it",))), 7, ()))
+    assert "  berta    0 of   0  no notebook\n" in shown
 
 
 def test_a_path_that_is_not_there_is_told(tmp_path):

@@ -55,7 +55,7 @@ class Roster:
     def _absent(self, matched: Sequence[Row | None]) -> Iterator[str]:
         absent = [_called(row) for row in self.rows if not any(row is each for each in matched)]
         if absent:
-            yield f"on the roster, but with no submission: {', '.join(absent)}"
+            yield f"on the roster, but with no submission: {'; '.join(absent)}"
 
 
 def read(path: Path) -> Roster:

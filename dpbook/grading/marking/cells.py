@@ -54,6 +54,15 @@ def take(path: Path) -> Exercise:
     return Exercise(chapter, answers, tuple(_remarks(chapter, cells)), in_words(chapter, text_cells(path)))
 
 
+def exercise_of(path: Path) -> int | None:
+    """The chapter whose exercise the notebook at ``path`` seems to be; of one that cannot be read, by its name."""
+    try:
+        cells = code_cells(path)
+    except Unreadable:
+        cells = []
+    return _chapter(cells, path.name)
+
+
 def _chapter(cells: Sequence[Cell], name: str) -> int | None:
     ids = Counter(found[2] for cell in cells if (found := _GRADE_ID.fullmatch(cell.grade_id)))
     texts = Counter(found for cell in cells for found in (*_BEGINS.findall(cell.source), *_CHECKS.findall(cell.source)))

@@ -12,6 +12,7 @@ from dpbook.core import DpbookError
 MAX_BYTES = 20 * 2**20
 MAX_CODE = 500_000
 """Characters of code in a notebook: ten times what the longest exercise has with its solutions."""
+ARCHIVES = (".zip", ".7z", ".rar", ".tar", ".gz", ".tgz")
 
 
 class Unreadable(DpbookError):
@@ -27,6 +28,11 @@ class Cell:
     points: Any
     tags: tuple[str, ...]
     source: str
+
+
+def is_archive(path: Path) -> bool:
+    """Whether its name is that of a file in which others are packed."""
+    return path.suffix.lower() in ARCHIVES
 
 
 def code_cells(path: Path) -> list[Cell]:
@@ -49,7 +55,8 @@ def _cells(path: Path) -> list[dict[str, Any]]:
     try:
         found = json.loads(_bytes(path))
     except (ValueError, RecursionError):
-        raise Unreadable("is no notebook: its text is no JSON") from None
+        why = "unpack it" if is_archive(path) else "its text is no JSON"
+        raise Unreadable(f"is no notebook: {why}") from None
     if not isinstance(found, dict) or not isinstance(found.get("cells"), list):
         old = isinstance(found, dict) and "worksheets" in found
         why = "is a notebook of an old format: open it in JupyterLab and save it" if old else "is no notebook"

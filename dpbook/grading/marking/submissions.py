@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpbook.core import DpbookError
+from dpbook.grading.marking.cells import exercise_of
+from dpbook.grading.marking.files import is_archive
 
 MAX_DEPTH = 8
 MAX_FILES = 200
@@ -41,7 +43,7 @@ def _class(folder: Path) -> Iterator[Handed]:
     inside = sorted(folder.iterdir())
     folders = [each for each in inside if _is_folder(each)]
     files = [each for each in inside if each not in folders and not each.name.startswith(".")]
-    exercises = [each.name[:3] for each in files if each.suffix == ".ipynb"]
+    exercises = [found for each in files if each.suffix == ".ipynb" and (found := exercise_of(each)) is not None]
     if any(_holds_notebooks(each) for each in folders) or len(set(exercises)) < len(exercises):
         yield from (_of_folder(each) for each in folders)
         yield from (_single(each) for each in files)
@@ -57,7 +59,7 @@ def _of_folder(folder: Path) -> Handed:
         return Handed(name, (), (f"its folder cannot be read: {error.strerror}",))
     notebooks = [each for each in everything if each.suffix == ".ipynb"]
     others = [each.relative_to(folder) for each in everything if each.suffix != ".ipynb"]
-    remarks = [f"{each} is no notebook, and was left out" for each in others]
+    remarks = [f"{each} is no notebook, and was left out{': unpack it' * is_archive(each)}" for each in others]
     if not notebooks:
         remarks.append("there is no notebook in it")
     if len(notebooks) > MAX_FILES:

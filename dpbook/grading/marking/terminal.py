@@ -49,6 +49,7 @@ def _class(marks: Marks) -> Iterator[str]:
     for name, submission in zip(names, marks.submissions, strict=True):
         files = [exercise for exercise in submission.exercises if exercise.chapter is None]
         left = f"  {plural(len(files), 'file')} not graded" if files else ""
+        left = left if submission.exercises else "  no notebook"
         yield f"  {name:{width}}{submission.points:5} of {submission.possible:3}{left}"
     yield ""
 
