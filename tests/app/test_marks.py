@@ -55,6 +55,16 @@ def test_canvas_finds_its_columns_its_line_of_possible_points_and_each_students_
     assert lines(spreadsheet(marks("anna"), "canvas")[0])[2][:5] == ["anna", "", "", "anna", ""]
 
 
+def test_different_exercises_of_one_student_have_one_row(tmp_path):
+    """An empty cell erases a grade, and rows of their own would erase one another's."""
+    known = roster(tmp_path, f"{CANVAS}\nBerg,17,s1,anna,A\n")
+    other = ExerciseMarks("02.ipynb", 2, (TaskMarks("02.1", "Other", 5, None),))
+    handed = submission("annaberg_17_1_loop"), SubmissionMarks("annaberg_17_2_exactness", (other,))
+    content, told = spreadsheet(Marks(handed, 7), "canvas", known)
+    assert [row[1:2] + row[5:] for row in lines(content)[2:]] == [["17", "2", "0", "", "0"]]
+    assert told == ["1 student with several submissions, of different exercises: one row each"]
+
+
 def test_moodle_gets_the_rosters_columns_that_it_knows(tmp_path):
     known = roster(tmp_path, "First name;Last name;ID number;Email address;Groups\nAnna;Berg;0017;a@u.example;x\n")
     head, anna = lines(spreadsheet(marks("Anna Berg_4711_assignsubmission_file_"), "moodle", known)[0])

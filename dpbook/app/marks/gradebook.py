@@ -2,9 +2,11 @@
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dpbook.app.marks.roster import Roster, Row, cell, name
+from dpbook.core import plural
 from dpbook.grading.marking import Marks, SubmissionMarks
 
 _CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
@@ -21,19 +23,42 @@ def spreadsheet(marks: Marks, form: str, roster: Roster | None = None) -> tuple[
     A task is empty where its exercise was not handed in or not graded, and so are points that a person gives.
     """
     columns = _columns(marks)
-    names = [each.name for each in marks.submissions]
+    submissions, together = _together(marks.submissions, roster) if roster else (marks.submissions, [])
+    names = [each.name for each in submissions]
     rows, told = roster.match(names) if roster else ([None] * len(names), [])
     titles = _titles(form, roster)
     lines: list[list[str | int]] = [[*titles, *columns]]
     if form != "moodle":
         lines.append([f"    {_POSSIBLE}", *[""] * (len(titles) - 1), *columns.values()])
-    for submission, row in zip(marks.submissions, rows, strict=True):
+    for submission, row in zip(submissions, rows, strict=True):
         points = _points(submission)
         who = map(_harmless, _who(form, titles, submission, row, roster is not None))
         lines.append([*who, *(points.get(title, "") for title in columns)])
     text = io.StringIO(newline="")
     csv.writer(text).writerows(lines)
-    return text.getvalue().encode("utf-8-sig" if form == "plain" else "utf-8", "replace"), told
+    return text.getvalue().encode("utf-8-sig" if form == "plain" else "utf-8", "replace"), [*together, *told]
+
+
+def _together(submissions: Sequence[SubmissionMarks], roster: Roster) -> tuple[list[SubmissionMarks], list[str]]:
+    """Submissions of one student that are of different exercises become one, with the first's name; and what to tell.
+
+    In rows of their own, each would erase from a gradebook what the others give.
+    """
+    rows, _ = roster.match([each.name for each in submissions])
+    kept: list[SubmissionMarks] = []
+    joined = 0
+    for number, (submission, row) in enumerate(zip(submissions, rows, strict=True)):
+        same = [n for n, other in enumerate(rows) if row is not None and other is row]
+        exercises = [each for n in same for each in submissions[n].exercises]
+        graded = [each.chapter for each in exercises if each.chapter is not None]
+        if len(same) < 2 or len(set(graded)) < len(graded):
+            kept.append(submission)
+        elif number == same[0]:
+            kept.append(replace(submission, exercises=tuple(exercises)))
+            joined += 1
+    return kept, [f"{plural(joined, 'student')} with several submissions, of different exercises: one row each"][
+        :joined
+    ]
 
 
 def _columns(marks: Marks) -> Points:
