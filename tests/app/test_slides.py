@@ -100,6 +100,41 @@ def test_the_beats_of_a_chapter_in_order():
     assert "book" not in summary
 
 
+def section(words, *cells):
+    return deck(markdown("# 99 · Title"), markdown(f"## Section\n\n{words}"), *cells)[1][2]
+
+
+def test_what_follows_a_colon_is_on_the_slide():
+    assert "<table>" in section("These are:\n\n| a | b |\n|---|---|\n| 1 | 2 |")
+    printed = section("In bytes:", code("print(sizes)", "{2: 4}\n"), code("more()", "other"))
+    assert printed == "<p>In bytes:</p>\n<pre>print(sizes)</pre><pre>{2: 4}</pre>"
+    assert section("One. Two. Three. In bytes:", code("print(sizes)", "{2: 4}\n")) == "<p>One. Two. Three.</p>\n"
+    assert section("It adds:", markdown("Words.")) == "<p>It adds:</p>\n"
+
+
+def test_a_run_says_what_its_last_lines_are_worth_unless_that_is_a_picture():
+    value = code("held", **{"text/plain": "array([7])"})
+    shown = code("draw()", **{"text/plain": "<Card>", "text/html": '<img alt="a" src="data:,">'})
+    (_, answer, _) = deck(markdown(ASKED), value, shown)
+    assert answer[2].endswith("<pre>array([7])</pre>")
+
+
+def test_a_list_or_a_formula_before_a_question_comes_with_its_words():
+    for block in ("- one\n- two", "$$x^2$$", "| a |\n|---|\n| 1 |"):
+        (question, _) = deck(markdown(f"Not this.\n\nIntroduced by these.\n\n{block}\n\n{ASKED}"))
+        assert "Introduced by these." in question[2]
+        assert "Not this" not in question[2]
+
+
+@each(
+    "words",
+    ["How much is it, in all the cases that there are?", f"What a question begins with is for its slide.\n\n{ASKED}"],
+)
+def test_no_caption_is_a_question_or_the_words_before_one(words):
+    (shown, *_) = deck(code("draw()", **{"text/html": '<img alt="a" src="data:,">'}), markdown(words))
+    assert shown == ("picture", "", '<img alt="a" src="data:,">')
+
+
 def test_what_was_measured_says_so_and_what_is_the_readers_own_is_left_out():
     (*_, (_, _, measured)) = deck(markdown(ASKED), code("t()", "3 ms\n", tags=["measurement"]))
     (*_, (_, _, own)) = deck(markdown(ASKED), code("where()", "a laptop\n", tags=["yours"]))
@@ -109,6 +144,8 @@ def test_what_was_measured_says_so_and_what_is_the_readers_own_is_left_out():
 
 def test_a_formula_is_drawn_and_an_unknown_one_stays_readable():
     assert '<path d="M' in formula(r"\tfrac12 \text{all} \bmod N")
+    assert "height:2" in formula(r"\frac12", alone=True)
+    assert "height:1" in formula(r"\frac12")
     assert formula(r"\unknown{x}") == r"<code>\unknown{x}</code>"
     (slide,) = deck(markdown("## A\n\nOf $x_1$ and `$HOME`, see [05](05_all_reduce.ipynb)."))
     assert slide[2].count("<svg") == 1

@@ -20,6 +20,8 @@ MOST_LINES = 12
 ANSWER = re.compile(r"<details>\s*<summary>Answer</summary>(.*?)</details>", re.DOTALL)
 PREDICT = "**Predict.**"
 IMAGE = re.compile(r"<img\b[^>]*>")
+BLOCKS = ("-", "1.", "|", "$")
+"""With what lists, tables and formulas begin."""
 MEASURED = "Measured on one machine: another's numbers differ."
 
 
@@ -58,24 +60,35 @@ def slides(cells: Sequence[Cell]) -> Iterator[Slide]:
             if found := re.match(r"#{1,2} (.+)\n*", words):
                 kind = "section" if section else "title"
                 section, words = found[1].strip(), words[found.end() :]
-                yield from _opening(kind, section, words)
+                yield from _opening(kind, section, words, cells[place + 1 :])
             yield from _questions(section, words, cells[place + 1 :])
         else:
             for image in _images(cell):
                 yield Slide("picture", section, image + _caption(cell, cells[place + 1 :]))
 
 
-def _opening(kind: str, heading: str, words: str) -> Iterator[Slide]:
+def _opening(kind: str, heading: str, words: str, behind: Sequence[Cell]) -> Iterator[Slide]:
     if heading == "Summary":
         yield Slide("summary", heading, html(words))
     elif kind == "title":
         yield Slide(kind, heading, "".join(html(sentences(part, 3)) for part in words.split("\n\n")[:2]))
     elif not ANSWER.search(words):  # a question says its section
         first, _, rest = words.partition("\n\n")
-        if first.endswith(":"):  # a list or a formula follows
+        if first.endswith(":") and not rest:  # the cell behind follows
+            said = sentences(first, 3)
+            yield Slide(kind, heading, html(said) + (_example(behind) if said.endswith(":") else ""))
+        elif first.endswith(":"):  # a list or a formula follows
             yield Slide(kind, heading, html(f"{sentences(first, 3)}\n\n{rest.partition(chr(10) * 2)[0]}"))
         elif first:
-            yield Slide(kind, heading, html(first if first.startswith(("-", "1.", "|", "$")) else sentences(first, 3)))
+            yield Slide(kind, heading, html(first if first.startswith(BLOCKS) else sentences(first, 3)))
+
+
+def _example(behind: Sequence[Cell]) -> str:
+    """The code of the next cell, and what it says."""
+    cell = next(iter(behind), None)
+    if cell is None or cell["cell_type"] != "code" or "yours" in _tags(cell):
+        return ""
+    return _pre(_text(cell["source"]).splitlines()) + _said([cell])
 
 
 def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Slide]:
@@ -85,24 +98,41 @@ def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Sli
         before = words[begin : match.start()].strip()
         context, _, question = before.rpartition(PREDICT if PREDICT in before else "\n\n")
         asked = html(question.strip())
-        said = html(context.strip().rpartition("\n\n")[2])
+        said = html(_lead(context))
         yield Slide("question", section, f'<div class="context">{said}</div>{asked}')
         run = _run(behind) if match is found[-1] else ""
         yield Slide("answer", section, f'<div class="context">{asked}</div>{html(match[1].strip())}{run}')
         begin = match.end()
 
 
+def _lead(context: str) -> str:
+    """The last paragraph before a question; with the one before where it is a list, a table or a formula."""
+    *before, last = context.strip().split("\n\n")
+    return "\n\n".join([*before[-1:], last] if last.startswith(BLOCKS) else [last])
+
+
 def _run(behind: Sequence[Cell]) -> str:
     """What the cells up to the next words print, and what they assert."""
     ran = [cell for cell in takewhile(lambda cell: cell["cell_type"] == "code", behind) if "yours" not in _tags(cell)]
-    printed = "".join(_text(out["text"]) for cell in ran for out in cell["outputs"] if out.get("name") == "stdout")
-    lines = printed.strip("\n").splitlines()
-    shown = [*lines[:MOST_LINES], "…"] if len(lines) > MOST_LINES else lines
     claims = [claim for cell in ran for claim in _asserts(_text(cell["source"]))]
-    parts = [f"<pre>{escape(chr(10).join(shown))}</pre>"] if shown else []
-    parts += [f'<p class="note">{MEASURED}</p>'] if shown and any("measurement" in _tags(cell) for cell in ran) else []
-    parts += [f'<pre class="claim">{escape(chr(10).join(claims))}</pre>'] if claims else []
-    return "".join(parts)
+    return _said(ran) + (f'<pre class="claim">{escape(chr(10).join(claims))}</pre>' if claims else "")
+
+
+def _said(ran: Sequence[Cell]) -> str:
+    """What cells print, and what their last lines are worth where it is no picture."""
+    lines = "\n".join(text for cell in ran for out in cell["outputs"] if (text := _words(out))).splitlines()
+    note = f'<p class="note">{MEASURED}</p>' if any("measurement" in _tags(cell) for cell in ran) else ""
+    return _pre(lines) + note if lines else ""
+
+
+def _words(output: dict[str, Any]) -> str:
+    data = output.get("data", {})
+    plain = data["text/plain"] if list(data) == ["text/plain"] else ""
+    return _text(output["text"] if output.get("name") == "stdout" else plain).strip("\n")
+
+
+def _pre(lines: Sequence[str]) -> str:
+    return f"<pre>{escape(chr(10).join([*lines[:MOST_LINES], '…'] if len(lines) > MOST_LINES else lines))}</pre>"
 
 
 def _asserts(source: str) -> list[str]:
@@ -128,8 +158,10 @@ def _caption(cell: Cell, behind: Sequence[Cell]) -> str:
     """The sentence with which the words behind the picture begin, unless these are about something else."""
     note = f'<p class="note">{MEASURED}</p>' if "measurement" in _tags(cell) else ""
     words = next((_text(other["source"]) for other in behind if other["cell_type"] == "markdown"), "")
-    sentence = sentences(words.partition("\n\n")[0], 1)
-    if words.startswith(("#", "**", "-", "|", "1.", "$")) or sentence.endswith(":") or len(sentence.split()) < 6:
+    paragraph, _, rest = words.partition("\n\n")
+    sentence = sentences(paragraph, 1)
+    leads_on = sentence.endswith((":", "?")) or rest.startswith(PREDICT)  # to what is no matter of the picture
+    if words.startswith(("#", "**", *BLOCKS)) or leads_on or len(sentence.split()) < 6:
         return note
     return html(sentence) + note
 

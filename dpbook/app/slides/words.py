@@ -30,13 +30,17 @@ def sentences(paragraph: str, most: int) -> str:
     return " ".join(re.split(r"(?<=[.!?])\s+(?=[A-Z`*$(])", " ".join(paragraph.split()))[:most])
 
 
-def formula(tex: str) -> str:
-    """A formula as an image in the line, drawn by matplotlib; TeX that it does not know stays as it is."""
+def formula(tex: str, *, alone: bool = False) -> str:
+    """A formula as an image, drawn by matplotlib; TeX that it does not know stays as it is.
+
+    One that stands ``alone``, not in a line, has fractions of full size.
+    """
     from matplotlib.textpath import TextPath
 
     plain = " ".join(tex.split())
     for pattern, replacement in PLAINER:
         plain = re.sub(pattern, replacement, plain)
+    plain = plain.replace(r"\frac", r"\dfrac") if alone else plain
     try:
         path = TextPath((0, 0), f"${plain}$", size=EM)
     except ValueError:
@@ -66,7 +70,7 @@ class _Renderer(mistune.HTMLRenderer):
         return formula(text)
 
     def block_math(self, text: str) -> str:
-        return f'<p class="formula">{formula(text)}</p>\n'
+        return f'<p class="formula">{formula(text, alone=True)}</p>\n'
 
 
 _READER = mistune.create_markdown(renderer=_Renderer(), plugins=["table", "math"])
