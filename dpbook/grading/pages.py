@@ -61,7 +61,7 @@ def _item(case: "Case") -> str:
 def _details(case: "Case") -> str:
     left = "text-align: left; vertical-align: top"
     rows = "".join(
-        f'<tr><th scope="row" style="{left}">{label}</th><td style="{left}">{said}</td></tr>'
+        f'<tr><th scope="row" style="{left}; padding-right: 0.8em">{label}</th><td style="{left}">{said}</td></tr>'
         for label, said in _said(case)
     )
     return f'<table style="margin-left: 1.4em">{rows}</table>' if rows else ""

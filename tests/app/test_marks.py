@@ -188,7 +188,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         self.links += [value for name, value in attrs if name in ("href", "src")]
-        self.fields += [dict(attrs)["max"]] if tag == "input" else []
+        self.fields += [(dict(attrs)["max"], dict(attrs).get("step", "1"))] if tag == "input" else []
 
     def handle_data(self, data):
         self.text += data
@@ -203,7 +203,7 @@ def test_a_learners_page_says_what_came_and_why_and_runs_and_loads_nothing():
         "a remark", "another edition", "x.pdf left out", "I <b>think</b>\nso", "a cause", "a test",
     ):  # fmt: skip
         assert text in page.text, text
-    assert page.fields == ["1", "1"]
+    assert page.fields == [("1", "1")] * 2, "no half points: docs/teaching/rubrics.md"
     assert "77" not in page.text
 
 
