@@ -166,6 +166,13 @@ def test_downloads_are_told_apart_by_the_exercise_that_they_are_and_not_by_their
     assert [(h.name, len(h.notebooks)) for h in find([tmp_path / "cora"])] == [("cora", 2)]
 
 
+def test_what_macos_adds_is_nobodys_and_a_name_in_capitals_is_a_notebook(tmp_path):
+    hand_in(tmp_path / "anna" / "LOOP.IPYNB", 1, {})
+    (tmp_path / "__MACOSX").mkdir()
+    (tmp_path / "__MACOSX" / "._LOOP.IPYNB").write_text("")
+    assert [(h.name, len(h.notebooks), h.remarks) for h in find([tmp_path])] == [("anna", 1, ())]
+
+
 def test_an_archive_is_told_to_be_unpacked(tmp_path):
     (tmp_path / "anna").mkdir()
     (tmp_path / "anna" / "homework.ZIP").write_bytes(b"PK\x03\x04\xff")

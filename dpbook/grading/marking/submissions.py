@@ -42,8 +42,8 @@ def find(paths: Iterable[Path], *, whole: bool = False) -> list[Handed]:
 def _class(folder: Path) -> Iterator[Handed]:
     inside = sorted(folder.iterdir())
     folders = [each for each in inside if _is_folder(each)]
-    files = [each for each in inside if each not in folders and not each.name.startswith(".")]
-    exercises = [found for each in files if each.suffix == ".ipynb" and (found := exercise_of(each)) is not None]
+    files = [each for each in inside if each not in folders and not _is_hidden(each)]
+    exercises = [found for each in files if _is_notebook(each) and (found := exercise_of(each)) is not None]
     if any(_holds_notebooks(each) for each in folders) or len(set(exercises)) < len(exercises):
         yield from (_of_folder(each) for each in folders)
         yield from (_single(each) for each in files)
@@ -57,8 +57,8 @@ def _of_folder(folder: Path) -> Handed:
         everything = sorted(_files(folder))
     except OSError as error:
         return Handed(name, (), (f"its folder cannot be read: {error.strerror}",))
-    notebooks = [each for each in everything if each.suffix == ".ipynb"]
-    others = [each.relative_to(folder) for each in everything if each.suffix != ".ipynb"]
+    notebooks = [each for each in everything if _is_notebook(each)]
+    others = [each.relative_to(folder) for each in everything if not _is_notebook(each)]
     remarks = [f"{each} is no notebook, and was left out{': unpack it' * is_archive(each)}" for each in others]
     if not notebooks:
         remarks.append("there is no notebook in it")
@@ -73,7 +73,7 @@ def _single(path: Path) -> Handed:
 
 def _holds_notebooks(folder: Path) -> bool:
     try:
-        return any(each.suffix == ".ipynb" for each in _files(folder))
+        return any(map(_is_notebook, _files(folder)))
     except OSError:
         return True  # somebody's, it seems
 
@@ -81,7 +81,7 @@ def _holds_notebooks(folder: Path) -> bool:
 def _files(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
     """Files below a folder; links to folders are not followed, hidden ones not looked into."""
     for each in folder.iterdir():
-        if each.name.startswith("."):
+        if _is_hidden(each):
             continue
         if depth and _is_folder(each):
             yield from _files(each, depth - 1)
@@ -90,4 +90,12 @@ def _files(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
 
 
 def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
+    return path.is_dir() and not path.is_symlink() and not _is_hidden(path)
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith(".") or path.name == "__MACOSX"  # which macOS puts into its archives
+
+
+def _is_notebook(path: Path) -> bool:
+    return path.suffix.lower() == ".ipynb"
