@@ -1,6 +1,7 @@
 """Has a course numbers of its own, are they judged right, and is none of them one that spoils its task?"""
 
 import json
+import re
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil
@@ -161,6 +162,18 @@ def test_a_notebook_differs_in_the_setup_and_in_the_tasks_that_vary_alone(chapte
         answer = repr(NUMBERS[name].answer(NUMBERS[name].of(3)))
         assert any(answer in source(cell) for cell in made["cells"])
         assert not any(answer in source(cell) for cell in learner["cells"])
+
+
+def test_no_picture_of_the_books_fault_is_left_in_a_course():
+    made = learners(of_course(read(SOLUTIONS["05"]), 3, NUMBERS), "a")
+    shown = [cell for cell in made["cells"] if "figures.play(broken)" in source(cell)]
+    assert [cell["outputs"] for cell in shown] == [[]]
+
+
+@each("name", sorted(NUMBERS))
+def test_what_helps_with_a_task_names_none_of_the_books_numbers(name):
+    told = [*task(name).hints, *(check.why for check in task(name).checks)]
+    assert not [text for text in told if re.search(r"\b\d[\d,]+\b", text)]
 
 
 def test_a_text_without_its_numbers_is_refused():

@@ -52,10 +52,10 @@ def _solutions(seed: int) -> Iterator[tuple[str, Notebook]]:
 
 def of_course(solution: Notebook, seed: int, numbers: dict[str, Numbers[Any]]) -> Notebook:
     """An instructor's notebook with the course's numbers. Raises `DpbookError` where a phrase is not found."""
-    cells, current, missing = [], "", dict[str, set[str]]()
+    cells, current, missing, stale = [], "", dict[str, set[str]](), False
     for cell in solution["cells"]:
         if cell["cell_type"] == "markdown" and (found := HEADING.match(source(cell))):
-            current = found[1]
+            current, stale = found[1], False
             if current in numbers:
                 missing[current] = {*numbers[current].phrases(numbers[current].published)}
         text = BEGIN.sub(rf"\1, course={seed})", source(cell)) if cell["cell_type"] == "code" else source(cell)
@@ -64,7 +64,8 @@ def of_course(solution: Notebook, seed: int, numbers: dict[str, Numbers[Any]]) -
             if mark(cell).get("grade_id") == task(current).answer_cell:
                 right = numbers[current].answer(numbers[current].of(seed))
                 text = _answered(text, f"{task(current).answer} = {right!r}")
-        cells.append(_with(cell, text))
+            stale |= cell["cell_type"] == "code" and text != source(cell)
+        cells.append(_with(cell, text, stale))
     for name, phrases in missing.items():
         for phrase in phrases:
             raise DpbookError(f"task {name}: its text does not have {phrase!r}, where a number of a course would stand")
@@ -86,9 +87,9 @@ def _answered(text: str, answer: str) -> str:
     return ANSWER.sub(lambda found: f"{found['stub']}{answer}\n", text)
 
 
-def _with(cell: Cell, text: str) -> Cell:
-    """The cell with another text; what a changed one printed before is gone."""
-    if text == source(cell):
+def _with(cell: Cell, text: str, stale: bool) -> Cell:
+    """The cell with another text; what a changed one printed before is gone, and so is what comes after it (stale)."""
+    if text == source(cell) and not (stale and cell.get("outputs")):
         return cell
     changed = {**cell, "source": text.splitlines(keepends=True)}
     return changed if cell["cell_type"] != "code" else {**changed, "outputs": [], "execution_count": None}
