@@ -280,6 +280,24 @@ def test_a_report_that_cannot_be_written_is_told_after_the_marks(tmp_path, monke
     assert "a report cannot be written" in said.err
 
 
+@each(
+    ["broken", "status", "said"],
+    [(BrokenPipeError(32, "Broken pipe"), 0, ""), (OSError(28, "No space"), 1, "No space")],
+)
+def test_marks_that_nobody_can_read_do_not_cost_the_reports(broken, status, said, tmp_path, monkeypatch, capsys):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise broken
+
+    monkeypatch.setattr("dpbook.grading.marking.grade", lambda *a, **more: marks("anna"))
+    hand_in(tmp_path / "01.ipynb", 1, {})
+    monkeypatch.setattr("sys.stdout", Full())
+    report = tmp_path / f"{status}.csv"
+    assert command_line.main(["grade", str(tmp_path / "01.ipynb"), "--csv", str(report)]) == status
+    assert report.exists()
+    assert said in capsys.readouterr().err
+
+
 def test_for_gradescope_a_folder_is_one_submission_whatever_is_in_it(tmp_path, monkeypatch):
     graded = []
     monkeypatch.setattr("dpbook.grading.marking.grade", lambda found, *a, **more: graded.extend(found) or marks("x"))

@@ -8,7 +8,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Grade what was handed in. Returns 0, or with ``--strict`` 1 where points are missing."""
     from dpbook.app.marks import read
-    from dpbook.core import check_int
+    from dpbook.core import DpbookError, check_int
     from dpbook.grading import begin_course
     from dpbook.grading.marking import find, grade, table
 
@@ -62,11 +62,24 @@ def run(args: argparse.Namespace) -> int:
     roster = read(args.roster) if args.roster else None
     with _ending():
         marks = grade(handed, seed, jobs=jobs, tell=_progress if sys.stderr.isatty() else lambda done, of: None)
+    failed = _print(json.dumps(marks.as_json(), indent=1) if args.json else table(marks))
+    _write(args, marks, roster)
+    if failed:
+        raise DpbookError(f"the marks cannot be printed: {failed}")
+    return int(args.strict and not marks.full)
+
+
+def _print(text: str) -> OSError | None:
+    """Print the marks. Returns what went wrong: it must not cost the reports that are still to be written."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot show must not cost the marks
         sys.stdout.reconfigure(errors="backslashreplace")
-    print(json.dumps(marks.as_json(), indent=1) if args.json else table(marks))
-    _write(args, marks, roster)
-    return int(args.strict and not marks.full)
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        with suppress(OSError, ValueError):  # what is left in the buffer would fail once more at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return None if isinstance(error, BrokenPipeError) else error  # who reads only the head has seen enough
+    return None
 
 
 def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
