@@ -1,7 +1,14 @@
 """Who is waited for how long, whatever the order in which answers are judged."""
 
+import time
+from contextlib import nullcontext
 from dataclasses import replace
 
+import pytest
+
+from dpbook.grading.answer import Wrong
+from dpbook.grading.apart import answer as apart
+from dpbook.grading.apart.answer import RemoteAnswer, TimeUp
 from dpbook.grading.cases import Report
 from dpbook.grading.marking.judges import Done, Work
 from dpbook.grading.marking.patience import PATIENT, again, remarks
@@ -48,3 +55,22 @@ def test_what_was_judged_again_for_somebody_else_changes_nothing():
 def test_one_text_in_two_notebooks_is_one_answer():
     done = judged_until_nothing_waits(ANSWERS[:1], [])
     assert len(again([*ANSWERS, *ANSWERS], done)) == 1
+
+
+@pytest.mark.parametrize(("delay", "late"), [(0.0, True), (100.0, False)])
+def test_what_others_have_had_of_the_machine_is_no_time_of_an_answer(delay, late, monkeypatch):
+    answer = RemoteAnswer(None, (), "plan", hurried=True)
+    answer._until = time.monotonic() - 1
+    monkeypatch.setattr(apart, "delay_of", lambda process: answer._delays + delay)
+    with pytest.raises(TimeUp) if late else nullcontext():
+        answer._late()
+
+
+def test_who_has_used_up_the_time_of_a_check_is_told_so():
+    def late():
+        raise TimeUp
+
+    answer = RemoteAnswer(None, (), "plan")
+    answer._left = 0.5
+    with pytest.raises(Wrong, match="none after 5 s in this check"):
+        answer._run(late, 2.0)

@@ -6,13 +6,14 @@ is judged is what this side saw. Only what it gives to ``hosted`` runs in the an
 """
 
 import copy
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
-from dpbook.grading.apart.families import held_and_computed
+from dpbook.grading.apart.families import delay_of, held_and_computed
 from dpbook.grading.apart.servers import HELD, Keeper, Servers
 from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker
 from dpbook.grading.blaming import blame, causes
@@ -24,8 +25,8 @@ LOAD_SECONDS = 4.0
 PATIENCE = 10.0
 """How many times as long as it may compute a call may take in all: it may wait, and the machine may be busy."""
 AFTER_TIME_UP = 0.25
-HURRIED = 1 / 8
-"""Share of its time that an answer has which is hurried."""
+HURRIED = {False: 1 / 8, True: 1 / 2}
+"""Share of its time that an answer has which is hurried, without and with torch, whose first calls take long."""
 LOOK = 0.5
 """Seconds between looks at how much memory is held."""
 Cells = Sequence[tuple[str, str]]
@@ -51,7 +52,7 @@ class RemoteAnswer:
         self, servers: Servers, cells: Cells, name: str, *, torch: bool = False, hurried: bool = False
     ) -> None:
         self._servers, self._cells, self._name, self._torch = servers, cells, name, torch
-        self._share = HURRIED if hurried else 1.0
+        self._share = HURRIED[torch] if hurried else 1.0
         self.late = False
         self.guards: dict[str, bool] = {}
         self.beside = False
@@ -170,6 +171,7 @@ class RemoteAnswer:
         allowed = seconds if loading else max(min(seconds, self._left), 0.001)
         in_all = PATIENCE * seconds if loading else max(min(PATIENCE * seconds, self._left_in_all), 0.001)
         self._begin_call(allowed, in_all)
+        spent = f"{seconds:g} s" if loading or seconds <= self._left else f"{self._whole:g} s in this check"
         try:
             return work()
         except Wrong:
@@ -177,18 +179,18 @@ class RemoteAnswer:
         except NotPlain as error:
             raise Wrong(NOT_PLAIN, str(error), cause=str(error)) from None
         except Exception as error:
-            raise self._wrong(error, allowed) from None
+            raise self._wrong(error, spent) from None
         finally:
             self._end_call()
 
-    def _wrong(self, error: Exception, seconds: float) -> Wrong:
+    def _wrong(self, error: Exception, spent: str) -> Wrong:
         """What an error says, which may have come of another one."""
         told = self._stop or error
         for each in causes(told):
             match each:
                 case TimeUp():
                     self.late = True
-                    said = f"none after {seconds:g} s: a loop that does not end?"
+                    said = f"none after {spent}: a loop that does not end?"
                     return Wrong("an answer in time", said, cause="a call that does not end")
                 case TooMuch() | Gone():
                     return Wrong("a result", str(each), cause=str(each))
@@ -207,6 +209,8 @@ class RemoteAnswer:
         self._looked = self._idle_since = self._begun
         self._until = self._begun + (in_all or PATIENCE * seconds)
         self._computed = self._computed_then = self._seconds()
+        self._delays = 0.0
+        self._delays = self._delayed()
 
     def _end_call(self) -> None:
         self._left -= max(0.0, self._seconds() - self._computed)
@@ -231,7 +235,7 @@ class RemoteAnswer:
         """Raises `TimeUp` and `TooMuch` when it is time to."""
         now = time.monotonic()
         late = now > self._begun + self._allowed and self._seconds() - self._computed > self._allowed
-        if late or now > self._until:
+        if late or (now > self._until and now > self._until + self._delayed()):
             self._stop = self._stop or TimeUp()
         elif self._keeper is not None and now > self._looked + LOOK:
             self._looked = now
@@ -242,6 +246,10 @@ class RemoteAnswer:
             if others > self._allowed or self._idle(now, self._seconds() + others):
                 self._stop = self._stop or TimeUp()  # what it has started takes the time of many, or nothing moves
         self._raise_stop()
+
+    def _delayed(self) -> float:
+        """Seconds that this call's processes have wanted to run and could not, as others had the machine."""
+        return sum(delay_of(worker.process) for worker in self._all) + delay_of(os.getpid()) - self._delays
 
     def _idle(self, now: float, computed: float) -> bool:
         """Whether nothing has computed for as long as a call may, or wanted to: this is no matter of a busy machine."""

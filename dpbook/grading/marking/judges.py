@@ -119,7 +119,7 @@ def _judge(one: Work) -> Done:
 
     signal.signal(signal.SIGALRM, late)
     most = 60 + PATIENCE * sum(check.seconds or CHECK_SECONDS for check in asked.checks)
-    signal.alarm(round(HURRIED * most if one.hurried else most))
+    signal.alarm(round(HURRIED[one.torch] * most if one.hurried else most))
     try:
         return Done(judge(asked, answer, seed), answer.beside, answer.guards, answer.late)
     except _Late:
