@@ -5,14 +5,13 @@ import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from dpbook import ranks
 from dpbook.app import jupyter
-from dpbook.core import DpbookError, check_int, checkout, write_atomically
+from dpbook.core import DpbookError, check_int, checkout, temporary_folder, write_atomically
 
 CELL_SECONDS = 240
 START_SECONDS = 120
@@ -37,6 +36,10 @@ def compare(paths: Sequence[Path], jobs: int = 2, failed: Path | None = None) ->
     _need("pytest", "nbval", "xdist")
     targets = _targets(paths)
     _check_readable(_notebooks(targets))
+    # Names in the report are relative to the root directory: it holds the checkout and whatever lies outside it.
+    root = Path(os.path.commonpath([checkout.root(), *targets]))
+    if failed:
+        failed = _folder_for_failed(failed, root)
     one_notebook = len(targets) == 1 and targets[0].is_file()
     command = [
         *(sys.executable, "-m", "pytest", "-p", "dpbook.app.nbval_plugin"),
@@ -44,14 +47,27 @@ def compare(paths: Sequence[Path], jobs: int = 2, failed: Path | None = None) ->
         f"--nbval-cell-timeout={CELL_SECONDS}",
         f"--nbval-kernel-startup-timeout={START_SECONDS}",
         *(("-n", "0") if jobs == 1 or one_notebook else ("-n", str(jobs), *IN_ORDER)),
-        # Names in the report are relative to the root directory: it holds the checkout and whatever lies outside it.
-        f"--rootdir={os.path.commonpath([checkout.root(), *targets])}",
+        f"--rootdir={root}",
         *("-c", str(checkout.root() / "pyproject.toml"), "-o", f"cache_dir={checkout.root() / '.pytest_cache'}"),
-        *([f"--failed={failed.resolve()}"] if failed else []),
+        *([f"--failed={failed}"] if failed else []),
         *map(str, targets),
     ]
     with _environment() as env:
         return subprocess.run(command, env=env, cwd=checkout.root()).returncode
+
+
+def _folder_for_failed(folder: Path, root: Path) -> Path:
+    """Made where there is none, as an absolute path. Raises `DpbookError` where a notebook that fails must not be."""
+    folder = folder.resolve()
+    if folder == root:
+        raise DpbookError(f"notebooks that fail would be written over those in {folder}: name another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DpbookError(f"notebooks that fail cannot be left in {folder} ({error.strerror})") from None
+    if not os.access(folder, os.W_OK):
+        raise DpbookError(f"notebooks that fail cannot be left in {folder} (it is read-only)")
+    return folder
 
 
 def write(paths: Sequence[Path]) -> int:
@@ -206,7 +222,7 @@ def _environment() -> Iterator[dict[str, str]]:
 
     All notebooks and tests start their ranks through one server: to load torch for each takes three seconds.
     """
-    with tempfile.TemporaryDirectory(prefix="dpbook-ipython-") as ipython:
-        fixed = {**jupyter.environment(os.environ), **FIXED, "IPYTHONDIR": ipython}
+    with temporary_folder("ipython") as ipython:
+        fixed = {**jupyter.environment(os.environ), **FIXED, "IPYTHONDIR": str(ipython)}
         with ranks.shared(fixed, *LOADED_ONCE) as env:
             yield env

@@ -6,7 +6,6 @@ A function from a notebook travels by value (cloudpickle). This module itself lo
 import inspect
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule
 from dpbook.collectives.programs import copy_buffers
-from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_float, check_int, machine, plural
+from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_float, check_int, machine, plural, temporary_folder
 from dpbook.ranks.postmortem import RESULT, STDOUT, TASK, cause_of_failure
 from dpbook.ranks.stacks import INSTALLED
 from dpbook.ranks.starter import Starter
@@ -75,8 +74,7 @@ def start(
     timeout = check_float("timeout", timeout, above=0)
     import cloudpickle  # a launch of a script needs none
 
-    with tempfile.TemporaryDirectory(prefix="dpbook-") as name:
-        folder = Path(name)
+    with temporary_folder("ranks") as folder:
         call = _by_value(function, list(args))
         (folder / TASK).write_bytes(cloudpickle.dumps({"timeout": timeout, "call": call}))
         exits, said = _RANKS.run(_WORKER, folder, world, _environment(os.environ), timeout + STARTUP)

@@ -115,12 +115,14 @@ class Starter:
             try:
                 yield {SHARED: str(folder)}
             finally:
-                listener.shutdown(socket.SHUT_RDWR)
+                with contextlib.suppress(OSError):  # a server could not be started
+                    listener.shutdown(socket.SHUT_RDWR)
                 passing_on.join()
                 self.stop()
 
     def _pass_on(self, listener: socket.socket, environment: Mapping[str, str]) -> None:
-        with contextlib.suppress(OSError):  # it is no longer shared
+        """Until it is no longer shared, or a server cannot be started. Who asks then starts its own."""
+        with contextlib.suppress(OSError), listener:
             while True:
                 caller, _ = listener.accept()
                 with caller:
@@ -130,15 +132,18 @@ class Starter:
         """A launcher of the server that is shared for these settings, if there is one."""
         if SHARED not in os.environ:
             return None
+        folder = Path(os.environ[SHARED])
         with socket.socket(socket.AF_UNIX) as caller:
             try:
-                caller.connect(str(Path(os.environ[SHARED], self._socket_name(environment))))
+                if folder.stat().st_uid != os.getuid():  # one that is gone may by now be another user's
+                    return None
+                caller.connect(str(folder / self._socket_name(environment)))
             except OSError:
                 return None
             return Connection(caller.detach())
 
     def _socket_name(self, environment: Mapping[str, str]) -> str:
-        told = repr((self._arguments, sorted(_settings(environment).items())))
+        told = repr((sys.executable, self._arguments, sorted(_settings(environment).items())))
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     def _ask(self, file: int, environment: Mapping[str, str]) -> _Server:

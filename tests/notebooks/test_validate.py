@@ -1,5 +1,6 @@
 """Does strict validation fail where it should and pass where it should, in both directions?"""
 
+import argparse
 import contextlib
 import json
 import re
@@ -13,6 +14,7 @@ from nbclient.exceptions import DeadKernelError
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from dpbook.app import validation
+from dpbook.app.commands import validate
 from dpbook.app.nbval_plugin import shape
 from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
@@ -155,6 +157,17 @@ def test_notebooks_that_fail_are_left_as_they_ran(lies, left):
         assert list(said) == [number]
         assert words in said[number]
     assert ran["output_differs"].cells[1].outputs[0].data["text/plain"] == "2"
+
+
+def test_a_notebook_that_fails_is_left_neither_over_itself_nor_where_nothing_can_be_written(tmp_path, monkeypatch):
+    path = store(tmp_path / "a.ipynb", "1")
+    monkeypatch.setattr(validation.checkout, "root", lambda: path.parent)
+    with pytest.raises(DpbookError, match="written over"):
+        validation.compare([path], failed=path.parent)
+    with pytest.raises(DpbookError, match="cannot be left"):
+        validation.compare([path], failed=path / "folder")
+    with pytest.raises(DpbookError, match="--failed"):
+        validate.run(argparse.Namespace(write=True, failed=tmp_path, paths=[path]))
 
 
 @pytest.mark.parametrize("name", LIES)

@@ -276,6 +276,29 @@ def test_who_needs_a_server_loaded_otherwise_starts_its_own(told, forking, folde
     other.stop()
 
 
+@linux
+@pytest.mark.parametrize("change", ["program", "user"])
+def test_another_python_and_another_user_have_no_server_in_common(told, forking, folder, monkeypatch, change):
+    other = Starter()
+    if change == "program":
+        monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert other._shared_launcher(os.environ) is None
+
+
+@linux
+def test_where_a_shared_server_cannot_be_started_everyone_starts_its_own(told, forking, folder, tmp_path, monkeypatch):
+    """Only the one who asked first has to be told of it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(forking, "_serving", lambda environment: os.stat(folder / "none"))
+        assert run(Starter(), folder, 1)[0] == {}
+    other = Starter()
+    assert run(other, tmp_path / "own", 1)[0] == {0: 0}
+    assert other._server is not None
+    other.stop()
+
+
 CALLER = """
 import os, sys
 from pathlib import Path

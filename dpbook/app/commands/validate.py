@@ -23,7 +23,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare the notebooks with what they show, or write what they show."""
     from dpbook.app import validation
+    from dpbook.core import DpbookError
 
+    if args.write and args.failed:
+        raise DpbookError("--write compares nothing, so that --failed has nothing to leave")
     paths = args.paths
     if args.changed is not None:
         from dpbook.app.changes import touched
