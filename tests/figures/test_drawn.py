@@ -14,7 +14,7 @@ from tests.cases import each
 @in_style
 def plot(change=lambda axes: None, values=(1.0, 2.0, 4.0, 8.0), width=None):
     """One of everything that the book's plots are made of, after a ``change``."""
-    figure, axes = new_figure("Title")
+    figure, axes = new_figure("Title", layout=None)
     if width:
         figure.set_figwidth(width)
     axes.plot([0, 1, 2, 3], values, "--", marker="o", label="line")
@@ -28,6 +28,7 @@ def plot(change=lambda axes: None, values=(1.0, 2.0, 4.0, 8.0), width=None):
     axes.imshow([[0.0, 0.5], [0.25, 1.0]], aspect="auto", extent=(0, 1, 0, 1), vmin=0, vmax=1)
     axes.set(xlabel="across", ylabel="up", xlim=(0, 4), ylim=(0.5, 10), yscale="log")
     axes.set_xticks([0, 2], labels=["none", "two"])
+    axes.legend()
     change(axes)
     return finish(figure, "alt")
 
@@ -51,6 +52,23 @@ CHANGES = {
     "a scale": lambda axes: axes.set_yscale("linear"),
     "a unit": lambda axes: axes.set_ylabel("down"),
     "the name of a tick": lambda axes: axes.set_xticks([0, 2], labels=["none", "three"]),
+    "how ticks are written": lambda axes: axes.yaxis.set_major_formatter("{x:.0f} s"),
+    "the base of a scale": lambda axes: axes.set_yscale("log", base=2),
+    "no legend": lambda axes: axes.get_legend().remove(),
+    "another name in the legend alone": lambda axes: axes.legend(["a", "b"]),
+    "a width": lambda axes: axes.lines[0].set_linewidth(3),
+    "what is not seen": lambda axes: axes.lines[0].set_visible(False),
+    "steps": lambda axes: axes.lines[0].set_drawstyle("steps-post"),
+    "the colour of marks": lambda axes: axes.collections[1].set_color("red"),
+    "values that give marks their colours": lambda axes: axes.collections[1].set_array([1, 2]),
+    "the colour of a spread": lambda axes: axes.collections[0].set_color("red"),
+    "the colour of a word": lambda axes: axes.texts[0].set_color("red"),
+    "colours of an image": lambda axes: axes.images[0].set_data(np.eye(6).reshape(3, 4, 3)),
+    "the corners of an area": lambda axes: axes.fill([0, 1, 1], [1, 1, 2]),
+    "an inset": lambda axes: axes.inset_axes([0, 0, 0.2, 0.2]).plot([1, 2]),
+    "a second axis": lambda axes: axes.secondary_xaxis("top").set_xlabel("seconds"),
+    "words around the axes": lambda axes: axes.figure.supxlabel("below"),
+    "a tab in a name": lambda axes: axes.lines[0].set_label("a\tb"),
     "the title": lambda axes: axes.set_title("Titles"),
     "the figure's title": lambda axes: axes.figure.suptitle("Above"),
 }
@@ -69,6 +87,19 @@ def test_a_change_is_seen(name, change):
 def test_last_digits_and_the_size_of_the_picture_are_no_change():
     noisy = np.array([1, 2, 4, 8]) * (1 + 1e-4)
     assert unlike(unchanged().drawn, plot(values=noisy, width=9).drawn) == ""
+
+
+@each(
+    ("one", "near", "far"),
+    [
+        ("linear\t0 to 1.23499", "linear\t-1e-17 to 1.23501", "linear\t0 to 1.24"),
+        ("linear\t2000 to 2001", "linear\t2000.001 to 2001", "linear\t2000.01 to 2001"),
+        ("log\t1e-05 to 1", "log\t1.001e-05 to 1", "log\t1.01e-05 to 1"),
+    ],
+)
+def test_ends_of_an_axis_may_be_off_as_what_is_drawn_may(one, near, far):
+    assert unlike([f"x to y, {one}"], [f"x to y, {near}"]) == ""
+    assert unlike([f"x to y, {one}"], [f"x to y, {far}"])
 
 
 def test_of_axes_that_vary_there_are_words_and_no_places():
