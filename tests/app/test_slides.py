@@ -166,3 +166,9 @@ def test_the_command_makes_the_chapters_asked_for(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["05_all_reduce.html", "12b_a_gpus_clock.html"]
     assert command_line.main(["slides", "99", "--to", str(tmp_path)]) == 1
     assert "99" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert command_line.main(["slides", "05", "--to", str(tmp_path / "file")]) == 1
+    assert "cannot be written" in capsys.readouterr().err

@@ -43,9 +43,12 @@ def write(notebook: Path, folder: Path) -> Path:
     if not made:
         raise DpbookError(f"{notebook} has no cell from which a slide can be made")
     page = TEMPLATES.get_template("slides.html.jinja").render(title=made[0].heading, slides=made)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{notebook.stem}.html"
-    files.write_atomically(path, page.encode())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write_atomically(path, page.encode())
+    except OSError as error:
+        raise DpbookError(f"{path} cannot be written ({error.strerror})") from None
     return path
 
 
