@@ -190,6 +190,7 @@ def test_what_a_course_hands_in_is_graded_by_its_numbers(tmp_path, capsys):
     grade = ["grade", str(handed_in), "--seed", "1", "--jobs", "1", "--strict"]
     capsys.readouterr()
     assert command_line.main([*grade, "--course", "7"]) == 0
+    assert capsys.readouterr().out.endswith("\nseed 1, course 7\n")
     assert command_line.main(grade) == 1
     assert "asks for the numbers of course 7, and was graded by those of the book" in capsys.readouterr().out
 

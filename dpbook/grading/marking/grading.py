@@ -15,6 +15,7 @@ from dpbook.grading.marking.files import Unreadable
 from dpbook.grading.marking.judges import Done, Work, judged, not_judged
 from dpbook.grading.marking.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
 from dpbook.grading.marking.submissions import Handed
+from dpbook.grading.numbers import course
 
 Tell = Callable[[int, int], None]
 """Called with the number of tasks that are graded, and of all."""
@@ -45,7 +46,7 @@ def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = la
         servers.check()
     missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in done.values())]
     marks = [_submission(*each, done) for each in zip(handed, taken, answers, strict=True)]
-    return Marks(tuple(marks), seed, tuple(missing))
+    return Marks(tuple(marks), seed, tuple(missing), course())
 
 
 def _absent(name: str) -> str:

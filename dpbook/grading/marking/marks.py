@@ -86,11 +86,15 @@ class SubmissionMarks:
 
 @dataclass(frozen=True)
 class Marks:
-    """All submissions, the seed that their instances were drawn from, and what could not be contained here."""
+    """All submissions, the seed that their instances were drawn from, and what could not be contained here.
+
+    ``course``: the seed of the course by whose numbers they were judged, None for the book's.
+    """
 
     submissions: tuple[SubmissionMarks, ...]
     seed: int
     not_contained: tuple[str, ...] = ()
+    course: int | None = None
 
     @property
     def full(self) -> bool:
@@ -106,6 +110,7 @@ class Marks:
         """For other programs: no case's source, no time."""
         return {
             "seed": self.seed,
+            "course": self.course,
             "not_contained": list(self.not_contained),
             "submissions": [_submission(each) for each in self.submissions],
         }

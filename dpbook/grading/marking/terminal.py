@@ -18,7 +18,8 @@ def table(marks: Marks) -> str:
     if together:
         lines.append(f"judged together with the answer, whose process reported part of it: {', '.join(together)}")
     lines += [f"not contained: {each}" for each in marks.not_contained]
-    return "\n".join([*lines, f"seed {marks.seed}"])
+    course = "" if marks.course is None else f", course {marks.course}"
+    return "\n".join([*lines, f"seed {marks.seed}{course}"])
 
 
 def _submission(submission: SubmissionMarks) -> Iterator[str]:
