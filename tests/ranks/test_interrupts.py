@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -185,7 +186,11 @@ def end_somehow(folder, how, seconds):
     if how != "raises" and launch.poll() is None:
         process = restarts.process_of(folder, rank=1) if how.startswith("rank-") else launch.pid
         os.kill(process or launch.pid, signal.Signals[how.removeprefix("rank-")])
-    said = said_by(launch)
+    try:
+        said = said_by(launch)
+    except subprocess.TimeoutExpired as error:
+        said = (error.output or b"").decode(errors="replace")
+        pytest.fail(f"not ended by {how} after {seconds:.2f} s; it said:\n{said[-2000:]}")
     restarts.wait_until(lambda: not restarts.in_folder(folder))
     return said
 
