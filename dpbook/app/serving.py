@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,7 +131,7 @@ def _watch(child: subprocess.Popen[bytes], log: "_Log", file: Path, page: str, p
             return child.wait(POLL)
         except subprocess.TimeoutExpired:
             _show_errors(log)
-        if not told and (said := _said(file)):
+        if not told and (said := _said(file)) and _listens(said):
             told = True
             tell(_words(said, page, log.path, port, opens), sys.stdout)
 
@@ -147,7 +148,7 @@ def _runtime_folder(env: Mapping[str, str]) -> Path:
 
 
 def _address_file(folder: Path, pid: int) -> Path:
-    """Where a server of this process id writes its address as soon as it listens."""
+    """Where a server of this process id writes its address, just before it listens or just after."""
     return folder / f"jpserver-{pid}.json"
 
 
@@ -158,6 +159,13 @@ def _said(file: Path) -> dict[str, Any] | None:
         return said if {"url", "token", "port", "hostname"} <= said.keys() else None
     except (OSError, ValueError):
         return None
+
+
+def _listens(said: Mapping[str, Any]) -> bool:
+    host = "localhost" if said["hostname"] in EVERYWHERE else said["hostname"]
+    with suppress(OSError), socket.create_connection((host, said["port"]), timeout=1):
+        return True
+    return False
 
 
 def _words(said: Mapping[str, Any], page: str, log: Path, port: int, opens: bool) -> str:

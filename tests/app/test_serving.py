@@ -14,6 +14,7 @@ import pytest
 
 from dpbook.app import jupyter, serving
 from dpbook.core import DpbookError
+from dpbook.ranks import held_port
 
 SECONDS = 120
 SERVE = """
@@ -24,16 +25,20 @@ log, port, *command = sys.argv[1:]
 sys.exit(serve(command, os.environ, Path(log), page="/lab/tree/a.ipynb", port=int(port), opens=False))
 """
 BEGINS = """
-import json, os, signal, sys, time
+import json, os, signal, socket, sys, time
 from pathlib import Path
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, frame: sys.exit(40 + number))
 def log(*lines):
     print(*lines, sep="\\n", file=sys.stderr, flush=True)
 log("[I 07:42:21 ServerApp] linked", "[W 07:42:21 ServerApp] frightens")
-def answer(**more):
-    said = {"url": "http://127.0.0.1:8889/", "token": "secret", "port": 8889, "hostname": "127.0.0.1", **more}
+def tell(port, **more):
+    said = {"url": f"http://127.0.0.1:{port}/", "token": "secret", "port": port, "hostname": "127.0.0.1", **more}
     Path(os.environ["JUPYTER_RUNTIME_DIR"], f"jpserver-{os.getpid()}.json").write_text(json.dumps(said))
+def answer(port=0, **more):
+    global listening
+    listening = socket.create_server(("127.0.0.1", port))
+    tell(listening.getsockname()[1], **more)
 def wait():
     while not Path(os.environ["JUPYTER_RUNTIME_DIR"], "end").exists():
         time.sleep(0.05)
@@ -62,16 +67,23 @@ def until(process, last):
     return lines
 
 
+def port_of(folder):
+    """Where it listens, as it has told."""
+    (file,) = folder.glob("jpserver-*.json")
+    return json.loads(file.read_text())["port"]
+
+
 def test_the_address_is_told_once_and_nothing_of_the_log(tmp_path):
     with served(tmp_path, "answer(); wait()") as process:
         said = until(process, "Ctrl-C")
+        port = port_of(tmp_path)
         (tmp_path / "end").touch()
         assert process.communicate(timeout=SECONDS) == ("", "")
     assert said == [
         "",
-        "JupyterLab is running. Port 8888 is taken; this is 8889. Open in a browser",
+        f"JupyterLab is running. Port 8888 is taken; this is {port}. Open in a browser",
         "",
-        "    http://127.0.0.1:8889/lab/tree/a.ipynb?token=secret",
+        f"    http://127.0.0.1:{port}/lab/tree/a.ipynb?token=secret",
         "",
         f"Ctrl-C ends it. Its log is {tmp_path / 'log'}",
     ]
@@ -79,10 +91,10 @@ def test_the_address_is_told_once_and_nothing_of_the_log(tmp_path):
 
 
 def test_with_a_password_there_is_no_token_and_a_free_port_is_not_spoken_of(tmp_path):
-    with served(tmp_path, 'answer(token=""); wait()', port=8889) as process:
+    with held_port() as port, served(tmp_path, f'answer({port}, token=""); wait()', port=port) as process:
         said = until(process, "Ctrl-C")
     assert said[1:4:2] == [
-        "JupyterLab is running. Open in a browser", "    http://127.0.0.1:8889/lab/tree/a.ipynb"
+        "JupyterLab is running. Open in a browser", f"    http://127.0.0.1:{port}/lab/tree/a.ipynb"
     ]  # fmt: skip
 
 
@@ -93,6 +105,18 @@ def test_on_all_addresses_it_says_that_another_name_will_do(tmp_path):
         "    http://box:8889/lab/tree/a.ipynb?token=secret", "",
         "Any address of this machine will do in place of box, on itself 127.0.0.1.",
     ]  # fmt: skip
+
+
+def test_an_address_at_which_nobody_listens_yet_is_not_told(tmp_path):
+    """JupyterLab tells its address first; and where another program takes the port before it, it ends."""
+    with held_port() as port:
+        with served(tmp_path, f"tell({port}); time.sleep(1); sys.exit(1)") as process:
+            said, errors = process.communicate(timeout=SECONDS)
+        assert said == ""
+        assert "JupyterLab has ended with exit status 1" in errors
+        with served(tmp_path, f"tell({port}); time.sleep(0.5); answer({port}); wait()") as process:
+            assert until(process, "Ctrl-C")[3].endswith("token=secret")
+            socket.create_connection(("127.0.0.1", port)).close()
 
 
 def test_what_an_earlier_server_of_the_same_process_id_has_left_is_not_told(tmp_path):

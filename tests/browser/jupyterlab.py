@@ -117,10 +117,14 @@ class Notebook:
 
     def open(self) -> "Notebook":
         """Load it in JupyterLab and wait until its kernel is idle. Nothing has been run then."""
-        self.page.goto(f"{self.server.url}lab/tree/{quote(self.path)}?reset&token={self.server.token}")
-        expect(self.panel.locator(".jp-Cell").first).to_be_visible(timeout=SECONDS * 1000)
+        self.load()
         self.wait_until_idle()
         return self
+
+    def load(self) -> None:
+        """Load it in JupyterLab; its cells are there then, its kernel perhaps not yet."""
+        self.page.goto(f"{self.server.url}lab/tree/{quote(self.path)}?reset&token={self.server.token}")
+        expect(self.panel.locator(".jp-Cell").first).to_be_visible(timeout=SECONDS * 1000)
 
     @property
     def panel(self) -> Locator:

@@ -18,11 +18,15 @@
   function asker(host) {
     let comm = null, known = null;
     const dispose = () => { if (comm && !comm.isDisposed) comm.dispose(); };
-    const ask = question => new Promise((resolve, reject) => {
+    const ask = async question => {
       const panel = tracker && tracker.find(one => one.node.contains(host));
-      if (!panel) return reject(new Error('Turn the knobs in the notebook itself: this is a view of what they show.'));
+      if (!panel) throw new Error('Turn the knobs in the notebook itself: this is a view of what they show.');
+      await panel.sessionContext.ready; // a page that has just been opened does not know its kernel yet
       const kernel = panel.sessionContext.session?.kernel;
-      if (!kernel) return reject(new Error('No kernel is running: start one and run this cell to turn the knobs.'));
+      if (!kernel) throw new Error('No kernel is running: start one and run this cell to turn the knobs.');
+      return send(kernel, question);
+    };
+    const send = (kernel, question) => new Promise((resolve, reject) => {
       const again = 'Run this cell again to turn the knobs: the kernel has not run it since it started.';
       const end = (finish, value) => {
         kernel.statusChanged.disconnect(look);
