@@ -1,5 +1,6 @@
 """Measure what the units of a model keep from forward to backward, and what their backward needs, in bytes."""
 
+import gc
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ def measure_memory(
             raise InvalidArgument("units", name, "names of modules inside the one that is measured")
     kept = [(p, p.grad) for p in module.parameters()]
     try:
-        with _Marks({name: inside[name] for name in units}) as marks, _without_gradients(module):
+        with _Marks({name: inside[name] for name in units}) as marks, _without_gradients(module), _uncollected():
             for _ in range(2):  # in the first pass libraries take what they keep
                 marks.clear()
                 with profile(activities=supported_activities(), profile_memory=True) as profiler:
@@ -139,6 +140,18 @@ def _without_gradients(module: nn.Module) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No cyclic garbage is collected: what it gives back, such as a model of before, is not of this one."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _stretches(profiler: Any, names: Sequence[tuple[str, bool]], device: str) -> Iterator[_Stretch]:

@@ -148,6 +148,24 @@ def test_measured_bytes_are_those_that_one_counts():
     assert not module[0]._forward_hooks
 
 
+def test_what_is_collected_meanwhile_is_not_counted():
+    """What was there before becomes garbage, and the loss makes so many objects that Python would look for it."""
+    module, x, before = wide(), torch.ones(2, 96), []
+
+    def loss():
+        garbage = [before.pop() if before else None]
+        garbage.append(garbage)
+        del garbage
+        assert len([[] for _ in range(3 * gc.get_threshold()[0])])
+        return module(x).sum()
+
+    names = [name for name, layer in module.named_children() if isinstance(layer, nn.Linear)]
+    alone = measure_memory(module, loss, names)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True):  # so that the profiler knows their sizes
+        before += [torch.ones(1000, 1000) for _ in range(2)]
+    assert measure_memory(module, loss, names) == alone
+
+
 @each(
     ("units", "message"),
     [
