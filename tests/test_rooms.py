@@ -23,6 +23,7 @@ NUMERIC = {room for room, level in LEVEL.items() if level <= LEVEL["planning"]}
 WITH_TORCH = {"ranks", "ddp", "audit", "forecast", "program", "standin", "book"}
 OFFERED = {
     "dpbook.standin.installation": "the stand-in accelerator, for tests",
+    "dpbook.program.__main__": "what torchrun starts in each rank, by its name",
     "dpbook.planning.scaling": "the planner of a cluster",
     "dpbook.overlap.timeline.json_format": "timelines that are kept and read back",
     "dpbook.collectives.algorithms.nodes": "all-reduces for machines with several GPUs each",

@@ -15,7 +15,8 @@ from dpbook.program.run_folder import steps as saved_steps
 from dpbook.program.run_lock import locked
 
 if TYPE_CHECKING:
+    from dpbook.program.__main__ import main
     from dpbook.program.models import Adapted, build
     from dpbook.program.trainer import Trainer
 
-__getattr__ = lazily(__name__, Adapted="models", build="models", Trainer="trainer")
+__getattr__ = lazily(__name__, Adapted="models", Trainer="trainer", build="models", main="__main__")

@@ -1,4 +1,4 @@
-"""One rank of a training run: `torchrun -m dpbook.program [options]`."""
+"""One rank of a training run: `torchrun -m dpbook.program [options]`, or `main` in a rank of `dpbook.ranks.start`."""
 
 import gc
 
@@ -24,7 +24,7 @@ from dpbook.program.models import flops_per_token
 from dpbook.program.options import Options, add_options, from_namespace
 from dpbook.program.prediction import predict
 from dpbook.program.trainer import TIMEOUT, Trainer, train
-from dpbook.ranks import leave, own_device, tell_and_leave
+from dpbook.ranks import leave, own_device, regroup, tell_and_leave
 
 ALONE = {
     "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
@@ -51,11 +51,15 @@ def bind() -> torch.device:
     """Join the process group that torchrun describes; without torchrun, a group of this process alone.
 
     Where ranks have accelerators the group serves their tensors and those of the CPU, each by a backend of its own.
-    Every rank takes its own, before anything else does: else all would sit on the first.
+    Every rank takes its own, before anything else does: else all would sit on the first. A rank of
+    `dpbook.ranks.start` has a group of gloo already.
     """
     os.environ.update(ALONE | os.environ)
     device, backends = own_device()
-    if device.type == "cpu":
+    if dist.is_initialized():
+        if device.type != "cpu":
+            regroup(device, backends)
+    elif device.type == "cpu":
         dist.init_process_group(backends, timeout=TIMEOUT)
     else:
         torch.accelerator.set_device_index(device)

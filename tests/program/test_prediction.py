@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dpbook.program import __main__ as program
 from dpbook.program import checkpoints, metrics
 from dpbook.program.__main__ import TIMEOUT, bind
 from dpbook.program.metrics import Metrics
@@ -52,6 +53,26 @@ def test_ranks_without_an_accelerator_of_their_own_or_a_backend_for_it_are_on_th
         patch.setattr(os, "environ", {**os.environ, "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"})
         assert bind() == torch.device("cpu")
     assert asked == [("gloo", {"timeout": TIMEOUT})]
+
+
+@each("gpus", [0, 8])
+def test_a_rank_that_has_a_group_keeps_it_on_the_cpu_and_changes_it_for_its_accelerator(gpus):
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda") if gpus else None
+        )
+        patch.setattr(torch.accelerator, "device_count", lambda: gpus)
+        patch.setattr(dist, "is_initialized", lambda: True)
+        patch.setattr(dist, "init_process_group", lambda *told, **options: pytest.fail("it has a group"))
+        patch.setattr(program, "regroup", lambda *told: asked.append(told))
+        patch.setattr(os, "environ", {**os.environ, "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"})
+        device = bind()
+    assert (device, asked) == (
+        (torch.device("cuda", 3), [(torch.device("cuda", 3), "cpu:gloo,cuda:nccl")])
+        if gpus
+        else (torch.device("cpu"), [])
+    )
 
 
 @pytest.mark.parametrize("cap", [0.01, 25.0])
