@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -58,22 +59,21 @@ def test_on_a_link_the_formula_is_the_counted_price(name, world):
 @each("within", [NVLINK, EAGER])
 def test_on_a_topology_the_formula_is_the_counted_price(within, nodes, per_node):
     world = nodes * per_node
+    made = [(collectives.ring(world), partial(closed_forms.ring, world))]
+    made += [(collectives.hierarchical_ring(nodes, per_node), partial(closed_forms.hierarchical_ring, nodes, per_node))]
+    made += [
+        (
+            collectives.ring_per_port(nodes, per_node, rings),
+            partial(closed_forms.ring_per_port, nodes, per_node, ports=rings),
+        )
+        for rings in divisors(per_node)
+    ]
     for ports in range(1, per_node + 1):
         where = Topology(nodes, per_node, within, NET, ports)
-        made = [(collectives.ring(world), closed_forms.ring(world, where))]
-        made += [(collectives.hierarchical_ring(*shape), closed_forms.hierarchical_ring(*shape, where))
-                 for shape in [(nodes, per_node)]]  # fmt: skip
-        made += [
-            (
-                collectives.ring_per_port(nodes, per_node, rings),
-                closed_forms.ring_per_port(nodes, per_node, where, rings),
-            )
-            for rings in divisors(per_node)
-        ]
         for schedule, form in made:
             for elements in (1, 10_000):
                 nbytes = 4 * schedule.n_chunks * elements
-                assert close(cost(schedule, nbytes, where).seconds, form(nbytes)), schedule
+                assert close(cost(schedule, nbytes, where).seconds, form(where)(nbytes)), schedule
 
 
 @each(("nodes", "per_node"), SHAPES)
