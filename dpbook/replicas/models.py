@@ -10,6 +10,7 @@ rounding errors (see `rounded`).
 
 import math
 from abc import ABC, abstractmethod
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -47,7 +48,9 @@ class Network(ABC):
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], loss: Loss) -> None:
         self.shapes = shapes
-        self.size = sum(math.prod(shape) for shape in shapes.values())
+        ends = [0, *accumulate(math.prod(shape) for shape in shapes.values())]
+        self.size = ends[-1]
+        self._places = {name: slice(*place) for name, place in zip(shapes, pairwise(ends), strict=True)}
         self._loss = loss
 
     def __repr__(self) -> str:
@@ -72,8 +75,7 @@ class Network(ABC):
             raise InvalidArgument("params", describe(params), f"a flat array of {self.size} parameters")
         if params.dtype not in (np.float32, np.float64):
             raise InvalidArgument("params", describe(params), "of dtype float32 or float64")
-        parts = np.split(params, np.cumsum([math.prod(shape) for shape in self.shapes.values()])[:-1])
-        return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+        return {name: params[self._places[name]].reshape(shape) for name, shape in self.shapes.items()}
 
     def init(self, rng: np.random.Generator, dtype: DTypeLike = np.float64) -> Array:
         """Draw the weights in their order from 0.1 · normal, in float64 before rounding to ``dtype``; biases are 0."""
