@@ -125,6 +125,19 @@ def test_no_module_is_hidden_by_a_name_beside_it():
     assert hidden == []
 
 
+def test_what_torch_takes_long_to_load_waits_until_it_is_used():
+    """A reader who imports a room has not asked for checkpoints, nor for the compiler; each takes a second."""
+    slow = ("torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.optim")
+    found = [
+        (module, ast.unparse(statement))
+        for module in SOURCES
+        if level(module) < LEVEL["book"]
+        for statement in tree(module).body
+        if isinstance(statement, ast.Import | ast.ImportFrom) and any(name in ast.unparse(statement) for name in slow)
+    ]
+    assert found == []
+
+
 def test_no_library_module_serves_one_chapter_alone():
     library, chapters = {module: set() for module in SOURCES}, {module: set() for module in SOURCES}
     for module in SOURCES:

@@ -19,8 +19,11 @@ STARTS = 3
 """Of a kernel, at most: on a busy machine one may die before it answers."""
 # One thread, because a sum over several differs from run to run; no progress bars, as their rates do; fixed hashes.
 FIXED = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
-LOADED_ONCE = ("dpbook.ddp", "dpbook.audit.recording", "dpbook.program.trainer")
-"""Where ranks are started: what most of them load, each in 0.1 to 0.2 seconds."""
+LOADED_ONCE = (
+    "dpbook.ddp", "dpbook.audit.recording", "dpbook.program.trainer", "torch.distributed.optim",
+    "torch.distributed.checkpoint",
+)  # fmt: skip
+"""Where ranks are started: what many of them load, each in 0.1 to 0.4 seconds."""
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 IN_ORDER = ("--dist=loadscope", "--no-loadscope-reorder")
 """A notebook is run by one process; those named first are begun first, so that slow ones do not come last."""

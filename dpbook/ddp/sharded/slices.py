@@ -5,15 +5,19 @@ row, whole rows, and the beginning of one. A checkpoint names each by where it b
 loads it asks for other boxes of the same tensor and need not know how it was cut.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
 from dpbook.core import InvalidArgument
+
+if TYPE_CHECKING:  # it takes nearly a second to load; who saves or loads a checkpoint has done so
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+    from torch.distributed.checkpoint.planner import WriteItem
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 """Where a part of a tensor begins in each dimension, and its size in each."""
@@ -73,9 +77,14 @@ class Slice(torch.Tensor):  # type: ignore[misc]  # torch has no types here
         raise InvalidArgument("tensor", "a slice on one of several ranks", expected)
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
+
         return [ChunkStorageMetadata(torch.Size(at), part.shape) for at, part in self.parts.items()]
 
     def __create_write_items__(self, fqn: str, tensor: torch.Tensor) -> list[WriteItem]:
+        from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
+        from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
         properties = TensorProperties.create_from_tensor(self.local)
         return [
             WriteItem(MetadataIndex(fqn, chunk.offsets), WriteItemType.SHARD,
