@@ -211,13 +211,23 @@ def turn(begin, world=3):
     return Schedule(world, 1, [Round(ranks, (ranks + 1) % world, ranks * 0, False)], before=before, after=after)
 
 
-TURNS = [turn(begin % 3) for begin in range(2000)]
-LEFT_TO_RIGHT = functools.reduce(Schedule.then, TURNS)
-RIGHT_TO_LEFT = functools.reduce(lambda after, before: before.then(after), reversed(TURNS))
+@functools.cache
+def turns():
+    return [turn(begin % 3) for begin in range(2000)]
 
 
-@pytest.mark.parametrize("many", [LEFT_TO_RIGHT, RIGHT_TO_LEFT], ids=["left to right", "right to left"])
-def test_two_thousand_schedules_follow_one_another(many):
+@functools.cache
+def left_to_right():
+    return functools.reduce(Schedule.then, turns())
+
+
+def right_to_left():
+    return functools.reduce(lambda after, before: before.then(after), reversed(turns()))
+
+
+@each("join", [left_to_right, right_to_left])
+def test_two_thousand_schedules_follow_one_another(join):
+    many = join()
     buffers = np.array([[1, 2], [3, 4], [5, 6]])
     assert collectives.simulate(many, buffers).buffers.tolist() == np.roll(buffers, 2000, axis=0).tolist()
     assert collectives.verify(many)
@@ -225,14 +235,15 @@ def test_two_thousand_schedules_follow_one_another(many):
 
 
 def test_one_wrong_part_among_two_thousand_is_found():
-    idle = Schedule(3, 1, [], before=TURNS[999].before, after=TURNS[999].after)
-    many = functools.reduce(Schedule.then, [*TURNS[:999], idle, *TURNS[1000:]])
+    *before, last = turns()[:1000]
+    idle = Schedule(3, 1, [], before=last.before, after=last.after)
+    many = functools.reduce(Schedule.then, [*before, idle, *turns()[1000:]])
     with pytest.raises(ScheduleError, match="lost contribution"):
         collectives.verify(many)
 
 
 def test_the_name_of_many_is_short():
-    assert len(LEFT_TO_RIGHT.name) <= 80
+    assert len(left_to_right().name) <= 80
 
 
 # What it says of itself

@@ -9,7 +9,7 @@ from dpbook.collectives import gloo_ring, simulate
 from dpbook.ranks import start
 
 pytestmark = pytest.mark.processes
-WORLDS = [pytest.param(2, marks=pytest.mark.proof), 3, pytest.param(4, marks=pytest.mark.proof), 5]
+WORLDS = [*(pytest.param(world, marks=pytest.mark.proof) for world in (2, 3, 4)), 5]
 SIZES = [1, 2, 3, 7, 9, 100, 1001, 65_537, 262_145, 4_000_000]
 DTYPES = ["f4", "f8", "f2", "i4"]
 CASES = [(size, dtype) for size in SIZES for dtype in (DTYPES if size < 100_000 else DTYPES[:1])]
