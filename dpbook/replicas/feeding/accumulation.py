@@ -122,7 +122,7 @@ def accumulated_gradients(
         raise InvalidArgument("micro_batches", micro_batches, "one or more, each with one (x, y) per rank")
     counts = [[len(x) for x, _ in shards] for shards in micro_batches]
     weights = np.ones_like(params, shape=(len(counts), len(params), 1))
-    if weighted:
+    if weighted and len(counts) > 1:  # a single one counts as 1
         for rank, sizes in enumerate(zip(*counts, strict=True)):
             weights[:, rank, 0] = rank_weights(sizes) if any(sizes) else 0
     parts = (
