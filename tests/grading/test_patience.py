@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dpbook.grading.answer import Wrong
-from dpbook.grading.apart import answer as apart
-from dpbook.grading.apart.answer import RemoteAnswer, TimeUp
+from dpbook.grading.apart import clock
+from dpbook.grading.apart.answer import RemoteAnswer
+from dpbook.grading.apart.clock import Clock, TimeUp
 from dpbook.grading.cases import Report
 from dpbook.grading.marking.judges import Done, Work
 from dpbook.grading.marking.patience import PATIENT, again, remarks
@@ -59,11 +60,14 @@ def test_one_text_in_two_notebooks_is_one_answer():
 
 @pytest.mark.parametrize(("delay", "late"), [(0.0, True), (100.0, False)])
 def test_what_others_have_had_of_the_machine_is_no_time_of_an_answer(delay, late, monkeypatch):
-    answer = RemoteAnswer(None, (), "plan", hurried=True)
-    answer._until = time.monotonic() - 1
-    monkeypatch.setattr(apart, "delay_of", lambda process: answer._delays + delay)
+    told = iter([0.0, delay])
+    monkeypatch.setattr(clock, "delay_of", lambda process: next(told))
+    monkeypatch.setattr(clock, "PATIENCE", 0.0)
+    watched = Clock()
+    watched.begin_call(1.0)
+    time.sleep(0.01)
     with pytest.raises(TimeUp) if late else nullcontext():
-        answer._late()
+        watched.look()
 
 
 def test_who_has_used_up_the_time_of_a_check_is_told_so():
@@ -71,6 +75,7 @@ def test_who_has_used_up_the_time_of_a_check_is_told_so():
         raise TimeUp
 
     answer = RemoteAnswer(None, (), "plan")
-    answer._left = 0.5
+    answer.begin(5.0)
+    answer._clock._left = 0.5
     with pytest.raises(Wrong, match="none after 5 s in this check"):
         answer._run(late, 2.0)

@@ -6,38 +6,23 @@ is judged is what this side saw. Only what it gives to ``hosted`` runs in the an
 """
 
 import copy
-import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
-from dpbook.grading.apart.families import delay_of, held_and_computed
-from dpbook.grading.apart.servers import HELD, Keeper, Servers
+from dpbook.grading.apart.clock import Clock, TimeUp, TooMuch
+from dpbook.grading.apart.servers import Keeper, Servers
 from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker
 from dpbook.grading.blaming import blame, causes
 from dpbook.grading.text import describe_kind
 from dpbook.grading.values import NotPlain, difference, plain
-from dpbook.ranks import seconds_of, waits
 
 LOAD_SECONDS = 4.0
-PATIENCE = 10.0
-"""How many times as long as it may compute a call may take in all: it may wait, and the machine may be busy."""
 AFTER_TIME_UP = 0.25
 HURRIED = {False: 1 / 8, True: 1 / 2}
 """Share of its time that an answer has which is hurried, without and with torch, whose first calls take long."""
-LOOK = 0.5
-"""Seconds between looks at how much memory is held."""
 Cells = Sequence[tuple[str, str]]
-
-
-class TimeUp(Exception):
-    """A call has not ended in time."""
-
-
-class TooMuch(Exception):
-    """The processes of an answer hold more memory than they may."""
 
 
 class RemoteAnswer:
@@ -64,21 +49,20 @@ class RemoteAnswer:
         self._kind: str | None = None
         self._broken: Wrong | None = None
         self._lock = threading.Lock()
-        self._starting = 0
-        self._stop: Exception | None = None
-        self._begin_call(LOAD_SECONDS)
+        self._clock = Clock()
+        self._clock.begin_call(LOAD_SECONDS, loading=True)
         self.begin()
 
     def begin(self, seconds: float | None = None) -> None:
         self.asked: Asked | None = None
-        self._whole = self._left = CHECK_SECONDS if seconds is None else seconds
-        self._left_in_all = PATIENCE * self._whole
+        self._clock.begin_check(CHECK_SECONDS if seconds is None else seconds)
 
     def close(self) -> None:
         """End its processes."""
         for worker in self._all:
             worker.close()
         self._all, self._free, self._mine = [], [], {}
+        self._clock.forget()
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
@@ -145,19 +129,20 @@ class RemoteAnswer:
         with self._lock:
             if self._keeper is None:
                 self._keeper = self._servers.keeper(self._torch)
+                self._clock.keeper = self._keeper.process
             sock = self._keeper.process_of()
-            self._starting += 1
+            self._clock.starting += 1
         try:
-            worker = Worker(sock, self._late, self._note)
+            worker = Worker(sock, self._clock.look, self._note)
             self._all.append(worker)
+            self._clock.known.append(worker.process)
         finally:
-            self._starting -= 1
+            self._clock.starting -= 1
         self.guards = {**self._keeper.guards, **worker.guards}
         if not worker.request("load", list(self._cells), self._name):
             raise Wrong(f"{self._name} to be defined", "no such name in your cells", cause="no such name")
-        to_begin = seconds_of(worker.process)
         with self._lock:
-            self._computed += to_begin  # which is no part of a call
+            self._clock.has_begun(worker.process)
         return worker
 
     def _note(self, printed: str) -> None:
@@ -165,13 +150,8 @@ class RemoteAnswer:
 
     def _run(self, work: Callable[[], Any], seconds: float, loading: bool = False) -> Any:
         """``work()`` within the limits, and what it raises as `Wrong`."""
-        seconds = self._share * (seconds if loading else min(seconds, self._whole))
-        if self.late:
-            seconds *= AFTER_TIME_UP
-        allowed = seconds if loading else max(min(seconds, self._left), 0.001)
-        in_all = PATIENCE * seconds if loading else max(min(PATIENCE * seconds, self._left_in_all), 0.001)
-        self._begin_call(allowed, in_all)
-        spent = f"{seconds:g} s" if loading or seconds <= self._left else f"{self._whole:g} s in this check"
+        seconds = self._share * (seconds if loading else min(seconds, self._clock.whole))
+        self._clock.begin_call(AFTER_TIME_UP * seconds if self.late else seconds, loading)
         try:
             return work()
         except Wrong:
@@ -179,18 +159,18 @@ class RemoteAnswer:
         except NotPlain as error:
             raise Wrong(NOT_PLAIN, str(error), cause=str(error)) from None
         except Exception as error:
-            raise self._wrong(error, spent) from None
+            raise self._wrong(error) from None
         finally:
             self._end_call()
 
-    def _wrong(self, error: Exception, spent: str) -> Wrong:
+    def _wrong(self, error: Exception) -> Wrong:
         """What an error says, which may have come of another one."""
-        told = self._stop or error
+        told = self._clock.stop or error
         for each in causes(told):
             match each:
                 case TimeUp():
                     self.late = True
-                    said = f"none after {spent}: a loop that does not end?"
+                    said = f"none after {self._clock.spent}: a loop that does not end?"
                     return Wrong("an answer in time", said, cause="a call that does not end")
                 case TooMuch() | Gone():
                     return Wrong("a result", str(each), cause=str(each))
@@ -203,63 +183,20 @@ class RemoteAnswer:
         blamed = blame(told)
         return Wrong("a result, no error", blamed.said, cause=blamed.cause)
 
-    def _begin_call(self, seconds: float, in_all: float = 0.0) -> None:
-        self._stop = None
-        self._allowed, self._begun = seconds, time.monotonic()
-        self._looked = self._idle_since = self._begun
-        self._until = self._begun + (in_all or PATIENCE * seconds)
-        self._computed = self._computed_then = self._seconds()
-        self._delays = 0.0
-        self._delays = self._delayed()
-
     def _end_call(self) -> None:
-        self._left -= max(0.0, self._seconds() - self._computed)
-        self._left_in_all -= time.monotonic() - self._begun
-        if self._stop is not None or any(worker.broken for worker in self._all):
+        self._clock.end_call()
+        if self._clock.stop is not None or any(worker.broken for worker in self._all):
             self.close()
             return
         try:
             for worker in self._all:
                 if worker not in self._free:
-                    self._until = time.monotonic() + PATIENCE
+                    self._clock.give_more()
                     worker.reset()
         except Exception:
             self.close()
             return
         self._free, self._mine = list(self._all), {}
-
-    def _seconds(self) -> float:
-        return sum(seconds_of(worker.process) for worker in self._all)
-
-    def _late(self) -> None:
-        """Raises `TimeUp` and `TooMuch` when it is time to."""
-        now = time.monotonic()
-        late = now > self._begun + self._allowed and self._seconds() - self._computed > self._allowed
-        if late or (now > self._until and now > self._until + self._delayed()):
-            self._stop = self._stop or TimeUp()
-        elif self._keeper is not None and now > self._looked + LOOK:
-            self._looked = now
-            known = [worker.process for worker in self._all]
-            held, others = held_and_computed(self._keeper.process, known)
-            if held > HELD:
-                self._stop = self._stop or TooMuch("more memory than an answer may hold")
-            if others > self._allowed or self._idle(now, self._seconds() + others):
-                self._stop = self._stop or TimeUp()  # what it has started takes the time of many, or nothing moves
-        self._raise_stop()
-
-    def _delayed(self) -> float:
-        """Seconds that this call's processes have wanted to run and could not, as others had the machine."""
-        return sum(delay_of(worker.process) for worker in self._all) + delay_of(os.getpid()) - self._delays
-
-    def _idle(self, now: float, computed: float) -> bool:
-        """Whether nothing has computed for as long as a call may, or wanted to: this is no matter of a busy machine."""
-        if self._starting or computed != self._computed_then or not all(waits(worker.process) for worker in self._all):
-            self._idle_since, self._computed_then = now, computed
-        return now > self._idle_since + max(self._allowed, LOOK)
-
-    def _raise_stop(self) -> None:
-        if self._stop is not None:
-            raise self._stop
 
 
 def _check_unchanged(before: tuple[Any, ...], after: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from dpbook.collectives.programs import told_line
 from dpbook.grading.answer import Wrong
 from dpbook.grading.apart.arrays import BadReference, SharedArrays
+from dpbook.grading.apart.clock import LOOK
 from dpbook.grading.apart.frames import BadFrame, Ended, Frames
 from dpbook.grading.apart.remote import RemoteCallable, RemoteGenerator, RemoteObject
 from dpbook.grading.apart.written import BadValue, read
@@ -25,8 +26,6 @@ MAX_ASKED = 200_000
 MAX_LINE = 200
 NO_VALUE = (BadValue, BadReference, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError)
 """What reading a reply may raise that is not ours."""
-LOOK = 0.05
-"""Seconds between looks at a process that says nothing."""
 _SIMPLE = frozenset({int, float, str, bool, type(None), tuple, list, dict, bytes})
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from dpbook.core import DpbookError
 from dpbook.grading.answer import CHECK_SECONDS
 from dpbook.grading.apart import kernel
-from dpbook.grading.apart.answer import HURRIED, PATIENCE, RemoteAnswer
+from dpbook.grading.apart.answer import HURRIED, RemoteAnswer
+from dpbook.grading.apart.clock import PATIENCE
 from dpbook.grading.apart.kernel import MIB, mapped
 from dpbook.grading.apart.servers import Servers
 from dpbook.grading.cases import Case, Report

@@ -1,0 +1,110 @@
+"""How long an answer may take: seconds in which its processes compute, and ten times as many on the clock.
+
+Those do not count in which it could have run, and others had the machine.
+"""
+
+import os
+import time
+
+from dpbook.grading.answer import CHECK_SECONDS
+from dpbook.grading.apart.families import delay_of, held_and_computed
+from dpbook.grading.apart.servers import HELD
+from dpbook.ranks import seconds_of, waits
+
+PATIENCE = 10.0
+"""How many times as long as it may compute a call may take in all: it may wait, and the machine may be busy."""
+LOOK = 0.02
+"""Seconds between looks at the time: one costs as much as a message does, where ranks are many."""
+LEAST = 0.001
+"""Seconds of a call in a check that has none left."""
+LOOK_AROUND = 0.5
+"""Seconds between looks at all that was started, and at how much memory is held."""
+
+
+class TimeUp(Exception):
+    """A call has not ended in time."""
+
+
+class TooMuch(Exception):
+    """The processes of an answer hold more memory than they may."""
+
+
+class Clock:
+    """The time of one answer, call by call. ``stop``: what has ended the call, if anything; ``spent``: how long it could be.
+
+    ``keeper`` has started the ``known`` processes, and whatever they start; ``starting`` are on their way.
+    """
+
+    def __init__(self) -> None:
+        self.known: list[int] = []
+        self.keeper: int | None = None
+        self.starting = 0
+        self.begin_check(CHECK_SECONDS)
+
+    def begin_check(self, seconds: float) -> None:
+        """All calls from now on may compute for so long."""
+        self.whole = self._left = seconds
+        self._left_in_all = PATIENCE * seconds
+
+    def begin_call(self, seconds: float, loading: bool = False) -> None:
+        """A call may compute for so long, if the check has as much left, of which ``loading`` takes nothing."""
+        left, left_in_all = (seconds, PATIENCE * seconds) if loading else (self._left, self._left_in_all)
+        self.spent = f"{seconds:g} s" if seconds <= left else f"{self.whole:g} s in this check"
+        self.stop: Exception | None = None
+        self._allowed, self._begun = max(min(seconds, left), LEAST), time.monotonic()
+        self._until = self._begun + max(min(PATIENCE * seconds, left_in_all), LEAST)
+        self._next_look = self._looked_around = self._idle_since = self._begun
+        self._computed = self._computed_then = self._seconds()
+        self._delays = 0.0
+        self._delays = self._delayed()
+
+    def has_begun(self, process: int) -> None:
+        """What a process has computed until now is no part of the call."""
+        self._computed += seconds_of(process)
+
+    def give_more(self) -> None:
+        """What is under way may take `PATIENCE` seconds more on the clock."""
+        self._until = time.monotonic() + PATIENCE
+
+    def end_call(self) -> None:
+        self._left -= max(0.0, self._seconds() - self._computed)
+        self._left_in_all -= time.monotonic() - self._begun
+
+    def forget(self) -> None:
+        """All processes have been ended."""
+        self.known, self.keeper = [], None
+
+    def look(self) -> None:
+        """Raises `TimeUp` and `TooMuch` when it is time to."""
+        now = time.monotonic()
+        if now >= self._next_look and self.stop is None:
+            self._next_look = now + LOOK
+            self.stop = self._over(now)
+        if self.stop is not None:
+            raise self.stop
+
+    def _over(self, now: float) -> Exception | None:
+        late = now > self._begun + self._allowed and self._seconds() - self._computed > self._allowed
+        if late or (now > self._until and now > self._until + self._delayed()):
+            return TimeUp()
+        if self.keeper is None or now <= self._looked_around + LOOK_AROUND:
+            return None
+        self._looked_around = now
+        held, others = held_and_computed(self.keeper, self.known)
+        if held > HELD:
+            return TooMuch("more memory than an answer may hold")
+        many = others > self._allowed  # what it has started takes the time
+        return TimeUp() if many or self._idle(now, self._seconds() + others) else None
+
+    def _seconds(self) -> float:
+        return sum(map(seconds_of, self.known))
+
+    def _delayed(self) -> float:
+        """Seconds that this call's processes have wanted to run and could not, as others had the machine."""
+        return sum(map(delay_of, self.known)) + delay_of(os.getpid()) - self._delays
+
+    def _idle(self, now: float, computed: float) -> bool:
+        """Whether nothing has computed for as long as a call may, or wanted to: this is no matter of a busy machine."""
+        if self.starting or computed != self._computed_then or not all(map(waits, self.known)):
+            self._idle_since, self._computed_then = now, computed
+        return now > self._idle_since + max(self._allowed, LOOK_AROUND)
