@@ -26,7 +26,7 @@ from dpbook.grading.expectations import (
     expect_schedule,
 )
 from dpbook.grading.hints import Hints, hint
-from dpbook.grading.judging import check, judge
+from dpbook.grading.judging import check, judge, of_all_checks
 from dpbook.grading.numbers import Numbers, begin_course, course
 from dpbook.grading.progress_file import progress
 from dpbook.grading.progress_map import Progress

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import io
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -73,6 +74,8 @@ class Answer(Protocol):
     """Whether every rank of a program is a process of its own already, so that none need be started to see that."""
     asked: Asked | None
     """Set by `call`, so that a report can show the case; None as long as nothing was called."""
+    made: dict[bytes, Any]
+    """What calls came to that are made once."""
 
     @property
     def printed(self) -> str:
@@ -96,6 +99,7 @@ def call(
     seconds: float = CALL_SECONDS,
     where: str = "",
     by_hand: tuple[Any, ...] | str | None = None,
+    once: bool = False,
 ) -> Any:
     """Call the learner's function on copies of ``args`` (plain data) and return what it returned as plain data.
 
@@ -106,14 +110,29 @@ def call(
     more than ``seconds`` in this call (``math.inf``: no limit but the check's own) or the check's in all, a value that
     is no plain data. ``where`` says in words which instance this is. ``by_hand`` is how a learner can repeat
     a call that goes ``through`` another function, or has long arguments: those that his own gets, or all in Python.
+    With ``once`` the same call, also of another check, is not made again: what came of it is that of both. See
+    `of_all_checks` for arguments that are the same; what is returned is then not to be changed.
     """
     answer.asked = Asked(args if through is None and by_hand is None else by_hand)
+    make = partial(answer.call, args, through, unchanged, seconds)
     try:
-        return answer.call(args, through, unchanged, seconds)
+        return _made(answer.made, pickle.dumps((through, args)), make) if once else make()
     except NotAnswered:
         raise
     except Wrong as wrong:
         raise Wrong(wrong.expected, wrong.got, ": ".join(filter(None, (where, wrong.where))), wrong.cause) from None
+
+
+def _made(made: dict[bytes, Any], key: bytes, make: Callable[[], Any]) -> Any:
+    """What ``make`` returned, or raised as `Wrong`, when it was first called for this key."""
+    if key not in made:
+        try:
+            made[key] = make()
+        except Wrong as wrong:
+            made[key] = wrong
+    if isinstance(made[key], Wrong):
+        raise made[key]
+    return made[key]
 
 
 def value(answer: Answer) -> Any:
@@ -131,6 +150,7 @@ class LocalAnswer:
         self._printed = Printed()
         self._timed_out = False
         self._longest = 0.0  # seconds of a call that ended
+        self.made: dict[bytes, Any] = {}
         self.begin()
 
     @property

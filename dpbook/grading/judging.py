@@ -51,6 +51,16 @@ def judge(asked: Task, answer: Answer, seed: int = 0, only: Collection[str] | No
     return Report(asked.id, asked.title, tuple(cases), seconds, clean(answer.printed, 2 * MAX_PRINTED))
 
 
+def of_all_checks(rng: np.random.Generator) -> np.random.Generator:
+    """A generator that begins alike in all checks of a task, the one of a check being ``rng``.
+
+    For checks that look at the same runs from different sides: see ``once`` of `call`.
+    """
+    own = rng.bit_generator.seed_seq
+    assert isinstance(own, np.random.SeedSequence)
+    return np.random.default_rng(np.random.SeedSequence(own.entropy))
+
+
 def _judge(one: Check, name: str, answer: Answer, rng: np.random.Generator) -> Case:
     answer.begin(one.seconds)
     try:

@@ -13,7 +13,7 @@ import pytest
 
 from dpbook.core import DpbookError, checkout
 from dpbook.grading.apart import answer as apart_answer
-from dpbook.grading.apart import clock, servers
+from dpbook.grading.apart import servers
 from dpbook.grading.apart.kernel import GUARDS
 from dpbook.grading.marking import find, grade
 from dpbook.ranks import all_processes, family
@@ -308,7 +308,8 @@ def test_marks_are_not_given_by_servers_that_have_ended(folder, monkeypatch):
 def test_an_answer_that_waits_for_nothing_is_not_waited_for(folder, monkeypatch):
     """Sleeping and stopped ones: patience is for machines that are busy."""
     monkeypatch.setattr(apart_answer, "CHECK_SECONDS", 0.5)
-    monkeypatch.setattr(clock, "PATIENCE", 100.0)
+    monkeypatch.setattr(apart_answer, "PATIENCE", 100.0)
+    monkeypatch.setattr(apart_answer, "HURRIED_PATIENCE", 100.0)
     stopped = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     begun = time.monotonic()
     marks = graded(folder / "waiting", {"sleeps": text(LOOPS["a sleep"]), "stopped": text(stopped)})

@@ -62,8 +62,7 @@ def test_one_text_in_two_notebooks_is_one_answer():
 def test_what_others_have_had_of_the_machine_is_no_time_of_an_answer(delay, late, monkeypatch):
     told = iter([0.0, delay])
     monkeypatch.setattr(clock, "delay_of", lambda process: next(told))
-    monkeypatch.setattr(clock, "PATIENCE", 0.0)
-    watched = Clock()
+    watched = Clock(patience=0.0)
     watched.begin_call(1.0)
     time.sleep(0.01)
     with pytest.raises(TimeUp) if late else nullcontext():

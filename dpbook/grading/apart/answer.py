@@ -6,12 +6,13 @@ is judged is what this side saw. Only what it gives to ``hosted`` runs in the an
 """
 
 import copy
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpbook.grading.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
-from dpbook.grading.apart.clock import Clock, TimeUp, TooMuch
+from dpbook.grading.apart.clock import PATIENCE, Clock, TimeUp, TooMuch
 from dpbook.grading.apart.servers import Keeper, Servers
 from dpbook.grading.apart.worker import NOT_PLAIN, Failed, Gone, Worker
 from dpbook.grading.blaming import blame, causes
@@ -20,8 +21,11 @@ from dpbook.grading.values import NotPlain, difference, plain
 
 LOAD_SECONDS = 4.0
 AFTER_TIME_UP = 0.25
-HURRIED = {False: 1 / 8, True: 1 / 2}
+HURRIED = {False: 1 / 16, True: 1 / 4}
 """Share of its time that an answer has which is hurried, without and with torch, whose first calls take long."""
+HURRIED_MOST = 2.0
+"""Seconds that it has at most, where a task gives more than most do."""
+HURRIED_PATIENCE = 2 * PATIENCE
 Cells = Sequence[tuple[str, str]]
 
 
@@ -37,11 +41,12 @@ class RemoteAnswer:
         self, servers: Servers, cells: Cells, name: str, *, torch: bool = False, hurried: bool = False
     ) -> None:
         self._servers, self._cells, self._name, self._torch = servers, cells, name, torch
-        self._share = HURRIED[torch] if hurried else 1.0
+        self._share, self._most = (HURRIED[torch], HURRIED_MOST) if hurried else (1.0, math.inf)
         self.late = False
         self.guards: dict[str, bool] = {}
         self.beside = False
         self.printed = ""
+        self.made: dict[bytes, Any] = {}
         self._keeper: Keeper | None = None
         self._free: list[Worker] = []
         self._all: list[Worker] = []
@@ -49,7 +54,7 @@ class RemoteAnswer:
         self._kind: str | None = None
         self._broken: Wrong | None = None
         self._lock = threading.Lock()
-        self._clock = Clock()
+        self._clock = Clock(HURRIED_PATIENCE if hurried else PATIENCE)
         self._clock.begin_call(LOAD_SECONDS, loading=True)
         self.begin()
 
@@ -150,7 +155,7 @@ class RemoteAnswer:
 
     def _run(self, work: Callable[[], Any], seconds: float, loading: bool = False) -> Any:
         """``work()`` within the limits, and what it raises as `Wrong`."""
-        seconds = self._share * (seconds if loading else min(seconds, self._clock.whole))
+        seconds = min(self._share * (seconds if loading else min(seconds, self._clock.whole)), self._most)
         self._clock.begin_call(AFTER_TIME_UP * seconds if self.late else seconds, loading)
         try:
             return work()

@@ -1,8 +1,9 @@
-"""How long an answer may take: seconds in which its processes compute, and ten times as many on the clock.
+"""How long an answer may take: seconds in which its processes compute, and some times as many on the clock.
 
 Those do not count in which it could have run, and others had the machine.
 """
 
+import math
 import os
 import time
 
@@ -30,12 +31,14 @@ class TooMuch(Exception):
 
 
 class Clock:
-    """The time of one answer, call by call. ``stop``: what has ended the call, if anything; ``spent``: how long it could be.
+    """The time of one answer, call by call. ``stop``: what has ended the call, if anything; ``spent``: its limit.
 
     ``keeper`` has started the ``known`` processes, and whatever they start; ``starting`` are on their way.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = PATIENCE) -> None:
+        """With ``patience`` times as long on the clock."""
+        self._patience = patience
         self.known: list[int] = []
         self.keeper: int | None = None
         self.starting = 0
@@ -44,30 +47,35 @@ class Clock:
     def begin_check(self, seconds: float) -> None:
         """All calls from now on may compute for so long."""
         self.whole = self._left = seconds
-        self._left_in_all = PATIENCE * seconds
+        self._left_in_all = self._patience * seconds
 
     def begin_call(self, seconds: float, loading: bool = False) -> None:
-        """A call may compute for so long, if the check has as much left, of which ``loading`` takes nothing."""
-        left, left_in_all = (seconds, PATIENCE * seconds) if loading else (self._left, self._left_in_all)
-        self.spent = f"{seconds:g} s" if seconds <= left else f"{self.whole:g} s in this check"
+        """A call may compute for so long on each rank, and no longer in all than the check has left.
+
+        ``loading`` takes nothing of that.
+        """
+        on_the_clock = self._patience * seconds
+        self._left_now, left_in_all = (math.inf, on_the_clock) if loading else (self._left, self._left_in_all)
+        self.spent = f"{seconds:g} s" if seconds <= self._left_now else f"{self.whole:g} s in this check"
         self.stop: Exception | None = None
-        self._allowed, self._begun = max(min(seconds, left), LEAST), time.monotonic()
-        self._until = self._begun + max(min(PATIENCE * seconds, left_in_all), LEAST)
+        self._allowed, self._begun = max(min(seconds, self._left_now), LEAST), time.monotonic()
+        self._until = self._begun + max(min(on_the_clock, left_in_all), LEAST)
         self._next_look = self._looked_around = self._idle_since = self._begun
-        self._computed = self._computed_then = self._seconds()
+        self._before = {process: seconds_of(process) for process in self.known}
+        self._computed_then = 0.0
         self._delays = 0.0
         self._delays = self._delayed()
 
     def has_begun(self, process: int) -> None:
         """What a process has computed until now is no part of the call."""
-        self._computed += seconds_of(process)
+        self._before[process] = seconds_of(process)
 
     def give_more(self) -> None:
         """What is under way may take `PATIENCE` seconds more on the clock."""
         self._until = time.monotonic() + PATIENCE
 
     def end_call(self) -> None:
-        self._left -= max(0.0, self._seconds() - self._computed)
+        self._left -= max(0.0, sum(self._computed()))
         self._left_in_all -= time.monotonic() - self._begun
 
     def forget(self) -> None:
@@ -84,7 +92,8 @@ class Clock:
             raise self.stop
 
     def _over(self, now: float) -> Exception | None:
-        late = now > self._begun + self._allowed and self._seconds() - self._computed > self._allowed
+        computed = self._computed() if now > self._begun + self._allowed else []
+        late = max(computed, default=0.0) > self._allowed or sum(computed) > self._left_now
         if late or (now > self._until and now > self._until + self._delayed()):
             return TimeUp()
         if self.keeper is None or now <= self._looked_around + LOOK_AROUND:
@@ -94,10 +103,11 @@ class Clock:
         if held > HELD:
             return TooMuch("more memory than an answer may hold")
         many = others > self._allowed  # what it has started takes the time
-        return TimeUp() if many or self._idle(now, self._seconds() + others) else None
+        return TimeUp() if many or self._idle(now, sum(self._computed()) + others) else None
 
-    def _seconds(self) -> float:
-        return sum(map(seconds_of, self.known))
+    def _computed(self) -> list[float]:
+        """Seconds in this call, of each process."""
+        return [seconds_of(process) - self._before.get(process, 0.0) for process in self.known]
 
     def _delayed(self) -> float:
         """Seconds that this call's processes have wanted to run and could not, as others had the machine."""

@@ -15,7 +15,7 @@ from typing import Any
 from dpbook.core import DpbookError
 from dpbook.grading.answer import CHECK_SECONDS
 from dpbook.grading.apart import kernel
-from dpbook.grading.apart.answer import HURRIED, RemoteAnswer
+from dpbook.grading.apart.answer import RemoteAnswer
 from dpbook.grading.apart.clock import PATIENCE
 from dpbook.grading.apart.kernel import MIB, mapped
 from dpbook.grading.apart.servers import Servers
@@ -25,6 +25,8 @@ from dpbook.grading.judging import judge
 from dpbook.grading.marking.cells import needs_torch
 
 MEMORY = 4096 * MIB
+HURRIED = 1 / 4
+"""Share of its time that a judge has for an answer which is hurried."""
 ENDED = "the check could not be finished on what the answer gave back"
 
 
@@ -120,7 +122,7 @@ def _judge(one: Work) -> Done:
 
     signal.signal(signal.SIGALRM, late)
     most = 60 + PATIENCE * sum(check.seconds or CHECK_SECONDS for check in asked.checks)
-    signal.alarm(round(HURRIED[one.torch] * most if one.hurried else most))
+    signal.alarm(round(HURRIED * most if one.hurried else most))
     try:
         return Done(judge(asked, answer, seed), answer.beside, answer.guards, answer.late)
     except _Late:

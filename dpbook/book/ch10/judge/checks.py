@@ -13,10 +13,12 @@ from dpbook.book.ch10.chains import Chain
 from dpbook.book.ch10.far_wires import End
 from dpbook.book.ch10.wires import Wire, in_threads
 from dpbook.core import plural
-from dpbook.grading import Answer, call, expect, expect_close, expect_equal, where_apart
+from dpbook.grading import Answer, call, expect, expect_close, expect_equal, of_all_checks, where_apart
 from dpbook.ranks import start
 
 WORLDS = (1, 2, 3, 5)
+EVERY_CAP = (2, 3)
+"""Worlds in which buckets are tried at their limits: where they are cut does not depend on the world."""
 PROCESSES = 3
 PROGRAM_SECONDS = 60.0
 """For three processes to train, on a machine that has other things to do."""
@@ -54,7 +56,7 @@ def _in_processes(answer: Callable[..., Any], kind: str, given: list[dict[str, A
 
 def _try(answer: Answer, kind: str, chain: Chain, where: str) -> list[dict[str, Any]]:
     """What each rank found, with ranks that are threads."""
-    ranks: list[dict[str, Any]] = call(answer, kind, chain.trial, through=_in_threads, where=where)
+    ranks: list[dict[str, Any]] = call(answer, kind, chain.trial, through=_in_threads, where=where, once=True)
     return ranks
 
 
@@ -191,7 +193,8 @@ def one_bucket(answer: Answer, rng: np.random.Generator) -> None:
 def several_buckets(answer: Answer, rng: np.random.Generator) -> None:
     for world in WORLDS:
         drawn = Chain.draw(rng, world)
-        for cap in (drawn.cap, 1, drawn.layer_bytes, drawn.plan().total_bytes):
+        others = (1, drawn.layer_bytes, drawn.plan().total_bytes) if world in EVERY_CAP else ()
+        for cap in (drawn.cap, *others):
             chain = replace(drawn, cap=cap)
             where = f"{plural(world, 'rank')}, cap {cap} bytes"
             ranks = _try(answer, "buckets", chain, where)
@@ -208,12 +211,26 @@ def big_batch(answer: Answer, rng: np.random.Generator) -> None:
         _judge_states(chain, _try(answer, "whole", chain, where), where)
 
 
-def _whole(rng: np.random.Generator, world: int) -> Iterator[tuple[str, Chain]]:
-    """Trials of buckets, each with what it is about."""
-    yield "several buckets", Chain.draw(rng, world)
-    yield "a bucket per tensor", Chain.draw(rng, world, cap=1)
-    yield "ranks whose gradients become ready in different orders", Chain.draw(rng, world, layers=9, crossed=True)
-    yield "a rank that leaves out a layer", Chain.draw(rng, world, absent=True)
+def _whole(rng: np.random.Generator) -> Iterator[tuple[str, Chain]]:
+    """Trials of buckets, the same for all checks, each with what it is about."""
+    drawing = of_all_checks(rng)
+    for world in WORLDS[1:]:
+        ranks = plural(world, "rank")
+        yield f"{ranks}, several buckets", Chain.draw(drawing, world)
+        if world in EVERY_CAP:
+            yield f"{ranks}, a bucket per tensor", Chain.draw(drawing, world, cap=1)
+        crossed = Chain.draw(drawing, world, layers=9, crossed=True)
+        yield f"{ranks}, ranks whose gradients become ready in different orders", crossed
+        yield f"{ranks}, a rank that leaves out a layer", Chain.draw(drawing, world, absent=True)
+
+
+def _accumulated(rng: np.random.Generator) -> Iterator[tuple[str, Chain]]:
+    """The same of accumulation."""
+    drawing, micro = of_all_checks(rng), 3
+    for world in WORLDS[:-1]:
+        yield f"{plural(world, 'rank')}, {micro} micro-batches", Chain.draw(drawing, world, micro=micro)
+    chain = Chain.draw(drawing, PROCESSES, micro=micro, absent=True)
+    yield f"{PROCESSES} ranks, a layer that one leaves out of the last micro-batch", chain
 
 
 def _judge_whole(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> None:
@@ -226,24 +243,15 @@ def _judge_whole(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> N
 
 def in_time(answer: Answer, rng: np.random.Generator) -> str:
     calls = 0
-    for world in WORLDS[1:]:
-        for about, chain in _whole(rng, world):
-            where = f"{plural(world, 'rank')}, {about}"
-            _judge_whole(chain, _try(answer, "whole", chain, where), where)
-            calls = chain.plan().calls
+    for where, chain in _whole(rng):
+        _judge_whole(chain, _try(answer, "whole", chain, where), where)
+        calls = chain.plan().calls
     return f"{calls} buckets in order, during backward"
 
 
 def accumulation(answer: Answer, rng: np.random.Generator) -> None:
-    for world in WORLDS:
-        chain = Chain.draw(rng, world, micro=3)
-        where = f"{plural(world, 'rank')}, 3 micro-batches"
+    for where, chain in _accumulated(rng):
         _judge_whole(chain, _try(answer, "whole", chain, where), where)
-    chain, where = (
-        Chain.draw(rng, 3, micro=3, absent=True),
-        "3 ranks, a layer that one leaves out of the last micro-batch",
-    )
-    _judge_whole(chain, _try(answer, "whole", chain, where), where)
 
 
 def processes(answer: Answer, rng: np.random.Generator) -> str:
@@ -251,15 +259,14 @@ def processes(answer: Answer, rng: np.random.Generator) -> str:
 
     Where ranks are apart, the threads are processes.
     """
-    trials = [*_whole(rng, PROCESSES), ("3 micro-batches", Chain.draw(rng, PROCESSES, micro=3))]
-    for about, chain in trials:
-        where = f"{PROCESSES} ranks, {about}"
+    trials = [each for each in (*_whole(rng), *_accumulated(rng)) if each[1].world == PROCESSES]
+    for where, chain in trials:
         _judge_whole(chain, _try(answer, "whole", chain, where), where)
     if answer.apart:
         return f"{PROCESSES} processes equal to the last bit, and to the big batch"
     given = [chain.trial for _, chain in trials]
     found = call(answer, "whole", given, through=_in_processes, seconds=math.inf, where="three real processes")
     expect(len(found) == len(trials), f"{len(trials)} results", f"{len(found)}", "three real processes")
-    for (about, chain), ranks in zip(trials, found, strict=True):
-        _judge_whole(chain, ranks, f"{PROCESSES} processes, {about}")
+    for (where, chain), ranks in zip(trials, found, strict=True):
+        _judge_whole(chain, ranks, f"{where}, as processes")
     return f"{PROCESSES} processes equal to the last bit, and to the big batch"

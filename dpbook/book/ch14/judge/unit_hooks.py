@@ -1,7 +1,7 @@
 """What task 14.2 checks: the hooks of a unit, by the values that they leave and by the order of what they do."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from dpbook.grading import (
     expect_close,
     expect_equal,
     expect_items,
+    of_all_checks,
 )
 from dpbook.ranks import start
 
@@ -84,13 +85,19 @@ Ranks = Sequence[dict[str, Any]]
 
 def _try(answer: Answer, tried: Run) -> Ranks:
     """What each rank found, with ranks that take turns in this process."""
-    ranks: Ranks = call(answer, tried.trial, through=unit_runs.trained_in_turns, where=plural(tried.world, "rank"))
+    where = plural(tried.world, "rank")
+    ranks: Ranks = call(answer, tried.trial, through=unit_runs.trained_in_turns, where=where, once=True)
     return ranks
 
 
+def _runs(rng: np.random.Generator) -> Iterator[Run]:
+    """Those at which all checks look."""
+    drawing = of_all_checks(rng)
+    return (Run.draw(drawing, world, steps=3) for world in WORLDS)
+
+
 def whole(answer: Answer, rng: np.random.Generator) -> None:
-    for world in WORLDS:
-        tried = Run.draw(rng, world, steps=3)
+    for tried in _runs(rng):
         _judge_weights(tried, _try(answer, tried))
 
 
@@ -118,8 +125,7 @@ def _joined(tried: Run, unit: int, pieces: Sequence[Array]) -> Array:
 
 def in_time(answer: Answer, rng: np.random.Generator) -> str:
     units = 0
-    for world in WORLDS:
-        tried = Run.draw(rng, world)
+    for tried in _runs(rng):
         _judge_gathers(tried, _try(answer, tried))
         units = tried.units
     return f"{plural(2 * units, 'gather')}, at most two units whole at a time"
@@ -174,8 +180,7 @@ def _computes(log: Sequence[Event]) -> list[int]:
 
 
 def reduced(answer: Answer, rng: np.random.Generator) -> None:
-    for world in WORLDS:
-        tried = Run.draw(rng, world)
+    for tried in _runs(rng):
         _judge_gradients(tried, _try(answer, tried))
 
 
@@ -218,7 +223,7 @@ def _in_processes(answer: Callable[..., Any], given: list[dict[str, Any]]) -> An
 
 def processes(answer: Answer, rng: np.random.Generator) -> str:
     """Everything once more: in one process first, since processes say less about a mistake."""
-    runs = [Run.draw(rng, PROCESSES) for _ in range(2)]
+    runs = [Run.draw(rng, PROCESSES)] + [tried for tried in _runs(rng) if tried.world == PROCESSES]
     for tried in runs:
         _judge_all(tried, _try(answer, tried))
     if answer.apart:
