@@ -18,7 +18,8 @@ _ndarray = np.ndarray
 def clean(text: str, limit: int = MAX_TEXT) -> str:
     """``text`` without memory addresses, with control characters escaped, cut to ``limit`` characters. Lines stay."""
     text = _ADDRESS.sub("", text[: 2 * limit])
-    text = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -4,7 +4,7 @@ An answer may return objects that lie when they are asked (``__eq__``, ``__array
 replace ``np.allclose``. So values are taken apart by their exact type and compared with ufuncs held since import.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,11 +101,12 @@ def difference(expected: Any, got: Any, bound: Any = None, axes: Sequence[str] =
         items = got.tolist() if type(got) is _ndarray else got
         if type(items) not in (list, tuple) or len(items) != len(expected):
             return _kind_difference(expected, got)
-        pairs = [(f"item {index}", e, g) for index, (e, g) in enumerate(zip(expected, items, strict=True))]
+        told: Callable[[Any], str] = "item {}".format
+        pairs = [(index, *pair) for index, pair in enumerate(zip(expected, items, strict=True))]
     elif type(expected) is dict:
         if type(got) is not dict or expected.keys() != got.keys():
             return Difference("", f"a dict with the keys {describe(list(expected))}", describe_kind(got))
-        pairs = [(describe(key), value, got[key]) for key, value in expected.items()]
+        told, pairs = describe, [(key, value, got[key]) for key, value in expected.items()]
     elif type(expected) in (int, float, complex):
         if type(got) not in (int, float, complex):
             return _kind_difference(expected, got)
@@ -116,7 +117,7 @@ def difference(expected: Any, got: Any, bound: Any = None, axes: Sequence[str] =
     for place, e, g in pairs:
         found = difference(e, g, bound, axes)
         if found is not None:
-            return found._replace(where=", ".join(filter(None, (place, found.where))))
+            return found._replace(where=", ".join(filter(None, (told(place), found.where))))
     return None
 
 

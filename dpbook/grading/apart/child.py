@@ -21,6 +21,7 @@ import numpy as np
 
 from dpbook.collectives.programs import line_of_caller
 from dpbook.grading.answer import Printed
+from dpbook.grading.apart import names
 from dpbook.grading.apart.arrays import SharedArrays
 from dpbook.grading.apart.frames import Ended, Frames
 from dpbook.grading.apart.written import write
@@ -172,8 +173,9 @@ class _Reader(pickle.Unpickler):
         super().__init__(file)
         self._side = side
 
-    def persistent_load(self, name: Any) -> Any:
-        return self._side.found(name)
+    def find_class(self, module: str, name: str) -> Any:
+        made = super().find_class(module, name)
+        return self._side.found if made is names.found else made
 
 
 class Proxy:

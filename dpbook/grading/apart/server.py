@@ -46,14 +46,22 @@ class Rules(NamedTuple):
     guards: dict[str, bool]
 
 
-def readable() -> list[Path]:
-    """What answers may read: Python, its packages, and of dpbook all but what judges them."""
-    path = {Path(each).resolve() for each in sys.path if each and Path(each).is_dir()} - {PACKAGE.parent.resolve()}
-    found = [*_SYSTEM, *(Path(each).resolve() for each in (sys.base_prefix, sys.prefix)), *path]
-    for place in (PACKAGE, *(PACKAGE / "book").glob("ch*")):
-        found += [each for each in place.iterdir() if each.name != "judge" and each != PACKAGE / "book"]
-    found += [PACKAGE / "book" / "__init__.py", *(PACKAGE / "book").glob("ch*/judge/tasks.toml")]
-    return found
+class Readable(NamedTuple):
+    """What answers may read, and whether no solutions are in it."""
+
+    paths: list[Path]
+    hide_solutions: bool
+
+    @classmethod
+    def found(cls) -> "Readable":
+        """Python, its packages, and of dpbook all but what judges them."""
+        package = PACKAGE.resolve()
+        path = {Path(each).resolve() for each in sys.path if each and Path(each).is_dir()} - {package.parent}
+        paths = [*_SYSTEM, *(Path(each).resolve() for each in (sys.base_prefix, sys.prefix)), *path]
+        for place in (PACKAGE, *(PACKAGE / "book").glob("ch*")):
+            paths += [each for each in place.iterdir() if each.name != "judge" and each != PACKAGE / "book"]
+        paths += [PACKAGE / "book" / "__init__.py", *(PACKAGE / "book").glob("ch*/judge/tasks.toml")]
+        return cls(paths, not any(package.is_relative_to(each) for each in paths))
 
 
 def serve(control: socket.socket, memory: int) -> None:
@@ -64,7 +72,7 @@ def serve(control: socket.socket, memory: int) -> None:
         if "torch" in sys.modules:  # whose groups use it; elsewhere ranks would have a way around their wires
             kernel.raise_loopback()
         kernel.open_way([Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), PACKAGE.resolve()])
-    given = readable()
+    given = Readable.found()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         word, files, _, _ = socket.recv_fds(control, 4096, 1)
@@ -82,7 +90,7 @@ def serve(control: socket.socket, memory: int) -> None:
         os.close(files[0])
 
 
-def _begin(sock: socket.socket, asked: dict[str, Any], given: list[Path], memory: int, network: bool) -> None:
+def _begin(sock: socket.socket, asked: dict[str, Any], given: Readable, memory: int, network: bool) -> None:
     """Fork the keeper, and tell its number."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.sched_setaffinity(0, asked["cores"])
@@ -93,8 +101,7 @@ def _begin(sock: socket.socket, asked: dict[str, Any], given: list[Path], memory
         folder = Path(asked["folder"])
         disk = kernel.small_disk(folder, DISK)
         most = memory + kernel.mapped()
-        hidden = not any(PACKAGE.resolve().is_relative_to(each) for each in given)  # else solutions could be read
-        files = kernel.confine(given, [folder, *DEVICES]) and hidden
+        files = kernel.confine(given.paths, [folder, *DEVICES]) and given.hide_solutions
         rules = Rules(asked["user"] if os.getuid() == 0 else None, most, processes, {"disk": disk, "files": files})
         _keep(sock, folder, rules)
     said = {"keeper": keeper, "processes": processes, "network": network}

@@ -16,6 +16,7 @@ from dpbook.grading.answer import Wrong
 from dpbook.grading.apart.arrays import BadReference, SharedArrays
 from dpbook.grading.apart.clock import LOOK
 from dpbook.grading.apart.frames import BadFrame, Ended, Frames
+from dpbook.grading.apart.names import found
 from dpbook.grading.apart.remote import RemoteCallable, RemoteGenerator, RemoteObject
 from dpbook.grading.apart.written import BadValue, read
 from dpbook.grading.text import clean, one_line
@@ -26,7 +27,6 @@ MAX_ASKED = 200_000
 MAX_LINE = 200
 NO_VALUE = (BadValue, BadReference, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError)
 """What reading a reply may raise that is not ours."""
-_SIMPLE = frozenset({int, float, str, bool, type(None), tuple, list, dict, bytes})
 
 
 class Failed(Exception):
@@ -170,7 +170,7 @@ class Worker:
         return type(type_name[:80], (made,), {})(self, number, frozenset(map(str, methods)))
 
     def name(self, value: Any) -> Any:
-        """What stands in a pickle for a value that is not `_SIMPLE`; None for one that is pickled."""
+        """What stands in a pickle for a value; None for one that is pickled."""
         if type(value) is np.ndarray and value.dtype.kind in "biufc":
             return ("array", self._arrays.reference(value))
         if isinstance(value, RemoteObject | RemoteGenerator):
@@ -197,8 +197,9 @@ class _Writer(pickle.Pickler):
         super().__init__(file, protocol=5)
         self._worker = worker
 
-    def persistent_id(self, value: Any) -> Any:  # called for every item
-        return None if type(value) in _SIMPLE else self._worker.name(value)
+    def reducer_override(self, value: Any) -> Any:  # called for what is no number, no text and no container
+        name = self._worker.name(value)
+        return NotImplemented if name is None else (found, (name,))
 
 
 def _hello(sock: socket.socket, frames: Frames) -> tuple[dict[str, bool], int]:
