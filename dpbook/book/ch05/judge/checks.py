@@ -164,7 +164,7 @@ def _owning(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple
         for size in sizes(world):
             where = f"world {world}, size {size}"
             by_hand = f"collectives.record(reduce_scatter, {world}, {size})"
-            recorded = call(answer, world, size, through=record, where=where, by_hand=by_hand)
+            recorded = call(answer, world, size, through=record, where=where, by_hand=by_hand, once=True)
             after = _owners(recorded, world, size)
             expect_schedule(replace(recorded, after=after), world, after=after, where=where)
             yield where, world, size, recorded
@@ -174,7 +174,7 @@ def ownership(answer: Answer, rng: np.random.Generator, *, sizes: Callable[[int]
     list(_owning(answer, sizes))
 
 
-owners = partial(ownership, sizes=lambda world: [world, 4 * world])
+owners = partial(ownership, sizes=lambda world: [world, 12 * world])
 owners_of_any_size = partial(ownership, sizes=lambda world: [1, 3 * world + 2])
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpbook.book.ch15.blind_cases import LEFT_OUT, OF_A_RANK, OF_ALL, blind_case
 from dpbook.book.ch15.script_runs import SIZE, Sentences, run_script
 from dpbook.core import plural
-from dpbook.grading import Answer, call, describe, expect, expect_close, expect_equal, expect_items
+from dpbook.grading import Answer, call, describe, expect, expect_close, expect_equal, expect_items, of_all_checks
 
 # 15.1: blind cases
 
@@ -90,7 +90,8 @@ class Trial:
 def _try(answer: Answer, tried: Trial) -> Ranks:
     """What each rank read and returned, of the form that was asked for."""
     where, given = plural(tried.world, "rank"), vars(tried)
-    ranks: Ranks = call(answer, given, through=run_script, where=where, by_hand=f"ch15.run_script(mended, {given})")
+    by_hand = f"ch15.run_script(mended, {given})"
+    ranks: Ranks = call(answer, given, through=run_script, where=where, by_hand=by_hand, once=True)
     for rank, found in enumerate(ranks):
         asked = f"{tried.updates + 1} arrays: the start, and the weights after each update"
         for each in expect_items(found["weights"], tried.updates + 1, asked, f"{where}, rank {rank}"):
@@ -100,9 +101,14 @@ def _try(answer: Answer, tried: Trial) -> Ranks:
     return ranks
 
 
+def _unclipped(rng: np.random.Generator) -> Iterator[Trial]:
+    """Those at which all checks look but that of the norm."""
+    drawing = of_all_checks(rng)
+    return (Trial.draw(drawing, world) for world in WORLDS)
+
+
 def replicas_agree(answer: Answer, rng: np.random.Generator) -> None:
-    for world in WORLDS:
-        tried = Trial.draw(rng, world)
+    for tried in _unclipped(rng):
         _judge_replicas(tried, _try(answer, tried))
 
 
@@ -118,13 +124,11 @@ def _judge_replicas(tried: Trial, ranks: Ranks) -> None:
 
 
 def examples_read(answer: Answer, rng: np.random.Generator) -> None:
-    for world in WORLDS:
-        tried = Trial.draw(rng, world)
+    for tried in _unclipped(rng):
         epochs = list(_epochs(tried, _try(answer, tried)))
         for number, (before, after) in enumerate(pairwise(epochs), 2):
-            expect(
-                before != after, "another order than in the epoch before", "the same", f"{world} ranks, epoch {number}"
-            )
+            where = f"{tried.world} ranks, epoch {number}"
+            expect(before != after, "another order than in the epoch before", "the same", where)
 
 
 def _epochs(tried: Trial, ranks: Ranks) -> Iterator[list[int]]:
@@ -146,8 +150,7 @@ def _epochs(tried: Trial, ranks: Ranks) -> Iterator[list[int]]:
 
 
 def big_batch(answer: Answer, rng: np.random.Generator) -> None:
-    for world in WORLDS:
-        tried = Trial.draw(rng, world)
+    for tried in _unclipped(rng):
         _judge_steps(tried, _try(answer, tried))
 
 
