@@ -38,28 +38,29 @@ class Submission:
 
     name: str
     kind: str
+    chapters: Sequence[int] = ()
     given: dict[str, str] = field(default_factory=dict)
 
 
-def classroom(folder: Path, numbers: dict[str, int]) -> list[Submission]:
-    """Hand in so many submissions of each kind, in folders of ``folder``."""
+def classroom(folder: Path, numbers: dict[str, int], chapters: Sequence[int] = CHAPTERS) -> list[Submission]:
+    """Hand in so many submissions of each kind, of the exercises of these chapters, in folders of ``folder``."""
     made = []
     for kind, number in numbers.items():
         for k in range(number):
-            submission = Submission(f"{kind}{k:02}", kind)
+            submission = Submission(f"{kind}{k:02}", kind, chapters)
             _WRITERS[kind](folder / submission.name, submission, k)
             made.append(submission)
     return made
 
 
 def _perfect(folder: Path, submission: Submission, k: int) -> None:
-    _write(folder, submission, {task.id: "right" for task in _tasks()})
+    _write(folder, submission, {task.id: "right" for task in _tasks(submission)})
 
 
 def _partial(folder: Path, submission: Submission, k: int) -> None:
     """Half right, a quarter with a known mistake, a quarter not answered."""
     draw = random.Random(submission.name)
-    given = {task.id: draw.choice(["right", "right", "wrong", ""]) for task in _tasks()}
+    given = {task.id: draw.choice(["right", "right", "wrong", ""]) for task in _tasks(submission)}
     _write(folder, submission, {task: what for task, what in given.items() if what})
 
 
@@ -69,7 +70,7 @@ def _stub(folder: Path, submission: Submission, k: int) -> None:
 
 def _hostile(folder: Path, submission: Submission, k: int) -> None:
     body = textwrap.indent(textwrap.dedent(list(ATTACKS.values())[k % len(ATTACKS)]), "    ")
-    for chapter in CHAPTERS:
+    for chapter in submission.chapters:
         answers = {
             _number(task.id): f"def {task.answer}(*given, **options):\n{body}\n# {submission.name}"
             for task in tasks(chapter)
@@ -79,7 +80,7 @@ def _hostile(folder: Path, submission: Submission, k: int) -> None:
 
 def _broken(folder: Path, submission: Submission, k: int) -> None:
     change = list(_BROKEN.values())[k % len(_BROKEN)]
-    _write(folder, submission, {task.id: "right" for task in _tasks()}, change)
+    _write(folder, submission, {task.id: "right" for task in _tasks(submission)}, change)
 
 
 def _without_ids(nb: Notebook) -> None:
@@ -113,7 +114,7 @@ def _write(
 ) -> None:
     submission.given = given
     draw = random.Random(submission.name)
-    for chapter in CHAPTERS:
+    for chapter in submission.chapters:
         answers = {}
         for task in tasks(chapter):
             if task.id in given:
@@ -133,8 +134,8 @@ def _mistakes(chapter: int, task: str) -> list[str]:
     return [f"{text}\n{chosen.format((mutant.task, mutant.name))}" for mutant in mutants]
 
 
-def _tasks() -> Iterator[Any]:
-    return (task for chapter in CHAPTERS for task in tasks(chapter))
+def _tasks(submission: Submission) -> Iterator[Any]:
+    return (task for chapter in submission.chapters for task in tasks(chapter))
 
 
 def _number(task: str) -> str:

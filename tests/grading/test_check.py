@@ -13,7 +13,7 @@ import pytest
 
 from dpbook.collectives import Schedule, reduce_scatter, ring, run
 from dpbook.core.errors import InvalidArgument
-from dpbook.grading import Check, LocalAnswer, Task, Wrong, call, check, judge
+from dpbook.grading import Check, LocalAnswer, Task, Wrong, call, check, expect_number, judge, of_all_checks
 from dpbook.grading import answer as answer_module
 from dpbook.grading.limits import TimeUp
 from tests.cases import each
@@ -548,6 +548,36 @@ def test_checks_draw_independently(all_reduce):
     checks = [Check(name, 1, "Because.", lambda answer, rng: draws.append(rng.random())) for name in "ab"]
     judge(Task("90.9", "Trial", "name", checks), LocalAnswer(0))
     assert draws[0] != draws[1]
+
+
+@pytest.mark.parametrize(("returned", "points"), [(1.0, 3), ("text", 0)])
+def test_checks_that_look_at_the_same_run_make_it_once(returned, points):
+    asked = []
+
+    def run(answer, rng):
+        expect_number(call(answer, of_all_checks(rng).normal(size=2), once=True))
+
+    checks = [Check(name, 1, "Because.", run) for name in "abc"]
+    answer = LocalAnswer(lambda drawn: asked.append(drawn.tolist()) or returned)
+    assert judge(Task("90.9", "Trial", "name", checks), answer, 5).points == points
+    assert judge(Task("90.9", "Trial", "name", checks), answer, 6).points == points
+    assert len(asked) == 2
+    assert asked[0] != asked[1]
+
+
+def test_what_a_run_has_raised_is_not_tried_again():
+    asked = []
+
+    def fails(*given):
+        asked.append(given)
+        raise ValueError("first of all")
+
+    checks = [Check(name, 1, "Because.", lambda answer, rng: call(answer, 1, once=True)) for name in "ab"]
+    report = judge(Task("90.9", "Trial", "name", checks), LocalAnswer(fails))
+    assert len(asked) == 1
+    assert [case.passed for case in report.cases] == [False, False]
+    assert "first of all" in report.cases[0].got
+    assert report.cases[1].like == "a"
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, None])

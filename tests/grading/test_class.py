@@ -2,13 +2,16 @@
 
 import pytest
 
+from dpbook.grading import tasks
 from tests.grading.classroom import classroom, graded
 
 pytestmark = [pytest.mark.proof, pytest.mark.processes, pytest.mark.timeout(1800)]
 
-CLASS = {"perfect": 1, "partial": 2, "stub": 1, "hostile": 2, "broken": 5}
-"""A hundred are graded by tests/benchmarks/bench_grade.py."""
-ALONE = ("partial01", "hostile01", "broken02", "partial00")
+WHOLE = {"perfect": 1, "partial": 1}
+"""Of the whole book. A hundred are graded by tests/benchmarks/bench_grade.py."""
+SHORT, CHAPTERS = {"stub": 1, "hostile": 2, "broken": 5}, (1, 11)
+"""Of two exercises, one of which needs torch."""
+ALONE = ("hostile01", "broken02", "partial00")
 """Graded again, one by one and in this order, by one judge."""
 SEED = 7
 GB = 10**9
@@ -23,7 +26,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def submissions(place):
-    return classroom(place / "class", CLASS)
+    return classroom(place / "class", WHOLE) + classroom(place / "class", SHORT, CHAPTERS)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,7 @@ def test_each_task_gets_what_it_has_earned(run, submissions):
 
 def test_of_broken_notebooks_all_that_can_be_found_is_graded_and_the_rest_told(run):
     broken = [each for each in run.marks["submissions"] if each["name"].startswith("broken")]
-    full = max(each["possible"] for each in run.marks["submissions"])
+    full = sum(task.points for chapter in CHAPTERS for task in tasks(chapter))
     assert [each["points"] for each in broken] == [0, 0, full, full, 0]
     said = [" ".join(e["remarks"]) + " ".join(r for t in e["tasks"] for r in (t["reason"], *t["remarks"]))
             for each in broken for e in each["exercises"][:1]]  # fmt: skip

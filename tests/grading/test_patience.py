@@ -1,5 +1,6 @@
 """Who is waited for how long, whatever the order in which answers are judged."""
 
+import math
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -67,6 +68,33 @@ def test_what_others_have_had_of_the_machine_is_no_time_of_an_answer(delay, late
     time.sleep(0.01)
     with pytest.raises(TimeUp) if late else nullcontext():
         watched.look()
+
+
+@pytest.mark.parametrize(
+    ("computed", "left", "late"), [((0.9, 0.9, 0.9), 5.0, False), ((0.1, 1.1, 0.1), 5.0, True), ((0.9, 0.9), 1.5, True)]
+)
+def test_each_rank_may_compute_as_long_as_a_call_and_all_as_long_as_the_check(computed, left, late, monkeypatch):
+    now = dict.fromkeys(range(len(computed)), 0.0)
+    monkeypatch.setattr(clock, "seconds_of", now.__getitem__)
+    monkeypatch.setattr(clock, "delay_of", lambda process: 0.0)
+    watched = Clock()
+    watched.known = list(now)
+    watched.begin_check(left)
+    watched.begin_call(1.0)
+    watched._begun -= 100
+    now |= enumerate(computed)
+    with pytest.raises(TimeUp) if late else nullcontext():
+        watched.look()
+
+
+def test_who_is_hurried_has_two_seconds_where_a_task_gives_many():
+    def late():
+        raise TimeUp
+
+    answer = RemoteAnswer(None, (), "train", torch=True, hurried=True)
+    answer.begin(120.0)
+    with pytest.raises(Wrong, match="none after 2 s"):
+        answer._run(late, math.inf)
 
 
 def test_who_has_used_up_the_time_of_a_check_is_told_so():

@@ -18,7 +18,7 @@ LOOK = 0.02
 """Seconds between looks at the time: one costs as much as a message does, where ranks are many."""
 LEAST = 0.001
 """Seconds of a call in a check that has none left."""
-LOOK_AROUND = 0.5
+LOOK_AROUND = 0.25
 """Seconds between looks at all that was started, and at how much memory is held."""
 
 
