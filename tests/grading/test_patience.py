@@ -1,6 +1,7 @@
 """Who is waited for how long, whatever the order in which answers are judged."""
 
 import math
+import subprocess
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -61,11 +62,12 @@ def test_one_text_in_two_notebooks_is_one_answer():
 
 @pytest.mark.parametrize(("delay", "late"), [(0.0, True), (100.0, False)])
 def test_what_others_have_had_of_the_machine_is_no_time_of_an_answer(delay, late, monkeypatch):
-    told = iter([0.0, delay])
-    monkeypatch.setattr(clock, "delay_of", lambda process: next(told))
+    now = [0.0]
+    monkeypatch.setattr(clock, "delay_of", lambda process: now[0])
     watched = Clock(patience=0.0)
     watched.begin_call(1.0)
     time.sleep(0.01)
+    now[0] = delay
     with pytest.raises(TimeUp) if late else nullcontext():
         watched.look()
 
@@ -106,3 +108,35 @@ def test_who_has_used_up_the_time_of_a_check_is_told_so():
     answer._clock._left = 0.5
     with pytest.raises(Wrong, match="none after 5 s in this check"):
         answer._run(late, 2.0)
+
+
+def looks(watched, between, seconds=3.0):
+    """Seconds of looking, with something done ``between``, until the time is up; None if it never is."""
+    begun = time.monotonic()
+    while time.monotonic() < begun + seconds:
+        try:
+            watched.look()
+        except TimeUp:
+            return time.monotonic() - begun
+        between(0.05)
+    return None
+
+
+def computes(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("between", "late"), [(time.sleep, True), (computes, False)])
+def test_who_waits_for_one_that_computes_is_not_late(between, late):
+    """The judge computes what goes through it, and on a busy machine that takes long."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as answer:
+        try:
+            watched = Clock()
+            watched.keeper, watched.known = answer.pid, [answer.pid]
+            watched.begin_call(0.5)
+            assert (looks(watched, between) is not None) is late
+        finally:
+            answer.kill()

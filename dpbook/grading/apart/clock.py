@@ -60,9 +60,9 @@ class Clock:
         self.stop: Exception | None = None
         self._allowed, self._begun = max(min(seconds, self._left_now), LEAST), time.monotonic()
         self._until = self._begun + max(min(on_the_clock, left_in_all), LEAST)
-        self._next_look = self._looked_around = self._idle_since = self._begun
+        self._next_look = self._looked_around = self._begun
         self._before = {process: seconds_of(process) for process in self.known}
-        self._computed_then = 0.0
+        self._computed_then, self._own_then, self._idle_for = 0.0, _own_seconds(), 0.0
         self._delays = 0.0
         self._delays = self._delayed()
 
@@ -98,12 +98,12 @@ class Clock:
             return TimeUp()
         if self.keeper is None or now <= self._looked_around + LOOK_AROUND:
             return None
-        self._looked_around = now
+        passed, self._looked_around = now - self._looked_around, now
         held, others = held_and_computed(self.keeper, self.known)
         if held > HELD:
             return TooMuch("more memory than an answer may hold")
         many = others > self._allowed  # what it has started takes the time
-        return TimeUp() if many or self._idle(now, sum(self._computed()) + others) else None
+        return TimeUp() if many or self._idle(passed, sum(self._computed()) + others) else None
 
     def _computed(self) -> list[float]:
         """Seconds in this call, of each process."""
@@ -113,8 +113,20 @@ class Clock:
         """Seconds that this call's processes have wanted to run and could not, as others had the machine."""
         return sum(map(delay_of, self.known)) + delay_of(os.getpid()) - self._delays
 
-    def _idle(self, now: float, computed: float) -> bool:
-        """Whether nothing has computed for as long as a call may, or wanted to: this is no matter of a busy machine."""
+    def _idle(self, passed: float, computed: float) -> bool:
+        """Whether nothing has computed for as long as a call may, or wanted to: this is no matter of a busy machine.
+
+        Nor is it where the processes wait for this one, which computes or wants to.
+        """
+        own = _own_seconds()
         if self.starting or computed != self._computed_then or not all(map(waits, self.known)):
-            self._idle_since, self._computed_then = now, computed
-        return now > self._idle_since + max(self._allowed, LOOK_AROUND)
+            self._idle_for = 0.0
+        else:
+            self._idle_for += max(0.0, passed - (own - self._own_then))
+        self._computed_then, self._own_then = computed, own
+        return self._idle_for > max(self._allowed, LOOK_AROUND)
+
+
+def _own_seconds() -> float:
+    """Seconds in which this process has computed, or has wanted to while others did."""
+    return time.process_time() + delay_of(os.getpid())
