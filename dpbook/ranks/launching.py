@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +38,14 @@ class Ended:
     had_rank_0: bool
 
 
-def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ended:
+def launch(what: Launch, say: Callable[[str], None] = lambda text: None, asked: Sequence[int] = ()) -> Ended:
     """Carry it out, and return how it ended; where it failed ``say`` is told why, at the end.
 
     Ctrl-C, SIGTERM and SIGHUP end the ranks, which get SIGTERM; nothing is left running. If a rank had failed before,
     while the others still worked, that is told too. SIGUSR1 is passed on to them, and ignored by a program that does
     not know it; a program that ends well after it may have more to do, so that its status is 128 + SIGUSR1. What rank 0
     writes is seen; the others' output is kept in ``what.logs``, or where the launch fails, and the end of it told.
+    ``asked`` holds signals that have come before, and are heeded now.
     """
     with temporary_folder("launch") as folder:
         logs = new_folder(what.logs, "") if what.logs else folder / "logs"
@@ -56,7 +57,7 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None) -> Ende
         reader = threading.Thread(target=_pass_on, args=(child, said), daemon=True)
         reader.start()
         memory = MemoryWatch(folder, range(what.nproc * what.nnodes))
-        signalled, hung, failed = _wait(child, folder, what.hang_watch(folder), memory)
+        signalled, hung, failed = _wait(child, folder, what.hang_watch(folder), memory, asked)
         reader.join(GRACE)
         attempt = last_attempt(folder)
         any_logs = tidy(logs)
@@ -115,9 +116,9 @@ def _pass_on(child: subprocess.Popen[bytes], said: list[tuple[float, bytes]]) ->
 
 
 def _wait(
-    child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None, memory: MemoryWatch
+    child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None, memory: MemoryWatch, asked: Sequence[int]
 ) -> tuple[int, bool, bool]:
-    """Wait for the end; a signal that comes meanwhile is passed on.
+    """Wait for the end; a signal that comes meanwhile, or was ``asked`` before, is passed on.
 
     Returns that which ended the ranks, or 0, whether they were ended because they hung, and whether one of them had
     failed when the signal came.
@@ -127,6 +128,7 @@ def _wait(
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
         handled.append(signal.SIGHUP)
     before = {number: signal.signal(number, lambda n, frame: came.append(n)) for number in handled}
+    came[:0] = asked
     looked = time.monotonic()
     try:
         while child.poll() is None:

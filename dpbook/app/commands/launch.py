@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -64,22 +65,24 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look before, start, and report; a signal that comes before or after the ranks ends this process in order."""
-    ending = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
     before = {number: handler for number in ending if (handler := signal.getsignal(number)) != signal.SIG_IGN}
+    came: list[int] = []
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        came.append(number)  # Python may be in a callback, where what is raised is printed and goes no further
+        sys.exit(128 + number)
+
     for number in before:
-        signal.signal(number, _leave)
+        signal.signal(number, leave)
     try:
-        return _run(args)
+        return _run(args, came)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + number)
-
-
-def _run(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace, came: Sequence[int]) -> int:
     from dpbook.core import machine
     from dpbook.program import requirements
     from dpbook.ranks import Launch, blind, check_peers, default_processes, launch, preflight
@@ -110,11 +113,11 @@ def _run(args: argparse.Namespace) -> int:
         _say("not started (--no-preflight starts all the same)")
         return 1
     if options is None:
-        return launch(what, _say).status
-    return _train(what, options, changed=args.continue_changed, alone=not args.no_alone)
+        return launch(what, _say, came).status
+    return _train(what, options, came, changed=args.continue_changed, alone=not args.no_alone)
 
 
-def _train(what: Launch, options: Options, *, changed: bool, alone: bool) -> int:
+def _train(what: Launch, options: Options, came: Sequence[int], *, changed: bool, alone: bool) -> int:
     """Start our program where its folder is free and holds no other run, and say what can be done with it then."""
     from dpbook.program import is_finished, locked, metrics, refuse_to_mix, saved_steps
     from dpbook.ranks import launch
@@ -130,7 +133,7 @@ def _train(what: Launch, options: Options, *, changed: bool, alone: bool) -> int
             print(f"report: {page}")
             return 0
         page.unlink(missing_ok=True)
-        ended = launch(what, _say)
+        ended = launch(what, _say, came)
         if ended.status == 0 and not ended.had_rank_0:  # a disk may be slow to show this node what rank 0 has written
             return 0
         done = saved_steps(options.folder)[-1:]
