@@ -23,3 +23,4 @@ from dpbook.core.machine import Gpu
 from dpbook.core.moved import watch_imports
 from dpbook.core.quantities import bytes_in_words, gibibytes, in_binary, in_words, milliseconds, plural, shortened
 from dpbook.core.scratch import temporary_folder, try_lock
+from dpbook.core.signals import answered

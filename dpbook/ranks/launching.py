@@ -7,12 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpbook.core import temporary_folder
+from dpbook.core import answered, temporary_folder
 from dpbook.ranks.blame import why_it_failed
 from dpbook.ranks.hang import HangWatch
 from dpbook.ranks.held import MemoryWatch
@@ -38,14 +38,14 @@ class Ended:
     had_rank_0: bool
 
 
-def launch(what: Launch, say: Callable[[str], None] = lambda text: None, asked: Sequence[int] = ()) -> Ended:
+def launch(what: Launch, say: Callable[[str], None] = lambda text: None, came: list[int] | None = None) -> Ended:
     """Carry it out, and return how it ended; where it failed ``say`` is told why, at the end.
 
     Ctrl-C, SIGTERM and SIGHUP end the ranks, which get SIGTERM; nothing is left running. If a rank had failed before,
     while the others still worked, that is told too. SIGUSR1 is passed on to them, and ignored by a program that does
-    not know it; a program that ends well after it may have more to do, so that its status is 128 + SIGUSR1. What rank 0
-    writes is seen; the others' output is kept in ``what.logs``, or where the launch fails, and the end of it told.
-    ``asked`` holds signals that have come before, and are heeded now.
+    not know it; a program that ends well after it may have more to do, so that its status is 128 + SIGUSR1. In ``came``
+    are the signals that came before, and were not heeded. What rank 0 writes is seen; the others' output is kept in
+    ``what.logs``, or where the launch fails, and the end of it told.
     """
     with temporary_folder("launch") as folder:
         logs = new_folder(what.logs, "") if what.logs else folder / "logs"
@@ -57,7 +57,7 @@ def launch(what: Launch, say: Callable[[str], None] = lambda text: None, asked: 
         reader = threading.Thread(target=_pass_on, args=(child, said), daemon=True)
         reader.start()
         memory = MemoryWatch(folder, range(what.nproc * what.nnodes))
-        signalled, hung, failed = _wait(child, folder, what.hang_watch(folder), memory, asked)
+        signalled, hung, failed = _wait(child, folder, what.hang_watch(folder), memory, [] if came is None else came)
         reader.join(GRACE)
         attempt = last_attempt(folder)
         any_logs = tidy(logs)
@@ -116,21 +116,15 @@ def _pass_on(child: subprocess.Popen[bytes], said: list[tuple[float, bytes]]) ->
 
 
 def _wait(
-    child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None, memory: MemoryWatch, asked: Sequence[int]
+    child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None, memory: MemoryWatch, came: list[int]
 ) -> tuple[int, bool, bool]:
-    """Wait for the end; a signal that comes meanwhile, or was ``asked`` before, is passed on.
+    """Wait for the end; a signal that comes meanwhile is passed on.
 
     Returns that which ended the ranks, or 0, whether they were ended because they hung, and whether one of them had
     failed when the signal came.
     """
-    came: list[int] = []
-    handled = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
-        handled.append(signal.SIGHUP)
-    before = {number: signal.signal(number, lambda n, frame: came.append(n)) for number in handled}
-    came[:0] = asked
     looked = time.monotonic()
-    try:
+    with answered(lambda number, frame: came.append(number)):
         while child.poll() is None:
             if came and came[0] != signal.SIGUSR1:
                 failed = any(last_attempt(folder).glob(ERROR.format("*")))
@@ -146,9 +140,6 @@ def _wait(
                     _end(child, came)
                     return 0, True, False
             time.sleep(POLL)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return 0, False, False
 
 

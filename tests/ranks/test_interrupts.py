@@ -9,14 +9,12 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from dpbook.core import checkout
 from dpbook.program import saved_steps
 from tests.ranks import restarts, slurm
 
@@ -137,36 +135,6 @@ def test_a_rank_that_hangs_does_not_keep_an_interrupt_from_ending_the_others(tmp
     said = said_by(launch)
     assert launch.returncode == 128 + signal.SIGTERM
     assert f"checkpoint of step {kept(tmp_path)[-1]:,} kept" in said
-    assert not restarts.in_folder(tmp_path)
-    assert ours(scratch) == []
-
-
-IN_A_CALLBACK = """
-import os, signal, sys
-from dpbook import ranks
-from dpbook.app import main
-
-class Forgotten:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)
-
-def preflight(*args, **options):
-    Forgotten()
-    return []
-
-ranks.preflight = preflight
-sys.exit(main(["launch", "--nproc", "2", "--", "sleeps.py"]))
-"""
-
-
-def test_an_interrupt_that_comes_while_python_is_in_a_callback_is_heeded(tmp_path, scratch):
-    """What its handler raises there Python prints and forgets, as in those of its imports."""
-    (tmp_path / "sleeps.py").write_text("import time\ntime.sleep(600)")
-    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
-    command = [sys.executable, "-c", IN_A_CALLBACK]
-    ended = subprocess.run(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True, timeout=120)
-    assert "Exception ignored in: <function Forgotten.__del__" in ended.stderr
-    assert ended.returncode == 128 + signal.SIGINT
     assert not restarts.in_folder(tmp_path)
     assert ours(scratch) == []
 

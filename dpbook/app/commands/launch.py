@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
+
+from dpbook.core import answered
 
 if TYPE_CHECKING:
     from dpbook.program import Options
@@ -65,24 +66,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look before, start, and report; a signal that comes before or after the ranks ends this process in order."""
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-    before = {number: handler for number in ending if (handler := signal.getsignal(number)) != signal.SIG_IGN}
     came: list[int] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
-        came.append(number)  # Python may be in a callback, where what is raised is printed and goes no further
+        came.append(number)  # what is raised here Python may drop, as between two imports: `launch` looks
         sys.exit(128 + number)
 
-    for number in before:
-        signal.signal(number, leave)
-    try:
+    with answered(leave):
         return _run(args, came)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
-def _run(args: argparse.Namespace, came: Sequence[int]) -> int:
+def _run(args: argparse.Namespace, came: list[int]) -> int:
     from dpbook.core import machine
     from dpbook.program import requirements
     from dpbook.ranks import Launch, blind, check_peers, default_processes, launch, preflight
@@ -117,7 +111,7 @@ def _run(args: argparse.Namespace, came: Sequence[int]) -> int:
     return _train(what, options, came, changed=args.continue_changed, alone=not args.no_alone)
 
 
-def _train(what: Launch, options: Options, came: Sequence[int], *, changed: bool, alone: bool) -> int:
+def _train(what: Launch, options: Options, came: list[int], *, changed: bool, alone: bool) -> int:
     """Start our program where its folder is free and holds no other run, and say what can be done with it then."""
     from dpbook.program import is_finished, locked, metrics, refuse_to_mix, saved_steps
     from dpbook.ranks import launch
