@@ -110,7 +110,7 @@ def call(
     more than ``seconds`` in this call (``math.inf``: no limit but the check's own) or the check's in all, a value that
     is no plain data. ``where`` says in words which instance this is. ``by_hand`` is how a learner can repeat
     a call that goes ``through`` another function, or has long arguments: those that his own gets, or all in Python.
-    With ``once`` the same call, also of another check, is not made again: what came of it is that of both. See
+    With ``once`` the same call, also of another check, is not made again where it has returned. See
     `of_all_checks` for arguments that are the same; what is returned is then not to be changed.
     """
     answer.asked = Asked(args if through is None and by_hand is None else by_hand)
@@ -124,14 +124,9 @@ def call(
 
 
 def _made(made: dict[bytes, Any], key: bytes, make: Callable[[], Any]) -> Any:
-    """What ``make`` returned, or raised as `Wrong`, when it was first called for this key."""
+    """What ``make`` returned when it was first called for this key; what it raises is no verdict on a later call."""
     if key not in made:
-        try:
-            made[key] = make()
-        except Wrong as wrong:
-            made[key] = wrong
-    if isinstance(made[key], Wrong):
-        raise made[key]
+        made[key] = make()
     return made[key]
 
 

@@ -309,7 +309,6 @@ def test_an_answer_that_waits_for_nothing_is_not_waited_for(folder, monkeypatch)
     """Sleeping and stopped ones: patience is for machines that are busy."""
     monkeypatch.setattr(apart_answer, "CHECK_SECONDS", 0.5)
     monkeypatch.setattr(apart_answer, "PATIENCE", 100.0)
-    monkeypatch.setattr(apart_answer, "HURRIED_PATIENCE", 100.0)
     stopped = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     begun = time.monotonic()
     marks = graded(folder / "waiting", {"sleeps": text(LOOPS["a sleep"]), "stopped": text(stopped)})

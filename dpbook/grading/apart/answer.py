@@ -22,11 +22,10 @@ from dpbook.grading.values import NotPlain, difference, plain
 
 LOAD_SECONDS = 4.0
 AFTER_TIME_UP = 0.25
-HURRIED = {False: 1 / 16, True: 1 / 4}
+HURRIED = {False: 1 / 8, True: 1 / 2}
 """Share of its time that an answer has which is hurried, without and with torch, whose first calls take long."""
 HURRIED_MOST = 2.0
 """Seconds that it has at most, where a task gives more than most do."""
-HURRIED_PATIENCE = 2 * PATIENCE
 Cells = Sequence[tuple[str, str]]
 
 
@@ -55,7 +54,7 @@ class RemoteAnswer:
         self._kind: str | None = None
         self._broken: Wrong | None = None
         self._lock = threading.Lock()
-        self._clock = Clock(HURRIED_PATIENCE if hurried else PATIENCE)
+        self._clock = Clock(PATIENCE)
         self._clock.begin_call(LOAD_SECONDS, loading=True)
         self.begin()
 

@@ -62,9 +62,9 @@ class Clock:
         self._until = self._begun + max(min(on_the_clock, left_in_all), LEAST)
         self._next_look = self._looked_around = self._begun
         self._before = {process: seconds_of(process) for process in self.known}
-        self._computed_then, self._own_then, self._idle_for = 0.0, _own_seconds(), 0.0
-        self._delays = 0.0
+        self._computed_then, self._idle_for, self._delays = 0.0, 0.0, 0.0
         self._delays = self._delayed()
+        self._hindered_then = self._hindered()
 
     def has_begun(self, process: int) -> None:
         """What a process has computed until now is no part of the call."""
@@ -116,17 +116,16 @@ class Clock:
     def _idle(self, passed: float, computed: float) -> bool:
         """Whether nothing has computed for as long as a call may, or wanted to: this is no matter of a busy machine.
 
-        Nor is it where the processes wait for this one, which computes or wants to.
+        Nor is it where the processes wait for this one, which computes.
         """
-        own = _own_seconds()
+        hindered = self._hindered()
         if self.starting or computed != self._computed_then or not all(map(waits, self.known)):
             self._idle_for = 0.0
         else:
-            self._idle_for += max(0.0, passed - (own - self._own_then))
-        self._computed_then, self._own_then = computed, own
-        return self._idle_for > max(self._allowed, LOOK_AROUND)
+            self._idle_for += max(0.0, passed - (hindered - self._hindered_then))
+        self._computed_then, self._hindered_then = computed, hindered
+        return self._idle_for > max(self._allowed, 2 * LOOK_AROUND)
 
-
-def _own_seconds() -> float:
-    """Seconds in which this process has computed, or has wanted to while others did."""
-    return time.process_time() + delay_of(os.getpid())
+    def _hindered(self) -> float:
+        """Seconds in which this process has computed, or some process of the call has wanted to while others did."""
+        return time.process_time() + self._delayed()

@@ -1,7 +1,7 @@
 """How long answers are waited for: all are hurried at first, and those that have not ended judged again.
 
-So loops cost little, and an answer that is slow loses nothing. A submission whose answers do not end either way gets
-no more than so many of them judged again: what others are waiting for is bounded.
+So loops cost little, and an answer that is slow loses nothing, but beside so many that do not end either way: then no
+more of the submission are judged again, as others are waiting.
 """
 
 from collections.abc import Iterable, Mapping
