@@ -104,7 +104,7 @@ def relaunch(tmp_path, monkeypatch, capsys):
 
     def run(*arguments, nproc=2):
         started = []
-        monkeypatch.setattr(dpbook.ranks, "launch", lambda what, say: started.append(what) or Ended(1, True))
+        monkeypatch.setattr(dpbook.ranks, "launch", lambda what, say, came: started.append(what) or Ended(1, True))
         where = ("--out", str(tmp_path), "--name", "r", "--width", "64", "--steps", "100")
         status = main(["launch", "--nproc", str(nproc), *where, *arguments])
         said = "".join(capsys.readouterr())

@@ -174,6 +174,12 @@ AT_ONCE = 3
 STARTS = 60
 
 
+def hears(launch):
+    """Whether a launch answers signals itself: SIGTERM is one that Python does not."""
+    caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{launch.pid}/status").read_text())
+    return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def end_somehow(folder, how, seconds):
     """A start in ``folder`` that is ended after some ``seconds``, or by itself; what it said."""
     if how == "raises":
@@ -183,6 +189,9 @@ def end_somehow(folder, how, seconds):
     else:
         launch = restarts.begin(folder, *QUIET, *ENDLESS)
     time.sleep(seconds)
+    # While the command line loads, the other signals end the process, but SIGINT raises an error that Python may drop.
+    if how == "SIGINT":
+        restarts.wait_until(lambda: launch.poll() is not None or hears(launch))
     if how != "raises" and launch.poll() is None:
         process = restarts.process_of(folder, rank=1) if how.startswith("rank-") else launch.pid
         os.kill(process or launch.pid, signal.Signals[how.removeprefix("rank-")])
