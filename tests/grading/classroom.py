@@ -165,8 +165,8 @@ class Run:
         }
 
 
-def graded(paths: Sequence[Path], seed: int, jobs: int, temporary: Path) -> Run:
-    """Run the command, with ``temporary`` for its temporary files."""
+def graded(paths: Sequence[Path], seed: int, jobs: int, temporary: Path, every: float = 0.3) -> Run:
+    """Run the command, with ``temporary`` for its temporary files; memory is looked at ``every`` so many seconds."""
     command = [sys.executable, "-m", "dpbook", "grade", *map(str, paths), f"--seed={seed}", f"--jobs={jobs}", "--json"]
     begun, memory, seen = time.monotonic(), 0, set[int]()
     with open(temporary / "marks.json", "w+") as file:
@@ -181,7 +181,7 @@ def graded(paths: Sequence[Path], seed: int, jobs: int, temporary: Path) -> Run:
             found = family(run.pid, all_processes())
             seen |= found.keys()
             memory = max(memory, sum(map(_own_share, found)))
-            time.sleep(0.3)
+            time.sleep(every)
         file.seek(0)
         return Run(json.load(file), time.monotonic() - begun, memory, seen & set(all_processes()))
 
