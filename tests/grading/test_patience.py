@@ -72,6 +72,16 @@ def test_what_others_have_had_of_the_machine_is_no_time_of_an_answer(delay, late
         watched.look()
 
 
+def test_a_process_that_ends_makes_nobody_idle(monkeypatch):
+    """The seconds for which it could not run are no longer told then."""
+    now = [100.0]
+    monkeypatch.setattr(clock, "delay_of", lambda process: now[0])
+    watched = Clock()
+    watched.begin_call(1.0)
+    now[0] = 0.0
+    assert not watched._idle(0.1, 0.0)
+
+
 @pytest.mark.parametrize(
     ("computed", "left", "late"), [((0.9, 0.9, 0.9), 5.0, False), ((0.1, 1.1, 0.1), 5.0, True), ((0.9, 0.9), 1.5, True)]
 )

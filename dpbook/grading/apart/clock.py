@@ -122,7 +122,8 @@ class Clock:
         if self.starting or computed != self._computed_then or not all(map(waits, self.known)):
             self._idle_for = 0.0
         else:
-            self._idle_for += max(0.0, passed - (hindered - self._hindered_then))
+            hindrance = max(0.0, hindered - self._hindered_then)  # what a process that has ended took with it is none
+            self._idle_for += max(0.0, passed - hindrance)
         self._computed_then, self._hindered_then = computed, hindered
         return self._idle_for > max(self._allowed, 2 * LOOK_AROUND)
 
