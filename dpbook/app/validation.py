@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbook import ranks
-from dpbook.app import jupyter
+from dpbook.app import jupyter, kernels
 from dpbook.core import DpbookError, check_int, checkout, temporary_folder, write_atomically
 
 CELL_SECONDS = 240
@@ -55,7 +55,7 @@ def compare(paths: Sequence[Path], jobs: int = 2, failed: Path | None = None) ->
         *([f"--failed={failed}"] if failed else []),
         *map(str, targets),
     ]
-    with _environment() as env:
+    with _environment() as env, contextlib.nullcontext(env) if one_notebook else kernels.shared(env) as env:
         return subprocess.run(command, env=env, cwd=checkout.root()).returncode
 
 

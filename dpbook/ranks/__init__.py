@@ -17,6 +17,7 @@ from dpbook.ranks.peers import check_peers
 from dpbook.ranks.ports import held_port
 from dpbook.ranks.postmortem import ASKED_FILE
 from dpbook.ranks.processes import run, shared, start
+from dpbook.ranks.starter import Starter
 from dpbook.ranks.sweeps import Sweep, measure, measure_accelerators, published_sweep, sweep, sweep_accelerators
 from dpbook.ranks.written import sent
 

@@ -47,6 +47,37 @@ class _Server(NamedTuple):
     settings: dict[str, str]
 
 
+class Started:
+    """Processes of one start."""
+
+    def __init__(self, launcher: Connection, folder: Path, server_log: IO[bytes] | None) -> None:
+        self._launcher, self._folder, self._server_log = launcher, folder, server_log
+
+    def wait(self, timeout: float) -> bool:
+        """Whether within ``timeout`` seconds all have ended, or one has failed."""
+        try:
+            return self._launcher.poll(timeout)
+        except OSError:  # the launcher was killed
+            return True
+
+    def end(self) -> tuple[dict[int, int], str]:
+        """End what is left of them. See `Starter.run` for what is returned."""
+        exits: dict[int, int] = {}
+        with self._launcher as launcher:
+            with contextlib.suppress(OSError):
+                launcher.send("end")
+            with contextlib.suppress(OSError, EOFError):  # it was killed
+                if launcher.poll(_PATIENCE):
+                    exits = launcher.recv()
+        return exits, self._said().decode(errors="replace")
+
+    def _said(self) -> bytes:
+        log = self._folder / STARTER_LOG
+        if log.exists():
+            return log.read_bytes()
+        return os.pread(self._server_log.fileno(), _LOG_BYTES, 0) if self._server_log else b""
+
+
 class Starter:
     """Starts processes in which ``preload`` is loaded. Costs nothing before its first start.
 
@@ -73,23 +104,25 @@ class Starter:
         Returns the exit status of each that ended by itself, in the order in which they did, and what their launcher
         had to say.
         """
+        started = self.begin(module, folder, world, environment)
+        try:
+            started.wait(timeout)
+        finally:
+            ended = started.end()
+        return ended
+
+    def begin(self, module: str, folder: Path, world: int, environment: Mapping[str, str]) -> "Started":
+        """The same, without waiting for them. They end at the latest with this process."""
         call = (module, folder, world, os.getcwd(), sys.path, dict(environment))
         server = None
-        ours = self._shared_launcher(environment)
-        if ours is None:
-            ours, theirs = multiprocessing.Pipe()
+        launcher = self._shared_launcher(environment)
+        if launcher is None:
+            launcher, theirs = multiprocessing.Pipe()
             with theirs:
                 server = self._ask(theirs.fileno(), environment)
-        with ours:
-            try:
-                with contextlib.suppress(OSError):
-                    ours.send(call)
-                    ours.poll(timeout)
-            finally:
-                exits = _end(ours)
-        log = folder / STARTER_LOG
-        said = log.read_bytes() if log.exists() else os.pread(server.log.fileno(), _LOG_BYTES, 0) if server else b""
-        return exits, said.decode(errors="replace")
+        with contextlib.suppress(OSError):
+            launcher.send(call)
+        return Started(launcher, folder, server.log if server else None)
 
     @contextlib.contextmanager
     def share(self, environment: Mapping[str, str], *more: str) -> Iterator[dict[str, str]]:
@@ -97,14 +130,16 @@ class Starter:
 
         It loads ``more`` besides: for one server that costs little. Yields the variable that tells the processes of it.
         In the end the server ends, with all that it has started.
-        Nothing is shared where nothing is forked, and where the path of a temporary folder is too long for a socket.
+        Where ``environment`` tells of one with the same settings already, that one is used. Nothing is shared where
+        nothing is forked, and where the path of a temporary folder is too long for a socket.
         """
         if self._arguments[0] != "fork":
             yield {}
             return
-        with temporary_folder("servers") as folder, socket.socket(socket.AF_UNIX) as listener:
+        with _folder_of_sockets(environment) as folder, socket.socket(socket.AF_UNIX) as listener:
+            path = folder / self._socket_name(environment)
             try:
-                listener.bind(str(folder / self._socket_name(environment)))
+                listener.bind(str(path))
             except OSError:
                 yield {}
                 return
@@ -119,6 +154,12 @@ class Starter:
                     listener.shutdown(socket.SHUT_RDWR)
                 passing_on.join()
                 self.stop()
+                path.unlink(missing_ok=True)
+
+    def is_shared(self, environment: Mapping[str, str]) -> bool:
+        """Whether this process has been told of a server for these settings."""
+        folder = _sockets(os.environ)
+        return folder is not None and (folder / self._socket_name(environment)).exists()
 
     def _pass_on(self, listener: socket.socket, environment: Mapping[str, str]) -> None:
         """Until it is no longer shared, or a server cannot be started. Who asks then starts its own."""
@@ -130,13 +171,11 @@ class Starter:
 
     def _shared_launcher(self, environment: Mapping[str, str]) -> Connection | None:
         """A launcher of the server that is shared for these settings, if there is one."""
-        if SHARED not in os.environ:
+        folder = _sockets(os.environ)
+        if folder is None:
             return None
-        folder = Path(os.environ[SHARED])
         with socket.socket(socket.AF_UNIX) as caller:
             try:
-                if folder.stat().st_uid != os.getuid():  # one that is gone may by now be another user's
-                    return None
                 caller.connect(str(folder / self._socket_name(environment)))
             except OSError:
                 return None
@@ -179,6 +218,25 @@ class Starter:
         self._server = None
 
 
+def _sockets(environment: Mapping[str, str]) -> Path | None:
+    """The folder that is told of. One that is gone may by now be another user's."""
+    with contextlib.suppress(KeyError, OSError):
+        folder = Path(environment[SHARED])
+        if folder.stat().st_uid == os.getuid():
+            return folder
+    return None
+
+
+@contextlib.contextmanager
+def _folder_of_sockets(environment: Mapping[str, str]) -> Iterator[Path]:
+    told = _sockets(environment)
+    if told:
+        yield told
+        return
+    with temporary_folder("servers") as folder:
+        yield folder
+
+
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:
     read = (name for name in environment if name.startswith(_READ_WHEN_LOADED) and name not in _SET_BY_TORCH)
     return {name: environment[name] for name in read}
@@ -196,14 +254,3 @@ def _serve(arguments: Sequence[str], environment: dict[str, str], settings: dict
             env=environment | {"PYTHONPATH": os.pathsep.join(path), PARENT: str(os.getpid())}, start_new_session=True,
         )  # fmt: skip
     return _Server(process, ours, log, settings)
-
-
-def _end(launcher: Connection) -> dict[int, int]:
-    """Let a launcher end what is left of its processes, and return the exit status of those that ended before."""
-    exits: dict[int, int] = {}
-    with contextlib.suppress(OSError):
-        launcher.send("end")
-    with contextlib.suppress(OSError, EOFError):  # it was killed
-        if launcher.poll(_PATIENCE):
-            exits = launcher.recv()
-    return exits
