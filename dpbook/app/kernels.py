@@ -73,7 +73,6 @@ class Kernel:
 
 def main(folder: Path) -> int:
     """Be a kernel, as if started by itself."""
-    import torch
     from ipykernel.kernelapp import IPKernelApp
 
     os.setsid()
@@ -83,6 +82,5 @@ def main(folder: Path) -> int:
     # Where IPython puts the notebook's folder, unless Python was started without any (-P), as the server was.
     sys.path.insert(next((n for n, path in enumerate(sys.path) if path.endswith("-packages")), 0), "")
     sys.argv = ["ipykernel_launcher", "-f", str(folder / _CONNECTION)]
-    torch.default_generator.seed()
     IPKernelApp.launch_instance()
     return 0

@@ -101,6 +101,8 @@ def _rank(module: str, folder: Path, rank: int, world: int) -> None:
     time.tzset()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
     leave(importlib.import_module(module).main(folder))
 
 

@@ -17,7 +17,6 @@ from dpbook.ranks.postmortem import MEETING, RESULT, STACK, TASK, write_error
 def main(folder: Path) -> int:
     """Run the task in ``folder``; return the exit status."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.default_generator.seed()  # which torch did when it was loaded, perhaps for all ranks in one process
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
     try:
         task = cloudpickle.loads((folder / TASK).read_bytes())

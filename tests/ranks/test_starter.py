@@ -326,6 +326,7 @@ def test_a_caller_that_is_killed_takes_its_ranks_along_and_leaves_the_server_to_
 def test_when_a_server_is_no_longer_shared_it_ends_with_its_ranks_and_who_was_told_of_it_starts_its_own(
     forking, folder, tmp_path, monkeypatch
 ):
+    monkeypatch.delenv(SHARED, raising=False)  # of the run that this test is part of
     with ThreadPoolExecutor() as pool:
         with forking.share(os.environ) as variable:
             monkeypatch.setenv(SHARED, variable[SHARED])
@@ -339,3 +340,19 @@ def test_when_a_server_is_no_longer_shared_it_ends_with_its_ranks_and_who_was_to
     assert run(own, tmp_path / "own", 1) == ({0: 0}, "")
     assert own._server is not None
     own.stop()
+
+
+@linux
+def test_who_shares_a_server_with_the_settings_of_one_that_is_shared_starts_none(forking, folder, monkeypatch):
+    monkeypatch.delenv(SHARED, raising=False)
+    within, other = Starter(), Starter("json")
+    with forking.share(os.environ) as variable:
+        monkeypatch.setenv(SHARED, variable[SHARED])
+        with within.share(os.environ) as same, other.share(os.environ) as another:
+            assert (same, another) == ({}, variable)  # the same folder, for a server that loads something else
+            assert run(within, folder, 1) == ({0: 0}, "")
+            assert forking._server is not None
+            assert within._server is None
+            assert other.is_shared(os.environ)
+        assert not other.is_shared(os.environ)
+        assert within.is_shared(os.environ)
