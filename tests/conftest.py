@@ -20,6 +20,10 @@ settings.load_profile("repeatable")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# One under nohup outlives its terminal; what it tests has to hear that one is gone. No program inherits a handler.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
+
 # This run has read it. A run that a test starts is asked for by that test alone.
 os.environ.pop("PYTEST_ADDOPTS", None)
 

@@ -199,6 +199,7 @@ def end_somehow(folder, how, seconds):
         said = said_by(launch)
     except subprocess.TimeoutExpired as error:
         said = (error.output or b"").decode(errors="replace")
+        launch.kill()
         pytest.fail(f"not ended by {how} after {seconds:.2f} s; it said:\n{said[-2000:]}")
     restarts.wait_until(lambda: not restarts.in_folder(folder))
     return said
