@@ -70,6 +70,7 @@ class _Watch:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.over = False
+        self.interrupted = False
         self.ended = threading.Event()
         self.lock = threading.Lock()
         self.caller = threading.get_ident()
@@ -85,7 +86,8 @@ class _Watch:
     def end(self) -> None:
         self.ended.set()
         with self.lock:  # after this nothing is sent to the caller
-            _raise_in(self.caller, None)
+            if self.interrupted:
+                _settle()
         if self.by_signal and signal.getsignal(_SIGNAL) == self._on_signal:
             signal.signal(_SIGNAL, self.handler)
 
@@ -98,10 +100,13 @@ class _Watch:
                     self._interrupt()
         for _ in range(round(STRAY_SECONDS / AGAIN_SECONDS)):
             if not self._interrupt_strays():
-                return
+                break
             time.sleep(AGAIN_SECONDS)
+        if self.interrupted:
+            _settle()  # one of the strays may have ended before it raised what was sent to it
 
     def _interrupt(self) -> None:
+        self.interrupted = True
         self.strays = set(threading.enumerate()) - self.before - {threading.current_thread()}
         self._interrupt_strays()
         _raise_in(self.caller, _Stop)
@@ -127,7 +132,30 @@ class _Watch:
             raise _Stop
 
 
-def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
-    """Raise ``exception`` in a thread when it next runs Python code; None takes back one not yet raised."""
-    target = None if exception is None else ctypes.py_object(exception)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), target)
+def _raise_in(thread: int, exception: type[BaseException]) -> None:
+    """Raise ``exception`` in a thread when it next runs Python code, in place of one not yet raised."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))
+
+
+class _Settled(BaseException):
+    """Raised where it is caught at once."""
+
+
+def _settle() -> None:
+    """Take back what was sent to this thread and is not yet raised, and end the search for what nobody will raise.
+
+    From one that is sent until any is raised, Python before 3.13 looks for it at every call, and 3.11 never gets past a
+    call that a debugger traces. To send None would begin such a search, so one is raised here. Any other exception that
+    comes meanwhile is raised in the end.
+    """
+    other: BaseException | None = None
+    while True:
+        try:
+            while True:
+                _raise_in(threading.get_ident(), _Settled)
+        except _Settled:
+            break
+        except BaseException as error:
+            other = error
+    if other is not None:
+        raise other

@@ -2,7 +2,10 @@
 
 import builtins
 import contextlib
+import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 
 from dpbook.collectives import Schedule, reduce_scatter, ring, run
+from dpbook.core import checkout
 from dpbook.core.errors import InvalidArgument
 from dpbook.grading import Check, LocalAnswer, Task, Wrong, call, check, expect_number, judge, of_all_checks
 from dpbook.grading import answer as answer_module
@@ -591,3 +595,49 @@ def test_builtins_are_left_as_they_are(all_reduce):
     before = builtins.print
     check("90.1", all_reduce)
     assert builtins.print is before
+
+
+TRACED = """
+import sys, threading, time
+from dpbook.grading.limits import TimeUp, limited
+
+def traced(after):
+    sys.settrace(lambda *told: None)
+    (lambda: None)()
+    sys.settrace(None)
+    print(after, flush=True)
+
+def endless():
+    while True:
+        pass
+
+def leaves_threads():
+    for _ in range(20):
+        threading.Thread(target=time.sleep, args=(0.1,)).start()
+    endless()
+
+def late(work):
+    try:
+        limited(work, 0.1)
+    except TimeUp:
+        return
+
+limited(int, 5)
+traced("in time")
+late(endless)
+traced("late")
+late(leaves_threads)
+time.sleep(1.5)
+traced("threads")
+elsewhere = threading.Thread(target=late, args=(endless,))
+elsewhere.start()
+elsewhere.join()
+traced("elsewhere")
+"""
+
+
+def test_code_that_is_traced_afterwards_as_by_a_debugger_runs_on():
+    """Python 3.11 never gets past a traced call while an exception that was sent to a thread is looked for."""
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    run = subprocess.run([sys.executable, "-c", TRACED], env=env, capture_output=True, text=True, timeout=120)
+    assert run.stdout.split("\n") == ["in time", "late", "threads", "elsewhere", ""], run.stderr
