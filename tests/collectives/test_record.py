@@ -22,16 +22,9 @@ from dpbook.collectives import (
 )
 from dpbook.core.errors import Deadlock, InvalidArgument, MessageError, RankFailed, ScheduleError
 from tests.cases import each
+from tests.collectives.exchanges import as_program, as_schedule, exchanges
 from tests.collectives.oracles import WORLDS
-from tests.collectives.programs import (
-    PROGRAMS,
-    as_program,
-    as_schedule,
-    exchanges,
-    ring_program,
-    server_program,
-    tree_program,
-)
+from tests.collectives.programs import PROGRAMS, ring_program, server_program, tree_program
 from tests.collectives.test_spmd import line_of
 
 LIBRARY = {"ring": ring, "tree": tree, "parameter_server": parameter_server}

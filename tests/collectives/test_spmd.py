@@ -13,8 +13,9 @@ from dpbook.collectives import chunk_bounds, ring, run, simulate, tree
 from dpbook.collectives.programs import spmd
 from dpbook.core.errors import Deadlock, InvalidArgument, MessageError, RankFailed
 from tests.cases import each
+from tests.collectives.exchanges import as_program, as_schedule, exchanges
 from tests.collectives.oracles import WORLDS, integers, plain
-from tests.collectives.programs import PROGRAMS, as_program, as_schedule, exchanges, ring_program, tree_program
+from tests.collectives.programs import PROGRAMS, ring_program, tree_program
 
 
 @pytest.fixture(autouse=True)
