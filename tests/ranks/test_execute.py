@@ -20,12 +20,15 @@ WORLDS = [2, pytest.param(3, marks=pytest.mark.proof), 5]
 def noise(world, size, dtype):
     """Buffers whose sums round (or overflow), so that every order of summation has its own bits.
 
-    Every schedule begins with the same ones, which are drawn once in each process.
+    Every schedule begins with the same ones, which are drawn once in each process, and which nobody can change.
     """
     rng, dtype = np.random.default_rng([world, size]), np.dtype(dtype)
     if dtype.kind in "fc":
-        return (rng.standard_normal((world, size)) + (1j if dtype.kind == "c" else 0)).astype(dtype)
-    return rng.integers(0, 200, (world, size)).astype(dtype)
+        drawn = (rng.standard_normal((world, size)) + (1j if dtype.kind == "c" else 0)).astype(dtype)
+    else:
+        drawn = rng.integers(0, 200, (world, size)).astype(dtype)
+    drawn.setflags(write=False)
+    return drawn
 
 
 def jumble(seed, world, n_chunks=3, rounds=6):
