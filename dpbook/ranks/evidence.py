@@ -21,11 +21,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, TextIO
 
 from dpbook.ranks import recorder
 from dpbook.ranks.postmortem import BEAT, HANDLED, TELL, write_error
+from dpbook.ranks.tracebacks import of_the_script, way_to
 
 LOOK = 1.0
 """Seconds between two looks at the collectives."""
@@ -61,7 +62,7 @@ class Evidence:
         with self._once:
             recorder.write_calls(self._folder, self._rank)
             if error := _handled():
-                write_error(self._folder / HANDLED, self._rank, error, error.__traceback__)
+                write_error(self._folder / HANDLED, self._rank, error, _whole(error.__traceback__))
             if not self._stack.closed and not os.fstat(self._stack.fileno()).st_size:
                 faulthandler.dump_traceback(self._stack)
 
@@ -141,6 +142,11 @@ def _handled() -> BaseException | None:
     handled: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
     error: BaseException | None = handled[1] if isinstance(handled, tuple) else handled  # a tuple before Python 3.12
     return error
+
+
+def _whole(trace: TracebackType | None) -> TracebackType | None:
+    """With the callers of where the error is handled: torch handles each before the script sees it."""
+    return of_the_script(way_to(trace.tb_frame.f_back, trace)) if trace else None
 
 
 def _c_signal(number: int, handler: Callable[[int], None] | None) -> None:

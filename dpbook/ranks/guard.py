@@ -19,7 +19,6 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType, TracebackType
 
 from dpbook.ranks import recorder
 from dpbook.ranks.evidence import Evidence
@@ -27,6 +26,7 @@ from dpbook.ranks.full_disk import in_plain_words
 from dpbook.ranks.launch_command import CHECK_CALLS, WATCH_START, WATCHER
 from dpbook.ranks.lifetime import end_with_parent, leave
 from dpbook.ranks.postmortem import ATTEMPT, BEAT, CALLS, ERROR, HANDLED, NOT_MET, PROCESS, RESULT, STACK, write_error
+from dpbook.ranks.tracebacks import of_the_script, way_to
 from dpbook.ranks.watchdog import watch_start
 
 
@@ -79,31 +79,15 @@ def main(arguments: list[str]) -> int:
 def _leave_error(folder: Path, rank: int, error: BaseException) -> str:
     """Write down the error and the last collectives; its traceback is returned."""
     recorder.write_calls(folder, rank)
-    return write_error(folder, rank, error, _of_the_script(error.__traceback__), joined=recorder.joined())
+    return write_error(folder, rank, error, of_the_script(error.__traceback__), joined=recorder.joined())
 
 
 def _give_up(folder: Path, rank: int, patience: float) -> None:
     """End this process, whose main thread waits inside torch."""
     error = TimeoutError(f"{NOT_MET} within {patience:g} s")
-    trace = _of_the_script(_trace(sys._current_frames().get(threading.main_thread().ident or 0)))
+    trace = of_the_script(way_to(sys._current_frames().get(threading.main_thread().ident or 0)))
     print(write_error(folder, rank, error, trace), file=sys.stderr, end="", flush=True)
     os._exit(1)
-
-
-def _trace(frame: FrameType | None) -> TracebackType | None:
-    """The way to ``frame``, as an error raised there would have it."""
-    trace = None
-    while frame:
-        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
-        frame = frame.f_back
-    return trace
-
-
-def _of_the_script(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames that started the script."""
-    while trace and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
-        trace = trace.tb_next
-    return trace
 
 
 def _status(error: SystemExit) -> int:

@@ -1,6 +1,8 @@
 """Does a rank that is asked to end leave its stack, and behave for the rest as if nobody watched it?"""
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,11 +42,15 @@ while not (folder / "stack").read_text() and time.time() < until:
 print("goes on")
 """
 HANDLES = """
-try:
-    {}["label"]
-except KeyError:
-    ask(os.getpid())
-    time.sleep(60)
+def look_up():
+    try:
+        {}["label"]
+    except KeyError:
+        ask(os.getpid())
+        time.sleep(60)
+def main():
+    look_up()
+main()
 """
 ASYNCHRONOUS = """
 import asyncio
@@ -81,7 +87,9 @@ def test_the_programs_own_handler_is_called_and_where_it_was_is_left(tmp_path):
 
 def test_without_one_it_ends_by_the_signal_and_leaves_the_error_that_it_handled(tmp_path):
     assert run(tmp_path, HANDLES).returncode == -signal.SIGTERM
-    assert "KeyError" in (tmp_path / "handled/error-0.json").read_text()
+    told = json.loads((tmp_path / "handled/error-0.json").read_text())["traceback"]
+    assert re.findall(r"in (.*)", told) == ["<module>", "main", "look_up"]  # from the first line to where it arose
+    assert told.endswith("KeyError: 'label'\n")
     assert "<module>" in (tmp_path / "stack").read_text()
 
 
