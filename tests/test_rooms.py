@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
@@ -77,6 +79,29 @@ def against_the_arrows(module, parsed):
                 yield top
 
 
+def units(package, parsed):
+    """What ``parsed`` imports of ``package``, by the module or folder right inside it; for types alone counts not."""
+    for statement in parsed.body:
+        if not (isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"):
+            for base, alias in pairs(statement):
+                where = home(base, alias.name) if alias and base in SOURCES else base
+                if where.startswith(f"{package}."):
+                    yield where.removeprefix(f"{package}.").partition(".")[0]
+
+
+def circle(package, sources):
+    """Modules and folders right inside ``package`` that import one another in a circle, or []."""
+    graph = defaultdict(set)
+    for module, parsed in sources.items():
+        unit = module.removeprefix(f"{package}.").partition(".")[0]
+        graph[unit] |= {*units(package, parsed)} - {unit}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
 def past_a_door(base, name):
     """Whether ``from base import name`` reaches into a room that does not offer it."""
     if not is_package(base):
@@ -87,6 +112,24 @@ def past_a_door(base, name):
 
 def test_a_module_imports_only_what_its_room_may():
     assert {module: found for module in SOURCES if (found := list(against_the_arrows(module, tree(module))))} == {}
+
+
+def test_within_a_folder_too_arrows_run_one_way():
+    for package in filter(is_package, SOURCES):
+        inside = {module: tree(module) for module in SOURCES if module.startswith(f"{package}.")}
+        assert (package, circle(package, inside)) == (package, [])
+
+
+def test_a_circle_within_a_folder_is_found():
+    sources = {
+        "dpbook.room.first.a": "from dpbook.room.second.b import f",
+        "dpbook.room.second.b": "def f():\n    from dpbook.room.first.a import g",
+    }
+    parsed = {module: ast.parse(text) for module, text in sources.items()}
+    assert set(circle("dpbook.room", parsed)) == {"first", "second"}
+    assert circle("dpbook.room", {"dpbook.room.first.a": parsed["dpbook.room.first.a"]}) == []
+    for_types = ast.parse("if TYPE_CHECKING:\n    from dpbook.room.first.a import T")
+    assert circle("dpbook.room", parsed | {"dpbook.room.second.b": for_types}) == []
 
 
 def test_a_room_is_entered_by_its_door():

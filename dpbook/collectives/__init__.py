@@ -1,7 +1,6 @@
 """An all-reduce as data: build, verify, simulate, count, price."""
 
 from dpbook.collectives.algebras.bit_agreement import Agreement, agreement, in_own_order
-from dpbook.collectives.algebras.counting import Traffic, count
 from dpbook.collectives.algebras.explanation import Fault
 from dpbook.collectives.algebras.interpreter import Cells, interpret
 from dpbook.collectives.algebras.simulation import Frame, Simulation, frames, simulate
@@ -16,6 +15,7 @@ from dpbook.collectives.algorithms.trees import broadcast, reduce, tree
 from dpbook.collectives.pricing import closed_forms
 from dpbook.collectives.pricing.alpha_beta import AlphaBeta, Slowest, crossover
 from dpbook.collectives.pricing.bandwidth import Collective, algbw, bus_factor, busbw, collective_of
+from dpbook.collectives.pricing.counting import Traffic, count
 from dpbook.collectives.pricing.fitting import Fit, fit
 from dpbook.collectives.pricing.lower_bounds import bandwidth_lower_bound, latency_lower_bound
 from dpbook.collectives.pricing.schedule_price import Cost, cost

@@ -25,8 +25,8 @@ from dpbook.core import DpbookError
 from dpbook.grading.cell_text import KEEP_OUTPUT, SETUP, defined, names, parse_cell
 from dpbook.grading.declared import tasks
 from dpbook.grading.definition import Task
-from dpbook.grading.notebooks import learners, read
 from dpbook.grading.regions import Cell, Notebook, mark, source, tags, title, without_regions
+from dpbook.grading.versions import learners, read
 
 KINDS = {
     "answer": {"solution": True, "grade": False, "locked": False},

@@ -8,7 +8,6 @@ read_profiles(recorded_traces(), step=10)                   # a Timeline too, of
 """
 
 from dpbook.core import lazily
-from dpbook.overlap.buckets.cap_sweep import CapSweep, best_cap
 from dpbook.overlap.buckets.layout import Bucket, Plan
 from dpbook.overlap.buckets.plans import CAP, FIRST_CAP, MIB, first_step_plan, flat_plan, per_tensor_plan, plan
 from dpbook.overlap.buckets.tensors import ITEMSIZE, Tensor
@@ -17,6 +16,7 @@ from dpbook.overlap.sharding.course import Course
 from dpbook.overlap.sharding.memory import CONTENTS, STATE, Content, Held, MemoryCurve
 from dpbook.overlap.sharding.simulation import ShardedStep, simulate_sharded
 from dpbook.overlap.sharding.units import ROOT, Sizes, Unit, equal_units, units_of
+from dpbook.overlap.step.cap_sweep import CapSweep, best_cap
 from dpbook.overlap.step.layers import Layer, equal_layers, layers_of, tensors_of
 from dpbook.overlap.step.simulation import Price, simulate_step
 from dpbook.overlap.step.strategies import STRATEGIES, Strategy, bucketed, hook, naive, naive_flat, single

@@ -1,13 +1,9 @@
 """The data-parallel loop in NumPy: models, data, optimizers, the four phases, and how exact they are."""
 
 from dpbook.core import lazily
-from dpbook.replicas.array import Array
-from dpbook.replicas.data import TRAINING_IMAGES, digits, split, synthetic_task
-from dpbook.replicas.exactness.rounded import Rounded, gradient_bound
-from dpbook.replicas.exactness.rounding import gamma, rounding_bound, unit_roundoff
-from dpbook.replicas.exactness.verdict import Drift, Exactness, compare, drift, ulp_distance
-from dpbook.replicas.feeding.accumulation import (
+from dpbook.replicas.accumulation import (
     Group,
+    Leftover,
     Turn,
     accumulate,
     accumulated_gradients,
@@ -15,6 +11,11 @@ from dpbook.replicas.feeding.accumulation import (
     effective_batch,
     groups,
 )
+from dpbook.replicas.array import Array
+from dpbook.replicas.data import TRAINING_IMAGES, digits, split, synthetic_task
+from dpbook.replicas.exactness.rounded import Rounded, gradient_bound
+from dpbook.replicas.exactness.rounding import gamma, rounding_bound, unit_roundoff
+from dpbook.replicas.exactness.verdict import Drift, Exactness, compare, drift, ulp_distance
 from dpbook.replicas.feeding.feeds import Feed, feed
 from dpbook.replicas.feeding.sampler import (
     Sampler,

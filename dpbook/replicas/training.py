@@ -11,9 +11,9 @@ import numpy as np
 
 from dpbook import collectives
 from dpbook.core import Deadlock, InvalidArgument, check_int, check_type
+from dpbook.replicas.accumulation import Leftover, accumulated_gradients, groups
 from dpbook.replicas.array import Array
 from dpbook.replicas.exactness.verdict import compare, drift
-from dpbook.replicas.feeding.accumulation import Leftover, accumulated_gradients, groups
 from dpbook.replicas.feeding.feeds import Feed
 from dpbook.replicas.feeding.weighting import rank_weights
 from dpbook.replicas.learning_rate import LearningRate

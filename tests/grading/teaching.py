@@ -15,7 +15,8 @@ from dpbook.core import checkout, write_atomically
 from dpbook.grading import Task, tasks
 from dpbook.grading.marking.words import InWords, in_words
 from dpbook.grading.mutants import Mutant
-from dpbook.grading.notebooks import read, source
+from dpbook.grading.regions import source
+from dpbook.grading.versions import read
 
 PLACE = checkout.root() / "docs" / "teaching"
 PLANS = ("Four weeks", "Eight weeks")

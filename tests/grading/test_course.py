@@ -15,7 +15,8 @@ from dpbook.grading import LocalAnswer, begin_course, exercise, judge, task
 from dpbook.grading import check as check_here
 from dpbook.grading.courses import varying, write_course
 from dpbook.grading.courses.notebooks import of_course
-from dpbook.grading.notebooks import learners, read, source
+from dpbook.grading.regions import source
+from dpbook.grading.versions import learners, read
 from tests.cases import each
 
 NUMBERS = {one.task: one for one in varying()}

@@ -10,8 +10,9 @@ from dpbook.collectives import tree
 from dpbook.core import checkout
 from dpbook.grading import LocalAnswer, judge, task, tasks
 from dpbook.grading.mutants import SEEDS, caught_by, trial
-from dpbook.grading.notebooks import answers, read, stale
+from dpbook.grading.notebooks import stale
 from dpbook.grading.structure import faults
+from dpbook.grading.versions import answers, read
 from dpbook.overlap import plan
 from tests.cases import each
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
 from dpbook.grading import task
-from dpbook.grading.notebooks import answer_cells, answers, dumps, generated, learners, main, stale
+from dpbook.grading.notebooks import generated, main, stale
 from dpbook.grading.structure import faults
+from dpbook.grading.versions import answer_cells, answers, dumps, learners
 from tests.cases import each
 
 ANSWER = '''\

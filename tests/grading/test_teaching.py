@@ -8,7 +8,8 @@ from functools import cache
 from dpbook.core import checkout
 from dpbook.grading import LocalAnswer, task, tasks
 from dpbook.grading.courses import varying
-from dpbook.grading.notebooks import answers, mark, read, source
+from dpbook.grading.regions import mark, source
+from dpbook.grading.versions import answers, read
 from tests.cases import each
 from tests.grading import teaching
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import best_cap, equal_layers, layers_of, plan, simulate_step, tensors_of
-from dpbook.overlap.buckets.cap_sweep import distinct_caps
+from dpbook.overlap.step.cap_sweep import distinct_caps
 from dpbook.planning import MODELS
 from tests.overlap import shapes
 

@@ -11,8 +11,7 @@ from dpbook.book.ch04.noise import NoiseScale
 from dpbook.core import InvalidArgument, check_int
 from dpbook.figures import Picture, Plot, Viewer
 from dpbook.figures.card import LINES, MARGIN, Card, box, draw_lines, finish, in_style, new_figure, palette, text
-from dpbook.replicas import accumulate
-from dpbook.replicas.feeding import Leftover
+from dpbook.replicas import Leftover, accumulate
 
 LEFT, TOP, CELL, BOX, ROW = 96, 78, 82, 50, 112
 

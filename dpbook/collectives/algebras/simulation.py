@@ -11,8 +11,8 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
-from dpbook.collectives.algebras.counting import Traffic, count
 from dpbook.collectives.algebras.interpreter import Cells, interpret
+from dpbook.collectives.pricing.counting import Traffic, count
 from dpbook.collectives.schedule.rounds import IntArray, Round
 from dpbook.collectives.schedule.schedule import Schedule, check_schedule
 from dpbook.core import InvalidArgument, plural

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpbook.collectives.algebras.counting import Traffic, count, count_chunks, load_of
 from dpbook.collectives.pricing import bandwidth
 from dpbook.collectives.pricing.alpha_beta import FloatArray
+from dpbook.collectives.pricing.counting import Traffic, count, count_chunks, load_of
 from dpbook.collectives.pricing.topology import Network, topology_for
 from dpbook.collectives.schedule.schedule import Schedule, check_schedule
 from dpbook.core import InvalidArgument, check_int, in_words, plural

@@ -10,6 +10,9 @@ import numpy as np
 from dpbook.collectives.schedule.rounds import IntArray
 from dpbook.core import InvalidArgument, check_int
 
+LARGEST_SEGMENT = 2**20
+"""Bytes. gloo cuts a chunk into segments of at most so many, at least two: the next is sent while one is added."""
+
 
 class Bounds(Protocol):
     """A rule that cuts a buffer of ``size`` elements of ``itemsize`` bytes into chunks.
@@ -56,6 +59,22 @@ class EvenSplit(AnySize):
 
 
 @dataclass(frozen=True)
+class GlooBounds(AnySize):
+    """Chunks as gloo cuts them: each is made of whole segments, and a segment of whole elements.
+
+    There are as many segments as 1 MiB goes into the bytes, at least 2 per chunk, and equally many per chunk. The last
+    chunks may be short or empty: 7 elements of 4 bytes on 3 ranks are 4, 3 and 0. After gloo's source, `allreduce.cc`.
+    """
+
+    def __call__(self, size: int, itemsize: int) -> IntArray:
+        nbytes = size * itemsize
+        segments = self.n_chunks * _up(max(_up(nbytes, LARGEST_SEGMENT), 2 * self.n_chunks), self.n_chunks)
+        segment = _up(_up(nbytes, segments), itemsize)  # in elements
+        per_chunk = segments // self.n_chunks
+        return np.minimum(np.arange(self.n_chunks + 1) * per_chunk * segment, size)
+
+
+@dataclass(frozen=True)
 class FixedBounds:
     """Given offsets, good for buffers of one size only: what the recording of a rank program yields."""
 
@@ -87,3 +106,8 @@ class FixedBounds:
 def chunk_bounds(size: int, n_chunks: int) -> IntArray:
     """Offsets of the even split of ``size`` elements, shape (n_chunks + 1,); see `EvenSplit`."""
     return EvenSplit(n_chunks)(check_int("size", size, 0), 1)
+
+
+def _up(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)

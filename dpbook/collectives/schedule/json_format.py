@@ -5,8 +5,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from dpbook.collectives.algorithms.gloo import GlooBounds
-from dpbook.collectives.schedule.bounds import Bounds, EvenSplit, FixedBounds
+from dpbook.collectives.schedule.bounds import Bounds, EvenSplit, FixedBounds, GlooBounds
 from dpbook.collectives.schedule.placement import Holding, Placement, complete_everywhere, everyone, partial
 from dpbook.collectives.schedule.rounds import Round
 from dpbook.collectives.schedule.schedule import Schedule, check_schedule

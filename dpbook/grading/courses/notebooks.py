@@ -8,8 +8,9 @@ from typing import Any
 
 from dpbook.core import DpbookError, checkout, write_atomically
 from dpbook.grading.declared import PLACE, task, tasks
-from dpbook.grading.notebooks import Cell, Notebook, dumps, learners, mark, read, source
 from dpbook.grading.numbers import Numbers
+from dpbook.grading.regions import Cell, Notebook, mark, source
+from dpbook.grading.versions import dumps, learners, read
 
 HEADING = re.compile(r"## (\d\d\.\d+) ")
 BEGIN = re.compile(r"(exercise\(\d+, globals\(\))\)")
