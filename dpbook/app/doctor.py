@@ -85,7 +85,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _ask_torch() -> Torch | None:
     """What torch can do here; None where it does not answer."""
-    said, problem = _run_python("-m", "dpbook.ranks.probe")
+    said, problem = _run_python("-m", "dpbook.ranks.readiness.probe")
     if problem:
         return None
     answer: dict[str, Any] = json.loads(said.splitlines()[-1])

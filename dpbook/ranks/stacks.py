@@ -17,8 +17,8 @@ _WAITING = {
     os.path.join("torch", "distributed", "utils"): "the making of a wrapper",
     os.path.join("torch", "autograd", "graph"): "backward",  # in which a wrapper averages
     os.path.join("torch", "nn", "parallel", "distributed"): "forward",  # in which DDP sends buffers
-    str(PACKAGE / "ranks" / "execution"): "",
-    str(PACKAGE / "ranks" / "call_check"): "",
+    str(PACKAGE / "ranks" / "messages" / "execution"): "",
+    str(PACKAGE / "ranks" / "guarding" / "call_check"): "",
 }
 """Files through which the stack of a rank passes that waits for others, and in which call; "": the function's name."""
 

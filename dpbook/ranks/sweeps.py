@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule, bus_factor
 from dpbook.core import DATA, DpbookError, InvalidArgument, check_int
-from dpbook.ranks.processes import start
+from dpbook.ranks.starting.processes import start
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +106,7 @@ def sweep_accelerators(
 
 def measure_accelerators(nbytes: Sequence[int], repeats: int) -> Sweep:
     """What `sweep_accelerators` does in each process."""
-    from dpbook.ranks.accelerators import own_device, regroup
+    from dpbook.ranks.messages.accelerators import own_device, regroup
 
     device, backends = own_device()
     if device.type == "cpu":
@@ -127,8 +127,8 @@ def measure(all_reduce: AllReduce, nbytes: Sequence[int], repeats: int, device: 
     import torch
     import torch.distributed as dist
 
-    from dpbook.ranks.device_clock import moment, now
-    from dpbook.ranks.execution import execute
+    from dpbook.ranks.messages.device_clock import moment, now
+    from dpbook.ranks.messages.execution import execute
 
     sizes, repeats = _check(all_reduce, nbytes, repeats)
     call = dist.all_reduce if all_reduce is None else partial(execute, all_reduce)

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from dpbook.app import jupyter, kernels
-from dpbook.ranks import starter
+from dpbook.ranks.starting import starter
 from tests.ranks.restarts import wait_until
 
 pytestmark = [

@@ -191,7 +191,8 @@ def test_without_a_script_it_says_what_it_needs(capsys):
 
 def test_before_the_ranks_load_torch_it_needs_numpy_alone():
     code = (
-        "import sys; from dpbook.app import main; import dpbook.audit.running, dpbook.ranks.torchrun; main(['audit']);"
+        "import sys; from dpbook.app import main; import dpbook.audit.running, dpbook.ranks.launches.torchrun;"
+        "main(['audit']);"
         "print(*sorted({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names))"
     )
     env = {**os.environ, "PYTHONPATH": str(checkout.root())}

@@ -18,7 +18,8 @@ from statistics import median
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dpbook.ranks import processes, start  # noqa: E402
+from dpbook.ranks import start  # noqa: E402
+from dpbook.ranks.starting import processes  # noqa: E402
 from tests.benchmarks.rows import Row, begin, seconds  # noqa: E402
 
 WORLDS = 2, 3, 4

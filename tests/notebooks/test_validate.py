@@ -18,7 +18,7 @@ from dpbook.app.commands import validate
 from dpbook.app.nbval_plugin import shape
 from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
-from dpbook.ranks import starter
+from dpbook.ranks.starting import starter
 
 pytestmark = pytest.mark.processes
 
@@ -42,7 +42,7 @@ CELLS = (
     ("1 / 0", ["raises-exception"]),
     ("import time\nprint(f'{time.time():.6f} s on {time.monotonic_ns()} ns')", ["measurement"]),
     ("raise SystemExit('never to be run')", ["nbval-skip"]),
-    "from pathlib import Path\nfrom dpbook.ranks import processes, starter\n"
+    "from pathlib import Path\nfrom dpbook.ranks.starting import processes, starter\n"
     "name = processes._RANKS._socket_name(processes._environment(os.environ))\n"
     "print(starter.METHOD, Path(os.environ.get(starter.SHARED, ''), name).exists())",
     "from dpbook import core\ntry:\n    core.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",

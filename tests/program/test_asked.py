@@ -13,7 +13,7 @@ RANK = """
 import sys, time
 from pathlib import Path
 from dpbook.program import asked
-from dpbook.ranks.evidence import Evidence
+from dpbook.ranks.guarding.evidence import Evidence
 folder = Path(sys.argv.pop(1))
 Evidence(folder, 0, open(folder / "stack-0.txt", "a")).watch()  # as the guard does
 asked.PATIENCE = float(sys.argv[2])

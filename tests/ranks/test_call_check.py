@@ -23,7 +23,7 @@ def on_one_rank(rank):
     import torch
     import torch.distributed as dist
 
-    from dpbook.ranks import call_check
+    from dpbook.ranks.guarding import call_check
 
     call_check.install(timedelta(seconds=20))
     first = rank == 0
@@ -56,7 +56,7 @@ def missing(rank):
     import torch
     import torch.distributed as dist
 
-    from dpbook.ranks import call_check
+    from dpbook.ranks.guarding import call_check
 
     dist.barrier()
     if rank == 1:

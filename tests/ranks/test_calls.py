@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from dpbook.ranks.calls import read
 from dpbook.ranks.postmortem import CALLS
+from dpbook.ranks.verdicts.calls import read
 
 BACKWARD = {
     "op": "all_reduce",

@@ -14,7 +14,7 @@ from dpbook.core import checkout
 HEAD = """
 import os, signal, sys, time
 from pathlib import Path
-from dpbook.ranks.evidence import Evidence
+from dpbook.ranks.guarding.evidence import Evidence
 folder = Path(sys.argv[1])
 stack = open(folder / "stack", "w")
 Evidence(folder, 0, stack).watch()

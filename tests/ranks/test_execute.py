@@ -72,8 +72,8 @@ def on_one_rank(rank, world, schedules, programs, data):
     """Everything at once, in each process: what the schedules and the programs leave, and what is refused."""
     import torch
 
-    from dpbook.ranks.execution import _Batched, execute
-    from dpbook.ranks.process_comm import ProcessComm
+    from dpbook.ranks.messages.execution import _Batched, execute
+    from dpbook.ranks.messages.process_comm import ProcessComm
 
     def batched(schedule, x):
         """As messages go out on GPUs, here over gloo."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dpbook.ranks.full_disk import FULL, in_plain_words
+from dpbook.ranks.guarding.full_disk import FULL, in_plain_words
 
 Usage = namedtuple("Usage", "total used free")
 

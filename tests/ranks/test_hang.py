@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from dpbook.ranks import hang
-from dpbook.ranks.hang import HangWatch
+from dpbook.ranks.launches import hang
+from dpbook.ranks.launches.hang import HangWatch
 from dpbook.ranks.postmortem import BEAT, PROCESS, RESULT
 
 IDLE, BUSY = (0.0, 0), (1e9, 0)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpbook.ranks import held
-from dpbook.ranks.held import MemoryWatch
+from dpbook.ranks.launches import held
+from dpbook.ranks.launches.held import MemoryWatch
 from dpbook.ranks.postmortem import PROCESS
 
 MIB = 2**20

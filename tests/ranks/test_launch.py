@@ -17,7 +17,7 @@ from dpbook.app import main
 from dpbook.core import checkout, machine
 from dpbook.core.errors import InvalidArgument
 from dpbook.ranks import preflight
-from dpbook.ranks.launch_command import Launch, default_processes
+from dpbook.ranks.launches.launch_command import Launch, default_processes
 from tests.cases import each
 from tests.ranks import restarts, slurm
 
@@ -253,7 +253,7 @@ class Lock:
     pass
 
 def audit(event, arguments):
-    if event == "import" and arguments[0] == "dpbook.ranks.launching":
+    if event == "import" and arguments[0] == "dpbook.ranks.launches.launching":
         lock = Lock()
         end = weakref.ref(lock, lambda _: os.kill(os.getpid(), number))
         del lock

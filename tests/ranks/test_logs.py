@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpbook.ranks import logs
+from dpbook.ranks.launches import logs
 
 
 @pytest.fixture

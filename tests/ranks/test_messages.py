@@ -56,7 +56,7 @@ def told(said):
 
 def on_one_rank(rank):
     """Every case in turn, and none may disturb the next."""
-    from dpbook.ranks.process_comm import ProcessComm
+    from dpbook.ranks.messages.process_comm import ProcessComm
 
     comm, said = ProcessComm(), {}
     for name in NAMES:

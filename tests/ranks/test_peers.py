@@ -11,7 +11,7 @@ import torch
 
 from dpbook.app import main
 from dpbook.core import Gpu
-from dpbook.ranks import peer_probe, peers
+from dpbook.ranks.readiness import peer_probe, peers
 from tests.cases import each
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ import traceback
 
 import pytest
 
-from dpbook.ranks.blame import why_it_failed
 from dpbook.ranks.postmortem import ERROR, PROCESS, RESULT, STACK, cause_of_failure
+from dpbook.ranks.verdicts.blame import why_it_failed
 
 DUMP = 'Timeout (0:00:02)!\nThread 0x01 (most recent call first):\n  File "cell.py", line 3 in hangs\n'
 

@@ -18,8 +18,9 @@ import pytest
 
 from dpbook.collectives import ring
 from dpbook.core.errors import InvalidArgument, RankFailed
-from dpbook.ranks import processes, run, start
-from dpbook.ranks.starter import SHARED, Starter
+from dpbook.ranks import run, start
+from dpbook.ranks.starting import processes
+from dpbook.ranks.starting.starter import SHARED, Starter
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def parents():
 
 def is_server(process):
     try:
-        return b"dpbook.ranks.server" in Path(f"/proc/{process}/cmdline").read_bytes()
+        return b"dpbook.ranks.starting.server" in Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:  # ended meanwhile
         return False
 

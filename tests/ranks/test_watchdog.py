@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dpbook.ranks import watchdog
+from dpbook.ranks.guarding import watchdog
 
 
 def init_process_group(seconds):

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from dpbook.ranks import sent, written
+from dpbook.ranks import sent
+from dpbook.ranks.messages import written
 
 
 @pytest.mark.skipif(not written.COUNTERS.exists(), reason="reads /proc")

@@ -24,7 +24,8 @@ from dpbook.program import Options
 from dpbook.program.__main__ import bind
 from dpbook.program.pace import Pace
 from dpbook.program.trainer import Trainer
-from dpbook.ranks import device_clock, execute, execution, measure, own_device
+from dpbook.ranks import execute, measure, own_device
+from dpbook.ranks.messages import device_clock, execution
 from dpbook.standin import memory
 from dpbook.standin.collectives import communicator
 from dpbook.standin.streams import default_stream

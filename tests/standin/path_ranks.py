@@ -42,7 +42,7 @@ from dpbook.program.metrics import Metrics
 from dpbook.program.needs import least_memory
 from dpbook.program.options import PRESETS
 from dpbook.ranks import execute, measure_accelerators
-from dpbook.ranks.peer_probe import comes_back
+from dpbook.ranks.readiness.peer_probe import comes_back
 from dpbook.standin.collectives import communicator
 from dpbook.standin.streams import default_stream
 

@@ -16,7 +16,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_h
 from torch.nn.functional import cross_entropy
 
 from dpbook.book.ch16 import Setting, hooks, payload, train_post_local, wire
-from dpbook.ranks import start, written
+from dpbook.ranks import start
+from dpbook.ranks.messages import written
 from tests.cases import each
 
 SETTINGS = {

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpbook.core import answered, temporary_folder
-from dpbook.ranks.blame import why_it_failed
-from dpbook.ranks.hang import HangWatch
-from dpbook.ranks.held import MemoryWatch
-from dpbook.ranks.launch_command import Launch
-from dpbook.ranks.logs import keep, new_folder, tidy
+from dpbook.ranks.launches.hang import HangWatch
+from dpbook.ranks.launches.held import MemoryWatch
+from dpbook.ranks.launches.launch_command import Launch
+from dpbook.ranks.launches.logs import keep, new_folder, tidy
 from dpbook.ranks.postmortem import ASKED, ERROR, PROCESS, STACK, TELL, TORCHRUN_REPORT, last_attempt, text_of
+from dpbook.ranks.verdicts.blame import why_it_failed
 
 GRACE = 35.0
 """Seconds that ranks have to end by themselves after a signal, before they are killed; torchrun gives them 30."""

@@ -25,8 +25,8 @@ from types import FrameType, TracebackType
 from typing import Any, TextIO
 
 from dpbook.ranks import recorder
+from dpbook.ranks.guarding.tracebacks import of_the_script, way_to
 from dpbook.ranks.postmortem import BEAT, HANDLED, TELL, write_error
-from dpbook.ranks.tracebacks import of_the_script, way_to
 
 LOOK = 1.0
 """Seconds between two looks at the collectives."""

@@ -1,7 +1,7 @@
 """What torchrun starts for each rank: another script or module, whose end is written down.
 
-    python -m dpbook.ranks.guard FOLDER SCRIPT [arguments]
-    python -m dpbook.ranks.guard FOLDER -m MODULE [arguments]
+    python -m dpbook.ranks.guarding.guard FOLDER SCRIPT [arguments]
+    python -m dpbook.ranks.guarding.guard FOLDER -m MODULE [arguments]
 
 The script needs no change. If it raises, the error goes to FOLDER with its time, so that the first of all ranks can be
 told; if the rank is ended because another failed, it goes there where it was; if it finishes, that goes there. With
@@ -21,13 +21,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from dpbook.ranks import recorder
-from dpbook.ranks.evidence import Evidence
-from dpbook.ranks.full_disk import in_plain_words
-from dpbook.ranks.launch_command import CHECK_CALLS, WATCH_START, WATCHER
+from dpbook.ranks.guarding.evidence import Evidence
+from dpbook.ranks.guarding.full_disk import in_plain_words
+from dpbook.ranks.guarding.tracebacks import of_the_script, way_to
+from dpbook.ranks.guarding.watchdog import watch_start
+from dpbook.ranks.launches.launch_command import CHECK_CALLS, WATCH_START, WATCHER
 from dpbook.ranks.lifetime import end_with_parent, leave
 from dpbook.ranks.postmortem import ATTEMPT, BEAT, CALLS, ERROR, HANDLED, NOT_MET, PROCESS, RESULT, STACK, write_error
-from dpbook.ranks.tracebacks import of_the_script, way_to
-from dpbook.ranks.watchdog import watch_start
 
 
 def main(arguments: list[str]) -> int:
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     if patience := float(os.environ.get(WATCH_START, 0)):
         watch_start(patience, lambda: _give_up(folder, rank, patience))
     if seconds := float(os.environ.get(CHECK_CALLS, 0)):
-        from dpbook.ranks import call_check  # loads torch
+        from dpbook.ranks.guarding import call_check  # loads torch
 
         call_check.install(timedelta(seconds=seconds))
     if watcher := os.environ.get(WATCHER):

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpbook.ranks.compared import difference, name, numbered
-from dpbook.ranks.left import Left, is_consequence, left_behind, speaks_of_others
 from dpbook.ranks.postmortem import cause_of_failure, last_stderr, last_words
+from dpbook.ranks.verdicts.compared import difference, name, numbered
+from dpbook.ranks.verdicts.left import Left, is_consequence, left_behind, speaks_of_others
 
 _DIFFERS = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 """What gloo says of a message that is larger than the tensor that waits for it, both in bytes."""

@@ -246,7 +246,7 @@ def _serve(arguments: Sequence[str], environment: dict[str, str], settings: dict
     """Start a server. It is given what to start once it has loaded its modules; until then that waits in a socket."""
     ours, theirs = socket.socketpair()
     log = tempfile.TemporaryFile()  # noqa: SIM115
-    command = [sys.executable, "-P", "-m", "dpbook.ranks.server", str(theirs.fileno()), *arguments]
+    command = [sys.executable, "-P", "-m", "dpbook.ranks.starting.server", str(theirs.fileno()), *arguments]
     path = [str(PACKAGE.parent), *(str(Path(entry).absolute()) for entry in sys.path)]
     with theirs:
         process = subprocess.Popen(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dpbook.core import PACKAGE, InvalidArgument, check_float, check_int, machine
 from dpbook.ranks import recorder
-from dpbook.ranks.hang import HangWatch
+from dpbook.ranks.launches.hang import HangWatch
 from dpbook.ranks.lifetime import PARENT
 from dpbook.ranks.postmortem import ASKED, ASKED_FILE, TORCHRUN_REPORT
 
@@ -94,8 +94,8 @@ class Launch:
         own = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}"]
         quiet = ",".join(f"{local}:3" for local in range(1, self.nproc))  # rank 0 speaks for all
         output = [f"--log-dir={logs}", *([f"--redirects={quiet}"] if quiet else [])]
-        guarded = ["-m", "dpbook.ranks.guard", str(folder), *self.program]
-        return [sys.executable, "-m", "dpbook.ranks.torchrun", *meeting, *own, *output, *guarded]
+        guarded = ["-m", "dpbook.ranks.guarding.guard", str(folder), *self.program]
+        return [sys.executable, "-m", "dpbook.ranks.launches.torchrun", *meeting, *own, *output, *guarded]
 
     def environment(self, folder: Path) -> dict[str, str]:
         """The variables that the ranks get, besides this process's own; what the user has set stays."""

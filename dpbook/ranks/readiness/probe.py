@@ -1,4 +1,4 @@
-"""What torch can do on this machine. The doctor runs ``python -m dpbook.ranks.probe`` in a process of its own."""
+"""What torch can do here: ``python -m dpbook.ranks.readiness.probe``, which the doctor runs in a process of its own."""
 
 import json
 import tempfile

@@ -20,13 +20,13 @@ from dpbook.collectives.programs import copy_buffers
 from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_float, check_int, machine, plural, temporary_folder
 from dpbook.ranks.postmortem import RESULT, STDOUT, TASK, cause_of_failure
 from dpbook.ranks.stacks import INSTALLED
-from dpbook.ranks.starter import Starter
+from dpbook.ranks.starting.starter import Starter
 
 STARTUP = 120.0
 """Seconds that loading torch may take on a busy machine, beyond the time-out of the program."""
 
 _REGISTERING = Lock()  # what cloudpickle takes by value is known to the whole process
-_WORKER = "dpbook.ranks.worker"
+_WORKER = "dpbook.ranks.starting.worker"
 _RANKS = Starter("torch", "torch._dynamo", _WORKER)  # torch's optimizers load the second when the first one is made
 
 
@@ -50,7 +50,7 @@ def run(
 
 
 def _run_on_this_rank(program: Program | Schedule, x: NDArray[Any]) -> NDArray[Any]:
-    from dpbook.ranks.execution import execute
+    from dpbook.ranks.messages.execution import execute
 
     execute(program, x)
     return x

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from dpbook.core import plural
-from dpbook.ranks.calls import Call, Key, Records
+from dpbook.ranks.verdicts.calls import Call, Key, Records
 
 
 def name(ranks: Iterable[int]) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpbook.ranks.calls import Call, Key, Records, read
-from dpbook.ranks.compared import name
 from dpbook.ranks.postmortem import HANDLED, NOT_MET, PROCESS, RESULT, STACK, errors_of, text_of
 from dpbook.ranks.stacks import as_dumped, call, innermost
+from dpbook.ranks.verdicts.calls import Call, Key, Records, read
+from dpbook.ranks.verdicts.compared import name
 
 _WAITED = re.compile(
     r"Timed out waiting \d+ms|Operation timed out!|(?:wait|barrier) timeout after \d+ms|Timeout waiting for key"

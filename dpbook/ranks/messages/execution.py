@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpbook.collectives import Program, Round, Schedule, interpret
 from dpbook.collectives.schedule import check_schedule
 from dpbook.core import InvalidArgument, check_type
-from dpbook.ranks.process_comm import ProcessComm
+from dpbook.ranks.messages.process_comm import ProcessComm
 
 SEGMENT = 4 * 2**20
 """Bytes. Larger messages travel in pieces of so many."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dpbook.core import InvalidArgument, check_int, plural
-from dpbook.ranks.calls import Key, Records, records
-from dpbook.ranks.compared import behind, difference, name, placed, positions, unended
 from dpbook.ranks.recorder import told
+from dpbook.ranks.verdicts.calls import Key, Records, records
+from dpbook.ranks.verdicts.compared import behind, difference, name, placed, positions, unended
 
 _FILE = re.compile(r"(?P<prefix>.*?)(?P<rank>\d+)(?P<suffix>\.json|\.pickle|\.pkl)?")
 MOST = 2**30

@@ -1,7 +1,7 @@
 """Do messages between the accelerators of this machine arrive? `check_peers` runs this.
 
-In a process of its own, ``python -m dpbook.ranks.peer_probe``, which can be ended: a message that never arrives stops
-whoever waits for it.
+In a process of its own, ``python -m dpbook.ranks.readiness.peer_probe``, which can be ended: a message that never
+arrives stops whoever waits for it.
 """
 
 from itertools import combinations

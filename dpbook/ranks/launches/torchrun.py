@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from dpbook.core import machine
-from dpbook.ranks.launch_command import REPORT, WATCH_START
+from dpbook.ranks.launches.launch_command import REPORT, WATCH_START
 from dpbook.ranks.lifetime import end_with_parent, leave, tell_and_leave
 from dpbook.ranks.ports import held_port
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from dpbook.core import PACKAGE
-from dpbook.ranks.findings import Finding
+from dpbook.ranks.readiness.findings import Finding
 
-PROBE = (sys.executable, "-m", "dpbook.ranks.peer_probe")
+PROBE = (sys.executable, "-m", "dpbook.ranks.readiness.peer_probe")
 SECONDS = 90.0
 """That the messages of all pairs may take, torch's start and one context per GPU included."""
 KILLED = 5.0

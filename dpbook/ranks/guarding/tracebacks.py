@@ -5,7 +5,7 @@ from types import FrameType, TracebackType
 
 from dpbook.core import PACKAGE
 
-_STARTERS = (str(PACKAGE / "ranks" / "guard.py"), runpy.__file__, "<frozen runpy>")
+_STARTERS = (str(PACKAGE / "ranks" / "guarding" / "guard.py"), runpy.__file__, "<frozen runpy>")
 
 
 def way_to(frame: FrameType | None, onward: TracebackType | None = None) -> TracebackType | None:
