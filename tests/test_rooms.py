@@ -1,6 +1,7 @@
 """Does the tree hold to its design: arrows one way, rooms entered by their doors, library and book apart?"""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -156,6 +157,13 @@ def test_nobody_takes_the_stand_in_for_an_accelerator_by_accident():
 
 def test_every_room_is_in_the_design():
     assert {room(module).partition(".")[0] for module in SOURCES if is_package(module)} - {""} == set(LEVEL)
+
+
+def test_the_architecture_shows_the_rooms_with_their_numbers():
+    page = (checkout.root() / "docs/architecture.md").read_text(encoding="utf-8")
+    shown = [(name, int(number)) for number, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE)]
+    assert dict(shown) == {room: level + 1 for room, level in LEVEL.items()}
+    assert shown == sorted(shown, key=lambda row: row[1])
 
 
 def test_no_module_is_hidden_by_a_name_beside_it():

@@ -67,14 +67,14 @@ def _read(function: Callable[..., Any], written: str, *args: Any) -> Any:
 
 def even_chunks(answer: Answer, rng: np.random.Generator) -> None:
     for build in ALGORITHMS.values():
-        for world in WORLDS:
+        for world in filter(build.worlds, WORLDS):
             schedule = build(world)
             _price(answer, schedule, schedule.n_chunks * int(rng.integers(1, 5000)), rng)
 
 
 def any_schedule(answer: Answer, rng: np.random.Generator) -> None:
     for build in ALGORITHMS.values():
-        for world in WORLDS[1:]:
+        for world in filter(build.worlds, WORLDS[1:]):
             for size in (1, world - 1, 10 * world + 1, 0):
                 _price(answer, build(world), size, rng)
     for world in WORLDS[1:]:
