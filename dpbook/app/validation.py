@@ -223,9 +223,13 @@ def _need(*packages: str) -> None:
 def _environment() -> Iterator[dict[str, str]]:
     """The environment in which outputs are stored and compared, without the user's own IPython start-up files.
 
-    All notebooks and tests start their ranks through one server: to load torch for each takes three seconds.
+    No kernel keeps its history in a database: one that has to wait for the others says so in a cell's output. All
+    notebooks and tests start their ranks through one server: to load torch for each takes three seconds.
     """
     with temporary_folder("ipython") as ipython:
+        profile = ipython / "profile_default"
+        profile.mkdir()
+        (profile / "ipython_config.json").write_text('{"HistoryManager": {"enabled": false}}')
         fixed = {**jupyter.environment(os.environ), **FIXED, "IPYTHONDIR": str(ipython)}
         with ranks.shared(fixed, *LOADED_ONCE) as env:
             yield env

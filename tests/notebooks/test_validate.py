@@ -47,6 +47,7 @@ CELLS = (
     "print(starter.METHOD, Path(os.environ.get(starter.SHARED, ''), name).exists())",
     "from dpbook import core\ntry:\n    core.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",
     "from dpbook.figures import run_loss\nrun_loss([{'step': n, 'loss': 2.0**-n} for n in range(9)], 'It falls')",
+    "get_ipython().history_manager.enabled",
 )
 
 
@@ -97,6 +98,11 @@ def test_a_kernel_finds_the_server_of_ranks_that_all_notebooks_share(written):
     assert said == (["fork True\n"] if starter.METHOD == "fork" else ["spawn False\n"])
 
 
+def test_no_kernel_writes_a_history_that_another_waits_for(written):
+    said = json.loads(written.read_text())["cells"][len(CELLS) - 1]["outputs"][0]["data"]["text/plain"]
+    assert said == ["False"]
+
+
 def test_a_measurement_is_tagged_for_plain_nbval_too(written):
     assert "nbval-ignore-output" in json.loads(written.read_text())["cells"][4]["metadata"]["tags"]
 
@@ -124,7 +130,7 @@ LIES = {
     "raises": ("c", 1, lambda cell: cell.update(source="1 / 0"), "caused an exception"),
 }
 """In which notebook which cell is changed, how, and what is then said of it. All its other cells tell the truth."""
-CELLS_RUN = 8
+CELLS_RUN = 9
 """Of each notebook: one is skipped."""
 
 
