@@ -5,6 +5,7 @@ a notebook cannot go unnoticed.
 """
 
 import contextlib
+import multiprocessing.process
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -48,7 +49,9 @@ class Kernel:
         write_connection_file(str(connection), ip=str(own / "socket"), transport="ipc")
         (own / _FOLDER).write_text(str(folder))
         self._running = _KERNELS.begin(_MAIN, own, 1, {**os.environ, **_BACKEND})
+        self._stack.callback(self._running.end)
         self.client: Any = BlockingKernelClient(connection_file=str(connection))
+        self._stack.callback(self.client.stop_channels)
         self.client.load_connection_file()
         self.client.start_channels(hb=False)  # a server that has yet to load does not beat
         try:
@@ -65,9 +68,7 @@ class Kernel:
         self.client.control_channel.send(self.client.session.msg("interrupt_request", {}))
 
     def stop(self) -> None:
-        """End it at once, and what it has started."""
-        self.client.stop_channels()
-        self._running.end()
+        """End it at once, and what it has started. Of one that has ended nothing stays."""
         self._stack.close()
 
 
@@ -76,6 +77,7 @@ def main(folder: Path) -> int:
     from ipykernel.kernelapp import IPKernelApp
 
     os.setsid()
+    _begin_as_main()
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", PARENT):
         os.environ.pop(name, None)
     os.chdir((folder / _FOLDER).read_text())
@@ -84,3 +86,11 @@ def main(folder: Path) -> int:
     sys.argv = ["ipykernel_launcher", "-f", str(folder / _CONNECTION)]
     IPKernelApp.launch_instance()
     return 0
+
+
+def _begin_as_main() -> None:
+    """Be for multiprocessing what every program is that was not started by it."""
+    process: Any = multiprocessing.process
+    process._parent_process = None
+    own = process.current_process()
+    own._name, own._identity = "MainProcess", ()

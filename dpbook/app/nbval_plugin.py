@@ -127,12 +127,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """After its last cell, leave a notebook of which a cell has failed, with what its cells have shown."""
-    folder = item.config.getoption("failed")
-    if not folder or not isinstance(item, IPyNbCell) or (nextitem and nextitem.parent is item.parent):
+    """After the last cell of a notebook, leave it if a cell has failed; nbval leaves what a kernel has that died."""
+    if not isinstance(item, IPyNbCell) or (nextitem and nextitem.parent is item.parent):
         return
+    _leave_failed(item)
+    if item.parent.kernel and not item.parent.kernel.is_alive():
+        item.parent.kernel.stop()
+
+
+def _leave_failed(item: Any) -> None:
+    """Leave the notebook of which a cell has failed, with what its cells have shown, if it is wanted."""
+    folder = item.config.getoption("failed")
     ran = item.parent.stash.get(_RAN, [])
-    if any(wrong for *_, wrong in ran):
+    if folder and any(wrong for *_, wrong in ran):
         for cell, outputs, wrong in ran:
             cell.outputs = outputs + wrong
         path = Path(folder, item.path.relative_to(item.config.rootpath))

@@ -231,5 +231,6 @@ def _environment() -> Iterator[dict[str, str]]:
         profile.mkdir()
         (profile / "ipython_config.json").write_text('{"HistoryManager": {"enabled": false}}')
         fixed = {**jupyter.environment(os.environ), **FIXED, "IPYTHONDIR": str(ipython)}
+        fixed.pop("MPLBACKEND", None)  # a kernel has its own
         with ranks.shared(fixed, *LOADED_ONCE) as env:
             yield env

@@ -20,6 +20,7 @@ from dpbook.grading.blaming import is_learners
 T = TypeVar("T")
 
 AGAIN_SECONDS = 0.02  # code that catches the first interruption gets another one, until it lets go
+BEGIN_SECONDS = 0.1  # in which a thread that is being started begins to run
 STRAY_SECONDS = 1.0  # so long threads are interrupted that outlive the code that started them
 _SIGNAL: Any = getattr(signal, "SIGURG", None)  # ignored by default, so that a late one does no harm
 
@@ -78,18 +79,32 @@ class _Watch:
         self.strays: set[threading.Thread] = set()
         self.frames: list[tuple[FrameType, int]] = []
         self.by_signal = _SIGNAL is not None and threading.current_thread() is threading.main_thread()
+        self.handler = signal.getsignal(_SIGNAL) if self.by_signal else None
+        self.tracing = (sys.gettrace(), sys.getprofile())
 
     def start(self) -> None:
-        self.handler = signal.signal(_SIGNAL, self._on_signal) if self.by_signal else None
+        if self.by_signal:
+            signal.signal(_SIGNAL, self._on_signal)
         threading.Thread(target=self._wait, daemon=True, name="dpbook time limit").start()
 
     def end(self) -> None:
         self.ended.set()
-        with self.lock:  # after this nothing is sent to the caller
-            if self.interrupted:
-                _settle()
-        if self.by_signal and signal.getsignal(_SIGNAL) == self._on_signal:
-            signal.signal(_SIGNAL, self.handler)
+        try:
+            with self.lock:  # after this nothing is sent to the caller
+                if self.interrupted:
+                    _settle()
+                    self._trace_again()
+        finally:
+            if self.by_signal and signal.getsignal(_SIGNAL) == self._on_signal:
+                signal.signal(_SIGNAL, self.handler)
+
+    def _trace_again(self) -> None:
+        """A debugger's function in which an interruption was raised is called no more: Python takes it for broken."""
+        trace, profile = self.tracing
+        if trace and not sys.gettrace():
+            sys.settrace(trace)
+        if profile and not sys.getprofile():
+            sys.setprofile(profile)
 
     def _wait(self) -> None:
         wait = self.seconds
@@ -109,6 +124,7 @@ class _Watch:
         self.interrupted = True
         self.strays = set(threading.enumerate()) - self.before - {threading.current_thread()}
         self._interrupt_strays()
+        _wait_for_beginners()
         _raise_in(self.caller, _Stop)
         if self.by_signal:
             signal.pthread_kill(self.caller, _SIGNAL)
@@ -137,6 +153,13 @@ def _raise_in(thread: int, exception: type[BaseException]) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))
 
 
+def _wait_for_beginners() -> None:
+    """Until a thread runs that is being started, Python takes it for the one that starts it, and may raise in it."""
+    until = time.monotonic() + BEGIN_SECONDS
+    while threading._limbo and time.monotonic() < until:  # type: ignore[attr-defined]
+        time.sleep(0.001)
+
+
 class _Settled(BaseException):
     """Raised where it is caught at once."""
 
@@ -151,6 +174,7 @@ def _settle() -> None:
     other: BaseException | None = None
     while True:
         try:
+            _wait_for_beginners()
             while True:
                 _raise_in(threading.get_ident(), _Settled)
         except _Settled:

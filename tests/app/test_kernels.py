@@ -2,6 +2,7 @@
 
 import ast
 import os
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,8 @@ pyplot.figure()
     "folder": os.getcwd(), "path": sorted(set(sys.path)),
     "environment": {name: value for name, value in os.environ.items() if name not in IGNORED},
     "session": os.getsid(0) == os.getpid() == os.getpgid(0), "backend": matplotlib.get_backend(),
+    "process": multiprocessing.current_process().name, "parent": multiprocessing.parent_process(),
+    "child": multiprocessing.Process().name,
     "start method": multiprocessing.get_start_method(allow_none=True), "threads of torch": torch.get_num_threads(),
     "threads": sorted({type(each).__name__ for each in threading.enumerate()} - {"ParentPollerUnix"}),
     "signals": [str(signal.getsignal(each))[:20] for each in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)],
@@ -102,6 +105,15 @@ def test_one_that_dies_is_seen_to_be_dead(kernel):
     kernel.client.execute("import os\nos._exit(3)")
     assert kernel._running.wait(120)
     assert not kernel.is_alive()
+
+
+def test_what_it_has_started_ends_with_it(tmp_path):
+    kernel = kernels.Kernel(tmp_path, 120)
+    process = value(kernel.client, "import subprocess\nsubprocess.Popen(['sleep', '600']).pid")
+    command = Path(f"/proc/{process}/cmdline")
+    assert command.read_bytes()
+    kernel.stop()
+    wait_until(lambda: not command.exists() or not command.read_bytes())  # empty where nobody asks how it ended
 
 
 def test_it_ends_when_it_is_stopped_and_leaves_no_file(tmp_path):

@@ -636,6 +636,51 @@ traced("elsewhere")
 """
 
 
+OBSERVED = """
+import sys, threading
+from dpbook.grading.limits import TimeUp, limited
+
+def trace(*told):
+    return trace
+
+def profile(*told):
+    pass
+
+def calls():
+    while True:
+        int()
+
+def starts():
+    while True:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+
+def late(work):
+    try:
+        limited(work, 0.1)
+    except TimeUp:
+        return
+
+for _ in range(8):
+    sys.settrace(trace)
+    sys.setprofile(profile)
+    late(calls)
+    print(sys.gettrace() is trace, sys.getprofile() is profile)
+sys.settrace(None)
+sys.setprofile(None)
+for _ in range(20):
+    late(starts)
+"""
+
+
+def test_what_observes_the_caller_goes_on_and_no_other_thread_is_hit():
+    """Python ends tracing where an exception arises, and a thread that begins passes for the one that starts it."""
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    run = subprocess.run([sys.executable, "-c", OBSERVED], env=env, capture_output=True, text=True, timeout=120)
+    assert (run.stdout, run.stderr) == ("True True\n" * 8, "")
+
+
 def test_code_that_is_traced_afterwards_as_by_a_debugger_runs_on():
     """Python 3.11 never gets past a traced call while an exception that was sent to a thread is looked for."""
     env = {**os.environ, "PYTHONPATH": str(checkout.root())}

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -23,9 +24,10 @@ from dpbook.ranks.starting import starter
 pytestmark = pytest.mark.processes
 
 
-def dpbook(*args):
+def dpbook(*args, **environment):
     command = [sys.executable, "-m", "dpbook", "validate", *map(str, args)]
-    return subprocess.run(command, cwd=checkout.root(), capture_output=True, text=True)
+    env = os.environ | environment
+    return subprocess.run(command, cwd=checkout.root(), env=env, capture_output=True, text=True)
 
 
 def store(path, *cells):
@@ -47,7 +49,7 @@ CELLS = (
     "print(starter.METHOD, Path(os.environ.get(starter.SHARED, ''), name).exists())",
     "from dpbook import core\ntry:\n    core.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",
     "from dpbook.figures import run_loss\nrun_loss([{'step': n, 'loss': 2.0**-n} for n in range(9)], 'It falls')",
-    "get_ipython().history_manager.enabled",
+    "get_ipython().history_manager.enabled, os.environ['MPLBACKEND']",
 )
 
 
@@ -64,6 +66,7 @@ def written(tmp_path_factory):
 
 def test_what_was_written_passes(written, monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "--durations=3")  # somebody's own options may stand in the environment
+    monkeypatch.setenv("MPLBACKEND", "agg")
     run = dpbook(written)
     assert run.returncode == 0, run.stdout
     assert f"{CELLS_RUN} passed, 1 skipped" in run.stdout
@@ -100,7 +103,7 @@ def test_a_kernel_finds_the_server_of_ranks_that_all_notebooks_share(written):
 
 def test_no_kernel_writes_a_history_that_another_waits_for(written):
     said = json.loads(written.read_text())["cells"][len(CELLS) - 1]["outputs"][0]["data"]["text/plain"]
-    assert said == ["False"]
+    assert said == ["(False, 'module://matplotlib_inline.backend_inline')"]
 
 
 def test_a_measurement_is_tagged_for_plain_nbval_too(written):
@@ -141,7 +144,12 @@ def left(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def lies(written, left, tmp_path_factory):
+def temporary(tmp_path_factory):
+    return tmp_path_factory.mktemp("t")
+
+
+@pytest.fixture(scope="module")
+def lies(written, left, temporary, tmp_path_factory):
     """What validation says, outside the checkout, of notebooks in which some cells no longer tell the truth."""
     folder = tmp_path_factory.mktemp("lies")
     stored = {name: nbformat.read(written, as_version=4) for name, *_ in LIES.values()}
@@ -151,7 +159,7 @@ def lies(written, left, tmp_path_factory):
         nbformat.write(notebook, folder / f"{name}.ipynb")
     dies = new_notebook(cells=[new_code_cell("import os\nos._exit(3)", execution_count=1)])
     nbformat.write(dies, folder / "dies.ipynb")
-    run = dpbook("--jobs", 1, "--failed", left, folder)
+    run = dpbook("--jobs", 1, "--failed", left, folder, TMPDIR=str(temporary), MPLBACKEND="agg")
     assert run.returncode == 1, run.stdout
     return run.stdout
 
@@ -198,6 +206,10 @@ def test_those_that_tell_the_truth_pass_beside_them(lies):
 @pytest.mark.timeout(validation.CELL_SECONDS)
 def test_a_dead_kernel_is_noticed_before_the_time_of_its_cell_is_up(lies):
     assert "the kernel died while it ran this cell" in lies
+
+
+def test_of_a_kernel_nothing_stays_not_even_of_a_dead_one(lies, temporary):
+    assert list(temporary.glob("dpbook-*")) == []
 
 
 def test_a_notebook_outside_the_checkout_fails_under_its_name(lies):

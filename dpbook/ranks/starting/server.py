@@ -61,8 +61,8 @@ def _launch(caller: Connection) -> None:
     os.environ.update(environment | parent)
     _write_to(folder / STARTER_LOG, folder / STARTER_LOG)
     exits: dict[int, int] = {}
+    ranks = [Process(target=_rank, args=(module, folder, rank, world)) for rank in range(world)]
     try:
-        ranks = [Process(target=_rank, args=(module, folder, rank, world)) for rank in range(world)]
         for rank in ranks:
             rank.start()
         while len(exits) < world and not any(exits.values()):
@@ -74,6 +74,9 @@ def _launch(caller: Connection) -> None:
     except Exception:  # no more processes, for one
         traceback.print_exc()
     _end(active_children())
+    for group in [rank.pid for rank in ranks if rank.pid]:  # of its own, which a kernel makes
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
     try:
         caller.send(exits)
     finally:
