@@ -20,8 +20,9 @@ from dpbook.grading.blaming import is_learners
 T = TypeVar("T")
 
 AGAIN_SECONDS = 0.02  # code that catches the first interruption gets another one, until it lets go
-BEGIN_SECONDS = 0.1  # in which a thread that is being started begins to run
+BEGIN_SECONDS = 1.0  # in which a thread that is being started begins to run, on a busy machine too
 STRAY_SECONDS = 1.0  # so long threads are interrupted that outlive the code that started them
+_never_begun: dict[threading.Thread, threading.Thread] = {}  # yet still among those being started: it was interrupted
 _SIGNAL: Any = getattr(signal, "SIGURG", None)  # ignored by default, so that a late one does no harm
 
 
@@ -74,7 +75,7 @@ class _Watch:
         self.interrupted = False
         self.ended = threading.Event()
         self.lock = threading.Lock()
-        self.caller = threading.get_ident()
+        self.caller = threading.current_thread()
         self.before = set(threading.enumerate())
         self.strays: set[threading.Thread] = set()
         self.frames: list[tuple[FrameType, int]] = []
@@ -127,10 +128,11 @@ class _Watch:
         _wait_for_beginners()
         _raise_in(self.caller, _Stop)
         if self.by_signal:
-            signal.pthread_kill(self.caller, _SIGNAL)
+            signal.pthread_kill(self.caller.ident or 0, _SIGNAL)
 
     def _interrupt_strays(self) -> bool:
         """End what runs the learner's code in other threads. Returns whether any of them are there still."""
+        _wait_for_beginners()
         there = self.strays.intersection(threading.enumerate())  # is_alive() is wrong after an interrupted join()
         frames = sys._current_frames()
         for thread in there:
@@ -140,7 +142,7 @@ class _Watch:
             )
             self.frames = self.frames or own[::-1]
             if own:
-                _raise_in(thread.ident or 0, SystemExit)  # which ends a thread without a word
+                _raise_in(thread, SystemExit)  # which ends a thread without a word
         return bool(there)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -148,16 +150,27 @@ class _Watch:
             raise _Stop
 
 
-def _raise_in(thread: int, exception: type[BaseException]) -> None:
-    """Raise ``exception`` in a thread when it next runs Python code, in place of one not yet raised."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))
+def _raise_in(thread: threading.Thread, exception: type[BaseException]) -> None:
+    """Raise ``exception`` in a thread when it next runs Python code, in place of one not yet raised.
+
+    Nothing is raised where it could hit another one: the thread has ended, or one is being started (which Python takes
+    until it runs for the one that starts it). From the looks at that to the sending nothing is called, so that no other
+    thread runs in between.
+    """
+    send, number, raised = ctypes.pythonapi.PyThreadState_SetAsyncExc, thread.ident, ctypes.py_object(exception)
+    ident, active, beginners = ctypes.c_ulong(number or 0), threading._active, threading._limbo  # type: ignore[attr-defined]
+    if number in active and active[number] is thread and beginners == _never_begun:
+        send(ident, raised)
 
 
 def _wait_for_beginners() -> None:
-    """Until a thread runs that is being started, Python takes it for the one that starts it, and may raise in it."""
+    """Until the threads run that are being started."""
     until = time.monotonic() + BEGIN_SECONDS
-    while threading._limbo and time.monotonic() < until:  # type: ignore[attr-defined]
+    while threading._limbo != _never_begun and time.monotonic() < until:  # type: ignore[attr-defined]
         time.sleep(0.001)
+    if time.monotonic() >= until:
+        _never_begun.clear()
+        _never_begun.update(threading._limbo)  # type: ignore[attr-defined]
 
 
 class _Settled(BaseException):
@@ -174,9 +187,9 @@ def _settle() -> None:
     other: BaseException | None = None
     while True:
         try:
-            _wait_for_beginners()
             while True:
-                _raise_in(threading.get_ident(), _Settled)
+                _wait_for_beginners()
+                _raise_in(threading.current_thread(), _Settled)
         except _Settled:
             break
         except BaseException as error:

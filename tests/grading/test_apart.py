@@ -208,6 +208,21 @@ def test_frames_arrive_whole_whatever_their_size():
         theirs.receive()
 
 
+def test_who_waits_is_asked_to_look_again_in_one_wait_only():
+    ours, theirs = socket.socketpair()
+    looks = []
+
+    def look(again):
+        looks.append(again)
+        if len(looks) % 3 == 0:
+            Frames(ours).send(b"{}")
+
+    waiting = Frames(theirs, look, 0.001)
+    waiting.receive()
+    waiting.receive()
+    assert looks == [False, True, True] * 2
+
+
 def test_a_frame_that_is_too_large_is_refused_before_it_is_read():
     ours, theirs = socket.socketpair()
     ours.send(struct.pack("<II", 2**31, 0))

@@ -308,13 +308,13 @@ def test_marks_are_not_given_by_servers_that_have_ended(folder, monkeypatch):
 def test_an_answer_that_waits_for_nothing_is_not_waited_for(folder, monkeypatch):
     """Sleeping and stopped ones: patience is for machines that are busy."""
     monkeypatch.setattr(apart_answer, "CHECK_SECONDS", 0.5)
-    monkeypatch.setattr(apart_answer, "PATIENCE", 100.0)
+    monkeypatch.setattr(apart_answer, "PATIENCE", 200.0)
     stopped = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     begun = time.monotonic()
     marks = graded(folder / "waiting", {"sleeps": text(LOOPS["a sleep"]), "stopped": text(stopped)})
     assert [task.points for task in marks.values()] == [0, 0]
     assert "a loop that does not end" in marks["sleeps"].reason
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 50
 
 
 def test_nothing_is_left_of_grading_that_was_ended(folder):
@@ -323,17 +323,18 @@ def test_nothing_is_left_of_grading_that_was_ended(folder):
     place = hand_in(folder / "ended" / "01.ipynb", 1, {"4": asleep})
     command = [sys.executable, "-m", "dpbook", "grade", str(place), "--jobs", "1"]
     runs = [subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) for _ in range(3)]
-    until = time.monotonic() + 90
-    while any(len(family(run.pid, all_processes())) < 5 for run in runs) and time.monotonic() < until:
-        time.sleep(0.1)
-    started = {each for run in runs for each in family(run.pid, all_processes())}
+    started = set()
     for run, number in zip(runs, (signal.SIGINT, signal.SIGTERM, signal.SIGKILL), strict=True):
+        until = time.monotonic() + 90
+        while len(seen := family(run.pid, all_processes())) < 5 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert len(seen) >= 5
         run.send_signal(number)
+        started |= set(seen)
     assert [run.wait(60) for run in runs] == [130, 143, -9]
     until = time.monotonic() + 30
     while (left := started & set(all_processes())) and time.monotonic() < until:
         time.sleep(0.1)
-    assert len(started) >= 12
     assert left == set()
 
 

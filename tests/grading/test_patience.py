@@ -1,7 +1,9 @@
 """Who is waited for how long, whatever the order in which answers are judged."""
 
 import math
+import os
 import subprocess
+import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -9,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from dpbook.grading.answer import Wrong
-from dpbook.grading.apart import clock
+from dpbook.grading.apart import clock, served
 from dpbook.grading.apart.answer import RemoteAnswer
 from dpbook.grading.apart.clock import Clock, TimeUp
 from dpbook.grading.cases import Report
@@ -63,8 +65,9 @@ def test_one_text_in_two_notebooks_is_one_answer():
 @pytest.mark.parametrize(("delay", "late"), [(0.0, True), (100.0, False)])
 def test_what_others_have_had_of_the_machine_is_no_time_of_an_answer(delay, late, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(clock, "delay_of", lambda process: now[0])
+    monkeypatch.setattr(clock, "delays_of", lambda process: {process: now[0]})
     watched = Clock(patience=0.0)
+    watched.known = [os.getpid()]
     watched.begin_call(1.0)
     time.sleep(0.01)
     now[0] = delay
@@ -75,8 +78,9 @@ def test_what_others_have_had_of_the_machine_is_no_time_of_an_answer(delay, late
 def test_a_process_that_ends_makes_nobody_idle(monkeypatch):
     """The seconds for which it could not run are no longer told then."""
     now = [100.0]
-    monkeypatch.setattr(clock, "delay_of", lambda process: now[0])
+    monkeypatch.setattr(clock, "delays_of", lambda process: {process: now[0]})
     watched = Clock()
+    watched.known = [os.getpid()]
     watched.begin_call(1.0)
     now[0] = 0.0
     assert not watched._idle(0.1, 0.0)
@@ -88,7 +92,7 @@ def test_a_process_that_ends_makes_nobody_idle(monkeypatch):
 def test_each_rank_may_compute_as_long_as_a_call_and_all_as_long_as_the_check(computed, left, late, monkeypatch):
     now = dict.fromkeys(range(len(computed)), 0.0)
     monkeypatch.setattr(clock, "seconds_of", now.__getitem__)
-    monkeypatch.setattr(clock, "delay_of", lambda process: 0.0)
+    monkeypatch.setattr(clock, "delays_of", lambda process: {})
     watched = Clock()
     watched.known = list(now)
     watched.begin_check(left)
@@ -120,12 +124,12 @@ def test_who_has_used_up_the_time_of_a_check_is_told_so():
         answer._run(late, 2.0)
 
 
-def looks(watched, between, seconds=3.0):
+def looks(watched, between, again, seconds=3.0):
     """Seconds of looking, with something done ``between``, until the time is up; None if it never is."""
     begun = time.monotonic()
     while time.monotonic() < begun + seconds:
         try:
-            watched.look()
+            watched.look(again)
         except TimeUp:
             return time.monotonic() - begun
         between(0.05)
@@ -139,14 +143,37 @@ def computes(seconds):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("between", "late"), [(time.sleep, True), (computes, False)])
-def test_who_waits_for_one_that_computes_is_not_late(between, late):
-    """The judge computes what goes through it, and on a busy machine that takes long."""
+@pytest.mark.parametrize(
+    ("between", "again", "late"), [(time.sleep, False, True), (computes, False, False), (computes, True, True)]
+)
+def test_who_waits_for_one_that_computes_is_not_late(between, again, late):
+    """The judge computes what goes through it, and on a busy machine that takes long; looking again is no such work."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as answer:
         try:
             watched = Clock()
             watched.keeper, watched.known = answer.pid, [answer.pid]
             watched.begin_call(0.5)
-            assert (looks(watched, between) is not None) is late
+            assert (looks(watched, between, again) is not None) is late
         finally:
             answer.kill()
+
+
+def test_what_a_thread_uses_while_it_only_looks_serves_nobody(monkeypatch):
+    """On a busy machine it may wait for a core far longer than it sleeps between looks."""
+    delays = {threading.get_native_id(): 1.0, 0: 1.0}  # another thread serves all the time
+    monkeypatch.setattr(served, "delays_of", lambda process: delays)
+    monkeypatch.setattr(served, "delay_of_thread", lambda process, thread: delays[thread])
+    judge = served.Served()
+
+    def uses(again):
+        computes(0.1)
+        delays.update({thread: delay + 2.0 for thread, delay in delays.items()})
+        judge.look(again)
+        return judge.computed(), judge.delayed()
+
+    (first, _), (looked, delayed), (in_all, delayed_in_all) = uses(False), uses(True), uses(False)
+    assert looked < first + 0.05
+    assert in_all > first + 0.1
+    assert (delayed, delayed_in_all) == (6.0, 10.0)
+    del delays[threading.get_native_id()]
+    assert judge.delayed() == 5.0

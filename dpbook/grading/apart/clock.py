@@ -4,11 +4,11 @@ Those do not count in which it could have run, and others had the machine.
 """
 
 import math
-import os
 import time
 
 from dpbook.grading.answer import CHECK_SECONDS
-from dpbook.grading.apart.families import delay_of, held_and_computed
+from dpbook.grading.apart.families import delays_of, held_and_computed
+from dpbook.grading.apart.served import Served
 from dpbook.grading.apart.servers import HELD
 from dpbook.ranks import seconds_of, waits
 
@@ -62,6 +62,7 @@ class Clock:
         self._until = self._begun + max(min(on_the_clock, left_in_all), LEAST)
         self._next_look = self._looked_around = self._begun
         self._before = {process: seconds_of(process) for process in self.known}
+        self._served = Served()
         self._computed_then, self._idle_for, self._delays = 0.0, 0.0, 0.0
         self._delays = self._delayed()
         self._hindered_then = self._hindered()
@@ -82,8 +83,9 @@ class Clock:
         """All processes have been ended."""
         self.known, self.keeper = [], None
 
-    def look(self) -> None:
-        """Raises `TimeUp` and `TooMuch` when it is time to."""
+    def look(self, again: bool = False) -> None:
+        """Raises `TimeUp` and `TooMuch` when it is time to. ``again``: this thread has only waited since it looked."""
+        self._served.look(again)
         now = time.monotonic()
         if now >= self._next_look and self.stop is None:
             self._next_look = now + LOOK
@@ -111,7 +113,7 @@ class Clock:
 
     def _delayed(self) -> float:
         """Seconds that this call's processes have wanted to run and could not, as others had the machine."""
-        return sum(map(delay_of, self.known)) + delay_of(os.getpid()) - self._delays
+        return sum(sum(delays_of(each).values()) for each in self.known) + self._served.delayed() - self._delays
 
     def _idle(self, passed: float, computed: float) -> bool:
         """Whether nothing has computed for as long as a call may, or wanted to: this is no matter of a busy machine.
@@ -128,5 +130,5 @@ class Clock:
         return self._idle_for > max(self._allowed, 2 * LOOK_AROUND)
 
     def _hindered(self) -> float:
-        """Seconds in which this process has computed, or some process of the call has wanted to while others did."""
-        return time.process_time() + self._delayed()
+        """Seconds in which this process has computed for the call, or some process of it was ready to."""
+        return self._served.computed() + self._delayed()

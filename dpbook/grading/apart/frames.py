@@ -19,9 +19,14 @@ class BadFrame(Exception):
 
 
 class Frames:
-    """One end of a stream socket. ``late`` is called while nothing comes, every ``look`` seconds, and may raise."""
+    """One end of a stream socket.
 
-    def __init__(self, sock: socket.socket, late: Callable[[], None] = lambda: None, look: float | None = None) -> None:
+    While nothing comes ``late(again)`` is called every ``look`` seconds, which may raise; ``again`` in the same wait.
+    """
+
+    def __init__(
+        self, sock: socket.socket, late: Callable[[bool], None] = lambda again: None, look: float | None = None
+    ) -> None:
         self._sock, self._late = sock, late
         self._rest = b""
         self._patience = None if look is None else 1e3 * look
@@ -57,8 +62,10 @@ class Frames:
 
     def wait(self) -> None:
         """Until something comes, or nobody is there any more."""
+        again = False
         while not self._arrivals.poll(self._patience):
-            self._late()
+            self._late(again)
+            again = True
 
     def _read(self, most: int) -> bytes:
         self.wait()

@@ -45,9 +45,9 @@ class Gone(Exception):
 
 
 class Worker:
-    """One process of an answer. ``late()`` is called while nothing comes; it raises when the time is over."""
+    """One process of an answer. ``late(again)`` raises when the time is over; it is called as by `Frames`."""
 
-    def __init__(self, sock: socket.socket, late: Callable[[], None], print_: Callable[[str], None]) -> None:
+    def __init__(self, sock: socket.socket, late: Callable[[bool], None], print_: Callable[[str], None]) -> None:
         self._print, self._late = print_, late
         self.broken = False
         self._reset()
@@ -74,7 +74,7 @@ class Worker:
         for _ in range(MAX_ASKED):
             if "ask" not in reply:
                 return self._result(reply)
-            self._late()  # who asks without end is late, too
+            self._late(False)  # who asks without end is late, too
             reply = self._guarded(self._exchange, self._served(reply))
         self.broken = True
         raise Wrong("an answer in time", f"more than {MAX_ASKED:,} calls", cause="too many calls")
