@@ -48,9 +48,12 @@ def staggered(rank, world):
     ways = {}
     for name in ("handle", "hook"):
         link, buffers = ObservedLink(LINK), [torch.ones(NBYTES // 4) for _ in range(2)]
-        dist.barrier()
-        time.sleep((world - rank) * APART)  # the last rank comes first
+        if rank < world - 1:  # the last rank comes first
+            dist.recv(torch.zeros(1), rank + 1)
+            time.sleep(APART)
         came = time.monotonic()
+        if rank > 0:
+            dist.send(torch.zeros(1), rank - 1)
         if name == "handle":
             handles = [link.all_reduce(buffer) for buffer in buffers]
         else:

@@ -167,7 +167,11 @@ class Starter:
             while True:
                 caller, _ = listener.accept()
                 with caller:
-                    self._ask(caller.fileno(), environment)
+                    try:
+                        self._ask(caller.fileno(), environment)
+                    except OSError:
+                        listener.close()  # before the caller is told, as then others may ask
+                        raise
 
     def _shared_launcher(self, environment: Mapping[str, str]) -> Connection | None:
         """A launcher of the server that is shared for these settings, if there is one."""
