@@ -22,8 +22,11 @@ T = TypeVar("T")
 AGAIN_SECONDS = 0.02  # code that catches the first interruption gets another one, until it lets go
 BEGIN_SECONDS = 1.0  # in which a thread that is being started begins to run, on a busy machine too
 STRAY_SECONDS = 1.0  # so long threads are interrupted that outlive the code that started them
-_never_begun: dict[threading.Thread, threading.Thread] = {}  # yet still among those being started: it was interrupted
 _SIGNAL: Any = getattr(signal, "SIGURG", None)  # ignored by default, so that a late one does no harm
+_Threads = dict[threading.Thread, threading.Thread]
+# Threads that are being started: until they run, Python before 3.12 takes them for the one that starts them.
+_beginners: _Threads = threading._limbo if sys.version_info < (3, 12) else {}  # type: ignore[attr-defined]
+_never_begun: _Threads = {}  # those of them that stay there, as their start was interrupted
 
 
 class TimeUp(Exception):
@@ -153,24 +156,27 @@ class _Watch:
 def _raise_in(thread: threading.Thread, exception: type[BaseException]) -> None:
     """Raise ``exception`` in a thread when it next runs Python code, in place of one not yet raised.
 
-    Nothing is raised where it could hit another one: the thread has ended, or one is being started (which Python takes
-    until it runs for the one that starts it). From the looks at that to the sending nothing is called, so that no other
-    thread runs in between.
+    Nothing is raised where another thread would be hit: this one has ended, or `threading` is starting one. From the
+    looks at that to the sending nothing is called, so that no other thread runs in between.
     """
     send, number, raised = ctypes.pythonapi.PyThreadState_SetAsyncExc, thread.ident, ctypes.py_object(exception)
-    ident, active, beginners = ctypes.c_ulong(number or 0), threading._active, threading._limbo  # type: ignore[attr-defined]
-    if number in active and active[number] is thread and beginners == _never_begun:
+    ident, active = ctypes.c_ulong(number or 0), threading._active  # type: ignore[attr-defined]
+    if number in active and active[number] is thread and _beginners == _never_begun:
         send(ident, raised)
 
 
 def _wait_for_beginners() -> None:
-    """Until the threads run that are being started."""
+    """Until no thread is being started; those that still are after a second count no longer.
+
+    So code that starts threads without end is ended too, at the risk that one of its threads is hit.
+    """
     until = time.monotonic() + BEGIN_SECONDS
-    while threading._limbo != _never_begun and time.monotonic() < until:  # type: ignore[attr-defined]
+    while _beginners != _never_begun:
+        if time.monotonic() > until:
+            _never_begun.clear()
+            _never_begun.update(_beginners)
+            return
         time.sleep(0.001)
-    if time.monotonic() >= until:
-        _never_begun.clear()
-        _never_begun.update(threading._limbo)  # type: ignore[attr-defined]
 
 
 class _Settled(BaseException):

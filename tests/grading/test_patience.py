@@ -1,5 +1,6 @@
 """Who is waited for how long, whatever the order in which answers are judged."""
 
+import itertools
 import math
 import os
 import subprocess
@@ -7,6 +8,7 @@ import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,7 +85,22 @@ def test_a_process_that_ends_makes_nobody_idle(monkeypatch):
     watched.known = [os.getpid()]
     watched.begin_call(1.0)
     now[0] = 0.0
-    assert not watched._idle(0.1, 0.0)
+    assert not watched._idle(0.0)
+
+
+@pytest.mark.parametrize(("hindrances", "late"), [([0.61, -0.05], False), ([0.05, 0.0], True)])
+def test_who_waits_for_one_that_computes_all_the_time_is_never_late(hindrances, late, monkeypatch):
+    """What threads have waited for a core while they looked is told too early, and taken back."""
+    passed, told = (
+        itertools.accumulate(itertools.cycle([0.25, 0.31])),
+        itertools.accumulate(itertools.cycle(hindrances)),
+    )
+    watched = Clock()
+    watched.begin_call(1.0)
+    watched._then = watched._hindered_then = 0.0
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: next(passed)))
+    monkeypatch.setattr(watched, "_hindered", lambda: next(told))
+    assert any(watched._idle(0.0) for _ in range(200)) is late
 
 
 @pytest.mark.parametrize(
@@ -129,7 +146,7 @@ def looks(watched, between, again, seconds=3.0):
     begun = time.monotonic()
     while time.monotonic() < begun + seconds:
         try:
-            watched.look(again)
+            watched.look_waiting(again)
         except TimeUp:
             return time.monotonic() - begun
         between(0.05)
@@ -144,7 +161,7 @@ def computes(seconds):
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("between", "again", "late"), [(time.sleep, False, True), (computes, False, False), (computes, True, True)]
+    ("between", "again", "late"), [(time.sleep, True, True), (computes, False, False), (computes, True, True)]
 )
 def test_who_waits_for_one_that_computes_is_not_late(between, again, late):
     """The judge computes what goes through it, and on a busy machine that takes long; looking again is no such work."""

@@ -138,7 +138,7 @@ class RemoteAnswer:
             sock = self._keeper.process_of()
             self._clock.starting += 1
         try:
-            worker = Worker(sock, self._clock.look, self._note)
+            worker = Worker(sock, self._clock, self._note)
             self._all.append(worker)
             self._clock.known.append(worker.process)
         finally:

@@ -60,7 +60,7 @@ class Clock:
         self.stop: Exception | None = None
         self._allowed, self._begun = max(min(seconds, self._left_now), LEAST), time.monotonic()
         self._until = self._begun + max(min(on_the_clock, left_in_all), LEAST)
-        self._next_look = self._looked_around = self._begun
+        self._next_look = self._looked_around = self._then = self._begun
         self._before = {process: seconds_of(process) for process in self.known}
         self._served = Served()
         self._computed_then, self._idle_for, self._delays = 0.0, 0.0, 0.0
@@ -83,9 +83,13 @@ class Clock:
         """All processes have been ended."""
         self.known, self.keeper = [], None
 
-    def look(self, again: bool = False) -> None:
-        """Raises `TimeUp` and `TooMuch` when it is time to. ``again``: this thread has only waited since it looked."""
+    def look_waiting(self, again: bool) -> None:
+        """The same as `look`, in a thread that waits; ``again`` where it has done nothing else since the last time."""
         self._served.look(again)
+        self.look()
+
+    def look(self) -> None:
+        """Raises `TimeUp` and `TooMuch` when it is time to."""
         now = time.monotonic()
         if now >= self._next_look and self.stop is None:
             self._next_look = now + LOOK
@@ -100,12 +104,12 @@ class Clock:
             return TimeUp()
         if self.keeper is None or now <= self._looked_around + LOOK_AROUND:
             return None
-        passed, self._looked_around = now - self._looked_around, now
+        self._looked_around = now
         held, others = held_and_computed(self.keeper, self.known)
         if held > HELD:
             return TooMuch("more memory than an answer may hold")
         many = others > self._allowed  # what it has started takes the time
-        return TimeUp() if many or self._idle(passed, sum(self._computed()) + others) else None
+        return TimeUp() if many or self._idle(sum(self._computed()) + others) else None
 
     def _computed(self) -> list[float]:
         """Seconds in this call, of each process."""
@@ -115,20 +119,20 @@ class Clock:
         """Seconds that this call's processes have wanted to run and could not, as others had the machine."""
         return sum(sum(delays_of(each).values()) for each in self.known) + self._served.delayed() - self._delays
 
-    def _idle(self, passed: float, computed: float) -> bool:
+    def _idle(self, computed: float) -> bool:
         """Whether nothing has computed for as long as a call may, or wanted to: this is no matter of a busy machine.
 
         Nor is it where the processes wait for this one, which computes.
         """
-        hindered = self._hindered()
+        now, hindered = time.monotonic(), self._hindered()
+        passed, hindrance = now - self._then, hindered - self._hindered_then
         if self.starting or computed != self._computed_then or not all(map(waits, self.known)):
             self._idle_for = 0.0
-        else:
-            hindrance = max(0.0, hindered - self._hindered_then)  # what a process that has ended took with it is none
-            self._idle_for += max(0.0, passed - hindrance)
-        self._computed_then, self._hindered_then = computed, hindered
+        else:  # hindrances are told too early or too late, and less than none are told where a process has ended
+            self._idle_for = max(0.0, self._idle_for + passed - max(0.0, hindrance))
+        self._then, self._computed_then, self._hindered_then = now, computed, hindered
         return self._idle_for > max(self._allowed, 2 * LOOK_AROUND)
 
     def _hindered(self) -> float:
-        """Seconds in which this process has computed for the call, or some process of it was ready to."""
+        """Seconds in which this process has computed for the call, or it or one of the call's was ready to."""
         return self._served.computed() + self._delayed()

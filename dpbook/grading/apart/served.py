@@ -43,6 +43,6 @@ class Served:
         return time.process_time() - looking - self._before.computed
 
     def delayed(self) -> float:
-        """Less once a thread has ended."""
+        """Without those of a thread that has ended."""
         delays = delays_of(os.getpid()).items()
         return sum(each - self._looking.get(thread, _Used()).delayed for thread, each in delays) - self._before.delayed

@@ -14,7 +14,7 @@ import numpy as np
 from dpbook.collectives.programs import told_line
 from dpbook.grading.answer import Wrong
 from dpbook.grading.apart.arrays import BadReference, SharedArrays
-from dpbook.grading.apart.clock import LOOK
+from dpbook.grading.apart.clock import LOOK, Clock
 from dpbook.grading.apart.frames import BadFrame, Ended, Frames
 from dpbook.grading.apart.names import found
 from dpbook.grading.apart.remote import RemoteCallable, RemoteGenerator, RemoteObject
@@ -45,13 +45,13 @@ class Gone(Exception):
 
 
 class Worker:
-    """One process of an answer. ``late(again)`` raises when the time is over; it is called as by `Frames`."""
+    """One process of an answer. ``clock`` raises when the time is over."""
 
-    def __init__(self, sock: socket.socket, late: Callable[[bool], None], print_: Callable[[str], None]) -> None:
-        self._print, self._late = print_, late
+    def __init__(self, sock: socket.socket, clock: Clock, print_: Callable[[str], None]) -> None:
+        self._print, self._clock = print_, clock
         self.broken = False
         self._reset()
-        self._frames = Frames(sock, late, LOOK)
+        self._frames = Frames(sock, clock.look_waiting, LOOK)
         self.guards, self.process = self._guarded(_hello, sock, self._frames)
 
     def _reset(self) -> None:
@@ -74,7 +74,7 @@ class Worker:
         for _ in range(MAX_ASKED):
             if "ask" not in reply:
                 return self._result(reply)
-            self._late(False)  # who asks without end is late, too
+            self._clock.look()  # who asks without end is late, too
             reply = self._guarded(self._exchange, self._served(reply))
         self.broken = True
         raise Wrong("an answer in time", f"more than {MAX_ASKED:,} calls", cause="too many calls")
