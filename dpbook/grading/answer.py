@@ -4,12 +4,12 @@ import contextlib
 import copy
 import io
 import pickle
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from dpbook.grading.blaming import Blame, blame, is_stub, running_loop
+from dpbook.grading.delays import OwnTime
 from dpbook.grading.limits import TimeUp, limited
 from dpbook.grading.text import describe_kind
 from dpbook.grading.values import NotPlain, difference, plain
@@ -187,11 +187,11 @@ class LocalAnswer:
         if self._timed_out:
             seconds = min(seconds, max(AFTER_TIME_UP * seconds, SLOWER * self._longest))
         spent = f"{seconds:g} s" if seconds <= self._left else f"{self._whole:g} s in this check"
-        start = time.monotonic()
+        own = OwnTime()
         try:
             with self._printed.capture():
-                got = limited(work, max(min(seconds, self._left), 0.001))
-            self._longest = max(self._longest, time.monotonic() - start)
+                got = limited(work, max(min(seconds, self._left), 0.001), own)
+            self._longest = max(self._longest, own.end())
             return got
         except (KeyboardInterrupt, Wrong):
             raise
@@ -210,7 +210,7 @@ class LocalAnswer:
             said, cause = _blame(error)
             raise Wrong("a result, no error", said, cause=cause) from None
         finally:
-            self._left -= time.monotonic() - start
+            self._left -= own.end()
 
 
 def _blame(error: BaseException) -> Blame:

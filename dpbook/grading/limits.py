@@ -16,9 +16,11 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from dpbook.grading.blaming import is_learners
+from dpbook.grading.delays import OwnTime
 
 T = TypeVar("T")
 
+LOOK_SECONDS = 0.1  # from one look at the time to the next
 AGAIN_SECONDS = 0.02  # code that catches the first interruption gets another one, until it lets go
 BEGIN_SECONDS = 1.0  # in which a thread that is being started begins to run, on a busy machine too
 STRAY_SECONDS = 1.0  # so long threads are interrupted that outlive the code that started them
@@ -44,9 +46,12 @@ class _Stop(BaseException):
     """Raised inside code whose time is over."""
 
 
-def limited(work: Callable[[], T], seconds: float) -> T:
-    """Return ``work()``. Raises `TimeUp` where it takes longer than ``seconds``, and whatever ``work`` raises."""
-    watch = _Watch(seconds)
+def limited(work: Callable[[], T], seconds: float, own: OwnTime | None = None) -> T:
+    """Return ``work()``. Raises `TimeUp` where it takes longer than ``seconds``, and whatever ``work`` raises.
+
+    Those do not count in which it could have run and others had the machine. The caller may read ``own`` afterwards.
+    """
+    watch = _Watch(seconds, own or OwnTime())
     stopped: _Stop | None = None
     try:
         watch.start()
@@ -72,8 +77,8 @@ class _Watch:
     at once, to end code that has caught the signal's.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, own: OwnTime) -> None:
+        self.seconds, self.own = seconds, own
         self.over = False
         self.interrupted = False
         self.ended = threading.Event()
@@ -111,12 +116,16 @@ class _Watch:
             sys.setprofile(profile)
 
     def _wait(self) -> None:
-        wait = self.seconds
-        while not self.ended.wait(wait):
-            wait = AGAIN_SECONDS
+        left = self.seconds
+        while left > 0 and not self.ended.wait(min(left, LOOK_SECONDS)):
+            with self.lock:
+                if not self.over:
+                    left = self.seconds - self.own.look()
+        while not self.ended.is_set():
             with self.lock:
                 if not self.over:
                     self._interrupt()
+            self.ended.wait(AGAIN_SECONDS)
         for _ in range(round(STRAY_SECONDS / AGAIN_SECONDS)):
             if not self._interrupt_strays():
                 break

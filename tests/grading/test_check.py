@@ -17,8 +17,21 @@ import pytest
 from dpbook.collectives import Schedule, reduce_scatter, ring, run
 from dpbook.core import checkout
 from dpbook.core.errors import InvalidArgument
-from dpbook.grading import Check, LocalAnswer, Task, Wrong, call, check, expect_number, judge, limits, of_all_checks
+from dpbook.grading import (
+    Check,
+    LocalAnswer,
+    Task,
+    Wrong,
+    call,
+    check,
+    delays,
+    expect_number,
+    judge,
+    limits,
+    of_all_checks,
+)
 from dpbook.grading import answer as answer_module
+from dpbook.grading.delays import OwnTime
 from dpbook.grading.limits import TimeUp
 from tests.cases import each
 
@@ -290,7 +303,7 @@ def three_checks():
 def test_an_endless_loop_is_waited_for_once(monkeypatch):
     waited = []
 
-    def never(work, seconds):
+    def never(work, seconds, own):
         waited.append(seconds)
         raise TimeUp
 
@@ -304,7 +317,11 @@ def test_an_endless_loop_is_waited_for_once(monkeypatch):
 def test_an_answer_that_is_slow_keeps_its_time(monkeypatch):
     now, waited = [0.0], []
 
-    def takes(work, seconds):
+    def own_time():
+        begun = now[0]
+        return SimpleNamespace(end=lambda: now[0] - begun)
+
+    def takes(work, seconds, own):
         waited.append(seconds)
         now[0] += 0.6
         if len(waited) == 2:
@@ -312,7 +329,7 @@ def test_an_answer_that_is_slow_keeps_its_time(monkeypatch):
         return work()
 
     monkeypatch.setattr(answer_module, "limited", takes)
-    monkeypatch.setattr(answer_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(answer_module, "OwnTime", own_time)
     judge(three_checks(), LocalAnswer(abs))
     assert waited == [2, 2, pytest.approx(3 * 0.6)]
 
@@ -672,6 +689,66 @@ sys.setprofile(None)
 for _ in range(100):
     late(starts)
 """
+
+
+BESIDE_OTHERS = """
+import os, subprocess, sys, time
+from dpbook.grading.delays import OwnTime
+from dpbook.grading.limits import TimeUp, limited
+
+def computes():
+    until = time.process_time() + 1
+    while time.process_time() < until:
+        pass
+
+def endless():
+    while True:
+        pass
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+try:
+    own, begun = OwnTime(), time.monotonic()
+    limited(computes, 2, own)
+    print(own.end() < 2 < time.monotonic() - begun)
+    for work, seconds in ((endless, 0.5), (lambda: time.sleep(60), 0.5)):
+        begun = time.monotonic()
+        try:
+            limited(work, seconds)
+        except TimeUp:
+            print(time.monotonic() - begun < 30)
+finally:
+    for other in others:
+        other.kill()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel counts no delays")
+def test_what_others_compute_on_a_busy_machine_is_no_loop_of_the_answers():
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    run = subprocess.run([sys.executable, "-c", BESIDE_OTHERS], env=env, capture_output=True, text=True, timeout=120)
+    assert run.stdout == "True\n" * 3, run.stderr
+
+
+def test_the_own_time_leaves_out_delays_of_the_thread_that_works_and_of_those_it_starts(monkeypatch):
+    worker, there, looker, started = 1, 2, 3, 4
+    now, current, told = [10.0], [worker], {worker: 100.0, there: 50.0}
+    monkeypatch.setattr(delays.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(delays.threading, "get_native_id", lambda: current[0])
+    monkeypatch.setattr(delays.os, "listdir", lambda path: list(map(str, told)))
+    monkeypatch.setattr(delays, "delay_of_thread", lambda process, thread: told[thread])
+    own = OwnTime()
+    now[0], current[0] = 20.0, looker
+    told.update({worker: 103.0, there: 52.0, looker: 7.0, started: 2.0})
+    assert own.look() == 10 - 3 - 2  # nothing of the looker, and the other was not looked at before
+    now[0] = 30.0
+    told.update({worker: 103.0, there: 53.0, looker: 9.0, started: 4.0})
+    assert own.look() == 5 + 10 - 1 - 2
+    now[0], current[0] = 40.0, worker
+    told[worker] = 107.0
+    assert own.end() == own.end() == 12 + 10 - 4
+    now[0], told[worker] = 400.0, 467.0
+    assert own.end() == 0.1 * 390  # an end comes in any case
 
 
 def test_what_observes_the_caller_goes_on_and_no_other_thread_is_hit():

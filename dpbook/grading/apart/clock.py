@@ -7,9 +7,10 @@ import math
 import time
 
 from dpbook.grading.answer import CHECK_SECONDS
-from dpbook.grading.apart.families import delays_of, held_and_computed
+from dpbook.grading.apart.families import held_and_computed
 from dpbook.grading.apart.served import Served
 from dpbook.grading.apart.servers import HELD
+from dpbook.grading.delays import delays_of
 from dpbook.ranks import seconds_of, waits
 
 PATIENCE = 10.0

@@ -28,23 +28,6 @@ def held_and_computed(process: int, known: Collection[int]) -> tuple[int, float]
     return sum(max(0, _own(each) - had) for each in found), seconds
 
 
-def delays_of(process: int) -> dict[int, float]:
-    """Seconds that each thread of a process was ready to run while others did; 0 where the kernel does not count."""
-    try:
-        threads = list(map(int, os.listdir(f"/proc/{process}/task")))
-    except OSError:  # it has just ended
-        return {}
-    return {thread: delay_of_thread(process, thread) for thread in threads}
-
-
-def delay_of_thread(process: int, thread: int) -> float:
-    try:
-        with open(f"/proc/{process}/task/{thread}/schedstat", "rb") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
-
-
 def _own(process: int) -> int:
     """Bytes that a process has mapped to no file."""
     try:

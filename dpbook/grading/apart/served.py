@@ -5,7 +5,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from dpbook.grading.apart.families import delay_of_thread, delays_of
+from dpbook.grading.delays import delay_of_thread, delays_of
 
 
 class _Used(NamedTuple):
