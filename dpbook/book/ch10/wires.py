@@ -22,8 +22,8 @@ Event = tuple[str, int]
 ``("waited again", message)``: once more for a message that was sent, and waited for, before the last `Wire.restart`.
 """
 
-PATIENCE = 3.0
-"""Seconds for which a thread waits for the others before it says that they do not come."""
+LOOK = 0.5
+"""Seconds after which a thread that waits runs for a moment: only then can it be interrupted."""
 GIVE_UP = timedelta(seconds=20)
 
 
@@ -163,11 +163,10 @@ class _Meeting:
         slot = self.slots[number]
         with self.changed:
             while len(slot) < self.world:
-                missing = sorted(set(range(self.world)) - slot.keys())
-                gone = [other for other in missing if other in self.left]
-                if gone or not self.changed.wait(PATIENCE):
-                    other = (gone or missing)[0]
-                    raise Deadlock(f"rank {rank} waits for message {number + 1}, which rank {other} does not send")
+                # A rank waits for what it has sent. So those that have sent least do not wait: they work or have left.
+                if gone := self.left - slot.keys():
+                    raise Deadlock(f"rank {rank} waits for message {number + 1}, which rank {min(gone)} does not send")
+                self.changed.wait(LOOK)
         operation, _ = slot[rank]
         tensors = [slot[r][1] for r in range(self.world)]
         return tensors[0] if operation == "broadcast" else torch.stack(tensors).sum(0)

@@ -1,6 +1,7 @@
 """Do ranks that are threads meet as processes do, say what is wrong, and log what was sent and waited for when?"""
 
 import threading
+import time
 
 import pytest
 import torch
@@ -94,6 +95,16 @@ def test_messages_that_are_not_alike_are_named():
 def test_a_message_that_does_not_come_is_named():
     with pytest.raises(Deadlock, match="waits for message 1, which rank 2 does not send"):
         in_threads(lambda wire: wire.rank == 2 or wire.all_reduce(torch.zeros(1)).wait(), 3)
+
+
+def test_who_comes_late_is_waited_for():
+    def rank(wire):
+        time.sleep(3.5 * (wire.rank == 2))
+        x = torch.ones(1)
+        wire.all_reduce(x).wait()
+        return x.item()
+
+    assert in_threads(rank, 3) == [3, 3, 3]
 
 
 def test_the_first_error_is_raised_and_no_thread_is_left():
