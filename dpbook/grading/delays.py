@@ -7,6 +7,8 @@ import os
 import threading
 import time
 
+from dpbook.core import machine
+
 LEAST = 0.1
 """Of the time on the clock this share counts in any case: however busy the machine is, an end comes."""
 
@@ -32,15 +34,16 @@ def _threads_of(process: int) -> list[int]:
 
 
 class OwnTime:
-    """Seconds on the clock from when this was made, without those in which this process was ready and others ran.
+    """Seconds on the clock from when this was made, without those in which threads of this process were ready to run.
 
-    For one thread that works, and what it starts; of other threads, from when they were first looked at.
+    Of the thread that works and those that it starts; of other threads, from when they were first looked at. Where they
+    have kept one another from running, what they have computed counts: all cores would have been busy with that.
     """
 
     def __init__(self) -> None:
         self._worker = threading.get_native_id()
         self._begun = self._then = time.monotonic()
-        self._own = 0.0
+        self._own, self._computed = 0.0, time.process_time()
         self._there = set(_threads_of(os.getpid()))
         self._delays = {self._worker: delay_of_thread(os.getpid(), self._worker)}
 
@@ -55,11 +58,12 @@ class OwnTime:
         return self._add({self._worker: delay_of_thread(os.getpid(), self._worker)})
 
     def _add(self, delays: dict[int, float]) -> float:
-        now = time.monotonic()
-        hindered = sum(each - self._before(thread, each) for thread, each in delays.items())
-        self._own += max(0.0, now - self._then - hindered)
+        now, computed = time.monotonic(), time.process_time()
+        # A thread that has ended since it was listed has no delay any more.
+        hindered = sum(max(0.0, each - self._before(thread, each)) for thread, each in delays.items())
+        self._own += max(now - self._then - hindered, (computed - self._computed) / machine.cores(), 0.0)
         self._delays |= delays
-        self._then = now
+        self._then, self._computed = now, computed
         return max(self._own, LEAST * (now - self._begun))
 
     def _before(self, thread: int, now: float) -> float:

@@ -1,13 +1,17 @@
 """Does `dpbook grade` give what is earned: to the solutions everything, to stubs and mutants what they get here?"""
 
+import contextlib
 import json
 import re
+import threading
+import time
+from typing import Any
 
 import pytest
 
 from dpbook.app import command_line
 from dpbook.core import checkout
-from dpbook.grading import judge, task
+from dpbook.grading import call, judge, task
 from dpbook.grading.apart.answer import RemoteAnswer
 from dpbook.grading.apart.servers import Servers
 from dpbook.grading.marking import find, grade
@@ -18,6 +22,14 @@ pytestmark = pytest.mark.processes
 
 WRONG_STEP = "def step(params, gradient, x, y, lr):\n    return params - lr * gradient(params[0], x, y)"
 SPEAKING = "def plan(*args):\n    print('printed by plan', args)\n    return 1, 2, 3"
+ASKS_ON = """
+def asks(serves):
+    while True:
+        try:
+            serves()
+        except Exception:
+            pass
+"""
 TRAVELS_HERE = {("10.4", "a lock, which cannot travel")}
 """Mutants that only real processes started from a notebook can catch: for marks nothing of an answer is pickled."""
 
@@ -71,6 +83,41 @@ def test_answers_need_not_read_what_was_handed_in(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o700)
     hand_in(tmp_path / "closed" / "01.ipynb", 1, solutions(1))
     assert grade(find([tmp_path / "closed"]), 1).submissions[0].points == 14
+
+
+class Alarm(BaseException):
+    pass
+
+
+served, go_on = [], threading.Event()
+
+
+def interrupted(answer: Any) -> None:
+    """While another thread serves the answer."""
+
+    def serves() -> None:
+        served.append(threading.current_thread())
+        go_on.wait(60)
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):
+            answer(serves)
+
+    threading.Thread(target=ask, daemon=True).start()
+    deadline = time.monotonic() + 60
+    while not served and time.monotonic() < deadline:
+        time.sleep(0.01)
+    raise Alarm
+
+
+def test_a_judge_whose_time_is_over_serves_no_answer_any_more():
+    with Servers() as servers:
+        answer = RemoteAnswer(servers, [("cell-1", ASKS_ON)], "asks")
+        with pytest.raises(Alarm):
+            call(answer, through=interrupted)
+        go_on.set()
+        assert len(served) == 1
+        answer.close()
 
 
 @pytest.mark.proof

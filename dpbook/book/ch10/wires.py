@@ -107,13 +107,14 @@ def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
     """Call ``function(wire)`` in one thread per rank of this process, and return what each returned.
 
     Raises what the first rank to fail raised: `MessageError` where two ranks' messages of one number are not alike,
-    `Deadlock` where a rank waits for a message that another does not send.
+    `Deadlock` where a rank waits for a message that another does not send, as it has ended or all of them wait.
     """
     meeting = _Meeting(check_int("world", world, 1))
     results: list[Any] = [None] * world
 
     def run(rank: int) -> None:
         try:
+            meeting.come(rank)
             results[rank] = function(_ThreadWire(rank, meeting))
         except BaseException as error:  # raised again below, where the caller is
             meeting.failures.append(error)
@@ -121,10 +122,14 @@ def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
             meeting.leave(rank)
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(world)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        meeting.close()
+        raise
     if meeting.failures:
         raise meeting.failures[0]
     return results
@@ -137,8 +142,21 @@ class _Meeting:
         self.world = world
         self.changed = threading.Condition()
         self.slots: list[dict[int, tuple[str, torch.Tensor]]] = []
+        self.threads: dict[int, int] = {}  # in which each rank runs
+        self.waiting: dict[int, int] = {}  # the message that each thread waits for
         self.left: set[int] = set()
         self.failures: list[BaseException] = []
+
+    def come(self, rank: int) -> None:
+        """This thread runs a rank."""
+        with self.changed:
+            self.threads[rank] = threading.get_ident()
+
+    def close(self) -> None:
+        """Nobody waits for the ranks any more."""
+        with self.changed:
+            self.left.update(range(self.world))
+            self.changed.notify_all()
 
     def leave(self, rank: int) -> None:
         with self.changed:
@@ -160,16 +178,35 @@ class _Meeting:
             self.changed.notify_all()
 
     def get(self, number: int, rank: int) -> torch.Tensor:
-        slot = self.slots[number]
+        slot, thread = self.slots[number], threading.get_ident()
         with self.changed:
-            while len(slot) < self.world:
-                # A rank waits for what it has sent. So those that have sent least do not wait: they work or have left.
-                if gone := self.left - slot.keys():
-                    raise Deadlock(f"rank {rank} waits for message {number + 1}, which rank {min(gone)} does not send")
-                self.changed.wait(LOOK)
+            self.waiting[thread] = number
+            try:
+                while len(slot) < self.world:
+                    self._check_coming(number, rank)
+                    self.changed.wait(LOOK)
+            finally:
+                del self.waiting[thread]
         operation, _ = slot[rank]
         tensors = [slot[r][1] for r in range(self.world)]
         return tensors[0] if operation == "broadcast" else torch.stack(tensors).sum(0)
+
+    def _check_coming(self, number: int, rank: int) -> None:
+        """Raise `Deadlock` where a rank that is to send this message has left, or all ranks wait.
+
+        That needs no clock: on a busy machine a rank may work for as long as it takes.
+        """
+        missing = set(range(self.world)) - self.slots[number].keys()
+        said = f"rank {rank} waits for message {number + 1}, which rank"
+        if gone := missing & self.left:
+            raise Deadlock(f"{said} {min(gone)} does not send")
+        if self._all_wait():
+            raise Deadlock(f"{said} {min(missing)} does not send: every rank waits")
+
+    def _all_wait(self) -> bool:
+        """Whether every rank that has not left waits for a message that is not complete."""
+        wait = {thread for thread, number in self.waiting.items() if len(self.slots[number]) < self.world}
+        return all(rank in self.left or self.threads.get(rank) in wait for rank in range(self.world))
 
 
 class _ThreadWire(Wire):

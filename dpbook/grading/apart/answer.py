@@ -165,6 +165,9 @@ class RemoteAnswer:
             raise Wrong(NOT_PLAIN, str(error), cause=str(error)) from None
         except Exception as error:
             raise self._wrong(error) from None
+        except BaseException:  # a thread of the call may still be at work with one of the processes
+            self.close()
+            raise
         finally:
             self._end_call()
 

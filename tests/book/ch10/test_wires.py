@@ -1,5 +1,7 @@
 """Do ranks that are threads meet as processes do, say what is wrong, and log what was sent and waited for when?"""
 
+import contextlib
+import signal
 import threading
 import time
 
@@ -95,6 +97,71 @@ def test_messages_that_are_not_alike_are_named():
 def test_a_message_that_does_not_come_is_named():
     with pytest.raises(Deadlock, match="waits for message 1, which rank 2 does not send"):
         in_threads(lambda wire: wire.rank == 2 or wire.all_reduce(torch.zeros(1)).wait(), 3)
+
+
+def waits_for_anothers(wire, shared):
+    """For rank 0's message, before it sends its own."""
+    if wire.rank == 0:
+        shared["message"] = wire.all_reduce(torch.ones(1))
+        shared["sent"].set()
+    shared["sent"].wait()
+    shared["message"].wait()
+    wire.all_reduce(torch.ones(1)).wait()
+
+
+def uses_anothers_wire(wire, shared):
+    shared["wire"] = wire
+    shared["met"].wait()
+    shared["wire"].all_reduce(torch.ones(1)).wait()
+
+
+def goes_on_after_an_error(wire, shared):
+    for elements in (3, 3 + (wire.rank == 1), 3):
+        with contextlib.suppress(MessageError):
+            wire.all_reduce(torch.zeros(elements)).wait()
+
+
+@pytest.mark.parametrize("rank", [waits_for_anothers, uses_anothers_wire, goes_on_after_an_error])
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_ranks_that_all_wait_are_told_so(rank, world):
+    shared = {"sent": threading.Event(), "met": threading.Barrier(world)}
+    before = threading.active_count()
+    with pytest.raises(Deadlock, match=r"waits for message \d, which rank \d does not send"):
+        in_threads(lambda wire: rank(wire, shared), world)
+    assert threading.active_count() == before
+
+
+class Stop(Exception):
+    pass
+
+
+def test_ranks_for_which_nobody_waits_any_more_do_not_wait_either():
+    def stop(*_):
+        raise Stop
+
+    def rank(wire):
+        if wire.rank == 0:
+            go_on.wait()
+        wire.all_reduce(torch.ones(1)).wait()
+
+    before, go_on = set(threading.enumerate()), threading.Event()
+    handler = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(Stop):
+            in_threads(rank, 3)
+        wait_for_others_than(before, 1)  # the one that works
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        go_on.set()
+        wait_for_others_than(before, 0)
+
+
+def wait_for_others_than(before, count):
+    deadline = time.monotonic() + 60
+    while len(left := set(threading.enumerate()) - before) > count and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(left) == count
 
 
 def test_who_comes_late_is_waited_for():
