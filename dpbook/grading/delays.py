@@ -36,8 +36,8 @@ def _threads_of(process: int) -> list[int]:
 class OwnTime:
     """Seconds on the clock from when this was made, without those in which threads of this process were ready to run.
 
-    Of the thread that works and those that it starts; of other threads, from when they were first looked at. Where they
-    have kept one another from running, what they have computed counts: all cores would have been busy with that.
+    Of the thread that works and those that it starts; of other threads, from when they were first looked at. As threads
+    may keep one another from running, at least what this process computes counts, as if all cores had shared that.
     """
 
     def __init__(self) -> None:

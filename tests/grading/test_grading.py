@@ -11,7 +11,7 @@ import pytest
 
 from dpbook.app import command_line
 from dpbook.core import checkout
-from dpbook.grading import call, judge, task
+from dpbook.grading import Wrong, call, judge, task
 from dpbook.grading.apart.answer import RemoteAnswer
 from dpbook.grading.apart.servers import Servers
 from dpbook.grading.marking import find, grade
@@ -117,6 +117,9 @@ def test_a_judge_whose_time_is_over_serves_no_answer_any_more():
             call(answer, through=interrupted)
         go_on.set()
         assert len(served) == 1
+        with pytest.raises(Wrong) as wrong:
+            call(answer, 1)
+        assert wrong.value.got == "nobody waits for it any more"
         answer.close()
 
 

@@ -106,6 +106,7 @@ class ProcessWire(Wire):
 def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
     """Call ``function(wire)`` in one thread per rank of this process, and return what each returned.
 
+    A rank has left when its thread ends, and waits when that does: others that it starts use no other rank's wire.
     Raises what the first rank to fail raised: `MessageError` where two ranks' messages of one number are not alike,
     `Deadlock` where a rank waits for a message that another does not send, as it has ended or all of them wait.
     """
@@ -204,7 +205,7 @@ class _Meeting:
             raise Deadlock(f"{said} {min(missing)} does not send: every rank waits")
 
     def _all_wait(self) -> bool:
-        """Whether every rank that has not left waits for a message that is not complete."""
+        """Whether the thread of every rank that has not left waits for a message that is not complete."""
         wait = {thread for thread, number in self.waiting.items() if len(self.slots[number]) < self.world}
         return all(rank in self.left or self.threads.get(rank) in wait for rank in range(self.world))
 
@@ -215,8 +216,10 @@ class _ThreadWire(Wire):
         self._meeting, self._number = meeting, 0
 
     def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
-        number, self._number = self._number, self._number + 1
-        self._meeting.put(number, self.rank, operation, values)
+        # Two threads of a rank may send at once: no message has a number that the others do not see.
+        with self._meeting.changed:
+            number, self._number = self._number, self._number + 1
+            self._meeting.put(number, self.rank, operation, values)
         return lambda: self._meeting.get(number, self.rank)
 
 

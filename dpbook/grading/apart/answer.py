@@ -32,7 +32,8 @@ Cells = Sequence[tuple[str, str]]
 class RemoteAnswer:
     """The answer called ``name`` that ``cells`` leave behind, in processes of ``servers``. Close it to end them.
 
-    It is ``late`` once a call has not ended in time, of which there is less for one that is ``hurried``.
+    It is ``late`` once a call has not ended in time, of which there is less for one that is ``hurried``. After an alarm
+    of the judge's, or whatever else is no `Exception`, it is at its end.
     """
 
     apart = True
@@ -54,6 +55,7 @@ class RemoteAnswer:
         self._kind: str | None = None
         self._broken: Wrong | None = None
         self._lock = threading.Lock()
+        self._ended = False
         self._clock = Clock(PATIENCE)
         self._clock.begin_call(LOAD_SECONDS, loading=True)
         self.begin()
@@ -132,6 +134,8 @@ class RemoteAnswer:
 
     def _start(self) -> Worker:
         with self._lock:
+            if self._ended:
+                raise Gone("nobody waits for it any more")
             if self._keeper is None:
                 self._keeper = self._servers.keeper(self._torch)
                 self._clock.keeper = self._keeper.process
@@ -165,7 +169,9 @@ class RemoteAnswer:
             raise Wrong(NOT_PLAIN, str(error), cause=str(error)) from None
         except Exception as error:
             raise self._wrong(error) from None
-        except BaseException:  # a thread of the call may still be at work with one of the processes
+        except BaseException:  # threads of the call serve these processes no longer, and start no others
+            with self._lock:
+                self._ended = True
             self.close()
             raise
         finally:

@@ -27,6 +27,8 @@ from dpbook.grading.marking.cells import needs_torch
 MEMORY = 4096 * MIB
 HURRIED = 1 / 4
 """Share of its time that a judge has for an answer which is hurried."""
+ALARM_AGAIN = 10.0
+"""Seconds after which a judge gets another alarm: Python drops what is raised in some callbacks."""
 ENDED = "the check could not be finished on what the answer gave back"
 
 
@@ -122,7 +124,7 @@ def _judge(one: Work) -> Done:
 
     signal.signal(signal.SIGALRM, late)
     most = 60 + PATIENCE * sum(check.seconds or CHECK_SECONDS for check in asked.checks)
-    signal.alarm(round(HURRIED * most if one.hurried else most))
+    signal.setitimer(signal.ITIMER_REAL, HURRIED * most if one.hurried else most, ALARM_AGAIN)
     try:
         return Done(judge(asked, answer, seed), answer.beside, answer.guards, answer.late)
     except _Late:
@@ -130,7 +132,7 @@ def _judge(one: Work) -> Done:
     except DpbookError:
         return not_judged(one)
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         answer.close()
 
 

@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 
+from dpbook.book.ch10 import wires
 from dpbook.book.ch10.wires import in_threads
 from dpbook.core.errors import Deadlock, MessageError
 
@@ -125,10 +126,10 @@ def goes_on_after_an_error(wire, shared):
 @pytest.mark.parametrize("world", [2, 3, 5])
 def test_ranks_that_all_wait_are_told_so(rank, world):
     shared = {"sent": threading.Event(), "met": threading.Barrier(world)}
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with pytest.raises(Deadlock, match=r"waits for message \d, which rank \d does not send"):
         in_threads(lambda wire: rank(wire, shared), world)
-    assert threading.active_count() == before
+    assert not set(threading.enumerate()) - before
 
 
 class Stop(Exception):
@@ -140,19 +141,21 @@ def test_ranks_for_which_nobody_waits_any_more_do_not_wait_either():
         raise Stop
 
     def rank(wire):
+        here.wait()
+        if wire.rank == 1:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
         if wire.rank == 0:
             go_on.wait()
         wire.all_reduce(torch.ones(1)).wait()
 
-    before, go_on = set(threading.enumerate()), threading.Event()
-    handler = signal.signal(signal.SIGALRM, stop)
+    before, here, go_on = set(threading.enumerate()), threading.Barrier(3), threading.Event()
+    handler = signal.signal(signal.SIGUSR1, stop)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(Stop):
             in_threads(rank, 3)
         wait_for_others_than(before, 1)  # the one that works
     finally:
-        signal.signal(signal.SIGALRM, handler)
+        signal.signal(signal.SIGUSR1, handler)
         go_on.set()
         wait_for_others_than(before, 0)
 
@@ -162,6 +165,28 @@ def wait_for_others_than(before, count):
     while len(left := set(threading.enumerate()) - before) > count and time.monotonic() < deadline:
         time.sleep(0.02)
     assert len(left) == count
+
+
+def test_threads_of_a_rank_that_send_at_once_are_no_deadlock(monkeypatch):
+    """Each rank's first message comes from another one of its threads than on the other ranks, and slowly."""
+    put = wires._Meeting.put
+
+    def slow(*given):
+        time.sleep(0.3 * (threading.current_thread().name == "helper"))
+        put(*given)
+
+    def send(wire, late):
+        time.sleep(0.05 * late)
+        wire.all_reduce(torch.ones(1)).wait()
+
+    def rank(wire):
+        helper = threading.Thread(target=send, args=(wire, wire.rank != 0), name="helper")
+        helper.start()
+        send(wire, wire.rank == 0)
+        helper.join()
+
+    monkeypatch.setattr(wires._Meeting, "put", slow)
+    in_threads(rank, 3)
 
 
 def test_who_comes_late_is_waited_for():
@@ -180,7 +205,7 @@ def test_the_first_error_is_raised_and_no_thread_is_left():
             raise ValueError("on purpose")
         wire.broadcast(torch.zeros(1))
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with pytest.raises(ValueError, match="on purpose"):
         in_threads(rank, 3)
-    assert threading.active_count() == before
+    assert not set(threading.enumerate()) - before
