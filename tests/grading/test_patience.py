@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import subprocess
+import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from dpbook.core import checkout
 from dpbook.grading.answer import Wrong
 from dpbook.grading.apart import clock, served
 from dpbook.grading.apart.answer import RemoteAnswer
@@ -194,3 +196,24 @@ def test_what_a_thread_uses_while_it_only_looks_serves_nobody(monkeypatch):
     assert (delayed, delayed_in_all) == (6.0, 10.0)
     del delays[threading.get_native_id()]
     assert judge.delayed() == 5.0
+
+
+DROPPED = """
+import contextlib, time
+from dpbook.grading.marking import judges
+
+def judge(*_):
+    with contextlib.suppress(BaseException):
+        time.sleep(60)
+    time.sleep(60)
+
+judges.judge, judges.HURRIED, judges.ALARM_AGAIN = judge, 1e-4, 0.2
+judges._given[:] = None, 0
+print(judges._judge(judges.Work("01.1", ())).late)
+"""
+
+
+def test_a_judge_that_drops_an_alarm_gets_another_one():
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    run = subprocess.run([sys.executable, "-c", DROPPED], env=env, capture_output=True, text=True, timeout=100)
+    assert run.stdout == "True\n", run.stderr
