@@ -1,5 +1,1 @@
 """What one chapter and its exercise need and nobody else: a folder each; in its `judge` is what marks the exercise."""
-
-from dpbook.core import lazily
-
-__getattr__ = lazily(__name__)

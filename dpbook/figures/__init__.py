@@ -1,6 +1,5 @@
 """Pictures and viewers, in one palette: schedules and timelines as SVG, data plots as PNG, each with its words."""
 
-from dpbook.core import lazily
 from dpbook.figures.card.drawn import DRAWN, unlike
 from dpbook.figures.card.explorer import Explorer, Knob
 from dpbook.figures.card.picture import Picture
@@ -16,5 +15,3 @@ from dpbook.figures.steps.buckets import cap_sweep, draw_plan
 from dpbook.figures.steps.memory import draw_memory
 from dpbook.figures.steps.step import explore_buckets, explore_savings, play_step
 from dpbook.figures.steps.timelines import draw_ranks, draw_timelines
-
-__getattr__ = lazily(__name__)

@@ -7,7 +7,6 @@ best_cap(layers, AlphaBeta(1e-4, 1e-9)).best                # the cap of the sho
 read_profiles(recorded_traces(), step=10)                   # a Timeline too, of a real run
 """
 
-from dpbook.core import lazily
 from dpbook.overlap.buckets.layout import Bucket, Plan
 from dpbook.overlap.buckets.plans import CAP, FIRST_CAP, MIB, first_step_plan, flat_plan, per_tensor_plan, plan
 from dpbook.overlap.buckets.tensors import ITEMSIZE, Tensor
@@ -26,5 +25,3 @@ from dpbook.overlap.timeline.merging import merge, split_waits
 from dpbook.overlap.timeline.spans import KINDS, Kind, Span, Timeline
 from dpbook.overlap.timeline.trace_read import read_profile, read_profiles
 from dpbook.overlap.timeline.trace_write import chrome_trace, write_trace
-
-__getattr__ = lazily(__name__)

@@ -1,6 +1,5 @@
 """The data-parallel loop in NumPy: models, data, optimizers, the four phases, and how exact they are."""
 
-from dpbook.core import lazily
 from dpbook.replicas.accumulation import (
     Group,
     Leftover,
@@ -44,5 +43,3 @@ from dpbook.replicas.models import MLP, Linear, Model, Network, accuracy
 from dpbook.replicas.optim import SGD, Adam, Momentum, Optimizer
 from dpbook.replicas.run import Run
 from dpbook.replicas.training import METERS, train, train_on
-
-__getattr__ = lazily(__name__)
