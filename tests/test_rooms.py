@@ -219,7 +219,7 @@ def test_no_library_module_serves_one_chapter_alone():
         ("from dpbook.replicas import train", "dpbook.collectives.new"),
         ("from dpbook import ranks", "dpbook.overlap.new"),
         ("from dpbook.overlap import plan", "dpbook.replicas.new"),
-        ("from dpbook.figures.card import palette", "dpbook.ranks.new"),
+        ("from dpbook.figures.card import svg", "dpbook.ranks.new"),
         ("from dpbook.app import main", "dpbook.grading.new"),
         ("from dpbook.book.ch02 import BatchNorm", "dpbook.book.ch03.new"),
         ("import torch", "dpbook.app.new"),
@@ -234,7 +234,7 @@ def test_an_import_against_the_arrows_is_found(source, module):
     [
         ("dpbook.collectives", "ring", False),
         ("dpbook.collectives", "closed_forms", False),
-        ("dpbook.figures.card", "palette", False),
+        ("dpbook.figures.card", "axes", False),
         ("dpbook.figures", "plots", True),
         ("dpbook.collectives", "*", False),
         ("dpbook.collectives.pricing.topology", "", True),
@@ -253,6 +253,15 @@ def test_a_light_import_loads_nothing_heavy():
     code = f"import sys, {', '.join(LIGHT)}; print(*{{'torch', 'matplotlib', 'IPython'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=checkout.root(), text=True, capture_output=True, check=True)
     assert done.stdout.strip() == ""
+
+
+def test_the_first_cell_of_an_exercise_loads_no_figures_and_no_planner():
+    """Every exercise begins with this import, so each room that it loads costs every reader time."""
+    code = "import sys; from dpbook.grading import check, exercise; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=checkout.root(), text=True, capture_output=True, check=True)
+    loaded = {room(module) for module in done.stdout.split() if module.startswith("dpbook.")}
+    assert "grading" in loaded
+    assert loaded & {"figures", "planning", "ranks", "overlap", "ddp", "book"} == set()
 
 
 def test_what_is_started_as_a_module_is_not_loaded_by_a_door():

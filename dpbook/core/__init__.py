@@ -1,6 +1,6 @@
 """What every room needs: errors, quantities in words, files, this machine, and where the checkout is."""
 
-from dpbook.core import checkout, files, machine
+from dpbook.core import checkout, files, machine, palette
 from dpbook.core.doors import lazily
 from dpbook.core.errors import (
     Deadlock,

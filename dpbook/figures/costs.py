@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import Fit
-from dpbook.core import InvalidArgument, check_float, check_type, in_words
-from dpbook.figures.card import palette
+from dpbook.core import InvalidArgument, check_float, check_type, in_words, palette
 from dpbook.figures.card.plot import LINES, Plot, check_named, draw_lines, finish, in_style, new_figure
 from dpbook.ranks import Sweep
 

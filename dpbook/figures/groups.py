@@ -1,8 +1,7 @@
 """The groups of a mesh: in each dimension, who shares the work with whom, and whether it stays inside a node."""
 
-from dpbook.core import InvalidArgument, check_int, plural
+from dpbook.core import InvalidArgument, check_int, palette, plural
 from dpbook.figures.card.card import Card, box
-from dpbook.figures.card.palette import COMMUNICATION, INK, MUTED
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import check_title
 from dpbook.figures.card.svg import MARGIN, aside, rect, text
@@ -49,7 +48,7 @@ def _nodes(mesh: Mesh, per_node: int, places: list[float], width: float) -> list
     for node, first in enumerate(range(0, mesh.world, per_node)):
         x, end = places[first], places[min(first + per_node, mesh.world) - 1] + width
         frame = x - 4, TOP - 10, end - x + 8, len(mesh.sizes) * ROW - 2
-        parts.append(rect(*frame, rx=8, fill="none", stroke=MUTED, stroke_dasharray="5 4"))
+        parts.append(rect(*frame, rx=8, fill="none", stroke=palette.MUTED, stroke_dasharray="5 4"))
         label = f"node {node}" if end - x >= 44 else str(node)
         parts.append(aside((x + end) / 2, TOP - 18, label, anchor="middle"))
     return parts
@@ -66,8 +65,10 @@ def _row(mesh: Mesh, name: str, rank: int, y: float, places: list[float], width:
     for r, x in enumerate(places):
         mine, middle = letter[r] == letter[rank], x + width / 2
         parts += [
-            box(x + 2, y, width - 4, HIGH, COMMUNICATION if mine else None, 0.3, r == rank),
+            box(x + 2, y, width - 4, HIGH, palette.COMMUNICATION if mine else None, 0.3, r == rank),
             text(middle, y + 16, str(r), 12, anchor="middle", bold=r == rank),
-            text(middle, y + 32, letter[r], 11, anchor="middle", bold=mine, fill=INK if mine else MUTED),
+            text(
+                middle, y + 32, letter[r], 11, anchor="middle", bold=mine, fill=palette.INK if mine else palette.MUTED
+            ),
         ]
     return parts

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import InvalidArgument, check_int, milliseconds
-from dpbook.figures.card import LINES, VARIES, check_named, draw_lines, finish, in_style, new_figure, palette
+from dpbook.core import InvalidArgument, check_int, milliseconds, palette
+from dpbook.figures.card import LINES, VARIES, check_named, draw_lines, finish, in_style, new_figure
 from dpbook.figures.card.plot import DPI, Plot, check_title
 from dpbook.replicas import Run
 

@@ -6,8 +6,7 @@ from functools import cached_property
 from html import escape
 from itertools import groupby
 
-from dpbook.core import DpbookError, checkout, plural
-from dpbook.figures.card import palette
+from dpbook.core import DpbookError, checkout, palette, plural
 from dpbook.grading.definition import Task
 
 BAR = 20

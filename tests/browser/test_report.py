@@ -5,7 +5,7 @@ import re
 import pytest
 
 from dpbook.app import report
-from dpbook.figures.card.palette import contrast
+from dpbook.core import palette
 from tests.app.test_report import SLOW, run
 
 pytest.importorskip("playwright.sync_api")
@@ -35,10 +35,10 @@ def test_every_word_stands_out_from_the_page_and_the_page_follows_the_theme(chro
     watch = Watch(page)
     page.goto(path.as_uri())
     paper = hexadecimal(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert (contrast(paper, "#ffffff") < 2) == (scheme == "light")
+    assert (palette.contrast(paper, "#ffffff") < 2) == (scheme == "light")
     words = page.evaluate(COLOURS)
     assert len(words) > 30
-    assert [word for word, colour in words if contrast(hexadecimal(colour), paper) < 4.5] == []
+    assert [word for word, colour in words if palette.contrast(hexadecimal(colour), paper) < 4.5] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 900
     watch.assert_clean()
     context.close()

@@ -16,7 +16,8 @@ from dpbook.collectives import (
     reduce_scatter,
     ring,
 )
-from dpbook.figures.card import Card, Mark, palette, rect, ticks
+from dpbook.core import palette
+from dpbook.figures.card import Card, Mark, rect, ticks
 from dpbook.figures.card.arrows import arrow
 from dpbook.figures.card.svg import text_width
 from dpbook.figures.schedules import schedule_name

@@ -6,8 +6,8 @@ import pytest
 
 from dpbook import figures
 from dpbook.collectives import AlphaBeta, crossover, fit
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card import palette
 from dpbook.overlap import best_cap, equal_layers
 from tests.cases import each
 from tests.figures.test_plots import shows

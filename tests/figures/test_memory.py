@@ -6,8 +6,8 @@ from itertools import combinations
 import pytest
 
 from dpbook import figures
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card import palette
 from dpbook.figures.steps import CONTENT_FILLS, draw_memory_until
 from dpbook.figures.steps.lanes import LEFT, WIDTH
 from dpbook.figures.steps.memory import HEIGHT

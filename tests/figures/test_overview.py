@@ -7,9 +7,9 @@ import pytest
 from dpbook.book.ch05 import draw_traffic
 from dpbook.book.ch05.traffic import HEIGHT
 from dpbook.collectives import ALGORITHMS, FixedBounds, Round, Schedule, count, parameter_server, ring, tree
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures import draw_overview, draw_schedule
-from dpbook.figures.card import palette
 from tests.cases import each
 from tests.figures.reading import DOUBLE, NS, outside, overlapping, parse, texts
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpbook.collectives import ring
+from dpbook.core import palette
 from dpbook.figures import draw_schedule
-from dpbook.figures.card import palette
 from dpbook.figures.schedules.cells import EDGE, FILL
 from dpbook.figures.steps.looks import FILLS
 from tests.cases import each

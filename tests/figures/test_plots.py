@@ -7,9 +7,9 @@ import matplotlib
 import numpy as np
 import pytest
 
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures import cap_sweep, digits_grid, drift_and_gap, loss_curve
-from dpbook.figures.card import palette
 from dpbook.overlap import CapSweep
 from dpbook.replicas import Run, digits, shard, split
 from tests.cases import each

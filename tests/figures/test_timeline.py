@@ -7,8 +7,8 @@ import pytest
 from dpbook import figures
 from dpbook.book.ch08 import gpt, mlp
 from dpbook.collectives import AlphaBeta
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card import palette
 from dpbook.figures.steps import draw_until
 from dpbook.figures.steps.lanes import LEFT, links
 from dpbook.overlap import (

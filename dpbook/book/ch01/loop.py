@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpbook import collectives, replicas
-from dpbook.core import InvalidArgument, check_int
+from dpbook.core import InvalidArgument, check_int, palette
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, Card, box, palette, rect, text
+from dpbook.figures.card import MARGIN, Card, box, rect, text
 
 LEFT, TOP = 190, 96
 COLUMN, ROW, GAP = 176, 56, 14

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpbook.core import InvalidArgument
+from dpbook.core import InvalidArgument, palette
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, Card, Mark, aside, box, circle, element, line, palette, text
+from dpbook.figures.card import MARGIN, Card, Mark, aside, box, circle, element, line, text
 
 COLUMN, ROW, GAP = 400, 104, 14
 NEIGHBOURS = 2  # floats drawn on each side of the one that is kept

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpbook.core import InvalidArgument
+from dpbook.core import InvalidArgument, palette
 from dpbook.figures import Plot, magnitude
-from dpbook.figures.card import LINES, VARIES, draw_lines, finish, in_style, new_figure, palette
+from dpbook.figures.card import LINES, VARIES, draw_lines, finish, in_style, new_figure
 
 
 @in_style

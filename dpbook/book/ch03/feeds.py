@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dpbook.core import InvalidArgument, check_int
+from dpbook.core import InvalidArgument, check_int, palette
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, Attributes, Card, Mark, aside, check_named, line, palette, rect, text
+from dpbook.figures.card import MARGIN, Attributes, Card, Mark, aside, check_named, line, rect, text
 from dpbook.replicas import Feed
 
 GAP = 28

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpbook.book.ch04.noise import NoiseScale
-from dpbook.core import InvalidArgument, check_int
+from dpbook.core import InvalidArgument, check_int, palette
 from dpbook.figures import Picture, Plot, Viewer
-from dpbook.figures.card import LINES, MARGIN, Card, box, draw_lines, finish, in_style, new_figure, palette, text
+from dpbook.figures.card import LINES, MARGIN, Card, box, draw_lines, finish, in_style, new_figure, text
 from dpbook.replicas import Leftover, accumulate
 
 LEFT, TOP, CELL, BOX, ROW = 96, 78, 82, 50, 112

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpbook.book.ch04.sweep import Race
-from dpbook.core import InvalidArgument
+from dpbook.core import InvalidArgument, palette
 from dpbook.figures import Plot
-from dpbook.figures.card import VARIES, finish, in_style, new_figure, palette
+from dpbook.figures.card import VARIES, finish, in_style, new_figure
 
 
 @in_style

@@ -2,8 +2,9 @@
 
 from itertools import product
 
+from dpbook.core import palette
 from dpbook.figures import Picture
-from dpbook.figures.card import MARGIN, Card, arrow, aside, line, palette, rect, text
+from dpbook.figures.card import MARGIN, Card, arrow, aside, line, rect, text
 
 RANKS = range(3)
 CHUNKS = "abc"

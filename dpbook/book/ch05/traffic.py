@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from dpbook.collectives import Schedule, Traffic, bandwidth_lower_bound, count
 from dpbook.collectives.schedule import check_schedule
-from dpbook.core import InvalidArgument, bytes_in_words, check_int, plural
+from dpbook.core import InvalidArgument, bytes_in_words, check_int, palette, plural
 from dpbook.figures import Picture
-from dpbook.figures.card import MARGIN, Card, Mark, aside, element, line, number, palette, rect, text, ticks
+from dpbook.figures.card import MARGIN, Card, Mark, aside, element, line, number, rect, text, ticks
 from dpbook.figures.schedules import kind_name, schedule_name
 
 MAX_RANKS = 32

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from dpbook.collectives import AlphaBeta
+from dpbook.core import palette
 from dpbook.figures import Plot
-from dpbook.figures.card import check_named, draw_lines, finish, in_style, new_figure, palette
+from dpbook.figures.card import check_named, draw_lines, finish, in_style, new_figure
 from dpbook.ranks import Sweep
 
 

@@ -6,9 +6,9 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import InvalidArgument, check_type
+from dpbook.core import InvalidArgument, check_type, palette
 from dpbook.figures import Plot
-from dpbook.figures.card import finish, in_style, new_figure, palette
+from dpbook.figures.card import finish, in_style, new_figure
 from dpbook.overlap import StepRecord
 
 Times = Mapping[str, Sequence[float]]

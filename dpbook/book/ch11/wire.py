@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from dpbook.core import check_float, check_int, in_words
+from dpbook.core import check_float, check_int, in_words, palette
 from dpbook.figures import Explorer, Knob, Picture
-from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_title, palette, rect, seconds_in_words, text
+from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_title, rect, seconds_in_words, text
 from dpbook.planning import LINKS, MODELS, count_parameters, low_rank_adapters, sent_per_rank
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 760, 186, 686, 88, 25

@@ -2,21 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dpbook.core import check_float
+from dpbook.core import check_float, palette
 from dpbook.figures import Picture
-from dpbook.figures.card import (
-    Card,
-    Key,
-    Scale,
-    axes,
-    check_named,
-    check_title,
-    element,
-    number,
-    palette,
-    rect,
-    text,
-)
+from dpbook.figures.card import Card, Key, Scale, axes, check_named, check_title, element, number, rect, text
 from dpbook.planning import Memory
 
 PARTS = {

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from dpbook.core import InvalidArgument, in_words
+from dpbook.core import InvalidArgument, in_words, palette
 from dpbook.figures import Picture
-from dpbook.figures.card import MARGIN, Card, Key, Scale, aside, axes, check_title, palette, rect, text
+from dpbook.figures.card import MARGIN, Card, Key, Scale, aside, axes, check_title, rect, text
 from dpbook.planning import Step
 
 WIDTH, LEFT, TOP, BOTTOM = 760, 70, 100, 300

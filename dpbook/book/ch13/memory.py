@@ -5,8 +5,9 @@ from functools import cache
 from typing import Any
 
 from dpbook.book.ch13.capacity import TOO_MUCH, WIDTH, gigabytes, memory_bars
+from dpbook.core import palette
 from dpbook.figures import Explorer, Knob, Picture
-from dpbook.figures.card import MARGIN, Key, Scale, axes, palette, rect, stacked, text
+from dpbook.figures.card import MARGIN, Key, Scale, axes, rect, stacked, text
 from dpbook.planning import ACCELERATORS, MODELS, RECIPES, Memory, memory_per_rank
 
 WORLDS = tuple(2**power for power in range(14))

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, log10
 
 from dpbook import planning
+from dpbook.core import palette
 from dpbook.figures import Picture
-from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_title, palette, rect, text
+from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_title, rect, text
 from dpbook.planning import Cluster, Job, Step
 
 WIDTH, LEFT, RIGHT = 760, 80, 740

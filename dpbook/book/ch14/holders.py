@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from dpbook.core import InvalidArgument, check_type, milliseconds, plural
+from dpbook.core import InvalidArgument, check_type, milliseconds, palette, plural
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, Mark, aside, legend, line, palette, rect, text
+from dpbook.figures.card import MARGIN, Mark, aside, legend, line, rect, text
 from dpbook.figures.steps import CONTENT_FILLS, draw_memory_until
 from dpbook.overlap import Content, ShardedStep
 

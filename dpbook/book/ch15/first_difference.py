@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpbook.audit import Seen
-from dpbook.core import InvalidArgument
+from dpbook.core import InvalidArgument, palette
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, Card, Mark, aside, palette, rect, text
+from dpbook.figures.card import MARGIN, Card, Mark, aside, rect, text
 
 LABEL, CELL, TALL = 70, 82, 44
 MOST, AFTER = 12, 1

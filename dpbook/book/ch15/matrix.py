@@ -9,9 +9,9 @@ from itertools import groupby
 
 from dpbook.book.ch15.collection import Exhibit, exhibit, exhibits
 from dpbook.book.ch15.judging import bad, verdicts
-from dpbook.core import DATA, write_atomically
+from dpbook.core import DATA, palette, write_atomically
 from dpbook.figures import Picture
-from dpbook.figures.card import MARGIN, Card, Mark, aside, circle, element, line, palette, text
+from dpbook.figures.card import MARGIN, Card, Mark, aside, circle, element, line, text
 
 RECORDED = DATA / "measurements" / "museum.json"
 NAMES, KIND, CELL, ROW, HEAD, LEAN = 370, 30, 26, 19, 96, 44

@@ -6,8 +6,9 @@ import numpy as np
 
 from dpbook.book.ch16.racing import Raced
 from dpbook.collectives import Link
+from dpbook.core import palette
 from dpbook.figures import Explorer, Knob, Plot
-from dpbook.figures.card import draw_lines, finish, in_style, new_figure, palette, seconds_in_words
+from dpbook.figures.card import draw_lines, finish, in_style, new_figure, seconds_in_words
 from dpbook.planning import LINKS
 from dpbook.replicas import Array
 

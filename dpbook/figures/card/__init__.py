@@ -1,6 +1,6 @@
-"""What every picture is made of: the palette, SVG, the card and its axes, plots, viewers and explorers."""
+"""What every picture is made of: SVG, the card and its axes, plots, viewers and explorers."""
 
-from dpbook.figures.card import axes, palette
+from dpbook.figures.card import axes
 from dpbook.figures.card.arrows import arrow
 from dpbook.figures.card.axes import Key, Scale, seconds_in_words
 from dpbook.figures.card.card import Card, Mark, box, legend, ticks

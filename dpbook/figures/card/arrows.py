@@ -1,6 +1,6 @@
 """Arrows: a way through corners, and a head at its end."""
 
-from dpbook.figures.card.palette import COMMUNICATION
+from dpbook.core import palette
 from dpbook.figures.card.svg import Attributes, element, number
 
 Point = tuple[float, float]
@@ -12,9 +12,13 @@ def arrow(points: Points, width: float, *, stored: bool = False) -> str:
     tip, back = points[-1], towards(points[-1], points[-2], 4 + 1.6 * width)
     dx, dy = 0.55 * (tip[0] - back[0]), 0.55 * (tip[1] - back[1])
     head = f"M{_pair(*tip)}L{_pair(back[0] - dy, back[1] + dx)}L{_pair(back[0] + dy, back[1] - dx)}z"
-    line: Attributes = {"stroke": COMMUNICATION, "stroke_width": width, "stroke_dasharray": "6 3" if stored else None}
+    line: Attributes = {
+        "stroke": palette.COMMUNICATION,
+        "stroke_width": width,
+        "stroke_dasharray": "6 3" if stored else None,
+    }
     way = element("path", d=path((*points[:-1], back)), fill="none", **line)
-    return way + element("path", d=head, fill=COMMUNICATION)
+    return way + element("path", d=head, fill=palette.COMMUNICATION)
 
 
 def path(points: Points, radius: float = 7) -> str:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from math import floor, log, log10
 from typing import Literal, NamedTuple
 
-from dpbook.core import in_words
+from dpbook.core import in_words, palette
 from dpbook.figures.card.card import Mark
-from dpbook.figures.card.palette import IDLE, MUTED, PAPER, tint
 from dpbook.figures.card.svg import aside, circle, element, number, rect
 
-GHOST = tint(MUTED, 0.7)
+GHOST = palette.tint(palette.MUTED, 0.7)
 """Of what was there before."""
 
 
@@ -45,7 +44,7 @@ class Key(NamedTuple):
     kind: Literal["bar", "line", "outline", "ring"] = "bar"
     width: float = 2
     dashes: str | None = None
-    inside: str = PAPER
+    inside: str = palette.PAPER
 
 
 def decades(low: float, high: float) -> list[float]:
@@ -62,16 +61,16 @@ def seconds_in_words(value: float) -> str:
 def axis_across(scale: Scale, y: float, ticks: Mapping[float, str], label: str, top: float) -> Iterator[str]:
     """A horizontal axis at ``y``: lines of its grid up to ``top``, ticks in words, and its label under them."""
     for value, words in ticks.items():
-        yield rect(scale(value) - 0.5, top, 1, y - top, fill=IDLE)
+        yield rect(scale(value) - 0.5, top, 1, y - top, fill=palette.IDLE)
         yield aside(scale(value), y + 17, words, 11, anchor="middle")
-    yield rect(scale.start, y, scale.end - scale.start, 1, fill=MUTED)
+    yield rect(scale.start, y, scale.end - scale.start, 1, fill=palette.MUTED)
     yield aside(scale.end, y + 34, label, anchor="end")
 
 
 def axis_up(scale: Scale, x: float, ticks: Mapping[float, str], right: float, label: str = "") -> Iterator[str]:
     """A vertical axis at ``x``: lines of its grid to the ``right``, ticks in words, and its label above it."""
     for value, words in ticks.items():
-        yield rect(x, scale(value) - 0.5, right - x, 1, fill=IDLE)
+        yield rect(x, scale(value) - 0.5, right - x, 1, fill=palette.IDLE)
         yield aside(x - 8, scale(value) + 4, words, 11, anchor="end")
     if label:
         yield aside(x, scale.end - 8, label)
@@ -86,7 +85,7 @@ def curve(points: Sequence[tuple[float, float]], key: Key) -> str:
     )  # fmt: skip
 
 
-def ring(x: float, y: float, colour: str, inside: str = PAPER) -> str:
+def ring(x: float, y: float, colour: str, inside: str = palette.PAPER) -> str:
     """A round mark: hollow, or filled with ``inside``; dashed where it is the ghost of one."""
     dashes = "3 2" if colour == GHOST else None
     return circle(x, y, 5, fill=inside, stroke=colour, stroke_width=2, stroke_dasharray=dashes)

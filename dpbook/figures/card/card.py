@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from math import floor, log10
 from typing import NamedTuple
 
-from dpbook.figures.card.palette import PANEL, tint
+from dpbook.core import palette
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.svg import MARGIN, aside, element, number, rect, text, text_width
 
@@ -63,8 +63,10 @@ def legend(marks: Iterable[Mark], width: float, y: float) -> tuple[list[str], fl
 def box(x: float, y: float, width: float, height: float, colour: str | None, share: float, now: bool = False) -> str:
     """A box for text: tinted with a ``share`` of its ``colour``, with a strong edge ``now``; empty without a colour."""
     if colour is None:
-        return rect(x, y, width, height, rx=6, fill=PANEL)
-    return rect(x, y, width, height, rx=6, fill=tint(colour, share), stroke=colour, stroke_width=3 if now else 1.2)
+        return rect(x, y, width, height, rx=6, fill=palette.PANEL)
+    return rect(
+        x, y, width, height, rx=6, fill=palette.tint(colour, share), stroke=colour, stroke_width=3 if now else 1.2
+    )
 
 
 def ticks(end: float, most: int) -> list[float]:

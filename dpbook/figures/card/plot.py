@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import InvalidArgument
-from dpbook.figures.card import palette
+from dpbook.core import InvalidArgument, palette
 from dpbook.figures.card.drawn import DRAWN, describe
 from dpbook.figures.card.picture import Bundle, image, scrolled
 

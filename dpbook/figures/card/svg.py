@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from functools import partial
 
-from dpbook.figures.card.palette import INK, MUTED, PAPER, dark
+from dpbook.core import palette
 
 Attributes = dict[str, str | float | None]
 
@@ -67,7 +67,7 @@ def text(
     )  # fmt: skip
 
 
-aside = partial(text, fill=MUTED)
+aside = partial(text, fill=palette.MUTED)
 """A `text` that is read second: a subtitle, a unit, the name of a row."""
 
 
@@ -112,19 +112,19 @@ def document(width: float, height: float, alt: str, description: str, body: Iter
     ``alt`` is its name for a screen reader, ``description`` everything it shows, in words. ``style`` is added to the
     style sheet of the dark.
     """
-    card = element("rect", width=width, height=height, rx=10, fill=PAPER) + "".join(body)
+    card = element("rect", width=width, height=height, rx=10, fill=palette.PAPER) + "".join(body)
     parts = [element("title", escape(alt))]
     parts += [element("desc", escape(description))] if description else []
     parts += [element("style", _in_the_dark(card) + style), card]
     return element(
         "svg", parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {number(width)} {number(height)}", width=width,
-        height=height, role="img", aria_label=alt, font_family=SANS, fill=INK,
+        height=height, role="img", aria_label=alt, font_family=SANS, fill=palette.INK,
     )  # fmt: skip
 
 
 def _in_the_dark(markup: str) -> str:
     """A style sheet that gives each colour in ``markup`` its dark twin where the page is dark."""
-    rules = [f'svg[fill="{INK}"]{{fill:{dark(INK)}}}']
+    rules = [f'svg[fill="{palette.INK}"]{{fill:{palette.dark(palette.INK)}}}']
     for colour in sorted(set(_COLOUR.findall(markup))):
-        rules += (f'[{what}="{colour}"]{{{what}:{dark(colour)}}}' for what in ("fill", "stroke"))
+        rules += (f'[{what}="{colour}"]{{{what}:{palette.dark(colour)}}}' for what in ("fill", "stroke"))
     return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dpbook.figures.card import palette
+from dpbook.core import palette
 from dpbook.figures.card.arrows import path
 from dpbook.figures.card.svg import circle, element, number, text
 from dpbook.figures.schedules.arrows import Way, load

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from dpbook.collectives import Message
-from dpbook.figures.card import palette
+from dpbook.core import palette
 from dpbook.figures.card.arrows import Points
 from dpbook.figures.card.svg import text
 from dpbook.figures.schedules import words

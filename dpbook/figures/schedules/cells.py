@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from dpbook.figures.card import palette
+from dpbook.core import palette
 from dpbook.figures.card.svg import Attributes, circle, element, number, rect, text
 from dpbook.figures.schedules.frames import Kind
 

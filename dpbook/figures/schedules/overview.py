@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from dpbook.collectives import Schedule, Traffic, count
 from dpbook.collectives.schedule import check_schedule
-from dpbook.core import InvalidArgument, bytes_in_words, check_int, plural
-from dpbook.figures.card import palette
+from dpbook.core import InvalidArgument, bytes_in_words, check_int, palette, plural
 from dpbook.figures.card.arrows import Point, arrow, towards
 from dpbook.figures.card.card import Card, Mark
 from dpbook.figures.card.picture import Picture

@@ -8,8 +8,7 @@ each cell holds, and frame the cells that the round has written.
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from dpbook.core import bytes_in_words
-from dpbook.figures.card import palette
+from dpbook.core import bytes_in_words, palette
 from dpbook.figures.card.arrows import arrow
 from dpbook.figures.card.card import Mark, heading, legend
 from dpbook.figures.card.svg import MARGIN, aside, element, rect, text

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 
-from dpbook.core import check_type, in_binary, milliseconds, plural
-from dpbook.figures.card import palette
+from dpbook.core import check_type, in_binary, milliseconds, palette, plural
 from dpbook.figures.card.card import Card
-from dpbook.figures.card.palette import COMMUNICATION, EXPOSED, PAPER, tint
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import Plot, finish, in_style, new_figure
 from dpbook.figures.card.svg import MARGIN, aside, rect, text
@@ -39,19 +37,19 @@ def framed_plan(plan: Plan, cap: int | None, title: str | None, rows: int, wides
     for place, bucket in enumerate(shown):
         if place and bucket != shown[place - 1] + 1:
             left_out = plural(bucket - shown[place - 1] - 1, "bucket")
-            labels.append(aside(LEFT, card.y + 14, f"… {left_out} …", halo=PAPER))
+            labels.append(aside(LEFT, card.y + 14, f"… {left_out} …", halo=palette.PAPER))
             card.y += ROW
         card.add(*_bars(plan, bucket, card.y, scale))
         nbytes, members = plan.buckets[bucket].nbytes, plural(len(plan.buckets[bucket].tensors), "tensor")
         labels.append(text(LEFT - 10, card.y + 13, f"bucket {bucket + 1}", 12, anchor="end"))
         size = f"{in_binary(nbytes)}, {members}"
-        labels.append(text(LEFT + nbytes * scale + 8, card.y + 13, size, 11, halo=PAPER))
+        labels.append(text(LEFT + nbytes * scale + 8, card.y + 13, size, 11, halo=palette.PAPER))
         card.y += ROW
     y = max(card.y, top + ROW * kept)
     if cap and cap <= widest:
         x = LEFT + cap * scale
-        card.add(rect(x - 1, top - 4, 2, y - top + 2, fill=EXPOSED))
-        card.add(text(x, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=EXPOSED))
+        card.add(rect(x - 1, top - 4, 2, y - top + 2, fill=palette.EXPOSED))
+        card.add(text(x, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=palette.EXPOSED))
     card.add(*labels)
     told = f", from {in_binary(min(sizes))} to {in_binary(max(sizes))}" if plan.calls > 1 else ""
     return card.picture(y + MARGIN + 6, f"{in_binary(plan.total_bytes)} in all{told}.")
@@ -63,7 +61,7 @@ def _bars(plan: Plan, bucket: int, y: float, scale: float) -> Iterator[str]:
         widths = [sum(widths)]
     x, seen = float(LEFT), 0
     for width in widths:
-        fill = COMMUNICATION if seen % 2 == 0 else tint(COMMUNICATION, 0.6)
+        fill = palette.COMMUNICATION if seen % 2 == 0 else palette.tint(palette.COMMUNICATION, 0.6)
         seen += width >= 1  # biases between weights would give all weights one colour
         yield rect(x, y, max(width, 0.5), BAR, fill=fill)
         x += width
@@ -74,7 +72,7 @@ def cap_sweep(sweep: CapSweep, title: str) -> Plot:
     """Plot step time and exposed communication against the bucket cap, and mark the best."""
     check_type("sweep", sweep, CapSweep, "a CapSweep, as overlap.best_cap returns it")
     figure, axes = new_figure(title)
-    exposed = {"color": EXPOSED, "linewidth": 2, "label": "exposed communication"}
+    exposed = {"color": palette.EXPOSED, "linewidth": 2, "label": "exposed communication"}
     axes.step(sweep.caps, 1e3 * sweep.durations, where="post", color=palette.COMPUTATION, linewidth=2.5, label="step")
     axes.step(sweep.caps, 1e3 * sweep.exposed, "--", where="post", **exposed)
     shortest = f"shortest: {milliseconds(sweep.duration)} at {in_binary(sweep.best)}"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpbook.figures.card.palette import IDLE, INK, PANEL, PAPER, text_on, tint
+from dpbook.core import palette
 from dpbook.figures.card.svg import aside, element, line, rect, text, text_width
 from dpbook.figures.steps.looks import FILLS, labels, look, number_of
 from dpbook.overlap import Span, Timeline
@@ -88,7 +88,7 @@ class Lanes:
     def _ground(self, lane: str, top: float) -> Iterator[str]:
         """The whole step in pale; what of it has passed without work is striped and called idle."""
         left, right = self.scale(self.timeline.start), self.scale(self.timeline.end)
-        yield rect(left, top, right - left, BAR, fill=PANEL)
+        yield rect(left, top, right - left, BAR, fill=palette.PANEL)
         spans = [(s.start, s.end) for s in self.timeline.spans if s.lane == lane]
         kinds = {s.kind for s in self.timeline.spans if s.lane == lane}
         passed = np.array([[self.timeline.start, min(self.now, self.timeline.end)]])
@@ -97,9 +97,9 @@ class Lanes:
         for start, end in difference(union(passed), union(spans)).tolist():
             x, width = self.scale(start), self.scale(end) - self.scale(start)
             if width >= 3:
-                yield stripes(x, top, width, IDLE)
+                yield stripes(x, top, width, palette.IDLE)
             if width >= 34:
-                yield aside(x + width / 2, top + 15, "idle", 11, anchor="middle", halo=PANEL)
+                yield aside(x + width / 2, top + 15, "idle", 11, anchor="middle", halo=palette.PANEL)
 
     def _lines(self) -> Iterator[str]:
         """From each gradient that is complete to its call; those that look the same are drawn once."""
@@ -107,7 +107,7 @@ class Lanes:
         ends = ((self.scale(a.end), self.tops[a.lane] + BAR, self.scale(b.start), self.tops[b.lane]) for a, b in shown)
         path = dict.fromkeys(f"M{a:.0f} {b:g}v2L{c:.0f} {d - 2:g}v2" for a, b, c, d in ends)
         if path:
-            stroke, width = (INK, 1) if len(self.links) <= MANY else (tint(INK, 0.5), 0.7)
+            stroke, width = (palette.INK, 1) if len(self.links) <= MANY else (palette.tint(palette.INK, 0.5), 0.7)
             yield element("path", d="".join(path), fill="none", stroke=stroke, stroke_width=width)
 
     def _bar(self, span: Span, top: float) -> Iterator[str]:
@@ -117,12 +117,11 @@ class Lanes:
         gap, rx = (0.8, 2) if width > 4 else (0.0, None)
         done = min(max(self.scale(self.now) - x, 0.0), width) if self.now < span.end else width
         if done < width:
-            edge = tint(fill, 0.6) if width > 4 else None
-            yield rect(
-                x + 0.5, top + 0.5, max(width - gap - 1, 0.5), BAR - 1, rx=rx, fill=tint(fill, 0.12), stroke=edge
-            )
+            edge = palette.tint(fill, 0.6) if width > 4 else None
+            wide, ghost = max(width - gap - 1, 0.5), palette.tint(fill, 0.12)
+            yield rect(x + 0.5, top + 0.5, wide, BAR - 1, rx=rx, fill=ghost, stroke=edge)
             if 0 < done < width - 3:
-                yield stripes(x + done, top, width - done - gap, tint(fill, 0.6))
+                yield stripes(x + done, top, width - done - gap, palette.tint(fill, 0.6))
         if done:
             yield rect(x, top, max(done - gap, 0.4), BAR, rx=rx, fill=fill)
 
@@ -150,14 +149,13 @@ class Lanes:
         left, right = self.scale(start), self.scale(end)
         if seconds > 0.8 * (end - start) and text_width(name, 11) < right - left - 8:
             over = end <= self.now
-            yield text(
-                (left + right) / 2, top + 15, name, 11, anchor="middle", fill=text_on(FILLS[name]) if over else INK,
-                halo=FILLS[name] if over else PAPER,
-            )  # fmt: skip
+            ink = palette.text_on(FILLS[name]) if over else palette.INK
+            halo = FILLS[name] if over else palette.PAPER
+            yield text((left + right) / 2, top + 15, name, 11, anchor="middle", fill=ink, halo=halo)
 
     def _on(self, span: Span) -> str:
         """The colour of a text in the middle of a span."""
-        return text_on(FILLS[look(span)]) if (span.start + span.end) / 2 < self.now else INK
+        return palette.text_on(FILLS[look(span)]) if (span.start + span.end) / 2 < self.now else palette.INK
 
 
 def stripes(x: float, y: float, width: float, colour: str, high: float = BAR) -> str:

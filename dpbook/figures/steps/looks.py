@@ -2,30 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 
-from dpbook.figures.card.palette import (
-    BACKWARD,
-    COMMUNICATION,
-    COMPUTATION,
-    FORWARD,
-    IDLE,
-    MUTED,
-    UPDATE,
-    tint,
-)
+from dpbook.core import palette
 from dpbook.overlap import Span
 
 FILLS = {
-    "forward": FORWARD,
-    "backward": BACKWARD,
-    "recompute": COMPUTATION,
-    "update": UPDATE,
-    "computation": COMPUTATION,
-    "all-gather": tint(COMMUNICATION, 0.6),
-    "reduce-scatter": COMMUNICATION,
-    "communication": COMMUNICATION,
-    "wait": tint(COMMUNICATION, 0.3),
-    "launch": MUTED,
-    "copy": IDLE,
+    "forward": palette.FORWARD,
+    "backward": palette.BACKWARD,
+    "recompute": palette.COMPUTATION,
+    "update": palette.UPDATE,
+    "computation": palette.COMPUTATION,
+    "all-gather": palette.tint(palette.COMMUNICATION, 0.6),
+    "reduce-scatter": palette.COMMUNICATION,
+    "communication": palette.COMMUNICATION,
+    "wait": palette.tint(palette.COMMUNICATION, 0.3),
+    "launch": palette.MUTED,
+    "copy": palette.IDLE,
 }
 """What a span is, by colour, in the order of the legend; its name, its letter or its lane says it too."""
 PHASES = {"forward": "forward", "recompute": "recompute", "backward": "backward", "optimizer": "update"}

@@ -5,9 +5,8 @@ from math import inf
 
 import numpy as np
 
-from dpbook.core import bytes_in_words, check_type
+from dpbook.core import bytes_in_words, check_type, palette
 from dpbook.figures.card.card import Mark, ticks
-from dpbook.figures.card.palette import COMMUNICATION, COMPLETE, FORWARD, IDLE, INK, MUTED, PAPER, PARTIAL, UPDATE
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import check_named, check_title
 from dpbook.figures.card.svg import aside, element, number, rect, text, text_width
@@ -19,8 +18,9 @@ HEIGHT, TOP, FOOT = 120, 22, 20
 """Pixels: of the area, of the room above and under it."""
 MOST_STEPS = 4
 CONTENT_FILLS: dict[Content, str] = {
-    "optimizer": IDLE, "weights": MUTED, "gathered": COMMUNICATION, "gradients": PARTIAL, "reduced": COMPLETE,
-    "buffers": UPDATE, "activations": FORWARD,
+    "optimizer": palette.IDLE, "weights": palette.MUTED, "gathered": palette.COMMUNICATION,
+    "gradients": palette.PARTIAL, "reduced": palette.COMPLETE, "buffers": palette.UPDATE,
+    "activations": palette.FORWARD,
 }  # fmt: skip
 WORDS: dict[Content, str] = {
     "optimizer": "optimizer state", "weights": "weights", "gathered": "gathered weights",
@@ -68,7 +68,7 @@ def _area(memory: MemoryCurve, top: float, scale: Scale, most: int, now: float) 
     up = HEIGHT / (most or 1)
     yield aside(LEFT - 8, top - 10, "memory", 11, anchor="end")
     for nbytes in ticks(most, 4) if most else ():
-        yield rect(LEFT, foot - nbytes * up, scale(end) - LEFT, 1, fill=IDLE)
+        yield rect(LEFT, foot - nbytes * up, scale(end) - LEFT, 1, fill=palette.IDLE)
         yield aside(LEFT - 8, foot - nbytes * up + 4, bytes_in_words(nbytes), 11, anchor="end")
     edges = [scale(t) for t in (*memory.times.tolist(), end)]
     low = np.zeros(len(memory.times))
@@ -79,9 +79,11 @@ def _area(memory: MemoryCurve, top: float, scale: Scale, most: int, now: float) 
         low = high
     if now < end:
         x = scale(now)
-        yield rect(x, top, scale(end) - x, HEIGHT, fill=PAPER, fill_opacity=0.85)
+        yield rect(x, top, scale(end) - x, HEIGHT, fill=palette.PAPER, fill_opacity=0.85)
     line = _steps(edges, (foot - memory.total * up).tolist())
-    yield element("path", d="M" + "L".join(line), fill="none", stroke=INK if now >= end else MUTED, stroke_width=1)
+    yield element(
+        "path", d="M" + "L".join(line), fill="none", stroke=palette.INK if now >= end else palette.MUTED, stroke_width=1
+    )
     if now >= memory.peak_time:
         yield _mark(memory, scale(memory.peak_time), foot - memory.peak * up)
 
@@ -104,7 +106,7 @@ def _steps(edges: list[float], heights: list[float]) -> list[str]:
 def _mark(memory: MemoryCurve, x: float, y: float) -> str:
     words = f"peak {bytes_in_words(memory.peak)}"
     anchor = "end" if x - text_width(words, 12) > LEFT else None
-    return rect(x - 1, y - 5, 2, 10, fill=INK) + text(x, y - 8, words, 12, anchor=anchor, halo=PAPER)
+    return rect(x - 1, y - 5, 2, 10, fill=palette.INK) + text(x, y - 8, words, 12, anchor=anchor, halo=palette.PAPER)
 
 
 def _peak(memory: MemoryCurve) -> str:

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
-from dpbook.core import InvalidArgument, check_int, check_type, milliseconds, plural
+from dpbook.core import InvalidArgument, check_int, check_type, milliseconds, palette, plural
 from dpbook.figures.card.card import Card, Mark, ticks
-from dpbook.figures.card.palette import EXPOSED, IDLE, INK, MUTED, PANEL
 from dpbook.figures.card.picture import Picture
 from dpbook.figures.card.plot import check_named, check_title
 from dpbook.figures.card.svg import MARGIN, aside, element, rect, text, text_width
@@ -118,7 +117,7 @@ def _named(name: str, note: str, shares: Mapping[str, float], y: float) -> Itera
     room = WIDTH - 2 * MARGIN - sum(map(_width, shares))
     shown = cut(name, room - text_width(note, 13) - 12, 14, bold=True)
     yield text(MARGIN, y + 14, shown, 14, bold=True)
-    yield text(MARGIN + text_width(shown, 14, bold=True) + 12, y + 14, note, 13, fill=INK)
+    yield text(MARGIN + text_width(shown, 14, bold=True) + 12, y + 14, note, 13, fill=palette.INK)
 
 
 def _width(gauge: str) -> float:
@@ -127,9 +126,9 @@ def _width(gauge: str) -> float:
 
 def _clock(end: float, now: float, top: float, bottom: float, scale: Scale) -> Iterator[str]:
     """What time it is, and a thick mark at the end once that is reached."""
-    yield rect(scale(now) - 1, top - 4, 2, bottom - top + STRIP, fill=INK)
+    yield rect(scale(now) - 1, top - 4, 2, bottom - top + STRIP, fill=palette.INK)
     if end <= now:
-        yield rect(scale(end) - 2, top - 4, 4, bottom - top + 4, fill=INK)
+        yield rect(scale(end) - 2, top - 4, 4, bottom - top + 4, fill=palette.INK)
 
 
 def _gauges(shares: Mapping[str, float], y: float) -> Iterator[str]:
@@ -137,8 +136,8 @@ def _gauges(shares: Mapping[str, float], y: float) -> Iterator[str]:
     x = float(WIDTH - MARGIN)
     for name, share in reversed(list(shares.items())):
         yield text(x, y + 14, f"{share:.0%}", 12, anchor="end")
-        yield rect(x - 42 - GAUGE, y + 4, GAUGE, 11, fill=PANEL, stroke=MUTED, stroke_width=0.8)
-        yield rect(x - 42 - GAUGE, y + 4, GAUGE * share, 11, fill=MUTED)
+        yield rect(x - 42 - GAUGE, y + 4, GAUGE, 11, fill=palette.PANEL, stroke=palette.MUTED, stroke_width=0.8)
+        yield rect(x - 42 - GAUGE, y + 4, GAUGE * share, 11, fill=palette.MUTED)
         yield aside(x - 50 - GAUGE, y + 14, name, anchor="end")
         x -= _width(name)
 
@@ -151,8 +150,8 @@ def _exposed(timeline: Timeline, y: float, scale: Scale, now: float) -> Iterator
     bare = difference(timeline.when("communication", rank), timeline.when("computation", rank))
     for start, end in bare.tolist():
         if start < now:
-            yield rect(scale(start), y, max(scale(min(end, now)) - scale(start), 1), 5, fill=EXPOSED)
-    yield text(LEFT - 8, y + 9, "exposed", 11, anchor="end", fill=EXPOSED)
+            yield rect(scale(start), y, max(scale(min(end, now)) - scale(start), 1), 5, fill=palette.EXPOSED)
+    yield text(LEFT - 8, y + 9, "exposed", 11, anchor="end", fill=palette.EXPOSED)
 
 
 def _marks(timelines: Mapping[str, Timeline]) -> Iterator[Mark]:
@@ -161,22 +160,22 @@ def _marks(timelines: Mapping[str, Timeline]) -> Iterator[Mark]:
     looks = {look(span) for span in spans}
     for key in (key for key in FILLS if key in looks):
         yield Mark(WORDS.get(key, key), rect(0, 0, 14, 14, rx=3, fill=FILLS[key]))
-    yield Mark("idle", rect(0, 0, 14, 14, fill=PANEL) + stripes(0, 0, 14, IDLE, high=14))
+    yield Mark("idle", rect(0, 0, 14, 14, fill=palette.PANEL) + stripes(0, 0, 14, palette.IDLE, high=14))
     handed_on = {link.made.kind for timeline in timelines.values() for link in links(timeline)}
     for key in (key for key in HANDED_ON if key in handed_on):
-        yield Mark(HANDED_ON[key], element("path", d="M1 1v2L13 11v2", fill="none", stroke=INK))
+        yield Mark(HANDED_ON[key], element("path", d="M1 1v2L13 11v2", fill="none", stroke=palette.INK))
     if any(span.kind == "communication" for span in spans):
-        yield Mark("exposed communication", rect(0, 4, 14, 5, fill=EXPOSED))
+        yield Mark("exposed communication", rect(0, 4, 14, 5, fill=palette.EXPOSED))
 
 
 def _axis(y: float, scale: Scale) -> Iterator[str]:
     """Ticks at round numbers of milliseconds."""
     if scale.end <= 0:
         return
-    yield rect(LEFT, y, scale(scale.end) - LEFT, 1, fill=MUTED)
+    yield rect(LEFT, y, scale(scale.end) - LEFT, 1, fill=palette.MUTED)
     for ms in ticks(1e3 * scale.end, 8):
         x = scale(ms / 1e3)
-        yield rect(x, y, 1, 5, fill=MUTED)
+        yield rect(x, y, 1, 5, fill=palette.MUTED)
         yield aside(x, y + 19, f"{ms:g}", 11, anchor="middle")
     yield aside(WIDTH - MARGIN, y + 34, "time from the start of the step (ms)", 11, anchor="end")
 

@@ -7,8 +7,8 @@ import pytest
 
 from dpbook.book.ch02 import distances, error_ladder
 from dpbook.book.ch02.ladders import _limits
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card import palette
 from tests.cases import each
 from tests.figures.test_plots import pixels, shows
 

@@ -11,8 +11,8 @@ import pytest
 from dpbook import replicas
 from dpbook.book import ch04
 from dpbook.book.ch04 import NoiseScale, against_batch, draw_accumulation, noise_scale_estimates, play_accumulation
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card.palette import COMPLETE, EXPOSED
 from dpbook.figures.card.plot import LINES
 from tests.cases import each
 from tests.figures.reading import outside, overlapping, parse, texts
@@ -53,11 +53,11 @@ def test_the_leftover_of_seven_by_four():
 
 
 def test_a_wrong_update_has_the_alarm_colour_and_a_right_one_has_not():
-    assert EXPOSED in draw_accumulation(7, 4, "carry").svg
+    assert palette.EXPOSED in draw_accumulation(7, 4, "carry").svg
     for leftover in ("step", "drop"):
         svg = draw_accumulation(7, 4, leftover).svg
-        assert COMPLETE in svg
-        assert EXPOSED not in svg
+        assert palette.COMPLETE in svg
+        assert palette.EXPOSED not in svg
 
 
 def test_the_viewer_shows_one_micro_batch_more_at_a_time():

@@ -4,8 +4,8 @@ import matplotlib
 import pytest
 
 from dpbook.book import ch10
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card import palette
 from dpbook.overlap import StepRecord
 from tests.cases import each
 from tests.figures.test_plots import shows

@@ -6,8 +6,9 @@ import pytest
 
 from dpbook.book import ch11
 from dpbook.book.ch11.wire import trained_parameters, wire_bars
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card import axes, palette
+from dpbook.figures.card import axes
 from tests.cases import each
 from tests.figures.reading import parse, readable, rings, texts
 

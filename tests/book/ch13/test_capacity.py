@@ -5,8 +5,9 @@ from math import log2
 import pytest
 
 from dpbook.book import ch13
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card import axes, palette
+from dpbook.figures.card import axes
 from dpbook.planning import MODELS, Memory, Step, memory_per_rank
 from tests.cases import each
 from tests.figures.reading import bars, parse, readable, rings, texts

@@ -5,8 +5,9 @@ import pytest
 from dpbook.book import ch13
 from dpbook.book.ch13 import clusters, walls
 from dpbook.collectives import Link
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card import axes, palette
+from dpbook.figures.card import axes
 from dpbook.planning import ACCELERATORS, Cluster, Job
 from tests.cases import each
 from tests.figures.reading import NS, parse, readable, rings, texts

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 import pytest
 
 from dpbook.book.ch14 import play_sharding
+from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card import palette
 from dpbook.figures.steps import CONTENT_FILLS
 from dpbook.overlap import Sharding, Wires, equal_units, simulate_sharded
 from tests.cases import each
