@@ -3,8 +3,9 @@
 import html
 
 from dpbook.audit import Line, Verdict
+from dpbook.core import palette
 
-_COLOURS = {"PASS": "#1a7f37", "FAIL": "#b42318", "WARN": "#8a5a00", "----": "#666666"}
+_COLOURS = {"PASS": palette.PASS, "FAIL": palette.FAIL, "WARN": "#8a5a00", "----": "#666666"}
 _STYLE = (
     "body{font:15px/1.4 system-ui,sans-serif;max-width:72em;margin:2em auto;padding:0 1em}"
     "td{vertical-align:top;padding:.4em .8em;border-top:1px solid #ddd}"

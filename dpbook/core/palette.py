@@ -21,6 +21,8 @@ FAULT = EXPOSED
 """Time lost and sums that are wrong share the alarm colour; no figure holds both."""
 PARTIAL_EDGE, COMPLETE_EDGE, FAULT_EDGE = "#8a6a00", "#00705a", "#6d0a25"
 """Lines and marks on these fills."""
+PASS, FAIL = "#1a7f37", "#c62828"
+"""The result of a check. White text reads on both; text in these colours reads on paper, in their twins in the dark."""
 
 INK = "#1b2430"
 MUTED = "#556070"

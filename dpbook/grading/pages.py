@@ -5,13 +5,11 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from dpbook.core import plural
+from dpbook.core import palette, plural
 
 if TYPE_CHECKING:
     from dpbook.grading.cases import Case, Report
 
-PASSED, FAILED = "#1a7f37", "#c62828"
-"""A white sign on these has a contrast of 5 to 1, and they have 3 to 1 on white and on JupyterLab's dark #111."""
 _CODE = re.compile(r"`([^`\n]+)`")
 _PYTHON = ("call", "expected", "came")
 
@@ -46,7 +44,7 @@ def _bar(report: "Report") -> str:
 
 
 def _colour(case: "Case") -> str:
-    return PASSED if case.passed else FAILED
+    return palette.PASS if case.passed else palette.FAIL
 
 
 def _item(case: "Case") -> str:

@@ -63,7 +63,7 @@ class Stretch:
     @property
     def in_html(self) -> str:
         """A row of a table."""
-        share = f"width: {100 * self.points / self.possible:.0f}%; height: 0.7em; background: {palette.COMPLETE}"
+        share = f"width: {100 * self.points / self.possible:.0f}%; height: 0.7em; background: {palette.PASS}"
         bar = f'<div style="width: 10em; background: {EMPTY}"><div style="{share}"></div></div>'
         told = "<br>".join(map(escape, self.lines))
         cells = (

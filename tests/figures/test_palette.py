@@ -77,6 +77,19 @@ def test_prose_reads_on_paper(colour, ground):
     assert palette.contrast(colour, ground) >= 4.5
 
 
+@each("colour", [palette.PASS, palette.FAIL])
+def test_pass_and_fail_read_as_text_and_carry_a_white_sign(colour):
+    assert palette.contrast(colour, palette.PAPER) >= 4.5
+    for ground in (palette.dark(palette.PAPER), palette.dark(palette.PANEL), "#111111"):  # the last is JupyterLab's
+        assert palette.contrast(palette.dark(colour), ground) >= 4.5
+    assert palette.contrast(colour, "#111111") >= 3  # a white sign's own ground, in a dark JupyterLab
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_pass_and_fail_are_told_apart(sight):
+    assert distance(palette.PASS, palette.FAIL, sight) >= 10  # a word or a sign says the same
+
+
 @each("colour", [palette.COMPUTATION, palette.COMMUNICATION, palette.EXPOSED, *EDGE.values()])
 def test_lines_are_seen_on_paper(colour):
     assert palette.contrast(colour, palette.PAPER) >= 3  # WCAG 2.2, non-text contrast

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader
 
-from dpbook.core import write_atomically
+from dpbook.core import palette, write_atomically
 from dpbook.grading.marking import Marks, SubmissionMarks, TaskMarks
 
 TEMPLATES = Environment(loader=PackageLoader("dpbook", "data"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -28,7 +28,7 @@ def write(marks: Marks, folder: Path) -> list[Path]:
 
 def learner(submission: SubmissionMarks) -> str:
     """What a learner gets: of each task what was expected, what came and why; of nobody else a word."""
-    return TEMPLATES.get_template("marks.html.jinja").render(submission=submission)
+    return TEMPLATES.get_template("marks.html.jinja").render(submission=submission, palette=palette)
 
 
 def whole_class(marks: Marks, files: list[str]) -> str:
@@ -39,6 +39,7 @@ def whole_class(marks: Marks, files: list[str]) -> str:
         for one, file in zip(marks.submissions, files, strict=True)
     ]
     return TEMPLATES.get_template(f"{CLASS}.jinja").render(
+        palette=palette,
         marks=marks,
         rows=rows,
         chapters=chapters,

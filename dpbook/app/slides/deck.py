@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, PackageLoader
 
 from dpbook.app.slides.words import html, sentences
-from dpbook.core import DpbookError, files
+from dpbook.core import DpbookError, files, palette
 
 Cell = dict[str, Any]
 TEMPLATES = Environment(loader=PackageLoader("dpbook", "data"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -42,7 +42,7 @@ def write(notebook: Path, folder: Path) -> Path:
         raise DpbookError(f"{notebook} cannot be read as a notebook ({error!r})") from None
     if not made:
         raise DpbookError(f"{notebook} has no cell from which a slide can be made")
-    page = TEMPLATES.get_template("slides.html.jinja").render(title=made[0].heading, slides=made)
+    page = TEMPLATES.get_template("slides.html.jinja").render(title=made[0].heading, slides=made, palette=palette)
     path = folder / f"{notebook.stem}.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
