@@ -28,7 +28,6 @@ OFFERED = {
     "dpbook.standin.installation": "the stand-in accelerator, for tests",
     "dpbook.program.__main__": "what torchrun starts in each rank, by its name",
     "dpbook.planning.scaling": "the planner of a cluster",
-    "dpbook.overlap.timeline.json_format": "timelines that are kept and read back",
     "dpbook.collectives.algorithms.nodes": "all-reduces for machines with several GPUs each",
     "dpbook.figures.steps.memory": "the memory of any sharded step over its time",
     "dpbook.audit.recording.installation": "what every rank of an audit calls, by its name",

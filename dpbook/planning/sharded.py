@@ -6,7 +6,7 @@ import numpy as np
 
 from dpbook.collectives import Topology
 from dpbook.core import InvalidArgument
-from dpbook.overlap import Course, Plan, Sharding, Sizes, Unit, Wires
+from dpbook.overlap import Plan, Sharding, Sizes, TimedProgram, Unit, Wires
 from dpbook.planning.job import Job
 from dpbook.planning.sync import wires
 
@@ -25,16 +25,16 @@ def sharded_wires(job: Job, where: Topology) -> Wires:
 
 
 def sharded_sync(job: Job, where: Topology, forward: float, backward: float) -> tuple[float, float]:
-    """Seconds of the collectives of a step of stage 1 to 3, and how many of them nothing hides.
+    """Seconds of the collectives of a step of stage 1 to 3, and sharding many of them nothing hides.
 
     ``forward`` and ``backward`` are the seconds of one micro-batch. Micro-batches are alike, and so are equal units:
-    two of the former and `FEW` of the latter tell how much one more adds.
+    two of the former and `FEW` of the latter tell sharding much one more adds.
     """
 
     def micro_batches(count: int, units: int | None) -> tuple[float, float]:
-        course = _course(job.plan, job.calls, units, *elements, how, job.itemsize, count)
-        seconds = course.seconds(prices, forward=forward, backward=backward)
-        return course.busy("communication", seconds), max(course.run(seconds)[1])
+        program = _timed_program(job.plan, job.calls, units, *elements, sharding, job.itemsize, count)
+        seconds = program.seconds(prices, forward=forward, backward=backward)
+        return program.busy("communication", seconds), max(program.run(seconds)[1])
 
     def all_units(count: int) -> tuple[float, float]:
         few = FEW + 2 * job.prefetch
@@ -43,8 +43,8 @@ def sharded_sync(job: Job, where: Topology, forward: float, backward: float) -> 
         return _continued(micro_batches(count, few), micro_batches(count, 2 * few), job.calls / few - 1)
 
     replicas = where.nodes if job.hybrid else 1
-    shards = where.world // replicas if replicas > 1 else 1  # the works are the same for any number, see `Course`
-    how = Sharding(job.stage, shards, replicas, job.prefetch, behind_forward=job.window == "all")
+    shards = where.world // replicas if replicas > 1 else 1  # the works are the same for any number, see `TimedProgram`
+    sharding = Sharding(job.stage, shards, replicas, job.prefetch, behind_forward=job.window == "all")
     frozen = job.parameters - job.synced if job.stage == 3 else 0
     elements, prices = (job.synced / job.cut, frozen / job.cut), sharded_wires(job, where)
     communication, seconds = all_units(1)
@@ -61,10 +61,10 @@ def _continued(first: tuple[float, float], second: tuple[float, float], more: fl
 
 
 @lru_cache(maxsize=32)
-def _course(
+def _timed_program(
     plan: Plan | None, calls: int, few: int | None, synced: float, frozen: float,
-    how: Sharding, itemsize: int, accumulation: int,
-) -> Course:  # fmt: skip
+    sharding: Sharding, itemsize: int, accumulation: int,
+) -> TimedProgram:  # fmt: skip
     """The works of a step of the buckets of ``plan`` in the order of forward, or of the first ``few`` of equal ones.
 
     A unit takes as much of a second of forward and of backward as it has of the ``synced`` and ``frozen`` parameters.
@@ -76,4 +76,4 @@ def _course(
         Unit(str(k), share, share, s + f, f)
         for k, (share, s, f) in enumerate(zip(shares.tolist(), trained.tolist(), kept.tolist(), strict=True))
     ]
-    return Course(units, how, Sizes(WEIGHT, itemsize), accumulation, how.stage < 2)
+    return TimedProgram(units, sharding, Sizes(WEIGHT, itemsize), accumulation, sharding.stage < 2)

@@ -1,4 +1,4 @@
-"""Shapes to plan for that are not in the library, and strategies that draw some."""
+"""Tensors and layers for tests of plans, and hypothesis strategies that draw them."""
 
 from hypothesis import strategies as st
 
@@ -8,17 +8,17 @@ DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 
 
 def resnet_like():
-    """Convolutions without biases between batch norms, as in a residual network: large and tiny tensors in turn."""
-    found = [Tensor("conv1.weight", (64, 3, 7, 7)), Tensor("bn1.weight", 64), Tensor("bn1.bias", 64)]
+    """Return the gradients of a residual network: convolutions without biases between batch norms."""
+    tensors_ = [Tensor("conv1.weight", (64, 3, 7, 7)), Tensor("bn1.weight", 64), Tensor("bn1.bias", 64)]
     width = 64
     for stage, out in enumerate((64, 128, 256, 512)):
         for block in range(2):
             for k, fan_in in enumerate((width, out)):
                 name = f"layer{stage}.{block}"
-                found.append(Tensor(f"{name}.conv{k}.weight", (out, fan_in, 3, 3)))
-                found += [Tensor(f"{name}.bn{k}.{part}", out) for part in ("weight", "bias")]
+                tensors_.append(Tensor(f"{name}.conv{k}.weight", (out, fan_in, 3, 3)))
+                tensors_ += [Tensor(f"{name}.bn{k}.{part}", out) for part in ("weight", "bias")]
             width = out
-    return (*found, Tensor("fc.weight", (1000, 512)), Tensor("fc.bias", 1000))
+    return (*tensors_, Tensor("fc.weight", (1000, 512)), Tensor("fc.bias", 1000))
 
 
 @st.composite
@@ -29,11 +29,11 @@ def tensors(draw, dtypes=tuple(DTYPES), largest=300):
 
 @st.composite
 def layers(draw, most=12):
-    """Up to ``most`` layers of whole milliseconds and up to 3 tensors each, at least one tensor in all."""
-    made = []
+    """Draw up to ``most`` layers of whole milliseconds and up to 3 tensors each, with at least one tensor in all."""
+    drawn = []
     for k in range(draw(st.integers(1, most))):
         sizes = draw(st.lists(st.integers(1, 50), min_size=k == 0, max_size=3))
         forward, backward = draw(st.integers(0, 20)), draw(st.integers(0, 40))
-        own = tuple(Tensor(f"{k}.{i}", size) for i, size in enumerate(sizes))
-        made.append(Layer(str(k), forward / 1000, backward / 1000, own))
-    return tuple(made)
+        its_tensors = tuple(Tensor(f"{k}.{i}", size) for i, size in enumerate(sizes))
+        drawn.append(Layer(str(k), forward / 1000, backward / 1000, its_tensors))
+    return tuple(drawn)

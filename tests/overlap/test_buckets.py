@@ -1,4 +1,4 @@
-"""Is a plan what torch's DDP computes for the same tensors, and is a plan by hand one that could run?"""
+"""Is a plan equal to that of torch's DDP for the same tensors, and is a plan made by hand checked?"""
 
 import dataclasses
 import sys
@@ -44,7 +44,7 @@ def as_torch(tensors):
 
 
 def oracle(tensors, limits, order=None):
-    """What torch assigns: in the order of the parameters, or in a ready order."""
+    """Return the buckets that torch assigns, in the order of the parameters or in a ready order."""
     found = as_torch(tensors)
     ready = [] if order is None else list(order)
     groups, _ = dist._compute_bucket_assignment_by_size(
@@ -182,7 +182,7 @@ MIXED = (Tensor("a", 1), Tensor("b", 1, "float16"), Tensor("c", 1))
 @each(
     ("tensors", "groups", "message"),
     [
-        (cnn(), [[0, 1, 2, 3], [5, 6, 7]], r"leaves out 4 \(fc1.weight\)"),
+        (cnn(), [[0, 1, 2, 3], [5, 6, 7]], r"missing: 4 \(fc1.weight\)"),
         (cnn(), [range(8), [3]], r"groups\[1\] must be without tensor 3, which is in groups\[0\]"),
         (cnn(), [range(8), []], r"groups\[1\] must be one tensor or more"),
         (cnn(), [[*range(8), 8]], "from 0 to 7, got 8"),

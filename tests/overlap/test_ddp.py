@@ -1,4 +1,4 @@
-"""Does a real DistributedDataParallel use the buckets that the plan says, in its first step and later?"""
+"""Does a real DistributedDataParallel use the buckets of the plan, in its first step and later?"""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def specifications(module):
 
 
 def buckets(text):
-    """DDP's log of its buckets, "5 4, 3 2 1 0", as groups."""
+    """Return the groups in DDP's log of its buckets, such as "5 4, 3 2 1 0"."""
     return tuple(tuple(map(int, group.split())) for group in text.split(", "))
 
 

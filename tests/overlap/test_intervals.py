@@ -1,4 +1,4 @@
-"""Are sets of moments added, intersected and subtracted as sets of whole seconds are?"""
+"""Do union, intersection and difference of intervals agree with those of sets of whole seconds?"""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ several = st.lists(st.tuples(moment, moment).map(sorted), max_size=8)
 
 
 def seconds(intervals):
-    """The whole seconds that intervals with whole bounds cover."""
+    """Return the whole seconds that intervals with whole bounds cover."""
     return {second for start, end in intervals for second in range(int(start), int(end))}
 
 

@@ -1,4 +1,4 @@
-"""Does a trace come back as the timeline it was, and does one of torch's say what ran when?"""
+"""Is a timeline restored from its trace, and are torch's traces read into the right spans?"""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ from dpbook.overlap import (
     split_waits,
     write_trace,
 )
-from dpbook.overlap.timeline.trace_phases import Phases
+from dpbook.overlap.timeline.trace import Phases
 from tests.cases import each
 
 DATA = Path(__file__).parent / "data"
@@ -58,8 +58,8 @@ spans = st.builds(
 
 
 @given(st.lists(spans, max_size=8))
-def test_any_timeline_survives_to_the_last_bit(tmp_path_factory, found):
-    timeline = Timeline(tuple(found), (-2e6, 2e6))
+def test_any_timeline_survives_to_the_last_bit(tmp_path_factory, drawn):
+    timeline = Timeline(tuple(drawn), (-2e6, 2e6))
     path = tmp_path_factory.getbasetemp() / "any.json"
     assert read_profile(write_trace(timeline, path)) == timeline
 
@@ -94,7 +94,7 @@ def test_the_recorded_run_has_both_ranks_and_all_kinds():
 
 
 def test_the_recorded_computations_say_their_phase_in_its_turn():
-    """Forward, backward, optimizer; what lies between them says none."""
+    """Events of forward, backward and optimizer; events between them have no phase."""
     for path in recorded_traces():
         timeline = read_profile(path, step=10)
         phases = [s.name.split()[0] for s in timeline.spans if s.kind == "computation" and " " in s.name]
@@ -213,7 +213,7 @@ def test_a_step_is_its_window_and_what_starts_in_it():
 
 
 def on_a_gpu(tmp_path, *events):
-    """The timeline of a trace with these events: category, name, thread or stream, microseconds from and to."""
+    """Return the timeline of a trace with events (category, name, thread or stream, start and end in microseconds)."""
     rows = [
         {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": thread, "ts": start, "dur": end - start}
         for category, name, thread, start, end in events
@@ -222,7 +222,7 @@ def on_a_gpu(tmp_path, *events):
 
 
 def test_a_kernel_may_begin_before_the_one_before_it_ends(tmp_path):
-    """As programmatic launches do: communication is hidden by the second kernel, which must not be lost.
+    """Programmatic launches do this: the second kernel hides communication, and must not be lost.
 
     Nor must one that also ends before.
     """
@@ -244,7 +244,7 @@ def test_operators_that_another_holds_are_dropped_and_one_that_lasts_longer_is_n
 
 
 def test_a_step_of_a_gpu_is_when_the_gpu_works_on_it(tmp_path):
-    """The CPU is in step 6 while the GPU still does the backward of step 5, and NCCL has a stream of its own."""
+    """The CPU is in step 6 while the GPU still runs the backward of step 5, and NCCL has its own stream."""
     read = on_a_gpu(
         tmp_path, ("user_annotation", "ProfilerStep#5", 1, 0, 100), ("user_annotation", "ProfilerStep#6", 1, 100, 200),
         ("gpu_user_annotation", "ProfilerStep#5", 7, 20, 315), ("gpu_user_annotation", "ProfilerStep#6", 7, 320, 600),
@@ -317,8 +317,8 @@ OWN = chrome_trace(STEP)
         (b"", "a trace in JSON"),
         (b"{", "a trace in JSON"),
         (b"\xff\xfe", "a trace in JSON"),
-        (gzip.compress(b"{}" * 100, mtime=0)[:20], "compression is damaged"),
-        (b"\x1f\x8b not really", "compression is damaged|can be read"),
+        (gzip.compress(b"{}" * 100, mtime=0)[:20], "data is damaged"),
+        (b"\x1f\x8b not really", "data is damaged|can be read"),
         ({}, 'a list "traceEvents"'),
         (3, 'a list "traceEvents"'),
         ({"traceEvents": []}, "computation or communication in it"),

@@ -1,4 +1,4 @@
-"""Do sharded steps take the time, send the bytes and hold the memory that one finds by hand and in closed form?"""
+"""Do the time, the bytes and the memory of sharded steps agree with calculations by hand and closed forms?"""
 
 from dataclasses import replace
 
@@ -26,12 +26,12 @@ from tests.cases import each
 
 
 def wires(gather=0.0, scatter=0.0, reduce=0.0, across=0.0):
-    """Collectives of these seconds, whatever they carry."""
+    """Return prices that are these seconds for any number of bytes."""
     return Wires(lambda n: gather, lambda n: scatter, lambda n: reduce, lambda n: across)
 
 
 def rows(step, lane):
-    """(name, start, end) of the spans in a lane, in order."""
+    """Return (name, start, end) of the spans in a lane, in order."""
     return [(s.name, s.start, s.end) for s in step.timeline.spans if s.lane == lane]
 
 
@@ -70,12 +70,12 @@ def test_without_prefetch_nothing_runs_at_the_same_time():
 
 
 TIGHT = Sharding(3, 2)
-"""Two units whose collectives take longer than what they hide behind; time and memory below are by hand."""
+"""Two units whose collectives take longer than the computation that hides them; times and bytes below are by hand."""
 
 
-def tight(how=TIGHT, **options):
+def tight(sharding=TIGHT, **options):
     units = equal_units(2, 2, 4, 20, activations=14, input=2)
-    return simulate_sharded(units, how, wires(gather=3, scatter=3), sizes=Sizes(1, 1, 2), **options)
+    return simulate_sharded(units, sharding, wires(gather=3, scatter=3), sizes=Sizes(1, 1, 2), **options)
 
 
 def test_collectives_that_are_longer_than_their_cover():
@@ -93,7 +93,7 @@ def test_collectives_that_are_longer_than_their_cover():
 
 
 @each(
-    ("how", "seconds"),
+    ("sharding", "seconds"),
     [
         (replace(TIGHT, reshard=False), 6 + 1 + 2 + 3 + 3),  # backward 2, then its reduction, that of 1 right after it
         (replace(TIGHT, recompute=True), 7 + 3 + 3 + 3 + 3),  # 13 to 16 forward and backward of 1, meanwhile the sum
@@ -103,8 +103,8 @@ def test_collectives_that_are_longer_than_their_cover():
         (Sharding(1, 2, behind_forward=True), 6 + 1 + 2 + 3 + 3),
     ],
 )
-def test_what_a_choice_does_to_the_time(how, seconds):
-    assert tight(how).duration == seconds
+def test_what_a_choice_does_to_the_time(sharding, seconds):
+    assert tight(sharding).duration == seconds
 
 
 def test_a_shard_is_updated_in_its_share_of_the_time_and_new_weights_go_out_after_it():
@@ -134,7 +134,7 @@ def test_a_unit_without_weights_sends_nothing(stage):
 
 
 def test_a_unit_that_is_kept_is_gathered_once_in_a_micro_batch():
-    units = (replace(equal_units(1, 2, 4, 20)[0], name="all", kept=True), *equal_units(2, 2, 4, 20))
+    units = (replace(equal_units(1, 2, 4, 20)[0], name="all", stays_gathered=True), *equal_units(2, 2, 4, 20))
     names = [name for name, *_ in rows(simulate_sharded(units, Sharding(3, 2), wires(1, 1)), "communication")]
     assert (names.count("all-gather all"), names.count("all-gather 1")) == (1, 2)
 
@@ -143,7 +143,7 @@ def test_a_unit_that_is_kept_is_gathered_once_in_a_micro_batch():
 
 
 def changes(step):
-    """Bytes in all from each moment on at which they change, by the moment."""
+    """Return the total bytes from each moment at which they change, by moment."""
     found, last = {}, None
     for time, nbytes in zip(step.memory.times.tolist(), step.memory.total.tolist(), strict=True):
         if nbytes != last:
@@ -152,7 +152,7 @@ def changes(step):
 
 
 def test_memory_of_stage_3():
-    """30 bytes of shards; 10 for each whole row, 5 for a reduced one, 7 for activations."""
+    """30 bytes of shards; 10 for each flat buffer of whole gradients, 5 for a reduced one, 7 for activations."""
     assert changes(tight()) == {
         0: 30 + 10,
         3: 30 + 20 + 7,
@@ -169,7 +169,7 @@ def test_memory_of_stage_3():
 
 
 def test_memory_with_recomputation():
-    """One byte for the input of each unit; its activations are there while it is computed again and backward."""
+    """One byte for the input of each unit; activations live during its recomputation and its backward."""
     assert changes(tight(replace(TIGHT, recompute=True))) == {
         0: 30 + 10,
         3: 30 + 20 + 1,
@@ -266,10 +266,10 @@ P = 3 * 5 * 7 * 8 * 4
     ],
 )
 def test_bytes_against_the_closed_forms(world, stage, options, halves):
-    how = Sharding(stage, world, **{k: v for k, v in options.items() if k != "no_sync"})
+    sharding = Sharding(stage, world, **{k: v for k, v in options.items() if k != "no_sync"})
     for pieces in (1, 2, 4):
         step = simulate_sharded(
-            equal_units(8, 1, 2, P), how, wires(), accumulation=pieces, no_sync=options.get("no_sync")
+            equal_units(8, 1, 2, P), sharding, wires(), accumulation=pieces, no_sync=options.get("no_sync")
         )
         assert sum(step.sent.values()) == pytest.approx(halves(pieces) * (world - 1) / world * 4 * P)
 
@@ -330,27 +330,29 @@ runs = st.fixed_dictionaries(
 
 
 @given(models(), choices, linear, runs)
-def test_a_step_is_no_shorter_than_its_parts_nor_longer_than_their_sum(units, how, prices, run):
-    step = simulate_sharded(units, how, prices, **run)
-    passes = sum(u.forward * (1 + how.recompute) + u.backward for u in units)
-    computation = run["accumulation"] * passes + run["optimizer"] / how.shards
+def test_a_step_is_no_shorter_than_its_parts_nor_longer_than_their_sum(units, sharding, prices, run):
+    step = simulate_sharded(units, sharding, prices, **run)
+    passes = sum(u.forward * (1 + sharding.recompute) + u.backward for u in units)
+    computation = run["accumulation"] * passes + run["optimizer"] / sharding.shards
     communication = step.timeline.busy("communication")
     assert step.timeline.busy("computation") == pytest.approx(computation)
     assert max(computation, communication) * (1 - 1e-9) <= step.duration <= (computation + communication) * (1 + 1e-9)
 
 
 @given(models(), choices, linear, runs)
-def test_prefetch_is_never_slower_than_none_nor_needs_less_memory(units, how, prices, run):
-    none, some = (simulate_sharded(units, replace(how, prefetch=depth), prices, **run) for depth in (0, how.prefetch))
+def test_prefetch_is_never_slower_than_none_nor_needs_less_memory(units, sharding, prices, run):
+    none, some = (
+        simulate_sharded(units, replace(sharding, prefetch=depth), prices, **run) for depth in (0, sharding.prefetch)
+    )
     assert some.duration <= none.duration * (1 + 1e-9)
     assert some.memory.of(["gathered"]).max() >= none.memory.of(["gathered"]).max()
 
 
 @given(models(), choices, linear, runs)
-def test_shards_are_always_there_and_all_else_is_freed(units, how, prices, run):
-    step = simulate_sharded(units, how, prices, **run)
-    moments = 2 * sum(-(-u.parameters // how.shards) for u in units) * 4
-    weights = moments / 2 if how.stage == 3 else sum(u.parameters for u in units) * 4
+def test_shards_are_always_there_and_all_else_is_freed(units, sharding, prices, run):
+    step = simulate_sharded(units, sharding, prices, **run)
+    moments = 2 * sum(-(-u.parameters // sharding.shards) for u in units) * 4
+    weights = moments / 2 if sharding.stage == 3 else sum(u.parameters for u in units) * 4
     assert step.memory.total.min() >= moments + weights
     after = step.memory.at(step.duration)
     assert (after.pop("optimizer"), after.pop("weights")) == (moments, weights)
@@ -358,21 +360,21 @@ def test_shards_are_always_there_and_all_else_is_freed(units, how, prices, run):
 
 
 @given(models(), choices, linear)
-def test_each_stage_needs_no_more_for_the_models_state_than_the_one_before(units, how, prices):
-    """One micro-batch: with several a stage that shards gradients holds what it has summed beside the next ones."""
-    plain = replace(how, replicas=1)
+def test_each_stage_needs_no_more_for_the_models_state_than_the_one_before(units, sharding, prices):
+    """One micro-batch: with several, a stage that shards gradients keeps the summed ones beside the next ones."""
+    plain = replace(sharding, replicas=1)
     peaks = [simulate_sharded(units, replace(plain, stage=s), prices).memory.of(STATE).max() for s in range(4)]
     assert peaks == sorted(peaks, reverse=True)
 
 
 @given(models(), choices, linear, runs)
-def test_so_many_units_are_whole_at_once(units, how, prices, run):
-    """Of gathered weights one and those ahead; of gradients the one that is made and the one that is summed."""
-    step = simulate_sharded(units, replace(how, stage=3, reshard=True), prices, **run | {"no_sync": None})
-    for content, most in (("gathered", how.prefetch + 1), ("gradients", 2)):
-        held = [h for h in step.memory.held if h.content == content]
-        for h in held:
-            assert sum(other.start <= h.start < other.end for other in held) <= most
+def test_so_many_units_are_whole_at_once(units, sharding, prices, run):
+    """Gathered weights: one unit and the prefetched ones. Gradients: the unit in backward and the one in reduction."""
+    step = simulate_sharded(units, replace(sharding, stage=3, reshard=True), prices, **run | {"no_sync": None})
+    for content, most in (("gathered", sharding.prefetch + 1), ("gradients", 2)):
+        alive = [memory for memory in step.memory.allocations if memory.content == content]
+        for memory in alive:
+            assert sum(other.start <= memory.start < other.end for other in alive) <= most
 
 
 @given(models(), st.sampled_from([0, 0.01, 0.5]), st.integers(1, 3), st.sampled_from([None, False]))
@@ -405,7 +407,7 @@ def test_a_measured_layer_belongs_to_the_innermost_unit_around_it():
     names = ["blocks.1", "blocks.10", "blocks.10.mlp"]
     given = {"activations": {"root": 7}, "inputs": {"blocks.10": 9}, "scratch": {"root": 3}, "frozen": {"blocks.1": 6}}
     assert units_of(MEASURED, names, **given) == (
-        Unit("root", 2, 34, 19, activations=7, scratch=3, kept=True),
+        Unit("root", 2, 34, 19, activations=7, scratch=3, stays_gathered=True),
         Unit("blocks.1", 1, 4, 5 + 6, frozen=6),
         Unit("blocks.10", 1, 8, 6, input=9),
         Unit("blocks.10.mlp", 1, 16, 3),

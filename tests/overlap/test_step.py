@@ -1,4 +1,4 @@
-"""Does the simulated step take as long as the formulas of chapter 07 say, and longer for each thing that costs?"""
+"""Does the simulated step take as long as the formulas of chapter 07, and longer for each cost?"""
 
 from itertools import pairwise
 
@@ -42,7 +42,7 @@ def two_layers(forward=0.0, backward=1.0):
 
 
 def times(timeline, kind, rank=0):
-    """(start, end) of each span of a kind, in order."""
+    """Return (start, end) of each span of a kind, in order."""
     found = sorted((s.start, s.end) for s in timeline.spans if s.kind == kind and s.rank == rank)
     return [(pytest.approx(a), pytest.approx(b)) for a, b in found]
 

@@ -1,4 +1,4 @@
-"""Is the best cap the best of all, where all can be tried?"""
+"""Is the best cap the best of all caps, where all can be tried?"""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import best_cap, equal_layers, layers_of, plan, simulate_step, tensors_of
-from dpbook.overlap.step.cap_sweep import distinct_caps
+from dpbook.overlap.step_simulation import distinct_caps
 from dpbook.planning import MODELS
 from tests.overlap import shapes
 
@@ -26,7 +26,7 @@ def test_the_plan_changes_at_no_other_cap(tensors):
 
 @given(shapes.layers(most=7), st.floats(0, 1e-3), st.floats(0, 1e-2))
 def test_no_cap_is_better_than_the_best(layers, beta, alpha):
-    """Of 21 tensors 231 caps can differ: few enough for all of them to be tried."""
+    """21 tensors have 231 distinct caps, few enough to try all of them."""
     price, tensors = rate(beta, alpha), tensors_of(layers)
     found = best_cap(layers, price)
     plans = {plan(tensors, cap, None) for cap in range(0, sum(t.nbytes for t in tensors) + 4, 4)}

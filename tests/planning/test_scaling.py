@@ -38,7 +38,7 @@ from dpbook.planning import (
     wall,
     weak,
 )
-from dpbook.planning.sharded import _course
+from dpbook.planning.sharded import _timed_program
 from tests.cases import each
 
 H100 = ACCELERATORS["H100 SXM"]
@@ -284,11 +284,11 @@ def test_many_equal_units_are_those_of_the_simulated_step(stage, hybrid, depth, 
 
 def test_the_works_of_a_sharded_step_are_laid_out_once_for_all_worlds():
     """Of a micro-batch and of two; an explorer asks for some thirty worlds at every turn."""
-    laid_out = _course.cache_info().misses
+    laid_out = _timed_program.cache_info().misses
     job = Job.of(MODELS["Llama-2 7B"], stage=3, accumulation=4)
     steps = strong(job, Cluster(H100, 8, WIRE), [8, 16, 32, 64], 4 * 64)
     assert len({step.seconds for step in steps}) == 4
-    assert _course.cache_info().misses == laid_out + 2
+    assert _timed_program.cache_info().misses == laid_out + 2
 
 
 @each("cut", [1, 2, 4, 8, 16, 64])

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.core import check_int, check_one_of
-from dpbook.overlap import Layer, Span, Tensor, Timeline, hook, simulate_step
-from dpbook.overlap.step import Call, Engine, Operation
+from dpbook.overlap import CollectiveCall, Engine, Layer, Operation, Span, Tensor, Timeline, hook, simulate_step
 
 FAULTS = ("healthy", "blocking hook", "giant bucket", "launch-bound", "straggler", "extra syncs")
 """What may be wrong with a step, by the names that an answer returns."""
@@ -87,11 +86,11 @@ def _blocking(drawn: _Draw, rng: np.random.Generator) -> Timeline:
     """No layer's backward starts before the calls of those before it are over."""
     layers = drawn.layers()
     operations = [Operation("forward", layer.forward, 0, 0.0) for layer in layers]
-    calls: list[Call] = []
+    calls: list[CollectiveCall] = []
     for layer in reversed(layers):
         operations.append(Operation("backward", layer.backward, len(calls), 0.0))
         transfer = drawn.price(sum(tensor.nbytes for tensor in layer.tensors))
-        calls.append(Call("all-reduce", 0.0, transfer, len(operations) - 1, 0.0))
+        calls.append(CollectiveCall("all-reduce", 0.0, transfer, len(operations) - 1, 0.0))
     return Timeline(tuple(Engine(operations, calls, drawn.factors).run()))
 
 

@@ -87,11 +87,13 @@ class _Holders:
     def holder(self, unit: int, moment: float) -> Holder:
         """What the ranks hold of a unit at a moment in seconds."""
         step, stage = self.step, self.step.sharding.stage
-        alive = {h.content for h in step.memory.held if h.unit == unit and h.start <= moment < h.end}
-        works = [(w, a, b) for w, a, b in zip(step.works, step.starts, step.ends, strict=True) if w.unit == unit]
-        running = {w.what for w, a, b in works if a <= moment < b}
-        made = [b for w, _, b in works if w.what == "backward" and b <= moment]
-        summed = [b for w, _, b in works if w.what in ("all-reduce", "reduce-scatter") and b <= moment]
+        alive = {h.content for h in step.memory.allocations if h.unit == unit and h.start <= moment < h.end}
+        operations = [
+            (op, a, b) for op, a, b in zip(step.operations, step.starts, step.ends, strict=True) if op.unit == unit
+        ]
+        running = {op.kind for op, a, b in operations if a <= moment < b}
+        made = [b for op, _, b in operations if op.kind == "backward" and b <= moment]
+        summed = [b for op, _, b in operations if op.kind in ("all-reduce", "reduce-scatter") and b <= moment]
         fresh = bool(made and summed and summed[-1] >= made[-1])  # no gradient has come since
         return Holder(
             whole=stage < 3 or ("gathered" in alive and "all-gather" not in running),

@@ -1,4 +1,4 @@
-"""What happened when: spans of a simulated step, or of a profiler's trace."""
+"""Timelines: spans of a simulated step, or of a profiler's trace."""
 
 from dpbook.overlap.timeline.intervals import difference, length, union
 from dpbook.overlap.timeline.spans import Span, Timeline

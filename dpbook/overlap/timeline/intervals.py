@@ -1,6 +1,6 @@
 """Sets of moments, as intervals: union, intersection, difference and length.
 
-A set is a float64 array of shape (n, 2): n intervals [start, end), sorted, apart from each other, none of them empty.
+A set is a float64 array of shape (n, 2): n intervals [start, end), sorted, disjoint, none of them empty.
 `union` makes one from any intervals; the other functions take and return such sets. Times in seconds.
 """
 
@@ -19,7 +19,7 @@ def union(intervals: ArrayLike) -> Intervals:
     """Return the set of moments covered by any of ``intervals``, of shape (n, 2), in any order, overlapping or not.
 
     Raises:
-        InvalidArgument: the shape is another, a time is not finite, or an interval ends before it starts.
+        InvalidArgument: the shape is not (n, 2), a time is not finite, or an interval ends before it starts.
     """
     spans = _check(intervals)
     spans = spans[spans[:, 1] > spans[:, 0]]
@@ -27,7 +27,7 @@ def union(intervals: ArrayLike) -> Intervals:
     if not len(spans):
         return np.empty((0, 2))
     reach = np.maximum.accumulate(spans[:, 1])
-    gap = spans[1:, 0] > reach[:-1]  # what only touches is one interval
+    gap = spans[1:, 0] > reach[:-1]  # intervals that touch are one
     return np.column_stack([spans[np.r_[True, gap], 0], reach[np.r_[gap, True]]])
 
 
@@ -47,14 +47,14 @@ def length(a: Intervals) -> float:
 
 
 def _where(a: Intervals, b: Intervals, keep: Callable[..., NDArray[np.bool_]]) -> Intervals:
-    """Cut the time line at every bound of either set, and keep the pieces that ``keep`` says."""
+    """Cut the time line at every bound of either set, and return the pieces for which ``keep`` is true."""
     cuts = np.unique(np.concatenate([a.ravel(), b.ravel()]))
     pieces = np.column_stack([cuts[:-1], cuts[1:]])
     return union(pieces[keep(_inside(a, pieces[:, 0]), _inside(b, pieces[:, 0]))])
 
 
 def _inside(a: Intervals, moments: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which moments lie in the set: those with one more start than ends at or before them."""
+    """Return a mask of the moments in the set, which have one more start than ends at or before them."""
     started = np.searchsorted(a[:, 0], moments, side="right")
     ended = np.searchsorted(a[:, 1], moments, side="right")
     inside: NDArray[np.bool_] = started > ended

@@ -1,9 +1,10 @@
-"""What ran when, on which rank: the result of a simulated step and of a profiler trace alike."""
+"""Spans and timelines, the result of a simulated step and of a profiler trace alike."""
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -12,17 +13,20 @@ from dpbook.core import InvalidArgument, check_float, check_int, check_one_of, c
 from dpbook.overlap.timeline.intervals import Intervals, difference, intersection, length, union
 
 Kind: TypeAlias = Literal["computation", "communication", "wait", "launch", "copy"]
-"""What a span is: arithmetic; bytes that move between ranks; a collective that waits for its peers; the CPU handing
-work to a device; bytes that move between host and device."""
+"""Kind of a span: arithmetic; bytes that move between ranks; a collective that waits for its peers; the CPU launching
+work on a device; bytes that move between host and device."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Span(NamedTuple):
-    """One thing that ran, from ``start`` to ``end`` in seconds. A lane is a stream or a thread of one rank.
+    """An interval in which something ran on one lane, which is a stream or a thread of one rank.
 
-    The name of a computation begins with its phase where that is known: "forward", "backward" or "optimizer".
-    ``ready`` is when the last gradient that a collective carries was complete on this rank, in seconds; of a device's
-    kernel, when the host had launched it. None where nobody knows, and of everything else.
+    Attributes:
+        name: name of the work. That of a computation begins with its phase where it is known: "forward", "backward" or
+            "optimizer".
+        start, end: in seconds.
+        ready: moment at which the last gradient of a collective was complete on this rank, in seconds. For a device's
+            kernel, the moment at which the host had launched it. None if unknown, and for all other spans.
     """
 
     name: str
@@ -35,21 +39,21 @@ class Span(NamedTuple):
 
     @property
     def duration(self) -> float:
-        """Seconds."""
+        """Length of the span in seconds."""
         return self.end - self.start
 
     def moved(self, move: Callable[[float], float]) -> "Span":
-        """The same at other moments: ``move`` of each of its own."""
+        """Return the span with ``move`` applied to each of its times."""
         ready = None if self.ready is None else move(self.ready)
         return self._replace(start=move(self.start), end=move(self.end), ready=ready)
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Spans, and the window of time that counts as the step.
+    """Spans, and the window of time that is the step.
 
     Every figure comes from unions of intervals inside the window, never from sums: spans that are nested or run at
-    the same time count once. Where ``rank`` is None it is the mean over ranks.
+    the same time count once. A method whose ``rank`` is None returns the mean over ranks.
 
     Attributes:
         spans: sorted by rank, lane and start.
@@ -70,80 +74,80 @@ class Timeline:
 
     @property
     def start(self) -> float:
-        """Where the window begins, in seconds."""
+        """Start of the window in seconds."""
         assert self.window is not None
         return self.window[0]
 
     @property
     def end(self) -> float:
-        """Where the window ends, in seconds."""
+        """End of the window in seconds."""
         assert self.window is not None
         return self.window[1]
 
     @property
     def duration(self) -> float:
-        """Length of the window: the step time, in seconds."""
+        """Length of the window in seconds: the step time."""
         return self.end - self.start
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that have spans, sorted."""
+        """Ranks that have spans, sorted."""
         return tuple(sorted({span.rank for span in self.spans}))
 
     def lanes(self, rank: int) -> tuple[str, ...]:
-        """The lanes of a rank, in the order of their names."""
+        """Return the lanes of a rank, sorted by name."""
         return tuple(dict.fromkeys(span.lane for span in self.spans if span.rank == rank))
 
     def when(self, kind: Kind, rank: int) -> Intervals:
-        """Return the moments inside the window at which ``rank`` does anything of this kind, of shape (n, 2)."""
+        """Return the intervals inside the window in which ``rank`` runs anything of this kind, of shape (n, 2)."""
         check_one_of("kind", kind, KINDS)
         if rank not in self.ranks:
             raise InvalidArgument("rank", rank, f"one of {', '.join(map(str, self.ranks)) or 'none: no spans'}")
         return self._when[kind, rank]
 
     def busy(self, kind: Kind, rank: int | None = None) -> float:
-        """Seconds in which anything of this kind runs."""
+        """Return the seconds in which anything of this kind runs."""
         return self._mean(rank, lambda r: self.when(kind, r))
 
     def exposed(self, rank: int | None = None) -> float:
-        """Seconds in which communication runs and computation does not: what the step could save at most.
+        """Return the seconds in which communication runs and computation does not: the most that a step could save.
 
-        Waiting for peers is not in it where it is kept apart: see ``busy("wait")``.
+        Waiting for peers is excluded where it has spans of its own: see ``busy("wait")``.
         """
         return self._mean(rank, lambda r: difference(self.when("communication", r), self.when("computation", r)))
 
     def hidden(self, rank: int | None = None) -> float:
-        """Seconds in which communication and computation both run."""
+        """Return the seconds in which communication and computation both run."""
         return self._mean(rank, lambda r: intersection(self.when("communication", r), self.when("computation", r)))
 
     def idle(self, rank: int | None = None) -> float:
-        """Seconds in which no computation runs, whatever else does."""
+        """Return the seconds in which no computation runs."""
         return self._mean(rank, lambda r: difference(np.array([[self.start, self.end]]), self.when("computation", r)))
 
     def overlap(self, rank: int | None = None) -> float:
-        """Share of communication during which computation runs, from 0 to 1; 0 without communication.
+        """Return the share of communication during which computation runs, from 0 to 1; 0 without communication.
 
-        Not the share of time saved: where both use the same cores an overlap of a half may save nothing.
+        It is not the share of time saved: if both use the same cores, an overlap of a half may save nothing.
         """
         communication = self.busy("communication", rank)
         return self.hidden(rank) / communication if communication else 0.0
 
     def of(self, rank: int) -> "Timeline":
-        """The spans of one rank, in the same window."""
+        """Return the spans of one rank, in the same window."""
         return Timeline(tuple(span for span in self.spans if span.rank == rank), self.window)
 
     def shifted(self, seconds: float) -> "Timeline":
-        """The same, that much later: to lay traces whose clocks differ over each other."""
+        """Return the timeline shifted by ``seconds``, to align traces whose clocks differ."""
         by = check_float("seconds", seconds)
         spans = tuple(span.moved(lambda moment: moment + by) for span in self.spans)
         return Timeline(spans, (self.start + by, self.end + by))
 
     @cached_property
     def _when(self) -> dict[tuple[str, int], Intervals]:
-        found: dict[tuple[str, int], list[tuple[float, float]]] = {(k, r): [] for k in KINDS for r in self.ranks}
+        times_of: dict[tuple[str, int], list[tuple[float, float]]] = {(k, r): [] for k in KINDS for r in self.ranks}
         for span in self.spans:
-            found[span.kind, span.rank].append((span.start, span.end))
-        arrays = {key: np.array(times).reshape(-1, 2) for key, times in found.items()}
+            times_of[span.kind, span.rank].append((span.start, span.end))
+        arrays = {key: np.array(times).reshape(-1, 2) for key, times in times_of.items()}
         return {key: union(np.clip(times, self.start, self.end)) for key, times in arrays.items()}
 
     def _mean(self, rank: int | None, moments: Callable[[int], Intervals]) -> float:
@@ -188,3 +192,50 @@ def _check_window(window: tuple[float, float] | None, spans: tuple[Span, ...]) -
     if not -math.inf < start <= end < math.inf:
         raise InvalidArgument("window", window, "(start, end) in seconds, the end not before the start")
     return start, end
+
+
+def merge(timelines: Iterable[Timeline]) -> Timeline:
+    """Return one timeline with all spans of several, such as one trace per rank. Its window covers all windows.
+
+    Raises:
+        InvalidArgument: there are none, or two of them have the same rank.
+    """
+    timelines = list(timelines)
+    if not timelines:
+        raise InvalidArgument("timelines", timelines, "one or more")
+    ranks: set[int] = set()
+    for index, timeline in enumerate(timelines):
+        if twice := ranks.intersection(timeline.ranks):
+            raise InvalidArgument(
+                f"timelines[{index}]", timeline, f"without rank {min(twice)}, which an earlier one has"
+            )
+        ranks.update(timeline.ranks)
+    window = min(t.start for t in timelines), max(t.end for t in timelines)
+    return Timeline(tuple(span for t in timelines for span in t.spans), window)
+
+
+def split_waits(timeline: Timeline) -> Timeline:
+    """Split the span of each collective into waiting for peers and transfer, and return the new timeline.
+
+    The n-th collectives of all ranks are taken to be the same one; until the last rank starts it, the others wait.
+    The ranks' clocks must agree.
+
+    Raises:
+        InvalidArgument: the ranks have different numbers of communication spans.
+    """
+    calls = {
+        r: sorted((s for s in timeline.spans if s.rank == r and s.kind == "communication"), key=attrgetter("start"))
+        for r in timeline.ranks
+    }
+    counts = {rank: len(spans) for rank, spans in calls.items()}
+    if len(set(counts.values())) > 1:
+        raise InvalidArgument("timeline", counts, "a timeline with equally many collectives on every rank")
+    spans = [span for span in timeline.spans if span.kind != "communication"]
+    for together in zip(*calls.values(), strict=True):
+        begun = max(span.start for span in together)
+        for span in together:
+            moved = min(begun, span.end)
+            if moved > span.start:
+                spans.append(span._replace(kind="wait", end=moved))
+            spans.append(span._replace(start=moved))
+    return Timeline(tuple(spans), timeline.window)

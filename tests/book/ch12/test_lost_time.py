@@ -72,5 +72,5 @@ def test_waiting_that_is_apart_already_stays_what_it_is():
 
 
 def test_a_missing_collective_is_named():
-    with pytest.raises(InvalidArgument, match="as many collectives"):
+    with pytest.raises(InvalidArgument, match="equally many collectives"):
         time_lost(step((0, "communication", 0, 1), (1, "computation", 0, 1)))

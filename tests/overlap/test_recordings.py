@@ -1,4 +1,4 @@
-"""Is a record of measured steps read as it was written, and refused where it is none?"""
+"""Is a record of measured steps read as it was written, and any other file refused?"""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from dpbook.core.errors import DpbookError
 from dpbook.overlap import recorded_steps
 
-HELD = {
+RECORD = {
     "what": "steps",
     "emulated": {"naive": [30.0, 31.0, 35.0], "local": [10.0, 10.0, 11.0]},
     "real": {"naive": [29.0, 31.0, 36.0], "local": [10.0, 10.0, 11.0]},
@@ -22,13 +22,13 @@ HELD = {
 
 @pytest.fixture
 def write(tmp_path):
-    def written(**changes):
-        held = {key: entry for key, entry in (HELD | changes).items() if entry is not None}
+    def write_record(**changes):
+        record = {key: entry for key, entry in (RECORD | changes).items() if entry is not None}
         path = tmp_path / "record.json"
-        path.write_text(json.dumps(held))
+        path.write_text(json.dumps(record))
         return path
 
-    return written
+    return write_record
 
 
 def test_a_record_is_read(write):
@@ -51,7 +51,7 @@ def test_a_missing_file_is_refused(tmp_path):
         recorded_steps(tmp_path / "none.json")
 
 
-def test_the_recorded_steps_say_where_they_come_from():
+def test_the_recorded_steps_name_their_machine_and_versions():
     record = recorded_steps()
     assert {"machine", "torch", "python", "system", "date", "link"} <= record.about.keys()
     assert record.emulated.keys() == record.real.keys() >= {"torch", "bucketed", "flat", "naive", "local"}

@@ -1,4 +1,4 @@
-"""What was recorded on real machines and ships with the package: traces, and step times over a slow link."""
+"""Recordings on real machines that ship with the package: traces, and step times over a slow link."""
 
 import json
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ from typing import Any
 
 from dpbook.core import DATA, DpbookError
 
-RECORD = "slow_link.json"
+SLOW_LINK_FILE = "slow_link.json"
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Step times over a slow link in milliseconds, several of each, beside those that the simulator predicts.
+    """Step times over a slow link in milliseconds, several of each, and the predictions of the simulator.
 
     Attributes:
-        emulated, real: by wrapper, over an emulated link and over a real one of the same speed.
-        predicted, measured: by bucket cap in MiB, what the simulator said and what the clock did.
-        about: the record's other entries: machine, versions, date, link and model.
+        emulated, real: step times by wrapper, over an emulated link and over a real link of the same speed.
+        predicted, measured: simulated and measured step times, by bucket cap in MiB.
+        about: other entries of the record: machine, versions, date, link and model.
     """
 
     emulated: Mapping[str, tuple[float, ...]]
@@ -29,7 +29,7 @@ class StepRecord:
     about: Mapping[str, Any]
 
     def error(self, cap: float) -> float:
-        """By how much the median prediction at this cap is too long: 0.1 is ten per cent."""
+        """Return the relative error of the median prediction at this cap: 0.1 is ten per cent too long."""
         return median(self.predicted[cap]) / median(self.measured[cap]) - 1
 
     def __repr__(self) -> str:
@@ -43,29 +43,29 @@ class StepRecord:
 def recorded_steps(path: str | Path | None = None) -> StepRecord:
     """Read a record of ``tests/benchmarks/real_link.py``; by default the one that ships with the package.
 
-    Raises `DpbookError` for a file that is none.
+    Raises `DpbookError` if the file is no such record.
     """
-    file = DATA / "measurements" / RECORD if path is None else Path(path)
+    file = DATA / "measurements" / SLOW_LINK_FILE if path is None else Path(path)
     try:
-        held = json.loads(file.read_text(encoding="utf-8"))
+        record = json.loads(file.read_text(encoding="utf-8"))
         emulated, real = (
-            {name: tuple(times) for name, times in held.pop(link).items()} for link in ("emulated", "real")
+            {name: tuple(times) for name, times in record.pop(link).items()} for link in ("emulated", "real")
         )
-        caps = held.pop("caps_mib")
+        caps = record.pop("caps_mib")
         predicted, measured = (
-            dict(zip(caps, map(tuple, held.pop(kind)), strict=True)) for kind in ("predicted", "measured")
+            dict(zip(caps, map(tuple, record.pop(kind)), strict=True)) for kind in ("predicted", "measured")
         )
-        record = StepRecord(emulated, real, predicted, measured, held)
-        repr(record)  # has all that it must say
+        steps = StepRecord(emulated, real, predicted, measured, record)
+        repr(steps)  # raises if an entry that it shows is missing
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DpbookError(f"{file} is no record of steps over a slow link ({type(error).__name__}: {error})") from None
-    return record
+    return steps
 
 
 def recorded_traces() -> tuple[Path, ...]:
-    """Return the files of a real run, rank 0's first: for `read_profiles`, or to open in Perfetto.
+    """Return the trace files of a real run, rank 0's first, for `read_profiles` or Perfetto.
 
-    torch's DistributedDataParallel over gloo, two ranks on one machine, two steps; ``dpbook/data/traces/ddp_gloo.json``
-    says with which model, machine and versions, and when.
+    The run is torch's DistributedDataParallel over gloo: two ranks on one machine, two steps.
+    ``dpbook/data/traces/ddp_gloo.json`` names the model, the machine, the versions and the date.
     """
     return tuple(sorted((DATA / "traces").glob("ddp_gloo_rank*.json.gz")))

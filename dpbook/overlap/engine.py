@@ -1,8 +1,8 @@
-"""The clockwork of the simulated step: operations and collectives, in the order in which they end.
+"""The event loop of the simulated step: it runs operations and collectives in the order in which they end.
 
 Three clocks run side by side: real time; computation, which slows down while bytes move; and the wire, which slows
-down while several collectives share it. What a thing still needs is a moment on its own clock, which stays true
-however the rates change, so every event is handled once.
+down while several collectives share it. The end of an operation or collective is a moment on one of these clocks. It
+stays valid when the rates change, so every event is handled once.
 """
 
 from collections import deque
@@ -17,12 +17,12 @@ ROUNDING = 1e-12
 
 
 class Operation(NamedTuple):
-    """A piece of computation, which every rank does in its turn.
+    """A computation that every rank runs, after the operations before it.
 
     Attributes:
-        seconds: on a rank whose factor is 1, alone.
-        needs: how many collectives must be over before it starts.
-        launched: the moment at which the CPU has handed it over.
+        seconds: duration on a rank whose factor is 1, while no collective runs.
+        needs: number of collectives that must be over before it starts.
+        launched: moment at which the CPU has launched it, in seconds.
     """
 
     name: str
@@ -31,13 +31,15 @@ class Operation(NamedTuple):
     launched: float
 
 
-class Call(NamedTuple):
-    """A collective: a latency, which others do not change, then a transfer, which shares the wire.
+class CollectiveCall(NamedTuple):
+    """A collective: a latency that other collectives do not change, then a transfer that shares the wire.
 
     Attributes:
-        after: index of the operation at whose end it may start; never before the one of the call before it.
-        launched: the moment at which the CPU has handed it over.
-        completed: index of the operation that completes what it carries; by default ``after``.
+        latency: seconds.
+        transfer: seconds alone on the wire.
+        after: index of the operation whose end lets it start; at least the ``after`` of the previous call.
+        launched: moment at which the CPU has launched it, in seconds.
+        completed: index of the operation that completes the gradients it carries; by default ``after``.
     """
 
     name: str
@@ -55,18 +57,18 @@ class _Clock:
 
 
 class Engine:
-    """Runs ``operations`` on every rank and ``calls`` between all of them; `run` returns the spans.
+    """Simulation of ``operations`` on every rank and ``calls`` between all of them; `run` returns the spans.
 
     Args:
-        factors: for each rank, by how much its computation takes longer.
-        contention: by how much all computation takes longer while a collective runs.
-        streams: how many collectives may run at once.
+        factors: for each rank, the factor by which its computation takes longer.
+        contention: factor by which all computation takes longer while a collective runs.
+        streams: number of collectives that may run at once.
     """
 
     def __init__(
         self,
         operations: Sequence[Operation],
-        calls: Sequence[Call],
+        calls: Sequence[CollectiveCall],
         factors: Sequence[float],
         contention: float = 1.0,
         streams: int = 1,
@@ -90,7 +92,7 @@ class Engine:
         self.begun: dict[int, tuple[int, float]] = {}  # the stream and start of each running collective
 
     def run(self) -> list[Span]:
-        """Run everything to its end."""
+        """Run all operations and calls to their end, and return their spans."""
         for rank in range(len(self.factors)):
             self._next(rank)
         while due := [clock for clock in self.clocks if clock.due]:
@@ -108,18 +110,18 @@ class Engine:
         return self.spans
 
     def _schedule(self, clock: _Clock, moment: float, action: Callable[[int], None], argument: int) -> None:
-        self.serial += 1  # of equal moments the one scheduled first comes first
+        self.serial += 1  # events at equal moments run in the order in which they were scheduled
         heappush(clock.due, (moment, self.serial, action, argument))
 
     def _record(self, name: str, rank: int, lane: str, kind: Kind, start: float, ready: float | None = None) -> None:
         if self.real.now > start:
             self.spans.append(Span(name, rank, lane, kind, start, self.real.now, ready))
 
-    def _ready(self, call: Call, rank: int) -> float:
+    def _ready(self, call: CollectiveCall, rank: int) -> float:
         return self.ended[rank][call.after if call.completed is None else call.completed]
 
     def _next(self, rank: int) -> None:
-        """Start the next operation of ``rank``, or find out what it waits for."""
+        """Start the next operation of ``rank``, or note the collectives or the launch that it waits for."""
         index = self.position[rank]
         if index == len(self.operations):
             return
@@ -148,7 +150,7 @@ class Engine:
         self._next(rank)
 
     def _start_calls(self, _: int = 0) -> None:
-        """Start the next collectives, in order, while a stream is free and every rank has got there."""
+        """Start the next collectives, in order, while a stream is free and every rank has arrived."""
         while self.free and self.next_call < len(self.calls):
             call, arrived = self.calls[self.next_call], self.arrived[self.next_call]
             if len(arrived) < len(self.factors):
@@ -173,9 +175,9 @@ class Engine:
         self._schedule(self.wire, self.wire.now + self.calls[call].transfer, self._finish, call)
 
     def _finish(self, call: int) -> None:
-        (stream, start), done = self.begun.pop(call), self.calls[call]
+        (stream, start), ended = self.begun.pop(call), self.calls[call]
         for rank in range(len(self.factors)):
-            self._record(done.name, rank, self.lanes[stream], "communication", start, self._ready(done, rank))
+            self._record(ended.name, rank, self.lanes[stream], "communication", start, self._ready(ended, rank))
         self.free.append(stream)
         self.freed[stream] = self.real.now
         self.moving -= 1
