@@ -180,7 +180,7 @@ class _Allocator:
             self.freed.append(Allocation(content, unit, nbytes, start, end))
 
     def _nbytes(self, content: Content, unit: int) -> int:
-        """Return the bytes of a unit's content on the rank with the largest shard; activations as forward keeps them."""
+        """Return a unit's bytes of a content on the rank with the largest shard; activations as forward keeps them."""
         sharding, at, sizes = self.sharding, self.units[unit], self.sizes
         nbytes: dict[Content, int] = {
             "activations": at.input if sharding.recompute else at.activations,

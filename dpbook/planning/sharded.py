@@ -25,7 +25,7 @@ def sharded_wires(job: Job, where: Topology) -> Wires:
 
 
 def sharded_sync(job: Job, where: Topology, forward: float, backward: float) -> tuple[float, float]:
-    """Seconds of the collectives of a step of stage 1 to 3, and sharding many of them nothing hides.
+    """Seconds of the collectives of a step of stage 1 to 3, and how many of them nothing hides.
 
     ``forward`` and ``backward`` are the seconds of one micro-batch. Micro-batches are alike, and so are equal units:
     two of the former and `FEW` of the latter tell sharding much one more adds.
