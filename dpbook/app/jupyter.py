@@ -48,14 +48,14 @@ def first_page(directory: Path) -> str:
 def environment(base: Mapping[str, str]) -> dict[str, str]:
     """``base``, with the checkout on the path, so that a kernel finds dpbook without installation.
 
-    A kernel keeps what it frees, as ranks do.
+    A kernel keeps what it frees and computes with one thread, as ranks do; a variable that is set in ``base`` wins.
     The book's defaults for JupyterLab come before the user's configuration path: no question about fetching news. So
     does its extension, which draws players, figures with knobs and fields for predictions.
     """
     settings = DATA / "jupyter"
     before = {"PYTHONPATH": checkout.root(), "JUPYTER_CONFIG_PATH": settings, "JUPYTER_PATH": settings}
     paths = {name: os.pathsep.join([str(first), *filter(None, [base.get(name)])]) for name, first in before.items()}
-    return {**machine.MEMORY, **base, **paths}
+    return {**machine.MEMORY, **machine.ONE_THREAD, **base, **paths}
 
 
 def has_display(env: Mapping[str, str]) -> bool:

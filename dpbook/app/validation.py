@@ -11,14 +11,14 @@ from typing import Any
 
 from dpbook import ranks
 from dpbook.app import jupyter, kernels
-from dpbook.core import DpbookError, check_int, checkout, temporary_folder, write_atomically
+from dpbook.core import DpbookError, check_int, checkout, machine, temporary_folder, write_atomically
 
 CELL_SECONDS = 240
 START_SECONDS = 120
 STARTS = 3
 """Of a kernel, at most: on a busy machine one may die before it answers."""
-# One thread, because a sum over several differs from run to run; no progress bars, as their rates do; fixed hashes.
-FIXED = {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
+# One thread as in `make lab`, whatever the user has set; no progress bars, as their rates differ; fixed hashes.
+FIXED = {**machine.ONE_THREAD, "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
 LOADED_ONCE = (
     "dpbook.ddp", "dpbook.audit.recording", "dpbook.program.trainer", "torch.distributed.optim",
     "torch.distributed.checkpoint",

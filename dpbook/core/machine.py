@@ -15,6 +15,10 @@ MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": s
 """For the environment: keep what glibc frees. It would hand gradients back to the system in every step, and take them
 again page by page. With 40 gradients of 1 MiB that is a sixth of a step of two ranks on the CPU, in torch's DDP as in
 ours; a quarter of one of an MLP in NumPy, over 4,096 examples."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""Environment variable that gives BLAS and torch one thread. The book's matrices are small: more threads spend CPU time
+on waiting for each other, and on a busy machine a training step takes several times as long. The order of a sum, and
+with it the last bit, depends on the number of threads too."""
 
 
 @dataclass(frozen=True)

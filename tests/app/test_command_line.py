@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dpbook import __version__
-from dpbook.app import jupyter, main
+from dpbook.app import jupyter, main, validation
 from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
 
@@ -109,3 +109,8 @@ def test_a_browser_is_opened_only_where_it_can_be_seen(env, seen):
 def test_the_kernels_find_the_checkout_before_anything_else():
     path = jupyter.environment({"PYTHONPATH": "elsewhere"})["PYTHONPATH"].split(os.pathsep)
     assert path == [str(checkout.root()), "elsewhere"]
+
+
+def test_a_kernel_computes_with_one_thread_unless_the_user_says_otherwise():
+    assert jupyter.environment({})["OMP_NUM_THREADS"] == "1" == validation.FIXED["OMP_NUM_THREADS"]
+    assert jupyter.environment({"OMP_NUM_THREADS": "4"})["OMP_NUM_THREADS"] == "4"
