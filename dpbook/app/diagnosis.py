@@ -77,7 +77,7 @@ class Diagnosis:
         if self.chapters:
             lines += ["", "Chapters"]
             lines += [
-                f"  {c.chapter}  {c.title:<36}{c.minutes:>4} min  {f'needs {c.lacks}' if c.lacks else 'runs here'}"
+                f"  {c.chapter:3} {c.title:<36}{c.minutes:>4} min  {f'needs {c.lacks}' if c.lacks else 'runs here'}"
                 for c in self.chapters
             ]
         lines += ["", *(f"warning: {warning}" for warning in self.warnings)] if self.warnings else []

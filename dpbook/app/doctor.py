@@ -111,7 +111,7 @@ def _run_python(*arguments: str) -> tuple[str, str]:
 
 def _needs(chapter: checkout.Chapter, torch: Torch) -> Needs:
     lacks = "a GPU" if chapter.hardware == "gpu" and not torch.gpus else ""
-    return Needs(f"{chapter.number:02d}", chapter.title, chapter.hardware, chapter.minutes, lacks)
+    return Needs(chapter.label, chapter.title, chapter.hardware, chapter.minutes, lacks)
 
 
 def _messages(torch: Torch) -> list[str]:

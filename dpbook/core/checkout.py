@@ -5,9 +5,11 @@ A chapter says what it needs in its notebook's metadata:
     "dpbook": {"title": "All-reduce", "hardware": "cpu", "minutes": 60}
 
 ``hardware`` is ``"cpu"`` or ``"gpu"``; ``minutes`` is the time a reader needs. Map, doctor and README all read this.
+A notebook ``12b_name.ipynb`` is an optional chapter beside chapter 12.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +18,31 @@ from dpbook.core.errors import DpbookError, check_int, check_one_of
 from dpbook.core.files import PACKAGE
 
 HARDWARE = ("cpu", "gpu")
+_LABEL = re.compile(r"\d\d[b-z]?_")
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """One chapter: its number, title, what it runs on, and the minutes that a reader needs."""
+    """One chapter: its label ("05" or "12b"), its title, what it runs on, and the minutes that a reader needs."""
 
-    number: int
+    label: str
     title: str
     hardware: str
     minutes: int
     path: Path
 
+    @property
+    def number(self) -> int:
+        """The number of the chapter; an optional one has that of the chapter beside it."""
+        return int(self.label[:2])
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether the chapter stands beside another one and may be left out; it has no exercise."""
+        return len(self.label) > 2
+
     def __str__(self) -> str:
-        return f"{self.number:02d}  {self.title}  ({self.hardware}, {self.minutes} min)"
+        return f"{self.label:3} {self.title}  ({self.hardware}, {self.minutes} min)"
 
 
 def root() -> Path:
@@ -41,12 +54,12 @@ def root() -> Path:
 
 
 def chapters(directory: Path | None = None) -> list[Chapter]:
-    """The chapters in ``directory`` (default: the checkout's ``chapters/``), in the order of their numbers.
+    """The chapters in ``directory`` (default: the checkout's ``chapters/``), in the order of their labels: 12, 12b, 13.
 
     Raises `DpbookError` for a notebook that cannot be read or does not say what it needs.
     """
     found = root() / "chapters" if directory is None else directory
-    return [_read(path) for path in sorted(found.glob("[0-9][0-9]_*.ipynb"))]
+    return [_read(path) for path in sorted(found.glob("*.ipynb")) if _LABEL.match(path.name)]
 
 
 def _read(path: Path) -> Chapter:
@@ -59,4 +72,4 @@ def _read(path: Path) -> Chapter:
         ) from error
     check_one_of(f"{path.name}: hardware", hardware, HARDWARE)
     check_int(f"{path.name}: minutes", minutes, 1)
-    return Chapter(int(path.name[:2]), str(title), hardware, minutes, path)
+    return Chapter(path.name.partition("_")[0], str(title), hardware, minutes, path)

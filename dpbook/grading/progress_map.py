@@ -19,12 +19,13 @@ EMPTY = "#8886"
 
 @dataclass(frozen=True)
 class Stretch:
-    """The tasks of one chapter. ``title`` and links, which are relative to their folder, are "" where there are none.
+    """The tasks of one chapter; an optional chapter has none.
 
-    ``best`` has the points of each task, None for one never checked.
+    ``label`` is that of the chapter, such as "05" or "12b". ``title`` and links, which are relative to their folder,
+    are "" where there are none. ``best`` has the points of each task, None for one never checked.
     """
 
-    number: int
+    label: str
     title: str
     chapter: str
     exercises: str
@@ -43,7 +44,9 @@ class Stretch:
 
     @property
     def state(self) -> str:
-        """``done``, ``begun`` or ``open``."""
+        """``done``, ``begun`` or ``open``; ``no exercise`` without tasks."""
+        if not self.tasks:
+            return "no exercise"
         if self.points == self.possible:
             return "done"
         return "open" if set(self.best) == {None} else "begun"
@@ -56,24 +59,25 @@ class Stretch:
 
     def in_text(self, width: int) -> str:
         """One line, with ``width`` characters for the title."""
+        name = f"{self.label:3} {self.title:{width}}"
+        if not self.tasks:
+            return f"{name}  {self.state}"
         full = BAR * self.points // self.possible
         earned = f"{self.points:>2} of {self.possible:>2}"
-        return f"{self.number:02}  {self.title:{width}}  {'█' * full}{'░' * (BAR - full)}  {earned}  {self.state}"
+        return f"{name}  {'█' * full}{'░' * (BAR - full)}  {earned}  {self.state}"
 
     @property
     def in_html(self) -> str:
         """A row of a table."""
+        name = _link(self.chapter, f"{self.label} {self.title}".strip())
+        if not self.tasks:
+            return _row(name, "", self.state, "")
         share = f"width: {100 * self.points / self.possible:.0f}%; height: 0.7em; background: {palette.PASS}"
         bar = f'<div style="width: 10em; background: {EMPTY}"><div style="{share}"></div></div>'
         told = "<br>".join(map(escape, self.lines))
-        cells = (
-            _link(self.chapter, f"{self.number:02} {self.title}".strip()),
-            f"{bar}{self.points} of {self.possible}",
-            self.state,
-            (_link(self.exercises, f"exercises {self.number:02}") if self.exercises else "in the chapter")
-            + f"<details><summary>{plural(len(self.tasks), 'task')}</summary>{told}</details>",
-        )
-        return "<tr>" + "".join(f'<td style="{LEFT}">{cell}</td>' for cell in cells) + "</tr>"
+        exercises = _link(self.exercises, f"exercises {self.label}") if self.exercises else "in the chapter"
+        details = f"<details><summary>{plural(len(self.tasks), 'task')}</summary>{told}</details>"
+        return _row(name, f"{bar}{self.points} of {self.possible}", self.state, exercises + details)
 
 
 @dataclass(frozen=True)
@@ -85,10 +89,14 @@ class Progress:
 
     @cached_property
     def stretches(self) -> tuple[Stretch, ...]:
-        """The chapters that have tasks, in order."""
-        places = _places()
-        grouped = groupby(self.tasks, lambda task: task.chapter)
-        return tuple(Stretch(n, *places.get(n, ("", "", "")), *self._results(tasks)) for n, tasks in grouped)
+        """The chapters that have tasks, and the optional ones, in order."""
+        chapters = _chapters()
+        optional = {label for label, chapter in chapters.items() if chapter.is_optional}
+        grouped = {f"{n:02}": list(tasks) for n, tasks in groupby(self.tasks, lambda task: task.chapter)}
+        return tuple(
+            Stretch(label, *_place(chapters.get(label)), *self._results(grouped.get(label, [])))
+            for label in sorted({*grouped, *optional})
+        )
 
     def _results(self, tasks: Iterable[Task]) -> tuple[tuple[Task, ...], tuple[int | None, ...]]:
         listed = tuple(tasks)
@@ -98,8 +106,8 @@ class Progress:
     def headline(self) -> str:
         """The sum in one line."""
         points, possible = (sum(getattr(s, name) for s in self.stretches) for name in ("points", "possible"))
-        done = sum(stretch.state == "done" for stretch in self.stretches)
-        return f"{points} of {possible} points; {done} of {plural(len(self.stretches), 'chapter')} done"
+        states = [stretch.state for stretch in self.stretches if stretch.tasks]
+        return f"{points} of {possible} points; {states.count('done')} of {plural(len(states), 'chapter')} done"
 
     def __repr__(self) -> str:
         width = max((len(stretch.title) for stretch in self.stretches), default=0)
@@ -111,14 +119,25 @@ class Progress:
         return f"<div><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>{self.headline}</p></div>"
 
 
-def _places() -> dict[int, tuple[str, str, str]]:
-    """By number of chapter its title, and where its notebook and its exercises are, seen from either's folder."""
+def _chapters() -> dict[str, checkout.Chapter]:
+    """Return the chapters by their labels; none where dpbook is installed without them."""
     try:
-        chapters = checkout.chapters()
-    except DpbookError:  # installed without them
+        return {chapter.label: chapter for chapter in checkout.chapters()}
+    except DpbookError:
         return {}
-    exercises = {path.name: f"../exercises/{path.name}" for path in (checkout.root() / "exercises").glob("*.ipynb")}
-    return {c.number: (c.title, f"../chapters/{c.path.name}", exercises.get(c.path.name, "")) for c in chapters}
+
+
+def _place(chapter: checkout.Chapter | None) -> tuple[str, str, str]:
+    """Return a chapter's title, and where its notebook and its exercises are, seen from the folder of either."""
+    if chapter is None:
+        return "", "", ""
+    name = chapter.path.name
+    has_exercises = (checkout.root() / "exercises" / name).is_file()
+    return chapter.title, f"../chapters/{name}", f"../exercises/{name}" if has_exercises else ""
+
+
+def _row(*cells: str) -> str:
+    return "<tr>" + "".join(f'<td style="{LEFT}">{cell}</td>' for cell in cells) + "</tr>"
 
 
 def _link(place: str, name: str) -> str:

@@ -72,7 +72,7 @@ def test_a_module_that_never_answers_is_reported(monkeypatch):
     [("cpu", (), ""), ("gpu", (), "a GPU"), ("gpu", (Gpu("H", 1),), ""), ("cpu", (Gpu("H", 1),), "")],
 )
 def test_a_chapter_lacks_a_gpu_only_if_it_needs_one(tmp_path, hardware, gpus, lacks):
-    chapter = checkout.Chapter(3, "T", hardware, 30, tmp_path)
+    chapter = checkout.Chapter("03", "T", hardware, 30, tmp_path)
     assert doctor._needs(chapter, Torch(gpus=gpus)).lacks == lacks
 
 

@@ -14,13 +14,16 @@ def store(folder, name, needs):
     return path
 
 
-def test_chapters_come_in_the_order_of_their_numbers(tmp_path):
+def test_chapters_come_in_the_order_of_their_labels(tmp_path):
     store(tmp_path, "10_ten.ipynb", {"title": "Ten", "hardware": "gpu", "minutes": 90})
     store(tmp_path, "02_two.ipynb", {"title": "Two", "hardware": "cpu", "minutes": 30})
+    store(tmp_path, "02b_more.ipynb", {"title": "More", "hardware": "cpu", "minutes": 20})
+    (tmp_path / "notes.ipynb").write_text("")
     found = checkout.chapters(tmp_path)
-    assert [(c.number, c.title, c.hardware, c.minutes) for c in found] == [
-        (2, "Two", "cpu", 30),
-        (10, "Ten", "gpu", 90),
+    assert [(c.label, c.number, c.is_optional, c.title, c.hardware, c.minutes) for c in found] == [
+        ("02", 2, False, "Two", "cpu", 30),
+        ("02b", 2, True, "More", "cpu", 20),
+        ("10", 10, False, "Ten", "gpu", 90),
     ]
 
 

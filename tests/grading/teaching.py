@@ -61,7 +61,7 @@ class Objective:
 class Unit:
     """A chapter with its exercise. ``practice``: minutes that the exercise says it takes."""
 
-    number: int
+    label: str
     title: str
     question: str
     minutes: int
@@ -69,6 +69,11 @@ class Unit:
     objectives: tuple[Objective, ...]
     tasks: tuple[Task, ...]
     words: tuple[InWords, ...]
+
+    @property
+    def number(self) -> int:
+        """The number of the chapter, and of its exercise."""
+        return int(self.label[:2])
 
     @property
     def points(self) -> int:
@@ -93,14 +98,14 @@ def _unit(chapter: checkout.Chapter) -> Unit:
     there = exercise.is_file()
     question = opening.split("**")[1]
     return Unit(
-        chapter.number,
+        chapter.label,
         chapter.title,
         question,
         chapter.minutes,
         _practice(exercise) if there else 0,
         tuple(objectives(opening)),
         tuple(tasks(chapter.number)) if there else (),
-        in_words(chapter.number, []),
+        in_words(chapter.number, []) if there else (),
     )
 
 
@@ -168,20 +173,20 @@ def _places(objective: Objective) -> str:
     return f" → {', '.join(objective.asked)}" if objective.asked else ""
 
 
-def plans() -> list[list[list[int]]]:
-    """For each plan of chapter 00 the numbers of the chapters of each week."""
+def plans() -> list[list[list[str]]]:
+    """For each plan of chapter 00 the labels of the chapters of each week."""
     cells = {cell["id"]: source(cell) for cell in read(checkout.chapters()[0].path)["cells"]}
     rows = [line.strip("| ").split("|") for line in cells["course"].splitlines() if line.startswith("| week")]
-    weeks = [[[int(n) for n in re.findall(r"\d\d", cell)] for cell in row[1:]] for row in rows]
+    weeks = [[re.findall(r"\d\d[b-z]?", cell) for cell in row[1:]] for row in rows]
     return [[week[plan] for week in weeks if len(week) > plan and week[plan]] for plan in range(len(PLANS))]
 
 
 def syllabus_page(book: list[Unit]) -> str:
     """docs/teaching/syllabus.md"""
-    by_number = {unit.number: unit for unit in book}
+    by_label = {unit.label: unit for unit in book}
     lines = [SYLLABUS]
     for name, plan in zip(PLANS, plans(), strict=True):
-        weeks = [[by_number[number] for number in week] for week in plan]
+        weeks = [[by_label[label] for label in week] for week in plan]
         lines += [f"## {name}", "", "| week | chapters and exercises | hours | points |", "|---|---|---|---|"]
         lines += [f"| {n} | {_numbers(week)} | {_hours(week)} | {_points(week)} |" for n, week in enumerate(weeks, 1)]
         lines += [f"| all | | {_hours(book)} | {_points(book)} |", ""]
@@ -193,11 +198,11 @@ def syllabus_page(book: list[Unit]) -> str:
 def _afterwards(unit: Unit) -> str:
     learnt = "; ".join(one.text for one in unit.objectives)
     exercise = f", exercise {unit.practice} min, {_points([unit])} points" if unit.tasks else ""
-    return f"- **{unit.number:02} · {unit.title}** {unit.question} ({unit.minutes} min{exercise})\n  {learnt}."
+    return f"- **{unit.label} · {unit.title}** {unit.question} ({unit.minutes} min{exercise})\n  {learnt}."
 
 
 def _numbers(week: list[Unit]) -> str:
-    return ", ".join(f"{unit.number:02}" for unit in week)
+    return ", ".join(unit.label for unit in week)
 
 
 def _hours(of: list[Unit]) -> str:

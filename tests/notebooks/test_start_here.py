@@ -8,7 +8,7 @@ from tests.cases import each
 from tests.notebooks.hygiene import tags, text
 
 FOLDER = checkout.root() / "chapters"
-CHAPTERS = {path.name[:2]: path for path in sorted(FOLDER.glob("[0-9][0-9]_*.ipynb"))}
+CHAPTERS = {chapter.label: chapter.path for chapter in checkout.chapters(FOLDER)}
 
 
 def sources(number):
@@ -24,19 +24,21 @@ def rows(cell):
 
 @each("plan", [1, 2])
 def test_a_course_goes_once_through_the_chapters_that_there_are(plan):
-    assert [number for row in rows("course") for number in re.findall(r"\d\d", row[plan])] == list(CHAPTERS)
+    assert [number for row in rows("course") for number in re.findall(r"\d\d[b-z]?", row[plan])] == list(CHAPTERS)
 
 
 def test_the_parts_hold_every_chapter_and_say_what_to_refresh_for_each():
     parts = rows("parts")
-    ends = [re.findall(r"\d\d", row[1]) for row in parts]
-    held = [f"{number:02}" for pair in ends for number in range(int(pair[0]), int(pair[-1]) + 1)]
-    refreshed = [number for row in parts for number in re.findall(r"\b(\d\d):", row[3])]
-    assert held == refreshed == [number for number in CHAPTERS if number != "00"]
+    ends = [re.findall(r"\b\d\d\b", row[1]) for row in parts]
+    chapters = [f"{number:02}" for pair in ends for number in range(int(pair[0]), int(pair[-1]) + 1)]
+    optional = [label for row in parts for label in re.findall(r"\d\d[b-z]", row[1])]
+    refreshed = [label for row in parts for label in re.findall(r"\b(\d\d[b-z]?):", row[3])]
+    assert sorted([*chapters, *optional]) == refreshed == [label for label in CHAPTERS if label != "00"]
 
 
 def test_what_stands_beside_a_chapter_is_named_under_the_parts():
-    beside = {path.name for path in FOLDER.glob("*.ipynb")} - {path.name for path in CHAPTERS.values()}
+    beside = [chapter.path.name for chapter in checkout.chapters(FOLDER) if chapter.is_optional]
+    assert beside
     assert [name for name in beside if f"]({name})" not in sources("00")["parts"]] == []
 
 
