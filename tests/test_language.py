@@ -46,7 +46,6 @@ TODO = frozenset(
         "dpbook/figures",
         "dpbook/forecast",
         "dpbook/grading",
-        "dpbook/planning",
         "dpbook/program",
         "dpbook/ranks",
         "dpbook/replicas",

@@ -32,7 +32,6 @@ OFFERED = {
     "dpbook.figures.steps.memory": "the memory of any sharded step over its time",
     "dpbook.audit.recording.installation": "what every rank of an audit calls, by its name",
     "dpbook.replicas.exactness.rounded": "the bound against which any gradient may be judged",
-    "dpbook.planning.stragglers": "the wait for the slowest rank of any job",
     "dpbook.planning.failures": "how often any job is to save",
     "dpbook.replicas.inexact.distance": "how far any run is from another",
     "dpbook.replicas.inexact.parabolas": "the model with closed forms, for any method",

@@ -1,10 +1,10 @@
-"""What a cluster will do: memory per rank, step time, stragglers, failures, where plain data parallelism stops."""
+"""Plans for a cluster: memory per rank, step time, stragglers, failures, and the limits of data parallelism."""
 
-from dpbook.planning.estimates import Estimate
+from dpbook.planning.cluster import ACCELERATORS, LINKS, Accelerator, Cluster, Mesh
+from dpbook.planning.collective_prices import NVLS_SHARE, Algorithm, all_reduce
 from dpbook.planning.failures import LLAMA_3, Interruptions, Recovery, Shares
-from dpbook.planning.hardware import ACCELERATORS, LINKS, Accelerator, Cluster
 from dpbook.planning.job import Job
-from dpbook.planning.memory import (
+from dpbook.planning.rank_memory import (
     RECIPES,
     STAGES,
     Memory,
@@ -14,10 +14,26 @@ from dpbook.planning.memory import (
     sent_per_rank,
     smallest_world_that_fits,
 )
-from dpbook.planning.mesh import Mesh
-from dpbook.planning.mfu import operations_per_token, utilisation
-from dpbook.planning.models import MODELS, Transformer, count_parameters, low_rank_adapters
-from dpbook.planning.scaling import Step, best_cap, predict, strong, wall, weak
-from dpbook.planning.step_times import Exponential, Normal, Pareto, Pauses, StepTimes, Uniform
-from dpbook.planning.stragglers import Backed, backup_workers, local_steps, simulate_wait, slowest
-from dpbook.planning.sync import NVLS_SHARE, Algorithm, all_reduce
+from dpbook.planning.scaling import PredictedStep, best_cap, predict, strong, wall, weak
+from dpbook.planning.stragglers import (
+    BackupWorkers,
+    Estimate,
+    Exponential,
+    Normal,
+    Pareto,
+    Pauses,
+    StepTimes,
+    Uniform,
+    backup_workers,
+    local_steps,
+    simulate_wait,
+    slowest,
+)
+from dpbook.planning.transformer_models import (
+    MODELS,
+    Transformer,
+    count_parameters,
+    low_rank_adapters,
+    operations_per_token,
+    utilisation,
+)

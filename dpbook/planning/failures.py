@@ -1,7 +1,7 @@
-"""What failures cost a long run: how often one interrupts it, how often to save, and what is left of the time.
+"""Cost of failures in a long run: the rate of interruptions, the best checkpoint interval, and the goodput.
 
-Failures come independently of one another, as many on each GPU, at a rate that does not change; a job stops as soon as
-one of its GPUs does. Saving stops the training: what is saved in the background costs less.
+Failures are independent, equally frequent on each GPU, and their rate does not change. A job stops as soon as one of
+its GPUs does. Saving a checkpoint stops the training; saving in the background costs less.
 """
 
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dpbook.core import check_float, check_int
-from dpbook.planning.estimates import Estimate
+from dpbook.planning.stragglers import Estimate
 
 DAY = 86_400.0
-"""Seconds."""
+"""Seconds of a day."""
 
 
 @dataclass(frozen=True)
 class Interruptions:
-    """So many interruptions in so many days of one job on so many GPUs, and where that is published."""
+    """Published ``count`` of interruptions of one job on ``gpus`` GPUs in ``days`` days, with its ``source``."""
 
     count: int
     days: float
@@ -33,15 +33,15 @@ class Interruptions:
 
     @property
     def per_gpu(self) -> float:
-        """Mean seconds between the failures of one GPU, and of what belongs to it."""
+        """Mean seconds between failures of one GPU, including its share of the machine."""
         return self.days * DAY * self.gpus / self.count
 
     def between(self, gpus: int) -> float:
-        """Mean seconds between the failures of a job on ``gpus`` GPUs."""
+        """Return the mean seconds between failures of a job on ``gpus`` GPUs."""
         return self.per_gpu / check_int("gpus", gpus, 1)
 
     def per_day(self, gpus: int) -> float:
-        """Expected failures a day of a job on ``gpus`` GPUs."""
+        """Return the expected failures per day of a job on ``gpus`` GPUs."""
         return DAY / self.between(gpus)
 
 
@@ -55,7 +55,7 @@ LLAMA_3 = Interruptions(
 
 
 class Shares(NamedTuple):
-    """Where the time goes, as shares of it: new steps, saving, steps done once more, and restarting. Their sum is 1."""
+    """Shares of the time for new steps (goodput), saving, repeated steps and restarting; their sum is 1."""
 
     goodput: float
     saving: float
@@ -65,9 +65,14 @@ class Shares(NamedTuple):
 
 @dataclass(frozen=True)
 class Recovery:
-    """A job that fails every ``between`` seconds in the mean, saves in ``checkpoint`` and restarts in ``restart``.
+    """A job with failures, which resumes from its last checkpoint.
 
-    All in seconds. A failure may come while it trains, saves or restarts; what was not saved is lost.
+    A failure may come while the job trains, saves or restarts; steps after the last checkpoint are lost.
+
+    Attributes:
+        between: mean seconds between failures.
+        checkpoint: seconds to save a checkpoint.
+        restart: seconds to restart.
     """
 
     between: float
@@ -81,7 +86,7 @@ class Recovery:
 
     @property
     def young(self) -> float:
-        """Seconds to train between checkpoints, √(2 · checkpoint · between): the best where both are far apart.
+        """Young's interval in seconds, √(2 · checkpoint · between): the best if checkpoint is far below between.
 
         J. W. Young, "A first order approximation to the optimum checkpoint interval" (1974).
         """
@@ -89,7 +94,7 @@ class Recovery:
 
     @property
     def daly(self) -> float:
-        """The same to a higher order, good also where failures come nearly as often as checkpoints.
+        """Daly's interval in seconds, to a higher order: good even if failures are nearly as frequent as checkpoints.
 
         J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps" (2006).
         """
@@ -99,10 +104,10 @@ class Recovery:
         return self.young * (1 + sqrt(part) / 3 + part / 9) - self.checkpoint
 
     def shares(self, interval: float) -> Shares:
-        """Where the time goes with ``interval`` seconds of training between checkpoints.
+        """Return the shares of the time with ``interval`` seconds of training between checkpoints.
 
-        Daly's (2006) complete model: of the time between two failures, E[⌊(life − restart)/(interval + checkpoint)⌋]
-        intervals are saved, which for an exponential life is e^(−restart/M) / (e^((interval + checkpoint)/M) − 1).
+        Daly's (2006) complete model: between two failures E[⌊(life − restart)/(interval + checkpoint)⌋] intervals are
+        saved, which for an exponential life of mean M is e^(−restart/M) / (e^((interval + checkpoint)/M) − 1).
         """
         interval, mean = check_float("interval", interval, above=0), self.between
         saved = exp(-self.restart / mean - (interval + self.checkpoint) / mean)
@@ -112,12 +117,12 @@ class Recovery:
         return Shares(goodput, saving, 1 - goodput - saving - restarting, restarting)
 
     def simulate(self, interval: float, failures: int = 100_000, seed: int = 0) -> Estimate:
-        """The goodput of a run through so many ``failures``, from one to the next: restart, then train and save."""
+        """Estimate the goodput of a run with this many ``failures``: after each it restarts, then trains and saves."""
         cycle = check_float("interval", interval, above=0) + self.checkpoint
         lives = np.random.default_rng(check_int("seed", seed, 0)).exponential(
             self.between, check_int("failures", failures, 2)
         )
         useful = interval * np.floor(np.maximum(lives - self.restart, 0) / cycle)
         goodput = float(useful.sum() / lives.sum())
-        off = useful - goodput * lives  # a quotient of two means, to first order
-        return Estimate(goodput, float(off.std() / lives.mean() / np.sqrt(failures)))
+        residual = useful - goodput * lives  # the error of a quotient of two means, to first order
+        return Estimate(goodput, float(residual.std() / lives.mean() / np.sqrt(failures)))

@@ -1,4 +1,4 @@
-"""What is trained, and how it is synced: the buckets of a step, and how much of them is left when backward ends."""
+"""Jobs: the model that is trained, and the synchronisation of its gradients in buckets."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,40 +9,39 @@ import numpy as np
 
 from dpbook.core import InvalidArgument, check_float, check_int, check_one_of, check_type
 from dpbook.overlap import CAP, FIRST_CAP, Plan, plan
-from dpbook.planning.memory import STAGES
-from dpbook.planning.mfu import operations_per_token
-from dpbook.planning.models import Transformer
-from dpbook.planning.sync import Algorithm, Price
+from dpbook.planning.collective_prices import Algorithm, Price
+from dpbook.planning.rank_memory import STAGES
+from dpbook.planning.transformer_models import Transformer, operations_per_token
 
 Window = Literal["none", "backward", "all"]
-"""What communication may hide behind: nothing; what it usually does, gradients behind backward and ZeRO-3's weights
-behind what uses them; or "all", which is forward too: for plain data parallelism more than DDP can, for the new weights
-of ZeRO-1 and 2 what Megatron's ``--overlap-param-gather`` does."""
+"""Computation that may hide communication. "none": nothing. "backward", the usual case: gradients hide behind backward,
+and ZeRO-3's weights behind the units that use them. "all": forward hides communication too. For plain data parallelism
+that is more than DDP can do; for the new weights of ZeRO-1 and 2 Megatron's ``--overlap-param-gather`` does it."""
 
 DTYPES = {1: "uint8", 2: "bfloat16", 4: "float32"}
-"""Of gradients in buckets, by their bytes on the wire."""
+"""Dtypes of gradients in buckets, by their bytes on the wire."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, and how it is synced. `Job.of` takes a model, whose tensors make the buckets.
+    """A model to train, and the synchronisation of its gradients. `Job.of` makes the buckets of a model's tensors.
 
     Attributes:
-        parameters: of the model.
+        parameters: number of parameters of the model.
         context: tokens in a sequence.
         trained: parameters with gradients; default: all. With fewer, backward computes less too: 2 operations per
             parameter and token, and 2 more per trained one.
-        active: parameters that a token passes through; default: all. Fewer in a mixture of experts.
+        active: parameters that a token passes through; default: all. A mixture of experts has fewer.
         itemsize: bytes of a gradient on the wire: 2 in bf16, 4 in fp32.
-        cap: bytes of a bucket, where there is no ``plan``: all are equal then, as if tensors could be cut anywhere.
-        plan: of the buckets, of gradients of ``itemsize`` bytes; it takes the place of ``cap``.
-        algorithm: of the all-reduce. ZeRO's reduce-scatter and all-gather go through rings.
-        window: what communication may hide behind.
+        cap: bytes of a bucket if there is no ``plan``. Buckets are then equal, as if tensors could be cut anywhere.
+        plan: plan of the buckets, with gradients of ``itemsize`` bytes; it replaces ``cap``.
+        algorithm: algorithm of the all-reduce. ZeRO's reduce-scatter and all-gather use rings.
+        window: computation that may hide communication.
         accumulation: micro-batches in a step.
-        stage: of ZeRO, 0 to 3. Stages 2 and 3 communicate in every micro-batch.
+        stage: ZeRO stage, 0 to 3. Stages 2 and 3 communicate in every micro-batch.
         hybrid: with stage 3, shards inside a node and replicas across (HSDP).
-        prefetch: units whose weights stage 3 gathers ahead of the one that computes; a unit is what a bucket is.
-        cut: GPUs that a copy of the model is cut over, by tensor or pipeline parallelism: each holds this part of it.
+        prefetch: number of units whose weights stage 3 gathers ahead of the one that computes; a unit is a bucket.
+        cut: number of GPUs that share one copy of the model, by tensor or pipeline parallelism.
     """
 
     parameters: int
@@ -75,7 +74,7 @@ class Job:
         if self.stage and self.algorithm != "Ring":
             raise InvalidArgument("algorithm", self.algorithm, "Ring with ZeRO: trees serve the all-reduce alone")
         if self.hybrid and self.stage != 3:
-            raise InvalidArgument("hybrid", self.hybrid, "False but in stage 3")
+            raise InvalidArgument("hybrid", self.hybrid, "False except in stage 3")
         if self.plan is not None and self.cut > 1:
             raise InvalidArgument("plan", self.plan, "None with a cut, which changes the tensors of a rank")
         if self.plan is not None and self.plan.total_bytes != self.wire_bytes:
@@ -83,9 +82,9 @@ class Job:
 
     @classmethod
     def of(cls, model: Transformer, cap: int = CAP, first: int | None = FIRST_CAP, **options: Any) -> "Job":
-        """The job of a model whose gradients travel in DDP's buckets, so that no tensor is ever split.
+        """Return the job of a model whose gradients travel in DDP's buckets, so that no tensor is ever split.
 
-        With a ``cut`` the tensors of a rank are others than the model's, and buckets are equal.
+        With a ``cut`` the tensors of a rank differ from the model's, and buckets are equal.
         """
         check_type("model", model, Transformer, "a Transformer, such as those in MODELS")
         options = {"context": model.context, "itemsize": 2} | options
@@ -96,7 +95,7 @@ class Job:
 
     @property
     def synced(self) -> int:
-        """The number of gradients that are synced, over all parts of the model."""
+        """Number of gradients that are synced, over all parts of the model."""
         return self.parameters if self.trained is None else self.trained
 
     @property
@@ -106,19 +105,19 @@ class Job:
 
     @property
     def calls(self) -> int:
-        """The buckets of a sync."""
+        """Number of buckets of a sync."""
         return self.plan.calls if self.plan else max(1, ceil(self.wire_bytes / self.cut / self.cap))
 
     def operations(self, tokens: float) -> tuple[float, float]:
-        """Operations of forward and of backward for so many tokens; attention scores are left out."""
+        """Return the operations of forward and of backward for ``tokens``, without attention scores."""
         active = self.parameters if self.active is None else self.active
         forward, backward = operations_per_token(active, active * self.synced / self.parameters)
         return forward * tokens, backward * tokens
 
     def sync(self, price: Price, hiding: float) -> tuple[float, float]:
-        """Seconds of the calls of all buckets, and how many of them are left when what hides them, ``hiding``, ends.
+        """Return the seconds of all calls, and the seconds that remain after ``hiding`` seconds of computation.
 
-        The buckets become ready as their bytes do, and go out one by one.
+        Buckets become ready in proportion to their bytes, and are sent one by one.
         """
         if self.plan is None:
             calls = self.calls
@@ -132,6 +131,6 @@ class Job:
 
     @cached_property
     def _sizes(self) -> Any:
-        """The different sizes of buckets, and of each bucket which of them it has: few, so that few are priced."""
+        """Distinct sizes of buckets, and the index of each bucket's size; there are few, so that few are priced."""
         assert self.plan is not None
         return np.unique(self.plan.nbytes, return_inverse=True)

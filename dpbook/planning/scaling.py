@@ -1,28 +1,104 @@
-"""Step time, tokens per second and efficiency of data-parallel training, as the world grows.
+"""PredictedStep time, tokens per second and efficiency of data-parallel training, as the world grows.
 
 A step computes 6 operations per parameter and token, 2 forward and 4 backward (Kaplan et al., "Scaling Laws for Neural
 Language Models", 2020; attention scores are left out). Gradients travel in buckets, which become ready during the
-backward of the last micro-batch, each when backward has made its bytes. A sharded step is the simulated one of
-`dpbook.overlap.simulate_sharded`, with a bucket as a unit. Left out: contention, the communication of
-tensor, pipeline and expert parallelism, pipeline bubbles, the optimizer's arithmetic.
+backward of the last micro-batch, in proportion to their bytes. A sharded step is simulated by
+`dpbook.overlap.TimedProgram`: every bucket is a unit, which is gathered, computed with and reduced. Contention, the
+communication of tensor, pipeline and expert parallelism, pipeline bubbles and the optimizer's arithmetic are left out.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
+import numpy as np
+
+from dpbook.collectives import Topology
 from dpbook.core import InvalidArgument, check_float, check_int
-from dpbook.planning.hardware import Cluster
+from dpbook.overlap import Plan, Sharding, Sizes, TimedProgram, Unit, Wires
+from dpbook.planning.cluster import Cluster
+from dpbook.planning.collective_prices import Price, all_reduce, wires
 from dpbook.planning.job import Job
-from dpbook.planning.sharded import WEIGHT, sharded_sync, sharded_wires
-from dpbook.planning.sync import Price, all_reduce
+
+WEIGHT_BYTES = 2
+"""Bytes of a weight on the wire: bf16, whatever the dtype of the gradients."""
+STEADY_UNITS = 32
+"""Number of equal units beyond which each further one adds the same time to a step, unless prefetch is deep."""
+
+
+def sharded_wires(job: Job, topology: Topology) -> Wires:
+    """Return the prices of a job's collectives.
+
+    Raises:
+        InvalidArgument: sharding is hybrid, and a node has no two data ranks to shard over.
+    """
+    if job.hybrid and topology.per_node == 1 < topology.nodes:
+        expected = "False if a node has one data rank: hybrid sharding needs two or more"
+        raise InvalidArgument("hybrid", job.hybrid, expected)
+    return wires(job.algorithm, topology, job.hybrid)
+
+
+def sharded_sync(job: Job, topology: Topology, forward: float, backward: float) -> tuple[float, float]:
+    """Return the seconds of the collectives of a step of stage 1 to 3, and the seconds that no computation hides.
+
+    ``forward`` and ``backward`` are the seconds of one micro-batch. Micro-batches are alike, and so are equal units.
+    So two micro-batches and twice `STEADY_UNITS` units are simulated, and the rest is extrapolated.
+    """
+
+    def micro_batches(count: int, units: int | None) -> tuple[float, float]:
+        program = _timed_program(job.plan, job.calls, units, *elements, sharding, job.itemsize, count)
+        seconds = program.seconds(prices, forward=forward, backward=backward)
+        return program.busy("communication", seconds), max(program.run(seconds)[1])
+
+    def all_units(count: int) -> tuple[float, float]:
+        few = STEADY_UNITS + 2 * job.prefetch
+        if job.plan is not None or job.calls <= 2 * few:
+            return micro_batches(count, None)
+        return _continued(micro_batches(count, few), micro_batches(count, 2 * few), job.calls / few - 1)
+
+    replicas = topology.nodes if job.hybrid else 1
+    shards = topology.world // replicas if replicas > 1 else 1  # the operations do not depend on it, see `TimedProgram`
+    sharding = Sharding(job.stage, shards, replicas, job.prefetch, behind_forward=job.window == "all")
+    frozen = job.parameters - job.synced if job.stage == 3 else 0
+    elements, prices = (job.synced / job.cut, frozen / job.cut), sharded_wires(job, topology)
+    communication, seconds = all_units(1)
+    if job.accumulation > 1:
+        communication, seconds = _continued((communication, seconds), all_units(2), job.accumulation - 1)
+    compute = job.accumulation * (forward + backward)
+    return communication, communication if job.window == "none" else max(0.0, seconds - compute)
+
+
+def _continued(first: tuple[float, float], second: tuple[float, float], more: float) -> tuple[float, float]:
+    """Return the point on the line from ``first`` through ``second``, ``more`` times their distance after ``first``."""
+    a, b = (x + more * (y - x) for x, y in zip(first, second, strict=True))
+    return a, b
+
+
+@lru_cache(maxsize=32)
+def _timed_program(
+    plan: Plan | None, calls: int, few: int | None, synced: float, frozen: float,
+    sharding: Sharding, itemsize: int, accumulation: int,
+) -> TimedProgram:  # fmt: skip
+    """Return the program of a step whose units are the buckets of ``plan``, or ``few`` of ``calls`` equal ones.
+
+    Forward and backward of all units take one second each, in proportion to the bytes of the buckets.
+    """
+    shares = np.full(few or calls, 1 / calls) if plan is None else plan.nbytes[::-1] / plan.total_bytes
+    trained = np.diff(np.rint(np.cumsum([0, *shares]) * synced).astype(int))
+    untrained = np.rint(shares * frozen).astype(int)
+    units = [
+        Unit(str(k), share, share, s + f, f)
+        for k, (share, s, f) in enumerate(zip(shares.tolist(), trained.tolist(), untrained.tolist(), strict=True))
+    ]
+    return TimedProgram(units, sharding, Sizes(WEIGHT_BYTES, itemsize), accumulation, sharding.stage < 2)
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step of ``world`` ranks with ``tokens`` tokens each: ``forward``, ``backward``, ``communication`` in seconds.
+class PredictedStep:
+    """A step of ``world`` ranks with ``tokens`` tokens each; times are in seconds.
 
-    ``exposed`` is the part of the communication that nothing hides.
+    ``exposed`` is the part of ``communication`` that no computation hides.
     """
 
     world: int
@@ -44,12 +120,12 @@ class Step:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens per second, over all ranks."""
+        """Tokens per second of all ranks together."""
         return self.world * self.tokens / self.seconds
 
     @property
     def efficiency(self) -> float:
-        """Speed in units of ``world`` ranks that need not communicate: compute over step time."""
+        """Speed relative to ``world`` ranks without communication: compute over step time."""
         return self.compute / self.seconds
 
     def __repr__(self) -> str:
@@ -60,10 +136,10 @@ class Step:
         )
 
 
-def predict(job: Job, cluster: Cluster, sequences: float = 1) -> Step:
-    """A step with so many ``sequences`` per GPU. Raises `InvalidArgument` unless a micro-batch has whole ones.
+def predict(job: Job, cluster: Cluster, sequences: float = 1) -> PredictedStep:
+    """Predict a step with ``sequences`` per GPU. Raises `InvalidArgument` unless a micro-batch has whole ones.
 
-    Of a sequence that is cut over several ranks each rank has a part: see ``cut_sequences`` of `strong`.
+    `strong` has ``cut_sequences`` for sequences that several ranks share.
     """
     per_micro_batch = check_float("sequences", sequences, above=0) * job.cut / job.accumulation
     if per_micro_batch != int(per_micro_batch) or per_micro_batch < 1:
@@ -72,19 +148,18 @@ def predict(job: Job, cluster: Cluster, sequences: float = 1) -> Step:
     return _predict(job, cluster, sequences * job.context)
 
 
-def weak(job: Job, cluster: Cluster, worlds: Sequence[int], sequences: int = 1) -> list[Step]:
-    """Weak scaling: so many ``sequences`` on each rank, whatever the world, so that the batch grows with it."""
+def weak(job: Job, cluster: Cluster, worlds: Sequence[int], sequences: int = 1) -> list[PredictedStep]:
+    """Predict weak scaling: ``sequences`` on each rank in every world, so that the batch grows with the world."""
     return [predict(job, cluster.of(world), sequences) for world in worlds]
 
 
 def strong(
     job: Job, cluster: Cluster, worlds: Sequence[int], sequences: int, *, cut_sequences: bool = False
-) -> list[Step]:
-    """Strong scaling: so many ``sequences`` in the global batch, shared out over each world.
+) -> list[PredictedStep]:
+    """Predict strong scaling: ``sequences`` in the global batch, divided over the ranks of each world.
 
-    Raises `InvalidArgument` for a world that does not give whole ones to each micro-batch, unless ``cut_sequences``:
-    then a rank may have a fraction of a sequence, which takes another kind of parallelism as well, and whose cost is
-    left out here.
+    Raises `InvalidArgument` if a world does not give whole sequences to each micro-batch, unless ``cut_sequences`` is
+    set. Then a rank may have a fraction of a sequence. That takes a second kind of parallelism, whose cost is left out.
     """
     check_int("sequences", sequences, 1)
     wanted = f"a divisor of the {sequences} sequences: each rank gets whole ones"
@@ -99,17 +174,17 @@ def strong(
 
 
 def wall(job: Job, cluster: Cluster, sequences: int, worlds: Sequence[int] | range) -> int | None:
-    """The first of ``worlds`` where some communication takes as long as what may hide it, at a fixed global batch.
+    """Return the first of ``worlds`` in which some communication takes as long as the computation that may hide it.
 
-    From there on some of it is exposed, and if the step is one micro-batch more ranks hardly help. None if none of them
-    is as far. Sequences may be cut. Raises `InvalidArgument` unless ``worlds`` ascend, and for "none", which hides
-    nothing and has no wall.
+    The global batch is fixed, and sequences may be cut. From this world on some communication is exposed, and if the
+    step is one micro-batch, more ranks hardly help. Returns None if no world reaches the wall. Raises
+    `InvalidArgument` unless ``worlds`` ascend, and for the window "none", which hides nothing and has no wall.
     """
     if job.window == "none":
-        raise InvalidArgument("window", job.window, "backward or all: what hides nothing has no wall")
+        raise InvalidArgument("window", job.window, "backward or all: without overlap there is no wall")
     check_int("sequences", sequences, 1)
-    told = worlds[:: max(1, len(worlds) - 1)] if isinstance(worlds, range) else worlds  # of a range its two ends tell
-    if any(before >= world for before, world in pairwise((0, *told))):
+    ordered = worlds[:: max(1, len(worlds) - 1)] if isinstance(worlds, range) else worlds  # the two ends of a range
+    if any(before >= world for before, world in pairwise((0, *ordered))):
         raise InvalidArgument("worlds", worlds, "integers of at least 1 in ascending order")
 
     def beyond(world: int) -> bool:
@@ -124,37 +199,40 @@ def wall(job: Job, cluster: Cluster, sequences: int, worlds: Sequence[int] | ran
 
 
 def best_cap(job: Job, cluster: Cluster, sequences: int = 1) -> float:
-    """The bucket cap, in bytes, with the shortest step: of 1 to 64 Ki equal buckets, by trying powers of two."""
+    """Return the bucket cap in bytes of the shortest step; 1, 2, 4, … 64 Ki equal buckets are tried."""
     caps = [job.wire_bytes / 2.0**power for power in range(17)]
     times = [predict(replace(job, cap=cap, plan=None), cluster, sequences).seconds for cap in caps]
     return caps[times.index(min(times))]
 
 
-def _predict(job: Job, cluster: Cluster, tokens: float) -> Step:
+def _predict(job: Job, cluster: Cluster, tokens: float) -> PredictedStep:
     forward, backward = (operations / cluster.flops for operations in job.operations(tokens))
     if job.stage:
-        once = (seconds / job.accumulation for seconds in (forward, backward))
-        communication, exposed = sharded_sync(job, cluster.data_ranks(job.cut), *once)
+        per_micro_batch = (seconds / job.accumulation for seconds in (forward, backward))
+        communication, exposed = sharded_sync(job, cluster.data_ranks(job.cut), *per_micro_batch)
     else:
         ((price, hiding),) = _races(job, cluster, tokens)
         communication, exposed = job.sync(price, hiding)
-    return Step(cluster.world, tokens, forward, backward, communication, exposed)
+    return PredictedStep(cluster.world, tokens, forward, backward, communication, exposed)
 
 
 def _races(job: Job, cluster: Cluster, tokens: float) -> list[tuple[Price, float]]:
-    """What may hide, priced by the bytes of the *gradients*, and the seconds of one micro-batch that hide it."""
+    """Return (price, seconds) of each communication that may hide, and of the computation that hides it.
+
+    Prices are functions of the bytes of the *gradients*; seconds are those of one micro-batch.
+    """
     forward, backward = (operations / cluster.flops for operations in job.operations(tokens / job.accumulation))
-    everything, where = job.window == "all", cluster.data_ranks(job.cut)
+    behind_forward, topology = job.window == "all", cluster.data_ranks(job.cut)
     if not job.stage:
-        behind = 0.0 if job.window == "none" else backward + (forward if everything else 0.0)
-        return [(all_reduce(job.algorithm, where), behind)]
-    prices = sharded_wires(job, where)
+        behind = 0.0 if job.window == "none" else backward + (forward if behind_forward else 0.0)
+        return [(all_reduce(job.algorithm, topology), behind)]
+    prices = sharded_wires(job, topology)
     gathered = job.parameters if job.stage == 3 else job.synced  # stage 3 shards frozen weights, too
-    weights = WEIGHT * gathered / job.wire_bytes
+    weights = WEIGHT_BYTES * gathered / job.wire_bytes
     gather: Price = lambda nbytes: prices.all_gather(weights * nbytes)  # noqa: E731
     if job.stage < 3:
-        return [(prices.reduce_scatter, backward), *([(gather, forward)] if everything else [])]
-    shard = 1 / where.per_node if job.hybrid else 0.0
+        return [(prices.reduce_scatter, backward), *([(gather, forward)] if behind_forward else [])]
+    shard = 1 / topology.per_node if job.hybrid else 0.0
     across: Price = lambda nbytes: prices.across(shard * nbytes) if job.hybrid else 0.0  # noqa: E731
     last: Price = lambda nbytes: gather(nbytes) + prices.reduce_scatter(nbytes) + across(nbytes)  # noqa: E731
     return [(gather, forward), (last, backward)]

@@ -1,4 +1,4 @@
-"""Do the intervals of Young and Daly hold against a run that is played event by event, and the rates against Meta's?"""
+"""Do the intervals of Young and Daly agree with a run simulated event by event, and the rates with Meta's?"""
 
 from math import expm1, sqrt
 
@@ -14,7 +14,7 @@ JOBS = [Recovery(5 * HOUR, 120.0, 600.0), Recovery(HOUR, 600.0, 300.0), Recovery
 
 
 def played(job, interval, failures, rng):
-    """Seconds by what they were for, of a run that is followed from event to event on a clock."""
+    """Return the seconds of each activity in a run that is simulated from event to event."""
     spent = dict.fromkeys(("goodput", "saving", "repeated", "restarting"), 0.0)
     failure, clock, state, unsaved = rng.exponential(job.between), 0.0, "training", 0.0
     lasts = {"training": interval, "saving": job.checkpoint, "restarting": job.restart}
@@ -40,7 +40,7 @@ def played(job, interval, failures, rng):
 
 
 def best(job):
-    """The interval with the largest goodput, from its own equation: (1 − τ/M) e^((τ + δ)/M) = 1."""
+    """Return the interval with the largest goodput, from its equation (1 − τ/M) e^((τ + δ)/M) = 1."""
     low, high = 0.0, job.between
     for _ in range(100):
         middle = (low + high) / 2
@@ -66,7 +66,7 @@ def test_the_simulation_agrees_inside_its_error(job, factor):
 
 
 def test_the_best_interval_of_a_simulated_grid_is_dalys():
-    """The same failures for every interval, a seventh apart; more failures would not tell two neighbours apart."""
+    """The same failures for every interval, in steps of a seventh; more failures would not separate two neighbours."""
     job = JOBS[1]
     grid = job.daly * 1.15 ** np.arange(-6, 7)
     goodput = [job.simulate(interval, failures=200_000, seed=1).mean for interval in grid]
@@ -75,7 +75,7 @@ def test_the_best_interval_of_a_simulated_grid_is_dalys():
 
 @each(("job", "young", "daly"), [(JOBS[0], 0.08, 1e-5), (JOBS[1], 0.25, 0.002), (JOBS[2], 0.85, 0.01)])
 def test_dalys_interval_is_the_best_and_youngs_nearly_where_checkpoints_are_cheap(job, young, daly):
-    """How far each is from the best one."""
+    """Distance of both intervals from the best one."""
     assert abs(job.daly / best(job) - 1) < daly
     assert daly < abs(job.young / best(job) - 1) < young
     assert job.shares(job.daly).goodput >= job.shares(job.young).goodput
@@ -96,7 +96,7 @@ def test_young_by_hand():
 
 
 def test_metas_published_interruptions():
-    """419 in 54 days are one in 3.1 hours of 16,384 GPUs: one in 5.8 years of a GPU."""
+    """419 in 54 days are one in 3.1 hours of 16,384 GPUs, or one in 5.8 years of one GPU."""
     assert LLAMA_3.between(16_384) / HOUR == pytest.approx(54 * 24 / 419)
     assert LLAMA_3.per_gpu / HOUR / 24 / 365.25 == pytest.approx(5.78, abs=0.01)
     assert LLAMA_3.per_day(10_000) == pytest.approx(419 / 54 * 10_000 / 16_384)

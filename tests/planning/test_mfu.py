@@ -1,4 +1,4 @@
-"""Is MFU one and the same in the planner, the report and chapter 12, and is it that of its source?"""
+"""Is MFU the same in the planner, the report and chapter 12, and does it agree with its source?"""
 
 import json
 
@@ -27,7 +27,7 @@ def test_frozen_weights_have_no_gradient_of_their_own():
     ("rate", "shape"), [(238_300.0, (540.35e9, 118, 12288, 2048)), (1e4, (10**9, 7, 1024, 512)), (3.0, (5.0, 1, 1, 1))]
 )
 def test_chapter_12_computes_the_same(rate, shape):
-    """By its own cell, which is read from the notebook."""
+    """The formula of the chapter, from the cell in its notebook."""
     (path,) = (checkout.root() / "chapters").glob("12_*.ipynb")
     cells = {cell["id"]: "".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
     named = {}

@@ -1,4 +1,4 @@
-"""Do step times, tokens per second and walls come out as recomputed by hand, and as the simulator says?"""
+"""Do step times, tokens per second and walls agree with calculations by hand and with the simulator?"""
 
 from dataclasses import replace
 
@@ -38,13 +38,13 @@ from dpbook.planning import (
     wall,
     weak,
 )
-from dpbook.planning.sharded import _timed_program
+from dpbook.planning.scaling import _timed_program
 from tests.cases import each
 
 H100 = ACCELERATORS["H100 SXM"]
 LARGE = 70_000_000_000
 WIRE = Link(0, 400e9)
-"""Eight 400 Gb/s ports of a node, as if they were one link of each rank: what the printed figures assume."""
+"""Eight 400 Gb/s ports of a node as one link of each rank, which the printed figures assume."""
 
 
 def flat(world):
@@ -109,7 +109,7 @@ def test_one_rank_has_nothing_to_send():
     rate=st.floats(1e6, 1e9),
 )  # fmt: skip
 def test_it_agrees_with_the_simulated_step(calls, forward, alpha, nbytes, rate):
-    """Equal layers, one bucket for each: the formula of `predict` against the event simulation."""
+    """Equal layers with one bucket each: the formula of `predict` against the event simulation."""
     parameters = 1000 * calls * nbytes
     world = 2
     accelerator = Accelerator("made up", 1e12, 1e9, Link(0, 1e9), "this test")
@@ -148,7 +148,7 @@ def test_uneven_tensors_and_micro_batches_agree_with_the_simulated_step(sizes, c
 
 
 def test_no_tensor_of_llama_2_70b_is_cut():
-    """Counted by hand in the order of backward, with a first limit of 1 MiB; and what the ring pays for it."""
+    """Buckets counted by hand in the order of backward, with a first limit of 1 MiB, and their price on the ring."""
     model, held, calls, limit = MODELS["Llama-2 70B"], 0, 0, 2**20
     for tensor in reversed(model.tensors()):
         held += tensor.nbytes
@@ -172,7 +172,7 @@ def test_only_the_last_micro_batch_hides(pieces, share):
 
 
 def test_a_mixture_of_experts_computes_with_few_and_syncs_all():
-    """The wall of 671 of which 37 billion are active lies 671/37 times nearer."""
+    """The wall of 671 billion parameters of which 37 are active is 671/37 times nearer."""
     dense, sparse = Job(671 * 10**9), Job(671 * 10**9, active=37 * 10**9)
     walls = [wall(job, flat(256), 4096, range(2, 2**17)) - 1 for job in (dense, sparse)]
     assert walls[0] / walls[1] == pytest.approx(671 / 37, rel=2e-3)
@@ -226,10 +226,10 @@ def test_hybrid_shards_cost_a_hierarchical_ring_and_the_gather_of_forward(ports)
     assert predict(job, where).communication == pytest.approx(whole)
 
 
-def test_hybrid_shards_need_somebody_in_the_node_to_share_with():
+def test_hybrid_sharding_needs_two_data_ranks_in_a_node():
     """With one data rank a node it would be an all-reduce of the whole model, and keep all of it on every rank."""
     for cluster, cut in ((flat(8), 1), (Cluster(H100, 64, WIRE), 8)):
-        with pytest.raises(InvalidArgument, match=r"^hybrid must be False where a node has one data rank"):
+        with pytest.raises(InvalidArgument, match=r"^hybrid must be False if a node has one data rank"):
             predict(Job(10**9, stage=3, hybrid=True, cut=cut), cluster)
     assert predict(Job(10**9, stage=3, hybrid=True, cut=8), Cluster(H100, 8, WIRE)).communication == 0
     assert predict(Job(10**9, stage=3, hybrid=True, cut=4), Cluster(H100, 64, WIRE)).communication > 0
@@ -240,7 +240,7 @@ def test_hybrid_shards_need_somebody_in_the_node_to_share_with():
     pieces=st.integers(1, 4), early=st.booleans(), rate=st.floats(1e2, 1e6), alpha=st.floats(0, 0.01),
 )  # fmt: skip
 def test_a_sharded_step_of_a_few_micro_batches_is_the_simulated_one(sizes, stage, prefetch, pieces, early, rate, alpha):
-    """All micro-batches simulated, where the planner goes on from two; rings of two ranks, a round each."""
+    """All micro-batches simulated, where the planner extrapolates from two; rings of two ranks, one round each."""
     cut, link = plan([Tensor(str(k), n, "uint8") for k, n in enumerate(sizes)], 0, None), Link(alpha, 1e6 * rate)
     cluster = Cluster(Accelerator("made up", 1e12, 1e9, link, "this test"), 2, link, per_node=1, utilisation=1)
     job = Job(
@@ -264,7 +264,7 @@ def test_a_sharded_step_of_a_few_micro_batches_is_the_simulated_one(sizes, stage
     [(1, False, 1, 50e9), (2, False, 1, 20e9), *((3, False, d, 50e9) for d in (0, 1, 4)), (3, True, 1, 20e9)],
 )
 def test_many_equal_units_are_those_of_the_simulated_step(stage, hybrid, depth, network):
-    """All 150 units simulated, where the planner goes on from a few. Rings of 16, or of 4 and 4."""
+    """All 150 units simulated, where the planner extrapolates from a few. Rings of 16, or of 4 and 4."""
     parameters, link, fabric = 150 * 10**7, Link(5e-6, network), Link(3e-6, 450e9)
     cluster = Cluster(replace(H100, fabric=fabric), 16, link, per_node=4)
     job = Job(parameters, stage=stage, hybrid=hybrid, prefetch=depth, accumulation=3, cap=2e7, context=2048)
@@ -282,19 +282,19 @@ def test_many_equal_units_are_those_of_the_simulated_step(stage, hybrid, depth, 
     assert step.communication == pytest.approx(simulated.timeline.busy("communication"))
 
 
-def test_the_works_of_a_sharded_step_are_laid_out_once_for_all_worlds():
-    """Of a micro-batch and of two; an explorer asks for some thirty worlds at every turn."""
-    laid_out = _timed_program.cache_info().misses
+def test_the_program_of_a_sharded_step_is_made_once_for_all_worlds():
+    """One program for one micro-batch and one for two; an explorer predicts some thirty worlds at every change."""
+    programs = _timed_program.cache_info().misses
     job = Job.of(MODELS["Llama-2 7B"], stage=3, accumulation=4)
     steps = strong(job, Cluster(H100, 8, WIRE), [8, 16, 32, 64], 4 * 64)
     assert len({step.seconds for step in steps}) == 4
-    assert _timed_program.cache_info().misses == laid_out + 2
+    assert _timed_program.cache_info().misses == programs + 2
 
 
 @each("cut", [1, 2, 4, 8, 16, 64])
 @each("ports", [8, 4, 1])
 def test_the_parts_of_a_copy_share_the_ports_of_their_node(cut, ports):
-    """Without latencies a ring per port sends 2(N − 1)/N of a cut-th, and a node's groups share its ports."""
+    """Without latencies a ring per port sends 2(N − 1)/N of the part of a rank, and a node's groups share its ports."""
     cluster = Cluster(replace(H100, fabric=Link(0, 450e9)), 128, Link(0, 50e9), ports=ports)
     per_copy, copies = 1 / cut, 128 // cut
     step = predict(Job(10**9, cut=cut), cluster)
@@ -373,7 +373,7 @@ def test_fewer_ports_cost_more():
         (lambda: Job(10, stage=4), "stage must be"),
         (lambda: Job(10, stage=3, prefetch=-1), "prefetch must be"),
         (lambda: Job(10, stage=1, algorithm="Tree"), "algorithm must be Ring with ZeRO"),
-        (lambda: Job(10, hybrid=True), "hybrid must be False but in stage 3"),
+        (lambda: Job(10, hybrid=True), "hybrid must be False except in stage 3"),
         (lambda: Job(10, plan=plan([Tensor("a", 3)])), "plan must be of 20 bytes"),
         (lambda: Job(2, cut=2, plan=plan([Tensor("a", 1)])), "plan must be None with a cut"),
         (lambda: Job.of(70), "model must be a Transformer"),

@@ -1,4 +1,4 @@
-"""Do the closed forms say how long one waits for the slowest? Judged by draws, by integrals, by published numbers."""
+"""Do the closed forms of the wait for the slowest rank agree with draws, integrals and published numbers?"""
 
 from math import comb, exp, factorial, gamma, inf, log, pi, sqrt
 
@@ -29,7 +29,7 @@ SURVIVAL = {  # the probability to take t seconds or more, as the class says in 
 
 
 def integrated(survival, needed, world, end):
-    """The expected ``needed``-th of ``world`` times: the integral of the probability that fewer have come."""
+    """Return the expected ``needed``-th of ``world`` times, by integrating the probability that fewer have arrived."""
     t = np.linspace(0, end, 400_001)
     done = 1 - survival(t)
     fewer = sum(comb(world, j) * done**j * (1 - done) ** (world - j) for j in range(needed))
@@ -45,7 +45,7 @@ def test_an_arrival_is_the_integral_of_those_still_under_way(times, needed, worl
 
 @each(("world", "expected"), [(1, 0), (2, 1 / sqrt(pi)), (3, 3 / 2 / sqrt(pi)), (10, 1.53875), (100, 2.50759)])
 def test_the_largest_of_normals_is_tippetts(world, expected):
-    """By hand for 2 and 3; else half the mean range in L. H. C. Tippett's table (Biometrika, 1925)."""
+    """By hand for 2 and 3; otherwise half the mean range in L. H. C. Tippett's table (Biometrika, 1925)."""
     assert slowest(Normal(10.0, 0.5), world) == pytest.approx(10 + 0.5 * expected, abs=5e-6)
     assert Normal(10.0, 0.5).arrival(1, world) == pytest.approx(10 - 0.5 * expected, abs=5e-6)
 
@@ -81,7 +81,7 @@ def test_backups_turn_the_harmonic_number_of_the_world_into_a_difference():
     """100 of 104 exponential times of 1 second: H(104) − H(4) for H(100)."""
     harmonic = lambda n: sum(1 / j for j in range(1, n + 1))  # noqa: E731
     found = backup_workers(Exponential(0.0, 1.0), 100, 4)
-    assert found.without == pytest.approx(harmonic(100))
+    assert found.seconds_without == pytest.approx(harmonic(100))
     assert found.seconds == pytest.approx(harmonic(104) - harmonic(4))
     assert (found.machines, found.dropped) == (1.04, 4 / 104)
     assert found.speedup == pytest.approx(5.18738 / 3.14308, abs=1e-4)
@@ -101,14 +101,14 @@ def test_normal_times_wait_less_by_the_root_of_the_local_steps(world, steps):
 
 
 def erlang(world, steps):
-    """The expected largest of ``world`` sums of ``steps`` exponential times of mean 1, per step: by its integral."""
+    """Return the expected largest of ``world`` sums of ``steps`` exponential times of mean 1, per step, by integrating."""
     t = np.linspace(0, steps + 60, 200_001)
     late = np.exp(-t) * sum(t**j / factorial(j) for j in range(steps))
     return float(np.sum(1 - (1 - late) ** world) * (t[1] - t[0])) / steps
 
 
 def test_local_steps_of_exponential_times_near_the_limit_from_above():
-    """An exponential has the heavier tail; and the simulation is right where the limit is not."""
+    """An exponential has the heavier tail, and the simulation is right even if the limit is not."""
     times, off = Exponential(0.0, 1.0), []
     for steps in (1, 4, 16, 64):
         exact = erlang(64, steps)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dpbook.core import InvalidArgument, in_words, palette
 from dpbook.figures import Picture
 from dpbook.figures.card import MARGIN, Card, Key, Scale, aside, axes, check_title, rect, text
-from dpbook.planning import Step
+from dpbook.planning import PredictedStep
 
 WIDTH, LEFT, TOP, BOTTOM = 760, 70, 100, 300
 PARTS = {
@@ -15,13 +15,13 @@ PARTS = {
 }
 
 
-def scaling_bars(steps: Sequence[Step], title: str) -> Picture:
+def scaling_bars(steps: Sequence[PredictedStep], title: str) -> Picture:
     """Stack what forward, backward and exposed communication take of 1 to 16 steps, by their worlds.
 
     What is not exposed is the efficiency.
     """
-    if not 1 <= len(steps) <= 16 or not all(isinstance(step, Step) for step in steps):
-        raise InvalidArgument("steps", steps, "1 to 16 Step, as planning.weak and planning.strong return them")
+    if not 1 <= len(steps) <= 16 or not all(isinstance(step, PredictedStep) for step in steps):
+        raise InvalidArgument("steps", steps, "1 to 16 steps, as planning.weak and planning.strong return them")
     check_title(title)
     up, wide = Scale(0, 1, BOTTOM, TOP), (WIDTH - LEFT - MARGIN) / len(steps)
     shown = [key for part, key in PARTS.items() if any(getattr(step, part) for step in steps)]

@@ -8,7 +8,7 @@ from dpbook import planning
 from dpbook.core import palette
 from dpbook.figures import Picture
 from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_title, rect, text
-from dpbook.planning import Cluster, Job, Step
+from dpbook.planning import Cluster, Job, PredictedStep
 
 WIDTH, LEFT, RIGHT = 760, 80, 740
 TIMES, SHARES = (324, 124), (440, 360)
@@ -37,8 +37,8 @@ class Scaling:
     """
 
     worlds: Sequence[int]
-    steps: Sequence[Step]
-    weak: Sequence[Step]
+    steps: Sequence[PredictedStep]
+    weak: Sequence[PredictedStep]
     walls: dict[str, int | None]
 
     @property
@@ -53,7 +53,7 @@ class Position:
     """Where an explorer stands: its curves, the ``step`` of its own world, and ``notes``, a line each."""
 
     scaling: Scaling
-    step: Step
+    step: PredictedStep
     notes: Sequence[str]
 
 
@@ -94,7 +94,7 @@ def scaling(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int]) -> S
     return Scaling(worlds, steps, weak, walls)
 
 
-def one_step(job: Job, cluster: Cluster, tokens: int, world: int) -> Step:
+def one_step(job: Job, cluster: Cluster, tokens: int, world: int) -> PredictedStep:
     """The tokens as one long sequence, of which each rank has its part."""
     (step,) = planning.strong(replace(job, context=tokens), cluster, [world], 1, cut_sequences=True)
     return step
@@ -174,7 +174,7 @@ def _walls(found: Scaling, field: Field) -> Iterator[str]:
             yield text(x + side, y, f"{at:,}", 12, anchor=anchor, fill=colour, bold=not row, halo=halo)
 
 
-def _place(step: Step, field: Field, key: Key) -> Iterator[str]:
+def _place(step: PredictedStep, field: Field, key: Key) -> Iterator[str]:
     """A step on both curves."""
     x = field.across.within(step.world)
     yield rect(x - 0.5, TIMES[1], 1, SHARES[0] - TIMES[1], fill=key.colour)

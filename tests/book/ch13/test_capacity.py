@@ -8,11 +8,11 @@ from dpbook.book import ch13
 from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import axes
-from dpbook.planning import MODELS, Memory, Step, memory_per_rank
+from dpbook.planning import MODELS, Memory, PredictedStep, memory_per_rank
 from tests.cases import each
 from tests.figures.reading import bars, parse, readable, rings, texts
 
-STEPS = [Step(8, 4096, 0.1, 0.2, 0.3, 0.1), Step(1024, 4096, 0.1, 0.2, 0.5, 0.3)]
+STEPS = [PredictedStep(8, 4096, 0.1, 0.2, 0.3, 0.1), PredictedStep(1024, 4096, 0.1, 0.2, 0.5, 0.3)]
 COLOURS = palette.COMPUTATION, palette.COMMUNICATION, palette.PARTIAL  # weights, gradients, optimizer
 
 
@@ -66,7 +66,7 @@ def test_shares_of_a_step_fill_its_bar():
     assert readable(picture)
     heights = [float(bar.get("height")) for bar in bars(parse(picture), palette.EXPOSED)]
     assert sorted(heights) == pytest.approx([200 / 4, 200 / 2])
-    alone = ch13.scaling_bars([Step(1, 4096, 0.1, 0.2, 0, 0)], "Alone")
+    alone = ch13.scaling_bars([PredictedStep(1, 4096, 0.1, 0.2, 0, 0)], "Alone")
     assert "exposed communication" not in texts(parse(alone))
 
 

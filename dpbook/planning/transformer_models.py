@@ -1,21 +1,21 @@
-"""Models by their shapes: how many parameters, in which tensors."""
+"""Transformer models by their shapes: parameters, tensors, operations per token and model FLOPs utilisation (MFU)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from dpbook.core import InvalidArgument, check_int
+from dpbook.core import InvalidArgument, check_float, check_int
 from dpbook.overlap import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""The shape of every parameter tensor by its name, in the model's order."""
+"""Shapes of all parameter tensors by name, in the model's order."""
 
 
 @dataclass(frozen=True)
 class Transformer:
     """A decoder of the Llama family: grouped-query attention, gated MLP, RMS norms, no biases.
 
-    ``head`` is the width of one attention head; ``tied`` shares the embedding with the output layer; ``qk_norm`` adds
+    ``head`` is the width of one attention head. ``tied`` shares the embedding with the output layer. ``qk_norm`` adds
     a norm to queries and keys. ``context`` is the length of a training sequence in tokens.
     """
 
@@ -37,7 +37,7 @@ class Transformer:
             check_int(name, getattr(self, name), 1)
 
     def linears(self) -> dict[str, tuple[int, int]]:
-        """The linear layers of one block, each (outputs, inputs): what adapters are put on."""
+        """Return the linear layers of one block, as (outputs, inputs) by name; adapters are attached to these."""
         queries, keys = self.heads * self.head, self.kv_heads * self.head
         return {
             "attention.query": (queries, self.hidden),
@@ -50,7 +50,7 @@ class Transformer:
         }
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every parameter tensor by its name, in the order of the forward pass."""
+        """Return the shapes of all parameter tensors by name, in the order of the forward pass."""
         norms = {"attention.norm": self.hidden, "mlp.norm": self.hidden}
         if self.qk_norm:
             norms |= {"attention.query_norm": self.head, "attention.key_norm": self.head}
@@ -62,12 +62,12 @@ class Transformer:
         return shapes if self.tied else {**shapes, "output": (self.vocabulary, self.hidden)}
 
     def tensors(self, dtype: str = "bfloat16") -> tuple[Tensor, ...]:
-        """Its gradients, for a plan of buckets: `overlap.plan`."""
+        """Return the specifications of its gradients, from which `overlap.plan` makes buckets."""
         return tuple(Tensor(name, shape, dtype) for name, shape in self.shapes().items())
 
     @property
     def parameters(self) -> int:
-        """The number of parameters."""
+        """Number of parameters."""
         return count_parameters(self.shapes())
 
     def __repr__(self) -> str:
@@ -75,17 +75,17 @@ class Transformer:
 
 
 def count_parameters(shapes: Shapes) -> int:
-    """The number of parameters of tensors with these shapes."""
+    """Return the number of parameters of tensors with these shapes."""
     return sum(prod(shape) for shape in shapes.values())
 
 
 def low_rank_adapters(
     model: Transformer, rank: int, targets: Iterable[str] | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes of LoRA adapters of ``rank`` on the linear layers named by ``targets`` (default: all) of each block.
+    """Return the shapes of LoRA adapters of ``rank`` on the linear layers ``targets`` (default: all) of each block.
 
-    A linear layer of (outputs, inputs) gets two trainable matrices, (rank, inputs) and (outputs, rank), and is frozen
-    itself: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021). Raises `InvalidArgument`.
+    A linear layer of (outputs, inputs) gets two trainable matrices, (rank, inputs) and (outputs, rank), and is itself
+    frozen: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021). Raises `InvalidArgument`.
     """
     check_int("rank", rank, 1)
     linears = model.linears()
@@ -120,3 +120,29 @@ MODELS: dict[str, Transformer] = {
     )
 }  # fmt: skip
 """Published models by name. ``context`` is 4,096 tokens for all, as in their first stage of training."""
+
+
+def operations_per_token(
+    weights: float, trained: float | None = None, *, layers: int = 0, width: int = 0, context: int = 0
+) -> tuple[float, float]:
+    """Return the operations of forward and of backward of a transformer per token, without recomputation.
+
+    Forward takes 2 operations for each of the ``weights`` of its matrices. Backward takes 2 for the gradient of the
+    inputs, and 2 more for each ``trained`` weight (default: all). Attention scores and the values they mix take
+    12 · ``layers`` · ``width`` · ``context``, a third of it in forward. That counts the whole square, although a causal
+    mask leaves out half of it; with the default of 0 they are not counted. Source: Chowdhery et al., "PaLM: Scaling
+    Language Modeling with Pathways" (2022), appendix B.
+    """
+    scores = 4.0 * layers * width * context
+    return 2 * weights + scores, 2 * weights + 2 * (weights if trained is None else trained) + 2 * scores
+
+
+def utilisation(tokens_per_second: float, operations: float, peak: float) -> float:
+    """Return the model FLOPs utilisation (MFU), the share of ``peak`` that a training run reaches.
+
+    Args:
+        tokens_per_second: rate of all devices together.
+        operations: operations per token, as `operations_per_token` counts them.
+        peak: operations per second of the same devices, in the precision of the matrix products.
+    """
+    return tokens_per_second * operations / check_float("peak", peak, above=0)

@@ -1,4 +1,4 @@
-"""Does a rank's memory follow the ZeRO paper, and does what fits, fit?"""
+"""Does a rank's memory agree with the ZeRO paper, and is the smallest world the smallest that fits?"""
 
 import pytest
 from hypothesis import given

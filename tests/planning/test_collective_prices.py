@@ -1,9 +1,9 @@
-"""Are NCCL's algorithms priced as their descriptions say: bytes through the busiest port, hops on the way?"""
+"""Do the prices of NCCL's algorithms follow their descriptions: bytes through the busiest port, and hops?"""
 
 import pytest
 
 from dpbook.collectives import Link, Topology
-from dpbook.planning.sync import all_reduce
+from dpbook.planning.collective_prices import all_reduce
 from tests.cases import each
 
 FABRIC, NETWORK = Link(3e-6, 450e9), Link(5e-6, 50e9)

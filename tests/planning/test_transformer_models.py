@@ -18,7 +18,7 @@ def test_published_sizes(name, parameters, tensors):
 
 
 def test_rank_16_adapters_on_every_linear_layer_of_qwen3_4b():
-    """Often printed as 40 MB a step."""
+    """Publications often print 40 MB a step."""
     adapters = count_parameters(low_rank_adapters(MODELS["Qwen3 4B"], 16))
     assert adapters == 33_030_144
     assert (round(2 * adapters / 1e6), round(4 * adapters / 1e6)) == (66, 132)

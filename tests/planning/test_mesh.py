@@ -1,4 +1,4 @@
-"""Does a mesh number ranks and form groups as its definition says?"""
+"""Does a mesh number ranks and form groups as defined?"""
 
 from itertools import product
 
@@ -22,7 +22,7 @@ def cluster(world, per_node=8):
 
 @given(meshes)
 def test_ranks_are_numbered_like_the_digits_of_a_clock(mesh):
-    """The last dimension turns fastest."""
+    """The last dimension varies fastest."""
     in_order = product(*(range(size) for size in mesh.sizes.values()))
     for rank, places in enumerate(in_order):
         there = dict(zip(mesh.sizes, places, strict=True))
