@@ -101,7 +101,7 @@ def test_normal_times_wait_less_by_the_root_of_the_local_steps(world, steps):
 
 
 def erlang(world, steps):
-    """Return the expected largest of ``world`` sums of ``steps`` exponential times of mean 1, per step, by integrating."""
+    """Return the expected largest of ``world`` sums of ``steps`` exponential times of mean 1, per step."""
     t = np.linspace(0, steps + 60, 200_001)
     late = np.exp(-t) * sum(t**j / factorial(j) for j in range(steps))
     return float(np.sum(1 - (1 - late) ** world) * (t[1] - t[0])) / steps
