@@ -4,7 +4,7 @@
 import {made} from './player.js';
 
 const STYLE = `
-.dpbook-explorer { max-width: 100%; font: 14px var(--jp-ui-font-family, system-ui, sans-serif) }
+.dpbook-explorer { position: relative; max-width: 100%; font: 14px var(--jp-ui-font-family, system-ui, sans-serif) }
 .dpbook-explorer .picture { overflow-x: auto }
 .dpbook-explorer img { display: block; max-width: max(100%, 640px) }
 .dpbook-explorer .knobs { display: flex; flex-wrap: wrap; gap: 2px 24px; margin: 4px 0 }
@@ -13,8 +13,8 @@ const STYLE = `
 .dpbook-explorer label span { flex: 0 0 11em }
 .dpbook-explorer input { flex: 1 1 120px; min-width: 100px }
 .dpbook-explorer label .value { flex: 0 0 9em; font-variant-numeric: tabular-nums }
-.dpbook-explorer .said { min-height: 1.5em; margin: 0; color: var(--jp-ui-font-color2, #556070) }
-.dpbook-explorer .told { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
+.dpbook-explorer .message { min-height: 1.5em; margin: 0; color: var(--jp-ui-font-color2, #556070) }
+.dpbook-explorer .status { position: absolute; bottom: 0; margin: 0; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }
 .dpbook-explorer :focus-visible { outline: 2px solid #0a6ebd; outline-offset: 2px }`;
 
 // The one image in `markup`, or null. Parsed apart from the page, nothing in it is loaded or run.
@@ -29,10 +29,10 @@ function imageIn(markup) {
 // Put an explorer into `host`: `figure` is the markup of its picture.
 export function mount(host, {name, knobs, figure}, {ask, keep}) {
   const picture = made('div', {className: 'picture'});
-  const told = made('p', {className: 'told'});
-  told.setAttribute('aria-live', 'polite');
-  const said = made('p', {className: 'said'});
-  said.setAttribute('role', 'status');
+  const status = made('p', {className: 'status'});
+  status.setAttribute('aria-live', 'polite');
+  const message = made('p', {className: 'message'});
+  message.setAttribute('role', 'status');
   const ranges = knobs.map(knob => {
     const range = made('input', {type: 'range', min: 0, max: knob.values.length - 1, step: 1, value: knob.at});
     range.dataset.lmSuppressShortcuts = 'true';
@@ -42,7 +42,7 @@ export function mount(host, {name, knobs, figure}, {ask, keep}) {
   const values = knobs.map(() => made('span', {className: 'value'}));
   const rows = knobs.map((knob, i) => made('label', {}, made('span', {textContent: knob.label}), ranges[i], values[i]));
   const root = made('div', {className: 'dpbook-explorer'}, made('style', {textContent: STYLE}),
-    made('div', {className: 'knobs'}, ...rows), said, picture, told);
+    made('div', {className: 'knobs'}, ...rows), message, picture, status);
   root.setAttribute('role', 'group');
 
   const places = () => ranges.map(range => Number(range.value));
@@ -73,17 +73,17 @@ export function mount(host, {name, knobs, figure}, {ask, keep}) {
     asking = true;
     while (wanted) {
       wanted = false;
-      const at = places(), patience = setTimeout(() => { said.textContent = 'The kernel is busy…'; }, 1500);
+      const at = places(), patience = setTimeout(() => { message.textContent = 'The kernel is busy…'; }, 1500);
       try {
         const chosen = Object.fromEntries(knobs.map((knob, i) => [knob.name, knob.values[at[i]]]));
         const answer = await ask({name, chosen});
-        said.textContent = answer.error ?? '';
+        message.textContent = answer.error ?? '';
         if (answer.figure) {
-          told.textContent = draw(answer.figure);
+          status.textContent = draw(answer.figure);
           latest = {at, figure: answer.figure};
         }
       } catch (error) {
-        said.textContent = error.message;
+        message.textContent = error.message;
         wanted = false;
         ranges.forEach((range, i) => { range.value = latest.at[i]; }); // back to what is seen
         tell();

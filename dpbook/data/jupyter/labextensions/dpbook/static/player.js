@@ -2,7 +2,7 @@
 // A film may come from anyone, so its frames are only ever shown as images, where no script runs, and its words as text.
 
 const STYLE = `
-.dpbook-player { display: inline-block; max-width: 100%; font: 14px var(--jp-ui-font-family, system-ui, sans-serif) }
+.dpbook-player { display: inline-block; position: relative; max-width: 100%; font: 14px var(--jp-ui-font-family, system-ui, sans-serif) }
 .dpbook-player .picture { overflow-x: auto }
 .dpbook-player img { display: block; max-width: max(100%, 640px) }
 .dpbook-player .row { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; margin: 6px 0 }
@@ -12,7 +12,7 @@ const STYLE = `
 .dpbook-player :focus-visible, .dpbook-player:focus-visible { outline: 2px solid #0a6ebd; outline-offset: 2px }
 .dpbook-player input { flex: 1 1 160px; min-width: 120px; max-width: 420px }
 .dpbook-player .value { min-width: 4em; font-variant-numeric: tabular-nums; color: var(--jp-ui-font-color1, inherit) }
-.dpbook-player .told { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }`;
+.dpbook-player .status { position: absolute; bottom: 0; margin: 0; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%) }`;
 
 // The frames of a film, each with its words and, when it is asked for, its SVG.
 function framesOf(text) {
@@ -73,18 +73,18 @@ export function mount(host, {svg, step, pace, at}) {
   const [first, previous, play, next, end] = ['First', 'Previous', 'Play', 'Next', 'Last'].map(button);
   const range = made('input', {type: 'range', min: 0, max: last, step: 1, value: at});
   const number = made('span', {className: 'value'});
-  const told = made('p', {className: 'told'});
+  const status = made('p', {className: 'status'});
   const picture = made('div', {className: 'picture'});
   const name = String(step).replace(/^./, letter => letter.toUpperCase());
   range.setAttribute('aria-label', name);
-  told.setAttribute('aria-live', 'polite');
+  status.setAttribute('aria-live', 'polite');
   first.title = `Go to the state before the first ${step}`;
   previous.title = `Go back by one ${step}`;
   next.title = `Carry out one ${step}`;
   end.title = `Go to the state after the last ${step}`;
   play.title = `Play one ${step} after another; press again to pause`;
   const row = made('div', {className: 'row'}, first, previous, play, next, end, range, number);
-  const root = made('div', {className: 'dpbook-player', tabIndex: 0}, made('style', {textContent: STYLE}), picture, row, told);
+  const root = made('div', {className: 'dpbook-player', tabIndex: 0}, made('style', {textContent: STYLE}), picture, row, status);
   root.setAttribute('role', 'group');
   root.setAttribute('aria-label', `Player, ${name.toLowerCase()} by ${name.toLowerCase()}: ${frames[0].alt.split('. ')[0]}`);
   // JupyterLab's own keys (b inserts a cell) are for what does not say this.
@@ -122,7 +122,7 @@ export function mount(host, {svg, step, pace, at}) {
     range.value = to;
     range.setAttribute('aria-valuetext', `${to} of ${last}`);
     number.textContent = `${to} / ${last}`;
-    told.textContent = frames[to].alt;
+    status.textContent = frames[to].alt;
     root.dataset.at = to;
   }
 
