@@ -44,6 +44,7 @@ style:
 	@tools/venv.sh dev
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
+	$(BIN)/lint-imports --config pyproject.toml
 	@# In a new checkout all tests are compiled meanwhile, once: else each worker would, at the same time as the others.
 	@test -d .pytest_cache || $(BIN)/python -m pytest --collect-only -q tests >/dev/null 2>&1 & \
 	echo $(BIN)/python -m mypy; $(BIN)/python -m mypy; status=$$?; wait; exit $$status

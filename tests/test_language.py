@@ -38,18 +38,15 @@ FRAGMENT = re.compile(r"(What|Who|Which|How|Whether who|Of|Those|That which|As|W
 TODO = frozenset(
     {
         "dpbook/app",
-        "dpbook/audit",
         "dpbook/book",
+        "dpbook/classroom",
         "dpbook/collectives",
         "dpbook/core",
         "dpbook/ddp",
         "dpbook/figures",
-        "dpbook/forecast",
-        "dpbook/grading",
-        "dpbook/program",
         "dpbook/ranks",
         "dpbook/replicas",
-        "dpbook/standin",
+        "dpbook/runs",
         "tests",
         "tools",
     }

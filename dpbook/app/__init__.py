@@ -1,4 +1,3 @@
-"""The command line and the pages that it writes."""
+"""The command line JupyterLab with the book, and the validation of its notebooks."""
 
 from dpbook.app.command_line import main
-from dpbook.app.doctor import diagnose

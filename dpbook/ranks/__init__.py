@@ -6,20 +6,15 @@ Importing this loads no torch; the processes that are started do.
 from typing import TYPE_CHECKING
 
 from dpbook.core import lazily
-from dpbook.ranks.descendants import all_processes, family, seconds_of, waits
-from dpbook.ranks.launches.held import HELD
-from dpbook.ranks.launches.launch_command import Launch, default_processes
-from dpbook.ranks.launches.launching import Ended, launch
+from dpbook.ranks import failure_files, stacks
+from dpbook.ranks.descendants import Table, all_processes, family, process_of, seconds_of, waits
+from dpbook.ranks.failure_files import ASKED_FILE
 from dpbook.ranks.lifetime import PARENT, end_with_parent, leave, tell_and_leave
 from dpbook.ranks.messages.written import sent
 from dpbook.ranks.ports import held_port
-from dpbook.ranks.postmortem import ASKED_FILE
-from dpbook.ranks.readiness.findings import Finding, blind, preflight
-from dpbook.ranks.readiness.peers import check_peers
 from dpbook.ranks.starting.processes import run, shared, start
 from dpbook.ranks.starting.starter import Starter
 from dpbook.ranks.sweeps import Sweep, measure, measure_accelerators, published_sweep, sweep, sweep_accelerators
-from dpbook.ranks.verdicts.dumps import Dumps, read_dumps
 
 if TYPE_CHECKING:
     from dpbook.ranks.messages.accelerators import own_device, regroup

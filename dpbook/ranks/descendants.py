@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from dpbook.ranks.postmortem import PROCESS, text_of
+from dpbook.ranks.failure_files import PROCESS, text_of
 
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 

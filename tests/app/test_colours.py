@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from dpbook.app import audit_page
-from dpbook.app.marks import pages
-from dpbook.audit import Line, Verdict
-from dpbook.audit.lines import Found
+from dpbook.classroom import Case, Report, progress
+from dpbook.classroom.gradebook import pages
 from dpbook.core import palette
-from dpbook.grading import Case, Report, progress
-from tests.app.test_marks import submission
+from dpbook.runs.audit import Line, Verdict
+from dpbook.runs.audit.findings import Found
+from dpbook.runs.report import audit_page
+from tests.classroom.gradebook.test_gradebook import submission
 
 
 def audit():

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dpbook.core import milliseconds
-from dpbook.forecast import Script, checked, connection, measure
+from dpbook.runs.forecast import Script, checked, connection, measure
 from tests.benchmarks.rows import Row, begin
 
 SCRIPTS = Path(__file__).parent / "forecast_scripts"

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/bench_grade.py [--of 20] [--jobs 2]
 
-Perfect, partial, stub, hostile and broken submissions, each of other texts: see tests/grading/classroom.py. Seconds
-mean something on a machine without other work alone.
+Perfect, partial, stub, hostile and broken submissions, each of other texts: see tests/classroom/school_class.py.
+Seconds mean something only on a machine without other work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.grading.classroom import CLASS, classroom, graded  # noqa: E402
+from tests.classroom.school_class import CLASS, classroom, graded  # noqa: E402
 
 
 def main() -> None:

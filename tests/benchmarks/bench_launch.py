@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.benchmarks.rows import Row, begin, seconds  # noqa: E402
-from tests.ranks import restarts  # noqa: E402
+from tests.runs.launch import restarts  # noqa: E402
 
 PROGRAM = 'import torch.distributed as dist\ndist.init_process_group("gloo")\ndist.destroy_process_group()\n'
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -18,7 +18,7 @@ from playwright.sync_api import Locator, expect, sync_playwright
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dpbook.app.validation import KERNELSPEC  # noqa: E402
+from dpbook.app.notebooks.validation import KERNELSPEC  # noqa: E402
 from tests.benchmarks.rows import Row, begin  # noqa: E402
 from tests.browser.jupyterlab import FLAGS, Notebook, find_chromium, serve  # noqa: E402
 

@@ -15,8 +15,8 @@ from urllib.parse import quote, urlsplit
 
 from playwright.sync_api import Locator, Page, expect
 
-from dpbook.app import jupyter, workbook
-from dpbook.app.validation import FIXED
+from dpbook.app.lab import jupyter, workbook
+from dpbook.app.notebooks.validation import FIXED
 from dpbook.core import checkout
 from dpbook.ranks import held_port
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dpbook.app.slides import write
+from dpbook.classroom.slides import write
 from dpbook.core import checkout
 
 playwright = pytest.importorskip("playwright.sync_api")

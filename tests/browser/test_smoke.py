@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from dpbook.app.validation import KERNELSPEC
+from dpbook.app.notebooks.validation import KERNELSPEC
 
 playwright = pytest.importorskip("playwright.sync_api")
 

@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from dpbook.app.validation import KERNELSPEC
+from dpbook.app.notebooks.validation import KERNELSPEC
 from dpbook.figures.card.explorer import MIME as EXPLORER
 from dpbook.figures.card.player import MIME as PLAYER
 

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from dpbook.app.validation import KERNELSPEC
+from dpbook.app.notebooks.validation import KERNELSPEC
 from dpbook.collectives import ring
 from dpbook.figures import play
 

@@ -9,8 +9,8 @@ import pytest
 from dpbook.app import main
 from dpbook.core import machine
 from dpbook.core.machine import Gpu
-from dpbook.program import Options, requirements
-from dpbook.ranks import blind, preflight
+from dpbook.runs.launch import blind, preflight
+from dpbook.runs.trainer import Options, requirements
 from tests.cases import each
 
 SMI = """#!/bin/sh

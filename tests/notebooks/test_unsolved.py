@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from dpbook.app.validation import execute
+from dpbook.app.notebooks.validation import execute
 from dpbook.core import checkout
 
 IN_EVERY_RUN = ("10",)  # it needs the most: NumPy, schedules, torch and ranks

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from dpbook.app import run_summary
 from dpbook.core import checkout
 from dpbook.core.errors import InvalidArgument
 from dpbook.planning import ACCELERATORS, Job, operations_per_token, utilisation
+from dpbook.runs.report import run_summary
 from tests.cases import each
 
 

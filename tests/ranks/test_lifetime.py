@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from dpbook.core.errors import RankFailed
-from dpbook.program import __main__ as program
 from dpbook.ranks import start
 from dpbook.ranks.lifetime import PARENT
+from dpbook.runs.trainer import __main__ as program
 
 CHILD = "import os; from dpbook.ranks.lifetime import *; end_with_parent(); print(os.environ[PARENT], os.getpid())"
 

@@ -46,9 +46,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Watch, judge, and tell."""
-    from dpbook.audit import Audit, audit
     from dpbook.core import InvalidArgument, machine
-    from dpbook.ranks import preflight
+    from dpbook.runs.audit import Audit, audit
+    from dpbook.runs.launch import preflight
 
     if not args.script:
         raise InvalidArgument("script", "nothing", "given after --, as in `dpbook audit -- train.py`")
@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         args.json.write_text(verdict.as_json() + "\n", encoding="utf-8")
     if args.html:
-        from dpbook.app.audit_page import page
+        from dpbook.runs.report import audit_page
 
-        args.html.write_text(page(verdict, " ".join(args.script)), encoding="utf-8")
+        args.html.write_text(audit_page.page(verdict, " ".join(args.script)), encoding="utf-8")
     warned = args.strict and any(line.found.status == "WARN" for line in verdict.lines)
     return 1 if warned and verdict.status == 0 else verdict.status
 

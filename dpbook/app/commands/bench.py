@@ -24,8 +24,8 @@ def run(args: argparse.Namespace) -> int:
     """Sweep, and print what was found."""
     from tqdm import tqdm
 
-    from dpbook.app import benchmark
     from dpbook.core import check_int
+    from dpbook.runs.report import benchmark
 
     check_int("--smallest", args.smallest, 2, 32)
     sizes = None

@@ -16,8 +16,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the notebooks, and say which tasks have other numbers."""
+    from dpbook.classroom.course import varying, write_course
     from dpbook.core import DpbookError, check_int, plural
-    from dpbook.grading.courses import varying, write_course
 
     check_int("SEED", args.seed, 0)
     if args.to.exists() and not (args.to.is_dir() and not any(args.to.iterdir())):

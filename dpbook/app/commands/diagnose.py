@@ -23,7 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read, compare, tell."""
-    from dpbook.ranks import read_dumps
+    from dpbook.runs.postmortem import read_dumps
 
     dumps = read_dumps(args.folder, args.prefix, args.world)
     told = dumps.told()

@@ -10,7 +10,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the diagnosis; the status says whether all is there."""
-    from dpbook.app.doctor import diagnose
+    from dpbook.app.lab.doctor import diagnose
 
     diagnosis = diagnose()
     print(diagnosis.to_json() if args.json else diagnosis)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dpbook.forecast import Connection, Script
+    from dpbook.runs.forecast import Connection, Script
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, simulate, and tell."""
     from dpbook.core import InvalidArgument, check_int
-    from dpbook.forecast import Script, Stopped, connection
+    from dpbook.runs.forecast import Script, Stopped, connection
 
     if not args.script:
         raise InvalidArgument("script", "nothing", "given after --, as in `dpbook forecast -- train.py`")
@@ -79,7 +79,7 @@ def _forecast(
     script: Script, worlds: Sequence[int], links: Sequence[Connection], stages: Sequence[int]
 ) -> tuple[str, str]:
     """In words, and as JSON."""
-    from dpbook.forecast import as_json, forecast, in_words, measure
+    from dpbook.runs.forecast import as_json, forecast, in_words, measure
 
     what = measure(script, _say)
     rows = forecast(what, worlds, links, stages)
@@ -88,7 +88,7 @@ def _forecast(
 
 def _check(script: Script, worlds: Sequence[int], links: Sequence[Connection]) -> tuple[str, str]:
     from dpbook.core import plural
-    from dpbook.forecast import as_json, check_in_words, checked, measure
+    from dpbook.runs.forecast import as_json, check_in_words, checked, measure
 
     runs = []
     for world in worlds:
@@ -102,8 +102,8 @@ def _check(script: Script, worlds: Sequence[int], links: Sequence[Connection]) -
 def _here(ranks: int) -> Connection:
     """The link of this machine, measured."""
     from dpbook.core import machine
-    from dpbook.forecast import measured_here
     from dpbook.ranks import sweep, sweep_accelerators
+    from dpbook.runs.forecast import measured_here
 
     _say(f"timing all-reduces between {ranks} ranks")
     return measured_here((sweep_accelerators if len(machine.gpus()) >= ranks else sweep)(ranks))

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpbook.app.marks import Roster
-    from dpbook.grading.marking import Handed, Marks
+    from dpbook.classroom.gradebook import Roster
+    from dpbook.classroom.marks import Handed, Marks
 
 FORMATS = ("plain", "canvas", "moodle")
 
@@ -49,10 +49,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Grade what was handed in. Returns 0, or with ``--strict`` 1 where points are missing."""
-    from dpbook.app.marks import read
+    from dpbook.classroom import begin_course
+    from dpbook.classroom.gradebook import read
+    from dpbook.classroom.marks import find, grade, table
     from dpbook.core import DpbookError, check_int
-    from dpbook.grading import begin_course
-    from dpbook.grading.marking import find, grade, table
 
     begin_course(args.course)
     seed = secrets.randbits(32) if args.seed is None else check_int("--seed", args.seed, 0)
@@ -101,7 +101,7 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
 
 
 def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") -> None:
-    from dpbook.app.marks import results, spreadsheet
+    from dpbook.classroom.gradebook import results, spreadsheet
     from dpbook.core import DpbookError, plural, write_atomically
 
     try:
@@ -113,9 +113,9 @@ def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") ->
             write_atomically(args.gradescope, json.dumps(results(marks), indent=1).encode())
             _say(f"wrote {args.gradescope}")
         if args.html:
-            from dpbook.app.marks.pages import write
+            from dpbook.classroom.gradebook import pages
 
-            _say(f"wrote {plural(len(write(marks, args.html)), 'page')} in {args.html}")
+            _say(f"wrote {plural(len(pages.write(marks, args.html)), 'page')} in {args.html}")
     except OSError as error:
         raise DpbookError(f"a report cannot be written: {error}") from None
 

@@ -13,6 +13,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run JupyterLab until it ends."""
-    from dpbook.app.jupyter import open_lab
+    from dpbook.app.lab.jupyter import open_lab
 
     return open_lab(ip=args.ip, port=args.port, browser=not args.no_browser, allow_root=args.allow_root)

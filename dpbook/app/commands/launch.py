@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from dpbook.core import answered
 
 if TYPE_CHECKING:
-    from dpbook.program import Options
-    from dpbook.ranks import Launch
+    from dpbook.runs.launch import Launch
+    from dpbook.runs.trainer import Options
 
 CONTINUED = 128 + signal.SIGUSR1
 """The exit status of a launch whose ranks have saved and left because they were asked to."""
@@ -78,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, came: list[int]) -> int:
     from dpbook.core import machine
-    from dpbook.program import requirements
-    from dpbook.ranks import Launch, blind, check_peers, default_processes, launch, preflight
+    from dpbook.runs.launch import Launch, blind, check_peers, default_processes, launch, preflight
+    from dpbook.runs.trainer import requirements
 
     if args.program_help:
         _program_parser().print_help()
@@ -90,7 +90,7 @@ def _run(args: argparse.Namespace, came: list[int]) -> int:
     if found:
         gpus = []
     nproc = args.nproc if args.nproc is not None else default_processes(gpus)
-    program = tuple(args.script or ()) or ("-m", "dpbook.program", *args.unknown)
+    program = tuple(args.script or ()) or ("-m", "dpbook.runs.trainer", *args.unknown)
     what = Launch(
         program, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts, args.start_timeout, args.check_calls,
         torchrun_report=args.torchrun_report, hang_timeout=args.hang_timeout,
@@ -113,8 +113,8 @@ def _run(args: argparse.Namespace, came: list[int]) -> int:
 
 def _train(what: Launch, options: Options, came: list[int], *, changed: bool, alone: bool) -> int:
     """Start our program where its folder is free and holds no other run, and say what can be done with it then."""
-    from dpbook.program import is_finished, locked, metrics, refuse_to_mix, saved_steps
-    from dpbook.ranks import launch
+    from dpbook.runs.launch import launch
+    from dpbook.runs.trainer import is_finished, locked, metrics, refuse_to_mix, saved_steps
 
     page = options.folder / metrics.REPORT
     with locked(options.folder, what.endpoint if what.nnodes > 1 else None, _say):
@@ -141,7 +141,7 @@ def _train(what: Launch, options: Options, came: list[int], *, changed: bool, al
 
 
 def _program_parser() -> argparse.ArgumentParser:
-    from dpbook.program import add_options
+    from dpbook.runs.trainer import add_options
 
     parser = argparse.ArgumentParser(prog="dpbook launch", usage="dpbook launch [launch options] [options below]")
     add_options(parser)
@@ -150,7 +150,7 @@ def _program_parser() -> argparse.ArgumentParser:
 
 def _options(args: argparse.Namespace) -> Options | None:
     """The options of our program; None where somebody's script is to be started."""
-    from dpbook.program import from_namespace
+    from dpbook.runs.trainer import from_namespace
 
     parser = _program_parser()
     if args.script is not None and not any(args.script):
@@ -164,14 +164,14 @@ def _options(args: argparse.Namespace) -> Options | None:
 
 
 def _report(what: Launch, options: Options, *, alone: bool) -> None:
-    from dpbook.app import report
-    from dpbook.program import STEPS_ALONE, train_alone
+    from dpbook.runs.report import run_page
+    from dpbook.runs.trainer import STEPS_ALONE, train_alone
 
     if alone and what.nnodes * what.nproc > 1:
         _say(f"{STEPS_ALONE} steps on one process, to compare with (--no-alone leaves them out)")
         train_alone(options, what.nproc, _say)
-    path = report.write(options.folder)
-    print(f"{report.headline(options.folder)}\nreport: {path}")
+    path = run_page.write(options.folder)
+    print(f"{run_page.headline(options.folder)}\nreport: {path}")
 
 
 def _say(text: str) -> None:

@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     import secrets
     from importlib.util import find_spec
 
-    from dpbook.app.nbgrader import lay_out
+    from dpbook.classroom.nbgrader import lay_out
     from dpbook.core import DpbookError, check_int, plural
 
     if args.course is not None:

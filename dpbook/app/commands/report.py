@@ -12,7 +12,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report, and say where it is."""
-    from dpbook.app import report
+    from dpbook.runs.report import run_page
 
-    print(report.write(args.folder, args.baseline))
+    print(run_page.write(args.folder, args.baseline))
     return 0

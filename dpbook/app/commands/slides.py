@@ -17,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write a deck for each chapter that is asked for."""
-    from dpbook.app import slides
+    from dpbook.classroom import slides
     from dpbook.core import check_one_of, checkout
 
     found = {path.name.partition("_")[0]: path for path in sorted((checkout.root() / "chapters").glob("*.ipynb"))}

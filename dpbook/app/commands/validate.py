@@ -22,14 +22,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare the notebooks with what they show, or write what they show."""
-    from dpbook.app import validation
+    from dpbook.app.notebooks import validation
     from dpbook.core import DpbookError
 
     if args.write and args.failed:
         raise DpbookError("--write compares nothing, so that --failed has nothing to leave")
     paths = args.paths
     if args.changed is not None:
-        from dpbook.app.changes import touched
+        from dpbook.app.notebooks.changes import touched
 
         paths = touched(validation.notebooks(paths), args.changed)
         print("\n".join(["touched:", *map(str, paths)]) if paths else "no notebook is touched", flush=True)

@@ -15,7 +15,7 @@ COLLECTIVES = "c10d::"
 def sim_timeline(
     kernels: Sequence[Sequence[Any]], names: Sequence[str], begun: float, waits: Sequence[tuple[float, float]] = ()
 ) -> Timeline:
-    """The timeline of kernels as `standin.watch` lists them: name, stream, seconds launched, begun and ended.
+    """The timeline of kernels as `sim.watch` lists them: name, stream, seconds launched, begun and ended.
 
     ``names`` are what to call them, in the order in which they were launched; ``begun`` is when the host began, and
     ``waits`` is when it waited for the device. A launch lasts from what the host did before until it is done. Raises

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dpbook import standin
+from dpbook.book import sim
 from dpbook.core import DATA, DpbookError, check_int, machine, parse, write_atomically
 from dpbook.ranks import start
 
@@ -29,7 +29,7 @@ def on_sim(ranks: int = 1) -> Callable[[Function], Callable[[], Any]]:
     One rank is called without arguments, and what it returns is returned. Several are called with their number, in a
     group that serves CPU and device; a list of what they return is returned. All of it passes through JSON.
 
-    Where `standin.missing` says so, what was recorded is returned. Raises `DpbookError` there for a function that is
+    Where `sim.missing` says so, what was recorded is returned. Raises `DpbookError` there for a function that is
     not, to the letter, the one that was recorded; elsewhere what `ranks.start` raises.
     """
     check_int("ranks", ranks, 1)
@@ -37,7 +37,7 @@ def on_sim(ranks: int = 1) -> Callable[[Function], Callable[[], Any]]:
     def prepared(function: Function) -> Callable[[], Any]:
         def call() -> Any:
             source = inspect.getsource(function)
-            if reason := standin.missing():
+            if reason := sim.missing():
                 return played(function.__name__, source, reason)
             results = start(_on_this_rank, [(function, rank, ranks) for rank in range(ranks)])
             plain = json.loads(json.dumps(results if ranks > 1 else results[0]))
@@ -52,15 +52,15 @@ def on_sim(ranks: int = 1) -> Callable[[Function], Callable[[], Any]]:
 
 def _on_this_rank(function: Function, rank: int, world: int) -> Any:
     if world == 1:
-        standin.install()
+        sim.install()
         return function()
-    standin.join()
+    sim.join()
     return function(rank)
 
 
 def whereabouts() -> str:
     """Whether the stand-in runs here, and with what; or when and where that was recorded which is played."""
-    if reason := standin.missing():
+    if reason := sim.missing():
         made = recording()["made"]
         return f"{reason}.\nThe cells play what was recorded: {', '.join(made.values())}."
     return f"The stand-in runs here: {', '.join(_here().values())}."

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpbook.audit import Seen
 from dpbook.core import InvalidArgument, palette
 from dpbook.figures import Picture, Viewer
 from dpbook.figures.card import MARGIN, Card, Mark, aside, rect, text
+from dpbook.runs.audit import Seen
 
 LABEL, CELL, TALL = 70, 82, 44
 MOST, AFTER = 12, 1

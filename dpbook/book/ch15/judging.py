@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dpbook.audit import Found, Line, Seen, judged, passed, resume_lines
 from dpbook.book.ch15.collection import SCRIPT, Exhibit
 from dpbook.book.ch15.on_ranks import Job, watched
 from dpbook.core import checkout
+from dpbook.runs.audit import Found, Line, Seen, judged, passed, resume_lines
 
 Lines = tuple[Line, ...]
 HALF = 2

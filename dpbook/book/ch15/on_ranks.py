@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dpbook.audit import Seen, seen
 from dpbook.book.ch15.collection import SCRIPT
 from dpbook.ranks import start
+from dpbook.runs.audit import Seen, seen
 
 SAID = "said-{}.txt"
 
@@ -59,8 +59,8 @@ def _run_all(rank: int, jobs: Sequence[tuple[str, list[str], dict[str, Any]]]) -
     """On each rank: the error of each script, or ""."""
     import torch.distributed as dist
 
-    from dpbook.audit.recording import Wanted
-    from dpbook.audit.recording import watched as watching
+    from dpbook.runs.watching import Wanted
+    from dpbook.runs.watching import watched as watching
 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size()), "LOCAL_RANK": str(rank)}
     raised = []

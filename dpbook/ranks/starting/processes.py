@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dpbook.collectives import Program, Schedule
 from dpbook.collectives.programs import copy_buffers
 from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_float, check_int, machine, plural, temporary_folder
-from dpbook.ranks.postmortem import RESULT, STDOUT, TASK, cause_of_failure
+from dpbook.ranks.failure_files import RESULT, STDOUT, TASK, cause_of_failure
 from dpbook.ranks.stacks import INSTALLED
 from dpbook.ranks.starting.starter import Starter
 

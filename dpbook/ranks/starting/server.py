@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from dpbook.ranks.failure_files import STARTER_LOG, STDERR, STDOUT
 from dpbook.ranks.lifetime import PARENT, end_with_parent, leave
-from dpbook.ranks.postmortem import STARTER_LOG, STDERR, STDOUT
 
 LOOK = 0.5  # seconds between looks at what no event tells, such as that another process has ended
 GRACE = 5.0  # seconds in which a process may end by itself

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from dpbook.core import PACKAGE, temporary_folder
+from dpbook.ranks.failure_files import STARTER_LOG
 from dpbook.ranks.lifetime import PARENT
-from dpbook.ranks.postmortem import STARTER_LOG
 
 METHOD = "fork" if sys.platform == "linux" else "spawn"
 SHARED = "DPBOOK_SHARED_SERVERS"

@@ -11,7 +11,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from dpbook.ranks.postmortem import MEETING, RESULT, STACK, TASK, write_error
+from dpbook.ranks.failure_files import MEETING, RESULT, STACK, TASK, write_error
 
 
 def main(folder: Path) -> int:

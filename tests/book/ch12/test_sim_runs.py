@@ -5,19 +5,19 @@ import json
 import nbformat
 import pytest
 
-from dpbook import standin
-from dpbook.app.validation import execute
+from dpbook.app.notebooks.validation import execute
+from dpbook.book import sim
 from dpbook.book.ch12 import on_sim, sim_runs, whereabouts
 from dpbook.core import DpbookError, checkout
-from tests.standin.sim import needs_sim
+from tests.book.sim.sim import needs_sim
 
 NOTEBOOK = checkout.root() / "chapters" / "12b_a_gpus_clock.ipynb"
-ABSENT = "from dpbook import standin\nstandin.missing = lambda: 'torch 2.9 lets no device be written in Python'"
+ABSENT = "from dpbook.book import sim\nsim.missing = lambda: 'torch 2.9 lets no device be written in Python'"
 
 
 @pytest.fixture
 def absent(monkeypatch):
-    monkeypatch.setattr(standin, "missing", lambda: "torch 2.9 is too old")
+    monkeypatch.setattr(sim, "missing", lambda: "torch 2.9 is too old")
 
 
 def code_cells():

@@ -3,11 +3,11 @@
 import pytest
 
 from dpbook.app import main
-from dpbook.audit import judged
 from dpbook.book.ch15 import draw, exhibits
 from dpbook.book.ch15.judging import ALONE, bad
 from dpbook.book.ch15.on_ranks import Job, watched
 from dpbook.core import InvalidArgument
+from dpbook.runs.audit import judged
 from tests.cases import each
 
 SEEDS = range(200)

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from dpbook.audit import Seen
 from dpbook.book.ch15 import draw_matrix, exhibits, moments, play_difference, recorded
 from dpbook.book.ch15.judging import ALONE
 from dpbook.book.ch15.matrix import made
 from dpbook.core import InvalidArgument
+from dpbook.runs.audit import Seen
 
 SAME = {"a": "1", "b": "2"}
 OTHER = {"a": "1", "b": "3"}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpbook.grading import Answer, call, expect_equal
+from dpbook.classroom import Answer, call, expect_equal
 
 
 def sums(answer: Answer, rng: np.random.Generator) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import plural
-from dpbook.grading import (
+from dpbook.classroom import (
     Answer,
     NotAnswered,
     Numbers,
@@ -21,6 +20,7 @@ from dpbook.grading import (
     expect_items,
     value,
 )
+from dpbook.core import plural
 
 Array = NDArray[np.float64]
 WORLDS = (1, 2, 3, 5, 8)

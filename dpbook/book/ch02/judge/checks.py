@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook import collectives
+from dpbook.classroom import Answer, Wrong, call, describe, expect, expect_close, expect_equal, expect_items, value
 from dpbook.collectives import Round, Schedule, agreement, in_own_order
-from dpbook.grading import Answer, Wrong, call, describe, expect, expect_close, expect_equal, expect_items, value
 from dpbook.replicas import drift, rounding_bound
 
 Array = NDArray[Any]

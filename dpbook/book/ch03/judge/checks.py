@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.grading import Answer, Numbers, call, describe, expect, expect_equal, expect_items, value
+from dpbook.classroom import Answer, Numbers, call, describe, expect, expect_equal, expect_items, value
 
 WORLDS = (1, 2, 5, 7, 16)
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpbook.classroom import Answer, Numbers, call, describe, expect, expect_close, expect_items, expect_number, value
 from dpbook.core import plural
-from dpbook.grading import Answer, Numbers, call, describe, expect, expect_close, expect_items, expect_number, value
 from dpbook.replicas import SGD, Adam, Optimizer, Sampler, accumulate, feed
 
 Array = NDArray[np.float64]

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.book.ch05.broken import CASE, broken_ring, fault
-from dpbook.collectives import Schedule, complete_on, count, find_fault, record, reduce_scatter, ring, simulate
-from dpbook.grading import (
+from dpbook.classroom import (
     Answer,
     Numbers,
     Wrong,
@@ -22,6 +21,7 @@ from dpbook.grading import (
     expect_schedule,
     value,
 )
+from dpbook.collectives import Schedule, complete_on, count, find_fault, record, reduce_scatter, ring, simulate
 
 WORLDS = (1, 2, 5, 7, 16)
 POWERS_OF_TWO = (1, 2, 4, 8, 16)

@@ -8,6 +8,16 @@ import numpy as np
 
 from dpbook.book.ch06.scattered import price_scattered
 from dpbook.book.ch06.sweeps import Drawn, draw
+from dpbook.classroom import (
+    Answer,
+    Through,
+    call,
+    expect_at_most,
+    expect_close,
+    expect_items,
+    expect_number,
+    expect_schedule,
+)
 from dpbook.collectives import (
     ALGORITHMS,
     Link,
@@ -24,16 +34,6 @@ from dpbook.collectives import (
     to_json,
 )
 from dpbook.core import plural
-from dpbook.grading import (
-    Answer,
-    Through,
-    call,
-    expect_at_most,
-    expect_close,
-    expect_items,
-    expect_number,
-    expect_schedule,
-)
 
 WORLDS = (1, 2, 5, 7, 16)
 BUS_RATES, PORT_RATES = (600, 900, 1800), (100, 200, 400, 800)

@@ -9,8 +9,8 @@ import numpy as np
 
 from dpbook.book.ch08.models import Model, sample, simulate
 from dpbook.book.ch08.shapes import mlp
+from dpbook.classroom import Answer, Wrong, call, describe, expect, expect_at_most, expect_equal
 from dpbook.core import InvalidArgument
-from dpbook.grading import Answer, Wrong, call, describe, expect, expect_at_most, expect_equal
 from dpbook.overlap import MIB, Tensor, plan
 
 COUNTS = (1, 2, 5, 7, 16)

@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.book.ch09.logs import KINDS, Case, Log, draw, like_the_next
-from dpbook.collectives import Comm, Program, Schedule, count, record, run
-from dpbook.collectives.programs import Op
-from dpbook.grading import (
+from dpbook.classroom import (
     Answer,
     call,
     expect,
@@ -20,6 +18,8 @@ from dpbook.grading import (
     expect_items,
     expect_schedule,
 )
+from dpbook.collectives import Comm, Program, Schedule, count, record, run
+from dpbook.collectives.programs import Op
 from dpbook.ranks import start
 
 # 09.1: a mean made of messages

@@ -12,8 +12,8 @@ from dpbook.book.ch10 import trials
 from dpbook.book.ch10.chains import Chain
 from dpbook.book.ch10.far_wires import End
 from dpbook.book.ch10.wires import Wire, in_threads
+from dpbook.classroom import Answer, call, expect, expect_close, expect_equal, of_all_checks, where_apart
 from dpbook.core import plural
-from dpbook.grading import Answer, call, expect, expect_close, expect_equal, of_all_checks, where_apart
 from dpbook.ranks import start
 
 WORLDS = (1, 2, 3)

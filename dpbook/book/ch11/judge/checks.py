@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.book.ch11 import loops
-from dpbook.collectives import bandwidth_lower_bound
-from dpbook.core import plural
-from dpbook.grading import (
+from dpbook.classroom import (
     Answer,
     Numbers,
     Wrong,
@@ -27,6 +25,8 @@ from dpbook.grading import (
     value,
     where_apart,
 )
+from dpbook.collectives import bandwidth_lower_bound
+from dpbook.core import plural
 from dpbook.ranks import start
 from dpbook.replicas import MLP
 

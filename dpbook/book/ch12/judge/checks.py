@@ -6,9 +6,9 @@ from typing import Any, get_args
 import numpy as np
 
 from dpbook.book.ch12.steps import CAUSES, LOSSES, Case, Row, ill, random, small, telling
+from dpbook.classroom import Answer, call, describe, expect, expect_close, expect_items
 from dpbook.collectives import Collective, algbw, busbw
 from dpbook.core import plural
-from dpbook.grading import Answer, call, describe, expect, expect_close, expect_items
 from dpbook.overlap import Span
 
 

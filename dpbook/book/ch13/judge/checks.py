@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dpbook.classroom import Answer, Numbers, Wrong, call, describe, expect, expect_equal, expect_items, value
 from dpbook.collectives import Link
-from dpbook.grading import Answer, Numbers, Wrong, call, describe, expect, expect_equal, expect_items, value
 from dpbook.planning import ACCELERATORS, STAGES, Cluster, Job, Mesh, Recipe, memory_per_rank, wall
 
 Settings = dict[str, float]

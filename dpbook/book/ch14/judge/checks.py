@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from dpbook.book.ch14 import cuts
 from dpbook.book.ch14.judge.unit_hooks import in_time, processes, reduced, whole
-from dpbook.collectives import Comm, run
-from dpbook.core import InvalidArgument, plural
-from dpbook.grading import (
+from dpbook.classroom import (
     Answer,
     Wrong,
     call,
@@ -24,6 +22,8 @@ from dpbook.grading import (
     expect_number,
     of_all_checks,
 )
+from dpbook.collectives import Comm, run
+from dpbook.core import InvalidArgument, plural
 from dpbook.overlap import Sharding, Sizes, Unit, Wires, simulate_sharded
 
 Array = NDArray[Any]

@@ -10,16 +10,8 @@ from numpy.typing import NDArray
 
 from dpbook.book.ch14 import unit_runs
 from dpbook.book.ch14.unit_runs import Event
+from dpbook.classroom import Answer, call, expect, expect_close, expect_equal, expect_items, of_all_checks
 from dpbook.core import plural
-from dpbook.grading import (
-    Answer,
-    call,
-    expect,
-    expect_close,
-    expect_equal,
-    expect_items,
-    of_all_checks,
-)
 from dpbook.ranks import start
 
 Array = NDArray[Any]

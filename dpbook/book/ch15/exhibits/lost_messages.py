@@ -1,6 +1,6 @@
 import sys
 
-from dpbook.ranks import check_peers
+from dpbook.runs.launch import check_peers
 
 switch = "print('0 1 right', flush=True); print('0 2', end=' ', flush=True); import time; time.sleep(60)"
 for finding in check_peers((sys.executable, "-c", switch), seconds=5):

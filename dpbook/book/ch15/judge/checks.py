@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dpbook.book.ch15.blind_cases import LEFT_OUT, OF_A_RANK, OF_ALL, blind_case
 from dpbook.book.ch15.script_runs import SIZE, Sentences, run_script
+from dpbook.classroom import Answer, call, describe, expect, expect_close, expect_equal, expect_items, of_all_checks
 from dpbook.core import plural
-from dpbook.grading import Answer, call, describe, expect, expect_close, expect_equal, expect_items, of_all_checks
 
 # 15.1: blind cases
 

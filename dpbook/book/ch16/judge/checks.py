@@ -9,8 +9,7 @@ import numpy as np
 from dpbook.book.ch16.compressors import Drawn, Largest, Multiples
 from dpbook.book.ch16.judge.jobs import Job, drawn_jobs
 from dpbook.book.ch16.judge.races import drawn_races, seconds_to_goal
-from dpbook.core import plural
-from dpbook.grading import (
+from dpbook.classroom import (
     Answer,
     Wrong,
     call,
@@ -22,6 +21,7 @@ from dpbook.grading import (
     expect_items,
     expect_number,
 )
+from dpbook.core import plural
 from dpbook.replicas import Array
 
 WORLDS = (1, 2, 3, 5, 7)

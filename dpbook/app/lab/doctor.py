@@ -1,0 +1,133 @@
+"""What is this machine, what is installed, and which chapters can it run?
+
+Every package is imported in a child process: one that is missing, broken, or crashes while it is loaded becomes a line
+in the table and not the end of the diagnosis, and the caller's own process loads nothing heavy.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tomllib
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from dpbook.app.lab import jupyter
+from dpbook.app.lab.diagnosis import Diagnosis, Needs, Package, Torch
+from dpbook.core import DpbookError, Gpu, checkout, gibibytes, machine
+
+PROBE_SECONDS = 120
+SMALL_SHM = 256 * 2**20  # bytes; containers often have 64 MiB, too few for several ranks with data-loading workers
+
+
+def diagnose() -> Diagnosis:
+    """Look at this machine. Takes a few seconds, most of them for loading torch in a child process."""
+    requirements = _requirements(checkout.root() / "pyproject.toml")
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        asked = pool.submit(_ask_torch)
+        looks = [pool.submit(_package, name, needs, asked) for name, needs in requirements]
+    packages, torch = tuple(look.result() for look in looks), asked.result() or Torch()
+    problems = [f"{p.name} {p.needs}: {p.problem}" for p in packages if p.problem]
+    if torch.gloo and not any(p.name == "torch" and p.problem for p in packages):
+        problems.append(f"gloo, which carries the chapters with real processes: {torch.gloo}")
+    try:
+        chapters = tuple(_needs(chapter, torch) for chapter in checkout.chapters())
+    except DpbookError as error:
+        chapters = ()
+        problems.append(f"a readable chapter: {error}")
+    shared = machine.shared_memory()
+    return Diagnosis(
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        cores=machine.cores(),
+        memory=machine.memory(),
+        shared_memory=shared,
+        packages=packages,
+        torch=torch,
+        chapters=chapters,
+        problems=tuple(problems),
+        warnings=tuple(_warnings(torch, shared) + _messages(torch)),
+    )
+
+
+def _requirements(pyproject: Path) -> list[tuple[str, str]]:
+    """Name and range of each direct dependency: ``("numpy", ">=2.0")``."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    dependencies = [*project["dependencies"], *project["optional-dependencies"]["book"]]
+    split = [re.fullmatch(r"([\w.-]+)\s*(.*)", dependency) for dependency in dependencies]
+    return [(match[1], match[2]) for match in split if match]
+
+
+def _package(name: str, needs: str, asked: Future[Torch | None] | None = None) -> Package:
+    """What is installed, and whether it can be loaded; of torch its answer to ``asked``, if any, says so already."""
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Package(name, needs, None, "not installed (`make lab` installs it)")
+    least = needs.removeprefix(">=")
+    if _release(version) < _release(least):
+        return Package(name, needs, version, f"older than {least}")
+    if name == "torch" and asked and asked.result():
+        return Package(name, needs, version, "")
+    _, problem = _run_python("-c", f"import {name}")
+    return Package(name, needs, version, problem)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: (2, 13, 0) for ``2.13.0+cpu``. ``packaging`` may be what is missing here."""
+    leading = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, leading[0].split("."))) if leading else ()
+
+
+def _ask_torch() -> Torch | None:
+    """What torch can do here; None where it does not answer."""
+    said, problem = _run_python("-m", "dpbook.runs.launch.torch_probe")
+    if problem:
+        return None
+    answer: dict[str, Any] = json.loads(said.splitlines()[-1])
+    gpus = tuple(Gpu(**gpu) for gpu in answer.pop("gpus"))
+    return Torch(gpus=gpus, **answer)
+
+
+def _run_python(*arguments: str) -> tuple[str, str]:
+    """Run Python in a child and return its output and, if it failed, the last line it wrote about that."""
+    try:
+        child = subprocess.run(
+            [sys.executable, *arguments], capture_output=True, text=True, timeout=PROBE_SECONDS,
+            env=jupyter.environment(os.environ),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return "", f"no answer within {PROBE_SECONDS} s"
+    if child.returncode == 0:
+        return child.stdout, ""
+    if child.returncode < 0:
+        return "", f"crashes while it is loaded (signal {-child.returncode})"
+    return "", child.stderr.strip().rpartition("\n")[2] or f"exit status {child.returncode}"
+
+
+def _needs(chapter: checkout.Chapter, torch: Torch) -> Needs:
+    lacks = "a GPU" if chapter.hardware == "gpu" and not torch.gpus else ""
+    return Needs(chapter.label, chapter.title, chapter.hardware, chapter.minutes, lacks)
+
+
+def _messages(torch: Torch) -> list[str]:
+    """What is wrong with messages from GPU to GPU; with one GPU there are none."""
+    from dpbook.runs.launch import check_peers  # a doctor is needed where what this loads is missing
+
+    return [finding.text for finding in check_peers()] if len(torch.gpus) > 1 else []
+
+
+def _warnings(torch: Torch, shared: int | None) -> list[str]:
+    found = []
+    if torch.cuda and not torch.gpus:
+        found.append(
+            f"torch is built for CUDA {torch.cuda}, but no GPU can be used here. It works on the CPU; the CPU wheel is "
+            'gigabytes smaller (README, "torch without CUDA")'
+        )
+    if shared is not None and shared < SMALL_SHM:
+        found.append(f"shared memory is {gibibytes(shared)}: in a container, give it more (docker run --shm-size=1g)")
+    return found

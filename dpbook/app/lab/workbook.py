@@ -1,0 +1,176 @@
+"""The reader's copy of the notebooks.
+
+Chapters and exercises are published in the repository and worked on in ``workbook/``. A manifest remembers what was
+last written there, so that a later copy can tell a file the reader has changed from one that is merely old:
+
+- an unchanged file is updated; one that the reader deleted comes back. A notebook is changed by a change to what its
+  cells say: running and saving it changes nothing, and an update brings the published outputs;
+- what a prediction asks for is not there until the reader runs the cell, and predictions are kept by every update: a
+  notebook whose question is gone from the new version, with a prediction made under it, counts as changed;
+- a changed file stays. If the published one has changed since, the new version is laid beside it as
+  ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has worked in that one too), once per version, with the
+  reader's answers carried over by the ids of their cells.
+
+Nothing that a reader has written is ever overwritten or removed.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dpbook.app.lab import readers_copy
+from dpbook.app.lab.readers_copy import digest, hashed
+from dpbook.core import DpbookError, write_atomically
+
+MANIFEST = ".manifest.json"
+FORMAT = 2  # of the manifest; in format 1, ``written`` held hashes of whole files, for notebooks too
+
+
+@dataclass
+class Report:
+    """What one copy did, as paths relative to the workbook."""
+
+    new: list[str] = field(default_factory=list)
+    restored: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    beside: list[tuple[str, str]] = field(default_factory=list)
+    current: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [
+            f"  {len(names)} {said}: {', '.join(names)}"
+            for names, said in (
+                (self.new, "new"),
+                (self.restored, "restored (you had deleted them)"),
+                (self.updated, "updated"),
+                (self.kept, "yours, left alone"),
+            )
+            if names
+        ]
+        lines += [f"  {name} is yours and has a new version: see {beside}" for name, beside in self.beside]
+        if self.current:
+            lines.append(f"  {len(self.current)} as published")
+        return "\n".join(lines)
+
+
+@dataclass
+class _Manifest:
+    """``written``: digest of what was last written to each path; ``offered``: hash of the version last offered."""
+
+    written: dict[str, str] = field(default_factory=dict)
+    offered: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> "_Manifest":
+        """Without a readable manifest every file that differs counts as the reader's, which loses nothing."""
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored.get("format", 1) not in (1, FORMAT):
+                return cls()
+            return cls(dict(stored["written"]), dict(stored["offered"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls()
+
+    def write(self, path: Path) -> None:
+        stored = {"format": FORMAT, "written": self.written, "offered": self.offered}
+        write_atomically(path, (json.dumps(stored, indent=1, sort_keys=True) + "\n").encode())
+
+
+def refresh(book: Path, workbook: Path) -> Report:
+    """Copy the notebooks published in ``book`` to ``workbook``, keeping whatever the reader has changed.
+
+    Raises `DpbookError` if ``book`` publishes nothing.
+    """
+    published = list(_published(book))
+    if not published:
+        raise DpbookError(f"no chapters or exercises found in {book}")
+    manifest = _Manifest.read(workbook / MANIFEST)
+    report = Report()
+    for source in published:
+        content = readers_copy.without_spoilers(source.read_bytes())
+        _refresh_one(source.relative_to(book).as_posix(), content, workbook, manifest, report)
+    manifest.write(workbook / MANIFEST)
+    return report
+
+
+def _published(book: Path) -> Iterator[Path]:
+    """Everything in chapters/, and the learner's notebooks of exercises/; never the solutions."""
+    for path in sorted((book / "chapters").rglob("*")):
+        inside = path.relative_to(book).parts
+        if path.is_file() and not any(part.startswith((".", "__")) for part in inside):
+            yield path
+    yield from sorted((book / "exercises").glob("[!.]*.ipynb"))
+
+
+def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest, report: Report) -> None:
+    target = workbook / name
+    version = hashed(content)
+    offered = manifest.offered.get(name) == version
+    if not target.exists():
+        (report.restored if name in manifest.written else report.new).append(name)
+        _put(name, content, workbook, manifest)
+    else:
+        there = target.read_bytes()
+        update = readers_copy.with_predictions(content, there)
+        untouched = manifest.written.get(name) in _digests(name, there) and _all_predicted(there, update)
+        as_published = digest(name, there) == digest(name, content)
+        if there == content or (as_published and (offered or not untouched)):
+            manifest.written[name] = digest(name, content)
+            report.current.append(name)
+        elif untouched:
+            _put(name, update, workbook, manifest)
+            report.updated.append(name)
+        elif offered:
+            report.kept.append(name)
+        else:
+            answered = _with_answers(name, content, workbook, manifest)
+            beside = _free_name(name, answered, workbook, manifest)
+            _put(beside, answered, workbook, manifest)
+            report.beside.append((name, beside))
+    manifest.offered[name] = version
+
+
+def _free_name(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> str:
+    """The first name beside ``name`` that is free, or holds nothing of the reader's."""
+    stem, dot, suffix = name.rpartition(".")
+    for number in itertools.count(1):
+        beside = f"{stem}.new{number if number > 1 else ''}{dot}{suffix}"
+        target = workbook / beside
+        if not target.exists():
+            return beside
+        there = target.read_bytes()
+        known = (digest(beside, content), manifest.written.get(beside))
+        if not {*known}.isdisjoint(_digests(beside, there)) and _all_predicted(there, content):
+            return beside
+    raise AssertionError("unreachable: the numbers do not end")
+
+
+def _with_answers(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> bytes:
+    """A new version of ``name`` with the reader's answers: those of the file itself, then of the versions beside it."""
+    stem, _, suffix = (workbook / name).name.rpartition(".")
+    beside = (workbook / name).parent.glob(f"{stem}.new*.{suffix}")
+    for path in [workbook / name, *sorted(beside, key=lambda path: (len(path.name), path.name))]:
+        there, known = path.read_bytes(), manifest.written.get(path.relative_to(workbook).as_posix())
+        if path == workbook / name or known not in _digests(path.name, there):
+            content = readers_copy.with_answers(content, there)
+        else:  # nobody has worked in it; its answers are those of earlier files
+            content = readers_copy.with_predictions(content, there)
+    return content
+
+
+def _all_predicted(there: bytes, content: bytes) -> bool:
+    """Whether ``content`` holds every prediction that is made in ``there``."""
+    return readers_copy.predictions(there).items() <= readers_copy.predictions(content).items()
+
+
+def _put(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> None:
+    write_atomically(workbook / name, content)
+    manifest.written[name] = digest(name, content)
+
+
+def _digests(name: str, content: bytes) -> tuple[str, str]:
+    """What a manifest may hold for ``content``: its digest, or in format 1 the hash of the whole file."""
+    return digest(name, content), hashed(content)

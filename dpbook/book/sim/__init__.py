@@ -1,0 +1,19 @@
+"""A stand-in accelerator in pure Python: device "sim", collectives "simccl". What a GPU would run runs on a laptop.
+
+Nothing of the library needs it; tests and the book install it. docs/standin.md says what it imitates and what not.
+Importing this loads no torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from dpbook.core import lazily
+
+if TYPE_CHECKING:
+    from dpbook.book.sim.controls import Span, slower, watch
+    from dpbook.book.sim.installation import install, join, missing
+    from dpbook.book.sim.streams import hold
+
+__getattr__ = lazily(
+    __name__, Span="controls", hold="streams", install="installation", join="installation", missing="installation",
+    slower="controls", watch="controls",
+)  # fmt: skip

@@ -1,0 +1,176 @@
+"""Collectives of the device: the backend "simccl", which serves tensors of the device alone, as NCCL does.
+
+gloo carries the bytes. Each process group has a stream of its own, on which its collectives run one after another; each
+begins when what the caller's stream had queued before it is done.
+"""
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo, Work
+from torch.utils._pytree import tree_leaves, tree_map
+
+from dpbook.book.sim.memory import DEVICE, is_on_device, lend, on_cpu
+from dpbook.book.sim.streams import Event, Stream, current_stream
+
+BACKEND = "simccl"
+OPERATIONS = (
+    "_allgather_base_", "_reduce_scatter_base_", "allgather_", "allgather_into_tensor_coalesced_", "allreduce_",
+    "allreduce_coalesced_", "alltoall_", "alltoall_base_", "barrier", "broadcast_", "gather_", "recv_",
+    "recv_any_source_", "reduce_", "reduce_scatter_", "reduce_scatter_tensor_coalesced_", "scatter_", "send",
+)  # fmt: skip
+NO_LIMIT = timedelta(0)
+KEPT = 16
+Stages = Callable[[], Iterator[None]]
+"""A collective in two parts: what begins it, and what waits until it is through."""
+
+
+class Communicator:
+    """A process group as seen from here: gloo's group of the same ranks, and the stream of its collectives."""
+
+    def __init__(self, group: Any, gloo: Any) -> None:
+        self.gloo, self.stream = gloo, Stream()
+        self.group = ProcessGroup(dist.HashStore(), group.rank(), group.size())
+        self.group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
+        self.group._set_default_backend(ProcessGroup.BackendType.GLOO)
+
+
+class SimWork(Work):
+    """A collective under way. As with NCCL's, ``wait`` lets the caller's *stream* wait, and returns at once.
+
+    Only a barrier, and a time limit, make the host wait.
+    """
+
+    def __init__(self, results: Any, blocks: bool) -> None:
+        super().__init__()
+        self.done, self.results, self.blocks = Event(), results, blocks
+        self.future: torch.futures.Future[Any] = torch.futures.Future()
+        _works.append(self)
+
+    def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
+        self.done.wait()
+        if (self.blocks or timeout) and not self.done.synchronize(timeout.total_seconds() or None):
+            raise dist.DistBackendError(f"a collective of {BACKEND} was not done after {timeout}")
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self.done.query()
+
+    def result(self) -> Any:
+        return self.results
+
+    def get_future(self) -> Any:
+        return self.future
+
+
+_communicators: dict[str, Communicator] = {}
+"""By the name of the process group."""
+_works: deque[SimWork] = deque(maxlen=KEPT)
+"""The latest, until Python has them: on its way there torch holds the C++ half alone, which cannot wait by itself."""
+
+
+def communicator(group: Any) -> Communicator:
+    """That of a process group, made for its first collective. A name may be that of a group which is gone."""
+    gloo, known = group._get_backend(DEVICE), _communicators.get(group.group_name)
+    if known is None or known.gloo is not gloo:
+        known = _communicators[group.group_name] = Communicator(group, gloo)
+    return known
+
+
+def register(library: Any) -> None:
+    """Tell torch.distributed of the backend, and of what its collectives do on tensors of the device.
+
+    gloo takes such tensors too, as it takes CUDA's: torch asks a group of gloo for its backend of the device.
+    """
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=[DEVICE.type])
+    dist.Backend.backend_capability[dist.Backend.GLOO].append(DEVICE.type)
+    with warnings.catch_warnings(action="ignore"):  # torch has those of its own devices there
+        for name in OPERATIONS:
+            library.impl(name, _collective(getattr(torch.ops.c10d, name).default), allow_override=True)
+    dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = _together(dist.batch_isend_irecv)
+
+
+def _create(options: Any, _: Any) -> Any:
+    return ProcessGroupGloo(options.store, options.group_rank, options.group_size, options.timeout)
+
+
+def _collective(op: Any) -> Callable[..., Any]:
+    """What ``op`` of torch.distributed does when it is given tensors of the device."""
+    position = [argument.name for argument in op._schema.arguments].index("process_group")
+    returns_tensors = len(op._schema.returns) == 2
+
+    def call(*args: Any) -> Any:
+        tensors = [value for value in tree_leaves(args) if isinstance(value, torch.Tensor)]
+        if not all(is_on_device(tensor) for tensor in tensors):
+            raise ValueError(f"Tensors must be on {DEVICE} and dense: {BACKEND} takes no others")
+        link = communicator(ProcessGroup.unbox(args[position]))
+        work = SimWork(args[0], blocks=op._schema.name == "c10d::barrier")
+        twins = list(tree_map(lambda value: on_cpu(value) if is_on_device(value) else value, args))
+        twins[position] = link.group.boxed()
+
+        def stages() -> Iterator[None]:
+            try:
+                begun = tree_leaves(op(*twins))[-1]
+                yield
+                Work.unbox(begun).wait()
+            except Exception as error:
+                work.future.set_exception(error)
+                raise
+            work.future.set_result(args[0])
+
+        _submit(link.stream, op._schema.name, stages, work)
+        for tensor in tensors:
+            lend(tensor, link.stream)
+        return (args[0], work.boxed()) if returns_tensors else work.boxed()
+
+    return call
+
+
+def _submit(stream: Stream, name: str, stages: Stages, work: SimWork) -> None:
+    """Queue a collective behind what the caller's stream has queued, or keep it for its batch."""
+    if _batches:
+        _batches[-1].append((stream, stages, work))
+        return
+    stream.wait_stream(current_stream())
+    stream.launch(name, lambda: _run([stages]))
+    work.done.record(stream)
+
+
+def _run(collectives: Sequence[Stages]) -> None:
+    """Begin all, then wait for all."""
+    running = [stages() for stages in collectives]
+    for collective in [*running, *running]:
+        next(collective, None)
+
+
+_batches: list[list[tuple[Stream, Stages, SimWork]]] = []
+"""The batch of messages that is put together now, if one is."""
+
+
+def _together(batch_isend_irecv: Callable[..., Any]) -> Callable[..., Any]:
+    """Messages of a batch begin together. Others begin when the one before is through, and may wait for each other."""
+
+    def call(operations: Sequence[Any]) -> Any:
+        if not is_on_device(operations[0].tensor):
+            return batch_isend_irecv(operations)
+        _batches.append([])
+        try:
+            works = batch_isend_irecv(operations)
+        finally:
+            batch = _batches.pop()
+        stream = batch[0][0]
+        stream.wait_stream(current_stream())
+        stream.launch("batch_isend_irecv", lambda: _run([stages for _, stages, _ in batch]))
+        for *_, work in batch:
+            work.done.record(stream)
+        return works
+
+    return call

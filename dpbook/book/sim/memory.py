@@ -1,0 +1,144 @@
+"""Memory of the device: tensors whose bytes only kernels see, from an allocator that hands freed bytes out again.
+
+Bytes go back when the host drops the last tensor that has them, although kernels that use them may still be queued: on
+the stream that allocated them the next owner's kernels come after. For another stream that is not so; see `lend`.
+"""
+
+import threading
+from collections import defaultdict
+from math import prod
+from typing import Any
+
+import torch
+
+from dpbook.book.sim.streams import Stream, current_stream
+
+DEVICE = torch.device("privateuseone", 0)
+"""Torch's name for a device from elsewhere, until it is called "sim"."""
+ROUNDING = 512
+"""Bytes: an allocation takes a multiple of it, as in CUDA's allocator."""
+TOTAL = 16 * 2**30
+"""Bytes that the device says it has."""
+CPU_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_SET = torch.ops.aten.set_.source_Storage_storage_offset
+
+
+class Pool:
+    """Counts bytes, and keeps what was freed for the next allocation of as many on the same stream."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # memory may be freed by the garbage collector in the middle of an allocation
+        self.free: defaultdict[tuple[int, int], list[Any]] = defaultdict(list)
+        self.allocated = self.peak = self.reserved = self.peak_reserved = 0
+
+    def take(self, nbytes: int, stream: Stream) -> Any:
+        """A storage of the CPU with so many bytes."""
+        with self.lock:
+            self.allocated += nbytes
+            self.peak = max(self.peak, self.allocated)
+            if kept := self.free[nbytes, stream.stream_id]:
+                return kept.pop()
+            self.reserved += nbytes
+            self.peak_reserved = max(self.peak_reserved, self.reserved)
+            return torch.UntypedStorage(nbytes)
+
+    def keep(self, storage: Any, stream: Stream) -> None:
+        """Hand it out again from now on."""
+        with self.lock:
+            self.free[storage.nbytes(), stream.stream_id].append(storage)
+
+    def empty_cache(self) -> None:
+        """Give up what is kept."""
+        with self.lock:
+            self.reserved -= sum(size * len(kept) for (size, _), kept in self.free.items())
+            self.free.clear()
+
+
+POOL = Pool()
+
+
+class Block:
+    """The bytes of one storage of the device. They hang on the storage: a tensor may be given another."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.asked = nbytes
+        self.size, self.stream = -(-nbytes // ROUNDING) * ROUNDING, current_stream()
+        self.borrowers: set[Stream] = set()
+        self.bytes = POOL.take(self.size, self.stream)
+
+    def __del__(self) -> None:
+        with POOL.lock:
+            POOL.allocated -= self.size
+        waiting = len(self.borrowers)
+        if not waiting:
+            return POOL.keep(self.bytes, self.stream)
+
+        def done() -> None:
+            nonlocal waiting
+            with POOL.lock:
+                waiting -= 1
+            if not waiting:
+                POOL.keep(storage, stream)
+
+        storage, stream = self.bytes, self.stream
+        for borrower in self.borrowers:
+            borrower.submit(done)
+        return None
+
+
+class _Carrier(torch.Tensor):  # type: ignore[misc]
+    """Only such a subclass can ask torch for a storage on a device that has no allocator in C++."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any) -> Any:
+        raise AssertionError("nothing is computed with it")
+
+
+def is_on_device(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == DEVICE.type
+
+
+def block_of(tensor: torch.Tensor) -> Block:
+    return tensor.untyped_storage().block  # type: ignore[no-any-return]
+
+
+def new_storage(nbytes: int) -> Any:
+    """A storage of the device."""
+    carrier = torch.Tensor._make_wrapper_subclass(_Carrier, (nbytes,), dtype=torch.uint8, device=DEVICE)
+    storage = carrier.untyped_storage()
+    storage.block = Block(nbytes)
+    return storage
+
+
+def allocate(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of the device, with whatever was in its memory."""
+    new = torch._C._acc.create_empty_tensor([0], dtype)
+    return _SET.redispatch(CPU_KERNEL, new, new_storage(extent(size, stride, dtype)), 0, tuple(size), tuple(stride))
+
+
+def extent(size: Any, stride: Any, dtype: torch.dtype) -> int:
+    """The bytes from the first element to the end of the last."""
+    return dtype.itemsize * (1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))) if prod(size) else 0
+
+
+def resize(tensor: torch.Tensor, size: Any, stride: Any) -> None:
+    """Give a tensor another shape, and more memory if it has too little; values need not be kept."""
+    storage, needed = tensor.untyped_storage(), extent(size, stride, tensor.dtype)
+    if needed > storage.nbytes():
+        storage = new_storage(needed)
+    _SET.redispatch(CPU_KERNEL, tensor, storage, 0, tuple(size), tuple(stride))
+
+
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bytes as a tensor of the CPU: what a kernel sees. It does not keep them from being freed."""
+    place = tensor.storage_offset(), tuple(tensor.size()), tuple(tensor.stride())
+    return torch.empty(0, dtype=tensor.dtype, device="cpu").set_(block_of(tensor).bytes, *place)
+
+
+def lend(tensor: torch.Tensor, stream: Stream) -> None:
+    """Keep the bytes, once they are freed, until ``stream`` has done what is queued on it then: `record_stream`."""
+    block = block_of(tensor)
+    if stream != block.stream:
+        block.borrowers.add(stream)

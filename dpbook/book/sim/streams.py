@@ -1,0 +1,213 @@
+"""Queues of work: a stream is a thread that does what it is given, in order, while the host goes on.
+
+`torch.Stream` and `torch.Event` of the stand-in: same names, same meaning, with Python threads underneath.
+"""
+
+import atexit
+import contextlib
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import torch
+
+from dpbook.book.sim.controls import SETTINGS, Span
+
+Task = Callable[[], object]
+DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1)
+PATIENCE = 2.0
+"""Seconds that all streams have at the end of the process to finish what they are doing."""
+
+
+class Mark:
+    """A place in a stream: whoever waits for it waits until the stream has come there."""
+
+    def __init__(self) -> None:
+        self.reached, self.time = threading.Event(), 0.0
+
+    def reach(self) -> None:
+        self.time = time.perf_counter()
+        self.reached.set()
+
+
+class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
+    """Work in the order in which it was given; beside that of other streams, unless an event is waited for."""
+
+    _numbers = itertools.count()
+    all: ClassVar[dict[int, "Stream"]] = {}
+    """By number; a stream lives as long as the process."""
+
+    def __new__(cls, device: Any = None, priority: int = 0) -> "Stream":
+        number = next(cls._numbers)
+        new: Stream = super().__new__(cls, stream_id=number, device_index=0, device_type=DEVICE_TYPE)
+        new._tasks, new._before = queue.SimpleQueue(), []
+        new._thread = threading.Thread(target=new._work, daemon=True, name=f"sim stream {number}")
+        new._thread.start()
+        cls.all[number] = new
+        return new
+
+    def submit(self, task: Task) -> None:
+        """Queue what takes no time of its own: an event, or a wait."""
+        self._tasks.put(task)
+
+    def launch(self, name: str, kernel: Task) -> None:
+        """Queue a kernel."""
+        launched, slowness, spans = time.perf_counter(), SETTINGS.slowness, SETTINGS.spans
+
+        def run() -> None:
+            begin = time.perf_counter()
+            time.sleep(slowness)
+            kernel()
+            if spans is not None:
+                spans.append(Span(name, self.stream_id, launched, begin, time.perf_counter()))
+
+        self.submit(run)
+
+    def record_event(self, event: "Event | None" = None) -> "Event":
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: "Event") -> None:
+        """Let what is queued from now on wait for ``event``; the host does not wait."""
+        if event.mark is not None:
+            self.submit(event.mark.reached.wait)
+
+    def wait_stream(self, stream: "Stream") -> None:
+        self.wait_event(stream.record_event())
+
+    def synchronize(self) -> None:
+        """Let the host wait for all that is queued. Raises, once, what a kernel of any stream has raised meanwhile."""
+        self._finish()
+        _raise_late()
+
+    def query(self) -> bool:
+        """Whether all that was queued is done. A thread needs a moment to say so."""
+        mark = Mark()
+        self.submit(mark.reach)
+        return mark.reached.wait(1e-3)
+
+    def __enter__(self) -> "Stream":
+        self._before.append(current_stream())
+        set_stream(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        set_stream(self._before.pop())
+
+    def end(self, patience: float) -> None:
+        """End the thread, in so many seconds: one that runs while the interpreter ends would abort the process."""
+        self.submit(_leave)
+        self._thread.join(patience)
+
+    def _finish(self) -> None:
+        mark = Mark()
+        self.submit(mark.reach)
+        mark.reached.wait()
+
+    def _work(self) -> None:
+        torch.set_num_threads(torch.get_num_threads())  # a new thread would begin with as many as there are cores
+        with torch.no_grad(), contextlib.suppress(SystemExit):
+            while True:
+                self._do(self._tasks.get())
+
+    def _do(self, task: Task) -> None:
+        try:
+            task()
+        except SystemExit:
+            raise
+        except BaseException as error:
+            SETTINGS.error = SETTINGS.error or error
+
+
+class Event(torch.Event):  # type: ignore[misc]
+    """A mark in a stream; recorded again it stands for the new place."""
+
+    mark: Mark | None = None
+
+    def __new__(cls, device: Any = None, *, enable_timing: bool = False, **options: Any) -> "Event":
+        new: Event = super().__new__(cls, "sim", enable_timing=enable_timing)
+        new.timed = enable_timing
+        return new
+
+    def record(self, stream: Stream | None = None) -> None:
+        self.mark = Mark()
+        (stream or current_stream()).submit(self.mark.reach)
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Let the *stream* wait."""
+        (stream or current_stream()).wait_event(self)
+
+    def synchronize(self, seconds: float | None = None) -> bool:
+        """Let the host wait, ``seconds`` at most; whether the place has been reached."""
+        return self.mark is None or self.mark.reached.wait(seconds)
+
+    def query(self) -> bool:
+        return self.mark is None or self.mark.reached.is_set()
+
+    def elapsed_time(self, end_event: "Event") -> float:
+        """Milliseconds from this event to another."""
+        if not (self.timed and end_event.timed):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self.mark is None or end_event.mark is None or not (self.query() and end_event.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time.")
+        return 1e3 * float(end_event.mark.time - self.mark.time)
+
+
+def _raise_late() -> None:
+    error, SETTINGS.error = SETTINGS.error, None
+    if error is not None:
+        said = f"sim error: {type(error).__name__}: {error}. It may have been launched long before this call"
+        raise RuntimeError(said) from error
+
+
+def _leave() -> None:
+    raise SystemExit
+
+
+_default: list[Stream] = []
+_here = threading.local()
+
+
+def default_stream(device: Any = None) -> Stream:
+    """The stream on which all work goes that names none; made when it is first asked for."""
+    if not _default:
+        _default.append(Stream())
+    return _default[0]
+
+
+def current_stream(device: Any = None) -> Stream:
+    """The stream on which this thread's work goes."""
+    return getattr(_here, "stream", None) or default_stream()
+
+
+def set_stream(stream: Stream) -> None:
+    _here.stream = stream
+
+
+def synchronize(device: Any = None) -> None:
+    """Let the host wait for all streams; what one of them has raised is raised when all are through."""
+    for stream in list(Stream.all.values()):
+        stream._finish()
+    _raise_late()
+
+
+@contextlib.contextmanager
+def hold(stream: Stream | None = None) -> Iterator[None]:
+    """Stop a stream (default: the current one) until the block is left: what is queued meanwhile has surely not run."""
+    gate = threading.Event()
+    (stream or current_stream()).submit(gate.wait)
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+@atexit.register
+def _end() -> None:
+    deadline = time.monotonic() + PATIENCE
+    for stream in list(Stream.all.values()):
+        stream.end(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,96 @@
+"""Exercises and solutions with the numbers of a course: the book's notebooks, in which phrases are replaced."""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dpbook.classroom.tasks.load_tasks import PLACE, list_tasks, task
+from dpbook.classroom.tasks.notebook_versions import dumps, learners, read
+from dpbook.classroom.tasks.numbers import Numbers
+from dpbook.classroom.tasks.solution_marks import Cell, Notebook, mark, source
+from dpbook.core import DpbookError, checkout, write_atomically
+
+HEADING = re.compile(r"## (\d\d\.\d+) ")
+BEGIN = re.compile(r"(exercise\(\d+, globals\(\))\)")
+ANSWER = re.compile(
+    r"(?P<stub>### BEGIN SOLUTION\n(?:### STUB: .*\n)*).*?(?=^### END SOLUTION)", re.DOTALL | re.MULTILINE
+)
+
+
+def varying() -> list[Numbers[Any]]:
+    """The tasks that have numbers of a course, in order. Imports all checks of the book."""
+    found: list[Numbers[Any]] = []
+    for chapter in sorted({each.number for each in checkout.chapters() if list_tasks(each.number)}):
+        checks = import_module(f"{PLACE.format(chapter)}.checks")
+        found += [each for each in vars(checks).values() if isinstance(each, Numbers)]
+    return sorted(found, key=lambda each: each.task)
+
+
+def write_course(seed: int, folder: Path) -> list[Path]:
+    """Write the exercises of the course ``seed`` into ``folder``, and their solutions into a folder in it."""
+    made = []
+    for name, solution in _solutions(seed):
+        for place, notebook in ((folder / "solutions", solution), (folder, learners(solution, name))):
+            place.mkdir(parents=True, exist_ok=True)
+            write_atomically(place / name, dumps(notebook))
+            made.append(place / name)
+    return made
+
+
+def solutions(seed: int) -> Iterator[tuple[str, bytes]]:
+    """Each exercise of the course ``seed``: the name and the text of the instructor's notebook."""
+    for name, solution in _solutions(seed):
+        yield name, dumps(solution)
+
+
+def _solutions(seed: int) -> Iterator[tuple[str, Notebook]]:
+    numbers = {each.task: each for each in varying()}
+    for path in sorted((checkout.root() / "exercises" / "solutions").glob("[0-9][0-9]_*.ipynb")):
+        yield path.name, of_course(read(path), seed, numbers)
+
+
+def of_course(solution: Notebook, seed: int, numbers: dict[str, Numbers[Any]]) -> Notebook:
+    """An instructor's notebook with the course's numbers. Raises `DpbookError` where a phrase is not found."""
+    cells, current, missing, stale = [], "", dict[str, set[str]](), False
+    for cell in solution["cells"]:
+        if cell["cell_type"] == "markdown" and (found := HEADING.match(source(cell))):
+            current, stale = found[1], False
+            if current in numbers:
+                missing[current] = {*numbers[current].phrases(numbers[current].published)}
+        text = BEGIN.sub(rf"\1, course={seed})", source(cell)) if cell["cell_type"] == "code" else source(cell)
+        if current in numbers:
+            text = _in_words(text, numbers[current], seed, missing[current])
+            if mark(cell).get("grade_id") == task(current).answer_cell:
+                right = numbers[current].answer(numbers[current].of(seed))
+                text = _answered(text, f"{task(current).answer} = {right!r}")
+            stale |= cell["cell_type"] == "code" and text != source(cell)
+        cells.append(_with(cell, text, stale))
+    for name, phrases in missing.items():
+        for phrase in phrases:
+            raise DpbookError(f"task {name}: its text does not have {phrase!r}, where a number of a course would stand")
+    return {**solution, "cells": cells}
+
+
+def _in_words(text: str, numbers: Numbers[Any], seed: int, missing: set[str]) -> str:
+    pairs = dict(zip(numbers.phrases(numbers.published), numbers.phrases(numbers.of(seed)), strict=True))
+    longest_first = sorted(pairs, key=len, reverse=True)
+
+    def replaced(found: re.Match[str]) -> str:
+        missing.discard(found[0])
+        return pairs[found[0]]
+
+    return re.sub("|".join(map(re.escape, longest_first)), replaced, text)
+
+
+def _answered(text: str, answer: str) -> str:
+    return ANSWER.sub(lambda found: f"{found['stub']}{answer}\n", text)
+
+
+def _with(cell: Cell, text: str, stale: bool) -> Cell:
+    """The cell with another text; what a changed one printed before is gone, and so is what comes after it (stale)."""
+    if text == source(cell) and not (stale and cell.get("outputs")):
+        return cell
+    changed = {**cell, "source": text.splitlines(keepends=True)}
+    return changed if cell["cell_type"] != "code" else {**changed, "outputs": [], "execution_count": None}

@@ -1,0 +1,95 @@
+"""Marks as pages that need nothing else: one for each learner, and one of the class for who teaches it."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader
+
+from dpbook.classroom.marks import Marks, SubmissionMarks, TaskMarks
+from dpbook.core import palette, write_atomically
+
+TEMPLATES = Environment(loader=PackageLoader("dpbook", "data"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+CLASS = "class.html"
+
+
+def write(marks: Marks, folder: Path) -> list[Path]:
+    """Write a page for each submission into ``folder`` and, of several, one of the class; returns their paths."""
+    files = [f"{number:03}-{_plain(each.name)}.html" for number, each in enumerate(marks.submissions, 1)]
+    pages = {name: learner(each) for name, each in zip(files, marks.submissions, strict=True)}
+    if len(files) > 1:
+        pages[CLASS] = whole_class(marks, files)
+    for name, page in pages.items():
+        write_atomically(folder / name, page.encode("utf-8", "replace"))
+    return [folder / name for name in pages]
+
+
+def learner(submission: SubmissionMarks) -> str:
+    """What a learner gets: of each task what was expected, what came and why; of nobody else a word."""
+    return TEMPLATES.get_template("marks.html.jinja").render(submission=submission, palette=palette)
+
+
+def whole_class(marks: Marks, files: list[str]) -> str:
+    """Points of all, with links to their pages, and the tasks, hardest first."""
+    chapters = sorted({each.chapter for one in marks.submissions for each in one.exercises if each.chapter is not None})
+    rows = [
+        (one, file, {each.chapter: each for each in one.exercises})
+        for one, file in zip(marks.submissions, files, strict=True)
+    ]
+    return TEMPLATES.get_template(f"{CLASS}.jinja").render(
+        palette=palette,
+        marks=marks,
+        rows=rows,
+        chapters=chapters,
+        remarks=list(_remarks(marks)),
+        tasks=sorted(_tasks(marks), key=lambda each: each.share),
+    )
+
+
+def _remarks(marks: Marks) -> Iterator[tuple[str, str, str]]:
+    """Submission, file or task, and what is to be said of it."""
+    for one in marks.submissions:
+        yield from ((one.name, "", remark) for remark in one.remarks)
+        for exercise in one.exercises:
+            yield from ((one.name, exercise.file, remark) for remark in exercise.remarks)
+            yield from ((one.name, task.task, remark) for task in exercise.tasks for remark in task.remarks)
+
+
+@dataclass
+class _Task:
+    """A task in all submissions with its exercise."""
+
+    task: str
+    title: str
+    possible: int
+    points: list[int] = field(default_factory=list)
+    answered: int = 0
+    missed: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def mean(self) -> float:
+        return sum(self.points) / len(self.points)
+
+    @property
+    def share(self) -> float:
+        return self.mean / self.possible if self.possible else 1.0
+
+    def add(self, marks: TaskMarks) -> None:
+        self.points.append(marks.points)
+        if marks.report and marks.report.answered:
+            self.answered += 1
+            self.missed.update(case.name for case in marks.report.cases if not case.passed)
+
+
+def _tasks(marks: Marks) -> Iterator[_Task]:
+    found: dict[str, _Task] = {}
+    for each in (task for one in marks.submissions for exercise in one.exercises for task in exercise.tasks):
+        found.setdefault(each.task, _Task(each.task, each.title, each.possible)).add(each)
+    yield from (found[task] for task in sorted(found))
+
+
+def _plain(name: str) -> str:
+    """Part of a file's name, on any system."""
+    return re.sub(r"[^\w]+", "-", name)[:40].strip("-") or "submission"

@@ -1,0 +1,111 @@
+"""Marks for submissions: each task is judged here, on values that come from the answer's own processes."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dpbook.classroom.marks import patience
+from dpbook.classroom.marks.cells import Exercise, program, take
+from dpbook.classroom.marks.files import Unreadable
+from dpbook.classroom.marks.judges import Done, Work, judged, not_judged
+from dpbook.classroom.marks.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
+from dpbook.classroom.marks.submissions import Handed
+from dpbook.classroom.sandbox.containment import GUARDS
+from dpbook.classroom.sandbox.servers import Servers
+from dpbook.classroom.tasks.load_tasks import task
+from dpbook.classroom.tasks.numbers import current_course
+from dpbook.core import DpbookError
+
+Tell = Callable[[int, int], None]
+"""Called with the number of tasks that are graded, and of all."""
+
+Place = tuple[int, int]
+"""Numbers of a notebook in a submission, and of a task in this."""
+
+
+def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = lambda done, of: None) -> Marks:
+    """The marks of all submissions, in their order; each is what it would be if it was graded alone.
+
+    Raises `DpbookError` on a system that is not Linux.
+    """
+    if sys.platform != "linux":
+        raise DpbookError("marks are given on Linux alone, where answers can be contained: grade in a container")
+    taken = [[_take(path) for path in each.notebooks] for each in handed]
+    answers = [_work(each) for each in taken]
+    every = list(dict.fromkeys(one for each in answers for one in each.values()))
+    absent = {name: what for name in {one.task for one in every} if (what := _absent(name))}
+    done = {one: not_judged(one, absent[one.task]) for one in every if one.task in absent}
+    with Servers(torch=any(one.torch for one in every if one not in done)) as servers:
+        while waiting := [one for one in every if one not in done]:
+            of = len(done) + len(waiting)
+            for one, result in judged(waiting, servers, seed, jobs):
+                done[one] = result
+                tell(len(done), of)
+            every = list(dict.fromkeys(one for each in answers for one in patience.again(each.values(), done)))
+        servers.check()
+    missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in done.values())]
+    marks = [_submission(*each, done) for each in zip(handed, taken, answers, strict=True)]
+    return Marks(tuple(marks), seed, tuple(missing), current_course())
+
+
+def _absent(name: str) -> str:
+    """Why a task cannot be judged on this machine; its checks are imported, so that all judges find them."""
+    try:
+        task(name)
+    except ModuleNotFoundError as error:
+        return f"{error.name} is not installed where this was graded"
+    return ""
+
+
+def _take(path: Path) -> Exercise | str:
+    try:
+        return take(path)
+    except Unreadable as error:
+        return str(error)
+
+
+def _work(exercises: Sequence[Exercise | str]) -> dict[Place, Work]:
+    return {
+        (e, t): Work(taken.task.id, tuple(program(taken.task, exercise.answers)))
+        for e, exercise in enumerate(exercises)
+        if not isinstance(exercise, str)
+        for t, taken in enumerate(exercise.answers)
+        if taken.text is not None
+    }
+
+
+def _submission(
+    handed: Handed, found: Sequence[Exercise | str], answers: Mapping[Place, Work], done: Mapping[Work, Done]
+) -> SubmissionMarks:
+    again = {replace(one, hurried=True): one for one in patience.again(answers.values(), done)}
+    exercises = []
+    for e, (path, exercise) in enumerate(zip(handed.notebooks, found, strict=True)):
+        if isinstance(exercise, str):
+            exercises.append(ExerciseMarks(path.name, None, (), (f"not graded: it {exercise}",)))
+            continue
+        tasks = []
+        for t, taken in enumerate(exercise.answers):
+            one = answers.get((e, t))
+            result = done[again.get(one, one)] if one else None
+            report, together = (result.report, result.together) if result else (None, False)
+            tasks.append(TaskMarks(taken.task.id, taken.task.title, taken.task.points, report, taken.remarks, together))
+        marks = ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks, exercise.words)
+        exercises.append(marks)
+    remarks = (*handed.remarks, *patience.remarks(answers.values(), done))
+    return _once(SubmissionMarks(handed.name, tuple(exercises), remarks))
+
+
+def _once(submission: SubmissionMarks) -> SubmissionMarks:
+    """Of several notebooks of one exercise the last by name counts."""
+    kept, said = [], list(submission.remarks)
+    last = {exercise.chapter: exercise for exercise in submission.exercises}
+    for exercise in submission.exercises:
+        chapter = exercise.chapter
+        if chapter is None or exercise is last[chapter]:
+            kept.append(exercise)
+        else:
+            said.append(
+                f"{exercise.file} is of exercise {chapter:02}, too, and was left out: {last[chapter].file} counts"
+            )
+    return replace(submission, exercises=tuple(kept), remarks=tuple(said))

@@ -1,0 +1,101 @@
+"""What was handed in: a notebook, a folder of them, or a class, which is a folder of either."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpbook.classroom.marks.cells import exercise_of
+from dpbook.classroom.marks.files import is_archive
+from dpbook.core import DpbookError
+
+MAX_DEPTH = 8
+MAX_FILES = 200
+"""Notebooks in one submission; more are a mistake, or an attack."""
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A submission: a name, its notebooks, and what is to be said of other files."""
+
+    name: str
+    notebooks: tuple[Path, ...]
+    remarks: tuple[str, ...] = ()
+
+
+def find(paths: Iterable[Path], *, whole: bool = False) -> list[Handed]:
+    """The submissions at these paths. Raises `DpbookError` for a path that is not there.
+
+    A notebook is one. A folder is one as well, unless it has folders with notebooks, or several notebooks of the same
+    exercise: then it is a class, and each of these is one. With ``whole`` every folder is one.
+    """
+    found: list[Handed] = []
+    for path in paths:
+        if not path.exists() and not path.is_symlink():
+            raise DpbookError(f"{path}: there is no such file or folder")
+        if not path.is_dir() or path.is_symlink():
+            found.append(_single(path))
+        else:
+            found += [_of_folder(path)] if whole else _class(path)
+    return found
+
+
+def _class(folder: Path) -> Iterator[Handed]:
+    inside = sorted(folder.iterdir())
+    folders = [each for each in inside if _is_folder(each)]
+    files = [each for each in inside if each not in folders and not _is_hidden(each)]
+    exercises = [found for each in files if _is_notebook(each) and (found := exercise_of(each)) is not None]
+    if any(_holds_notebooks(each) for each in folders) or len(set(exercises)) < len(exercises):
+        yield from (_of_folder(each) for each in folders)
+        yield from (_single(each) for each in files)
+    else:
+        yield _of_folder(folder)
+
+
+def _of_folder(folder: Path) -> Handed:
+    name = folder.resolve().name
+    try:
+        everything = sorted(_files(folder))
+    except OSError as error:
+        return Handed(name, (), (f"its folder cannot be read: {error.strerror}",))
+    notebooks = [each for each in everything if _is_notebook(each)]
+    others = [each.relative_to(folder) for each in everything if not _is_notebook(each)]
+    remarks = [f"{each} is no notebook, and was left out{': unpack it' * is_archive(each)}" for each in others]
+    if not notebooks:
+        remarks.append("there is no notebook in it")
+    if len(notebooks) > MAX_FILES:
+        remarks.append(f"there are {len(notebooks):,} notebooks, of which {MAX_FILES} were graded")
+    return Handed(name, tuple(notebooks[:MAX_FILES]), tuple(remarks[:MAX_FILES]))
+
+
+def _single(path: Path) -> Handed:
+    return Handed(path.stem, (path,))
+
+
+def _holds_notebooks(folder: Path) -> bool:
+    try:
+        return any(map(_is_notebook, _files(folder)))
+    except OSError:
+        return True  # somebody's, it seems
+
+
+def _files(folder: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
+    """Files below a folder; links to folders are not followed, hidden ones not looked into."""
+    for each in folder.iterdir():
+        if _is_hidden(each):
+            continue
+        if depth and _is_folder(each):
+            yield from _files(each, depth - 1)
+        else:
+            yield each
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not _is_hidden(path)
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith(".") or path.name == "__MACOSX"  # which macOS puts into its archives
+
+
+def _is_notebook(path: Path) -> bool:
+    return path.suffix.lower() == ".ipynb"

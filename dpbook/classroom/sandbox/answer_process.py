@@ -1,0 +1,213 @@
+"""The process of an answer: it runs the cells, then whatever the judge's side asks for.
+
+Nothing here is armour: the answer may change all of it, and can then say what it likes, which is judged as what it is.
+"""
+
+import contextlib
+import importlib
+import io
+import itertools
+import json
+import linecache
+import pickle
+import random
+import socket
+import threading
+from collections.abc import Callable, Generator, Hashable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dpbook.classroom.sandbox import pickled_names
+from dpbook.classroom.sandbox.arrays import SharedArrays
+from dpbook.classroom.sandbox.encoding import write
+from dpbook.classroom.sandbox.frames import Ended, Frames
+from dpbook.classroom.tasks.answer import Printed
+from dpbook.classroom.tasks.answer_errors import blame, causes, is_stub, last_line
+from dpbook.classroom.tasks.cases import Report
+from dpbook.classroom.tasks.plain_data import NotPlain, plain
+from dpbook.collectives.programs import line_of_caller
+
+
+def serve(sock: socket.socket, guards: dict[str, bool]) -> None:
+    """Answer what comes, until nobody is there any more."""
+    printed = Printed()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed), contextlib.suppress(Ended):
+        side = _Side(Frames(sock), printed)
+        sock.send(json.dumps(guards).encode())
+        while True:
+            side.step()
+
+
+class _Side:
+    def __init__(self, frames: Frames, printed: Printed) -> None:
+        self._frames, self._printed, self._told = frames, printed, 0
+        self._names: dict[str, Any] = {}
+        self._answer: Any = None
+        self._lock = threading.RLock()
+        self._arrays = SharedArrays(1, weak=True)
+        self._live: dict[int, Any] = {}
+        self._numbers = itertools.count()
+
+    def step(self) -> None:
+        """Do what is asked next, and tell what came of it."""
+        try:
+            what, *given = self._receive()
+            result = getattr(self, "_do_" + what)(*given)
+            reply = {"value": write(result, self._arrays, self._named)}
+        except Ended:
+            raise
+        except NotPlain as error:
+            reply = {"not plain": str(error)}
+        except BaseException as error:  # SystemExit and whatever else an answer may raise
+            reply = {"failed": self._failure(error)}
+        self._send(reply)
+
+    def _do_load(self, cells: list[tuple[str, str]], name: str) -> bool:
+        """Run cells, each with the name of its file; returns whether they left an answer."""
+        _without_checks()
+        self._names["__name__"] = "__main__"
+        for file, text in cells:
+            linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+            exec(compile(text, file, "exec"), self._names)
+        self._answer = self._names.get(name)
+        return name in self._names
+
+    def _do_kind(self) -> str:
+        answer = self._answer
+        return "" if answer is None or answer is ... else "function" if callable(answer) else "value"
+
+    def _do_value(self) -> Any:
+        return plain(self._answer)
+
+    def _do_call(self, target: Any, args: tuple[Any, ...], live: bool, after: bool) -> Any:
+        """What a call returned, and its arguments as they are then, where that is asked for."""
+        result = (self._answer if target is None else target)(*args)
+        result = result if live else plain(result)
+        return (result, [plain(arg) for arg in args]) if after else (result, None)
+
+    def _do_method(self, target: Any, name: str, args: tuple[Any, ...]) -> Any:
+        return getattr(target, name)(*args)
+
+    def _do_get(self, target: Any, name: str) -> Any:
+        return getattr(target, name)
+
+    def _do_send(self, target: Any, value: Any) -> Any:
+        try:
+            return ("yielded", target.send(value))
+        except StopIteration as stop:
+            return ("returned", stop.value)
+
+    def _do_close(self, target: Any) -> None:
+        target.close()
+
+    def _do_beside(self, through: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        return plain(through(self._answer, *args))
+
+    def _do_reset(self) -> None:
+        self._live.clear()
+        self._arrays = SharedArrays(1, weak=True)
+
+    def ask(self, number: int, method: str, args: tuple[Any, ...]) -> Any:
+        """Call something of the other side. Raises what that raises."""
+        with self._lock:
+            asked = [number, method, write(args, self._arrays, self._named)]
+            self._send({"ask": asked, "line": line_of_caller(2)})
+            what, result = self._receive()
+        if what == "raise":
+            raise result
+        return result
+
+    def _named(self, value: Any) -> dict[str, Any]:
+        number = next((n for n, each in self._live.items() if each is value), None)
+        if number is None:
+            self._live[number := next(self._numbers)] = value
+        kind = "generator" if isinstance(value, Generator) else "callable" if callable(value) else "object"
+        made: Any = type(value)
+        return {"live": [number, kind, made.__name__, _methods(made)]}
+
+    def _send(self, reply: dict[str, Any]) -> None:
+        reply["arrays"], data = self._arrays.outgoing()
+        if self._printed.written != self._told:
+            reply["printed"], self._told = str(self._printed), self._printed.written
+        self._frames.send(json.dumps(reply).encode(), data)
+
+    def _receive(self) -> Any:
+        text, data = self._frames.receive()
+        file = io.BytesIO(text)
+        self._arrays.incoming(pickle.load(file), data)
+        return _Reader(self, file).load()
+
+    def found(self, name: tuple[Any, ...]) -> Any:
+        """What a name in a pickle stands for."""
+        match name:
+            case ("array", reference):
+                return self._arrays.resolve(reference)
+            case ("yours", number):
+                return self._live[number]
+            case ("function", number, text):
+                return _method(self, number, "", text)
+            case ("object", number, data, methods):
+                return Proxy(self, number, data, methods)
+        raise pickle.UnpicklingError
+
+    def _failure(self, error: BaseException) -> dict[str, Any]:
+        stub = is_stub(error)
+        given = next((n for each in causes(error) if (n := getattr(each, "number_given", None)) is not None), None)
+        try:
+            said, cause = blame(error)
+        except BaseException:  # it cannot even be printed
+            said = cause = "an error that cannot be printed"
+        try:
+            message = str(error)[:2000]
+        except BaseException:
+            message = ""
+        name, line = type(error).__name__, last_line(error)
+        told = {"said": said, "cause": cause, "stub": stub, "given": given}
+        return {**told, "name": name, "message": message, "line": line}
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, side: _Side, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._side = side
+
+    def find_class(self, module: str, name: str) -> Any:
+        made = super().find_class(module, name)
+        return self._side.found if made is pickled_names.found else made
+
+
+class Proxy:
+    """Something of the judge's side: its data as it was when it came, and its methods."""
+
+    def __init__(self, side: _Side, number: int, data: dict[str, Any], methods: list[str]) -> None:
+        vars(self).update(data)
+        for name in methods:
+            setattr(self, name, _method(side, number, name, name))
+
+
+@cache
+def _methods(kind: Hashable) -> list[str]:
+    """Names of the methods that a type offers."""
+    return [name for name in dir(kind) if name[0] != "_" and callable(getattr(kind, name))]
+
+
+def _method(side: _Side, number: int, method: str, name: str) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        return side.ask(number, method, (args, options))
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+def _without_checks() -> None:
+    """A check in a cell says nothing here."""
+    grading = importlib.import_module("dpbook.classroom")
+
+    def nothing(*args: Any, **options: Any) -> Report:
+        return Report("", "", ())
+
+    grading.check = grading.hint = nothing  # type: ignore[attr-defined]
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  # what an answer draws is the same in every run

@@ -1,0 +1,215 @@
+"""The judge's end of an answer's process: what is asked of it, and what it asks in turn."""
+
+import io
+import json
+import pickle
+import socket
+import struct
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+
+from dpbook.classroom.sandbox.arrays import BadReference, SharedArrays
+from dpbook.classroom.sandbox.clock import LOOK, Clock
+from dpbook.classroom.sandbox.encoding import BadValue, read
+from dpbook.classroom.sandbox.frames import BadFrame, Ended, Frames
+from dpbook.classroom.sandbox.pickled_names import found
+from dpbook.classroom.sandbox.remote import RemoteCallable, RemoteGenerator, RemoteObject
+from dpbook.classroom.tasks.answer import Wrong
+from dpbook.classroom.tasks.text import clean, one_line
+from dpbook.collectives.programs import told_line
+
+NOT_PLAIN = "a value of the kind that the task asks for"
+MAX_ASKED = 200_000
+"""Calls of the judge's side in one call of the answer."""
+MAX_LINE = 200
+NO_VALUE = (BadValue, BadReference, KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError)
+"""What reading a reply may raise that is not ours."""
+
+
+class Failed(Exception):
+    """The answer raised; the message is that of its error."""
+
+    line: str
+
+    def __init__(self, message: str, told: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.said, self.cause = clean(str(told["said"])), clean(str(told["cause"]))
+        self.stub, self.line = told["stub"] is True, one_line(str(told["line"]))
+
+
+class Gone(Exception):
+    """The process has ended, or says what it may not."""
+
+
+class Worker:
+    """One process of an answer. ``clock`` raises when the time is over."""
+
+    def __init__(self, sock: socket.socket, clock: Clock, print_: Callable[[str], None]) -> None:
+        self._print, self._clock = print_, clock
+        self.broken = False
+        self._reset()
+        self._frames = Frames(sock, clock.look_waiting, LOOK)
+        self.guards, self.process = self._guarded(_hello, sock, self._frames)
+
+    def _reset(self) -> None:
+        self._arrays = SharedArrays(0)
+        self._ours: dict[int, Any] = {}
+        self._raised: dict[int, BaseException] = {}
+        self.answered_for_objects = False
+
+    def reset(self) -> None:
+        """Forget all that was handed over."""
+        self.request("reset")
+        self._reset()
+
+    def close(self) -> None:
+        self._frames.close()
+
+    def request(self, what: str, *given: Any) -> Any:
+        """Ask the process for something. Raises `Gone`, `Failed`, `Wrong`, and what a call of ours raised."""
+        reply = self._guarded(self._exchange, (what, *given))
+        for _ in range(MAX_ASKED):
+            if "ask" not in reply:
+                return self._result(reply)
+            self._clock.look()  # who asks without end is late, too
+            reply = self._guarded(self._exchange, self._served(reply))
+        self.broken = True
+        raise Wrong("an answer in time", f"more than {MAX_ASKED:,} calls", cause="too many calls")
+
+    def _result(self, reply: dict[str, Any]) -> Any:
+        if "failed" in reply:
+            raise self._guarded(self._failure, reply["failed"])
+        if "not plain" in reply:
+            said = clean(str(reply["not plain"]))
+            raise Wrong(NOT_PLAIN, said, cause=said)
+        return self._guarded(self._value, reply)
+
+    def _guarded(self, work: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return work(*given)
+        except Ended:
+            self.broken = True
+            raise Gone("its process has ended before it gave one") from None
+        except BadFrame as error:
+            self.broken = True
+            raise Gone(str(error)) from None
+        except NO_VALUE:
+            self.broken = True
+            raise Gone("its process says what stands for no value") from None
+
+    def _served(self, reply: dict[str, Any]) -> tuple[str, Any]:
+        """Call what the answer calls; returns what it is told of it."""
+        call, args, options = self._guarded(self._asked, reply)
+        try:
+            with told_line(str(reply.get("line", ""))[:MAX_LINE]):
+                return "value", call(*args, **options)
+        except Exception as error:
+            return "raise", self._told(error)
+        except BaseException:  # the run is over: nobody waits for this process any more
+            self.broken = True
+            raise
+
+    def _asked(self, reply: dict[str, Any]) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        number, method, given = reply["ask"]
+        args, options = self._read(given)
+        target = self._ours[number]
+        if method and method not in type(target).OFFERS:
+            raise KeyError(method)
+        if not all(isinstance(name, str) for name in options):
+            raise TypeError
+        return (getattr(target, method) if method else target), tuple(args), options
+
+    def _told(self, error: Exception) -> Exception:
+        """An error as the answer gets it."""
+        number = len(self._raised)
+        self._raised[number] = error
+        try:
+            copied: Exception = pickle.loads(pickle.dumps(error))
+        except Exception:
+            copied = RuntimeError(str(error))
+        copied.number_given = number  # type: ignore[attr-defined]
+        return copied
+
+    def _failure(self, told: Any) -> BaseException:
+        given = told["given"]
+        if type(given) is int and given in self._raised:
+            return self._raised[given]
+        name = str(told["name"])[:80]
+        kind = type(name if name.isidentifier() else "Error", (Failed,), {})
+        error: BaseException = kind(clean(str(told["message"])), told)
+        return error
+
+    def _exchange(self, message: Any) -> dict[str, Any]:
+        """Send a message, and return what comes."""
+        file = io.BytesIO()
+        _Writer(self, file).dump(message)
+        arrays, changed = self._arrays.outgoing()
+        self._frames.send(pickle.dumps(arrays) + file.getvalue(), changed)
+        text, data = self._frames.receive()
+        reply: dict[str, Any] = json.loads(str(text, "utf-8"))
+        self._arrays.incoming(reply["arrays"], data)
+        if "printed" in reply:
+            self._print(str(reply["printed"]))
+        return reply
+
+    def _value(self, reply: dict[str, Any]) -> Any:
+        return self._read(reply["value"])
+
+    def _read(self, written: Any) -> Any:
+        return read(written, self._arrays, self._live)
+
+    def _live(self, name: dict[str, Any]) -> Any:
+        number, kind, type_name, methods = name["live"]
+        if type(number) is not int or not isinstance(type_name, str) or not type_name.isidentifier():
+            raise ValueError
+        self.answered_for_objects = True
+        made: Any = {"generator": RemoteGenerator, "callable": RemoteCallable, "object": RemoteObject}[kind]
+        return type(type_name[:80], (made,), {})(self, number, frozenset(map(str, methods)))
+
+    def name(self, value: Any) -> Any:
+        """What stands in a pickle for a value; None for one that is pickled."""
+        if type(value) is np.ndarray and value.dtype.kind in "biufc":
+            return ("array", self._arrays.reference(value))
+        if isinstance(value, RemoteObject | RemoteGenerator):
+            return ("yours", value._number)
+        if isinstance(value, FunctionType | MethodType) and "<" not in getattr(value, "__qualname__", "<"):
+            method = isinstance(value, MethodType)
+            return ("function", self._number(value), value.__name__) if method else None
+        if isinstance(value, FunctionType):
+            return ("function", self._number(value), value.__name__)
+        offers = getattr(type(value), "OFFERS", None)
+        if offers is None or isinstance(value, type):
+            return None
+        data = {each: found for each in offers if not callable(found := getattr(value, each))}
+        return ("object", self._number(value), data, [each for each in offers if each not in data])
+
+    def _number(self, value: Any) -> int:
+        number = next((n for n, each in self._ours.items() if each is value), len(self._ours))
+        self._ours[number] = value
+        return number
+
+
+class _Writer(pickle.Pickler):
+    def __init__(self, worker: Worker, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=5)
+        self._worker = worker
+
+    def reducer_override(self, value: Any) -> Any:  # called for what is no number, no text and no container
+        name = self._worker.name(value)
+        return NotImplemented if name is None else (found, (name,))
+
+
+def _hello(sock: socket.socket, frames: Frames) -> tuple[dict[str, bool], int]:
+    """What holds a process, and its number, which the kernel vouches for."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    size = struct.calcsize("3i")
+    frames.wait()
+    text, extra, _, _ = sock.recvmsg(4096, socket.CMSG_SPACE(size))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+    if not text:
+        raise Ended
+    process = next((struct.unpack("3i", data[:size])[0] for _, _, data in extra), 0)
+    return dict(json.loads(text)), process

@@ -1,0 +1,230 @@
+"""An answer that runs in processes of its own, one for each rank, behind the same door as one of this process.
+
+What a check hands to `call` as ``through`` runs here, with what stands for the learner's function: whatever that is
+given which acts (a rank's end of the wires, a gradient's function) stays here too, and is called from there. So what
+is judged is what this side saw. Only what it gives to ``hosted`` runs in the answer's process.
+"""
+
+import copy
+import math
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dpbook.classroom.sandbox.clock import PATIENCE, Clock, TimeUp, TooMuch
+from dpbook.classroom.sandbox.judge_side import NOT_PLAIN, Failed, Gone, Worker
+from dpbook.classroom.sandbox.servers import Keeper, Servers
+from dpbook.classroom.tasks.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
+from dpbook.classroom.tasks.answer_errors import blame, causes
+from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
+from dpbook.classroom.tasks.text import describe_kind
+
+LOAD_SECONDS = 4.0
+AFTER_TIME_UP = 0.25
+HURRIED = {False: 1 / 8, True: 1 / 2}
+"""Share of its time that an answer has which is hurried, without and with torch, whose first calls take long."""
+HURRIED_MOST = 2.0
+"""Seconds that it has at most, where a task gives more than most do."""
+Cells = Sequence[tuple[str, str]]
+
+
+class RemoteAnswer:
+    """The answer called ``name`` that ``cells`` leave behind, in processes of ``servers``. Close it to end them.
+
+    It is ``late`` once a call has not ended in time, of which there is less for one that is ``hurried``. After an alarm
+    of the judge's, or whatever else is no `Exception`, it is at its end.
+    """
+
+    apart = True
+
+    def __init__(
+        self, servers: Servers, cells: Cells, name: str, *, torch: bool = False, hurried: bool = False
+    ) -> None:
+        self._servers, self._cells, self._name, self._torch = servers, cells, name, torch
+        self._share, self._most = (HURRIED[torch], HURRIED_MOST) if hurried else (1.0, math.inf)
+        self.late = False
+        self.guards: dict[str, bool] = {}
+        self.beside = False
+        self.printed = ""
+        self.made: dict[bytes, Any] = {}
+        self._keeper: Keeper | None = None
+        self._free: list[Worker] = []
+        self._all: list[Worker] = []
+        self._mine: dict[int, Worker] = {}
+        self._kind: str | None = None
+        self._broken: Wrong | None = None
+        self._lock = threading.Lock()
+        self._ended = False
+        self._clock = Clock(PATIENCE)
+        self._clock.begin_call(LOAD_SECONDS, loading=True)
+        self.begin()
+
+    def begin(self, seconds: float | None = None) -> None:
+        self.asked: Asked | None = None
+        self._clock.begin_check(CHECK_SECONDS if seconds is None else seconds)
+
+    def close(self) -> None:
+        """End its processes."""
+        for worker in self._all:
+            worker.close()
+        self._all, self._free, self._mine = [], [], {}
+        self._clock.forget()
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+    def value(self) -> Any:
+        self._check_loaded()
+        if self._kind == "":
+            raise NotAnswered
+        return self._run(lambda: self._worker().request("value"), CALL_SECONDS)
+
+    def call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
+        self._check_loaded()
+        if self._kind == "":
+            raise NotAnswered
+        if self._kind == "value":
+            said = describe_kind(self.value())
+            raise Wrong("a function", said, cause="no function")
+        given = _copied(args)
+        if through is None:
+            return self._run(lambda: self._one(given, live=False, unchanged=unchanged), seconds)
+        other: Through = getattr(through, "apart", through)
+
+        def function(*own: Any) -> Any:
+            return self._one(own, live=True, unchanged=unchanged)
+
+        function.__name__ = function.__qualname__ = self._name
+        function.hosted = self._hosted  # type: ignore[attr-defined]
+        return self._run(lambda: plain(other(function, *given)), seconds)
+
+    def _one(self, args: tuple[Any, ...], live: bool, unchanged: bool) -> Any:
+        """One call of the learner's function, in the process of this thread."""
+        worker = self._worker()
+        before = _copied(args) if unchanged else ()
+        result, after = worker.request("call", None, args, live, unchanged)
+        if worker.answered_for_objects:  # it belongs to these now: another call of this thread gets another process
+            self._mine.pop(threading.get_ident(), None)
+        if unchanged:
+            _check_unchanged(before, after)
+        return result
+
+    def _hosted(self, harness: Callable[..., Any], *args: Any) -> Any:
+        """``harness(answer, *args)`` in the process of this thread, which could say something else."""
+        self.beside = True
+        return self._worker().request("beside", harness, args)
+
+    def _check_loaded(self) -> None:
+        """Run the cells, once. Raises what that came to, in every check."""
+        if self._kind is None and self._broken is None:
+            try:
+                self._kind = self._run(lambda: self._worker().request("kind"), LOAD_SECONDS, loading=True)
+            except Wrong as wrong:
+                self._broken = wrong
+        if self._broken is not None:
+            raise self._broken
+
+    def _worker(self) -> Worker:
+        """The process of this thread."""
+        thread = threading.get_ident()
+        if thread not in self._mine:
+            self._mine[thread] = self._free.pop() if self._free else self._start()
+        return self._mine[thread]
+
+    def _start(self) -> Worker:
+        with self._lock:
+            if self._ended:
+                raise Gone("nobody waits for it any more")
+            if self._keeper is None:
+                self._keeper = self._servers.keeper(self._torch)
+                self._clock.keeper = self._keeper.process
+            sock = self._keeper.process_of()
+            self._clock.starting += 1
+        try:
+            worker = Worker(sock, self._clock, self._note)
+            self._all.append(worker)
+            self._clock.known.append(worker.process)
+        finally:
+            self._clock.starting -= 1
+        self.guards = {**self._keeper.guards, **worker.guards}
+        if not worker.request("load", list(self._cells), self._name):
+            raise Wrong(f"{self._name} to be defined", "no such name in your cells", cause="no such name")
+        with self._lock:
+            self._clock.has_begun(worker.process)
+        return worker
+
+    def _note(self, printed: str) -> None:
+        self.printed = printed[: 2 * MAX_PRINTED]
+
+    def _run(self, work: Callable[[], Any], seconds: float, loading: bool = False) -> Any:
+        """``work()`` within the limits, and what it raises as `Wrong`."""
+        seconds = min(self._share * (seconds if loading else min(seconds, self._clock.whole)), self._most)
+        self._clock.begin_call(AFTER_TIME_UP * seconds if self.late else seconds, loading)
+        try:
+            return work()
+        except Wrong:
+            raise
+        except NotPlain as error:
+            raise Wrong(NOT_PLAIN, str(error), cause=str(error)) from None
+        except Exception as error:
+            raise self._wrong(error) from None
+        except BaseException:  # threads of the call serve these processes no longer, and start no others
+            with self._lock:
+                self._ended = True
+            self.close()
+            raise
+        finally:
+            self._end_call()
+
+    def _wrong(self, error: Exception) -> Wrong:
+        """What an error says, which may have come of another one."""
+        told = self._clock.stop or error
+        for each in causes(told):
+            match each:
+                case TimeUp():
+                    self.late = True
+                    said = f"none after {self._clock.spent}: a loop that does not end?"
+                    return Wrong("an answer in time", said, cause="a call that does not end")
+                case TooMuch() | Gone():
+                    return Wrong("a result", str(each), cause=str(each))
+                case Failed() if each.stub:
+                    return NotAnswered()
+                case Wrong():
+                    return each
+        if isinstance(told, Failed):
+            return Wrong("a result, no error", told.said, cause=told.cause)
+        blamed = blame(told)
+        return Wrong("a result, no error", blamed.said, cause=blamed.cause)
+
+    def _end_call(self) -> None:
+        self._clock.end_call()
+        if self._clock.stop is not None or any(worker.broken for worker in self._all):
+            self.close()
+            return
+        try:
+            for worker in self._all:
+                if worker not in self._free:
+                    self._clock.give_more()
+                    worker.reset()
+        except Exception:
+            self.close()
+            return
+        self._free, self._mine = list(self._all), {}
+
+
+def _copied(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """In less time than `copy.deepcopy`, where there is no function that pickle does not find."""
+    try:
+        copied: tuple[Any, ...] = pickle.loads(pickle.dumps(args, protocol=5))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        copied = copy.deepcopy(args)
+    return copied
+
+
+def _check_unchanged(before: tuple[Any, ...], after: Any) -> None:
+    """Raise `Wrong` for an argument that is not what it was."""
+    for number, (was, now) in enumerate(zip(before, after, strict=False), start=1):
+        change = difference(was, now)
+        if change is not None:
+            raise Wrong(f"argument {number} left as it was: {change.expected}", change.got, change.where)

@@ -1,0 +1,185 @@
+"""The server of `servers.Servers`: it has loaded the modules that answers use, and forks what runs these.
+
+It forks a keeper for each answer, which is the first process of a namespace where the kernel has such, and the keeper
+forks the answer's processes, one for each rank. With the keeper all of them end.
+
+    python -m dpbook.classroom.sandbox.server SOCKET MEMORY MODULE…
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+import weakref
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from dpbook.classroom.sandbox import answer_process, containment
+from dpbook.classroom.sandbox.process_tree import end_family
+from dpbook.classroom.tasks.load_tasks import list_tasks
+from dpbook.core import PACKAGE
+
+DISK = 64 * containment.MIB
+PROCESSES = {False: 32, True: 128}
+"""That an answer may have, threads counted, without and with torch: as many as multiply take the time of who judges."""
+SECONDS = 600
+"""That a process may compute in all; a call has less, see `answer`."""
+DEVICES = [Path("/dev") / name for name in ("null", "random", "urandom")]
+_SYSTEM = [
+    Path(path) for path in (
+        "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/hosts", "/sys"
+    )
+]  # fmt: skip
+
+
+class Rules(NamedTuple):
+    """What holds for all processes of an answer: user, bytes, a namespace of processes, what else its keeper has."""
+
+    user: int | None
+    memory: int
+    processes: bool
+    guards: dict[str, bool]
+
+
+class Readable(NamedTuple):
+    """What answers may read, and whether no solutions are in it."""
+
+    paths: list[Path]
+    hide_solutions: bool
+
+    @classmethod
+    def found(cls) -> "Readable":
+        """Python, its packages, and of dpbook all but what judges them."""
+        package = PACKAGE.resolve()
+        path = {Path(each).resolve() for each in sys.path if each and Path(each).is_dir()} - {package.parent}
+        paths = [*_SYSTEM, *(Path(each).resolve() for each in (sys.base_prefix, sys.prefix)), *path]
+        for place in (PACKAGE, *(PACKAGE / "book").glob("ch*")):
+            paths += [each for each in place.iterdir() if each.name != "judge" and each != PACKAGE / "book"]
+        paths += [PACKAGE / "book" / "__init__.py", *(PACKAGE / "book").glob("ch*/judge/tasks.toml")]
+        return cls(paths, not any(package.is_relative_to(each) for each in paths))
+
+
+def serve(control: socket.socket, memory: int) -> None:
+    """Fork a keeper for each socket that comes, until nobody is at the other end any more."""
+    containment.adopt_orphans()
+    apart = containment.leave_network()
+    if apart:  # else it would be done to everybody
+        if "torch" in sys.modules:  # whose groups use it; elsewhere ranks would have a way around their wires
+            containment.raise_loopback()
+        containment.open_way([Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), PACKAGE.resolve()])
+    given = Readable.found()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        word, files, _, _ = socket.recv_fds(control, 4096, 1)
+        if not word:
+            return
+        asked = json.loads(word)
+        with contextlib.suppress(OSError):  # no more processes: whoever asked sees that nobody is there
+            if os.fork() == 0:
+                try:
+                    control.close()
+                    with socket.socket(fileno=files[0]) as sock:
+                        _begin(sock, asked, given, memory, apart)
+                finally:  # whoever asked may be gone: this is no second server
+                    os._exit(0)
+        os.close(files[0])
+
+
+def _begin(sock: socket.socket, asked: dict[str, Any], given: Readable, memory: int, network: bool) -> None:
+    """Fork the keeper, and tell its number."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.sched_setaffinity(0, asked["cores"])
+    os.setsid()
+    processes = containment.leave_processes()
+    keeper = os.fork()
+    if keeper == 0:
+        folder = Path(asked["folder"])
+        disk = containment.small_disk(folder, DISK)
+        most = memory + containment.mapped()
+        files = containment.confine(given.paths, [folder, *DEVICES]) and given.hide_solutions
+        rules = Rules(asked["user"] if os.getuid() == 0 else None, most, processes, {"disk": disk, "files": files})
+        _keep(sock, folder, rules)
+    said = {"keeper": keeper, "processes": processes, "network": network}
+    sock.send(json.dumps(said).encode())
+
+
+def _keep(sock: socket.socket, folder: Path, rules: Rules) -> NoReturn:
+    """Fork a process for each socket that comes; end when nobody is at the other end, and all of them with it."""
+    containment.adopt_orphans()
+    signal.signal(signal.SIGCHLD, _reap)
+    number = 0
+    while True:
+        word, files, _, _ = socket.recv_fds(sock, 16, 1)
+        if not word:
+            break
+        number += 1
+        with contextlib.suppress(OSError):
+            if os.fork() == 0:
+                sock.close()
+                _answer(files[0], folder / str(number), rules)
+        for file in files:
+            os.close(file)
+    if not rules.processes:
+        end_family(os.getpid())
+    os._exit(0)
+
+
+def _reap(*_: object) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _answer(file: int, folder: Path, rules: Rules) -> NoReturn:
+    """Become the process of an answer."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        containment.die_with_parent()
+        folder.mkdir()
+        user = rules.user
+        if user is not None:
+            containment.can(lambda: os.chown(folder, user, user))
+        os.chdir(folder)
+        os.environ.update(HOME=str(folder), TMPDIR=str(folder))
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(nothing, number)
+        os.closerange(3, file)
+        os.closerange(file + 1, 256)
+        counted = user is not None or rules.processes  # else it would be all of whoever grades
+        containment.limit(rules.memory, SECONDS, PROCESSES["torch" in sys.modules] if counted else None)
+        alone = containment.confine(
+            [Path("/")], [folder, *DEVICES]
+        )  # of what the keeper may read, and a folder of its own
+        guards = {**rules.guards, "files": rules.guards["files"] and alone, "user": containment.drop(user)}
+        guards["memory"] = containment.refuse_lonely_memory()
+        containment.die_with_parent()  # anew, for whoever has another user
+        with socket.socket(fileno=file) as sock:
+            answer_process.serve(sock, guards)
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def _load(modules: list[str]) -> None:
+    gc.disable()
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception:  # the answer that needs it will say so
+            traceback.print_exc()
+    list_tasks()  # which an exercise's first cell asks for
+    for undo in weakref.finalize._registry:  # type: ignore[attr-defined]
+        undo.atexit = False
+    gc.freeze()  # a collection would only copy its memory, in every process
+    gc.enable()
+
+
+if __name__ == "__main__":
+    _load(sys.argv[3:])
+    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

@@ -1,0 +1,135 @@
+"""The servers that fork answers' processes: started once, and shared by all who judge."""
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from dpbook.classroom.sandbox import containment
+from dpbook.classroom.sandbox.process_tree import end_family
+from dpbook.core import PACKAGE, DpbookError, machine
+
+SERVER = "dpbook.classroom.sandbox.server"
+"""The module that a server runs."""
+WITH_TORCH = ("ch10", "ch11")
+"""The chapters whose exercises need torch in the answer's process."""
+NUMPY = (
+    "dpbook.collectives", "dpbook.replicas", "dpbook.overlap", "dpbook.planning", "dpbook.figures", "dpbook.classroom",
+    *(f"dpbook.book.{path.name}" for path in sorted((PACKAGE / "book").glob("ch*")) if path.name not in WITH_TORCH),
+)  # fmt: skip
+TORCH = (
+    "torch", "torch._dynamo", "torch.utils.data", "dpbook.ddp", "dpbook.runs.trainer",
+    "dpbook.book.ch10.trials", "dpbook.book.ch11.loops",
+)  # fmt: skip
+MEMORY = {False: 512 * containment.MIB, True: 4096 * containment.MIB}
+"""Bytes that a process may map beyond what its server has, without and with torch, whose threads reserve much."""
+HELD = 512 * containment.MIB
+"""Bytes that all processes of an answer may hold beyond what they share with their server."""
+PATIENCE = 10.0
+"""Seconds for processes to end that were killed."""
+
+
+class Keeper:
+    """The namespace of one answer, and a folder for its processes. Closing it ends them."""
+
+    def __init__(self, sock: socket.socket, folder: Path) -> None:
+        self._sock, self._folder = sock, folder
+        said = json.loads(sock.recv(4096) or b"null")
+        if said is None:
+            raise DpbookError("the server of answers has ended")
+        self.process: int = said["keeper"]
+        self._handle = os.pidfd_open(self.process)
+        self.guards = {"processes": bool(said["processes"]), "network": bool(said["network"])}
+
+    def process_of(self) -> socket.socket:
+        """The socket of a new process."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            socket.send_fds(self._sock, [b"+"], [theirs.fileno()])
+        return ours
+
+    def close(self) -> None:
+        """End all processes, whatever they do."""
+        if not self.guards["processes"]:
+            end_family(self.process)
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        select.select([self._handle], [], [], PATIENCE)  # it ends when all others have
+        os.close(self._handle)
+        self._sock.close()
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+
+
+class Servers:
+    """A server without torch, and one with it where it is needed. Forked processes share them."""
+
+    def __init__(self, torch: bool = False) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="dpbook-", ignore_cleanup_errors=True)
+        Path(self._folder.name).chmod(0o711)
+        self._numbers = itertools.count()
+        self._started = {False: _start(NUMPY, MEMORY[False])}
+        if torch:
+            self._started[True] = _start((*NUMPY, *TORCH), MEMORY[True])
+
+    def __enter__(self) -> "Servers":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for control, server in self._started.values():
+            control.close()
+            server.kill()
+            server.wait()
+        self._folder.cleanup()
+
+    def check(self) -> None:
+        """Raises `DpbookError` where a server has ended: answers would get no points for that."""
+        if any(server.poll() is not None for _, server in self._started.values()):
+            raise DpbookError(
+                "a server of answers has ended while they were graded, as it says above: no marks are given"
+            )
+
+    def keeper(self, torch: bool = False) -> Keeper:
+        """A new keeper. Raises `DpbookError` where its server has ended."""
+        number = next(self._numbers)
+        folder = Path(self._folder.name) / f"{os.getpid()}-{number}"
+        folder.mkdir(mode=0o711)
+        folder.chmod(0o711)
+        user = containment.FIRST_USER + (os.getpid() * 31 + number) % containment.USERS
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                cores = sorted(os.sched_getaffinity(0))
+                asked = json.dumps({"folder": str(folder), "user": user, "cores": cores}).encode()
+                socket.send_fds(self._started[torch][0], [asked], [theirs.fileno()])
+            except OSError:
+                raise DpbookError("the server of answers has ended") from None
+        return Keeper(ours, folder)
+
+
+def _start(modules: tuple[str, ...], memory: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Nothing is imported from the folder in which we are (-P): it may be that of a submission."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    paths = filter(None, [str(PACKAGE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    keep = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH", "LC_ALL") if name in os.environ}
+    settings = {
+        **machine.MEMORY, **keep, **one_thread, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1",
+        "GLOO_SOCKET_IFNAME": "lo", "MPLBACKEND": "agg",
+    }  # fmt: skip
+    with theirs:
+        server = subprocess.Popen(
+            [sys.executable, "-P", "-m", SERVER, str(theirs.fileno()), str(memory), *modules],
+            pass_fds=[theirs.fileno()], env=settings, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    return ours, server

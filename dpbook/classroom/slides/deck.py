@@ -1,0 +1,178 @@
+"""The slides of a chapter, made from its cells: title, sections, questions, answers with the run, pictures, summary."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader
+
+from dpbook.classroom.slides.markdown import html, sentences
+from dpbook.core import DpbookError, files, palette
+
+Cell = dict[str, Any]
+TEMPLATES = Environment(loader=PackageLoader("dpbook", "data"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+MOST_LINES = 12
+ANSWER = re.compile(r"<details>\s*<summary>Answer</summary>(.*?)</details>", re.DOTALL)
+PREDICT = "**Predict.**"
+IMAGE = re.compile(r"<img\b[^>]*>")
+BLOCKS = ("-", "1.", "|", "$")
+"""With what lists, tables and formulas begin."""
+MEASURED = "Measured on one machine: another's numbers differ."
+
+
+class Slide(NamedTuple):
+    """What is on it, as HTML; ``kind`` is title, section, question, answer, picture or summary."""
+
+    kind: str
+    heading: str
+    body: str
+
+
+def write(notebook: Path, folder: Path) -> Path:
+    """Write the deck of a chapter's notebook into ``folder`` and return its path. Raises `DpbookError`."""
+    try:
+        read = json.loads(notebook.read_text(encoding="utf-8"))
+        made = list(slides(read["cells"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DpbookError(f"{notebook} cannot be read as a notebook ({error!r})") from None
+    if not made:
+        raise DpbookError(f"{notebook} has no cell from which a slide can be made")
+    page = TEMPLATES.get_template("slides.html.jinja").render(title=made[0].heading, slides=made, palette=palette)
+    path = folder / f"{notebook.stem}.html"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files.write_atomically(path, page.encode())
+    except OSError as error:
+        raise DpbookError(f"{path} cannot be written ({error.strerror})") from None
+    return path
+
+
+def slides(cells: Sequence[Cell]) -> Iterator[Slide]:
+    """The beats of a chapter in order. What a reader reads between them is left to who speaks."""
+    section = ""
+    for place, cell in enumerate(cells):
+        if cell["id"] == "ways-on":
+            return
+        if cell["cell_type"] == "markdown":
+            words = _text(cell["source"]).partition("**Further reading**")[0]
+            if found := re.match(r"#{1,2} (.+)\n*", words):
+                kind = "section" if section else "title"
+                section, words = found[1].strip(), words[found.end() :]
+                yield from _opening(kind, section, words, cells[place + 1 :])
+            yield from _questions(section, words, cells[place + 1 :])
+        else:
+            for image in _images(cell):
+                yield Slide("picture", section, image + _caption(cell, cells[place + 1 :]))
+
+
+def _opening(kind: str, heading: str, words: str, behind: Sequence[Cell]) -> Iterator[Slide]:
+    if heading == "Summary":
+        yield Slide("summary", heading, html(words))
+    elif kind == "title":
+        yield Slide(kind, heading, "".join(html(sentences(part, 3)) for part in words.split("\n\n")[:2]))
+    elif not ANSWER.search(words):  # a question says its section
+        first, _, rest = words.partition("\n\n")
+        if first.endswith(":") and not rest:  # the cell behind follows
+            said = sentences(first, 3)
+            yield Slide(kind, heading, html(said) + (_example(behind) if said.endswith(":") else ""))
+        elif first.endswith(":"):  # a list or a formula follows
+            yield Slide(kind, heading, html(f"{sentences(first, 3)}\n\n{rest.partition(chr(10) * 2)[0]}"))
+        elif first:
+            yield Slide(kind, heading, html(first if first.startswith(BLOCKS) else sentences(first, 3)))
+
+
+def _example(behind: Sequence[Cell]) -> str:
+    """The code of the next cell, and what it says."""
+    cell = next(iter(behind), None)
+    if cell is None or cell["cell_type"] != "code" or "yours" in _tags(cell):
+        return ""
+    return _pre(_text(cell["source"]).splitlines()) + _said([cell])
+
+
+def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Slide]:
+    """Each question, and on a slide of its own its answer, the last with what the cells behind it say."""
+    begin, found = 0, list(ANSWER.finditer(words))
+    for match in found:
+        before = words[begin : match.start()].strip()
+        context, _, question = before.rpartition(PREDICT if PREDICT in before else "\n\n")
+        asked = html(question.strip())
+        said = html(_lead(context))
+        yield Slide("question", section, f'<div class="context">{said}</div>{asked}')
+        run = _run(behind) if match is found[-1] else ""
+        yield Slide("answer", section, f'<div class="context">{asked}</div>{html(match[1].strip())}{run}')
+        begin = match.end()
+
+
+def _lead(context: str) -> str:
+    """The last paragraph before a question; with the one before where it is a list, a table or a formula."""
+    *before, last = context.strip().split("\n\n")
+    return "\n\n".join([*before[-1:], last] if last.startswith(BLOCKS) else [last])
+
+
+def _run(behind: Sequence[Cell]) -> str:
+    """What the cells up to the next words print, and what they assert."""
+    ran = [cell for cell in takewhile(lambda cell: cell["cell_type"] == "code", behind) if "yours" not in _tags(cell)]
+    claims = [claim for cell in ran for claim in _asserts(_text(cell["source"]))]
+    return _said(ran) + (f'<pre class="claim">{escape(chr(10).join(claims))}</pre>' if claims else "")
+
+
+def _said(ran: Sequence[Cell]) -> str:
+    """What cells print, and what their last lines are worth where it is no picture."""
+    lines = "\n".join(text for cell in ran for out in cell["outputs"] if (text := _words(out))).splitlines()
+    note = f'<p class="note">{MEASURED}</p>' if any("measurement" in _tags(cell) for cell in ran) else ""
+    return _pre(lines) + note if lines else ""
+
+
+def _words(output: dict[str, Any]) -> str:
+    data = output.get("data", {})
+    plain = data["text/plain"] if list(data) == ["text/plain"] else ""
+    return _text(output["text"] if output.get("name") == "stdout" else plain).strip("\n")
+
+
+def _pre(lines: Sequence[str]) -> str:
+    return f"<pre>{escape(chr(10).join([*lines[:MOST_LINES], '…'] if len(lines) > MOST_LINES else lines))}</pre>"
+
+
+def _asserts(source: str) -> list[str]:
+    code = "\n".join("pass" if line.startswith(("%", "!")) else line for line in source.splitlines())
+    return [
+        ast.get_source_segment(code, node) or "" for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Assert)
+    ]
+
+
+def _images(cell: Cell) -> Iterator[str]:
+    """The pictures that a cell shows; of a film the frames that move by themselves."""
+    for output in cell["outputs"]:
+        data = output.get("data", {})
+        if "image/png" in data:
+            alt = output["metadata"].get("image/png", {}).get("alt", "")
+            png = "".join(_text(data["image/png"]).split())
+            yield f'<img alt="{escape(alt)}" src="data:image/png;base64,{png}">'
+        elif found := IMAGE.search(_text(data.get("text/html", ""))):
+            yield re.sub(r' (width|style)="[^"]*"', "", found[0])
+
+
+def _caption(cell: Cell, behind: Sequence[Cell]) -> str:
+    """The sentence with which the words behind the picture begin, unless these are about something else."""
+    note = f'<p class="note">{MEASURED}</p>' if "measurement" in _tags(cell) else ""
+    words = next((_text(other["source"]) for other in behind if other["cell_type"] == "markdown"), "")
+    paragraph, _, rest = words.partition("\n\n")
+    sentence = sentences(paragraph, 1)
+    leads_on = sentence.endswith((":", "?")) or rest.startswith(PREDICT)  # to what is no matter of the picture
+    if words.startswith(("#", "**", *BLOCKS)) or leads_on or len(sentence.split()) < 6:
+        return note
+    return html(sentence) + note
+
+
+def _text(source: str | list[str]) -> str:
+    return source if isinstance(source, str) else "".join(source)
+
+
+def _tags(cell: Cell) -> list[str]:
+    tags: list[str] = cell["metadata"].get("tags", [])
+    return tags

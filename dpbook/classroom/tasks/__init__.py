@@ -1,0 +1,1 @@
+"""Tasks: their declaration, their checks and expectations, the judging of an answer in the notebook, and its report."""

@@ -1,0 +1,249 @@
+"""What a learner handed in, behind a guard: judges ask it for values and get plain data or `Wrong`."""
+
+import contextlib
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from dpbook.classroom.tasks.answer_errors import Blame, blame, is_stub, running_loop
+from dpbook.classroom.tasks.cpu_wait import OwnTime
+from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
+from dpbook.classroom.tasks.text import describe_kind
+from dpbook.classroom.tasks.time_limit import TimeUp, limited
+
+CALL_SECONDS = 2.0
+CHECK_SECONDS = 5.0
+AFTER_TIME_UP = 0.25
+"""What is left of every call's limit once a call of the answer has not ended. An endless loop is thus waited for once;
+an answer that loops for one input alone has time for the others, which take milliseconds. One that is slow has time
+too: at least `SLOWER` times what its longest call took that did end."""
+SLOWER = 3
+MAX_PRINTED = 1000
+MAX_LINES = 10
+
+Through = Callable[..., Any]
+
+
+def where_apart(other: Through) -> Callable[[Through], Through]:
+    """Mark a function: ``other`` is called in its place where every rank of an answer is a process of its own.
+
+    ``other`` runs where the judge is. What has to be done beside the answer, with tensors for one, it gives to
+    ``function.hosted(harness, *args)``: that is ``harness(answer, *args)`` in the process of the calling thread.
+    """
+
+    def mark(through: Through) -> Through:
+        through.apart = other  # type: ignore[attr-defined]
+        return through
+
+    return mark
+
+
+class Wrong(Exception):
+    """Raised while a check runs: the answer fails it. All are plain text.
+
+    ``cause`` is given where there is no value to judge: it is the same text in every check that is stopped by the same
+    error on the same line, or by a call that does not end. ``why`` takes the place of the check's own, where another
+    reason matters for this mistake.
+    """
+
+    def __init__(self, expected: str, got: str, where: str = "", cause: str = "", why: str = "") -> None:
+        super().__init__(expected, got, where, cause, why)
+        self.expected, self.got, self.where, self.cause, self.why = expected, got, where, cause, why
+
+
+class NotAnswered(Wrong):
+    """The answer is still the stub that the notebook came with."""
+
+    def __init__(self) -> None:
+        super().__init__("an answer", "not answered yet")
+
+
+class Asked(NamedTuple):
+    """What the learner's function was last asked: its arguments, the call in Python, or None where there is no such."""
+
+    by_hand: tuple[Any, ...] | str | None
+
+
+class Answer(Protocol):
+    """The learner's function or value. `LocalAnswer` runs it in this process; another process may stand behind it."""
+
+    apart: bool
+    """Whether every rank of a program is a process of its own already, so that none need be started to see that."""
+    asked: Asked | None
+    """Set by `call`, so that a report can show the case; None as long as nothing was called."""
+    made: dict[bytes, Any]
+    """What calls came to that are made once."""
+
+    @property
+    def printed(self) -> str:
+        """The beginning of what it printed."""
+
+    def begin(self, seconds: float | None = None) -> None:
+        """A check begins, which may take so long in all; None is `CHECK_SECONDS`."""
+
+    def value(self) -> Any:
+        """The answer itself as plain data."""
+
+    def call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
+        """See `call`."""
+
+
+def call(
+    answer: Answer,
+    *args: Any,
+    through: Through | None = None,
+    unchanged: bool = False,
+    seconds: float = CALL_SECONDS,
+    where: str = "",
+    by_hand: tuple[Any, ...] | str | None = None,
+    once: bool = False,
+) -> Any:
+    """Call the learner's function on copies of ``args`` (plain data) and return what it returned as plain data.
+
+    ``through(function, *args)`` is called instead where given: the way to record a rank program, to drive a class or to
+    return what was changed in place. It must be a function at the top level of a module of dpbook, so that another
+    process can find it, and return plain data. With ``unchanged`` the function must leave its arguments as they are.
+    Raises `Wrong` or `NotAnswered` for whatever else happens, which ends the check: an error, a loop, a ``SystemExit``,
+    more than ``seconds`` in this call (``math.inf``: no limit but the check's own) or the check's in all, a value that
+    is no plain data. ``where`` says in words which instance this is. ``by_hand`` is how a learner can repeat
+    a call that goes ``through`` another function, or has long arguments: those that his own gets, or all in Python.
+    With ``once`` the same call, also of another check, is not made again where it has returned. See
+    `of_all_checks` for arguments that are the same; what is returned is then not to be changed.
+    """
+    answer.asked = Asked(args if through is None and by_hand is None else by_hand)
+    make = partial(answer.call, args, through, unchanged, seconds)
+    try:
+        return _made(answer.made, pickle.dumps((through, args)), make) if once else make()
+    except NotAnswered:
+        raise
+    except Wrong as wrong:
+        raise Wrong(wrong.expected, wrong.got, ": ".join(filter(None, (where, wrong.where))), wrong.cause) from None
+
+
+def _made(made: dict[bytes, Any], key: bytes, make: Callable[[], Any]) -> Any:
+    """What ``make`` returned when it was first called for this key; what it raises is no verdict on a later call."""
+    if key not in made:
+        made[key] = make()
+    return made[key]
+
+
+def value(answer: Answer) -> Any:
+    """The answer as plain data, where the task asks for a value. Raises `Wrong` or `NotAnswered`."""
+    return answer.value()
+
+
+class LocalAnswer:
+    """An answer that is run in this process, on this thread."""
+
+    apart = False
+
+    def __init__(self, answered: Any) -> None:
+        self._answered = answered
+        self._printed = Printed()
+        self._timed_out = False
+        self._longest = 0.0  # seconds of a call that ended
+        self.made: dict[bytes, Any] = {}
+        self.begin()
+
+    @property
+    def printed(self) -> str:
+        return str(self._printed)
+
+    def begin(self, seconds: float | None = None) -> None:
+        self.asked: Asked | None = None
+        self._whole = self._left = CHECK_SECONDS if seconds is None else seconds
+
+    def value(self) -> Any:
+        if self._answered is None or self._answered is ...:
+            raise NotAnswered
+        return self._run(lambda: plain(self._answered), CALL_SECONDS)
+
+    def call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
+        answered = self._answered
+        if answered is None or answered is ...:
+            raise NotAnswered
+        if not callable(answered):
+            said = self._run(lambda: describe_kind(plain(answered)), seconds)
+            raise Wrong("a function", said, cause="no function")
+        given = copy.deepcopy(args)
+        work = partial(answered, *given) if through is None else partial(through, answered, *given)
+        got = self._run(lambda: plain(work()), seconds)
+        if unchanged:
+            self._check_unchanged(args, given)
+        return got
+
+    def _check_unchanged(self, args: tuple[Any, ...], given: tuple[Any, ...]) -> None:
+        for number, (before, after) in enumerate(zip(args, given, strict=True), start=1):
+            change = difference(before, self._run(partial(plain, after), CALL_SECONDS))
+            if change is not None:
+                raise Wrong(f"argument {number} left as it was: {change.expected}", change.got, change.where)
+
+    def _run(self, work: Callable[[], Any], seconds: float) -> Any:
+        """``work()``, limited in time, with what it prints captured and what it raises turned into `Wrong`."""
+        seconds = min(seconds, self._whole)
+        if self._timed_out:
+            seconds = min(seconds, max(AFTER_TIME_UP * seconds, SLOWER * self._longest))
+        spent = f"{seconds:g} s" if seconds <= self._left else f"{self._whole:g} s in this check"
+        own = OwnTime()
+        try:
+            with self._printed.capture():
+                got = limited(work, max(min(seconds, self._left), 0.001), own)
+            self._longest = max(self._longest, own.end())
+            return got
+        except (KeyboardInterrupt, Wrong):
+            raise
+        except TimeUp as error:
+            place = running_loop(error, error.frames)
+            said = f"none after {spent}: a loop that does not end?" + (f" ({place})" if place else "")
+            if not self._timed_out:
+                said += "; later calls get less time"
+            self._timed_out = True
+            raise Wrong("an answer in time", said, cause="a call that does not end") from None
+        except NotPlain as error:
+            raise Wrong("a value of the kind that the task asks for", str(error), cause=str(error)) from None
+        except BaseException as error:  # SystemExit and whatever else an answer may raise
+            if is_stub(error):
+                raise NotAnswered from None
+            said, cause = _blame(error)
+            raise Wrong("a result, no error", said, cause=cause) from None
+        finally:
+            self._left -= own.end()
+
+
+def _blame(error: BaseException) -> Blame:
+    try:
+        return limited(partial(blame, error), CALL_SECONDS)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # the error cannot even be printed
+        return Blame("an error that cannot be printed", "an error that cannot be printed")
+
+
+class Printed(io.TextIOBase):
+    """A stream that keeps the beginning of what is written to it, and counts the rest."""
+
+    def __init__(self) -> None:
+        self.kept = ""
+        self.written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.kept += text[: MAX_PRINTED - len(self.kept)]
+        self.written += len(text)
+        return len(text)
+
+    def __str__(self) -> str:
+        shown = "".join(self.kept.splitlines(keepends=True)[:MAX_LINES])
+        lost = self.written - len(shown)
+        return shown + (f"… and {lost:,} more characters" if lost else "")
+
+    @contextlib.contextmanager
+    def capture(self) -> Iterator[None]:
+        """Take what is printed meanwhile, warnings included."""
+        with contextlib.redirect_stdout(self), contextlib.redirect_stderr(self):
+            yield

@@ -1,0 +1,107 @@
+"""What a check may expect of a value. Each function returns if it is so, and raises `Wrong` with the difference if not.
+
+``where`` says which instance was tried, in words: ``"world 5, size 7"``.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dpbook.classroom.tasks.answer import Wrong
+from dpbook.classroom.tasks.plain_data import difference
+from dpbook.classroom.tasks.text import describe_kind
+from dpbook.collectives import Placement, Schedule, complete_everywhere, find_fault, partial
+from dpbook.collectives.schedule import describe
+from dpbook.core import ScheduleError
+
+WRONG_SCHEDULE = "a schedule that does not do what is asked"
+"""One cause, whatever a check then wants to know of the schedule: its rounds, its bytes."""
+
+
+def expect(condition: bool, expected: str, got: str, where: str = "") -> None:
+    """Raise `Wrong` unless ``condition``, which the check has worked out itself from plain data."""
+    if not condition:
+        raise Wrong(expected, got, where)
+
+
+def expect_items(got: Any, count: int, expected: str, where: str = "") -> Sequence[Any]:
+    """``got`` is a tuple or list of ``count`` items, ``expected`` in words; returns it."""
+    if not isinstance(got, tuple | list) or len(got) != count:
+        raise _other_form(expected, got, where)
+    items: Sequence[Any] = got
+    return items
+
+
+def expect_number(got: Any, where: str = "") -> float:
+    """``got`` is an int or a float; returns it as a float."""
+    if not isinstance(got, int | float):
+        raise _other_form("one number", got, where)
+    return float(got)
+
+
+def expect_equal(expected: Any, got: Any, where: str = "", axes: Sequence[str] = ()) -> None:
+    """Types, lengths, shapes, dtypes and every number agree exactly; see `values.difference`."""
+    expect_close(expected, got, None, where, axes)
+
+
+def expect_close(expected: Any, got: Any, bound: Any, where: str = "", axes: Sequence[str] = ()) -> None:
+    """As `expect_equal`, but numbers may differ by at most ``bound``, absolutely: a number or an array."""
+    expected = expected.item() if isinstance(expected, np.generic) else expected  # answers arrive as plain data
+    found = difference(expected, got, bound, axes)
+    if found is not None:
+        within = "" if bound is None or np.ndim(bound) else f", give or take {bound:.3g}"
+        raise Wrong(found.expected + within, found.got, _join(where, found.where))
+
+
+def expect_at_most(par: float, got: float, unit: str, where: str = "") -> str:
+    """``got`` is at most ``par``. Returns a note for the report: ``"6 rounds, at par"``.
+
+    The plural's letters stand in brackets: ``"round(s)"``, ``"byte(s) per rank"``.
+    """
+    expect(got <= par, f"at most {_counted(par, unit)}", _counted(got, unit), where)
+    return f"{_counted(got, unit)}, " + ("at par" if got == par else f"better than par, {_number(par)}")
+
+
+def expect_schedule(
+    got: Any, world: int, before: Placement | None = None, after: Placement | None = None, where: str = ""
+) -> Schedule:
+    """``got`` is a `Schedule` for ``world`` ranks that promises and keeps what is asked; returns it.
+
+    ``before`` and ``after`` have one holding per chunk, so give them for ``got.n_chunks``; the defaults are those of an
+    all-reduce. Contributions are counted, so this holds for every input.
+    """
+    where = where or f"world {world}"
+    if not isinstance(got, Schedule):
+        raise _other_form("a Schedule", got, where)
+    expect(got.world == world, f"a schedule for {world} ranks", f"one for {got.world}", where)
+    before = (partial(world),) * got.n_chunks if before is None else before
+    after = (complete_everywhere(world),) * got.n_chunks if after is None else after
+    for name, promised, asked in (("before", got.before, before), ("after", got.after, after)):
+        if promised != asked:
+            raise Wrong(f"{name}: {describe(asked, world)}", describe(promised, world), where, WRONG_SCHEDULE)
+    try:
+        fault = find_fault(got)
+    except ScheduleError as error:
+        raise Wrong("rounds that keep the rules of a schedule", str(error), where, WRONG_SCHEDULE) from None
+    if fault is not None:
+        place = f"chunk {fault.chunk}" if fault.round is None else f"round {fault.round + 1}, chunk {fault.chunk}"
+        raise Wrong(describe(after, world), str(fault), _join(where, f"rank {fault.rank}, {place}"), WRONG_SCHEDULE)
+    return got
+
+
+def _other_form(expected: str, got: Any, where: str) -> Wrong:
+    """A value of another form is one cause in every check that meets it, and says nothing about what they ask."""
+    return Wrong(expected, describe_kind(got), where, cause=f"not {expected}")
+
+
+def _counted(number: float, unit: str) -> str:
+    return f"{_number(number)} {unit.replace('(s)', '' if number == 1 else 's')}"
+
+
+def _number(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.4g}"
+
+
+def _join(*parts: str) -> str:
+    return ": ".join(filter(None, parts))

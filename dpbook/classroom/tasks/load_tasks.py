@@ -1,0 +1,145 @@
+"""The tasks of the book, declared in each chapter's ``tasks.toml`` beside the ``checks.py`` whose functions it names.
+
+Listing tasks imports no checks: a chapter's are imported when one of its
+tasks is asked for.
+"""
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from dpbook.classroom.tasks.answer import Answer
+from dpbook.classroom.tasks.definition import ID, Check, Run, Task
+from dpbook.core import InvalidArgument, check_one_of
+
+PLACE = "dpbook.book.ch{:02}.judge"
+"""The package that holds the ``tasks.toml`` and ``checks.py`` of the chapter with this number."""
+
+Table = dict[str, Any]
+_registered: dict[str, Task] = {}
+
+
+def register(new: Task) -> Task:
+    """Add a task to those that `check` knows, and return it. Raises `InvalidArgument` if its id is taken."""
+    if new.id in _registered:
+        raise InvalidArgument("id", new.id, "an id that no other task has")
+    _registered[new.id] = new
+    return new
+
+
+def task(id: str) -> Task:
+    """The task of this id, ready to judge. Raises `InvalidArgument`, listing the known ones."""
+    if isinstance(id, str) and ID.fullmatch(id):
+        _load(int(id[:2]))
+        if id in _registered:
+            for check in _registered[id].checks:
+                if isinstance(check.run, Late):
+                    check.run.function()  # a name that is none must not look like a fault of the answer
+            return _registered[id]
+    known = ", ".join(found.id for found in list_tasks())
+    raise InvalidArgument("task", id, f"one of {known}" if known else "the id of a task, but there are none")
+
+
+def list_tasks(chapter: int | None = None) -> list[Task]:
+    """All tasks in order, or those of one chapter. The sum of their ``points`` is what the chapter is worth."""
+    for number in range(100) if chapter is None else (chapter,):
+        _load(number)
+    found = sorted(_registered.values(), key=lambda t: (t.chapter, int(t.id[3:])))
+    return [t for t in found if chapter is None or t.chapter == chapter]
+
+
+@cache
+def _load(chapter: int) -> None:
+    """Register what the chapter declares, if anything; once."""
+    folders = PLACE.format(chapter).split(".")
+    file = files(folders[0]).joinpath(*folders[1:], "tasks.toml")
+    if file.is_file():
+        for new in parse(file.read_text(encoding="utf-8"), chapter):
+            register(new)
+
+
+def parse(text: str, chapter: int) -> list[Task]:
+    """The tasks that a chapter's ``tasks.toml`` declares.
+
+    Raises `InvalidArgument`, naming file, task, check and key, for anything but well-formed tasks of this chapter.
+    """
+    place = f"ch{chapter:02}/tasks.toml"
+    with _at(place):
+        try:
+            declared = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidArgument("the file", str(error), "TOML") from None
+        _keys(declared, ("task",))
+    found = [_task(table, place, PLACE.format(chapter)) for table in _tables(declared, "task", place)]
+    ids = [new.id for new in found]
+    for id in ids:
+        if ids.count(id) > 1 or id[:2] != f"{chapter:02}":
+            raise InvalidArgument(f"{place}: id", id, f"one that begins with {chapter:02} and that no other task has")
+    return found
+
+
+def _task(table: Table, file: str, package: str) -> Task:
+    place = f"{file}: task {table.get('id', table.get('title'))}"
+    with _at(place):
+        _keys(table, ("id", "title", "answer", "check"), ("hints",))
+    checks = [_check(each, place, package) for each in _tables(table, "check", place)]
+    with _at(place):
+        return Task(checks=checks, **{key: value for key, value in table.items() if key != "check"})
+
+
+def _check(table: Table, place: str, package: str) -> Check:
+    place = f"{place}: check {table.get('name')!r}"
+    with _at(place):
+        _keys(table, ("name", "points", "why", "run"), ("seconds",))
+        return Check(**{**table, "run": Late(f"{package}.checks", table["run"], place)})
+
+
+@dataclass(frozen=True)
+class Late:
+    """A check's function, by its name: its module is imported when the function is first needed."""
+
+    module: str
+    name: str
+    place: str
+
+    def function(self) -> Run:
+        """The function itself. Raises `InvalidArgument`, naming the check, if the module has none of this name."""
+        found: Run | None = getattr(import_module(self.module), str(self.name), None)
+        if not callable(found):
+            raise InvalidArgument(f"{self.place}: run", self.name, f"the name of a function in {self.module}")
+        return found
+
+    def __call__(self, answer: Answer, rng: np.random.Generator) -> str | None:
+        return self.function()(answer, rng)
+
+
+def _tables(table: Table, key: str, place: str) -> list[Table]:
+    found = table[key]
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise InvalidArgument(f"{place}: {key}", found, "one or more tables in double brackets")
+    return found
+
+
+def _keys(table: Table, needed: Sequence[str], others: Sequence[str] = ()) -> None:
+    """Raise `InvalidArgument` unless ``table`` has all the ``needed`` keys, and besides them none but ``others``."""
+    for key in table:
+        check_one_of("a key", key, (*needed, *others))
+    for key in needed:
+        if key not in table:
+            raise InvalidArgument(key, None, "given")
+
+
+@contextmanager
+def _at(place: str) -> Iterator[None]:
+    """Put the place before the name in every `InvalidArgument`."""
+    try:
+        yield
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{place}: {error.name}", error.value, error.expected) from None

@@ -1,0 +1,144 @@
+"""How far a reader is: the book as a map of its chapters, each with links, a bar of points, and its tasks."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from itertools import groupby
+
+from dpbook.classroom.tasks.definition import Task
+from dpbook.core import DpbookError, checkout, palette, plural
+
+BAR = 20
+"""Characters of a full bar in text."""
+HEAD = ("chapter", "points", "state", "exercises")
+LEFT = "text-align: left; vertical-align: top"
+EMPTY = "#8886"
+"""What a bar is not filled with: half transparent, on light and on dark."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The tasks of one chapter; an optional chapter has none.
+
+    ``label`` is that of the chapter, such as "05" or "12b". ``title`` and links, which are relative to their folder,
+    are "" where there are none. ``best`` has the points of each task, None for one never checked.
+    """
+
+    label: str
+    title: str
+    chapter: str
+    exercises: str
+    tasks: tuple[Task, ...]
+    best: tuple[int | None, ...]
+
+    @property
+    def points(self) -> int:
+        """Earned so far."""
+        return sum(best or 0 for best in self.best)
+
+    @property
+    def possible(self) -> int:
+        """Points of all its tasks."""
+        return sum(task.points for task in self.tasks)
+
+    @property
+    def state(self) -> str:
+        """``done``, ``begun`` or ``open``; ``no exercise`` without tasks."""
+        if not self.tasks:
+            return "no exercise"
+        if self.points == self.possible:
+            return "done"
+        return "open" if set(self.best) == {None} else "begun"
+
+    @property
+    def lines(self) -> list[str]:
+        """Its tasks in words."""
+        pairs = zip(self.tasks, self.best, strict=True)
+        return [f"{t.id} {t.title}: {'–' if best is None else best} of {t.points}" for t, best in pairs]
+
+    def in_text(self, width: int) -> str:
+        """One line, with ``width`` characters for the title."""
+        name = f"{self.label:3} {self.title:{width}}"
+        if not self.tasks:
+            return f"{name}  {self.state}"
+        full = BAR * self.points // self.possible
+        earned = f"{self.points:>2} of {self.possible:>2}"
+        return f"{name}  {'█' * full}{'░' * (BAR - full)}  {earned}  {self.state}"
+
+    @property
+    def in_html(self) -> str:
+        """A row of a table."""
+        name = _link(self.chapter, f"{self.label} {self.title}".strip())
+        if not self.tasks:
+            return _row(name, "", self.state, "")
+        share = f"width: {100 * self.points / self.possible:.0f}%; height: 0.7em; background: {palette.PASS}"
+        bar = f'<div style="width: 10em; background: {EMPTY}"><div style="{share}"></div></div>'
+        told = "<br>".join(map(escape, self.lines))
+        exercises = _link(self.exercises, f"exercises {self.label}") if self.exercises else "in the chapter"
+        details = f"<details><summary>{plural(len(self.tasks), 'task')}</summary>{told}</details>"
+        return _row(name, f"{bar}{self.points} of {self.possible}", self.state, exercises + details)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Every task of the book with the best points so far; ``best`` has no entry for one never checked."""
+
+    tasks: tuple[Task, ...]
+    best: Mapping[str, int]
+
+    @cached_property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """The chapters that have tasks, and the optional ones, in order."""
+        chapters = _chapters()
+        optional = {label for label, chapter in chapters.items() if chapter.is_optional}
+        grouped = {f"{n:02}": list(tasks) for n, tasks in groupby(self.tasks, lambda task: task.chapter)}
+        return tuple(
+            Stretch(label, *_place(chapters.get(label)), *self._results(grouped.get(label, [])))
+            for label in sorted({*grouped, *optional})
+        )
+
+    def _results(self, tasks: Iterable[Task]) -> tuple[tuple[Task, ...], tuple[int | None, ...]]:
+        listed = tuple(tasks)
+        return listed, tuple(min(self.best[t.id], t.points) if t.id in self.best else None for t in listed)
+
+    @property
+    def headline(self) -> str:
+        """The sum in one line."""
+        points, possible = (sum(getattr(s, name) for s in self.stretches) for name in ("points", "possible"))
+        states = [stretch.state for stretch in self.stretches if stretch.tasks]
+        return f"{points} of {possible} points; {states.count('done')} of {plural(len(states), 'chapter')} done"
+
+    def __repr__(self) -> str:
+        width = max((len(stretch.title) for stretch in self.stretches), default=0)
+        return "\n".join([*(stretch.in_text(width) for stretch in self.stretches), self.headline])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col" style="{LEFT}">{name}</th>' for name in HEAD)
+        rows = "".join(stretch.in_html for stretch in self.stretches)
+        return f"<div><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>{self.headline}</p></div>"
+
+
+def _chapters() -> dict[str, checkout.Chapter]:
+    """Return the chapters by their labels; none where dpbook is installed without them."""
+    try:
+        return {chapter.label: chapter for chapter in checkout.chapters()}
+    except DpbookError:
+        return {}
+
+
+def _place(chapter: checkout.Chapter | None) -> tuple[str, str, str]:
+    """Return a chapter's title, and where its notebook and its exercises are, seen from the folder of either."""
+    if chapter is None:
+        return "", "", ""
+    name = chapter.path.name
+    has_exercises = (checkout.root() / "exercises" / name).is_file()
+    return chapter.title, f"../chapters/{name}", f"../exercises/{name}" if has_exercises else ""
+
+
+def _row(*cells: str) -> str:
+    return "<tr>" + "".join(f'<td style="{LEFT}">{cell}</td>' for cell in cells) + "</tr>"
+
+
+def _link(place: str, name: str) -> str:
+    return f'<a href="{escape(place)}">{escape(name)}</a>' if place else escape(name)

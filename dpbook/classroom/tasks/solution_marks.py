@@ -1,0 +1,83 @@
+"""The text of a cell in an instructor's notebook, and the regions of it that a learner does not get.
+
+`dpbook.classroom.tasks.exercise_notebooks` says how they are marked.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Any
+
+from dpbook.core import DpbookError
+
+Notebook = dict[str, Any]
+Cell = dict[str, Any]
+
+STUB = ("# YOUR CODE HERE", "raise NotImplementedError")
+SOLUTION, HIDDEN = "SOLUTION", "HIDDEN TESTS"
+_STUB_MARK = "### STUB: "
+
+
+def source(cell: Cell) -> str:
+    """The text of a cell; the format allows a string or a list of lines."""
+    text = cell["source"]
+    return text if isinstance(text, str) else "".join(text)
+
+
+def mark(cell: Cell) -> dict[str, Any]:
+    """A cell's nbgrader metadata, empty if it has none."""
+    return dict(cell["metadata"].get("nbgrader", {}))
+
+
+def tags(cell: Cell) -> list[str]:
+    """A cell's tags."""
+    return list(cell["metadata"].get("tags", []))
+
+
+def without_regions(cell: Cell, place: str) -> str:
+    """The source of a code cell as the learner gets it. Raises `DpbookError`, beginning with ``place``."""
+    lines = source(cell).split("\n")
+    kept: list[str] = []
+    end = 0
+    for kind, first, last in marked_regions(source(cell), place):
+        may = mark(cell).get("solution" if kind == SOLUTION else "grade")
+        if not may:
+            raise DpbookError(f"{place}: BEGIN {kind} in a cell whose metadata does not allow it")
+        kept += lines[end:first]
+        if kind == SOLUTION:
+            indent = lines[first][: -len(lines[first].lstrip())]
+            kept += [indent + line for line in _stub(lines[first + 1 : last])]
+        end = last + 1
+    return "\n".join(kept + lines[end:]).rstrip("\n") if end else source(cell)
+
+
+def _stub(region: Sequence[str]) -> Sequence[str]:
+    own = takewhile(lambda line: line.lstrip().startswith(_STUB_MARK), region)
+    return [line.lstrip().removeprefix(_STUB_MARK).rstrip() for line in own] or STUB
+
+
+def marked_regions(text: str, place: str) -> Iterator[tuple[str, int, int]]:
+    """Kind, first and last line of each marked region. Raises `DpbookError` for marks that do not pair up."""
+    opened: tuple[str, int] | None = None
+    for number, line in enumerate(text.split("\n")):
+        for kind in (SOLUTION, HIDDEN):
+            for word in ("BEGIN", "END"):
+                if f"{word} {kind}" not in line:
+                    continue
+                if line.strip() != f"### {word} {kind}":
+                    raise DpbookError(f"{place}, line {number + 1}: a mark stands alone, as ### {word} {kind}")
+                if word == "BEGIN":
+                    if opened:
+                        raise DpbookError(f"{place}, line {number + 1}: BEGIN {kind} inside BEGIN {opened[0]}")
+                    opened = kind, number
+                elif opened is None or opened[0] != kind:
+                    raise DpbookError(f"{place}, line {number + 1}: END {kind} without its BEGIN")
+                else:
+                    yield kind, opened[1], number
+                    opened = None
+    if opened:
+        raise DpbookError(f"{place}, line {opened[1] + 1}: BEGIN {opened[0]} without its END")
+
+
+def title(cell: Cell, number: int) -> str:
+    """A cell's grade id, id or number, to name it in a message."""
+    return f"cell {mark(cell).get('grade_id') or cell.get('id') or number}"

@@ -1,1 +1,0 @@
-"""Which rank is at fault: what the ranks left behind, compared and put into one sentence."""

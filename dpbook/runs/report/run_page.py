@@ -1,0 +1,163 @@
+"""The report of a training run: what it cost, beside what was predicted, as one HTML file that needs nothing else."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jinja2 import Environment, PackageLoader
+
+from dpbook import figures
+from dpbook.collectives import bandwidth_lower_bound
+from dpbook.core import DpbookError, InvalidArgument, files, in_words, milliseconds, plural
+from dpbook.overlap import Timeline, read_profiles, split_waits
+from dpbook.runs.report.run_sentences import sentences
+from dpbook.runs.report.run_summary import Parts, Summary, kept_baseline, summarise
+from dpbook.runs.trainer import metrics
+
+FILE = metrics.REPORT
+SHOWN = ("computing", "waiting", "transfer", "updating", "rest")
+TEMPLATES = Environment(loader=PackageLoader("dpbook", "data"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+
+
+def write(folder: Path, baseline: Path | None = None) -> Path:
+    """Write ``report.html`` into the ``folder`` of a run and return its path; an older report is replaced.
+
+    ``baseline`` is the folder of the same training on one process: with it the report gives the scaling efficiency. By
+    default it is what a launch has kept for this, if it has. Raises `DpbookError`.
+    """
+    summary, alone = _read(folder, baseline)
+    prediction = summary.prediction
+    page = TEMPLATES.get_template(f"{FILE}.jinja").render(
+        name=summary.about["options"]["name"],
+        verdict=sentences(summary, alone),
+        results=_results(summary, alone),
+        ranks=list(_ranks(summary.parts)) if summary.parts else None,
+        loss=figures.run_loss(summary.lines, "The loss of the whole batch, over all ranks"),
+        seconds=figures.run_seconds(
+            summary.counted, "Step times on rank 0", prediction["seconds"] if prediction else None
+        ),
+        predicted=_predicted(summary, prediction) if prediction else None,
+        traces=_traced(sorted(folder.glob("trace-rank*.json.gz")), summary.world),
+        facts=_facts(summary.about),
+    )
+    files.write_atomically(folder / FILE, page.encode())
+    return folder / FILE
+
+
+def headline(folder: Path) -> str:
+    """A run in one line: loss, throughput, and efficiency where a launch has kept what it needs for that."""
+    summary, alone = _read(folder, None)
+    said = [_loss(summary), _throughput(summary)]
+    if alone is not None and summary.world > 1:
+        said.append(_efficiency(summary, alone))
+    return "; ".join(said)
+
+
+def _read(folder: Path, baseline: Path | None) -> tuple[Summary, Summary | None]:
+    summary = summarise(folder)
+    alone = summarise(baseline) if baseline else kept_baseline(folder, summary)
+    return summary, alone if summary.settled else None  # first steps beside settled ones would be no efficiency
+
+
+def _loss(summary: Summary) -> str:
+    last = summary.lines[-1]
+    return f"loss {last['loss']:.4f} after step {last['step']:,}"
+
+
+def _throughput(summary: Summary) -> str:
+    return f"{summary.tokens_per_second:,.0f} {summary.unit}/s over {plural(summary.world, 'rank')}"
+
+
+def _efficiency(summary: Summary, alone: Summary) -> str:
+    return f"{summary.efficiency(alone):.0%} of {summary.world} times one process"
+
+
+def _results(summary: Summary, alone: Summary | None) -> Iterator[tuple[str, str]]:
+    payload = float(summary.about["payload_bytes"])
+    yield "loss", _loss(summary).removeprefix("loss ")
+    quarters = " to ".join(map(milliseconds, np.percentile(summary.step_seconds, [25, 75])))
+    yield "step", f"{milliseconds(summary.seconds)}, median of {len(summary.counted)} (half of the steps {quarters})"
+    yield "throughput", _throughput(summary)
+    if alone is not None:
+        rate = f"{alone.tokens_per_second:,.0f} {summary.unit}/s"
+        yield "one process alone", f"{rate}, {milliseconds(alone.seconds)} per step"
+        whole = summary.efficiency(alone) * summary.seconds
+        spread = _half(summary, "{:.0%}", lambda seconds: whole / seconds)
+        yield "scaling efficiency", f"{_efficiency(summary, alone)} ({spread})"
+    yield "model FLOPs utilisation", _utilisation(summary)
+    yield "peak memory", f"{in_words(max(line['memory'] for line in summary.lines), 'B')} on rank 0"
+    yield "gradients averaged", f"{in_words(payload, 'B')} per step"
+    yield "sent by each rank", f"{in_words(bandwidth_lower_bound(summary.world, payload), 'B')} per step, if by a ring"
+
+
+def _half(summary: Summary, say: str, value: Callable[[float], float]) -> str:
+    """The spread: where half of the steps lie, a quarter on either side, in a ``value`` of their seconds."""
+    least, most = sorted(value(seconds) for seconds in np.percentile(summary.step_seconds, [25, 75]))
+    return f"half of the steps {say.format(least)} to {say.format(most)}"
+
+
+def _utilisation(summary: Summary) -> str:
+    used = summary.model_flops_utilisation
+    if used is None:
+        return "no peak known for this device and precision"
+    spread = _half(summary, "{:.1%}", lambda seconds: used * summary.seconds / seconds)
+    return f"{used:.1%} of the bf16 peak ({spread})"
+
+
+class _Rank(NamedTuple):
+    """A row of the table of ranks: its parts are a name, the time in words, and the share of the longest bar in %."""
+
+    name: str
+    slow: bool
+    parts: list[tuple[str, str, float]]
+
+
+def _ranks(parts: Parts) -> Iterator[_Rank]:
+    table = np.array([getattr(parts, name) for name in SHOWN])
+    for rank, seconds in enumerate(table.T):
+        shares = 100 * seconds / table.sum(axis=0).max()
+        told = list(zip(SHOWN, map(milliseconds, seconds), shares.round(2), strict=True))
+        yield _Rank(f"rank {rank}", rank == parts.slow, told)
+
+
+def _predicted(summary: Summary, prediction: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    off = f"{prediction['seconds'] / summary.seconds - 1:+.0%} beside the measured one"
+    spread = _half(summary, "{:+.0%}", lambda seconds: prediction["seconds"] / seconds - 1)
+    yield "simulated step", f"{milliseconds(prediction['seconds'])}, {off} ({spread})"
+    exposed, whole = milliseconds(prediction["exposed"]), milliseconds(prediction["communication"])
+    yield "of it exposed", f"{exposed} of {whole} of communication"
+    line = f"{in_words(prediction['alpha'], 's')} + {in_words(prediction['beta'], 's')}/B · n"
+    yield "all-reduce, fitted", f"{line}, in {plural(prediction['calls'], 'call')} per step"
+
+
+def _traced(paths: Sequence[Path], world: int) -> dict[str, Any] | None:
+    """A text and, for few ranks, a picture of the traces; None where there are none."""
+    if not paths:
+        return None
+    try:
+        whole: Timeline = read_profiles(paths)
+    except DpbookError as error:
+        return {"text": f"The traces cannot be read: {error}"}
+    try:
+        timeline = split_waits(whole)
+    except InvalidArgument:  # ranks whose traces begin in different steps
+        timeline = whole
+    exposed = f"{milliseconds(timeline.exposed())} of {milliseconds(timeline.busy('communication'))}"
+    if timeline is whole or len(paths) < world:
+        title = f"{exposed} of communication are exposed, waiting included"
+    else:
+        spent, waited = (milliseconds(seconds) for seconds in (whole.busy("communication"), timeline.busy("wait")))
+        title = f"{waited} of {spent} in collectives are waiting; {exposed} of transfer are exposed"
+    picture = figures.draw_ranks(timeline, title) if len(timeline.ranks) <= 8 else None
+    return {"text": f"{title} (the mean over ranks). {timeline!r}", "picture": picture}
+
+
+def _facts(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    options = about["options"]
+    yield "model", f"{options['model']}, {about['parameters']:,} parameters, {about['trained']:,} trained"
+    yield "strategy", f"{options['strategy']} on {plural(about['world'], 'rank')} over {about['backend']}"
+    yield "device", f"{about['device']}, {plural(about['cores'], 'core')}"
+    yield "versions", f"torch {about['torch']}, Python {about['python']}"
+    yield "date", str(about["date"])
+    yield "options", ", ".join(f"{key} {value}" for key, value in options.items())

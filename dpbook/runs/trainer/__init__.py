@@ -1,0 +1,22 @@
+"""The training program that torchrun starts: `python -m dpbook.runs.trainer`.
+
+Importing this loads no torch: `options` serves the launcher's help too.
+"""
+
+from typing import TYPE_CHECKING
+
+from dpbook.core import lazily
+from dpbook.runs.trainer import metrics
+from dpbook.runs.trainer.baseline import ALONE, STEPS_ALONE, train_alone
+from dpbook.runs.trainer.options import Options, add_options, from_namespace
+from dpbook.runs.trainer.resource_check import requirements
+from dpbook.runs.trainer.resume_check import is_finished, refuse_to_mix
+from dpbook.runs.trainer.run_folder import steps as saved_steps
+from dpbook.runs.trainer.run_lock import locked
+
+if TYPE_CHECKING:
+    from dpbook.runs.trainer.__main__ import main
+    from dpbook.runs.trainer.models import Adapted, build
+    from dpbook.runs.trainer.trainer import Trainer
+
+__getattr__ = lazily(__name__, Adapted="models", Trainer="trainer", build="models", main="__main__")

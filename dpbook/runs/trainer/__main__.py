@@ -1,0 +1,129 @@
+"""One rank of a training run: `torchrun -m dpbook.runs.trainer`, or `main` in a rank of `dpbook.ranks.start`."""
+
+import gc
+
+if __name__ == "__main__":
+    gc.disable()  # what is loaded is no garbage; it is looked for again when the trainer is there
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tqdm import tqdm
+
+from dpbook.core import DpbookError, machine, write_atomically
+from dpbook.ranks import leave, own_device, regroup, tell_and_leave
+from dpbook.runs.trainer.metrics import DESCRIPTION, PREDICTION, Metrics
+from dpbook.runs.trainer.models import flops_per_token
+from dpbook.runs.trainer.options import Options, add_options, from_namespace
+from dpbook.runs.trainer.prediction import predict
+from dpbook.runs.trainer.resume_check import changes, consequences, table
+from dpbook.runs.trainer.trainer import TIMEOUT, Trainer, train
+
+ALONE = {
+    "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+}  # fmt: skip
+"""What torchrun would have told a single process."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="torchrun -m dpbook.runs.trainer", description=__doc__)
+    add_options(parser)
+    try:
+        options = from_namespace(parser.parse_args(arguments))
+    except DpbookError as error:
+        parser.error(str(error))
+    device = bind()
+    _run(options, device)
+    dist.destroy_process_group()  # not after an error: NCCL's waits for the other ranks, and the error would go untold
+    return 0
+
+
+def bind() -> torch.device:
+    """Join the process group that torchrun describes; without torchrun, a group of this process alone.
+
+    Where ranks have accelerators the group serves their tensors and those of the CPU, each by a backend of its own.
+    Every rank takes its own, before anything else does: else all would sit on the first. A rank of
+    `dpbook.ranks.start` has a group of gloo already.
+    """
+    os.environ.update(ALONE | os.environ)
+    device, backends = own_device()
+    if dist.is_initialized():
+        if device.type != "cpu":
+            regroup(device, backends)
+    elif device.type == "cpu":
+        dist.init_process_group(backends, timeout=TIMEOUT)
+    else:
+        torch.accelerator.set_device_index(device)
+        dist.init_process_group(backends, timeout=TIMEOUT, device_id=device)
+    return device
+
+
+def _run(options: Options, device: torch.device) -> None:
+    trainer = Trainer(options, device)
+    gc.freeze()  # all this stays, so no later look need go over it
+    gc.enable()
+    trainer.asked.listen()
+    before = trainer.resume()
+    first = dist.get_rank() == 0
+    if first and before is not None:
+        print(_resumed(before, trainer), file=sys.stderr, flush=True)
+    metrics = Metrics(options.folder, trainer.step) if first else None
+    if first and trainer.step < options.steps:  # else its steps are another's, in another world maybe
+        (options.folder / PREDICTION).unlink(missing_ok=True)
+        write_atomically(options.folder / DESCRIPTION, (json.dumps(describe(trainer), indent=1) + "\n").encode())
+    with tqdm(total=options.steps, initial=trainer.step, unit="step", disable=None if first else True) as progress:
+        train(trainer, metrics, progress)
+    if trainer.step < options.steps:
+        if first:
+            print(f"asked to end: saved after step {trainer.step:,} of {options.steps:,}", file=sys.stderr, flush=True)
+        return
+    if options.predict:
+        predicted = predict(trainer)
+        if first:
+            (options.folder / PREDICTION).write_text(json.dumps(predicted, indent=1) + "\n", encoding="utf-8")
+
+
+def describe(trainer: Trainer) -> dict[str, Any]:
+    """What the report needs to know of a run, besides its metrics."""
+    device = trainer.device
+    return {
+        "options": trainer.options.to_data(),
+        "world": trainer.world,
+        "resumed_at": trainer.step,
+        "backend": dist.get_default_backend_for_device(device),
+        "device": machine.processor()
+        if device.type == "cpu"
+        else torch.get_device_module(device).get_device_name(device),
+        "parameters": sum(p.numel() for p in trainer.module.parameters()),
+        "trained": sum(p.numel() for p in trainer.trained),
+        "payload_bytes": trainer.payload,
+        "tokens_per_step": trainer.tokens_per_step,
+        "flops_per_token": flops_per_token(trainer.module) if trainer.options.model == "gpt" else None,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _resumed(before: dict[str, Any], trainer: Trainer) -> str:
+    said = [f"resumed after step {before['step']} of {trainer.options.steps}"]
+    found = changes(before["options"], before["world"], trainer.options, trainer.world)
+    if found:
+        said[0] += ": this is not the run that it would have been"
+        said += [table(found), *(f"  {note}" for note in consequences(found, before["options"], trainer.options))]
+    return "\n".join(said)
+
+
+if __name__ == "__main__":
+    sys.excepthook = tell_and_leave
+    leave(main())

@@ -1,0 +1,136 @@
+"""What the training program needs of a machine, found before it begins and without loading torch."""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+
+from dpbook.core import InvalidArgument, in_words, machine
+from dpbook.planning import memory_per_rank
+from dpbook.replicas import TRAINING_IMAGES
+from dpbook.runs.launch import Finding
+from dpbook.runs.trainer.options import Options
+from dpbook.runs.trainer.run_folder import KEEP, steps
+
+PER_PROCESS = 400 * 2**20
+"""Bytes that Python with torch takes before there is a model."""
+
+
+def requirements(
+    options: Options, nproc: int, *, nnodes: int = 1, gpus: Sequence[machine.Gpu] | None = None
+) -> list[Finding]:
+    """What is against a run with ``options`` on ``nproc`` ranks of each of ``nnodes`` machines like this one.
+
+    ``gpus`` are this machine's, looked up if None.
+    """
+    devices = machine.gpus() if gpus is None else list(gpus)
+    world = nproc * nnodes
+    return [
+        *_memory(nproc, world, options, devices),
+        *_batch(world, options),
+        *_all_reduce(world, options, devices),
+        *_room(options),
+    ]
+
+
+def parameters(options: Options) -> int:
+    """The parameters of the program's model, as `program.models` builds it."""
+    if options.model == "cnn":
+        return (9 * 16 + 16) + (16 * 9 * 32 + 32) + (512 * 64 + 64) + (64 * 10 + 10)
+    width = options.width
+    block = 12 * width * width + 13 * width
+    return (256 + options.context) * width + options.depth * block + 2 * width
+
+
+def adapters(options: Options) -> int:
+    """The parameters of the adapters, which alone are trained where there are some."""
+    return options.lora * options.depth * 16 * options.width if options.lora else 0
+
+
+def least_memory(options: Options, world: int) -> float:
+    """Bytes that a rank needs at least: fp32 weights, gradients and moments, without activations."""
+    total, trained = parameters(options) + adapters(options), adapters(options) or parameters(options)
+    stage = 1 if options.strategy == "zero1" else 0
+    return memory_per_rank(total, world, stage, "autocast", trainable=trained).total
+
+
+def activations(options: Options) -> int:
+    """Bytes that the backward of a micro-batch needs of its forward; 0 for the CNN, where they are few.
+
+    With fused attention, which keeps no scores. bf16 keeps what goes into products in two bytes, and the copies that
+    autocast makes of the weights; recomputation keeps what goes into a block, and all of one block at a time.
+    """
+    if options.model == "cnn":
+        return 0
+    width, tokens, bf16 = options.width, options.batch * options.context, options.precision == "bf16"
+    norms = 16 + width // 8  # their means and deviations, and the sums of attention, per token
+    block = tokens * ((36 if bf16 else 64) * width + norms + (8 if bf16 else 16) * options.lora)
+    if bf16:
+        block += 2 * (12 * width * width + 16 * width * options.lora)
+    head = tokens * ((6 if bf16 else 8) * width + 4 * 256) + (2 * 256 * width if bf16 else 0)
+    blocks = options.depth * tokens * 4 * width + block if options.checkpointing else options.depth * block
+    return blocks + head
+
+
+def checkpoint_bytes(options: Options) -> int:
+    """Of a checkpoint: fp32 weights, and two moments of each that is trained, in one file or in a shard per rank."""
+    total, trained = parameters(options) + adapters(options), adapters(options) or parameters(options)
+    return 4 * (total + 2 * trained)
+
+
+def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
+    need, moving = least_memory(options, world), activations(options)
+    if gpus:
+        least = min(gpus[:nproc], key=lambda gpu: gpu.memory)
+        room, where = least.memory, f"a GPU ({least.name})"
+    else:
+        total = machine.memory()
+        if total is None:
+            return
+        room, where = total // nproc - PER_PROCESS, f"one of {nproc} ranks on this machine"
+    if need > room:
+        yield Finding(
+            "problem", f"the model needs {need / 1e9:,.1f} GB per rank, and {where} has {max(room, 0) / 1e9:,.1f} GB"
+        )
+    elif need + moving > room:
+        yield Finding(
+            "problem",
+            f"the model needs {need / 1e9:,.1f} GB per rank, the activations of a micro-batch {moving / 1e9:,.1f} GB, "
+            f"and {where} has {room / 1e9:,.1f} GB: a smaller --batch, or --checkpointing",
+        )
+
+
+def _batch(world: int, options: Options) -> Iterator[Finding]:
+    examples = world * options.batch * options.accumulation
+    if options.model == "cnn" and examples > TRAINING_IMAGES:
+        yield Finding(
+            "problem",
+            f"a global batch of {examples:,} is more than the {TRAINING_IMAGES:,} digits: no rank could take a step",
+        )
+
+
+def _room(options: Options) -> Iterator[Finding]:
+    """The folder of the runs, or the nearest one above that there is: may it be written to, and is there room?"""
+    folder = options.folder
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        yield Finding("problem", f"--out: {folder} is no folder that can be written to")
+        return
+    free = shutil.disk_usage(folder).free
+    need = (KEEP + 1 - min(KEEP, len(steps(options.folder)))) * checkpoint_bytes(options)
+    if need > free:
+        yield Finding(
+            "problem",
+            f"--out: the disk of {folder} has {in_words(free, 'B')} free, and checkpoints need {in_words(need, 'B')}: "
+            f"the newest {KEEP} are kept while another is written",
+        )
+
+
+def _all_reduce(world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
+    try:
+        schedule = options.schedule(world)
+    except InvalidArgument as error:
+        yield Finding("problem", str(error))
+        return
+    if schedule is not None and gpus:
+        yield Finding("problem", "--all-reduce: a schedule sums on the CPU, and the gradients would be on GPUs")

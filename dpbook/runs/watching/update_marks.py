@@ -1,0 +1,143 @@
+"""The moments of each update: forward and backward begin, each gradient is ready, the optimizer steps."""
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+from dpbook.ddp import specification
+from dpbook.ranks import Moment, moment
+from dpbook.runs.watching import Recorder, owners, syncs
+from dpbook.runs.watching.model_parts import frozen, units
+from dpbook.runs.watching.wire import Wire
+
+
+class Marks:
+    """Watches the optimizers of a rank, and the modules and gradients of their parameters.
+
+    An update ends with the last step before the next forward or backward. Its moments are written when the one after it
+    has ended: by then a device has come to them too. With ``check`` every second update is held back by the ``wire``.
+    """
+
+    def __init__(self, recorder: Recorder, wire: Wire, world: int, *, check: bool) -> None:
+        self._recorder, self._wire, self._world, self._check = recorder, wire, world, check
+        wire.arrived = lambda: self._mark("arrived")
+        self._device = torch.device("cpu")
+        self._numbers: dict[int, int] = {}
+        self._tensors: list[dict[str, Any]] = []
+        self._roots: list[nn.Module] = []
+        self._compiled = self._inside = False
+        self._updates = 0
+        self._marks: list[tuple[str | int, Moment]] = []
+        self._synced: list[bool] = []
+        self._ended: dict[str, Any] | None = None
+        recorder.later(self._finish)
+        recorder.replace(Optimizer, "__init__", self._made)
+        recorder.replace(torch.autograd, "backward", self._watched)
+        recorder.later(register_optimizer_step_post_hook(lambda *_: self._mark("stepped")).remove)
+
+    def _made(self, init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def __init__(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            init(optimizer, *args, **kwargs)
+            with self._recorder.watching():
+                self._meet(optimizer)
+
+        return __init__
+
+    def _meet(self, optimizer: Optimizer) -> None:
+        parameters = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
+        found = owners(parameters)
+        self._compiled |= any(type(wrapper).__name__ == "OptimizedModule" for wrapper in found.wrappers)
+        for root in found.roots:
+            if not any(root is known for known in self._roots):
+                self._roots.append(root)
+                self._recorder.later(root.register_forward_pre_hook(self._forward).remove)
+        for parameter in parameters:
+            if parameter.requires_grad and id(parameter) not in self._numbers:
+                number = self._numbers[id(parameter)] = len(self._tensors)
+                self._tensors.append(asdict(specification(found.names[id(parameter)], parameter)))
+                ready = functools.partial(self._ready, number)
+                self._recorder.later(parameter.register_post_accumulate_grad_hook(ready).remove)
+        if not self._marks and parameters:
+            self._device = parameters[0].device
+            self._mark("begun")
+
+    def _mark(self, kind: str | int) -> None:
+        self._marks.append((kind, moment(self._device)))
+
+    def _ready(self, number: int, parameter: torch.Tensor) -> None:
+        self._mark(number)
+
+    def _forward(self, module: nn.Module, args: Any) -> None:
+        if torch.is_grad_enabled() and not self._inside and not torch.compiler.is_compiling():
+            self._begin("forward")
+
+    def _watched(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(backward)
+        def watch_backward(*args: Any, **kwargs: Any) -> Any:
+            if self._inside or not self._tensors:
+                return backward(*args, **kwargs)
+            self._wire.prepare()
+            self._begin("backward")
+            self._synced.append(bool(self._wire.wrappers) and all(map(syncs, self._wire.wrappers)))
+            self._inside = True
+            try:
+                return backward(*args, **kwargs)
+            finally:
+                self._inside = False
+                self._mark("returned")
+
+        return watch_backward
+
+    def _begin(self, kind: str) -> None:
+        if self._marks[-1][0] == "stepped":
+            self._end()
+            if self._updates >= self._recorder.wanted.updates:
+                self._recorder.enough(self._world)
+        self._mark(kind)
+
+    def _end(self) -> None:
+        self._write()
+        self._ended = {"held": self._wire.held, "synced": self._synced, "marks": self._marks}
+        self._marks, self._synced = self._marks[-1:], []
+        self._updates += 1
+        self._wire.held = self._check and self._updates % 2 == 1
+
+    def _write(self) -> None:
+        """The update that ended before the one that has just ended."""
+        if self._ended is None:
+            return
+        marks = self._ended["marks"]
+        first, last = marks[0][1], marks[-1][1]
+        if last.event is not None:
+            last.event.synchronize()
+        self._recorder.note("update", **self._ended | {"marks": [(kind, first.until(at)) for kind, at in marks]})
+
+    def _model(self) -> dict[str, Any]:
+        wrapper = next(iter(self._wire.wrappers), None)
+        return {
+            "device": self._device.type,
+            "world": self._world,
+            "tensors": self._tensors,
+            "units": [name for root in self._roots for name in units(root)],
+            "frozen": {name: elements for root in self._roots for name, elements in frozen(root).items()},
+            "compiled": self._compiled,
+            "sharded": any(hasattr(p, "to_local") for root in self._roots for p in root.parameters()),
+            "wrapped": wrapper is not None,
+            "own_hook": self._wire.own_hook,
+            "buffers": sum(1 for root in self._roots for _ in root.buffers()),
+            "cap": None if wrapper is None or wrapper.bucket_bytes_cap_default else wrapper.bucket_bytes_cap,
+        }
+
+    def _finish(self) -> None:
+        if len(self._marks) > 1 and self._marks[-1][0] == "stepped":
+            self._end()
+        self._write()
+        if self._updates:
+            self._recorder.note("model", **self._model())

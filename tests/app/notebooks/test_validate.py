@@ -1,0 +1,329 @@
+"""Does strict validation fail where it should and pass where it should, in both directions?"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+
+import nbclient
+import nbformat
+import pytest
+from nbclient.exceptions import DeadKernelError
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from dpbook.app.commands import validate
+from dpbook.app.notebooks import validation
+from dpbook.app.notebooks.nbval_plugin import shape
+from dpbook.core import checkout
+from dpbook.core.errors import DpbookError
+from dpbook.ranks.starting import starter
+
+pytestmark = pytest.mark.processes
+
+
+def dpbook(*args, **environment):
+    command = [sys.executable, "-m", "dpbook", "validate", *map(str, args)]
+    env = os.environ | environment
+    return subprocess.run(command, cwd=checkout.root(), env=env, capture_output=True, text=True)
+
+
+def store(path, *cells):
+    """Each cell is a source, or a source and its tags."""
+    made = [new_code_cell(c) if isinstance(c, str) else new_code_cell(c[0], metadata={"tags": c[1]}) for c in cells]
+    nbformat.write(new_notebook(cells=made), path)
+    return path
+
+
+CELLS = (
+    "import dpbook, os\nprint(os.environ['OMP_NUM_THREADS'], os.environ['TQDM_DISABLE'], hash('a') == hash('a'))",
+    "1 + 1",
+    "[3];",
+    ("1 / 0", ["raises-exception"]),
+    ("import time\nprint(f'{time.time():.6f} s on {time.monotonic_ns()} ns')", ["measurement"]),
+    ("raise SystemExit('never to be run')", ["nbval-skip"]),
+    "from pathlib import Path\nfrom dpbook.ranks.starting import processes, starter\n"
+    "name = processes._RANKS._socket_name(processes._environment(os.environ))\n"
+    "print(starter.METHOD, Path(os.environ.get(starter.SHARED, ''), name).exists())",
+    "from dpbook import core\ntry:\n    core.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",
+    "from dpbook.figures import run_loss\nrun_loss([{'step': n, 'loss': 2.0**-n} for n in range(9)], 'It falls')",
+    "get_ipython().history_manager.enabled, os.environ['MPLBACKEND']",
+)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path = store(tmp_path_factory.mktemp("book") / "01_good.ipynb", *CELLS)
+    ids = [cell["id"] for cell in json.loads(path.read_text())["cells"]]
+    run = dpbook("--write", path.parent)
+    assert run.returncode == 0, run.stdout + run.stderr
+    stored = json.loads(path.read_text())
+    assert [cell["id"] for cell in stored["cells"]] == ids
+    return path
+
+
+def test_what_was_written_passes(written, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--durations=3")  # somebody's own options may stand in the environment
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    run = dpbook(written)
+    assert run.returncode == 0, run.stdout
+    assert f"{CELLS_RUN} passed, 1 skipped" in run.stdout
+    assert "slowest 3 durations" in run.stdout
+
+
+def test_writing_again_changes_only_the_measurement(written, tmp_path):
+    again = tmp_path / written.name
+    again.write_bytes(written.read_bytes())
+    assert dpbook("--write", again).returncode == 0
+    first, second = (json.loads(path.read_text()) for path in (written, again))
+    assert first["cells"].pop(4) != second["cells"].pop(4)
+    assert first == second
+
+
+def test_the_metadata_are_the_same_on_every_machine(written):
+    metadata = json.loads(written.read_text())["metadata"]
+    assert metadata["kernelspec"] == {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    assert set(metadata) == {"kernelspec", "language_info"}
+    assert "version" not in metadata["language_info"]
+
+
+def test_a_semicolon_silences_and_a_skipped_cell_is_not_run(written):
+    cells = json.loads(written.read_text())["cells"]
+    assert cells[2]["outputs"] == []
+    assert cells[5]["execution_count"] is None
+
+
+def test_a_kernel_finds_the_server_of_ranks_that_all_notebooks_share(written):
+    """Which is one that was loaded with the kernel's own settings. Nobody has needed it, so it has not been started."""
+    said = json.loads(written.read_text())["cells"][6]["outputs"][0]["text"]
+    assert said == (["fork True\n"] if starter.METHOD == "fork" else ["spawn False\n"])
+
+
+def test_no_kernel_writes_a_history_that_another_waits_for(written):
+    said = json.loads(written.read_text())["cells"][len(CELLS) - 1]["outputs"][0]["data"]["text/plain"]
+    assert said == ["(False, 'module://matplotlib_inline.backend_inline')"]
+
+
+def test_a_measurement_is_tagged_for_plain_nbval_too(written):
+    assert "nbval-ignore-output" in json.loads(written.read_text())["cells"][4]["metadata"]["tags"]
+
+
+def forget(cell):
+    cell.execution_count, cell.outputs = None, []
+
+
+def lose_a_line(cell):
+    cell.outputs[0].text = "nothing measured\n"
+
+
+def draw_another_number(cell):
+    """Neither the first nor the last, which the words of the picture tell."""
+    cell.source = cell.source.replace("2.0**-n", "2.0**-n + 0.02 * (n == 4)")
+
+
+LIES = {
+    "output_differs": ("a", 1, lambda cell: cell.outputs[0].data.update({"text/plain": "3"}), "Cell outputs differ"),
+    "no_longer_raises": ("a", 3, lambda cell: cell.update(source="1 / 1"), "Cell outputs differ"),
+    "measurement": ("a", 4, lose_a_line, "changed its shape"),
+    "a_number_in_a_picture": ("a", 8, draw_another_number, "A picture draws something else"),
+    "never_executed": ("b", 1, forget, "never executed"),
+    "a_picture_that_says_nothing": ("b", 8, lambda cell: cell.outputs[0].metadata.pop("drawn"), "stored: nothing"),
+    "raises": ("c", 1, lambda cell: cell.update(source="1 / 0"), "caused an exception"),
+}
+"""In which notebook which cell is changed, how, and what is then said of it. All its other cells tell the truth."""
+CELLS_RUN = 9
+"""Of each notebook: one is skipped."""
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory):
+    """The folder for notebooks that fail."""
+    return tmp_path_factory.mktemp("left") / "new"
+
+
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory):
+    return tmp_path_factory.mktemp("t")
+
+
+@pytest.fixture(scope="module")
+def lies(written, left, temporary, tmp_path_factory):
+    """What validation says, outside the checkout, of notebooks in which some cells no longer tell the truth."""
+    folder = tmp_path_factory.mktemp("lies")
+    stored = {name: nbformat.read(written, as_version=4) for name, *_ in LIES.values()}
+    for name, number, change, _ in LIES.values():
+        change(stored[name].cells[number])
+    for name, notebook in stored.items():
+        nbformat.write(notebook, folder / f"{name}.ipynb")
+    dies = new_notebook(cells=[new_code_cell("import os\nos._exit(3)", execution_count=1)])
+    nbformat.write(dies, folder / "dies.ipynb")
+    run = dpbook("--jobs", 1, "--failed", left, folder, TMPDIR=str(temporary), MPLBACKEND="agg")
+    assert run.returncode == 1, run.stdout
+    return run.stdout
+
+
+def test_notebooks_that_fail_are_left_as_they_ran(lies, left):
+    ran = {path.stem: nbformat.read(path, as_version=4) for path in left.rglob("*.ipynb")}
+    assert set(ran) == {"a", "b", "c", "dies"}
+    said = {
+        (name, n): cell.outputs[-1].text
+        for name in "abc"
+        for n, cell in enumerate(ran[name].cells)
+        if cell.outputs and cell.outputs[-1].get("name") == "stderr"
+    }
+    assert set(said) == {(name, number) for name, number, *_ in LIES.values()}
+    for name, number, _, words in LIES.values():
+        assert words in said[name, number]
+    assert ran["a"].cells[1].outputs[0].data["text/plain"] == "2"
+
+
+def test_a_notebook_that_fails_is_left_neither_over_itself_nor_where_nothing_can_be_written(tmp_path, monkeypatch):
+    path = store(tmp_path / "a.ipynb", "1")
+    monkeypatch.setattr(validation.checkout, "root", lambda: path.parent)
+    with pytest.raises(DpbookError, match="written over"):
+        validation.compare([path], failed=path.parent)
+    with pytest.raises(DpbookError, match="cannot be left"):
+        validation.compare([path], failed=path / "folder")
+    with pytest.raises(DpbookError, match="--failed"):
+        validate.run(argparse.Namespace(write=True, failed=tmp_path, paths=[path]))
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_cell_that_no_longer_tells_the_truth_fails(lies, lie):
+    name, number, _, words = LIES[lie]
+    told = [section for section in re.split(r"\n_+ ", lies) if f"{name}.ipynb::Cell {number} _" in section[:200]]
+    assert len(told) == 1
+    assert words in told[0]
+
+
+def test_those_that_tell_the_truth_pass_beside_them(lies):
+    passed = 3 * CELLS_RUN - len(LIES)
+    assert f"{len(LIES) + 1} failed, {passed} passed, 3 skipped" in lies  # and one whose kernel dies
+
+
+@pytest.mark.timeout(validation.CELL_SECONDS)
+def test_a_dead_kernel_is_noticed_before_the_time_of_its_cell_is_up(lies):
+    assert "the kernel died while it ran this cell" in lies
+
+
+def test_of_a_kernel_nothing_stays_not_even_of_a_dead_one(lies, temporary):
+    assert list(temporary.glob("dpbook-*")) == []
+
+
+def test_a_notebook_outside_the_checkout_fails_under_its_name(lies):
+    assert re.search(r"FAILED \S*lies0/c\.ipynb::Cell 1", lies), lies
+
+
+NO_NOTEBOOKS = ["", "no JSON", "[]", "{}", '{"cells": 3}', '{"nbformat": 9, "cells": []}', "\udcff"]
+
+
+@pytest.fixture
+def unreadable(tmp_path):
+    """A folder with a good notebook, after all the kinds of bad ones and one whose cell fails."""
+    for number, text in enumerate(NO_NOTEBOOKS):
+        (tmp_path / f"{number}_bad.ipynb").write_text(text, errors="surrogateescape")
+    store(tmp_path / "fails.ipynb", "1 / 0")
+    return store(tmp_path / "good.ipynb", "1 + 1").parent
+
+
+def test_notebooks_that_cannot_be_read_are_named_without_a_traceback(unreadable):
+    run = dpbook(unreadable)
+    assert run.returncode == 1
+    said = re.findall(r"(\d)_bad\.ipynb: it cannot be read as a notebook \(", run.stderr)
+    assert said == [str(number) for number in range(len(NO_NOTEBOOKS))]
+    assert "Traceback" not in run.stdout + run.stderr
+
+
+def test_what_cannot_be_read_or_fails_stays_as_it_is_and_the_notebooks_after_it_are_written(unreadable):
+    before = (unreadable / "fails.ipynb").read_bytes()
+    run = dpbook("--write", unreadable)
+    assert "ZeroDivisionError" in run.stdout
+    assert (unreadable / "fails.ipynb").read_bytes() == before
+    assert len(list(unreadable.iterdir())) == len(NO_NOTEBOOKS) + 2
+    assert run.returncode == 1
+    assert run.stdout.count("not written: it cannot be read as a notebook") == len(NO_NOTEBOOKS)
+    assert json.loads((unreadable / "good.ipynb").read_text())["cells"][0]["execution_count"] == 1
+    assert [(unreadable / f"{n}_bad.ipynb").read_bytes() for n in range(len(NO_NOTEBOOKS))] == [
+        text.encode(errors="surrogateescape") for text in NO_NOTEBOOKS
+    ]
+
+
+@pytest.mark.parametrize("work", [validation.compare, validation.write])
+def test_a_path_with_nothing_to_validate_is_an_error(tmp_path, work):
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "copy.ipynb").touch()
+    with pytest.raises(DpbookError, match=r"notes\.txt is no notebook"):
+        work([tmp_path / "notes.txt"])
+    with pytest.raises(DpbookError, match="holds no notebooks"):
+        work([tmp_path])
+
+
+def test_tests_alone_are_nothing_to_write(tmp_path):
+    (tmp_path / "test_it.py").touch()
+    with pytest.raises(DpbookError, match="no notebooks to write"):
+        validation.write([tmp_path])
+
+
+@pytest.mark.parametrize("work", [validation.compare, validation.write])
+def test_a_book_without_notebooks_is_an_error_and_no_silent_success(tmp_path, monkeypatch, work):
+    monkeypatch.setattr(validation.checkout, "root", lambda: tmp_path)
+    with pytest.raises(DpbookError, match="no notebooks"):
+        work([])
+
+
+@pytest.mark.parametrize(
+    ("error", "failures", "starts"),
+    [
+        (RuntimeError("Kernel died before replying to kernel_info"), validation.STARTS - 1, validation.STARTS),
+        (RuntimeError("Kernel died before replying to kernel_info"), validation.STARTS, validation.STARTS),
+        (DeadKernelError("Kernel died"), 1, 1),
+    ],
+    ids=["the last start succeeds", "none does", "it dies in a cell"],
+)
+def test_a_kernel_that_does_not_come_up_is_started_again(monkeypatch, tmp_path, error, failures, starts):
+    begun = []
+
+    def execute(client, **options):
+        begun.append(client)
+        if len(begun) <= failures:
+            raise error
+
+    monkeypatch.setattr(nbclient.NotebookClient, "execute", execute)
+    with contextlib.nullcontext() if failures < starts else pytest.raises(RuntimeError):
+        validation.execute(new_notebook(), tmp_path)
+    assert len(begun) == starts
+
+
+def out(text):
+    return [new_output("stream", name="stdout", text=text)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ring  12.50 ms", "ring  9.1 ms"),
+        ("a | 1\n--+----", "a |    1e-05\n--+--------"),
+        ("gain -3 %", "gain 4 %"),
+        ("1,024 bytes", "99 bytes"),
+        ("nan s", "1.5 s"),
+    ],
+)
+def test_other_numbers_are_the_same_shape(one, other):
+    assert shape(out(one)) == shape(out(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("ring 1 ms", "ring 1 s"), ("1\n2", "1"), ("1 2 3", "1 2"), ("1 ms", "")],
+)
+def test_other_words_are_another_shape(one, other):
+    assert shape(out(one)) != shape(out(other))
+
+
+def test_a_missing_picture_is_another_shape():
+    picture = new_output("display_data", data={"text/plain": "<Figure>", "image/png": "AAAA"})
+    words = new_output("display_data", data={"text/plain": "<Figure>"})
+    assert shape([picture]) != shape([words])

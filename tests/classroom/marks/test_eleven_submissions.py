@@ -1,0 +1,67 @@
+"""The eleven submissions on which other graders fail, all of exercise 01: each gets its right mark, in one run."""
+
+import pytest
+
+from dpbook.classroom.marks import find, grade
+from dpbook.classroom.sandbox import remote_answer as apart_answer
+from tests.classroom.submissions import cell, hand_in, solutions
+
+pytestmark = pytest.mark.processes
+
+PLAN = "def plan(examples, local_batch, world, parameters):\n"
+"""Task 01.4, worth 3 of 14 points."""
+WRONG = PLAN + "    return 0, 0, 0"
+
+
+def deleted(nb):
+    nb["cells"].remove(cell(nb, "check-4"))
+
+
+def edited(nb):
+    cell(nb, "check-4")["source"] = "print('01.4: 3 of 3 points')"
+
+
+def stripped(nb):
+    for each in nb["cells"]:
+        each["metadata"] = {}
+
+
+def duplicated(nb):
+    nb["cells"].append(dict(cell(nb, "answer-4")))
+
+
+ELEVEN = {
+    "right": ({}, 14),
+    "wrong": ({"4": WRONG}, 11),
+    "raises": ({"4": PLAN + "    raise ValueError"}, 11),
+    "loops": ({"4": PLAN + "    while True:\n        pass"}, 11),
+    "a test cell deleted": ({}, 14, deleted),
+    "a test cell edited": ({"4": WRONG}, 11, edited),
+    "stripped of metadata": ({}, 14, stripped),
+    "a cell duplicated": ({}, 14, duplicated),
+    "np.allclose replaced": ({"4": f"import numpy\nnumpy.allclose = lambda *a, **k: True\n{WRONG}"}, 11),
+    "os._exit": ({"4": PLAN + "    import os\n    os._exit(0)"}, 11),
+    "blank": (None, 0),
+}
+"""Answers in place of the solutions (None: none at all), points, and what else was done."""
+
+
+def test_each_of_the_eleven_gets_its_right_mark(tmp_path, monkeypatch):
+    monkeypatch.setattr(apart_answer, "CHECK_SECONDS", 0.5)
+    for name, (answers, _, *change) in ELEVEN.items():
+        given = {} if answers is None else solutions(1) | answers
+        hand_in(tmp_path / name / "01_four_phase_loop.ipynb", 1, given, change=change[0] if change else lambda nb: None)
+    marks = {each.name: each for each in grade(find([tmp_path]), 7, jobs=2).submissions}
+    assert {name: each.points for name, each in marks.items()} == {name: case[1] for name, case in ELEVEN.items()}
+    tasks = {name: each.exercises[0].tasks[3] for name, each in marks.items()}
+    said = {name: " ".join((task.reason, *task.remarks)) for name, task in tasks.items()}
+    for name, words in {
+        "wrong": "global batch",
+        "raises": "ValueError",
+        "loops": "a loop that does not end",
+        "a cell duplicated": "2 cells are marked",
+        "os._exit": "its process has ended",
+        "blank": "not answered yet",
+    }.items():
+        assert words in said[name]
+    assert [said[name] for name, case in ELEVEN.items() if case[1] == 14] == ["", "", "", said["a cell duplicated"]]

@@ -1,0 +1,151 @@
+"""Does `dpbook grade` give what is earned: to the solutions everything, to stubs and mutants what they get here?"""
+
+import contextlib
+import json
+import re
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from dpbook.app import command_line
+from dpbook.classroom import Wrong, call, judge, task
+from dpbook.classroom.marks import find, grade
+from dpbook.classroom.sandbox.remote_answer import RemoteAnswer
+from dpbook.classroom.sandbox.servers import Servers
+from dpbook.core import checkout
+from tests.classroom.submissions import hand_in, solutions
+from tests.classroom.test_exercises import EXERCISES, SOLUTIONS, wrong_answers
+
+pytestmark = pytest.mark.processes
+
+WRONG_STEP = "def step(params, gradient, x, y, lr):\n    return params - lr * gradient(params[0], x, y)"
+SPEAKING = "def plan(*args):\n    print('printed by plan', args)\n    return 1, 2, 3"
+ASKS_ON = """
+def asks(serves):
+    while True:
+        try:
+            serves()
+        except Exception:
+            pass
+"""
+TRAVELS_HERE = {("10.4", "a lock, which cannot travel")}
+"""Mutants that only real processes started from a notebook can catch: for marks nothing of an answer is pickled."""
+
+
+@pytest.fixture(scope="module")
+def classroom(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("classroom")
+    hand_in(folder / "perfect" / "01.ipynb", 1, solutions(1))
+    hand_in(folder / "partly" / "01.ipynb", 1, {**solutions(1), "2": WRONG_STEP, "4": SPEAKING})
+    hand_in(folder / "stub" / "01.ipynb", 1, {})
+    hand_in(folder / "broken" / "01.ipynb", 1, {**solutions(1), "3": "def meters(:"})
+    (folder / "broken" / "02.ipynb").write_text("no notebook")
+    return folder
+
+
+def test_the_command_gives_what_is_earned_and_says_what_was_not(classroom, capsys):
+    assert command_line.main(["grade", str(classroom), "--seed", "5", "--json", "--jobs", "2"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {each["name"]: each["points"] for each in said["submissions"]} == {
+        "broken": 11, "partly": 10, "perfect": 14, "stub": 0,
+    }  # fmt: skip
+    broken, partly, perfect, stub = said["submissions"]
+    assert "SyntaxError" in broken["exercises"][0]["tasks"][2]["reason"]
+    assert broken["exercises"][1]["remarks"] == ["not graded: it is no notebook: its text is no JSON"]
+    assert partly["exercises"][0]["tasks"][1]["reason"].startswith("own shard")
+    assert {each["reason"] for each in stub["exercises"][0]["tasks"]} == {"not answered yet"}
+    assert {each["reason"] for each in perfect["exercises"][0]["tasks"]} == {""}
+
+
+def test_strict_is_for_ci(classroom, capsys, tmp_path):
+    files = ["--gradescope", str(tmp_path / "new" / "results.json"), "--html", str(tmp_path), "--csv"]
+    done = command_line.main(["grade", str(classroom / "perfect"), "--strict", *files, str(tmp_path / "points.csv")])
+    assert done == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["001-perfect.html", "new", "points.csv"]
+    assert json.loads((tmp_path / "new" / "results.json").read_text())["score"] == 14
+    assert re.search(r"14 of 14 points(.|\n)*seed [0-9]+$", capsys.readouterr().out.strip())
+    assert command_line.main(["grade", str(classroom / "partly"), "--strict"]) == 1
+    assert command_line.main(["grade", str(classroom / "nowhere")]) == 1
+
+
+def test_marks_do_not_depend_on_who_else_is_graded(classroom):
+    handed = find([classroom])
+    together = grade(handed, 5, jobs=2).submissions
+    backwards = grade(handed[::-1], 5).submissions
+    assert together == backwards[::-1]
+    assert [grade([each], 5).submissions[0] for each in handed[:2]] == list(together[:2])
+
+
+def test_answers_need_not_read_what_was_handed_in(tmp_path):
+    """They run as another user where there is one."""
+    (tmp_path / "closed").mkdir(mode=0o700)
+    hand_in(tmp_path / "closed" / "01.ipynb", 1, solutions(1))
+    assert grade(find([tmp_path / "closed"]), 1).submissions[0].points == 14
+
+
+class Alarm(BaseException):
+    pass
+
+
+served, go_on = [], threading.Event()
+
+
+def interrupted(answer: Any) -> None:
+    """While another thread serves the answer."""
+
+    def serves() -> None:
+        served.append(threading.current_thread())
+        go_on.wait(60)
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):
+            answer(serves)
+
+    threading.Thread(target=ask, daemon=True).start()
+    deadline = time.monotonic() + 60
+    while not served and time.monotonic() < deadline:
+        time.sleep(0.01)
+    raise Alarm
+
+
+def test_a_judge_whose_time_is_over_serves_no_answer_any_more():
+    with Servers() as servers:
+        answer = RemoteAnswer(servers, [("cell-1", ASKS_ON)], "asks")
+        with pytest.raises(Alarm):
+            call(answer, through=interrupted)
+        go_on.set()
+        assert len(served) == 1
+        with pytest.raises(Wrong) as wrong:
+            call(answer, 1)
+        assert wrong.value.got == "nobody waits for it any more"
+        answer.close()
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+def test_every_solution_earns_all_points_and_every_stub_none():
+    marks = grade(find([EXERCISES / "solutions"]), 17, jobs=2)
+    wrong = [(t.task, str(t.report)) for s in marks.submissions for e in s.exercises for t in e.tasks if t.reason]
+    assert wrong == []
+    assert [len(each.exercises) for each in marks.submissions] == [len(SOLUTIONS)]
+    stubs = grade(find(sorted(EXERCISES.glob("*.ipynb"))), 17, jobs=2)
+    assert {t.reason for s in stubs.submissions for e in s.exercises for t in e.tasks} == {"not answered yet"}
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+def test_mutants_are_caught_here_as_in_the_notebook(path):
+    chapter = int(path.name[:2])
+    text = (checkout.root() / "tests" / "grading" / "mutants" / f"ch{chapter:02}.py").read_text(encoding="utf-8")
+    with Servers(torch="torch" in text) as servers:
+        for mutant in wrong_answers(chapter).MUTANTS:
+            asked, named = task(mutant.task), (mutant.task, mutant.name)
+            chosen = f"{asked.answer} = next(m.answer for m in MUTANTS if (m.task, m.name) == {named!r})"
+            answer = RemoteAnswer(servers, [("<mutants>", f"{text}\n{chosen}\n")], asked.answer, torch="torch" in text)
+            case = judge(asked, answer, 0, {mutant.caught_by}).cases[0]
+            answer.close()
+            assert not case.passed or named in TRAVELS_HERE, named
+            assert case.passed or "Error: [Errno" not in case.got, f"{named}: {case.got}"

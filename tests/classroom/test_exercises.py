@@ -1,0 +1,189 @@
+"""The published exercises: notebooks fit their tasks, and the checks of every task tell right from wrong."""
+
+import importlib.util
+import inspect
+from pathlib import Path
+
+import pytest
+
+from dpbook.classroom import LocalAnswer, judge, list_tasks, task
+from dpbook.classroom.tasks.exercise_notebooks import stale
+from dpbook.classroom.tasks.mutants import SEEDS, caught_by, trial
+from dpbook.classroom.tasks.notebook_versions import answers, read
+from dpbook.classroom.tasks.structure import faults
+from dpbook.collectives import tree
+from dpbook.core import checkout
+from dpbook.overlap import plan
+from tests.cases import each
+
+EXERCISES = checkout.root() / "exercises"
+SOLUTIONS = sorted((EXERCISES / "solutions").glob("*.ipynb"))
+WITH_PROCESSES = ("09", "10", "11", "14")
+
+
+def wrong_answers(chapter):
+    path = Path(__file__).parent / "mutants" / f"ch{chapter:02}.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@each("path", SOLUTIONS)
+def test_a_solution_fits_its_tasks(path):
+    assert faults(path) == []
+
+
+def test_the_learners_notebooks_are_those_generated_from_the_solutions():
+    assert stale() == []
+
+
+def test_every_chapter_with_tasks_has_an_exercise():
+    made_up = {0, 90}  # chapter 00 has its task in the chapter; 90 is that of these tests
+    assert {asked.chapter for asked in list_tasks()} - made_up == {int(path.name[:2]) for path in SOLUTIONS}
+
+
+def of_one_chapter(path):
+    """Real processes judge some tasks of some chapters."""
+    return pytest.param(path, id=path.stem, marks=pytest.mark.processes if path.stem[:2] in WITH_PROCESSES else ())
+
+
+@pytest.mark.parametrize(
+    "seeds", [SEEDS[:1], pytest.param(range(1, 20), marks=pytest.mark.proof)], ids=["once", "often"]
+)
+@pytest.mark.parametrize("path", [of_one_chapter(path) for path in SOLUTIONS])
+def test_the_reference_passes_and_stub_and_mutants_fail(path, seeds):
+    references, stubs = answers(read(path)), answers(read(EXERCISES / path.name))
+    wrong = wrong_answers(int(path.name[:2])).MUTANTS
+    for asked in list_tasks(int(path.name[:2])):
+        number = sum(mutant.task == asked.id for mutant in wrong)
+        assert 4 <= number <= 8, f"{asked.id} has {number} mutants"
+        assert trial(asked.id, reference=references[asked.id], stub=stubs[asked.id], mutants=wrong, seeds=seeds) == []
+
+
+@each("path", SOLUTIONS)
+def test_a_worthless_answer_earns_nothing(path):
+    for task_id, answer in getattr(wrong_answers(int(path.name[:2])), "WORTHLESS", ()):
+        report = judge(task(task_id), LocalAnswer(answer))
+        assert report.points == 0, f"{task_id}\n{report}"
+
+
+def test_an_answer_that_changes_nothing_passes_inputs_unchanged_whatever_it_returns():
+    wrong = wrong_answers(5)
+    report = judge(task("05.1"), LocalAnswer(wrong.as_given))
+    assert [case.name for case in report.cases if case.passed] == ["inputs unchanged"]
+
+
+def test_the_rank_that_find_fault_names_is_told_from_the_one_asked_for():
+    reports = [judge(task("05.5"), LocalAnswer((3, rank, 4))) for rank in (0, 1)]
+    whys = [report.cases[1].why for report in reports]
+    assert ["missing at the end" in why for why in whys] == [True, False]
+
+
+def test_one_round_is_no_rounds():
+    case = judge(task("05.3"), LocalAnswer(tree)).cases[0]
+    assert (case.expected, case.got) == ("at most 1 round", "2 rounds")
+
+
+def test_pieces_in_the_order_of_backward_are_told_by_their_shapes():
+    class Backward(wrong_answers(14).Right):
+        def finish(self):
+            return super().finish()[::-1]
+
+    asked = task("14.2")
+    case = judge(asked, LocalAnswer(Backward), 0, {asked.checks[0].name}).cases[0]
+    assert "what finish() returns must be arrays of the shapes of the shards" in case.got
+
+
+def test_an_order_of_launch_is_not_blamed_on_dtypes():
+    def sorts_the_rest(tensors, ready, cap, first):
+        groups = [list(group) for group in plan(tensors, cap, first, ready).groups]
+        held = [sum(tensors[i].nbytes for i in group) for group in groups]
+        closed = [group for group, size in zip(groups, held, strict=True) if size >= max(cap, first)]
+        return closed + sorted(group for group in groups if group not in closed)
+
+    (case,) = [case for case in judge(task("08.1"), LocalAnswer(sorts_the_rest)).cases[1:] if not case.passed]
+    assert "another order" in case.why
+    assert "dtype" not in case.why
+
+
+def without_its_return(function):
+    def forgets(*args):
+        function(*args)
+
+    def generates(*args):
+        yield from function(*args)
+
+    return generates if inspect.isgeneratorfunction(function) else forgets
+
+
+RETURN_NOTHING = {"05.4", "09.1"}  # they change what they are given
+NONE_IS_AN_ANSWER = {"15.3"}
+SLOW = {"11.1"}
+
+
+@each("path", SOLUTIONS)
+def test_a_forgotten_return_is_told_as_one_and_once(path):
+    for task_id, function in answers(read(path)).items():
+        if inspect.isfunction(function) and task_id not in RETURN_NOTHING | NONE_IS_AN_ANSWER | SLOW:
+            cases = judge(task(task_id), LocalAnswer(without_its_return(function))).cases
+            assert "is a return missing?" in cases[0].got, task_id
+            assert {case.like for case in cases[1:]} <= {cases[0].name}, task_id
+
+
+@each("right_ones", range(4))
+def test_which_of_several_predictions_is_wrong_is_not_told(right_ones):
+    right = answers(read(EXERCISES / "solutions" / "01_four_phase_loop.ipynb"))["01.5"]
+    said = {name: meter if k < right_ones else "drift" for k, (name, meter) in enumerate(right.items())}
+    case = judge(task("01.5"), LocalAnswer(said)).cases[right_ones // 3]
+    assert not case.passed
+    assert [name for name in said if name in case.expected + case.why] == []
+    assert ("no mistake" in case.where) == (right_ones < 3)  # all runs of the check, whichever of them is wrong
+
+
+def test_no_letter_of_02_2_is_called_wrong():
+    cases = [judge(task("02.2"), LocalAnswer((letters, 2))).cases[0] for letters in ("", "A", "ABCE", "BCDF")]
+    assert {case.passed for case in cases} == {False}
+    assert len({(case.expected, case.why, case.where) for case in cases}) == 1
+
+
+@each(
+    ("name", "said"),
+    [
+        ("computation only", "days, at most"),
+        ("everything sharded", "bytes on a rank that has"),
+        ("sequences cut", "sequences for"),
+        ("efficiency forgotten", "an efficiency of"),
+    ],
+)
+def test_the_condition_that_a_size_breaks_is_told(name, said):
+    (mutant,) = [each for each in wrong_answers(13).MUTANTS if (each.task, each.name) == ("13.2", name)]
+    (case,) = judge(task("13.2"), LocalAnswer(mutant.answer), only={mutant.caught_by}).cases
+    assert said in case.got
+
+
+def test_what_a_rank_keeps_at_a_stage_is_told():
+    (case,) = judge(task("13.1"), LocalAnswer(lambda *case: 3)).cases
+    assert "3; there a rank keeps" in case.got
+
+
+def test_a_wrong_prediction_is_not_told_the_right_one():
+    reference = answers(read(EXERCISES / "solutions" / "01_four_phase_loop.ipynb"))["01.5"]
+    report = str(judge(task("01.5"), LocalAnswer(dict.fromkeys(reference, "neither"))))
+    assert "gap" not in report
+    assert "both" not in report
+
+
+def test_the_bytes_of_a_reduce_scatter_are_told_of_the_largest_world():
+    reference = answers(read(EXERCISES / "solutions" / "05_all_reduce.ipynb"))["05.4"]
+    case = judge(task("05.4"), LocalAnswer(reference)).cases[-1]
+    assert case.note == "1,440 bytes per rank, at par for 192 numbers on 16 ranks"  # 15 of 16 chunks of 12 · 8 bytes
+
+
+def test_each_mistake_of_the_exchange_fails_a_check_of_its_own():
+    wrong = {mutant.name: mutant for mutant in wrong_answers(16).MUTANTS if mutant.task == "16.3"}
+    alone, all_together = task("16.3").checks[:3], task("16.3").checks[3]
+    for name, own in zip(
+        ("of two at one place the last", "what was rounded off", "what had been kept"), alone, strict=True
+    ):
+        assert caught_by(wrong[name]) == [own.name, all_together.name]

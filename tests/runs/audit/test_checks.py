@@ -1,0 +1,171 @@
+"""What scripts on a CPU cannot show: the checks on journals that are written by hand."""
+
+from dpbook.runs.audit.checks import CHECKS
+from dpbook.runs.audit.journals import Seen
+from tests.cases import each
+
+PLACE = ["train.py", 7, "step()"]
+
+
+def journal(updates=2, **changes):
+    """The events of one rank; ``changes`` are of the events of a kind."""
+    about = {
+        "optimizer": 0, "names": ["w", "v"], "group": 3, "wrappers": ["DistributedDataParallel"],
+        "replicas": 3, "sharded": [],
+        "devices": ["cpu"], "unwrapped": [],
+    }  # fmt: skip
+    events = [{"kind": "optimizer", **about, **changes.get("optimizer", {})}]
+    for update in range(1, updates + 1):
+        plain = {
+            "forward": {"rows": [f"{update}"], "random": "a", "drawn": False, "buffers": {}, "sync": True,
+                        "wrapped": True, "loader": "", "finite": True},
+            "backward": {"losses": None, "value": 1.0, "sync": True},
+            "epoch": {"loader": "test", "padded": 0, "examples": 8, "batches": 2, "part": None, "sampler": "",
+                      "shuffle": False, "order": "a", "epoch": 0, "replicas": 3},
+            "collective": {"name": "all_reduce", "shape": [2], "dtype": "float32", "graded": False},
+            "step": {"optimizer": 0, "update": update, "gradients": {"w": "1", "v": "2"}, "infinite": [],
+                     "own_infinite": [], "missing": [], "rates": [0.1], "before": {"w": "0", "v": "0"}},
+            "stepped": {"optimizer": 0, "update": update, "parameters": {"w": "3", "v": "4"}},
+            "scaler": {"scale": 8.0},
+        }  # fmt: skip
+        events += [
+            {"kind": kind, "place": PLACE, **fields, **changes.get(kind, {})}
+            for kind, fields in plain.items()
+            if kind not in ("scaler", "collective", "epoch") or kind in changes
+        ]
+    return tuple(events)
+
+
+def found(name, *ranks, ended=""):
+    return next(check for check in CHECKS if check.name == name).judge(Seen(ranks, ended=ended))
+
+
+def test_a_mean_over_nothing_is_left_to_what_it_makes():
+    """Of a rank whose targets are all ignored: 0/0, not a number."""
+    losses = [[{"name": "NllLoss", "terms": terms, "divisor": terms, "mean": True}] for terms in (4.0, 0.0)]
+    ranks = [journal(backward={"losses": each, "value": 1.0 if each[0]["terms"] else float("nan")}) for each in losses]
+    assert found("mean", *ranks).status == "PASS"
+    assert (found("finite", *ranks).status, found("finite", *ranks).rank) == ("FAIL", 1)
+
+
+@each(
+    ("check", "kind", "usual", "odd", "tensor"),
+    [
+        ("scaler", "scaler", {}, {"scale": 4.0}, None),
+        ("collectives", "collective", {}, {"name": "barrier"}, None),
+        ("collectives", "collective", {}, {"shape": [3]}, None),
+        ("unused", "step", {}, {"missing": ["v"]}, "v"),
+        ("start", "step", {}, {"before": {"w": "0", "v": "5"}}, "v"),
+        ("replicas", "stepped", {}, {"parameters": {"w": "9", "v": "4"}}, "w"),
+        ("rates", "step", {}, {"rates": [0.2]}, None),
+        ("finite", "step", {}, {"infinite": ["v"]}, "v"),
+    ],
+)
+def test_the_rank_that_is_odd_is_named(check, kind, usual, odd, tensor):
+    ranks = [journal(**{kind: usual}), journal(**{kind: usual}), journal(**{kind: odd})]
+    assert found(check, *[journal(**{kind: usual})] * 3).status == "PASS"
+    told = found(check, *ranks)
+    assert (told.status, told.rank, told.tensor, told.place or PLACE) == ("FAIL", 2, tensor, PLACE)
+
+
+def test_two_ranks_on_one_gpu():
+    own = [journal(optimizer={"devices": [f"cuda:{rank}"]}) for rank in range(3)]
+    same = [journal(optimizer={"devices": ["cuda:0"]})] * 3
+    assert (found("devices", *own).status, found("devices", *same).status) == ("PASS", "FAIL")
+    assert found("devices", *[journal()] * 3) is None
+
+
+def test_a_gradient_that_is_missing_everywhere_is_no_error_unless_the_run_failed_over_it():
+    ranks = [journal(step={"missing": ["v"]})] * 3
+    ended = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one"
+    assert [found("unused", *ranks).status, found("unused", *ranks, ended=ended).status] == ["WARN", "FAIL"]
+    told = found("unused", (), *ranks[1:], ended=ended)  # a rank that was ended before its first update
+    assert (told.status, told.rank, told.tensor) == ("FAIL", 1, "v")
+
+
+def test_examples_that_some_ranks_share_are_a_warning():
+    ranks = [journal(4, forward={"rows": rows}) for rows in (["a", "b"], ["b", "c"], ["c", "d"])]
+    for events in ranks:
+        for number, event in enumerate(event for event in events if event["kind"] == "forward"):
+            event["rows"] = [f"{number} {row}" for row in event["rows"]]
+    assert found("examples", *ranks).status == "WARN"
+
+
+def test_a_full_batch_that_all_ranks_have_is_not_judged():
+    assert found("examples", *[journal(3, forward={"rows": ["a", "b"]})] * 3).status == "----"
+
+
+def test_what_the_model_is_given_again_and_again_is_no_data():
+    """As the prompts beside the pictures that a rank reads."""
+    ranks = [journal(4) for _ in range(3)]
+    for rank, events in enumerate(ranks):
+        for number, event in enumerate(event for event in events if event["kind"] == "forward"):
+            event["rows"] = [f"{number} {rank}"] if number % 2 else ["prompt"]
+    assert found("examples", *ranks).status == "PASS"
+
+
+def test_parts_of_a_replica_may_read_the_same():
+    ranks = [journal(3, optimizer={"replicas": 1}, forward={"rows": ["a"]})] * 3
+    assert found("examples", *ranks).status == "----"
+
+
+def test_infinite_gradients_are_expected_under_a_scaler():
+    assert found("finite", *[journal(scaler={}, step={"infinite": ["w"]})] * 3).status == "PASS"
+
+
+@each("size", [0, 1, 2])
+def test_a_rank_that_is_in_no_group_of_all_is_named(size):
+    ranks = [journal(), journal(optimizer={"group": size}), journal()]
+    assert found("group", *[journal()] * 3).status == "PASS"
+    assert (found("group", *ranks).status, found("group", *ranks).rank) == ("FAIL", 1)
+
+
+def test_of_a_gradient_that_is_infinite_everywhere_the_rank_is_named_whose_own_was():
+    ranks = [journal(step={"infinite": ["v"], "own_infinite": own}) for own in ([], [], ["v"])]
+    told = found("finite", *ranks)
+    assert (told.status, told.rank, "on this rank alone" in told.told) == ("FAIL", 2, True)
+
+
+def test_an_evaluation_that_counts_examples_twice_is_a_warning():
+    padded = [journal(epoch={"padded": padded}) for padded in (0, 1)]
+    assert [found("evaluation", *[ranks] * 3).status for ranks in padded] == ["PASS", "WARN"]
+    trained_on = journal(epoch={"padded": 1, "loader": ""})
+    assert found("evaluation", *[trained_on] * 3) is None
+
+
+@each(
+    ("wrappers", "calls", "begun", "status"),
+    [
+        (["OptimizedModule"], 3, 0.95, "WARN"),
+        (["OptimizedModule"], 3, 0.2, "PASS"),
+        (["OptimizedModule"], 1, 1.0, "PASS"),
+        (["DistributedDataParallel"], 3, 0.95, None),
+    ],
+)
+def test_a_compiled_step_whose_all_reduces_begin_at_its_end(wrappers, calls, begun, status):
+    sent = {"sent": {"all_reduces": calls, "begun": begun}}
+    told = found("overlap", *[journal(optimizer={"wrappers": wrappers}, stepped=sent)] * 3)
+    assert (told and told.status) == status
+
+
+def test_a_gradient_that_comes_twice_is_told_with_the_cure():
+    ranks = [journal(backward={"at": 1.0})] * 3
+    told = found("twice", *ranks, ended="RuntimeError: Expected to mark a variable ready only once. This error is")
+    assert (told.status, "use_reentrant=False" in told.told, told.place) == ("FAIL", True, PLACE)
+    assert found("twice", *ranks) is None
+
+
+@each("check", [check.name for check in CHECKS])
+def test_nothing_seen_passes_nothing(check):
+    told = found(check, (), (), ())
+    assert told is None or told.status == "----"
+
+
+def test_a_rank_that_was_killed_is_told_with_what_the_ranks_held():
+    told = "rank 1 died: killed by SIGKILL\na line of no interest\nmemory when last seen: rank 0 held 3.0 GiB"
+    end = found("end", journal(), journal(), ended=told)
+    assert (end.status, end.told) == (
+        "FAIL",
+        "rank 1 died: killed by SIGKILL; memory when last seen: rank 0 held 3.0 GiB",
+    )
+    assert found("end", journal(), journal()) is None

@@ -1,0 +1,142 @@
+"""Is every fault named on an unchanged script, with its rank and line, and no right script accused? On three ranks."""
+
+import functools
+
+import pytest
+
+from dpbook.ranks import start
+from dpbook.runs.audit.audited_run import judged
+from dpbook.runs.audit.journals import seen
+from dpbook.runs.audit.resume import resume_lines
+from tests.cases import each
+from tests.runs.audit.on_ranks import run_jobs
+from tests.runs.audit.scripts import DOUBTFUL, HEAD, RESUMED, RIGHT, UNSEEN, WRONG
+
+WORLD = 3
+FORGOTTEN = ["", "optimizer", "rates", "random", "examples"]
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where all scripts have run, watched, in one start of the ranks: each in a folder of its name."""
+    home = tmp_path_factory.mktemp("audit")
+    texts = RIGHT | UNSEEN | {name: text for name, (text, _) in (WRONG | DOUBTFUL).items()}
+    jobs = [(_written(home / name, text), [], str(home / name), {"replay": 1}) for name, text in texts.items()]
+    restarts = home / "restarts"
+    script = _written(restarts, RESUMED)
+    out, resumed = ["--out", str(restarts)], {"updates": 2, "keep": 2, "state": True}
+    for name, options, wanted in [
+        ("whole", [], {"updates": 4, "keep": 4, "state": True}),
+        ("first", out, {"updates": 2, "saving": True}),
+        *((f"without {what}", [*out, "--resume", "--forget", what], resumed) for what in FORGOTTEN),
+    ]:
+        (restarts / name).mkdir()
+        jobs.append((script, options, str(restarts / name), wanted))
+    start(run_jobs, [(rank, jobs) for rank in range(WORLD)], timeout=600)
+    return home
+
+
+def _written(home, text):
+    home.mkdir()
+    (home / "train.py").write_text(HEAD + text)
+    return str(home / "train.py")
+
+
+@functools.cache
+def lines_of(folder, name):
+    return {line.name: line for line in judged(seen(folder / name, WORLD), replay=1)}
+
+
+def with_status(lines, status):
+    return {name for name, line in lines.items() if line.found.status == status}
+
+
+@each("name", RIGHT)
+def test_a_right_script_is_not_accused(folder, name):
+    lines = lines_of(folder, name)
+    assert with_status(lines, "FAIL") | with_status(lines, "WARN") == set()
+
+
+@each("name", RIGHT)
+def test_the_gradient_of_a_right_script_is_the_big_batchs(folder, name):
+    found = [line.found for line in judged(seen(folder / name, WORLD), replay=1) if line.name == "replay"]
+    assert {each.status for each in found} == {"PASS"}
+
+
+@each("name", UNSEEN)
+def test_a_gradient_that_was_not_seen_is_not_judged(folder, name):
+    lines = lines_of(folder, name)
+    assert with_status(lines, "FAIL") | with_status(lines, "WARN") == set()
+    assert lines["replay"].found.status == "----"
+
+
+@each(("name", "check"), [(name, check) for name, (_, check) in WRONG.items()])
+def test_the_cause_of_a_fault_is_named_first_and_the_rest_follows_from_it(folder, name, check):
+    lines = lines_of(folder, name)
+    failed = [line for line in lines.values() if line.failed]
+    assert failed[0].name == check
+    assert {line.because is None for line in failed[1:]} <= {False}
+    assert with_status(lines, "WARN") <= {line.name for line in lines.values() if line.because}
+
+
+@each(("name", "checks"), [(name, checks) for name, (_, checks) in DOUBTFUL.items()])
+def test_what_may_be_meant_so_is_a_warning(folder, name, checks):
+    lines = lines_of(folder, name)
+    assert (with_status(lines, "FAIL"), with_status(lines, "WARN")) == (set(), checks)
+
+
+@each(
+    ("name", "rank", "text"),
+    [
+        ("no sampler", 1, "loss = F.cross_entropy(model(x), y)"),
+        ("a NaN", 1, "loss.backward()"),
+        ("a rank left out", 2, "optimizer.step()"),
+        ("no set_epoch", 0, "for x, y in loader:"),
+        ("a flag after forward", 0, "loss = F.cross_entropy(model(x), y) / 2"),
+        ("clipping before averaging", 1, "clip_grad_norm_(model.parameters(), 0.05)"),
+        ("own tokens, masked by hand", 1, "loss.backward()"),
+    ],
+)
+def test_a_failure_has_its_rank_and_line(folder, name, rank, text):
+    first = next(line for line in lines_of(folder, name).values() if line.failed)
+    assert (first.found.rank, first.found.place[2]) == (rank, text)
+    assert (folder / name / "train.py").read_text().splitlines()[first.found.place[1] - 1].strip() == text
+
+
+@each(
+    ("name", "told"),
+    [
+        ("all in no_sync", "this rank's own gradient"),
+        ("own tokens", "each rank's mean counts the same"),
+        ("clipping before averaging", "each rank clipped its own gradient"),
+        ("gradients added", "3 times as long"),
+        ("gradients divided twice", "3 times too short"),
+        ("a sum's mean, divided twice", "3 times too short"),
+        ("a rank left out", "the gradient of rank 2 is not in it"),
+        ("noise on the gradient", "no mistake that was tried explains it"),
+    ],
+)
+def test_a_replay_tells_what_the_gradient_is_instead(folder, name, told):
+    assert told in lines_of(folder, name)["replay"].found.told
+
+
+def test_what_was_not_seen_is_not_passed(folder):
+    found = lines_of(folder, "plain")["epochs"].found
+    assert (found.status, "has 8 batches" in found.told) == ("----", True)
+
+
+@each(("what", "status"), [(what, "FAIL" if what else "PASS") for what in FORGOTTEN])
+def test_a_restart_that_forgets_is_told_what(folder, what, status):
+    whole, resumed = (seen(folder / "restarts" / name, WORLD) for name in ("whole", f"without {what}"))
+    lines = resume_lines(whole, resumed)
+    causes = [line.name for line in lines if line.failed and line.because is None]
+    assert causes == ([f"resume {what}"] if what else [])
+    assert next(line for line in lines if line.name == "resume end").found.status == status
+
+
+def test_on_three_ranks_a_right_restart_adds_in_another_order(folder):
+    """The buckets of torch's DDP follow the first backward of a process: so bits are not asked for at the end."""
+    whole, resumed = (seen(folder / "restarts" / name, WORLD) for name in ("whole", "without "))
+    end = next(line for line in resume_lines(whole, resumed) if line.name == "resume end").found
+    assert "bit for bit" in end.told or "another order of additions" in end.told

@@ -1,0 +1,53 @@
+"""Is a link what its name says?"""
+
+import numpy as np
+import pytest
+
+from dpbook.core.errors import DpbookError, InvalidArgument
+from dpbook.planning import LINKS
+from dpbook.ranks import Sweep
+from dpbook.runs.forecast import connection, measured_here
+from dpbook.runs.forecast.links import SHORT
+from tests.cases import each
+
+
+def test_every_link_that_is_known_has_a_short_name():
+    assert sorted(SHORT.values()) == sorted(LINKS)
+
+
+@each(
+    ("text", "bandwidth", "latency"),
+    [
+        ("25GbE", 25e9 / 8, 20e-6),
+        ("25gbe", 25e9 / 8, 20e-6),
+        ("NVLink 4", 450e9, 3e-6),
+        ("500Mb/s", 500e6 / 8, 0),
+        ("500Mb/s+50us", 500e6 / 8, 50e-6),
+        ("12.5GB/s", 12.5e9, 0),
+    ],
+)
+def test_names_and_rates(text, bandwidth, latency):
+    link = connection(text).link
+    assert (link.bandwidth, link.latency) == (pytest.approx(bandwidth), pytest.approx(latency))
+
+
+def test_an_unknown_link_is_named_beside_those_that_are_known():
+    with pytest.raises(InvalidArgument, match=r"25GbE.*NVLink5.*got 'warp'"):
+        connection("warp")
+
+
+@each("text", ["", "25", "1.2.3Gb/s", "0Gb/s", "900000GB/s"])
+def test_what_is_no_link(text):
+    with pytest.raises(DpbookError):
+        connection(text)
+
+
+def test_a_sweep_is_made_into_the_link_of_a_ring():
+    nbytes, alpha, beta = np.array([1024, 2**20, 2**24]), 20e-6, 1e-9
+    seconds = (6 * alpha + 1.5 * beta * nbytes)[:, None]  # a ring of four: 2 · 3 hops, 2 · 3/4 of the bytes
+    here = measured_here(Sweep(4, nbytes, seconds))
+    assert (here.link.latency, here.link.bandwidth) == (pytest.approx(alpha), pytest.approx(1 / beta))
+    assert here.price(4)(2**20) == pytest.approx(seconds[1, 0])
+    assert here.price(2)(2**20) == pytest.approx(2 * alpha + beta * 2**20)
+    with pytest.raises(InvalidArgument):
+        measured_here(Sweep(1, nbytes, seconds))

@@ -1,0 +1,419 @@
+"""Does a launch start what it should, foresee what cannot work, and say plainly who failed? Each run takes seconds."""
+
+import json
+import os
+import re
+import signal
+import socketserver
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from dpbook.app import main
+from dpbook.core import checkout, machine
+from dpbook.core.errors import InvalidArgument
+from dpbook.runs.launch import preflight
+from dpbook.runs.launch.command import Launch, default_processes
+from tests.cases import each
+from tests.runs.launch import restarts, slurm
+
+proof = pytest.mark.proof
+SAVES = """import time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    with open("checkpoint", "wb", buffering=0) as file:
+        for _ in range(120):
+            file.write(bytes(2**17))
+            time.sleep(0.1)
+    print("saved")
+dist.barrier()
+"""
+FAILS = """import os, time
+if os.environ["RANK"] == "0":
+    time.sleep(60)  # else it may fail before the other has come so far
+print("rank", os.environ["RANK"])
+raise ValueError("on purpose")
+"""
+GPUS = [machine.Gpu("H100", 80 * 10**9)] * 4
+SCRIPTS = {
+    "sums": 'x = torch.tensor(10**rank); dist.all_reduce(x); print(f"rank-{rank}-sum-{x}\\n", end="")',
+    "heeds": """came = []
+signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
+dist.barrier()
+print("here", flush=True) if rank == 0 else None
+for _ in range(100):
+    time.sleep(0.1)
+    all_came = torch.tensor(len(came)); dist.all_reduce(all_came)
+    if all_came == 3:
+        open("said", "a").write("heeded\\n")
+        break""",
+    "ignores": """dist.barrier()
+print("here", flush=True) if rank == 0 else None
+time.sleep(3)
+open("said", "a").write("ignored\\n")""",
+    "computes": """if rank == 1:
+    raise KeyError("label")
+print("here", flush=True) if rank == 0 else None
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(60)""",
+    "joins": "",
+}
+HEAD = """import os, signal, sys, time
+from datetime import timedelta
+if sys.argv[1:] == ["late"] and os.environ["RANK"] == "1":
+    time.sleep(60)
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", timeout=timedelta(seconds=3))
+rank = dist.get_rank()
+"""
+WITHOUT_TORCH = {
+    "sleeps": 'import os, time\nprint("here", flush=True) if os.environ["RANK"] == "0" else None\ntime.sleep(60)',
+    "tells": """import contextlib, os, socket, sys
+print("argument", sys.argv[1], *map(os.environ.get, ("OMP_NUM_THREADS", *sys.argv[2:])))
+with contextlib.suppress(OSError):
+    socket.socket().bind(("", int(os.environ["MASTER_PORT"])))
+    print(*["anybody may take the port at which the ranks meet"] * (sys.platform == "linux"))""",
+}
+"""What asks nothing of torch, which takes two seconds in each rank."""
+
+
+def launch(*arguments, folder, **options):
+    command = [sys.executable, "-m", "dpbook", "launch", *map(str, arguments)]
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=400, **options)
+
+
+def script(folder, name):
+    path = folder / f"{name}.py"
+    path.write_text((WITHOUT_TORCH.get(name) or HEAD + SCRIPTS[name]) + "\n")
+    return path
+
+
+@proof  # chapter 11 shows it in every run
+@pytest.mark.processes
+def test_a_rank_that_does_not_come_to_the_start_is_named_in_time(tmp_path):
+    found = launch("--nproc", 2, "--start-timeout", 2, "--", script(tmp_path, "joins"), "late", folder=tmp_path)
+    assert found.returncode != 0
+    assert found.stderr.splitlines()[-2:] == [
+        "dpbook launch: rank 1 never came: it was at line 4 of <module>; "
+        "rank 0 was in init_process_group, line 7 of <module>",
+        "  rank 0: TimeoutError: the other ranks did not come to init_process_group within 2 s",
+    ]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("asked", [False, pytest.param(True, marks=proof)])
+def test_torchruns_own_report_is_shown_to_who_asks_for_it(tmp_path, asked):
+    (tmp_path / "fails.py").write_text('raise ValueError("on purpose")')
+    options = ["--torchrun-report"] if asked else []
+    found = launch("--nproc", 1, *options, "--", tmp_path / "fails.py", folder=tmp_path)
+    assert found.returncode == 1
+    assert "dpbook launch: rank 0 failed first: ValueError: on purpose" in found.stderr.splitlines()
+    assert ("Root Cause (first observed failure)" in found.stderr) is asked
+    assert "ChildFailedError" not in found.stderr
+    assert "Warning" not in found.stderr
+
+
+@proof
+@pytest.mark.processes
+@pytest.mark.parametrize(("options", "where"), [([], "runs/logs"), (["--logs", "a"], "a")])
+def test_what_the_other_ranks_printed_is_kept_where_a_launch_fails(tmp_path, options, where):
+    (tmp_path / "fails.py").write_text(FAILS)
+    for _ in range(2):
+        found = launch("--nproc", 2, *options, "--", "fails.py", folder=tmp_path)
+        said = [line for line in found.stderr.splitlines() if line.startswith("what the other ranks printed is in ")]
+        assert len(said) == 1
+        kept = tmp_path / said[0].removeprefix("what the other ranks printed is in ")
+        assert (kept / "attempt_0/1/stdout.log").read_text() == "rank 1\n"
+        assert (kept / "attempt_0/1/stderr.log").read_text().endswith("ValueError: on purpose\n")
+    assert kept.parent == tmp_path / where
+    assert len(list(kept.parent.iterdir())) == 2
+
+
+@pytest.mark.processes
+@proof
+def test_a_rank_that_writes_while_the_others_wait_for_longer_than_a_hang_may_last_is_let_go_on(tmp_path):
+    (tmp_path / "saves.py").write_text(SAVES)
+    found = launch("--nproc", 3, "--hang-timeout", 3, "--", "saves.py", folder=tmp_path)
+    assert (found.returncode, found.stdout) == (0, "saved\n")
+
+
+@pytest.mark.processes
+def test_nodes_that_do_not_come_are_waited_for_in_time(tmp_path):
+    where = ["--nnodes", 2, "--rdzv-endpoint", "localhost:0", "--start-timeout", 2]
+    found = launch("--nproc", 1, *where, "--", script(tmp_path, "sleeps"), folder=tmp_path)
+    assert found.returncode != 0
+    assert found.stderr.splitlines()[-1] == "dpbook launch: not all of the 2 nodes came to localhost:0 within 2 s"
+
+
+def silent(client):
+    """It takes the connection and says nothing."""
+    while client.recv(1024):
+        pass
+
+
+def http(client):
+    client.recv(1024)
+    client.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+
+def closes(client):
+    """It takes the connection and ends it."""
+
+
+@proof
+@pytest.mark.processes
+@pytest.mark.parametrize("answer", [silent, http, closes])
+def test_where_something_else_listens_it_is_told_that_nobody_answers(tmp_path, answer):
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            with suppress(OSError):
+                answer(self.request)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        where = f"127.0.0.1:{server.server_address[1]}"
+        there = ["--nnodes", 2, "--rdzv-endpoint", where, "--start-timeout", 5]
+        found = launch("--nproc", 1, *there, "--", script(tmp_path, "sleeps"), folder=tmp_path)
+        server.shutdown()
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1] == f"dpbook launch: nobody answers as a rendezvous at {where}, for 5 s"
+
+
+@pytest.mark.processes
+def test_a_script_gets_its_arguments_its_share_of_the_cores_memory_that_it_keeps_and_a_port_of_its_own(tmp_path):
+    found = launch("--nproc", 2, "--", script(tmp_path, "tells"), "--flag", *machine.MEMORY, folder=tmp_path)
+    assert found.returncode == 0
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.cores() // 2)))
+    kept = [os.environ.get(name, value) for name, value in machine.MEMORY.items()]
+    assert found.stdout.split() == ["argument", "--flag", threads, *kept]
+    assert not (tmp_path / "runs").exists()
+
+
+def to_the_end(launch):
+    """What a launch says until it ends well."""
+    said, _ = launch.communicate(timeout=400)
+    assert launch.returncode == 0, said
+    return said
+
+
+@pytest.mark.processes
+def test_our_program_ends_in_a_report_that_sets_it_beside_one_process(tmp_path):
+    small = ["--context", "32", "--batch", "2"]
+    said = to_the_end(restarts.begin(tmp_path, "--steps", "12", "--nproc", "2", *small))
+    *_, line, last = said.splitlines()
+    numbers = re.sub(r"[\d.,]+", "#", line)
+    assert numbers == "loss # after step #; # tokens/s over # ranks; #% of # times one process"
+    assert last == "report: runs/r/report.html"
+    page = (tmp_path / "runs/r/report.html").read_text(encoding="utf-8")
+    assert "simulated step" in page
+    assert "of 2 times one process" in page
+    lines = (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 13))
+
+
+@proof
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the rank in /proc")
+def test_a_run_whose_rank_is_killed_ends_with_the_bits_of_one_that_was_not(tmp_path):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    for folder in (killed, whole):
+        folder.mkdir()
+    launch = restarts.begin(killed, "--max-restarts", "1", "--no-alone", "--no-predict")
+    restarts.kill_rank_1(killed, launch, wait=0.0)
+    said = to_the_end(launch)
+    assert f" of {restarts.STEPS}" in said[said.index("resumed after step") :]
+    to_the_end(restarts.begin(whole, "--no-alone", "--no-predict"))
+    assert restarts.same_bits(restarts.weights(killed), restarts.weights(whole))
+
+
+@pytest.mark.processes
+def test_a_signal_ends_all_ranks(tmp_path):
+    process = launch_in_the_background(tmp_path, script(tmp_path, "sleeps"))
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said.splitlines()[-1] == "dpbook launch: ended by SIGTERM; no rank is left"
+    assert not restarts.in_folder(tmp_path)
+
+
+DROPPED = """import os, runpy, sys, weakref
+
+number = int(sys.argv.pop(1))
+
+class Lock:
+    pass
+
+def audit(event, arguments):
+    if event == "import" and arguments[0] == "dpbook.runs.launch.launcher":
+        lock = Lock()
+        end = weakref.ref(lock, lambda _: os.kill(os.getpid(), number))
+        del lock
+
+sys.addaudithook(audit)
+runpy.run_module("dpbook", run_name="__main__")"""
+"""A launch to which a signal comes before it starts its ranks, where Python drops what a handler raises: in a callback
+like that with which an import ends, of its lock."""
+
+
+@pytest.mark.processes
+@each("name", ["SIGINT", "SIGUSR1"])
+def test_a_signal_that_comes_while_a_launch_imports_is_not_lost(tmp_path, name):
+    (tmp_path / "ends.py").write_text("")
+    number = signal.Signals[name]
+    command = [sys.executable, "-c", DROPPED, str(int(number)), "launch", "--nproc", "1", "--", "ends.py"]
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 128 + number, done.stderr
+
+
+@proof
+@pytest.mark.processes
+def test_who_ends_a_launch_is_told_of_the_rank_that_had_failed_while_the_others_worked(tmp_path):
+    process = launch_in_the_background(tmp_path, script(tmp_path, "computes"))
+    assert process.stdout.readline() == "here\n"
+    restarts.wait_until(lambda: any("Sending process" in line for line in iter(process.stderr.readline, "")))
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 128 + signal.SIGINT
+    assert "dpbook launch: ended by SIGINT; no rank is left\n" in said
+    assert "dpbook launch: rank 1 failed first: KeyError: 'label'\n" in said
+
+
+@proof
+@pytest.mark.processes
+@pytest.mark.parametrize(("name", "ended"), [("heeds", "heeded\n" * 3), ("ignores", "ignored\n" * 3)])
+def test_usr1_comes_to_every_rank_and_ends_none_that_does_not_know_it(tmp_path, name, ended):
+    process = launch_in_the_background(tmp_path, script(tmp_path, name), "--nproc", "3")
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGUSR1)
+    said = process.communicate(timeout=120)
+    logs = (tmp_path / "said").read_text()
+    assert (logs, process.returncode) == (ended, 128 + signal.SIGUSR1)
+    assert said[1].splitlines()[-1] == "dpbook launch: ended after SIGUSR1; it may have more to do"
+
+
+def launch_in_the_background(folder, path, *options):
+    command = [sys.executable, "-m", "dpbook", "launch", *(options or ("--nproc", "2")), "--", str(path)]
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.processes
+def test_the_slurm_script_starts_a_launcher_on_each_of_two_nodes_and_their_ranks_meet(tmp_path):
+    job = slurm.submit(tmp_path, 2, "--", str(script(tmp_path, "sums")))
+    said = job.communicate(timeout=400)[0]
+    assert job.returncode == 0, said
+    assert sorted(line for line in said.split() if line.startswith("rank-")) == ["rank-0-sum-11", "rank-1-sum-11"]
+    assert slurm.requeued(tmp_path) == []
+
+
+def said_by(*arguments, **options):
+    return [str(finding) for finding in preflight(*arguments, **options)]
+
+
+def test_more_ranks_than_gpus_is_a_problem_and_as_many_are_not():
+    assert said_by(4, gpus=GPUS) == []
+    assert said_by(5, gpus=GPUS)[0].startswith("problem: 5 ranks on 4 GPUs: NCCL refuses two ranks on one")
+
+
+def test_more_ranks_than_cores_is_a_warning():
+    assert any(text.startswith(f"warning: {10**4} ranks on") for text in said_by(10**4, gpus=[]))
+
+
+@pytest.mark.parametrize("endpoint", [None, "host", "host:port", ":29500"])
+def test_several_nodes_need_a_place_to_meet(endpoint):
+    assert any("need --rdzv-endpoint HOST:PORT" in text for text in said_by(1, nnodes=2, endpoint=endpoint, gpus=GPUS))
+
+
+def test_two_ranks_without_gpus_and_one_per_gpu_with():
+    assert default_processes([]) == min(2, machine.cores())
+    assert default_processes(GPUS) == 4
+
+
+def test_several_nodes_meet_at_the_endpoint(tmp_path):
+    command = Launch(("-m", "m"), 8, nnodes=2, endpoint="a:1", max_restarts=3).command(tmp_path, tmp_path)
+    assert {"--nnodes=2", "--rdzv-endpoint=a:1", "--nproc-per-node=8", "--max-restarts=3"} <= set(command)
+    assert "--standalone" not in command
+    assert command[-2:] == ["-m", "m"]
+
+
+def test_what_the_user_has_set_stays(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert Launch(("-m", "m"), 1).environment(Path())["OMP_NUM_THREADS"] == "7"
+
+
+@each(
+    ("make", "said"),
+    [
+        (lambda: Launch((), 1), "program"),
+        (lambda: Launch(("nowhere.py",), 1), "script must be a file that exists"),
+        (lambda: Launch(("-m", "m"), 0), "nproc"),
+        (lambda: Launch(("-m", "m"), 1, max_restarts=-1), "max_restarts"),
+        (lambda: Launch(("-m", "m"), 1, start_timeout=0), "start_timeout"),
+        (lambda: Launch(("-m", "m"), 1, check_calls=-1), "check_calls"),
+        (lambda: Launch(("-m", "m"), 1, hang_timeout=-1), "hang_timeout"),
+    ],
+)
+def test_bad_launches_are_named(make, said):
+    with pytest.raises(InvalidArgument, match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--width", "33"], "width must be a multiple of 32"),
+        (["--nnodes", "2"], "need --rdzv-endpoint"),
+        (["--all-reduce", "rings"], "all_reduce must be one of torch"),
+        (["--all-reduce", "nowhere.json"], "not started"),
+        (["--", "nowhere.py"], "script must be a file that exists"),
+        (["--", "", "--epochs", "3"], "script must be a file that exists, got ''"),
+        (["--", "-m"], "program must be a script, or -m and a module"),
+        (["--model", "cnn", "--batch", "1000"], "not started"),
+    ],
+)
+def test_bad_command_lines_start_nothing(arguments, said, capsys):
+    assert main(["launch", *arguments]) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--"], ["--", ""], ["--nproc", "2", "--", "", ""]])
+def test_an_empty_variable_starts_nothing(arguments, capsys):
+    """`dpbook launch -- $SCRIPT`: without a word after the dashes the book's own program is not meant."""
+    with pytest.raises(SystemExit) as end:
+        main(["launch", *arguments])
+    assert end.value.code == 2
+    assert "nothing comes after --, or an empty word" in capsys.readouterr().err
+
+
+def test_a_script_without_the_dashes_is_told_where_it_belongs(capsys):
+    with pytest.raises(SystemExit):
+        main(["launch", "train.py", "--epochs", "3"])
+    assert "a script of your own comes after --, as in `dpbook launch -- train.py`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--help", "--program-help"])
+def test_help_loads_no_torch(flag):
+    code = f"""
+import sys
+from dpbook.app import main
+try:
+    main(["launch", {flag!r}])
+except SystemExit:
+    pass
+print("torch" in sys.modules)
+"""
+    child = subprocess.run(
+        [sys.executable, "-c", code], cwd=checkout.root(), capture_output=True, text=True, check=True
+    )
+    assert child.stdout.splitlines()[-1] == "False"
+    assert "--" in child.stdout

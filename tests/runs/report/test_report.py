@@ -1,0 +1,371 @@
+"""Does a run end in a report that says what its files say?"""
+
+import json
+import re
+from itertools import pairwise
+
+import pytest
+
+from dpbook.app import main
+from dpbook.core import milliseconds
+from dpbook.core.errors import DpbookError
+from dpbook.overlap import read_profiles, recorded_traces, split_waits
+from dpbook.planning import ACCELERATORS
+from dpbook.runs.report import run_page, run_summary
+from dpbook.runs.report.run_sentences import sentences
+from dpbook.runs.trainer import metrics
+from tests.cases import each
+
+ABOUT = {
+    "options": {"name": "r", "model": "gpt", "strategy": "bucketed", "precision": "bf16"}, "world": 4,
+    "backend": "nccl",
+    "device": "NVIDIA H100 80GB HBM3", "parameters": 1000, "trained": 1000, "payload_bytes": 4000,
+    "tokens_per_step": 8000, "flops_per_token": 6 * 10**9, "torch": "2.13.0", "python": "3.11", "cores": 2,
+    "date": "2026-11-20",
+}  # fmt: skip
+PREDICTION = {
+    "seconds": 0.22, "exposed": 0.01, "communication": 0.02, "computation": 0.2, "calls": 1, "alpha": 1e-4, "beta": 1e-9
+}  # fmt: skip
+
+
+def run(folder, seconds=0.2, world=4, prediction=PREDICTION, parts=None, **about):
+    """A run of 30 steps in ``folder``; the first five are slow and must not count, nor do their ``parts``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / metrics.DESCRIPTION).write_text(json.dumps({**ABOUT, "world": world, **about}))
+    if prediction:
+        (folder / metrics.PREDICTION).write_text(json.dumps(prediction))
+    lines = metrics.Metrics(folder, 0)
+    for step in range(1, 31):
+        more = {name: [9.0] * world if step <= 5 else values for name, values in (parts or {}).items()}
+        lines.append(step=step, loss=5 / step, seconds=9.0 if step <= 5 else seconds, memory=10**9 + step, **more)
+    return folder
+
+
+def told(page):
+    """Name and value of every row of its tables."""
+    return dict(re.findall(r"<tr><th>(.*?)</th><td>(.*?)</td></tr>", page.read_text(encoding="utf-8")))
+
+
+def test_it_tells_what_the_metrics_say(tmp_path):
+    rows = told(run_page.write(run(tmp_path / "r")))
+    assert rows["loss"] == "0.1667 after step 30"
+    assert rows["step"] == "200 ms, median of 25 (half of the steps 200 ms to 200 ms)"
+    assert rows["throughput"] == "40,000 tokens/s over 4 ranks"
+    assert rows["peak memory"] == "1 GB on rank 0"
+    assert rows["sent by each rank"].startswith("6 kB per step")  # 2 · 3/4 of 4 kB
+    used = 6e9 * 40_000 / (4 * ACCELERATORS["H100 SXM"].flops)
+    assert (
+        rows["model FLOPs utilisation"] == f"{used:.1%} of the bf16 peak (half of the steps {used:.1%} to {used:.1%})"
+    )
+
+
+def test_the_prediction_stands_beside_the_measurement(tmp_path):
+    rows = told(run_page.write(run(tmp_path / "r")))
+    assert rows["simulated step"] == "220 ms, +10% beside the measured one (half of the steps +10% to +10%)"
+    assert rows["of it exposed"] == "10 ms of 20 ms of communication"
+    assert rows["all-reduce, fitted"] == "100 µs + 1 ns/B · n, in 1 call per step"
+    assert "simulated step" not in told(run_page.write(run(tmp_path / "s", prediction=None)))
+
+
+def test_efficiency_is_that_against_one_process(tmp_path):
+    alone = run(tmp_path / "alone", seconds=0.15, world=1, tokens_per_step=2000)
+    rows = told(run_page.write(run(tmp_path / "r"), alone))
+    assert rows["one process alone"] == "13,333 tokens/s, 150 ms per step"
+    assert rows["scaling efficiency"] == "75% of 4 times one process (half of the steps 75% to 75%)"
+
+
+def test_the_process_that_a_launch_kept_is_compared_with_by_default(tmp_path):
+    folder = run(tmp_path / "r")
+    assert "scaling efficiency" not in told(run_page.write(folder))
+    run(folder / "alone", seconds=0.1, world=1, tokens_per_step=2000)
+    assert told(run_page.write(folder))["scaling efficiency"].startswith("50% of 4 times one process")
+
+
+@pytest.mark.parametrize(("changed", "compared"), [({"name": "alone"}, True), ({"strategy": "torch"}, False)])
+def test_a_process_that_did_other_work_is_not_compared_with(tmp_path, changed, compared):
+    folder = run(tmp_path / "r")
+    run(folder / "alone", world=1, tokens_per_step=2000, options={**ABOUT["options"], **changed})
+    assert ("scaling efficiency" in told(run_page.write(folder))) == compared
+
+
+def test_beside_a_ratio_stands_where_half_of_the_steps_lie(tmp_path):
+    folder = run(tmp_path / "r")
+    lines = metrics.read(folder)
+    for line in lines[5:]:  # 21 … 45 hundredths of a second: a quarter of them is below 0.27, a quarter above 0.39
+        line["seconds"] = (15 + line["step"]) / 100
+    (folder / metrics.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run(folder / "alone", seconds=0.27, world=1, tokens_per_step=2000)
+    rows = told(run_page.write(folder))
+    assert rows["step"] == "330 ms, median of 25 (half of the steps 270 ms to 390 ms)"
+    assert rows["scaling efficiency"] == "82% of 4 times one process (half of the steps 69% to 100%)"
+    assert rows["simulated step"].endswith("(half of the steps -44% to -19%)")
+
+
+@each(
+    ("every", "last", "counted"),
+    [(1, 30, range(6, 31)), (10, 30, [20, 30]), (10, 12, [12]), (4, 12, [12]), (4, 9, [4, 8, 9]), (40, 30, [30])],
+)
+def test_a_line_of_several_steps_counts_if_none_of_them_is_among_the_first(every, last, counted):
+    """Of a run that was too short to have others all count."""
+    steps = sorted({*range(every, last, every), last})
+    lines = [{"step": b, "steps": b - a, "seconds": 0.1} for a, b in pairwise([0, *steps])]
+    summary = run_summary.Summary({**ABOUT, "resumed_at": 0}, lines, None)
+    assert [line["step"] for line in summary.counted] == list(counted)
+
+
+EVEN = {"computing": [0.15, 0.15, 0.15], "summing": [0.004, 0.004, 0.004], "updating": [0.02, 0.02, 0.02]}
+SLOW = {"computing": [0.09, 0.1, 0.15], "summing": [0.08, 0.07, 0.02], "updating": [0.02, 0.02, 0.02]}
+APART = {"computing": [0.12, 0.12, 0.12], "summing": [0.012, 0.052, 0.062], "updating": [0.02, 0.02, 0.02]}
+"""Of three ranks in a step of 200 ms: nothing is lost, rank 2 is slow, all compute equally long and still wait."""
+
+
+@each(
+    ("parts", "said"),
+    [
+        (
+            EVEN,
+            [
+                "Communication costs little: what nothing hides of it is 2% of a step, 4 ms of 200 ms.",
+                "No rank is slow",
+            ],
+        ),
+        (
+            SLOW,
+            [
+                "Communication is not hidden: 10% of a step, 20 ms of 200 ms",
+                "Rank 2 is slower: it computes for 150 ms where the others need 95 ms, and waiting takes 18% of a step "
+                "(36.7 ms, the mean over ranks).",
+            ],
+        ),
+        (APART, ["Communication is not hidden: 6%", "Waiting for each other takes 15% of a step (30 ms"]),
+    ],
+)
+def test_the_verdict_says_what_is_hidden_and_who_is_waited_for(tmp_path, parts, said):
+    found = sentences(run_summary.summarise(run(tmp_path / "r", world=3, parts=parts)), None)
+    assert len(found) == len(said)
+    assert [sentence[: len(start)] for sentence, start in zip(found, said, strict=True)] == said
+
+
+def test_the_verdict_says_what_is_lost_against_one_process(tmp_path):
+    alone = {"computing": [0.1], "summing": [0.001], "updating": [0.02]}
+    folder = run(tmp_path / "r", world=3, parts=SLOW, tokens_per_step=6000)
+    run(folder / "alone", world=1, seconds=0.125, tokens_per_step=2000, parts=alone)
+    *_, last = sentences(run_summary.summarise(folder), run_summary.summarise(folder / "alone"))
+    assert last == (
+        "Efficiency is 62%: a step takes 200 ms, with one process alone 125 ms; "
+        "the difference is waiting (36.7 ms), transfer (19 ms), slower computing (13.3 ms)."
+    )
+
+
+def test_who_waits_as_long_as_the_others_is_not_called_slow(tmp_path):
+    parts = {"computing": [0.12, 0.1, 0.1], "summing": [0.05, 0.05, 0.01], "updating": [0.02, 0.02, 0.02]}
+    *_, last = sentences(run_summary.summarise(run(tmp_path / "r", world=3, parts=parts)), None)
+    assert (
+        last
+        == "Waiting for each other takes 13% of a step (26.7 ms, the mean over ranks), though no rank alone is slow."
+    )
+
+
+def test_ranks_that_wait_in_turn_are_seen_to_wait(tmp_path):
+    """Rank 0 in steps with an even number, rank 1 in the others, and few steps are far from the usual."""
+    folder = run(tmp_path / "r", world=2)
+    lines = metrics.Metrics(folder, 0)
+    for step in range(1, 41):
+        summing = [0.01, 0.05][:: 1 if step % 2 else -1]
+        far = 9.0 if step % 10 == 0 else 0.0
+        more = {"computing": [0.1 + far, 0.1], "summing": summing, "updating": [0.02, 0.02]}
+        lines.append(step=step, loss=1.0, seconds=0.2 + far + step % 2 / 1000, memory=10**9, **more)
+    summary = run_summary.summarise(folder)
+    assert 0.09 < summary.parts.wait < 0.11
+    assert max(summary.parts.computing) == pytest.approx(0.1)
+
+
+def test_a_rank_that_is_late_in_some_steps_is_not_called_slow(tmp_path):
+    folder = run(tmp_path / "r", world=2)
+    lines = metrics.Metrics(folder, 0)
+    for step in range(1, 31):
+        late, own = (0.05, 0.01) if step % 2 else (0.0, 0.012)
+        more = {"computing": [0.1 + late, 0.101], "summing": [own, 0.01 + late], "updating": [0.02, 0.02]}
+        lines.append(step=step, loss=1.0, seconds=0.2, memory=10**9, **more)
+    parts = run_summary.summarise(folder).parts
+    assert parts.wait > 0.05
+    assert parts.slow is None
+
+
+def test_a_sharded_update_is_called_communication_too(tmp_path):
+    options = {**ABOUT["options"], "strategy": "zero1"}
+    _, second, _ = sentences(run_summary.summarise(run(tmp_path / "r", world=3, parts=EVEN, options=options)), None)
+    assert second.startswith("The update takes 10% of a step (20 ms); in it the ranks send each other the new weights")
+
+
+def test_of_a_run_that_another_world_has_resumed_only_its_own_steps_count(tmp_path):
+    folder = run(tmp_path / "r", world=3, seconds=9.0, parts=APART)
+    lines = metrics.Metrics(folder, 15)
+    about = {**ABOUT, "world": 2, "resumed_at": 15}
+    (folder / metrics.DESCRIPTION).write_text(json.dumps(about))
+    two = {name: values[:2] for name, values in EVEN.items()}
+    for step in range(16, 31):
+        lines.append(step=step, loss=5 / step, seconds=9.0 if step <= 20 else 0.2, memory=10**9, **two)
+    rows = told(run_page.write(folder))
+    assert rows["step"].startswith("200 ms, median of 10 ")
+    assert len(run_summary.summarise(folder).parts.computing) == 2
+    (folder / metrics.DESCRIPTION).write_text(json.dumps({**about, "resumed_at": 30}))  # there was nothing left to do
+    assert run_summary.summarise(folder).parts is None
+    run_page.write(folder)
+
+
+def test_a_short_run_has_no_verdict_and_no_efficiency(tmp_path):
+    folder = run(tmp_path / "r", world=3, parts=SLOW)
+    run(folder / "alone", world=1, parts=EVEN)
+    path = folder / metrics.FILE
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:10]))
+    (said,) = sentences(run_summary.summarise(folder), None)
+    assert said.startswith("Too short for a verdict: the first 5 steps")
+    assert "one process" not in run_page.headline(folder)
+
+
+def test_every_rank_has_its_row_and_a_slow_one_is_marked(tmp_path):
+    page = run_page.write(run(tmp_path / "r", world=3, parts=SLOW)).read_text(encoding="utf-8")
+    rows = re.findall(r'<tr( class="slow")?><th scope="row">(.*?)</th>(.*?)</tr>', page)
+    assert [(bool(slow), name) for slow, name, _ in rows] == [
+        (False, "rank 0"), (False, "rank 1"), (True, "rank 2, slower")
+    ]  # fmt: skip
+    times = [re.findall(r"<td>(.*?)</td>", cells) for *_, cells in rows]
+    assert times[0] == ["90 ms", "60 ms", "20 ms", "20 ms", "10 ms"]  # waits until rank 2 is there; 10 ms are the rest
+    assert times[2] == ["150 ms", "0 ms", "20 ms", "20 ms", "10 ms"]
+    widths = [[float(width) for width in re.findall(r"width: ([\d.]+)%", cells)] for *_, cells in rows]
+    assert widths[0] == pytest.approx([45, 30, 10, 10, 5])
+
+
+def test_a_run_that_measured_no_parts_has_no_verdict_and_no_rows(tmp_path):
+    page = run_page.write(run(tmp_path / "r")).read_text(encoding="utf-8")
+    assert 'class="verdict"' not in page
+    assert 'class="ranks"' not in page
+
+
+def test_times_are_written_as_people_write_them(tmp_path):
+    page = run_page.write(run(tmp_path / "r", seconds=1.2096)).read_text(encoding="utf-8")
+    assert "1,210 ms, median of 25" in page
+    assert not re.findall(r"\de[+-]\d|\b1 (?:calls|ranks|cores)\b", re.sub(r"data:[^\"]*", "", page))
+
+
+def test_the_line_for_the_terminal(tmp_path):
+    folder = run(tmp_path / "r")
+    assert run_page.headline(folder) == "loss 0.1667 after step 30; 40,000 tokens/s over 4 ranks"
+    run(folder / "alone", seconds=0.1, world=1, tokens_per_step=2000)
+    assert run_page.headline(folder).endswith("over 4 ranks; 50% of 4 times one process")
+
+
+def test_a_run_in_fp32_has_no_share_of_the_bf16_peak(tmp_path):
+    rows = told(run_page.write(run(tmp_path / "r", options={**ABOUT["options"], "precision": "fp32"})))
+    assert rows["model FLOPs utilisation"] == "no peak known for this device and precision"
+
+
+def test_an_unknown_device_has_no_utilisation(tmp_path):
+    rows = told(run_page.write(run(tmp_path / "r", device="x86_64")))
+    assert rows["model FLOPs utilisation"] == "no peak known for this device and precision"
+
+
+@each(
+    ("device", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H200", "H200 SXM"),
+        ("NVIDIA A100-SXM4-80GB", "A100 80 GB"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA RTX 4000 Ada Generation", None),
+        ("AMD EPYC", None),
+    ],
+)
+def test_peaks_by_the_names_of_drivers(device, name):
+    assert run_summary.peak_flops(device) == (ACCELERATORS[name].flops if name else None)
+
+
+def test_traces_are_drawn_with_waiting_apart_and_a_damaged_one_is_said(tmp_path):
+    folder = run(tmp_path / "r", world=2)
+    for rank, path in enumerate(recorded_traces()):
+        (folder / f"trace-rank{rank}.json.gz").write_bytes(path.read_bytes())
+    whole = read_profiles(recorded_traces())
+    spent = milliseconds(whole.busy("communication"))
+    waited = milliseconds(split_waits(whole).busy("wait"))
+    assert f"{waited} of {spent} in collectives are waiting; " in run_page.write(folder).read_text(encoding="utf-8")
+    (folder / "trace-rank0.json.gz").write_bytes(b"nothing")
+    assert "The traces cannot be read" in run_page.write(folder).read_text(encoding="utf-8")
+
+
+def test_nothing_in_it_comes_from_elsewhere_and_names_are_escaped(tmp_path):
+    page = run_page.write(run(tmp_path / "r", options={**ABOUT["options"], "strategy": "<b>"})).read_text(
+        encoding="utf-8"
+    )
+    assert not re.findall(r'(?:src|href)="(?!data:)', page)
+    assert "&lt;b&gt;" in page
+
+
+def test_the_command_writes_it_again(tmp_path, capsys):
+    folder = run(tmp_path / "r")
+    assert main(["report", str(folder)]) == 0
+    assert capsys.readouterr().out.strip() == str(folder / "report.html")
+
+
+def test_what_is_no_run_is_said(tmp_path, capsys):
+    with pytest.raises(DpbookError, match="is not the folder of a run"):
+        run_page.write(tmp_path)
+    run(tmp_path / "r")
+    (tmp_path / "r" / metrics.FILE).write_text("")
+    with pytest.raises(DpbookError, match="holds no step yet"):
+        run_page.write(tmp_path / "r")
+    assert main(["report", str(tmp_path / "nowhere")]) == 1
+    assert "nowhere is not the folder of a run" in capsys.readouterr().err
+
+
+def test_it_is_one_page_with_its_pictures_drawn_and_not_escaped(tmp_path):
+    folder = run(tmp_path / "r")
+    for rank, path in enumerate(recorded_traces()):
+        (folder / f"trace-rank{rank}.json.gz").write_bytes(path.read_bytes())
+    page = run_page.write(folder).read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert re.findall(r"<h[12]>(.*?)</h", page) == [
+        *("Run r", "Loss", "Time of a step", "Where the time goes", "What was run")
+    ]
+    assert "&lt;img" not in page
+    assert "&lt;svg" not in page
+    assert page.count("<img ") == 3
+
+
+@each(
+    ("file", "content", "said"),
+    [
+        (metrics.DESCRIPTION, "", "run.json cannot be read"),
+        (metrics.DESCRIPTION, '{"world": 4, "opt', "run.json cannot be read"),
+        (metrics.DESCRIPTION, "\x00\x80", "run.json cannot be read"),
+        (metrics.DESCRIPTION, "[1, 2]", "run.json is not that of a run: no options, world"),
+        (
+            metrics.DESCRIPTION,
+            '{"name": "a-package", "version": "1.0.0"}',
+            "run.json is not that of a run: no options, world",
+        ),
+        (metrics.DESCRIPTION, json.dumps({**ABOUT, "options": {}}), "run.json is not that of a run: no options model"),
+        (metrics.DESCRIPTION, json.dumps({**ABOUT, "world": "4"}), "run.json is not that of a run: no world"),
+        (metrics.PREDICTION, "{}", "prediction.json is not that of a run: no seconds"),
+        (metrics.FILE, "", "holds no step yet"),
+        (metrics.FILE, "[]\n3\n", "holds no step yet"),
+        (metrics.FILE, '{"step": 1}\n', "metrics.jsonl is damaged"),
+    ],
+)
+def test_damaged_and_foreign_files_are_named(tmp_path_factory, capsys, file, content, said):
+    folder = run(tmp_path_factory.mktemp("run") / "r")
+    (folder / file).write_bytes(content.encode("latin-1"))
+    assert main(["report", str(folder)]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("dpbook report: ")
+    assert said in told
+
+
+def test_a_file_or_a_folder_of_something_else_is_no_run(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for name in ("file", "."):
+        assert main(["report", str(tmp_path / name)]) == 1
+        assert "is not the folder of a run" in capsys.readouterr().err

@@ -1,0 +1,225 @@
+"""Is a run's folder kept from a second launch, and a run from options of another?"""
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+import dpbook.runs.launch
+from dpbook.app import main
+from dpbook.core import checkout
+from dpbook.core.errors import DpbookError
+from dpbook.runs.launch import Ended
+from dpbook.runs.trainer import Options, locked, metrics
+from tests.cases import each
+
+HOLDER = """
+import time
+from pathlib import Path
+from dpbook.runs.trainer import locked
+with locked(Path("r"), None, print):
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+def quiet(text):
+    raise AssertionError(text)
+
+
+def enters(folder, meeting=None, say=quiet):
+    try:
+        with locked(folder, meeting, say):
+            return True
+    except DpbookError:
+        return False
+
+
+def test_a_folder_is_locked_by_a_process_that_is_named(tmp_path):
+    with (
+        locked(tmp_path / "r", None, quiet),
+        pytest.raises(DpbookError) as refused,
+        locked(tmp_path / "r", None, quiet),
+    ):
+        pass
+    who = f"refused: {tmp_path / 'r'} is locked by pid {os.getpid()} on host {socket.gethostname()}, since 2"
+    assert str(refused.value).startswith(who)
+    assert enters(tmp_path / "r")
+
+
+def test_the_nodes_of_one_launch_share_a_folder_and_no_other_enters(tmp_path):
+    with locked(tmp_path, "a:1", quiet):
+        assert enters(tmp_path, "a:1")
+        with locked(tmp_path, "a:1", quiet):
+            assert enters(tmp_path, "a:1")
+            assert not enters(tmp_path, "b:1")
+            assert not enters(tmp_path)
+        assert not enters(tmp_path)
+    with locked(tmp_path, None, quiet):
+        assert not enters(tmp_path, "a:1")
+
+
+@pytest.mark.processes
+def test_a_launcher_that_is_killed_leaves_no_lock(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "locked\n"
+    with pytest.raises(DpbookError, match=f"locked by pid {holder.pid} on host"), locked(tmp_path / "r", None, quiet):
+        pass
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    assert enters(tmp_path / "r")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_on_a_disk_without_locks_nobody_is_kept_out_and_that_is_told(tmp_path, monkeypatch, number):
+    def flock(descriptor, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    said = []
+    assert enters(tmp_path, say=said.append)
+    assert len(said) == 1
+    assert said[0].startswith(f"warning: {tmp_path} cannot be locked ({os.strerror(number)})")
+
+
+def earlier_run(folder, step=50, world=2, **options):
+    """A folder as a run leaves it that has come to ``step`` and is not finished."""
+    before = Options(out=str(folder), name="r", steps=100, width=64, **options)
+    before.folder.mkdir(parents=True)
+    (before.folder / f"checkpoint-{step:08}.pt").touch()
+    (before.folder / metrics.DESCRIPTION).write_text(json.dumps({"options": before.to_data(), "world": world}))
+    return before.folder
+
+
+@pytest.fixture
+def relaunch(tmp_path, monkeypatch, capsys):
+    """Launch the run in tmp_path/r once more; what is said, and whether ranks were started."""
+
+    def run(*arguments, nproc=2):
+        started = []
+        monkeypatch.setattr(
+            dpbook.runs.launch, "launch", lambda what, say, came: started.append(what) or Ended(1, True)
+        )
+        where = ("--out", str(tmp_path), "--name", "r", "--width", "64", "--steps", "100")
+        status = main(["launch", "--nproc", str(nproc), *where, *arguments])
+        said = "".join(capsys.readouterr())
+        assert started or status == (0 if "finished" in said else 1)
+        return said, bool(started)
+
+    return run
+
+
+def test_the_same_command_goes_on(tmp_path, relaunch):
+    earlier_run(tmp_path)
+    assert relaunch()[1]
+    more = ("--steps", "200", "--save-every", "7", "--no-predict", "--profile", "3")
+    assert relaunch(*more)[1]  # none of them changes what is trained
+
+
+def test_other_options_are_refused_with_what_differs_and_continued_by_a_word(tmp_path, relaunch):
+    earlier_run(tmp_path, lr=0.001)
+    said, started = relaunch("--lr", "0.01", "--batch", "16")
+    assert not started
+    assert said.splitlines()[-6:-1] == [
+        f"dpbook launch: refused: {tmp_path / 'r'} holds a run with other options, of step 50",
+        "  option  before  now",
+        "  batch   8       16",
+        "  lr      0.001   0.01",
+        "  each rank's share of the global batch goes from 8 to 16 examples, and the place in the data is counted in "
+        "steps: it is where a run of 16 from the start would be, so that some examples are left out or come again",
+    ]
+    assert said.endswith("--name another begins a new run; --continue-changed goes on with this one\n")
+    assert relaunch("--lr", "0.01", "--batch", "16", "--continue-changed")[1]
+
+
+@each(
+    ("before", "now", "nproc", "said"),
+    [
+        ({"batch": 8}, ["--batch", "8"], 3, "the global batch goes from 16 to 24 examples"),
+        ({"batch": 9}, ["--batch", "6"], 3, "the global batch stays as large, and the place in the data is the same"),
+        ({}, ["--seed", "1"], 2, "the order of the data is another from there on"),
+        ({}, ["--strategy", "hook"], 2, "every rank keeps the optimizer's whole state, which goes on"),
+        ({"strategy": "naive"}, ["--strategy", "torch"], 2, "every rank keeps the optimizer's whole state"),
+        ({"strategy": "zero1"}, ["--strategy", "zero1"], 3, "the moments of the sharded optimizer begin at zero"),
+    ],
+)
+def test_what_becomes_of_data_and_state_is_told(tmp_path_factory, relaunch, before, now, nproc, said):
+    folder = tmp_path_factory.mktemp("runs")
+    earlier_run(folder, **before)
+    where = ("--out", str(folder), *now)
+    assert said in relaunch(*where, nproc=nproc)[0]
+    assert relaunch(*where, "--continue-changed", nproc=nproc)[1]
+
+
+@each(
+    ("before", "now", "said"),
+    [
+        ({}, ["--width", "128"], "another width: the weights in the checkpoint have other shapes"),
+        ({}, ["--model", "cnn"], "another model: the weights"),
+        ({}, ["--lora", "4"], "another lora: the weights"),
+        (
+            {},
+            ["--strategy", "zero1"],
+            "another strategy: zero1 keeps a shard of the optimizer's state on each rank, buc",
+        ),
+        ({"strategy": "zero1"}, ["--strategy", "torch"], "on each rank, torch all of it on all"),
+    ],
+)
+def test_another_model_and_an_optimizer_kept_otherwise_are_never_continued(
+    tmp_path_factory, relaunch, before, now, said
+):
+    folder = tmp_path_factory.mktemp("runs")
+    earlier_run(folder, **before)
+    for word in ([], ["--continue-changed"], ["--no-preflight"]):
+        told, started = relaunch("--out", str(folder), *now, *word)
+        assert not started
+        assert said in told
+        assert told.endswith("\n--name another begins a new run\n")
+
+
+def test_fewer_steps_than_are_done_are_refused(tmp_path, relaunch):
+    earlier_run(tmp_path)
+    said, started = relaunch("--steps", "49", "--continue-changed")
+    assert not started
+    assert "has done 50 steps already, more than --steps 49" in said
+
+
+def test_a_finished_run_says_so_and_how_to_go_on(tmp_path, relaunch):
+    folder = earlier_run(tmp_path, step=100)
+    assert relaunch()[1]  # its report is missing
+    (folder / metrics.REPORT).touch()
+    said, started = relaunch()
+    assert not started
+    assert "is finished: it has its 100 steps; more --steps go on with it, --name another begins a new run" in said
+    assert relaunch("--steps", "101")[1]
+    assert not (folder / metrics.REPORT).exists()  # it would be that of fewer steps
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"options": 3, "world": 2}'])
+def test_a_run_whose_options_are_unknown_is_continued_by_the_word_alone(tmp_path, relaunch, content):
+    folder = earlier_run(tmp_path)
+    (folder / metrics.DESCRIPTION).write_text(content)
+    said, started = relaunch()
+    assert not started
+    assert "holds a run whose options cannot be read (run.json)" in said
+    assert relaunch("--continue-changed")[1]
+
+
+def test_a_folder_without_a_checkpoint_is_begun_anew(tmp_path, relaunch):
+    (earlier_run(tmp_path) / "checkpoint-00000050.pt").unlink()
+    assert relaunch("--width", "128")[1]
+
+
+def test_a_locked_run_is_not_started(tmp_path, relaunch):
+    with locked(tmp_path / "r", None, quiet):
+        said, started = relaunch("--no-preflight")
+    assert not started
+    assert f"dpbook launch: refused: {tmp_path / 'r'} is locked by pid {os.getpid()} on host" in said
+    assert relaunch()[1]
