@@ -9,11 +9,9 @@ from dpbook.core import lazily
 from dpbook.ranks import failure_files, stacks
 from dpbook.ranks.descendants import Table, all_processes, family, process_of, seconds_of, waits
 from dpbook.ranks.failure_files import ASKED_FILE
-from dpbook.ranks.lifetime import PARENT, end_with_parent, leave, tell_and_leave
 from dpbook.ranks.messages.written import sent
 from dpbook.ranks.ports import held_port
-from dpbook.ranks.starting.processes import run, shared, start
-from dpbook.ranks.starting.starter import Starter
+from dpbook.ranks.starting import run, shared, start
 from dpbook.ranks.sweeps import Sweep, measure, measure_accelerators, published_sweep, sweep, sweep_accelerators
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule, bus_factor
 from dpbook.core import DATA, DpbookError, InvalidArgument, check_int
-from dpbook.ranks.starting.processes import start
+from dpbook.ranks.starting import start
 
 if TYPE_CHECKING:
     import torch

@@ -92,7 +92,7 @@ def one_rank(folder: str, repeats: int) -> None:
             (Path(folder) / "times").write_bytes(pickle.dumps(times))
     finally:
         dist.destroy_process_group()
-    os._exit(0)  # gloo's threads may still hold tensors: see dpbook/ranks/starting/worker.py
+    os._exit(0)  # gloo's threads may still hold tensors: see dpbook/ranks/worker.py
 
 
 def main() -> None:

@@ -18,9 +18,8 @@ import pytest
 
 from dpbook.collectives import ring
 from dpbook.core.errors import InvalidArgument, RankFailed
-from dpbook.ranks import run, start
-from dpbook.ranks.starting import processes
-from dpbook.ranks.starting.starter import SHARED, Starter
+from dpbook.core.fork_server.starter import SHARED, Starter
+from dpbook.ranks import run, start, starting
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +49,7 @@ def parents():
 
 def is_server(process):
     try:
-        return b"dpbook.ranks.starting.server" in Path(f"/proc/{process}/cmdline").read_bytes()
+        return b"dpbook.core.fork_server.server" in Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:  # ended meanwhile
         return False
 
@@ -233,7 +232,7 @@ def test_nothing_of_a_call_is_found_by_the_next_which_finds_what_the_caller_has(
 def test_where_nothing_can_be_forked_ranks_load_torch_themselves(monkeypatch):
     """So it is on macOS."""
     starter = Starter(method="spawn")
-    monkeypatch.setattr(processes, "_RANKS", starter)
+    monkeypatch.setattr(starting, "_RANKS", starter)
     try:
         assert start(lambda rank: 10 + rank, [(0,)]) == [10]
         assert blame(raises, world=1, failing=0).startswith("rank 0 failed first: LookupError: no such shard\n")

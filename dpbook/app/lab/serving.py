@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 from urllib.parse import urlsplit
 
-from dpbook.core import DpbookError
-from dpbook.ranks import PARENT, end_with_parent
+from dpbook.core import PARENT, DpbookError, end_with_parent
 
 POLL = 0.2
 EVERYWHERE = ("", "0.0.0.0", "::")

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dpbook.core import temporary_folder
-from dpbook.ranks import PARENT, Starter
+from dpbook.core import PARENT, temporary_folder
+from dpbook.core.fork_server import Starter
 
 _LOADED = ("ipykernel.kernelapp", "matplotlib.pyplot", "torch", "torch._dynamo")
 _MAIN = "dpbook.app.notebooks.kernels"

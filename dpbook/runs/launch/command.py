@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpbook.core import PACKAGE, InvalidArgument, check_float, check_int, machine
-from dpbook.ranks import PARENT, failure_files
+from dpbook.core import PACKAGE, PARENT, InvalidArgument, check_float, check_int, machine
+from dpbook.ranks import failure_files
 from dpbook.runs.launch.hang_detector import HangWatch
 from dpbook.runs.postmortem import flight_recorder
 

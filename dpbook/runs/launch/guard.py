@@ -20,7 +20,8 @@ import threading
 from datetime import timedelta
 from pathlib import Path
 
-from dpbook.ranks import end_with_parent, failure_files, leave
+from dpbook.core import end_with_parent, leave
+from dpbook.ranks import failure_files
 from dpbook.runs.launch.command import CHECK_CALLS, WATCH_START, WATCHER
 from dpbook.runs.launch.full_disk import in_plain_words
 from dpbook.runs.launch.rank_evidence import Evidence

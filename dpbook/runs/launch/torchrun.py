@@ -13,8 +13,8 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 
-from dpbook.core import machine
-from dpbook.ranks import end_with_parent, held_port, leave, tell_and_leave
+from dpbook.core import end_with_parent, leave, machine, tell_and_leave
+from dpbook.ranks import held_port
 from dpbook.runs.launch.command import REPORT, WATCH_START
 
 LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"

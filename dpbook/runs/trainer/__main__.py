@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from dpbook.core import DpbookError, machine, write_atomically
-from dpbook.ranks import leave, own_device, regroup, tell_and_leave
+from dpbook.core import DpbookError, leave, machine, tell_and_leave, write_atomically
+from dpbook.ranks import own_device, regroup
 from dpbook.runs.trainer.metrics import DESCRIPTION, PREDICTION, Metrics
 from dpbook.runs.trainer.models import flops_per_token
 from dpbook.runs.trainer.options import Options, add_options, from_namespace

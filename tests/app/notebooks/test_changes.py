@@ -26,15 +26,15 @@ def test_what_is_used_is_followed_to_its_end_and_through_doors():
     """Chapter 10 imports doors alone; the starter is three modules behind one, and the worker is named in a string."""
     assert {
         "dpbook.ddp.reducer",
-        "dpbook.ranks.starting.starter",
-        "dpbook.ranks.starting.worker",
+        "dpbook.core.fork_server.starter",
+        "dpbook.ranks.worker",
         "dpbook.ranks",
     } <= needed(chapter(10))
 
 
 def test_what_a_door_offers_beside_is_not_followed():
     assert "dpbook.ddp.sharded_optimizer" in SOURCES
-    assert not {"dpbook.ddp", "dpbook.ranks.starting.starter"} & needed(chapter(1))
+    assert not {"dpbook.ddp", "dpbook.core.fork_server.starter"} & needed(chapter(1))
 
 
 def test_a_command_in_a_string_is_the_program_that_it_starts():

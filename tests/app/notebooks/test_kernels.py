@@ -8,7 +8,7 @@ import pytest
 
 from dpbook.app.lab import jupyter
 from dpbook.app.notebooks import kernels
-from dpbook.ranks.starting import starter
+from dpbook.core.fork_server import starter
 from tests.runs.launch.restarts import wait_until
 
 pytestmark = [

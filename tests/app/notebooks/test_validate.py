@@ -19,7 +19,7 @@ from dpbook.app.notebooks import validation
 from dpbook.app.notebooks.nbval_plugin import shape
 from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
-from dpbook.ranks.starting import starter
+from dpbook.core.fork_server import starter
 
 pytestmark = pytest.mark.processes
 

@@ -19,10 +19,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from dpbook.core import PACKAGE, temporary_folder
-from dpbook.ranks.failure_files import STARTER_LOG
-from dpbook.ranks.lifetime import PARENT
+from dpbook.core.files import PACKAGE
+from dpbook.core.processes import PARENT
+from dpbook.core.scratch import temporary_folder
 
+LOG = "starter.txt"
+"""File in a start's folder: output of the process that started the others."""
+STDOUT, STDERR = "attempt_0/{}/stdout.log", "attempt_0/{}/stderr.log"
+"""Files in a start's folder: output of one process, by its number, where torchrun would put it."""
 METHOD = "fork" if sys.platform == "linux" else "spawn"
 SHARED = "DPBOOK_SHARED_SERVERS"
 """The variable that names a folder of sockets. Behind each waits a server for everyone with the same settings."""
@@ -72,7 +76,7 @@ class Started:
         return exits, self._said().decode(errors="replace")
 
     def _said(self) -> bytes:
-        log = self._folder / STARTER_LOG
+        log = self._folder / LOG
         if log.exists():
             return log.read_bytes()
         return os.pread(self._server_log.fileno(), _LOG_BYTES, 0) if self._server_log else b""
@@ -250,7 +254,7 @@ def _serve(arguments: Sequence[str], environment: dict[str, str], settings: dict
     """Start a server. It is given what to start once it has loaded its modules; until then that waits in a socket."""
     ours, theirs = socket.socketpair()
     log = tempfile.TemporaryFile()  # noqa: SIM115
-    command = [sys.executable, "-P", "-m", "dpbook.ranks.starting.server", str(theirs.fileno()), *arguments]
+    command = [sys.executable, "-P", "-m", "dpbook.core.fork_server.server", str(theirs.fileno()), *arguments]
     path = [str(PACKAGE.parent), *(str(Path(entry).absolute()) for entry in sys.path)]
     with theirs:
         process = subprocess.Popen(

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from dpbook.core.errors import RankFailed
+from dpbook.core.processes import PARENT
 from dpbook.ranks import start
-from dpbook.ranks.lifetime import PARENT
 from dpbook.runs.trainer import __main__ as program
 
-CHILD = "import os; from dpbook.ranks.lifetime import *; end_with_parent(); print(os.environ[PARENT], os.getpid())"
+CHILD = "import os; from dpbook.core.processes import *; end_with_parent(); print(os.environ[PARENT], os.getpid())"
 
 
 def child(parent):
@@ -36,7 +36,7 @@ def test_a_process_that_its_parent_started_goes_on_and_is_the_parent_of_its_own(
 
 FAILS = """
 import sys, threading, time
-from dpbook.ranks.lifetime import tell_and_leave
+from dpbook.core.processes import tell_and_leave
 sys.excepthook = tell_and_leave
 threading.Thread(target=time.sleep, args=(600,)).start()  # what an interpreter that ends would wait for
 print("before", end="")
@@ -53,7 +53,7 @@ def test_an_error_is_printed_and_ends_the_process_at_once():
 LEAVES = """
 import atexit, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from dpbook.ranks.lifetime import leave
+from dpbook.core.processes import leave
 pool = ThreadPoolExecutor(1)
 print(pool.submit(len, "one").result(), flush=True)  # its thread then waits for more, for ever
 atexit.register(print, "at exit")

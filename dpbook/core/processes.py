@@ -1,7 +1,6 @@
 """A process that does not outlive the one that started it, and that ends without a crash."""
 
 import atexit
-import ctypes
 import os
 import signal
 import sys
@@ -21,6 +20,8 @@ def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
     Linux does not tell of a parent that has ended before it was asked; then this process has another parent by now.
     """
     if sys.platform == "linux":
+        import ctypes
+
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         parent = str(os.getppid())
         if os.environ.get(PARENT, parent) != parent:

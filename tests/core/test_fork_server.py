@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dpbook.ranks.starting.starter import METHOD, SHARED, Starter
+from dpbook.core.fork_server.starter import METHOD, SHARED, Starter
 
 pytestmark = pytest.mark.processes
 
@@ -302,7 +302,7 @@ def test_where_a_shared_server_cannot_be_started_everyone_starts_its_own(told, f
 CALLER = """
 import os, sys
 from pathlib import Path
-from dpbook.ranks.starting.starter import Starter
+from dpbook.core.fork_server.starter import Starter
 
 sys.path.insert(0, sys.argv[2])
 Starter().run("starter_program", Path(sys.argv[1]), 2, os.environ, 60.0)

@@ -22,8 +22,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from dpbook.ranks.failure_files import STARTER_LOG, STDERR, STDOUT
-from dpbook.ranks.lifetime import PARENT, end_with_parent, leave
+from dpbook.core.fork_server.starter import LOG, STDERR, STDOUT
+from dpbook.core.processes import PARENT, end_with_parent, leave
 
 LOOK = 0.5  # seconds between looks at what no event tells, such as that another process has ended
 GRACE = 5.0  # seconds in which a process may end by itself
@@ -59,7 +59,7 @@ def _launch(caller: Connection) -> None:
     parent = {PARENT: os.environ[PARENT]}
     os.environ.clear()
     os.environ.update(environment | parent)
-    _write_to(folder / STARTER_LOG, folder / STARTER_LOG)
+    _write_to(folder / LOG, folder / LOG)
     exits: dict[int, int] = {}
     ranks = [Process(target=_rank, args=(module, folder, rank, world)) for rank in range(world)]
     try:

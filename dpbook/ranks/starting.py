@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from dpbook.collectives import Program, Schedule
 from dpbook.collectives.programs import copy_buffers
 from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_float, check_int, machine, plural, temporary_folder
-from dpbook.ranks.failure_files import RESULT, STDOUT, TASK, cause_of_failure
+from dpbook.core.fork_server import STDOUT, Starter
+from dpbook.ranks.failure_files import RESULT, TASK, cause_of_failure
 from dpbook.ranks.stacks import INSTALLED
-from dpbook.ranks.starting.starter import Starter
 
 STARTUP = 120.0
 """Seconds that loading torch may take on a busy machine, beyond the time-out of the program."""
 
 _REGISTERING = Lock()  # what cloudpickle takes by value is known to the whole process
-_WORKER = "dpbook.ranks.starting.worker"
+_WORKER = "dpbook.ranks.worker"
 _RANKS = Starter("torch", "torch._dynamo", _WORKER)  # torch's optimizers load the second when the first one is made
 
 

@@ -1,0 +1,3 @@
+"""Processes that start at once: a server has loaded their modules already, and forks them."""
+
+from dpbook.core.fork_server.starter import METHOD, SHARED, STDERR, STDOUT, Started, Starter
