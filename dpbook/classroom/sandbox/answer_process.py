@@ -48,6 +48,7 @@ class _Side:
         self._lock = threading.RLock()
         self._arrays = SharedArrays(1, weak=True)
         self._live: dict[int, Any] = {}
+        self._generators: list[tuple[Any, tuple[Any, ...]]] = []
         self._numbers = itertools.count()
 
     def step(self) -> None:
@@ -82,10 +83,21 @@ class _Side:
         return plain(self._answer)
 
     def _do_call(self, target: Any, args: tuple[Any, ...], live: bool, after: bool) -> Any:
-        """What a call returned, and its arguments as they are then, where that is asked for."""
+        """Return what a call returned and, if ``after``, its arguments as they are then.
+
+        A generator has run no line yet: `_do_arguments` has its arguments when it has.
+        """
         result = (self._answer if target is None else target)(*args)
         result = result if live else plain(result)
+        if after and isinstance(result, Generator):
+            self._generators.append((result, args))
+            return result, None
         return (result, [plain(arg) for arg in args]) if after else (result, None)
+
+    def _do_arguments(self, generator: Any) -> list[Any]:
+        """Return the arguments of the call that made ``generator``, as they are now."""
+        args = next(args for made, args in self._generators if made is generator)
+        return [plain(arg) for arg in args]
 
     def _do_method(self, target: Any, name: str, args: tuple[Any, ...]) -> Any:
         return getattr(target, name)(*args)
@@ -107,6 +119,7 @@ class _Side:
 
     def _do_reset(self) -> None:
         self._live.clear()
+        self._generators.clear()
         self._arrays = SharedArrays(1, weak=True)
 
     def ask(self, number: int, method: str, args: tuple[Any, ...]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from dpbook.classroom.sandbox.clock import PATIENCE, Clock, TimeUp, TooMuch
 from dpbook.classroom.sandbox.judge_side import NOT_PLAIN, Failed, Gone, Worker
+from dpbook.classroom.sandbox.remote import RemoteGenerator
 from dpbook.classroom.sandbox.servers import Keeper, Servers
 from dpbook.classroom.tasks.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
 from dpbook.classroom.tasks.answer_errors import blame, causes
@@ -52,6 +53,7 @@ class RemoteAnswer:
         self._free: list[Worker] = []
         self._all: list[Worker] = []
         self._mine: dict[int, Worker] = {}
+        self._generators: list[tuple[Worker, RemoteGenerator, tuple[Any, ...]]] = []
         self._kind: str | None = None
         self._broken: Wrong | None = None
         self._lock = threading.Lock()
@@ -97,7 +99,15 @@ class RemoteAnswer:
 
         function.__name__ = function.__qualname__ = self._name
         function.hosted = self._hosted  # type: ignore[attr-defined]
-        return self._run(lambda: plain(other(function, *given)), seconds)
+        return self._run(lambda: self._through(other, function, given), seconds)
+
+    def _through(self, other: Through, function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
+        """Return ``other(function, *given)``; generators that it ran must have left their arguments as they were."""
+        self._generators = []
+        result = plain(other(function, *given))
+        for worker, generator, before in self._generators:
+            _check_unchanged(before, worker.request("arguments", generator))
+        return result
 
     def _one(self, args: tuple[Any, ...], live: bool, unchanged: bool) -> Any:
         """One call of the learner's function, in the process of this thread."""
@@ -106,7 +116,9 @@ class RemoteAnswer:
         result, after = worker.request("call", None, args, live, unchanged)
         if worker.answered_for_objects:  # it belongs to these now: another call of this thread gets another process
             self._mine.pop(threading.get_ident(), None)
-        if unchanged:
+        if unchanged and isinstance(result, RemoteGenerator):
+            self._generators.append((worker, result, before))
+        elif unchanged:
             _check_unchanged(before, after)
         return result
 

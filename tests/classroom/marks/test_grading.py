@@ -134,18 +134,38 @@ def test_every_solution_earns_all_points_and_every_stub_none():
     assert {t.reason for s in stubs.submissions for e in s.exercises for t in e.tasks} == {"not answered yet"}
 
 
+def mutant_case(servers, chapter, mutant):
+    """Case of the check that catches ``mutant``, judged with the mutant in a process of its own."""
+    text = mutants_text(chapter)
+    named, asked = (mutant.task, mutant.name), task(mutant.task)
+    chosen = f"{asked.answer} = next(m.answer for m in MUTANTS if (m.task, m.name) == {named!r})"
+    answer = RemoteAnswer(servers, [("<mutants>", f"{text}\n{chosen}\n")], asked.answer, torch="torch" in text)
+    case = judge(asked, answer, 0, {mutant.caught_by}).cases[0]
+    answer.close()
+    return case
+
+
+def mutants_text(chapter):
+    return (checkout.root() / "tests" / "classroom" / "mutants" / f"ch{chapter:02}.py").read_text(encoding="utf-8")
+
+
+def test_a_generator_that_changes_its_arguments_is_wrong_here_as_in_the_notebook():
+    changing = [m for m in wrong_answers(2).MUTANTS if m.name.endswith((" in place", " used up"))]
+    assert [m.task for m in changing] == ["02.3", "02.4"]
+    with Servers() as servers:
+        for mutant in changing:
+            case = mutant_case(servers, 2, mutant)
+            assert (mutant.name, case.passed, "left as it was" in case.expected) == (mutant.name, False, True)
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
 def test_mutants_are_caught_here_as_in_the_notebook(path):
     chapter = int(path.name[:2])
-    text = (checkout.root() / "tests" / "grading" / "mutants" / f"ch{chapter:02}.py").read_text(encoding="utf-8")
-    with Servers(torch="torch" in text) as servers:
+    with Servers(torch="torch" in mutants_text(chapter)) as servers:
         for mutant in wrong_answers(chapter).MUTANTS:
-            asked, named = task(mutant.task), (mutant.task, mutant.name)
-            chosen = f"{asked.answer} = next(m.answer for m in MUTANTS if (m.task, m.name) == {named!r})"
-            answer = RemoteAnswer(servers, [("<mutants>", f"{text}\n{chosen}\n")], asked.answer, torch="torch" in text)
-            case = judge(asked, answer, 0, {mutant.caught_by}).cases[0]
-            answer.close()
+            named = (mutant.task, mutant.name)
+            case = mutant_case(servers, chapter, mutant)
             assert not case.passed or named in TRAVELS_HERE, named
             assert case.passed or "Error: [Errno" not in case.got, f"{named}: {case.got}"

@@ -86,6 +86,13 @@ def empty_rank_stays_away(gradient, lengths):
     return (yield from _average(sum)(gradient, lengths))
 
 
+def lengths_used_up(gradient, lengths):
+    tokens = 0
+    while lengths:
+        tokens += lengths.pop()
+    return (yield from _average(lambda _: tokens, lambda _: tokens)(gradient, []))
+
+
 def never_reduced(gradient, lengths):
     yield 0
     return gradient
@@ -112,6 +119,16 @@ def _batch_norm(moments=_moments, means=_means):
         return y, inverse * (slopes - by_mean - y * by_variance)
 
     return batch_norm
+
+
+def normalised_in_place(x, slopes):
+    """Right numbers, in the memory of the examples."""
+    n, total, squares = yield len(x), x.sum(), (x**2).sum()
+    inverse = 1 / np.sqrt(squares / n - (total / n) ** 2 + 1e-5)
+    x -= total / n
+    x *= inverse
+    by_mean, by_variance = yield from _means(slopes, x)
+    return x, inverse * (slopes - by_mean - x * by_variance)
 
 
 def own_moments(x):
@@ -166,6 +183,7 @@ MUTANTS = (
     Mutant("02.3", "by sequences", _average(len, len), "unequal tokens"),
     Mutant("02.3", "own number of tokens", own_number_of_tokens, "unequal tokens"),
     Mutant("02.3", "after the sum", after_the_sum, "unequal tokens"),
+    Mutant("02.3", "list of lengths used up", lengths_used_up, "unequal tokens"),
     Mutant("02.3", "NaN", empty_rank_is_nan, "a rank without tokens"),
     Mutant("02.3", "one rank stays away", empty_rank_stays_away, "a rank without tokens"),
     Mutant("02.3", "sequences without tokens", no_sequence_is_nan, "a rank without tokens"),
@@ -173,6 +191,7 @@ MUTANTS = (
     Mutant("02.4", "mean of local variances", _batch_norm(mean_of_variances), "forward"),
     Mutant("02.4", "mean of local means", _batch_norm(mean_of_means), "forward"),
     Mutant("02.4", "own number of examples", _batch_norm(own_number), "forward"),
+    Mutant("02.4", "normalised in place", normalised_in_place, "forward"),
     Mutant("02.4", "forward only", _batch_norm(means=own_means), "backward"),
     Mutant("02.4", "statistics taken as constants", _batch_norm(means=constant_statistics), "backward"),
 )
