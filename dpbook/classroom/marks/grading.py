@@ -10,7 +10,7 @@ from dpbook.classroom.marks.cells import Exercise, program, take
 from dpbook.classroom.marks.files import Unreadable
 from dpbook.classroom.marks.judges import Done, Work, judged, not_judged
 from dpbook.classroom.marks.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
-from dpbook.classroom.marks.submissions import Handed
+from dpbook.classroom.marks.submissions import Handed, updated_name
 from dpbook.classroom.sandbox.containment import GUARDS
 from dpbook.classroom.sandbox.servers import Servers
 from dpbook.classroom.tasks.load_tasks import task
@@ -97,15 +97,25 @@ def _submission(
 
 
 def _once(submission: SubmissionMarks) -> SubmissionMarks:
-    """Of several notebooks of one exercise the last by name counts."""
-    kept, said = [], list(submission.remarks)
-    last = {exercise.chapter: exercise for exercise in submission.exercises}
+    """Of several notebooks of one exercise, keep the one that counts, and name the others in the remarks."""
+    counts: dict[int, ExerciseMarks] = {}
+    for exercise in sorted(submission.exercises, key=_precedence):
+        if exercise.chapter is not None:
+            counts[exercise.chapter] = exercise
+    graded, remarks = [], list(submission.remarks)
     for exercise in submission.exercises:
         chapter = exercise.chapter
-        if chapter is None or exercise is last[chapter]:
-            kept.append(exercise)
+        if chapter is None or exercise is counts[chapter]:
+            graded.append(exercise)
         else:
-            said.append(
-                f"{exercise.file} is of exercise {chapter:02}, too, and was left out: {last[chapter].file} counts"
-            )
-    return replace(submission, exercises=tuple(kept), remarks=tuple(said))
+            remarks.append(f"{exercise.file} was left out: {counts[chapter].file} counts for exercise {chapter:02}")
+    return replace(submission, exercises=tuple(graded), remarks=tuple(remarks))
+
+
+def _precedence(exercise: ExerciseMarks) -> tuple[int, bool]:
+    """Sort key of notebooks of one exercise: the last counts. The sort is stable, so the last by name wins a tie.
+
+    A notebook with more answers counts; with as many, the learner's own and not an update that lies beside it.
+    """
+    answered = sum(task.report is not None and task.report.answered for task in exercise.tasks)
+    return answered, updated_name(exercise.file) is None

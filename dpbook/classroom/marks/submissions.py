@@ -1,5 +1,6 @@
 """What was handed in: a notebook, a folder of them, or a class, which is a folder of either."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from dpbook.core import DpbookError
 MAX_DEPTH = 8
 MAX_FILES = 200
 """Notebooks in one submission; more are a mistake, or an attack."""
+
+_UPDATE = re.compile(r"(?P<stem>.+)\.new\d*(?P<suffix>\.ipynb)", re.IGNORECASE)
+"""Names that ``make lab`` gives to new versions of notebooks that a reader has changed."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ def find(paths: Iterable[Path], *, whole: bool = False) -> list[Handed]:
     """The submissions at these paths. Raises `DpbookError` for a path that is not there.
 
     A notebook is one. A folder is one as well, unless it has folders with notebooks, or several notebooks of the same
-    exercise: then it is a class, and each of these is one. With ``whole`` every folder is one.
+    exercise: then it is a class, and each of these is one. An update that the book has laid beside a notebook belongs
+    to the submission of that notebook. With ``whole`` every folder is one.
     """
     found: list[Handed] = []
     for path in paths:
@@ -43,10 +48,13 @@ def _class(folder: Path) -> Iterator[Handed]:
     inside = sorted(folder.iterdir())
     folders = [each for each in inside if _is_folder(each)]
     files = [each for each in inside if each not in folders and not _is_hidden(each)]
+    names = {each.name for each in files}
+    updates = [each for each in files if updated_name(each.name) in names]
+    files = [each for each in files if each not in updates]
     exercises = [found for each in files if _is_notebook(each) and (found := exercise_of(each)) is not None]
     if any(_holds_notebooks(each) for each in folders) or len(set(exercises)) < len(exercises):
         yield from (_of_folder(each) for each in folders)
-        yield from (_single(each) for each in files)
+        yield from (_single(each, [one for one in updates if updated_name(one.name) == each.name]) for each in files)
     else:
         yield _of_folder(folder)
 
@@ -67,8 +75,14 @@ def _of_folder(folder: Path) -> Handed:
     return Handed(name, tuple(notebooks[:MAX_FILES]), tuple(remarks[:MAX_FILES]))
 
 
-def _single(path: Path) -> Handed:
-    return Handed(path.stem, (path,))
+def _single(path: Path, updates: Iterable[Path] = ()) -> Handed:
+    return Handed(path.stem, (path, *updates))
+
+
+def updated_name(name: str) -> str | None:
+    """Return the name of the notebook beside which the book has laid the update ``name``; None if it is no update."""
+    found = _UPDATE.fullmatch(name)
+    return found and f"{found['stem']}{found['suffix']}"
 
 
 def _holds_notebooks(folder: Path) -> bool:

@@ -78,6 +78,25 @@ def test_marks_do_not_depend_on_who_else_is_graded(classroom):
     assert [grade([each], 5).submissions[0] for each in handed[:2]] == list(together[:2])
 
 
+@pytest.mark.parametrize(
+    ("files", "counts"),
+    [
+        ({"01.ipynb": True, "01.new.ipynb": False}, "01.ipynb"),  # an update, as the book has laid it there
+        ({"01.ipynb": True, "01.new.ipynb": True}, "01.ipynb"),  # with the answers carried over
+        ({"01.ipynb": False, "01.new.ipynb": True}, "01.new.ipynb"),  # the learner went on in the update
+        ({"01_a.ipynb": True, "01_b.ipynb": True}, "01_b.ipynb"),
+        ({"01_a.ipynb": True, "01_b.ipynb": False}, "01_a.ipynb"),
+    ],
+)
+def test_the_learners_own_notebook_counts_and_not_an_update_beside_it(tmp_path, files, counts):
+    for name, is_answered in files.items():
+        hand_in(tmp_path / name, 1, {"2": WRONG_STEP} if is_answered else {})
+    (submission,) = grade(find([tmp_path], whole=True), 1).submissions
+    (left_out,) = files.keys() - {counts}
+    assert [exercise.file for exercise in submission.exercises] == [counts]
+    assert submission.remarks == (f"{left_out} was left out: {counts} counts for exercise 01",)
+
+
 def test_answers_need_not_read_what_was_handed_in(tmp_path):
     """They run as another user where there is one."""
     (tmp_path / "closed").mkdir(mode=0o700)

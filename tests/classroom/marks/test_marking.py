@@ -156,6 +156,20 @@ def test_several_notebooks_of_one_exercise_are_a_class(tmp_path):
     assert [h.name for h in find([tmp_path])] == ["01_anna", "01_berta"]
 
 
+def test_an_update_that_lies_beside_a_notebook_is_no_submission_of_its_own(tmp_path):
+    for name in ("01_anna", "01_anna.new", "01_anna.new2"):
+        hand_in(tmp_path / f"{name}.ipynb", 1, {})
+    assert [(h.name, len(h.notebooks)) for h in find([tmp_path])] == [(tmp_path.name, 3)]
+    hand_in(tmp_path / "01_berta.ipynb", 1, {})
+    hand_in(tmp_path / "01_cora.new.ipynb", 1, {})  # beside nothing
+    found = {h.name: [path.name for path in h.notebooks] for h in find([tmp_path])}
+    assert found == {
+        "01_anna": ["01_anna.ipynb", "01_anna.new.ipynb", "01_anna.new2.ipynb"],
+        "01_berta": ["01_berta.ipynb"],
+        "01_cora.new": ["01_cora.new.ipynb"],
+    }
+
+
 def test_downloads_are_told_apart_by_the_exercise_that_they_are_and_not_by_their_names(tmp_path):
     for name in ("berganna_17_4711_loop", "ongkim_LATE_19_4713_loop-1"):
         hand_in(tmp_path / "canvas" / f"{name}.ipynb", 1, {})
