@@ -18,22 +18,11 @@ OFFERED = {
     "dpbook.planning.scaling": "the planner of a cluster",
     "dpbook.collectives.algorithms.nodes": "all-reduces for machines with several GPUs each",
     "dpbook.figures.steps.memory": "the memory of any sharded step over its time",
-    "dpbook.replicas.exactness.rounded": "the bound against which any gradient may be judged",
     "dpbook.planning.failures": "how often any job is to save",
-    "dpbook.replicas.inexact.distance": "how far any run is from another",
-    "dpbook.replicas.inexact.parabolas": "the model with closed forms, for any method",
+    "dpbook.replicas.inexact.analysis": "closed forms of any method, and the distance of any run from another",
     **{
         f"dpbook.replicas.inexact.{method}": "a way to train any replicas"
-        for method in (
-            "asynchronous",
-            "compression",
-            "diloco",
-            "local",
-            "low_precision",
-            "missing",
-            "powersgd",
-            "stale",
-        )
+        for method in ("compression", "late_updates", "local_steps", "missing_ranks")
     },
 }
 """Library modules that one chapter alone uses, and what else they are for."""

@@ -45,7 +45,6 @@ TODO = frozenset(
         "dpbook/ddp",
         "dpbook/figures",
         "dpbook/ranks",
-        "dpbook/replicas",
         "dpbook/runs",
         "tests",
         "tools",

@@ -1,45 +1,47 @@
 """The data-parallel loop in NumPy: models, data, optimizers, the four phases, and how exact they are."""
 
 from dpbook.replicas.accumulation import (
-    Group,
     Leftover,
-    Turn,
+    MicroBatch,
+    UpdateGroup,
     accumulate,
     accumulated_gradients,
     accumulation_for,
     effective_batch,
     groups,
 )
-from dpbook.replicas.array import Array
-from dpbook.replicas.data import TRAINING_IMAGES, digits, split, synthetic_task
-from dpbook.replicas.exactness.rounded import Rounded, gradient_bound
-from dpbook.replicas.exactness.rounding import gamma, rounding_bound, unit_roundoff
-from dpbook.replicas.exactness.verdict import Drift, Exactness, compare, drift, ulp_distance
-from dpbook.replicas.feeding.feeds import Feed, feed
-from dpbook.replicas.feeding.sampler import (
+from dpbook.replicas.arrays import TRAINING_IMAGES, Array, digits, split, synthetic_task
+from dpbook.replicas.exactness import Drift, Exactness, compare, drift, ulp_distance
+from dpbook.replicas.feeding import (
+    Feed,
+    Means,
     Sampler,
+    both_means,
     contiguous,
     drop,
     expected_distinct,
+    feed,
     keep,
     pad,
     permutation,
+    rank_weights,
     strided,
+    tokens_per_rank,
 )
-from dpbook.replicas.feeding.weighting import Means, both_means, rank_weights, tokens_per_rank
-from dpbook.replicas.learning_rate import (
+from dpbook.replicas.four_phases import adam_scale_effect, average, local_gradients, shard, undivided, update
+from dpbook.replicas.method import Exact, Method, RankGroup, Step
+from dpbook.replicas.networks import MLP, Linear, Loss, Model, Network, accuracy, cross_entropy, squared_error
+from dpbook.replicas.optimizers import (
+    SGD,
+    Adam,
     LearningRate,
+    Momentum,
+    Optimizer,
     adam_scaling,
     efficient_lr,
     linear_scaling,
     square_root_scaling,
     warm_up,
 )
-from dpbook.replicas.loop import average, local_gradients, shard, update
-from dpbook.replicas.losses import Loss, cross_entropy, squared_error
-from dpbook.replicas.method import Cluster, Exact, Method, Step
-from dpbook.replicas.missing_division import adam_scale_effect, undivided
-from dpbook.replicas.models import MLP, Linear, Model, Network, accuracy
-from dpbook.replicas.optim import SGD, Adam, Momentum, Optimizer
-from dpbook.replicas.run import Run
-from dpbook.replicas.training import METERS, train, train_on
+from dpbook.replicas.rounding_bounds import Rounded, gamma, gradient_bound, rounding_bound, unit_roundoff
+from dpbook.replicas.training import METERS, Run, train, train_on

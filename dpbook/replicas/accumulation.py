@@ -1,7 +1,7 @@
-"""Gradient accumulation: several micro-batches, one after another, in place of one batch that does not fit.
+"""Gradient accumulation: several micro-batches, one after another, replace one batch that does not fit into memory.
 
-The gradients of the micro-batches are added up in a buffer, each divided by the number of micro-batches that go into
-one update; then the optimizer steps and the buffer is cleared. Only the update needs the other ranks.
+The gradients of the micro-batches are added up in a buffer, each divided by the number of micro-batches in one update.
+Then the optimizer steps, and the buffer is cleared. Only the update needs the other ranks.
 """
 
 import math
@@ -12,15 +12,15 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from dpbook.core import InvalidArgument, check_int, check_one_of
-from dpbook.replicas.array import Array
-from dpbook.replicas.feeding.feeds import Feed
-from dpbook.replicas.feeding.weighting import rank_weights
-from dpbook.replicas.loop import Shard, local_gradients
-from dpbook.replicas.models import Model
+from dpbook.replicas.arrays import Array
+from dpbook.replicas.feeding import Feed, rank_weights
+from dpbook.replicas.four_phases import Shard, local_gradients
+from dpbook.replicas.networks import Model
 
 Leftover: TypeAlias = Literal["step", "drop", "carry"]
-"""What becomes of an epoch's last micro-batches where they are fewer than one update takes: they get an update of their
-own, with their own number as the divisor; they are not computed; or, by mistake, their gradients stay in the buffer."""
+"""Handling of the last micro-batches of an epoch if they are fewer than one update takes. "step": they get an update,
+with their number as the divisor. "drop": they are not computed. "carry", a mistake: their gradients stay in the
+buffer."""
 
 
 def effective_batch(per_device: int, world: int, accumulation: int = 1) -> int:
@@ -30,7 +30,7 @@ def effective_batch(per_device: int, world: int, accumulation: int = 1) -> int:
 
 
 def accumulation_for(effective: int, per_device: int, world: int) -> int:
-    """Return how many micro-batches of each rank make up an update of ``effective`` examples.
+    """Return the number of micro-batches of each rank in an update of ``effective`` examples.
 
     Raises:
         InvalidArgument: per-device batch × world does not divide ``effective``.
@@ -42,12 +42,12 @@ def accumulation_for(effective: int, per_device: int, world: int) -> int:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What to do with one micro-batch: add its mean gradient / ``divisor`` to the buffer; then perhaps update.
+class MicroBatch:
+    """One micro-batch of an epoch, whose mean gradient / ``divisor`` is added to the buffer.
 
     Attributes:
-        index: of the micro-batch in its epoch, from 0.
-        divisor: number that the gradient (or the loss) is divided by.
+        index: number of the micro-batch in its epoch, from 0.
+        divisor: divisor of the gradient (or the loss).
         update: whether the optimizer steps now and the buffer is cleared.
     """
 
@@ -56,23 +56,23 @@ class Turn:
     update: bool
 
 
-def accumulate(micro_batches: int, accumulation: int, leftover: Leftover = "step") -> Iterator[Turn]:
-    """Yield an epoch's micro-batches in their turn, ``accumulation`` of them for each update."""
-    n, every = check_int("micro_batches", micro_batches, 0), check_int("accumulation", accumulation, 1)
+def accumulate(micro_batches: int, accumulation: int, leftover: Leftover = "step") -> Iterator[MicroBatch]:
+    """Yield the micro-batches of an epoch in order, ``accumulation`` of them for each update."""
+    n, per_update = check_int("micro_batches", micro_batches, 0), check_int("accumulation", accumulation, 1)
     check_one_of("leftover", leftover, get_args(Leftover))
-    whole = n - n % every
+    whole = n - n % per_update
     for index in range(whole if leftover == "drop" else n):
-        divisor = every if index < whole or leftover == "carry" else n - whole
-        yield Turn(index, divisor, (index + 1) % every == 0 or (leftover == "step" and index + 1 == n))
+        divisor = per_update if index < whole or leftover == "carry" else n - whole
+        yield MicroBatch(index, divisor, (index + 1) % per_update == 0 or (leftover == "step" and index + 1 == n))
 
 
 @dataclass(frozen=True)
-class Group:
+class UpdateGroup:
     """The micro-batches whose gradients go into one update.
 
     Attributes:
-        micro_batches: ``micro_batches[m][rank]``, which examples a rank reads in micro-batch m, as indices.
-        divisor: number that the sum of their gradients is divided by.
+        micro_batches: ``micro_batches[m][rank]``, the indices of the examples that a rank reads in micro-batch m.
+        divisor: divisor of the sum of their gradients.
     """
 
     micro_batches: tuple[tuple[Array, ...], ...]
@@ -80,22 +80,22 @@ class Group:
 
     def __repr__(self) -> str:
         examples = sum(len(local) for ranks in self.micro_batches for local in ranks)
-        return f"Group({len(self.micro_batches)} micro-batches, {examples} examples, divided by {self.divisor})"
+        return f"UpdateGroup({len(self.micro_batches)} micro-batches, {examples} examples, divided by {self.divisor})"
 
 
-def groups(fed: Feed, accumulation: int = 1, leftover: Leftover = "step") -> Iterator[Group]:
-    """Yield every update of a run: the micro-batches of ``fed``, of all epochs, as `accumulate` groups them.
+def groups(fed: Feed, accumulation: int = 1, leftover: Leftover = "step") -> Iterator[UpdateGroup]:
+    """Yield the micro-batches of every update of a run over all epochs of ``fed``, as `accumulate` groups them.
 
-    With "carry" an epoch's first group begins with what the epoch before left in the buffer.
+    With "carry" the first group of an epoch begins with the micro-batches that the previous epoch left in the buffer.
     """
-    held: list[tuple[Array, ...]] = []
+    buffered: list[tuple[Array, ...]] = []
     for epoch in range(fed.epochs):
         batches = [tuple(local) for local in fed.batches(epoch)]
-        for turn in accumulate(len(batches), accumulation, leftover):
-            held.append(batches[turn.index])
-            if turn.update:
-                yield Group(tuple(held), turn.divisor)
-                held = []
+        for micro_batch in accumulate(len(batches), accumulation, leftover):
+            buffered.append(batches[micro_batch.index])
+            if micro_batch.update:
+                yield UpdateGroup(tuple(buffered), micro_batch.divisor)
+                buffered = []
 
 
 def accumulated_gradients(
@@ -106,23 +106,23 @@ def accumulated_gradients(
     *,
     weighted: bool = True,
 ) -> Array:
-    """Add up each rank's gradients over its micro-batches, at parameters that do not change meanwhile.
+    """Add up each rank's gradients over its micro-batches, all at the same parameters.
 
     Args:
         params: (world, size), one row per replica.
         micro_batches: ``micro_batches[m][rank]``, an (x, y).
-        divisor: what the sum is divided by; the number of micro-batches by default, which makes it a mean.
-        weighted: whether each micro-batch counts by its number of examples. That changes no bit where they are equal.
+        divisor: divisor of the sum; the number of micro-batches by default, which makes it a mean.
+        weighted: whether each micro-batch counts by its number of examples. That changes no bit if all are equal.
 
     Returns:
-        (world, size): with the default divisor the gradient of the mean loss over all of a rank's examples, within
-        rounding; 0 for a rank without any.
+        Gradients (world, size). With the default divisor that is the gradient of the mean loss over all of a rank's
+        examples, within rounding; 0 for a rank without examples.
     """
     if not micro_batches:
         raise InvalidArgument("micro_batches", micro_batches, "one or more, each with one (x, y) per rank")
     counts = [[len(x) for x, _ in shards] for shards in micro_batches]
     weights = np.ones_like(params, shape=(len(counts), len(params), 1))
-    if weighted and len(counts) > 1:  # a single one counts as 1
+    if weighted and len(counts) > 1:  # a single micro-batch has weight 1
         for rank, sizes in enumerate(zip(*counts, strict=True)):
             weights[:, rank, 0] = rank_weights(sizes) if any(sizes) else 0
     parts = (

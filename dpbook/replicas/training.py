@@ -1,8 +1,8 @@
-"""Training runs: the four phases over and over, and a record of what happened."""
+"""Training runs: the four phases over and over, or another method, and the record of a run."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
@@ -10,24 +10,68 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpbook import collectives
-from dpbook.core import Deadlock, InvalidArgument, check_int, check_type
+from dpbook.core import Deadlock, InvalidArgument, check_int, check_type, plural
 from dpbook.replicas.accumulation import Leftover, accumulated_gradients, groups
-from dpbook.replicas.array import Array
-from dpbook.replicas.exactness.verdict import compare, drift
-from dpbook.replicas.feeding.feeds import Feed
-from dpbook.replicas.feeding.weighting import rank_weights
-from dpbook.replicas.learning_rate import LearningRate
-from dpbook.replicas.loop import AllReduce, Shard, check_all_reduce, shard, weighted_by
-from dpbook.replicas.method import EXACT, Cluster, Method, next_step
-from dpbook.replicas.models import Model
-from dpbook.replicas.optim import SGD, Optimizer
-from dpbook.replicas.run import Run
+from dpbook.replicas.arrays import Array
+from dpbook.replicas.exactness import compare, drift
+from dpbook.replicas.feeding import Feed, rank_weights
+from dpbook.replicas.four_phases import AllReduce, Shard, check_all_reduce, shard, weighted_by
+from dpbook.replicas.method import EXACT, Method, RankGroup, next_step
+from dpbook.replicas.networks import Model
+from dpbook.replicas.optimizers import SGD, LearningRate, Optimizer
+
+
+@dataclass(frozen=True)
+class Run:
+    """Record of a training run; NaN means not measured.
+
+    Attributes:
+        params: (world, size), the parameters of each replica after the last step.
+        losses: (steps,), the loss of each step's global batch before its update.
+        final_loss: loss over all of the data after the last update, at rank 0's parameters.
+        drifts: (steps,), largest absolute difference between any two replicas' parameters after each update.
+        gaps: (steps,), largest absolute difference between any rank's averaged gradient and the gradient of the
+            whole global batch computed in one go at rank 0's parameters; NaN in a step that averaged no gradients.
+        local_losses: (steps, world), the mean loss of each rank's own shard (0 for an empty one). Column 0 is what a
+            program that logs on rank 0 without an all-reduce calls "the loss".
+        sent: (steps, world), bytes that each rank sent in each step; NaN if they cannot be counted.
+        rounds: (steps,), number of consecutive rounds of messages in each step.
+    """
+
+    params: Array = field(repr=False)
+    losses: Array
+    final_loss: float
+    drifts: Array
+    gaps: Array
+    local_losses: Array = field(default_factory=lambda: np.empty((0, 0)), repr=False)
+    sent: Array = field(default_factory=lambda: np.empty((0, 0)), repr=False)
+    rounds: Array = field(default_factory=lambda: np.empty(0), repr=False)
+
+    @property
+    def world(self) -> int:
+        return len(self.params)
+
+    @property
+    def drift(self) -> float:
+        """Largest drift after any step; 0 means that the replicas were equal after every step."""
+        return float(self.drifts.max())
+
+    @property
+    def gap(self) -> float:
+        """Largest gap in any step."""
+        return float(self.gaps.max())
+
+    def __repr__(self) -> str:
+        loss = f"loss {self.losses[0]:.6f} → {self.final_loss:.6f}"
+        length = f"{plural(self.world, 'replica')}, {plural(len(self.losses), 'step')}"
+        return f"Run({length}, {loss}, drift {self.drift:.3g}, gap {self.gap:.1g})"
+
 
 Reporter: TypeAlias = Callable[[int, float], None]
 METERS = ("loss", "drift", "gap")
-"""What can be measured in every step; a gap costs as much as the step."""
-Update: TypeAlias = tuple[Sequence[Sequence[Shard]], int]
-"""What one update is computed from: ``micro_batches[m][rank]``, and the divisor of the sum of their gradients."""
+"""Names of the measurements of every step; a gap costs as much as the step."""
+UpdateShards: TypeAlias = tuple[Sequence[Sequence[Shard]], int]
+"""Data of one update: ``micro_batches[m][rank]``, and the divisor of the sum of their gradients."""
 
 
 def train(
@@ -52,22 +96,23 @@ def train(
 
     Args:
         data: examples and targets; the model computes in the examples' dtype.
-        all_reduce: how sums over all ranks are made, a ring by default. Some methods make none.
-        method: what the replicas send and when; by default `Exact()`, the four phases. Those of
-            `dpbook.replicas.inexact` give some exactness up.
+        all_reduce: the all-reduce of sums over all ranks, a ring by default. Some methods need none.
+        method: training method, by default `Exact()`, the four phases. Those of `dpbook.replicas.inexact` give up some
+            exactness.
         optimizer: makes one replica's optimizer from the learning rate, such as ``Adam`` or ``partial(SGD, …)``.
-        lr: learning rate, or a function from the step, from 0, to that of the step, such as `warm_up`.
-        global_batch: examples per step over all ranks. Every epoch shuffles the data and drops what does not fill a
-            batch. By default all data, in its order.
+        lr: learning rate, or a function from the number of a step, from 0, to its learning rate, such as `warm_up`
+            returns.
+        global_batch: examples per step over all ranks. Every epoch shuffles the data, and drops the examples that do
+            not fill a batch. By default all data, in order.
         sizes: examples of each rank in every step, which add up to the global batch. By default all ranks have the
             same number, and ``world`` must divide the global batch.
-        weighted: whether gradients are weighted by ``sizes``. Without weights the gradient is biased, unless all are
-            equal; then the weights change nothing.
+        weighted: whether gradients are weighted by ``sizes``. Without weights the gradient is biased unless all sizes
+            are equal; then weights change nothing.
         start: each replica's initial parameters (world, size), of the examples' dtype, instead of drawn ones.
-        seed: of the initial parameters, which every replica draws for itself, and of the shuffling.
-        meters: what to measure in every step: "loss", "drift", "gap" or some of them. What is left out costs nothing,
-            and is NaN in the run.
-        report: called after each step with its number, from 1, and the loss of its batch.
+        seed: seed of the initial parameters, which every replica draws for itself, and of the shuffling.
+        meters: measurements of every step: some of "loss", "drift", "gap". Others cost nothing and are NaN in the
+            run.
+        report: function that is called after each step with its number, from 1, and the loss of its batch.
     """
     check_int("steps", steps, 1)
     settings = _Settings(all_reduce, method, optimizer, lr, weighted, start, seed, meters, report)
@@ -96,13 +141,13 @@ def train_on(
 ) -> Run:
     """Train one replica per rank of ``fed``, through all of its epochs; a step of the run is one update.
 
-    In the other arguments and in what it returns it is like `train`. Losses and gaps are those of all examples whose
-    gradients go into an update.
+    Its other arguments and its result are those of `train`. Losses and gaps are those of all examples whose gradients
+    go into an update.
 
     Args:
         accumulation: micro-batches of each rank that go into one update.
-        leftover: what becomes of those that are left over at an epoch's end; see `Leftover`.
-        weighted: whether ranks and micro-batches count by their numbers of examples.
+        leftover: handling of the last micro-batches of an epoch; see `Leftover`.
+        weighted: whether ranks and micro-batches are weighted by their numbers of examples.
 
     Raises:
         Deadlock: an epoch has different numbers of batches for different ranks.
@@ -115,7 +160,7 @@ def train_on(
     if fed.hang:
         raise Deadlock(fed.hang)
     updates = (
-        ([[(x[own], y[own]) for own in ranks] for ranks in group.micro_batches], group.divisor)
+        ([[(x[indices], y[indices]) for indices in ranks] for ranks in group.micro_batches], group.divisor)
         for group in groups(fed, accumulation, leftover)
     )
     return _follow(model, (x, y), fed.world, updates, settings)
@@ -123,7 +168,7 @@ def train_on(
 
 @dataclass(frozen=True)
 class _Settings:
-    """What `train` and `train_on` have in common, apart from model and data."""
+    """Settings that `train` and `train_on` share."""
 
     all_reduce: AllReduce | None
     method: Method
@@ -145,36 +190,36 @@ class _Settings:
             raise InvalidArgument("meters", self.meters, f"a collection of some of {', '.join(METERS)}")
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, from 0 on."""
+        """Return the learning rate of a step, counted from 0."""
         return self.lr(step) if callable(self.lr) else self.lr
 
 
-def _follow(model: Model, data: Shard, world: int, updates: Iterable[Update], settings: _Settings) -> Run:
+def _follow(model: Model, data: Shard, world: int, updates: Iterable[UpdateShards], settings: _Settings) -> Run:
     params = _initial(model, data[0].dtype, world, settings)
     all_reduce = collectives.ring(world) if settings.all_reduce is None else settings.all_reduce
     optimizers = [settings.optimizer(settings.rate(0)) for _ in range(world)]
-    cluster = Cluster(optimizers, all_reduce, getattr(model, "shapes", {}))
+    group = RankGroup(optimizers, all_reduce, getattr(model, "shapes", {}))
     if isinstance(all_reduce, collectives.Schedule):
         check_all_reduce(all_reduce, world)
-    training = iter(settings.method.steps(params, cluster))
+    training = iter(settings.method.steps(params, group))
     meters = settings.meters
-    losses, local_losses, drifts, gaps, sent, rounds = [], [], [], [], [cluster.sent], [cluster.rounds]
+    losses, local_losses, drifts, gaps, sent, rounds = [], [], [], [], [group.sent], [group.rounds]
     for step, (micro_batches, divisor) in enumerate(updates):
         if callable(settings.lr):
-            now = settings.optimizer(settings.rate(step)).lr  # which may have scaled and must have checked it
-            for own in optimizers:
-                own.lr = now
+            rate = settings.optimizer(settings.rate(step)).lr  # the constructor checks the rate and may scale it
+            for optimizer in optimizers:
+                optimizer.lr = rate
         read = list(zip(*micro_batches, strict=True))  # read[rank][m]
         counts = [sum(len(x) for x, _ in parts) for parts in read]
         local_losses.append(_losses(model, params, read) if "loss" in meters else [math.nan] * world)
         weights = rank_weights(counts)
         losses.append(float(np.mean(weights * local_losses[-1])))
         applied = weights if settings.weighted else np.ones(world)
-        cluster.read(partial(_gradients, model, micro_batches, divisor, applied, settings.weighted), applied)
+        group.read(partial(_gradients, model, micro_batches, divisor, applied, settings.weighted), applied)
         before, (params, averaged) = params, next_step(training, params, settings.method)
         gaps.append(_gap(model, before[0], read, averaged) if "gap" in meters else math.nan)
-        sent.append(cluster.sent)
-        rounds.append(cluster.rounds)
+        sent.append(group.sent)
+        rounds.append(group.rounds)
         drifts.append(drift(params).largest if "drift" in meters else math.nan)
         if settings.report:
             settings.report(step + 1, losses[-1])
@@ -194,14 +239,14 @@ def _gradients(
     params: Array,
     parts: Sequence[int],
 ) -> Array:
-    """The gradients of some ranks' parts, a row of ``params`` each, multiplied by the ranks' ``weights``."""
+    """Return the gradients of ``parts`` of a batch, at one row of ``params`` each, times the ranks' ``weights``."""
     chosen = [[shards[part] for part in parts] for shards in micro_batches]
     local = accumulated_gradients(model, params, chosen, divisor, weighted=weighted)
     return weighted_by(local, weights[list(parts)])
 
 
 def _initial(model: Model, dtype: np.dtype[Any], world: int, settings: _Settings) -> Array:
-    """Each replica's parameters before the first step, (world, size)."""
+    """Return each replica's parameters before the first step, (world, size)."""
     check_int("world", world, 1)
     if not (isinstance(getattr(model, "size", None), int) and callable(getattr(model, "gradient", None))):
         raise InvalidArgument("model", model, "a Model, such as MLP(16, 32)")
@@ -214,13 +259,13 @@ def _initial(model: Model, dtype: np.dtype[Any], world: int, settings: _Settings
 
 
 def _losses(model: Model, params: Array, read: Sequence[Sequence[Shard]]) -> list[float]:
-    """The mean loss of what each rank read, 0 where that is nothing."""
+    """Return the mean loss of the examples that each rank read; 0 for a rank without examples."""
     joined = map(_join, read)
-    return [model.loss(p, *own) if len(own[0]) else 0.0 for p, own in zip(params, joined, strict=True)]
+    return [model.loss(p, *data) if len(data[0]) else 0.0 for p, data in zip(params, joined, strict=True)]
 
 
 def _gap(model: Model, params: Array, read: Sequence[Sequence[Shard]], averaged: Array | None) -> float:
-    """How far the averaged gradients are from the gradient of all that was read, in one go; NaN without any."""
+    """Return the largest error of the averaged gradients against the gradient of the whole batch; NaN if None."""
     if averaged is None:
         return math.nan
     return compare(averaged, model.gradient(params, *_join([_join(parts) for parts in read]))).max_error
@@ -241,12 +286,14 @@ def _pair(data: Shard) -> Shard:
 
 
 def _batches(examples: int, size: int | None, seed: int) -> Iterator[Array | slice]:
-    """Yield without end what selects each global batch."""
+    """Yield the indices of each global batch without end."""
     if size is None:
         while True:
             yield slice(None)
     check_int("global_batch", size, 1, examples)
-    stream = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])  # apart from the initial parameters'
+    stream = np.random.default_rng(
+        np.random.SeedSequence(seed).spawn(1)[0]
+    )  # independent of the initial parameters' stream
     while True:
         order = stream.permutation(examples)
         yield from order[: examples - examples % size].reshape(-1, size)

@@ -109,7 +109,7 @@ def test_groups_of_a_feed_show_the_leftover():
     carried = list(groups(fed, 8, "carry"))
     assert [len(group.micro_batches) for group in carried] == [8] * 14 + [15] + [8] * 13
     assert {group.divisor for group in carried} == {8}
-    assert repr(carried[14]) == "Group(15 micro-batches, 30 examples, divided by 8)"
+    assert repr(carried[14]) == "UpdateGroup(15 micro-batches, 30 examples, divided by 8)"
     stepped = list(groups(fed, 8))
     assert [(len(group.micro_batches), group.divisor) for group in stepped] == ([(8, 8)] * 14 + [(7, 7)]) * 2
     assert len(list(groups(fed, 8, "drop"))) == 28

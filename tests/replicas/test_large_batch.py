@@ -220,7 +220,9 @@ SUM = undivided(collectives.ring(8))
 
 @pytest.mark.proof
 def test_chapter_ones_task_looks_nine_times_better_with_the_sum_until_it_diverges():
-    right, broken = (train(MLP(16, 32), synthetic_task(), 8, how, steps=200, lr=0.02) for how in (None, SUM))
+    right, broken = (
+        train(MLP(16, 32), synthetic_task(), 8, all_reduce, steps=200, lr=0.02) for all_reduce in (None, SUM)
+    )
     assert f"{right.final_loss:.6f}" == "0.179049"
     assert broken.final_loss < right.final_loss / 9  # 0.0194
     assert broken.drift == 0
@@ -231,9 +233,9 @@ def test_chapter_ones_task_looks_nine_times_better_with_the_sum_until_it_diverge
     assert train(MLP(16, 32), synthetic_task(), 8, steps=20, lr=0.2).losses[-1] < 0.2
 
 
-def on_digits(optimizer, lr, how=None, meters=("loss",)):
+def on_digits(optimizer, lr, all_reduce=None, meters=("loss",)):
     settings = {"optimizer": optimizer, "steps": 90, "lr": lr, "global_batch": 240, "meters": meters}
-    return train(DIGITS, TRAINING, 8, how, **settings)
+    return train(DIGITS, TRAINING, 8, all_reduce, **settings)
 
 
 def test_on_the_digits_sgd_looks_better_at_one_rate_and_fails_at_another():

@@ -29,17 +29,17 @@ def test_what_a_function_sends_is_not_known() -> None:
     assert np.isnan(run.rounds).all()
 
 
-class Own(replicas.Method):
-    """No messages at all."""
+class Silent(replicas.Method):
+    """A method that sends no messages."""
 
-    def steps(self, params: replicas.Array, cluster: replicas.Cluster) -> Iterator[replicas.Step]:
+    def steps(self, params: replicas.Array, group: replicas.RankGroup) -> Iterator[replicas.Step]:
         while True:
-            params = replicas.update(params, cluster.gradients(params), cluster.optimizers)
+            params = replicas.update(params, group.gradients(params), group.optimizers)
             yield replicas.Step(params)
 
 
 def test_a_method_of_ones_own_trains_and_serves_again() -> None:
-    method = Own()
+    method = Silent()
     first, again = (replicas.train(MODEL, DATA, 3, tree(3), method=method, steps=4) for _ in range(2))
     assert np.array_equal(first.params, again.params)
     assert not first.sent.any()
@@ -59,7 +59,7 @@ class Broken(replicas.Method):
     def __init__(self, *given: object) -> None:
         self.given = given
 
-    def steps(self, params: replicas.Array, cluster: replicas.Cluster) -> Iterator[replicas.Step]:
+    def steps(self, params: replicas.Array, group: replicas.RankGroup) -> Iterator[replicas.Step]:
         return iter(self.given)  # type: ignore[arg-type]
 
 
@@ -74,9 +74,9 @@ def test_a_method_whose_steps_are_none_or_end_is_named(given: object) -> None:
 
 def test_a_method_that_writes_into_its_parameters_leaves_the_start_alone() -> None:
     class InPlace(replicas.Method):
-        def steps(self, params: replicas.Array, cluster: replicas.Cluster) -> Iterator[replicas.Step]:
+        def steps(self, params: replicas.Array, group: replicas.RankGroup) -> Iterator[replicas.Step]:
             while True:
-                params -= cluster.gradients(params)
+                params -= group.gradients(params)
                 yield replicas.Step(params)
 
     start = np.ones((2, MODEL.size))
@@ -86,12 +86,12 @@ def test_a_method_that_writes_into_its_parameters_leaves_the_start_alone() -> No
 
 def test_an_all_reduce_for_another_world_is_refused_by_a_method_that_needs_none() -> None:
     with pytest.raises(InvalidArgument, match="all_reduce must be a schedule for a world of 3"):
-        replicas.train(MODEL, DATA, 3, tree(4), method=Own(), steps=2)
+        replicas.train(MODEL, DATA, 3, tree(4), method=Silent(), steps=2)
 
 
 def test_everyone_gets_all_payloads_of_a_gathering_and_it_is_counted() -> None:
-    cluster = replicas.Cluster([replicas.SGD(1.0) for _ in range(3)], tree(3))
+    group = replicas.RankGroup([replicas.SGD(1.0) for _ in range(3)], tree(3))
     payloads = [b"a", b"bc", b""]
-    assert cluster.all_gather(payloads) == [payloads] * 3
-    assert cluster.sent.tolist() == [1 + 0, 2 + 1, 0 + 2]  # its own, and that of the rank before it
-    assert cluster.rounds == 2
+    assert group.all_gather(payloads) == [payloads] * 3
+    assert group.sent.tolist() == [1 + 0, 2 + 1, 0 + 2]  # its own, and that of the rank before it
+    assert group.rounds == 2

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpbook.collectives import Link
 from dpbook.core import InvalidArgument, check_int
-from dpbook.replicas import Array, Cluster, Method, Model, Momentum, Step, train
+from dpbook.replicas import Array, Method, Model, Momentum, RankGroup, Step, train
 
 Data = tuple[Array, Array]
 LOOK = 8
@@ -134,8 +134,8 @@ class _Watched(Method):
     method: Method
     look: Callable[[Array], None]
 
-    def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
-        for number, step in enumerate(self.method.steps(params, cluster), start=1):
+    def steps(self, params: Array, group: RankGroup) -> Iterator[Step]:
+        for number, step in enumerate(self.method.steps(params, group), start=1):
             if number % LOOK == 0:
                 self.look(step.params[0])
             yield step

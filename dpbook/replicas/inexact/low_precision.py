@@ -1,33 +1,219 @@
-"""Gradients in fewer bits: every message of the average is rounded to a narrower format."""
+"""Gradients in fewer bits: number formats, collectives whose messages are rounded, and the method that uses them.
 
+A format has the values m · 2^q with |m| < 2^digits and q at least ``lowest``, up to its largest. A scaled format gives
+its numbers in units of a power of two that is sent with them.
+
+The collectives are an algebra for the one interpreter of schedules, so the schedule decides how often and where a sum
+is rounded. Every message is rounded to the wire's format when it is sent. The sender keeps the rounded number, so that
+two ranks that exchange numbers add the same two. The result of a collective has the wire's format too: a rank that
+completed a sum must not have a more precise one than the ranks that it sent it to.
+"""
+
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dpbook.collectives import Schedule
-from dpbook.core import check_int, check_type
-from dpbook.replicas.array import Array
-from dpbook.replicas.inexact.collective import all_gather, all_reduce
-from dpbook.replicas.inexact.precision import Format, format_of
-from dpbook.replicas.loop import check_all_reduce, update
-from dpbook.replicas.method import Cluster, Method, Step, gathering
+from dpbook import collectives
+from dpbook.collectives import Round, Schedule
+from dpbook.core import InvalidArgument, check_int, check_one_of, check_type
+from dpbook.replicas.arrays import Array
+from dpbook.replicas.four_phases import check_all_reduce, update
+from dpbook.replicas.method import Method, RankGroup, Step, gathering
+
+SCALE_BYTES = 4
+"""Bytes of a message's scale, a float32."""
+_EXPONENT = np.int64(0x7FF << 52)  # the bits of a float64 that are left of 2^e ≤ |x| < 2^(e+1) if only 2^e is kept
+
+
+@dataclass(frozen=True)
+class Format:
+    """A number format of few bits.
+
+    Attributes:
+        name: key in `FORMATS`.
+        nbytes: bytes of a number on the wire.
+        digits: significant binary digits, the leading one included.
+        lowest: the smallest value above 0 is 2^lowest.
+        largest: the largest finite value. Larger ones are clipped to it if the format has no infinities.
+        infinite: whether larger values become infinite instead.
+        scaled: whether every message has a scale, the smallest power of two that makes its largest number fit. That
+            costs up to a factor of 2 in resolution against an arbitrary scale, and nothing else: rounded numbers do not
+            change when they are rounded and sent again.
+    """
+
+    name: str
+    nbytes: int
+    digits: int
+    lowest: int
+    largest: float
+    infinite: bool = False
+    scaled: bool = False
+
+    @property
+    def header(self) -> int:
+        """Bytes of a message besides its numbers."""
+        return SCALE_BYTES if self.scaled else 0
+
+    def round(self, values: ArrayLike, noise: Array | None = None) -> Array:
+        """Return float64 ``values`` rounded to the nearest of this format, ties to an even last digit.
+
+        Args:
+            values: array of any shape; the last axis is one message, which has one scale if the format is scaled.
+            noise: numbers from [0, 1), broadcast to the shape. A value is rounded up if its distance from the value
+                below, in steps of the format, plus the noise reaches 1. With uniform noise the expected result is the
+                value itself (stochastic rounding).
+        """
+        exact = np.asarray(values, np.float64)
+        scale = self._scale(exact) if self.scaled else 1.0
+        return scale * self._round(exact / scale, noise)
+
+    def _round(self, values: Array, noise: Array | None) -> Array:
+        power = (values.view(np.int64) & _EXPONENT).view(np.float64)
+        step = np.clip(power * 2.0 ** (1 - self.digits), 2.0**self.lowest, 2.0**1000)
+        steps = values / step
+        below = np.floor(steps)  # the fraction is not added to it: 8 + (1 − 2⁻⁵³) would be 9
+        whole = np.rint(steps) if noise is None else below + (steps - below + noise >= 1)
+        limit = np.inf if self.infinite else self.largest
+        rounded = whole * step
+        result: Array = np.where(np.abs(rounded) > self.largest, np.copysign(limit, rounded), rounded)
+        return result
+
+    def _scale(self, values: Array) -> Array:
+        """Return the smallest powers of two (…, 1) that bring all numbers of a message within the format's largest.
+
+        The scale is NaN if a number is not finite. Then the whole message becomes NaN, so that the fault is visible.
+        """
+        most = np.abs(values).max(axis=-1, keepdims=True, initial=0.0)
+        fraction, exponent = np.frexp(most / self.largest)
+        scale: Array = np.where(np.isfinite(most), np.ldexp(1.0, exponent - (fraction == 0.5)), np.nan)
+        return scale
+
+
+FORMATS = {
+    format.name: format
+    for format in (
+        Format("fp32", 4, 24, -149, (2 - 2.0**-23) * 2.0**127, infinite=True),
+        Format("bf16", 2, 8, -133, (2 - 2.0**-7) * 2.0**127, infinite=True),
+        Format("fp16", 2, 11, -24, 65504.0, infinite=True),
+        Format("e4m3", 1, 4, -9, 448.0, scaled=True),
+        Format("e5m2", 1, 3, -16, 57344.0, scaled=True),
+        Format("int8", 1, 8, 0, 127.0, scaled=True),
+    )
+}
+"""Formats by name: IEEE 754's binary32 and binary16, bfloat16, the two FP8 formats of Micikevicius et al., "FP8 Formats
+for Deep Learning" (2022), and integers from −127 to 127. Formats of 8 bits are scaled, and saturate."""
+
+
+def format_of(name: str, value: "str | Format") -> Format:
+    """Return the format that ``value`` is or names. Raises `InvalidArgument` about the argument ``name``."""
+    if isinstance(value, Format):
+        return value
+    if not isinstance(value, str):
+        raise InvalidArgument(name, value, f"a Format, or one of {', '.join(FORMATS)}")
+    check_one_of(name, value, FORMATS)
+    return FORMATS[value]
+
+
+def bf16(values: ArrayLike) -> Array:
+    """Return ``values`` rounded to the nearest bfloat16, ties to even, as an array of float32.
+
+    Values are rounded to float32 first. Raises `InvalidArgument` if one is not finite.
+    """
+    array = np.asarray(values, np.float32)
+    if not np.isfinite(array).all():
+        raise InvalidArgument("values", array, "finite numbers")
+    return FORMATS["bf16"].round(array).astype(np.float32)
+
+
+def all_reduce(
+    schedule: Schedule,
+    rows: Array,
+    wire: Format,
+    accumulate: Format | None = None,
+    rng: np.random.Generator | None = None,
+) -> Array:
+    """Sum ``rows`` over the ranks by messages in the format ``wire``.
+
+    Args:
+        schedule: an all-reduce for the world.
+        rows: (world, size), floats.
+        accumulate: format of sums on a rank, applied after each addition; by default that of the wire.
+        rng: generator for stochastic rounding of what is sent; None rounds to nearest.
+
+    Returns:
+        Array (world, size) of float64; row r is the sum that rank r computes from its messages, rounded to ``wire``.
+    """
+    cells = _RoundedCells(schedule, rows, wire, accumulate or wire, rng)
+    deque(collectives.interpret(schedule, cells), maxlen=0)
+    return cells.rows()
+
+
+def all_gather(rows: Array, wire: Format, rng: np.random.Generator | None = None) -> Array:
+    """Send every rank's row of ``rows`` (world, size) round a ring in the format ``wire``, rounded once.
+
+    Returns:
+        Array (world, world, size) of float64; item [r, s] is the row of rank s on rank r.
+    """
+    world = len(rows)
+    schedule = gathering((rows.shape[1],) * world)
+    buffers = np.zeros((world, world, rows.shape[1]))
+    buffers[np.arange(world), np.arange(world)] = rows
+    cells = _RoundedCells(schedule, buffers.reshape(world, -1), wire, wire, rng)
+    deque(collectives.interpret(schedule, cells), maxlen=0)
+    return cells.rows().reshape(buffers.shape)
+
+
+class _RoundedCells:
+    """Cells of numbers as an array (world, n_chunks, longest chunk); shorter chunks are padded with zeros."""
+
+    def __init__(
+        self, schedule: Schedule, rows: Array, wire: Format, accumulate: Format, rng: np.random.Generator | None
+    ) -> None:
+        self.wire, self.accumulate, self.rng = wire, accumulate, rng
+        lengths = np.diff(schedule.bounds(rows.shape[1], wire.nbytes))
+        self.used = np.arange(lengths.max()) < lengths[:, None]
+        self.cells = np.zeros((len(rows), *self.used.shape))
+        self.cells[:, self.used] = rows
+
+    def read(self, part: Round, within: Round) -> Array:
+        index = part.source, part.chunk
+        cells = self.cells[index]
+        self.cells[index] = self.wire.round(cells, self._noise(cells.shape))
+        return self.cells[index]  # read again, so that a cell sent twice in a round has the same numbers both times
+
+    def add(self, part: Round, payload: Array) -> None:
+        index = part.dest, part.chunk
+        self.cells[index] = self.accumulate.round(self.cells[index] + payload)
+
+    def put(self, part: Round, payload: Array) -> None:
+        self.cells[part.dest, part.chunk] = payload
+
+    def rows(self) -> Array:
+        """Return each rank's buffer, rounded again with the same noise on all ranks, so that equal ones stay equal."""
+        rounded = self.wire.round(self.cells, self._noise(self.used.shape))
+        return rounded[:, self.used]
+
+    def _noise(self, shape: tuple[int, ...]) -> Array | None:
+        return None if self.rng is None else self.rng.random(shape)
 
 
 @dataclass(frozen=True, repr=False)
 class LowPrecision(Method):
     """The exact loop with an all-reduce whose messages are in the format ``wire``.
 
-    Every sum that is sent on is rounded again, so the run's schedule decides how many roundings a sum goes through.
+    Every partial sum is rounded again when it is sent, so the run's schedule decides the number of roundings.
 
     Attributes:
-        wire: the format of a message, a name from `FORMATS` or a `Format`.
-        accumulate: the format in which a rank adds; None adds in that of the wire.
-        gather: whether ranks send their own gradients alone, by a ring all-gather, and each adds up all of them
-            itself: every number is rounded once, and N/2 times as many bytes are sent as by a ring.
-        stochastic: whether what is sent is rounded up or down at random, without bias. Ranks draw for themselves, so
-            replicas stay equal under schedules that compute every sum on one rank; `recursive_doubling` does not.
-        seed: of that.
+        wire: format of a message, a name from `FORMATS` or a `Format`.
+        accumulate: format in which a rank adds; None means that of the wire.
+        gather: whether ranks send only their own gradients, by a ring all-gather, and each rank adds up all of them.
+            Then every number is rounded once, and N/2 times as many bytes are sent as by a ring.
+        stochastic: whether messages are rounded up or down at random, without bias. Each rank draws independently, so
+            replicas stay equal only under schedules that compute every sum on one rank; `recursive_doubling` does not.
+        seed: seed of the random rounding.
     """
 
     wire: str | Format
@@ -38,34 +224,34 @@ class LowPrecision(Method):
 
     def __post_init__(self) -> None:
         format_of("wire", self.wire)
-        self._sums_in()
+        self._sum_format()
         check_type("gather", self.gather, bool, "True or False")
         check_type("stochastic", self.stochastic, bool, "True or False")
         check_int("seed", self.seed, 0)
 
-    def steps(self, params: Array, cluster: Cluster) -> Iterator[Step]:
+    def steps(self, params: Array, group: RankGroup) -> Iterator[Step]:
         wire, rng = format_of("wire", self.wire), np.random.default_rng(self.seed) if self.stochastic else None
-        schedule = check_type("all_reduce", cluster.all_reduce, Schedule, "a Schedule, to round each of its messages")
-        check_all_reduce(schedule, cluster.world)
+        schedule = check_type("all_reduce", group.all_reduce, Schedule, "a Schedule, to round each of its messages")
+        check_all_reduce(schedule, group.world)
         size = params.shape[1]
         while True:
-            gradients = cluster.gradients(params)
+            gradients = group.gradients(params)
             if self.gather:
                 sums = self._sum(all_gather(gradients, wire, rng))
-                cluster.count(gathering((size,) * cluster.world), size * cluster.world, wire.nbytes, wire.header)
+                group.count(gathering((size,) * group.world), size * group.world, wire.nbytes, wire.header)
             else:
-                sums = all_reduce(schedule, gradients, wire, self._sums_in(), rng)
-                cluster.count(schedule, size, wire.nbytes, wire.header)
-            averaged = (sums / cluster.world).astype(params.dtype)
-            params = update(params, averaged, cluster.optimizers)
+                sums = all_reduce(schedule, gradients, wire, self._sum_format(), rng)
+                group.count(schedule, size, wire.nbytes, wire.header)
+            averaged = (sums / group.world).astype(params.dtype)
+            params = update(params, averaged, group.optimizers)
             yield Step(params, averaged)
 
-    def _sums_in(self) -> Format:
+    def _sum_format(self) -> Format:
         return format_of("accumulate", self.wire if self.accumulate is None else self.accumulate)
 
     def _sum(self, received: Array) -> Array:
-        """Add (world, world, size) over its second axis, in rank order."""
+        """Add ``received`` (world, world, size) over its second axis, in rank order."""
         total: Array = received[:, 0]
         for rank in range(1, len(received)):
-            total = self._sums_in().round(total + received[:, rank])
+            total = self._sum_format().round(total + received[:, rank])
         return total

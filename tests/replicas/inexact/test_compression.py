@@ -1,4 +1,4 @@
-"""Does a compressed gradient keep what it says, and does error feedback lose nothing?"""
+"""Do compressors keep the promised numbers, and does error feedback lose nothing?"""
 
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -24,27 +24,27 @@ INTEGERS = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed
 def descend(method, gradients):
     """The parameters (world, size) after each step of rate 1 from 0 along given gradients (steps, world, size)."""
     steps, world, size = gradients.shape
-    cluster = replicas.Cluster([replicas.SGD(1.0) for _ in range(world)], collectives.ring(world), SHAPES)
+    group = replicas.RankGroup([replicas.SGD(1.0) for _ in range(world)], collectives.ring(world), SHAPES)
     now = iter(gradients)
-    cluster.read(lambda params, parts: next(now), np.ones(cluster.world))
-    return [step.params for step in islice(method.steps(np.zeros((world, size)), cluster), steps)]
+    group.read(lambda params, parts: next(now), np.ones(group.world))
+    return [step.params for step in islice(method.steps(np.zeros((world, size)), group), steps)]
 
 
 @dataclass(frozen=True)
 class Watched(Compressed):
-    """A method with a record of what its exchange was given and gave."""
+    """A method that records the arguments and results of its exchange."""
 
     method: Compressed
     given: list = field(default_factory=list)
-    came: list = field(default_factory=list)
+    results: list = field(default_factory=list)
 
-    def exchange(self, cluster):
-        inner = self.method.exchange(cluster)
+    def exchange(self, group):
+        inner = self.method.exchange(group)
 
-        def exchange(rows, cluster):
+        def exchange(rows, group):
             self.given.append(rows)
-            self.came.append(inner(rows, cluster))
-            return self.came[-1]
+            self.results.append(inner(rows, group))
+            return self.results[-1]
 
         return exchange
 
@@ -56,8 +56,8 @@ class Watched(Compressed):
 def test_what_was_sent_and_what_is_left_are_all_gradients(method, gradients):
     watched = Watched(method)
     descend(watched, gradients)
-    sent = sum(came.parts for came in watched.came)
-    left = watched.given[-1] - watched.came[-1].parts
+    sent = sum(results.parts for results in watched.results)
+    left = watched.given[-1] - watched.results[-1].parts
     bound = 0 if isinstance(method, TopK) else 1e-11  # integers that are only moved stay exact
     np.testing.assert_allclose(sent + left, gradients.sum(axis=0), rtol=0, atol=bound)
 
@@ -66,7 +66,7 @@ def test_what_was_sent_and_what_is_left_are_all_gradients(method, gradients):
 def test_the_average_is_that_of_the_parts(method, gradients):
     watched = Watched(method)
     descend(watched, gradients)
-    for averaged, parts in watched.came:
+    for averaged, parts in watched.results:
         np.testing.assert_allclose(averaged, np.tile(parts.mean(axis=0), (4, 1)), rtol=0, atol=1e-11)
 
 
@@ -230,17 +230,17 @@ def test_a_warm_start_finds_the_best_matrix_of_its_rank():
 def test_a_tensor_of_three_dimensions_is_a_matrix_of_as_many_rows():
     gradients, ends = np.random.default_rng(0).standard_normal((3, 24)), []
     for shapes in ({"c": (4, 3, 2)}, {"W": (4, 6)}):
-        cluster = replicas.Cluster([replicas.SGD(1.0) for _ in range(3)], collectives.ring(3), shapes)
-        cluster.read(lambda params, parts: gradients + params, np.ones(3))
-        ends.append([step.params for step in islice(LowRank(1).steps(np.zeros((3, 24)), cluster), 4)][-1])
+        group = replicas.RankGroup([replicas.SGD(1.0) for _ in range(3)], collectives.ring(3), shapes)
+        group.read(lambda params, parts: gradients + params, np.ones(3))
+        ends.append([step.params for step in islice(LowRank(1).steps(np.zeros((3, 24)), group), 4)][-1])
     np.testing.assert_array_equal(*ends)
 
 
 @each("shapes", [{}, {"b": (SIZE,)}])
 def test_a_model_without_matrices_is_named(shapes):
-    cluster = replicas.Cluster([replicas.SGD(1.0)], collectives.ring(1), shapes)
+    group = replicas.RankGroup([replicas.SGD(1.0)], collectives.ring(1), shapes)
     with pytest.raises(InvalidArgument, match=r"^model "):
-        next(LowRank(1).steps(np.zeros((1, SIZE)), cluster))
+        next(LowRank(1).steps(np.zeros((1, SIZE)), group))
 
 
 # Bytes

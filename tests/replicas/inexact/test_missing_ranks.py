@@ -1,4 +1,4 @@
-"""Steps without some ranks: is what is left the gradient of what was read?"""
+"""Is a step without some ranks the exact gradient of the examples that the others read?"""
 
 from functools import partial
 
@@ -18,28 +18,28 @@ UNEVEN = {3: [30, 10, 20], 4: [30, 10, 5, 15], 5: [20, 20, 10, 7, 3]}
 
 
 def gradient_of(ranks, sizes):
-    """The gradient at the start of the examples that some ranks read, in one go."""
+    """Return the gradient at the initial parameters of all examples that ``ranks`` read."""
     ends = np.cumsum([0, *sizes])
     chosen = np.concatenate([np.arange(ends[r], ends[r + 1]) for r in ranks])
     return MODEL.gradient(MODEL.init(np.random.default_rng(0)), *(part[chosen] for part in DATA))
 
 
 def step_of(run):
-    """The gradient that every replica's first step went along."""
+    """Return the gradient of every replica's first step."""
     return (MODEL.init(np.random.default_rng(0)) - run.params) / 0.05
 
 
 @each("world", [3, 4, 5])
-@each("among", [collectives.ring, collectives.tree, collectives.parameter_server])
-@each("tell", [False, True])
-def test_the_sum_of_some_is_that_of_nobody_else(world, among, tell):
+@each("make_all_reduce", [collectives.ring, collectives.tree, collectives.parameter_server])
+@each("broadcast", [False, True])
+def test_the_sum_over_some_ranks_contains_no_others(world, make_all_reduce, broadcast):
     for ranks in [(0, 1), (0, world - 1), (world - 1,), tuple(range(1, world)), tuple(range(world))]:
-        schedule = all_reduce_among(world, ranks, among, tell=tell)
+        schedule = all_reduce_among(world, ranks, make_all_reduce, broadcast=broadcast)
         collectives.verify(schedule)
-        told = range(world) if tell else ranks
-        assert all(holding == dict.fromkeys(told, frozenset(ranks)) for holding in schedule.after)
+        receivers = range(world) if broadcast else ranks
+        assert all(holding == dict.fromkeys(receivers, frozenset(ranks)) for holding in schedule.after)
         sent = collectives.count(schedule, MODEL.size, 8).total_bytes
-        assert sent == (2 * (len(ranks) - 1) + tell * (world - len(ranks))) * SIZE
+        assert sent == (2 * (len(ranks) - 1) + broadcast * (world - len(ranks))) * SIZE
 
 
 @each("world", [3, 4, 5])
@@ -92,7 +92,7 @@ def test_those_who_came_are_averaged_and_all_ranks_are_told(world, uneven):
 @each("all_reduce", [collectives.ring, collectives.tree])
 def test_without_a_spare_it_is_the_exact_loop(world, all_reduce):
     exact = train(world, all_reduce(world), steps=4)
-    backup = train(world, steps=4, method=Backup(0, among=all_reduce))
+    backup = train(world, steps=4, method=Backup(0, make_all_reduce=all_reduce))
     assert np.array_equal(exact.params, backup.params)
     assert exact.sent.tolist() == backup.sent.tolist()
     assert exact.rounds.tolist() == backup.rounds.tolist()
@@ -123,9 +123,9 @@ def test_a_step_for_which_only_ranks_without_examples_came_goes_nowhere():
         lambda: train(1, steps=1, method=Lost(0, 0)),
         lambda: Lost(0, -1),
         lambda: Lost(0, 0, divide_by="hope"),
-        lambda: train(3, steps=1, method=Backup(1, among=collectives.ring(2))),
-        lambda: train(3, steps=1, method=Backup(1, among=lambda n: collectives.ring(n + 1))),
-        lambda: train(3, steps=1, method=Lost(0, 0, among=collectives.reduce)),
+        lambda: train(3, steps=1, method=Backup(1, make_all_reduce=collectives.ring(2))),
+        lambda: train(3, steps=1, method=Backup(1, make_all_reduce=lambda n: collectives.ring(n + 1))),
+        lambda: train(3, steps=1, method=Lost(0, 0, make_all_reduce=collectives.reduce)),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(make):

@@ -62,7 +62,7 @@ def test_staleness_keeps_its_bound(times, bound, jitter):
     taken, latest = [0] * world, made[-1].time
     for done, update in enumerate(made):
         assert update.staleness == done - taken[update.rank] <= bound
-        taken[update.begins] = done + 1
+        taken[update.next_rank] = done + 1
     at_work = min(world, bound + 1)
     assert np.mean([update.staleness for update in made]) == pytest.approx(at_work - 1, abs=world * 41 / 600)
     assert [update.time for update in made] == sorted(update.time for update in made)

@@ -95,8 +95,8 @@ def test_ones_that_are_gathered_are_added_without_loss():
 @each("world", [3, 4, 5, 8])
 def test_a_ring_does_not_care_in_what_a_rank_adds_and_a_server_does(world):
     rows = normal(world, 200)
-    np.testing.assert_array_equal(*(all_reduce(ring(world), rows, BF16, how) for how in (None, FP32)))
-    narrow, wide = (all_reduce(parameter_server(world), rows, BF16, how) for how in (None, FP32))
+    np.testing.assert_array_equal(*(all_reduce(ring(world), rows, BF16, accumulate) for accumulate in (None, FP32)))
+    narrow, wide = (all_reduce(parameter_server(world), rows, BF16, accumulate) for accumulate in (None, FP32))
     error = [np.linalg.norm(sums - rows.sum(axis=0)) for sums in (narrow, wide)]
     assert error[1] < error[0]
 
@@ -111,11 +111,11 @@ def test_gathered_rows_are_rounded_once(world):
 @each("world", [2, 4, 8])
 def test_gathered_rows_are_added_in_the_precision_asked_for(world):
     gradients = BF16.round(normal(world, MODEL.size))
-    cluster = replicas.Cluster([replicas.SGD(1.0) for _ in range(world)], ring(world))
-    cluster.read(lambda params, parts: gradients, np.ones(len(gradients)))
+    group = replicas.RankGroup([replicas.SGD(1.0) for _ in range(world)], ring(world))
+    group.read(lambda params, parts: gradients, np.ones(len(gradients)))
     narrow, wide = (
-        next(LowPrecision("bf16", how, gather=True).steps(gradients, cluster)).averaged[0] * world
-        for how in (None, "fp32")
+        next(LowPrecision("bf16", accumulate, gather=True).steps(gradients, group)).averaged[0] * world
+        for accumulate in (None, "fp32")
     )
     total, *others = torch.from_numpy(gradients).to(torch.bfloat16)
     np.testing.assert_array_equal(narrow, sum(others, total).double().numpy())

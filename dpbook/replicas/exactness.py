@@ -1,4 +1,4 @@
-"""How far two results are apart: in value, in representable floats, and whether rounding explains it."""
+"""Comparison of two results: differences in value and in representable floats, and whether rounding explains them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpbook.core import InvalidArgument
-from dpbook.replicas.array import Array
+from dpbook.replicas.arrays import Array
 
 _BITS: dict[np.dtype[Any], type[np.signedinteger[Any]]] = {
     np.dtype(np.float16): np.int16,
@@ -19,17 +19,18 @@ NAN_DISTANCE = 2**64 - 1  # larger than the distance between any two numbers
 
 
 def ulp_distance(a: ArrayLike, b: ArrayLike) -> Array:
-    """Return, element by element, how many steps from one float to the next lead from ``a`` to ``b``, as uint64.
+    """Return the number of steps from one float to the next between ``a`` and ``b``, element by element, as uint64.
 
-    Neighbours are 1 apart and equal numbers 0, as are +0 and −0; infinity is one step beyond the largest finite float.
-    Where either is NaN the distance is `NAN_DISTANCE`, so that a NaN is never near anything, not even itself.
+    Neighbours have distance 1; equal numbers, and +0 and −0, have distance 0; infinity is one step beyond the largest
+    finite float. If either is NaN the distance is `NAN_DISTANCE`, so that a NaN is never near anything, not even
+    itself.
 
     Args:
-        a, b: float16, float32 or float64, both of one dtype, of shapes that broadcast.
+        a, b: arrays of the same dtype, float16, float32 or float64, whose shapes broadcast.
     """
     a, b = _pair(a, b)
     x, y = _place(a), _place(b)
-    # Unsigned subtraction wraps around, which is exact here: the true difference always fits into 64 bits.
+    # Unsigned subtraction wraps around, which is exact here, since the true difference always fits into 64 bits.
     steps = np.where(x > y, x.astype(np.uint64) - y.astype(np.uint64), y.astype(np.uint64) - x.astype(np.uint64))
     return np.where(np.isnan(a) | np.isnan(b), np.uint64(NAN_DISTANCE), steps)
 
@@ -47,7 +48,7 @@ def _bits(values: Array) -> Array:
 
 @dataclass(frozen=True)
 class Drift:
-    """How far replicas are apart: the largest absolute difference, and whether all have the same bits."""
+    """Difference between replicas: the largest absolute one, and whether all have the same bits."""
 
     largest: float
     identical: bool
@@ -59,7 +60,7 @@ class Drift:
 def drift(replicas: Array | Sequence[Array]) -> Drift:
     """Return the largest absolute difference between any two replicas' parameters.
 
-    It is NaN if a parameter is NaN. +0 and −0 differ by 0 but not in bits.
+    It is NaN if a parameter is NaN. +0 and −0 differ by 0, but in their bits.
 
     Args:
         replicas: array (world, size) of floats, or a sequence of ``world`` flat arrays of one dtype and size.
@@ -73,8 +74,8 @@ def drift(replicas: Array | Sequence[Array]) -> Drift:
         raise InvalidArgument("replicas", f"{stacked.dtype} array of shape {stacked.shape}", "floats (world, size)")
     bits = _bits(stacked)
     high, low = stacked.max(axis=0).astype(np.float64), stacked.min(axis=0).astype(np.float64)
-    apart = np.subtract(high, low, out=np.zeros_like(high), where=high != low)  # equal infinities are 0 apart
-    largest = float(apart.max())
+    spread = np.subtract(high, low, out=np.zeros_like(high), where=high != low)  # equal infinities differ by 0
+    largest = float(spread.max())
     return Drift(largest, bool((bits == bits[0]).all()))
 
 
@@ -83,7 +84,7 @@ Verdict: TypeAlias = Literal["bit-identical", "rounding", "different"]
 
 @dataclass(frozen=True)
 class Exactness:
-    """How far a result is from its reference, and whether rounding explains it.
+    """Differences of a result from its reference, and whether rounding explains them.
 
     Attributes:
         max_error: largest absolute difference of an element; NaN if an element is NaN.
@@ -91,8 +92,8 @@ class Exactness:
         differing: number of elements that are not equal.
         size: number of elements compared.
         bound: largest of the elements' bounds, or None if none was given.
-        verdict: "bit-identical" if all bits are the same (a NaN is not), "rounding" if every element is within its
-            bound, otherwise "different". None if there are differences and no bound to judge them by.
+        verdict: "bit-identical" if all bits are equal (a NaN never is), "rounding" if every element is within its
+            bound, otherwise "different". None if there are differences and no bound.
     """
 
     max_error: float
@@ -106,10 +107,10 @@ class Exactness:
         if not self.differing:
             return f"Exactness({self.verdict or 'signs of zero differ'}: all {self.size:,} elements equal)"
         verdict = f"{self.verdict}: " if self.verdict else ""
-        apart = "NaN" if self.ulps == NAN_DISTANCE else f"{self.ulps:,} ulp"
+        distance = "NaN" if self.ulps == NAN_DISTANCE else f"{self.ulps:,} ulp"
         bound = "" if self.bound is None else f", bound {self.bound:.2g}"
         differing = f"{self.differing:,} of {self.size:,} differ"
-        return f"Exactness({verdict}max error {self.max_error:.3g}, at most {apart}, {differing}{bound})"
+        return f"Exactness({verdict}max error {self.max_error:.3g}, at most {distance}, {differing}{bound})"
 
 
 def compare(averaged: ArrayLike, big_batch: ArrayLike, bound: ArrayLike | None = None) -> Exactness:
@@ -118,8 +119,8 @@ def compare(averaged: ArrayLike, big_batch: ArrayLike, bound: ArrayLike | None =
     Both must have one dtype: float16, float32 or float64.
 
     Args:
-        bound: how far an element may be off by rounding, a number or an array (size,): what `gradient_bound` returns
-            for gradients and `rounding_bound` for sums. An overflow to infinity is no rounding.
+        bound: largest error of an element due to rounding, a number or an array (size,), as `gradient_bound` returns
+            it for gradients and `rounding_bound` for sums. An overflow to infinity is no rounding.
     """
     a, b = _pair(averaged, big_batch)
     if a.size == 0:
@@ -127,7 +128,7 @@ def compare(averaged: ArrayLike, big_batch: ArrayLike, bound: ArrayLike | None =
     limits = None if bound is None else _check_bound(bound, a.shape)
     steps = ulp_distance(a, b)
     errors = np.zeros(a.shape)
-    np.subtract(a, b, out=errors, where=steps != 0, dtype=np.float64)  # equal infinities are 0 apart
+    np.subtract(a, b, out=errors, where=steps != 0, dtype=np.float64)  # equal infinities differ by 0
     errors = np.abs(errors)
     verdict: Verdict | None = None
     if not steps.any() and (_bits(a) == _bits(b)).all():

@@ -1,12 +1,22 @@
-"""The digits that ship with the package, and a synthetic regression task."""
+"""The array type of this room, the digits that ship with the package, and a synthetic regression task."""
 
 import gzip
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from dpbook.core import DATA, DpbookError, InvalidArgument, check_float, check_int
-from dpbook.replicas.array import Array, describe
+
+Array: TypeAlias = NDArray[Any]
+
+
+def describe(value: object) -> str:
+    """Return a description of an argument without its numbers, for messages."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} array of shape {value.shape}"
+    return repr(value)
+
 
 IMAGES = 1797
 TRAINING_IMAGES = 1440  # worlds 1–6, 8, 9 and 16 divide it
@@ -20,7 +30,7 @@ def digits(dtype: DTypeLike = np.float64) -> tuple[Array, Array]:
     doi:10.24432/C50P49, CC BY 4.0; see ``dpbook/data/digits/README.md``. An image is 8 × 8 pixels, row by row.
 
     Raises:
-        DpbookError: the file is not the one that was shipped.
+        DpbookError: the file differs from the one that ships with the package.
     """
     packed = (DATA / "digits" / "digits.csv.gz").read_bytes()
     table = np.loadtxt(gzip.decompress(packed).decode("ascii").splitlines(), delimiter=",", dtype=np.int64)
@@ -31,13 +41,13 @@ def digits(dtype: DTypeLike = np.float64) -> tuple[Array, Array]:
 
 
 def split(images: Array, labels: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Divide the digits as the book always does: 1,440 for training and 357 for testing, each (images, labels).
+    """Divide the digits into 1,440 for training and 357 for testing, each as (images, labels).
 
-    The file's order is no random one (it begins with 0 to 9, three times over). A walk through it with a fixed stride
-    mixes it, needs no random numbers, and so is the same on every rank and machine and in every version of NumPy.
+    The order of the file is not random: it begins with 0 to 9, three times. A fixed stride mixes it without random
+    numbers, so the split is the same on every rank and machine and in every version of NumPy.
 
     Args:
-        images, labels: what `digits` returns.
+        images, labels: the arrays that `digits` returns.
     """
     for name, array in (("images", images), ("labels", labels)):
         if not isinstance(array, np.ndarray) or array.shape[:1] != (IMAGES,):

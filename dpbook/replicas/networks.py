@@ -1,30 +1,62 @@
-"""Two models with gradients by hand.
+"""Two models with gradients by hand, and the losses that they are trained on.
 
-All parameters of a model lie in one flat array, because an all-reduce moves one buffer; `views` gives each tensor
-its name and shape back without copying. A loss looks at one example at a time, so the gradient of the mean loss is
-the mean of the examples' gradients: the fact on which data parallelism stands.
+All parameters of a model lie in one flat array, because an all-reduce moves one buffer; `views` gives each tensor its
+name and shape without copying. A loss depends on one example at a time, so the gradient of the mean loss is the mean of
+the examples' gradients. Data parallelism rests on this fact.
 
-Forward and backward passes use operators and NumPy's functions alone, so that they also run on numbers that carry their
-rounding errors (see `rounded`).
+Forward and backward passes use only operators and functions of NumPy, so that they also run on numbers that carry their
+rounding errors (see `rounding_bounds`).
 """
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpbook.core import InvalidArgument, check_int, check_type
-from dpbook.replicas.array import Array, describe
-from dpbook.replicas.losses import Loss, squared_error
+from dpbook.replicas.arrays import Array, describe
+
+Loss: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
+"""A loss is a function ``loss(output, y)`` of an ``output`` (n, outputs). It returns the losses (n,) of the examples
+and the derivatives (n, outputs) of each example's loss by its outputs."""
+
+
+def squared_error(output: Array, y: Array) -> tuple[Array, Array]:
+    """Return the loss ‖output − y‖² of each example, without a factor ½, and its derivative.
+
+    ``y`` has the shape (n, outputs) and the dtype of ``output``.
+    """
+    if y.shape != output.shape or y.dtype != output.dtype:
+        # A column and a flat array would silently broadcast to a matrix.
+        raise InvalidArgument("y", describe(y), f"targets like the outputs, {describe(output)}")
+    error = output - y
+    return (error * error).sum(axis=1), 2 * error
+
+
+def cross_entropy(output: Array, y: Array) -> tuple[Array, Array]:
+    """Return the softmax cross-entropy of each example and its derivative; ``y`` has n labels from 0 to outputs − 1."""
+    n, classes = output.shape
+    if y.shape != (n,) or y.dtype.kind not in "iu":
+        raise InvalidArgument("y", describe(y), f"{n} integer labels in one dimension")
+    if y.min() < 0 or y.max() >= classes:
+        raise InvalidArgument("y", f"{y.min()}..{y.max()}", f"labels from 0 to {classes - 1}")
+    # Each row's own maximum: with the batch's maximum an example's loss would depend on its neighbours.
+    shifted = output - output.max(axis=1, keepdims=True)
+    exponentials = np.exp(shifted)
+    totals = exponentials.sum(axis=1, keepdims=True)
+    slopes = exponentials / totals - (y[:, None] == np.arange(classes))
+    return np.log(totals[:, 0]) - shifted[np.arange(n), y], slopes
+
 
 INITIAL_SCALE = 0.1  # standard deviation of a weight before training
 
 
 class Model(Protocol):
-    """What the training loop asks of a model. ``x`` has one example per row; ``y`` is what the model's loss expects."""
+    """Interface of a model for the training loop. ``x`` has one example per row; ``y`` are the targets of its loss."""
 
     @property
     def size(self) -> int:
@@ -44,7 +76,7 @@ class Model(Protocol):
 
 
 class Network(ABC):
-    """What the models share: named views of the flat parameters, and the mean over examples."""
+    """Base of the models: named views of the flat parameters, and the mean over examples."""
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], loss: Loss) -> None:
         self.shapes = shapes
@@ -63,10 +95,10 @@ class Network(ABC):
 
     @abstractmethod
     def sum_gradients(self, p: dict[str, Array], x: Array, y: Array) -> dict[str, Array]:
-        """Return the sum of the examples' gradients, tensor by tensor, from the tensors ``p`` of the parameters.
+        """Return the sum of the examples' gradients by tensor name, given the parameters' tensors ``p``.
 
-        It also takes a stack of networks: every tensor with a leading axis, a bias as rows (networks, 1, outputs),
-        ``x`` as (networks, n, inputs), and a loss that takes stacks. A bias's sum is then (networks, outputs).
+        It also accepts a stack of networks: every tensor with a leading axis, a bias as rows (networks, 1, outputs),
+        ``x`` as (networks, n, inputs), and a loss that accepts stacks. The sum of a bias is then (networks, outputs).
         """
 
     def views(self, params: Array) -> dict[str, Array]:
@@ -78,7 +110,7 @@ class Network(ABC):
         return {name: params[self._places[name]].reshape(shape) for name, shape in self.shapes.items()}
 
     def init(self, rng: np.random.Generator, dtype: DTypeLike = np.float64) -> Array:
-        """Draw the weights in their order from 0.1 · normal, in float64 before rounding to ``dtype``; biases are 0."""
+        """Draw the weights in order from 0.1 · normal, in float64 before rounding to ``dtype``; biases are 0."""
         check_type("rng", rng, np.random.Generator, "a numpy.random.Generator")
         if dtype not in (np.float32, np.float64):
             raise InvalidArgument("dtype", dtype, "float32 or float64")
@@ -114,7 +146,7 @@ class Network(ABC):
 
 
 class Linear(Network):
-    """x W + b, with W (inputs, outputs) and b (outputs)."""
+    """Linear model x W + b, with W (inputs, outputs) and b (outputs)."""
 
     def __init__(self, inputs: int, outputs: int = 1, loss: Loss = squared_error) -> None:
         self.inputs, self.outputs = check_int("inputs", inputs, 1), check_int("outputs", outputs, 1)
@@ -130,7 +162,7 @@ class Linear(Network):
 
 
 class MLP(Network):
-    """tanh(x W1 + b1) W2 + b2: two layers, with W1 (inputs, hidden) and W2 (hidden, outputs)."""
+    """Model of two layers, tanh(x W1 + b1) W2 + b2, with W1 (inputs, hidden) and W2 (hidden, outputs)."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int = 1, loss: Loss = squared_error) -> None:
         self.inputs, self.hidden = check_int("inputs", inputs, 1), check_int("hidden", hidden, 1)
@@ -159,7 +191,7 @@ class MLP(Network):
 
 
 def accuracy(model: Model, params: Array, x: Array, labels: Array) -> float:
-    """Return the share of the rows of ``x`` whose largest output is the one of their label, from 0 to 1."""
+    """Return the share of the rows of ``x`` whose largest output is that of their label, from 0 to 1."""
     labels = np.asarray(labels)
     if labels.shape != (len(x),):
         raise InvalidArgument("labels", describe(labels), f"{len(x)} labels in one dimension")

@@ -1,0 +1,163 @@
+"""The data-parallel loop: shard → local gradients → average → identical update.
+
+Every replica has its own row of parameters and its own optimizer, and updates from the sum that it received itself. If
+replicas stay equal, that is because the all-reduce gave all of them the same bits.
+
+`undivided` and `adam_scale_effect` show the forgotten division by the world: gradients are summed, never averaged, and
+are N times too large. SGD and momentum are linear in the gradients, so N times the gradient acts as N times the
+learning rate. The loss may fall faster than it should, until at some learning rate it diverges. Decoupled weight decay
+is not multiplied. Adam divides by the size of the gradients, so that a factor cancels except for ε: N times the
+gradient with ε gives the steps of the gradient with ε / N, bit for bit if N is a power of two. AdamW hides the fault
+just as well, because its decay does not depend on the gradient.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpbook import collectives
+from dpbook.collectives.schedule import check_schedule
+from dpbook.core import InvalidArgument, check_float, check_int, plural
+from dpbook.replicas.arrays import Array
+from dpbook.replicas.feeding import rank_weights
+from dpbook.replicas.networks import Model
+from dpbook.replicas.optimizers import Optimizer
+
+Shard: TypeAlias = tuple[Array, Array]
+AllReduce: TypeAlias = collectives.Schedule | Callable[[Array], Array]
+"""A schedule, or a function from the ranks' buffers (world, size) to the sums (world, size) on each rank."""
+
+
+def shard(x: Array, y: Array, world: int, sizes: Sequence[int] | Array | None = None) -> list[Shard]:
+    """Cut a global batch into ``world`` consecutive shards, as views; rank r gets the r-th. This is phase 1.
+
+    Args:
+        x: examples, one per row.
+        y: their targets, of the same length.
+        sizes: examples of each rank. By default all ranks have the same number, and ``world`` must divide the batch.
+            Shards of unequal size need weights in `average`.
+    """
+    check_int("world", world, 1)
+    if len(x) != len(y):
+        raise InvalidArgument("y", plural(len(y), "target"), f"as long as x, {len(x)}")
+    if len(x) == 0 or (sizes is None and len(x) % world):
+        raise InvalidArgument("global batch", len(x), f"a multiple of the world, {world}, unless sizes are given")
+    shares = [len(x) // world] * world if sizes is None else [check_int("sizes", size, 0) for size in sizes]
+    if len(shares) != world or sum(shares) != len(x):
+        raise InvalidArgument("sizes", shares, f"{plural(world, 'number')} of examples that add up to {len(x)}")
+    ends = np.cumsum(shares)[:-1]
+    return list(zip(np.split(x, ends), np.split(y, ends), strict=True))
+
+
+def local_gradients(model: Model, params: Array, shards: Sequence[Shard]) -> Array:
+    """Return each rank's gradient of the mean loss over its shard, at its own parameters. This is phase 2.
+
+    Args:
+        params: (world, size), one row per replica.
+        shards: one (x, y) per rank.
+
+    Returns:
+        Gradients (world, size) of the dtype of ``params``; 0 for a rank without examples, which still
+        takes part in the average.
+    """
+    if len(params) != len(shards):
+        raise InvalidArgument(
+            "shards", plural(len(shards), "shard"), f"one for each of {plural(len(params), 'replica')}"
+        )
+    ranks = zip(params, shards, strict=True)
+    return np.stack([model.gradient(row, x, y) if len(x) else np.zeros_like(row) for row, (x, y) in ranks])
+
+
+def average(gradients: Array, all_reduce: AllReduce, counts: Sequence[int] | Array | None = None) -> Array:
+    """Sum over the ranks by messages, then divide by the world. This is phase 3.
+
+    Row r of the result is computed from the messages that rank r received. The mean of local means is the mean over all
+    examples only if every rank has the same number of them. With ``counts`` each rank first multiplies its gradient by
+    its weight from `rank_weights`, which changes no bit if all counts are equal.
+
+    Args:
+        gradients: (world, size), one row per rank, floats.
+        all_reduce: the schedule of an all-reduce for this world, or a function that returns the sums on all ranks as
+            an array (world, size).
+        counts: number of examples (or tokens) in the mean of each rank's gradient.
+    """
+    if not isinstance(gradients, np.ndarray) or gradients.ndim != 2 or gradients.dtype.kind != "f":
+        raise InvalidArgument("gradients", gradients, "an array of floats (world, size)")
+    if counts is not None:
+        gradients = weighted_by(gradients, rank_weights(counts))
+    if isinstance(all_reduce, collectives.Schedule):
+        check_all_reduce(all_reduce, len(gradients))
+        sums = np.asarray(collectives.simulate(all_reduce, gradients).buffers)
+    elif callable(all_reduce):
+        sums = all_reduce(gradients.copy())
+        if not isinstance(sums, np.ndarray) or (sums.shape, sums.dtype) != (gradients.shape, gradients.dtype):
+            raise InvalidArgument("all_reduce", sums, "a function that returns an array like the gradients")
+    else:
+        raise InvalidArgument("all_reduce", all_reduce, "a Schedule, or a function from buffers to sums")
+    averaged: Array = sums / len(gradients)
+    return averaged
+
+
+def check_all_reduce(schedule: collectives.Schedule, world: int) -> None:
+    """Raise `InvalidArgument` unless ``schedule`` is an all-reduce for ``world`` ranks."""
+    if schedule.world != world:
+        raise InvalidArgument("all_reduce", schedule, f"a schedule for a world of {world}")
+    if not schedule.is_all_reduce:
+        expected = "a schedule that leads from partial to complete on every rank, an all-reduce"
+        raise InvalidArgument("all_reduce", schedule, expected)
+
+
+def weighted_by(gradients: Array, weights: Array) -> Array:
+    """Multiply each rank's gradient, a row of (world, size), by its weight (see `rank_weights`) in the same dtype."""
+    if len(weights) != len(gradients):
+        raise InvalidArgument(
+            "counts", plural(len(weights), "number"), f"one for each of {plural(len(gradients), 'rank')}"
+        )
+    weighted: Array = gradients * weights.astype(gradients.dtype)[:, None]
+    return weighted
+
+
+def update(params: Array, averaged: Array, optimizers: Sequence[Optimizer]) -> Array:
+    """Step each rank with its own optimizer from its own averaged gradient. This is phase 4.
+
+    Args:
+        params, averaged: (world, size), one row per rank; neither is changed.
+        optimizers: one per rank; each adds the gradient to its history.
+
+    Returns:
+        New parameters (world, size).
+    """
+    if not len(params) == len(averaged) == len(optimizers):
+        lengths = (len(params), len(averaged), len(optimizers))
+        raise InvalidArgument("params, averaged, optimizers", lengths, "of one length, the world")
+    return np.stack([optimizer.step(p, g) for optimizer, p, g in zip(optimizers, params, averaged, strict=True)])
+
+
+def undivided(schedule: collectives.Schedule) -> Callable[[Array], Array]:
+    """Return an all-reduce whose result is the plain sum after the usual division, as if that were forgotten."""
+    check_schedule(schedule)
+
+    def all_reduce(buffers: Array) -> Array:
+        return np.asarray(collectives.simulate(schedule, buffers).buffers) * len(buffers)
+
+    return all_reduce
+
+
+def adam_scale_effect(root_mean_square: ArrayLike, scale: float, epsilon: float = 1e-8) -> Array:
+    """Return the relative growth of Adam's step if all gradients are multiplied by ``scale``.
+
+    The direction m̂ / (√v̂ + ε) becomes m̂ / (√v̂ + ε / scale). It grows by ε (1 − 1 / scale) / (√v̂ + ε / scale), which is
+    about ε / √v̂ if gradients are larger than ε, and at most scale − 1 if they are far smaller.
+
+    Args:
+        root_mean_square: √v̂, the size of recent gradients; 0 or more.
+        scale: the world size if the division is missing.
+    """
+    root = np.asarray(root_mean_square, np.float64)
+    if not (root >= 0).all():
+        raise InvalidArgument("root_mean_square", root_mean_square, "numbers of at least 0")
+    scale, epsilon = check_float("scale", scale, above=0), check_float("epsilon", epsilon, above=0)
+    effect: Array = epsilon * (1 - 1 / scale) / (root + epsilon / scale)
+    return effect
