@@ -41,7 +41,6 @@ TODO = frozenset(
         "dpbook/book",
         "dpbook/classroom",
         "dpbook/collectives",
-        "dpbook/core",
         "dpbook/ddp",
         "dpbook/figures",
         "dpbook/ranks",

@@ -1,7 +1,7 @@
-"""What every room needs: errors, quantities in words, files, this machine, and where the checkout is."""
+"""Common basis of all folders: errors, quantities in words, files, this machine, the checkout, the palette."""
 
 from dpbook.core import checkout, files, machine, palette
-from dpbook.core.doors import lazily
+from dpbook.core.doors import lazy_exports
 from dpbook.core.errors import (
     Deadlock,
     DpbookError,
@@ -23,4 +23,4 @@ from dpbook.core.machine import Gpu
 from dpbook.core.processes import PARENT, end_with_parent, leave, tell_and_leave
 from dpbook.core.quantities import bytes_in_words, gibibytes, in_binary, in_words, milliseconds, plural, shortened
 from dpbook.core.scratch import temporary_folder, try_lock
-from dpbook.core.signals import answered
+from dpbook.core.signals import handling_signals

@@ -1,11 +1,11 @@
 """The book as a list of chapters, read from the stored notebooks.
 
-A chapter says what it needs in its notebook's metadata:
+The metadata of a notebook describe its chapter:
 
     "dpbook": {"title": "All-reduce", "hardware": "cpu", "minutes": 60}
 
-``hardware`` is ``"cpu"`` or ``"gpu"``; ``minutes`` is the time a reader needs. Map, doctor and README all read this.
-A notebook ``12b_name.ipynb`` is an optional chapter beside chapter 12.
+``hardware`` is ``"cpu"`` or ``"gpu"``; ``minutes`` is the reading time. The progress map, the doctor and the README
+read them. A notebook ``12b_name.ipynb`` is an optional chapter beside chapter 12.
 """
 
 import json
@@ -46,7 +46,7 @@ class Chapter:
 
 
 def root() -> Path:
-    """The checkout that holds the chapters. Raises `DpbookError` where the package was installed without them."""
+    """Return the checkout that contains the chapters. Raises `DpbookError` if the package is installed without them."""
     here = PACKAGE.resolve().parent
     if not (here / "pyproject.toml").is_file():
         raise DpbookError(f"{here} is no checkout of dpbook: clone the repository to have the chapters and exercises")
@@ -58,7 +58,7 @@ def chapters(directory: Path | None = None) -> list[Chapter]:
 
     Raises `DpbookError` for a notebook that cannot be read or does not say what it needs.
     """
-    found = root() / "chapters" if directory is None else directory
+    folder = root() / "chapters" if directory is None else directory
     return [_read(path) for path in sorted(found.glob("*.ipynb")) if _LABEL.match(path.name)]
 
 

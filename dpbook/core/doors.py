@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 
-def lazily(room: str, **homes: str) -> Callable[[str], Any]:
+def lazy_exports(room: str, **homes: str) -> Callable[[str], Any]:
     """Return a room's ``__getattr__`` (PEP 562), which imports each name from its module when it is first used.
 
     ``dir(room)`` lists these names too, so that an editor completes them.

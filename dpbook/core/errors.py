@@ -1,4 +1,4 @@
-"""One family of errors. Each message names the value and what was expected."""
+"""One family of errors, and checks of arguments. Each message names the value and what was expected."""
 
 import math
 import operator
@@ -15,7 +15,7 @@ class DpbookError(Exception):
 
 
 class InvalidArgument(DpbookError, ValueError):
-    """An argument has a value that the function cannot work with."""
+    """An argument has a value that the function does not accept."""
 
     def __init__(self, name: str, value: object, expected: str) -> None:
         super().__init__(f"{name} must be {expected}, got {shortened(repr(value))}")
@@ -23,15 +23,15 @@ class InvalidArgument(DpbookError, ValueError):
 
 
 class UnitsError(DpbookError, ValueError):
-    """A quantity has a value that cannot be right in its unit: most likely it was given in another."""
+    """A quantity has an impossible value in its unit; most likely it was given in another unit."""
 
 
 class ScheduleError(DpbookError):
-    """A schedule breaks its own rules, or does not compute what it promises."""
+    """A schedule breaks a rule of schedules, or does not compute the result that it promises."""
 
 
 class Deadlock(DpbookError):
-    """Every rank that still runs waits for a message that cannot come."""
+    """Every running rank waits for a message that no rank will send."""
 
 
 class MessageError(DpbookError):
@@ -39,15 +39,15 @@ class MessageError(DpbookError):
 
 
 class RankFailed(DpbookError):
-    """One rank raised, hung or died; the others were ended."""
+    """One rank raised an error, hung or died; the others were stopped."""
 
 
 class ReplicasDiffer(DpbookError):
-    """Ranks that must hold the same do not."""
+    """Ranks that must have equal state differ."""
 
 
 class UnusedParameters(DpbookError):
-    """Parameters that are trained got no gradient in a backward whose gradients are averaged."""
+    """Trained parameters got no gradient in a backward whose gradients are averaged."""
 
     def __init__(self, names: Sequence[str]) -> None:
         shown = ", ".join(names[:8]) + (f", … ({len(names)} in all)" if len(names) > 8 else "")
@@ -58,7 +58,7 @@ class UnusedParameters(DpbookError):
 
 
 def check_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
-    """Return ``value`` as an int, or raise `InvalidArgument` if it is none or out of range."""
+    """Return ``value`` as an int, or raise `InvalidArgument` if it is no integer or out of range."""
     expected = f"an integer of at least {minimum}" if maximum is None else f"an integer from {minimum} to {maximum}"
     if isinstance(value, bool):
         raise InvalidArgument(name, value, expected)
@@ -79,7 +79,7 @@ def check_type(name: str, value: Any, kind: type[T] | tuple[type[T], ...], expec
 
 
 def check_each(name: str, values: Any, kind: type[T]) -> tuple[T, ...]:
-    """Return ``values`` as a tuple, or raise `InvalidArgument` unless they are a sequence of ``kind``, at least one."""
+    """Return ``values`` as a tuple, or raise `InvalidArgument` unless it is a non-empty sequence of ``kind``."""
     if not isinstance(values, Sequence) or not values:
         raise InvalidArgument(name, values, f"a sequence of one or more {kind.__name__}")
     return tuple(check_type(f"{name}[{k}]", value, kind, f"a {kind.__name__}") for k, value in enumerate(values))
@@ -96,7 +96,7 @@ def check_float(
 ) -> float:
     """Return ``value`` as a finite float in the given range, or raise `InvalidArgument`.
 
-    A plain float, not NumPy's: a float64 scalar would turn float32 arrays into float64.
+    The result is a plain float, not NumPy's: a float64 scalar would turn float32 arrays into float64.
     """
     try:
         number = float(value)

@@ -1,4 +1,4 @@
-"""Files: what ships with the package, writing that nobody reads half of, reading what has a format and a version."""
+"""Files: data of the package, atomic writes, and JSON with a format and a version."""
 
 import json
 import os
@@ -9,13 +9,13 @@ from typing import Any
 from dpbook.core.errors import InvalidArgument
 
 PACKAGE = Path(__file__).parents[1]
-"""The folder of dpbook itself, and beside it, in a checkout, that of the chapters."""
+"""Folder of the package; in a checkout, ``chapters`` is beside it."""
 DATA = PACKAGE / "data"
-"""What ships with the package: digits, text, recordings, settings."""
+"""Folder of the data that ships with the package: digits, text, recordings, settings."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace ``path`` by ``content`` in one step: after a crash the file is the old one or the new one."""
+    """Replace ``path`` by ``content`` atomically: after a crash the file is the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -32,12 +32,12 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def parse(text: str, format_: str, version: int) -> dict[str, Any]:
-    """Read a JSON object with these values at "format" and "version". Raises `InvalidArgument` for anything else."""
+    """Return a JSON object with these values of "format" and "version". Raises `InvalidArgument` for any other text."""
     try:
         data = json.loads(text)
     except (TypeError, ValueError) as error:
         raise InvalidArgument("text", str(error), "JSON as written by to_json") from None
     if not isinstance(data, dict) or data.get("format") != format_ or data.get("version") != version:
-        found = {key: data.get(key) for key in ("format", "version")} if isinstance(data, dict) else data
-        raise InvalidArgument("text", found, f"of format {format_!r}, version {version}")
+        actual = {key: data.get(key) for key in ("format", "version")} if isinstance(data, dict) else data
+        raise InvalidArgument("text", actual, f"of format {format_!r}, version {version}")
     return data

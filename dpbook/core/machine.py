@@ -1,4 +1,4 @@
-"""What this machine has, found without loading torch."""
+"""Hardware of this machine, detected without loading torch."""
 
 import importlib.util
 import os
@@ -9,12 +9,12 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-SECONDS = 10
-"""That the driver's own tool may take to list the GPUs."""
-MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20)}
-"""For the environment: keep what glibc frees. It would hand gradients back to the system in every step, and take them
-again page by page. With 40 gradients of 1 MiB that is a sixth of a step of two ranks on the CPU, in torch's DDP as in
-ours; a quarter of one of an MLP in NumPy, over 4,096 examples."""
+NVIDIA_SMI_TIMEOUT = 10
+"""Seconds that ``nvidia-smi`` may take to list the GPUs."""
+MALLOC_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20)}
+"""Environment variables that make glibc keep freed memory. Otherwise it returns gradients to the system in every step,
+and gets them back page by page. With 40 gradients of 1 MiB that costs a sixth of a step of two ranks on the CPU, in
+torch's DDP as in ours; a quarter of a step of an MLP in NumPy, over 4,096 examples."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Environment variable that gives BLAS and torch one thread. The book's matrices are small: more threads spend CPU time
 on waiting for each other, and on a busy machine a training step takes several times as long. The order of a sum, and
@@ -30,45 +30,45 @@ class Gpu:
 
 
 def cores() -> int:
-    """The cores this process may use, where the system says; else all."""
+    """Return the number of cores that this process may use, or of all if the system does not report it."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def processor() -> str:
-    """The name of the processor; its architecture where the system does not say more."""
+    """Return the name of the processor, or its architecture if the system reports no name."""
     info = Path("/proc/cpuinfo")
     names = re.findall(r"^model name\s*: (.*)$", info.read_text() if info.exists() else "", re.MULTILINE)
     return names[0] if names else platform.processor() or platform.machine()
 
 
 def memory() -> int | None:
-    """The machine's memory in bytes, or the container's limit if that is lower; None where the system does not say."""
+    """Return the memory in bytes, or the container's limit if that is lower; None if the system does not report it."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return None
     limit = Path("/sys/fs/cgroup/memory.max")
-    given = limit.read_text().strip() if limit.is_file() else ""
-    return min(total, int(given)) if given.isdigit() else total
+    value = limit.read_text().strip() if limit.is_file() else ""
+    return min(total, int(value)) if value.isdigit() else total
 
 
 def shared_memory() -> int | None:
-    """Bytes of shared memory, which data loaders and NCCL use between processes; None where there is none."""
+    """Return the bytes of shared memory, which data loaders and NCCL use between processes; None if there is none."""
     return shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None
 
 
 def gpus() -> list[Gpu]:
-    """The NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` leaves of this machine's, in its order.
+    """Return the NVIDIA GPUs of this machine that ``CUDA_VISIBLE_DEVICES`` selects, in its order.
 
-    As CUDA reads it: numbers, or UUIDs or how they begin; what comes after an entry that names none does not count, and
-    of two entries for one GPU nothing is left. Of GPUs that are in parts (MIG) a process sees one part.
+    Entries are read as CUDA reads them: numbers, UUIDs or prefixes of UUIDs. Entries after one that names no GPU are
+    ignored, and two entries for the same GPU select none at all. A process sees one part of GPUs partitioned by MIG.
     """
     whole, parts = _gpus(), _parts()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        in_parts = {of for of, _ in parts}
+        in_parts = {parent for parent, _ in parts}
         return [gpu for uuid, gpu in whole if uuid not in in_parts] or [gpu for _, (_, gpu) in parts[:1]]
     known = [*whole, *(part for _, part in parts)]
     chosen: dict[str, Gpu] = {}
@@ -87,9 +87,9 @@ def gpus() -> list[Gpu]:
 
 
 def torch_build() -> str | None:
-    """For which devices torch was built: "cpu", "cuda 13.0" or "hip 7.0"; None where that is not to be seen."""
-    found = importlib.util.find_spec("torch")
-    version = Path(found.origin).with_name("version.py") if found and found.origin else None
+    """Return the device that torch was built for, such as "cpu", "cuda 13.0" or "hip 7.0"; None if it is unknown."""
+    spec = importlib.util.find_spec("torch")
+    version = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
     if version is None or not version.is_file():
         return None
     match = re.search(r"^(cuda|hip)\b[^=\n]*= *'([^']+)'", version.read_text(encoding="utf-8"), re.MULTILINE)
@@ -97,33 +97,35 @@ def torch_build() -> str | None:
 
 
 def _gpus() -> list[tuple[str, Gpu]]:
-    """All GPUs of the machine, each with its UUID, in the order of their places on the bus."""
-    found = []
-    for line in _ask("--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits"):
+    """Return all GPUs of the machine with their UUIDs, in bus order."""
+    gpus = []
+    for line in _nvidia_smi("--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits"):
         uuid, name, mebibytes = (part.strip() for part in (line + ",,").split(",")[:3])
         if mebibytes.isdigit():
-            found.append((uuid, Gpu(name, int(mebibytes) * 2**20)))
-    return found
+            gpus.append((uuid, Gpu(name, int(mebibytes) * 2**20)))
+    return gpus
 
 
 def _parts() -> list[tuple[str, tuple[str, Gpu]]]:
-    """The parts that MIG has made of GPUs: the UUID of the GPU, and the part with its own.
+    """Return the MIG instances of the machine: the UUID of the GPU, and the instance with its UUID.
 
-    A part's profile tells its memory: "MIG 3g.20gb".
+    The profile of an instance contains its memory, as in "MIG 3g.20gb".
     """
-    found, of = [], ""
-    for line in _ask("-L"):
+    instances, parent = [], ""
+    for line in _nvidia_smi("-L"):
         if match := re.match(r"GPU \d+: .*\(UUID: (\S+)\)", line):
-            of = match[1]
+            parent = match[1]
         elif match := re.match(r"\s+MIG (\S*?(\d+)gb\S*) .*\(UUID: (\S+)\)", line):
-            found.append((of, (match[3], Gpu(f"MIG {match[1]}", int(match[2]) * 2**30))))
-    return found
+            instances.append((parent, (match[3], Gpu(f"MIG {match[1]}", int(match[2]) * 2**30))))
+    return instances
 
 
-def _ask(*options: str) -> list[str]:
-    """The lines of the driver's own tool; none where there is none."""
+def _nvidia_smi(*options: str) -> list[str]:
+    """Return the output lines of ``nvidia-smi``; none if the tool is missing or fails."""
     try:
         command = ["nvidia-smi", *options]
-        return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True).stdout.splitlines()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT, check=True
+        ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []

@@ -11,7 +11,7 @@ COMPUTATION = "#0a6ebd"
 FORWARD = "#8fc1ea"
 BACKWARD = "#0b4a80"
 UPDATE = "#062647"
-"""The phases of computation: one hue, told apart by how light they are."""
+"""Phases of computation: one hue in different lightness."""
 COMMUNICATION = "#b35e00"
 PARTIAL = "#f2c12e"
 COMPLETE = "#00a582"
@@ -26,13 +26,13 @@ PASS, FAIL = "#1a7f37", "#c62828"
 
 INK = "#1b2430"
 MUTED = "#556070"
-"""For what is read second: subtitles, axes, units."""
+"""Colour of secondary text: subtitles, axes, units."""
 PAPER = "#ffffff"
 PANEL = "#f1f4f8"
 
 
 def tint(colour: str, share: float) -> str:
-    """Mix ``colour`` with paper; a ``share`` of 1 leaves it, 0 is paper."""
+    """Return a mix of ``colour`` and paper; a ``share`` of 1 is the colour, 0 is paper."""
     mixed = (share * c + (1 - share) * p for c, p in zip(_channels(colour), _channels(PAPER), strict=True))
     return "#" + "".join(f"{round(255 * value):02x}" for value in mixed)
 
@@ -73,18 +73,18 @@ def dark(colour: str) -> str:
 
 
 def contrast(a: str, b: str) -> float:
-    """The contrast ratio of two colours, from 1 to 21 (WCAG 2.2, "contrast ratio")."""
+    """Return the contrast ratio of two colours, from 1 to 21 (WCAG 2.2, "contrast ratio")."""
     low, high = sorted((_luminance(a), _luminance(b)))
     return (high + 0.05) / (low + 0.05)
 
 
 def text_on(colour: str) -> str:
-    """Ink or paper, whichever reads better on ``colour``."""
+    """Return ink or paper, whichever has more contrast on ``colour``."""
     return max((INK, PAPER), key=lambda text: contrast(text, colour))
 
 
 def linear(colour: str) -> tuple[float, float, float]:
-    """The red, green and blue light of an sRGB ``colour``, each from 0 to 1 (IEC 61966-2-1)."""
+    """Return the red, green and blue light of an sRGB ``colour``, each from 0 to 1 (IEC 61966-2-1)."""
     red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in _channels(colour))
     return red, green, blue
 

@@ -6,17 +6,17 @@ PREFIXES = {1e15: "P", 1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "
 
 
 def plural(number: int, noun: str, style: str = "") -> str:
-    """``1 round``, ``2 rounds``; ``style`` is the number's format, such as "," for groups of thousands."""
+    """Return a number with its noun, ``1 round`` or ``2 rounds``; ``style`` is a format such as "," for thousands."""
     return f"{number:{style}} {noun}" if number == 1 else f"{number:{style}} {noun}s"
 
 
 def shortened(text: str, most: int = 80) -> str:
-    """``text``, cut after ``most`` characters."""
+    """Return ``text``, cut to at most ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def in_words(value: float, unit: str) -> str:
-    """``value`` to three digits with the prefix that fits: ``in_words(5e-6, "s")`` is "5 µs"."""
+    """Return ``value`` to three digits with a fitting prefix: ``in_words(5e-6, "s")`` is "5 µs"."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}"
     rounded = abs(float(f"{value:.3g}"))  # 999.9 is 1 k
@@ -27,12 +27,12 @@ def in_words(value: float, unit: str) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """``135 ms``; three digits that count."""
+    """Return a time in milliseconds to three significant digits, such as ``135 ms``."""
     return f"{1000 * seconds:,.0f} ms" if seconds >= 0.9995 else f"{1000 * seconds:.3g} ms"
 
 
 def bytes_in_words(nbytes: float) -> str:
-    """Exact below 100,000 bytes, then in decimal units: 1 MB is a million bytes."""
+    """Return bytes exactly below 100,000, and otherwise in decimal units: 1 MB is a million bytes."""
     if nbytes < 100_000:
         return f"{nbytes:,.0f} B"
     units = ("kB", "MB", "GB", "TB")
@@ -42,11 +42,11 @@ def bytes_in_words(nbytes: float) -> str:
 
 
 def gibibytes(nbytes: int | None) -> str:
-    """``15.6 GiB``; "unknown" for None."""
+    """Return bytes in GiB, such as ``15.6 GiB``; "unknown" for None."""
     return "unknown" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"
 
 
 def in_binary(nbytes: float) -> str:
-    """``nbytes`` to four digits in units of 1,024: ``in_binary(25 * 2**20)`` is "25 MiB"."""
+    """Return ``nbytes`` to four digits in units of 1,024: ``in_binary(25 * 2**20)`` is "25 MiB"."""
     power = min(max(int(math.log2(nbytes)) // 10, 0), 4) if nbytes >= 1 else 0
     return f"{nbytes / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

@@ -1,4 +1,4 @@
-"""Locks that end with their process, and temporary folders that outlive no process for long."""
+"""Locks that end with their process, and temporary folders that are removed even if their process is killed."""
 
 import fcntl
 import os
@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PREFIX, HELD = "dpbook-", "held"
-PATIENCE = 2.0
-"""Seconds for which a folder is tried to be removed."""
+PREFIX, LOCK_NAME = "dpbook-", "held"
+REMOVAL_TIMEOUT = 2.0
+"""Seconds of trying to remove a folder."""
 
 
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Lock an open file for this process, without waiting; False if another has it.
+    """Lock an open file for this process without waiting; return False if another process has the lock.
 
-    It ends with the process, however that ends. Raises `OSError` on a disk that knows no locks.
+    The lock ends with the process. Raises `OSError` on a file system without locks.
     """
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -28,35 +28,35 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def temporary_folder(purpose: str) -> Iterator[Path]:
-    """A folder that is removed at the end. What processes that were killed have left is removed at the beginning."""
+    """Yield a folder that is removed at the end. Folders of killed processes are removed at the beginning."""
     _remove_abandoned()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-"))
-    held = os.open(folder / f".{HELD}", os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(folder / f".{LOCK_NAME}", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        with suppress(OSError):  # on a disk that knows no locks nobody can say who has been killed
-            try_lock(held)
-            os.rename(folder / f".{HELD}", folder / HELD)  # locked before anybody sees it
+        with suppress(OSError):  # without locks no process can tell which others have been killed
+            try_lock(lock)
+            os.rename(folder / f".{LOCK_NAME}", folder / LOCK_NAME)  # locked before it is visible to others
         yield folder
     finally:
         _remove(folder)
-        os.close(held)
+        os.close(lock)
 
 
 def _remove(folder: Path) -> None:
-    """Also where a process that has just been killed still writes into it."""
-    until = time.monotonic() + PATIENCE
+    """Remove a folder, even if a process that has just been killed still writes into it."""
+    deadline = time.monotonic() + REMOVAL_TIMEOUT
     shutil.rmtree(folder, ignore_errors=True)
-    while folder.exists() and time.monotonic() < until:
+    while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_abandoned() -> None:
-    for held in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{HELD}"):
-        with suppress(OSError):  # another user's, or gone meanwhile
-            descriptor = os.open(held, os.O_RDWR)
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK_NAME}"):
+        with suppress(OSError):  # of another user, or removed meanwhile
+            descriptor = os.open(lock, os.O_RDWR)
             try:
                 if try_lock(descriptor):
-                    shutil.rmtree(held.parent, ignore_errors=True)
+                    shutil.rmtree(lock.parent, ignore_errors=True)
             finally:
                 os.close(descriptor)

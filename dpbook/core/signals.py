@@ -1,19 +1,20 @@
-"""Signals from outside, answered for a while."""
+"""Temporary handlers of the signals that end a launch."""
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""By which a launch is ended; at SIGUSR1 its ranks may save first."""
+LAUNCH_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""Signals that end a launch; at SIGUSR1 its ranks may save first."""
 
 
 @contextmanager
-def answered(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Have ``handler`` called for each of `ENDING` that comes; for SIGHUP not where it is ignored, as under nohup."""
-    heeded = [each for each in ENDING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heeded}
+def handling_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Call ``handler`` for each of `LAUNCH_SIGNALS`, except for a SIGHUP that is ignored, as under nohup."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    numbers = [number for number in LAUNCH_SIGNALS if number != signal.SIGHUP or not ignored]
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ Importing this loads none of them: what draws is imported when it is first used.
 
 from typing import TYPE_CHECKING
 
-from dpbook.core import lazily
+from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:
     from dpbook.figures.card.drawn import DRAWN, unlike
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dpbook.figures.steps.step import explore_buckets, explore_savings, play_step
     from dpbook.figures.steps.timelines import draw_ranks, draw_timelines
 
-__getattr__ = lazily(
+__getattr__ = lazy_exports(
     __name__, DRAWN="card.drawn", Explorer="card.explorer", Knob="card.explorer", Picture="card.picture",
     Plot="card.plot", Viewer="card.player", animate="schedules.schedule", cap_sweep="steps.buckets",
     cost_curves="costs", demonstration="schedules.frames", digits_grid="plots", draw_groups="groups",

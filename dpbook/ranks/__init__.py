@@ -5,7 +5,7 @@ Importing this loads no torch; the processes that are started do.
 
 from typing import TYPE_CHECKING
 
-from dpbook.core import lazily
+from dpbook.core import lazy_exports
 from dpbook.ranks import failure_files, stacks
 from dpbook.ranks.descendants import Table, all_processes, family, process_of, seconds_of, waits
 from dpbook.ranks.failure_files import ASKED_FILE
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpbook.ranks.messages.execution import execute, prepare
     from dpbook.ranks.messages.process_comm import ProcessComm
 
-__getattr__ = lazily(
+__getattr__ = lazy_exports(
     __name__, Moment="messages.device_clock", ProcessComm="messages.process_comm", execute="messages.execution",
     moment="messages.device_clock", now="messages.device_clock", own_device="messages.accelerators",
     prepare="messages.execution", regroup="messages.accelerators",

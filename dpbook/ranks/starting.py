@@ -125,7 +125,7 @@ def shared(environment: Mapping[str, str], *more: str) -> Iterator[dict[str, str
 def _environment(base: Mapping[str, str]) -> dict[str, str]:
     root = str(PACKAGE.parent)
     loopback = "lo0" if sys.platform == "darwin" else "lo"
-    defaults = machine.MEMORY | machine.ONE_THREAD | {"GLOO_SOCKET_IFNAME": loopback}
+    defaults = machine.MALLOC_SETTINGS | machine.ONE_THREAD | {"GLOO_SOCKET_IFNAME": loopback}
     path = os.pathsep.join(filter(None, [root, base.get("PYTHONPATH")]))
     return {**defaults, **base, "PYTHONPATH": path}
 

@@ -81,7 +81,7 @@ def command(rank: int, repeats: int, folder: str) -> list[str]:
 
 def environment(rank: int) -> dict[str, str]:
     where = {"MASTER_ADDR": "10.98.76.1", "MASTER_PORT": str(PORT), "GLOO_SOCKET_IFNAME": f"dpbook{rank}"}
-    return {**os.environ, **machine.MEMORY, **where, "RANK": str(rank), "WORLD_SIZE": "2"}
+    return {**os.environ, **machine.MALLOC_SETTINGS, **where, "RANK": str(rank), "WORLD_SIZE": "2"}
 
 
 def one_rank(folder: str, repeats: int) -> None:

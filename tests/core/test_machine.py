@@ -1,4 +1,4 @@
-"""Which GPUs may a process use, and which can its torch see? Asked of a driver's tool that is made up here."""
+"""Are the GPUs that a process may use, and those that its torch sees, read from a fake ``nvidia-smi``?"""
 
 import os
 import sys
@@ -45,7 +45,7 @@ def driver(tmp_path, monkeypatch):
 
 
 @each(
-    ("visible", "seen"),
+    ("visible", "gpus"),
     [
         (None, [H100, H100, L4]),  # the A100 is in parts
         ("", []),
@@ -62,11 +62,11 @@ def driver(tmp_path, monkeypatch):
         ("MIG-ee55,MIG-ee66", [PART]),  # of which a process sees one
     ],
 )
-def test_a_process_sees_the_gpus_that_cuda_shows_it(driver, visible, seen):
+def test_a_process_sees_the_gpus_that_cuda_shows_it(driver, visible, gpus):
     with pytest.MonkeyPatch.context() as patch:
         if visible is not None:
             patch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert machine.gpus() == seen
+        assert machine.gpus() == gpus
 
 
 def test_without_the_drivers_tool_there_is_no_gpu(monkeypatch):
@@ -92,12 +92,12 @@ def test_for_what_torch_was_built_stands_in_its_files(tmp_path, version, build):
         assert machine.torch_build() == build
 
 
-@each(("build", "said"), [("cpu", 1), ("cuda 13.0", 0), (None, 0)])
-def test_a_torch_that_sees_no_gpu_on_a_machine_that_has_some_is_told(build, said):
+@each(("build", "n_warnings"), [("cpu", 1), ("cuda 13.0", 0), (None, 0)])
+def test_a_torch_that_sees_no_gpu_on_a_machine_that_has_some_is_told(build, n_warnings):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "torch_build", lambda: build)
         found = blind([H100] * 4)
-        assert len(found) == said
+        assert len(found) == n_warnings
         assert all("sees none of the GPUs here (4 × NVIDIA H100 80GB HBM3)" in str(finding) for finding in found)
         assert blind([]) == []
 
@@ -107,9 +107,9 @@ def test_a_launch_says_it_and_plans_for_the_cpu(driver, capsys):
     driver.setattr(machine, "torch_build", lambda: "cpu")
     driver.setattr(machine, "memory", lambda: 2**30)
     assert main(["launch", "--nproc", "2", "--width", "2048"]) == 1
-    said = capsys.readouterr().err
-    assert "warning: torch was built for the CPU and sees none of the GPUs here (3 × NVIDIA H100 80GB HBM3)" in said
-    assert "one of 2 ranks on this machine has" in said
+    printed = capsys.readouterr().err
+    assert "warning: torch was built for the CPU and sees none of the GPUs here (3 × NVIDIA H100 80GB HBM3)" in printed
+    assert "one of 2 ranks on this machine has" in printed
 
 
 def test_gpus_that_differ_are_told_and_the_smallest_that_is_used_decides():
@@ -117,7 +117,7 @@ def test_gpus_that_differ_are_told_and_the_smallest_that_is_used_decides():
     assert any("the GPUs differ (NVIDIA H100 80GB HBM3, NVIDIA L4)" in str(one) for one in preflight(3, gpus=boxes))
     assert not any("differ" in str(one) for one in preflight(2, gpus=boxes))
     large = Options(width=2048, depth=40)  # 32 GB
-    (said,) = requirements(large, 3, gpus=boxes)
-    assert "a GPU (NVIDIA L4) has 24.2 GB" in str(said)
+    (problem,) = requirements(large, 3, gpus=boxes)
+    assert "a GPU (NVIDIA L4) has 24.2 GB" in str(problem)
     assert requirements(large, 2, gpus=boxes) == []
     assert requirements(replace(large, lora=8), 3, gpus=boxes) == []  # 8 GB: only adapters are trained

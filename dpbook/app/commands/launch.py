@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from dpbook.core import answered
+from dpbook.core import handling_signals
 
 if TYPE_CHECKING:
     from dpbook.runs.launch import Launch
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         came.append(number)  # what is raised here Python may drop, as between two imports: `launch` looks
         sys.exit(128 + number)
 
-    with answered(leave):
+    with handling_signals(leave):
         return _run(args, came)
 
 

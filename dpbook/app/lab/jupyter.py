@@ -55,7 +55,7 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
     settings = DATA / "jupyter"
     before = {"PYTHONPATH": checkout.root(), "JUPYTER_CONFIG_PATH": settings, "JUPYTER_PATH": settings}
     paths = {name: os.pathsep.join([str(first), *filter(None, [base.get(name)])]) for name, first in before.items()}
-    return {**machine.MEMORY, **machine.ONE_THREAD, **base, **paths}
+    return {**machine.MALLOC_SETTINGS, **machine.ONE_THREAD, **base, **paths}
 
 
 def has_display(env: Mapping[str, str]) -> bool:

@@ -7,10 +7,10 @@ from dpbook.book.ch16.pictures import curves, explore_race, race_over
 from dpbook.book.ch16.race_table import table
 from dpbook.book.ch16.racing import Entry, Raced, race
 from dpbook.book.ch16.sending import SHAPES, Setting, payload, powersgd_elements, wire
-from dpbook.core import lazily
+from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:
     from dpbook.book.ch16 import train_post_local  # a module, found without help
     from dpbook.book.ch16.hooks import Trained, refusal, train_all
 
-__getattr__ = lazily(__name__, Trained="hooks", refusal="hooks", train_all="hooks")
+__getattr__ = lazy_exports(__name__, Trained="hooks", refusal="hooks", train_all="hooks")

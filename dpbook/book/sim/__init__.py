@@ -6,14 +6,14 @@ Importing this loads no torch.
 
 from typing import TYPE_CHECKING
 
-from dpbook.core import lazily
+from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:
     from dpbook.book.sim.controls import Span, slower, watch
     from dpbook.book.sim.installation import install, join, missing
     from dpbook.book.sim.streams import hold
 
-__getattr__ = lazily(
+__getattr__ = lazy_exports(
     __name__, Span="controls", hold="streams", install="installation", join="installation", missing="installation",
     slower="controls", watch="controls",
 )  # fmt: skip

@@ -124,8 +124,8 @@ def _start(modules: tuple[str, ...], memory: int) -> tuple[socket.socket, subpro
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     keep = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH", "LC_ALL") if name in os.environ}
     settings = {
-        **machine.MEMORY, **keep, **one_thread, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1",
-        "GLOO_SOCKET_IFNAME": "lo", "MPLBACKEND": "agg",
+        **machine.MALLOC_SETTINGS, **keep, **one_thread, "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo", "MPLBACKEND": "agg",
     }  # fmt: skip
     with theirs:
         server = subprocess.Popen(

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpbook.core import answered, temporary_folder
+from dpbook.core import handling_signals, temporary_folder
 from dpbook.ranks import failure_files
 from dpbook.runs.launch.command import Launch
 from dpbook.runs.launch.hang_detector import HangWatch
@@ -124,7 +124,7 @@ def _wait(
     failed when the signal came.
     """
     looked = time.monotonic()
-    with answered(lambda number, frame: came.append(number)):
+    with handling_signals(lambda number, frame: came.append(number)):
         while child.poll() is None:
             if came and came[0] != signal.SIGUSR1:
                 failed = any(failure_files.last_attempt(folder).glob(failure_files.ERROR.format("*")))

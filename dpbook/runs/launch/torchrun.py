@@ -49,7 +49,7 @@ def watch_meeting(endpoint: str, patience: float) -> None:
 if __name__ == "__main__":
     end_with_parent()
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for ranks, which inherit this and may take it
-    os.environ.update(machine.MEMORY | os.environ)
+    os.environ.update(machine.MALLOC_SETTINGS | os.environ)
     level = os.environ.get(LOG_LEVEL)
     os.environ.setdefault(LOG_LEVEL, "ERROR")
     gc.disable()  # modules are no garbage: without looking for it torch is loaded in three quarters of the time

@@ -5,7 +5,7 @@ Importing this loads no torch: `options` serves the launcher's help too.
 
 from typing import TYPE_CHECKING
 
-from dpbook.core import lazily
+from dpbook.core import lazy_exports
 from dpbook.runs.trainer import metrics
 from dpbook.runs.trainer.baseline import ALONE, STEPS_ALONE, train_alone
 from dpbook.runs.trainer.options import Options, add_options, from_namespace
@@ -19,4 +19,4 @@ if TYPE_CHECKING:
     from dpbook.runs.trainer.models import Adapted, build
     from dpbook.runs.trainer.trainer import Trainer
 
-__getattr__ = lazily(__name__, Adapted="models", Trainer="trainer", build="models", main="__main__")
+__getattr__ = lazy_exports(__name__, Adapted="models", Trainer="trainer", build="models", main="__main__")

@@ -16,7 +16,7 @@ ready), "arrived" (the sum of a bucket has), "returned" (from backward), "steppe
 
 from typing import TYPE_CHECKING
 
-from dpbook.core import lazily
+from dpbook.core import lazy_exports
 from dpbook.runs.watching.journal import read as read_journal
 from dpbook.runs.watching.recorder import Recorder, Wanted
 
@@ -24,4 +24,4 @@ if TYPE_CHECKING:
     from dpbook.runs.watching.installation import watched
     from dpbook.runs.watching.modules import averages, owners, syncs
 
-__getattr__ = lazily(__name__, averages="modules", owners="modules", syncs="modules", watched="installation")
+__getattr__ = lazy_exports(__name__, averages="modules", owners="modules", syncs="modules", watched="installation")

@@ -189,10 +189,10 @@ def test_where_something_else_listens_it_is_told_that_nobody_answers(tmp_path, a
 
 @pytest.mark.processes
 def test_a_script_gets_its_arguments_its_share_of_the_cores_memory_that_it_keeps_and_a_port_of_its_own(tmp_path):
-    found = launch("--nproc", 2, "--", script(tmp_path, "tells"), "--flag", *machine.MEMORY, folder=tmp_path)
+    found = launch("--nproc", 2, "--", script(tmp_path, "tells"), "--flag", *machine.MALLOC_SETTINGS, folder=tmp_path)
     assert found.returncode == 0
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.cores() // 2)))
-    kept = [os.environ.get(name, value) for name, value in machine.MEMORY.items()]
+    kept = [os.environ.get(name, value) for name, value in machine.MALLOC_SETTINGS.items()]
     assert found.stdout.split() == ["argument", "--flag", threads, *kept]
     assert not (tmp_path / "runs").exists()
 
