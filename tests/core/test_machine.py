@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,7 +113,9 @@ def test_a_launch_says_it_and_plans_for_the_cpu(driver, capsys):
     assert "one of 2 ranks on this machine has" in printed
 
 
-def test_gpus_that_differ_are_told_and_the_smallest_that_is_used_decides():
+def test_gpus_that_differ_are_told_and_the_smallest_that_is_used_decides(monkeypatch):
+    """The disk has room for any checkpoint."""
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(total=10**12, free=10**12))
     boxes = [H100, H100, L4]
     assert any("the GPUs differ (NVIDIA H100 80GB HBM3, NVIDIA L4)" in str(one) for one in preflight(3, gpus=boxes))
     assert not any("differ" in str(one) for one in preflight(2, gpus=boxes))

@@ -378,7 +378,7 @@ def test_bad_launches_are_named(make, said):
         (["--", "nowhere.py"], "script must be a file that exists"),
         (["--", "", "--epochs", "3"], "script must be a file that exists, got ''"),
         (["--", "-m"], "program must be a script, or -m and a module"),
-        (["--model", "cnn", "--batch", "1000"], "not started"),
+        (["--nproc", "2", "--model", "cnn", "--batch", "1000"], "not started"),
     ],
 )
 def test_bad_command_lines_start_nothing(arguments, said, capsys):
