@@ -59,7 +59,7 @@ def chapters(directory: Path | None = None) -> list[Chapter]:
     Raises `DpbookError` for a notebook that cannot be read or does not say what it needs.
     """
     folder = root() / "chapters" if directory is None else directory
-    return [_read(path) for path in sorted(found.glob("*.ipynb")) if _LABEL.match(path.name)]
+    return [_read(path) for path in sorted(folder.glob("*.ipynb")) if _LABEL.match(path.name)]
 
 
 def _read(path: Path) -> Chapter:
