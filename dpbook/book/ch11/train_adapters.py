@@ -225,13 +225,23 @@ def sequences(options: argparse.Namespace, encode: Any) -> list[torch.Tensor]:
     return [torch.tensor(row) for row in tokens if len(row) > 1]
 
 
+def checkpoint_exists(path: Path) -> bool:
+    """Return whether there is a checkpoint. All ranks must agree: some would else resume, and others begin anew."""
+    seen: list[bool | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(seen, path.exists())
+    if any(seen) and not all(seen):
+        without = [rank for rank, there in enumerate(seen) if not there]
+        raise SystemExit(f"{path} exists, but not for ranks {without}: let --out be a folder that all nodes share")
+    return all(seen)
+
+
 def run(options: argparse.Namespace, device: torch.device) -> Run:
     training, path, told = Run(options, device), Path(options.out, "adapters.pt"), torch.zeros(1)
     for number in STOP:
         signal.signal(number, lambda *_: told.fill_(1))
     training.describe()
     training.rehearse()
-    if path.exists():
+    if checkpoint_exists(path):
         training.load(path)
     stop = torch.zeros(1)  # on the CPU, where asking for it waits for no GPU
     while training.step < options.steps and not stop:

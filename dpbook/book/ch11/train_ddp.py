@@ -161,6 +161,16 @@ def rehearse(ddp: DistributedDataParallel, device: torch.device) -> None:
     ddp.zero_grad()
 
 
+def checkpoint_exists(path: Path) -> bool:
+    """Return whether there is a checkpoint. All ranks must agree: some would else resume, and others begin anew."""
+    seen: list[bool | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(seen, path.exists())
+    if any(seen) and not all(seen):
+        without = [rank for rank, there in enumerate(seen) if not there]
+        raise SystemExit(f"{path} exists, but not for ranks {without}: let --out be a folder that all nodes share")
+    return all(seen)
+
+
 def read(data: Sequences, training: Training, options: argparse.Namespace) -> Iterator[list[Batch]]:
     """The micro-batches of each step that is left of the epoch."""
     sampler = DistributedSampler(data, seed=options.seed, drop_last=True)
@@ -238,7 +248,7 @@ def run(options: argparse.Namespace, device: torch.device) -> Training:
     told = torch.zeros(1)  # on the CPU, where asking for it waits for no GPU
     for number in STOP:
         signal.signal(number, lambda *_: told.fill_(1))
-    if path.exists():
+    if checkpoint_exists(path):
         rehearse(training.ddp, device)
         training.load(path)
     while training.epoch < options.epochs:

@@ -104,11 +104,19 @@ def recomputed(folder):
     return len(calls)
 
 
+def invisible(rank, folder):
+    """The error of a second start in which only rank 0 sees the checkpoint, as on nodes that share no disk."""
+    place = f"{folder}/cut" if rank == 0 else f"{folder}/elsewhere"
+    with pytest.raises(SystemExit) as error:
+        train_adapters.run(options(place), CPU)
+    return str(error.value)
+
+
 def everything(rank, folder):
     torch.set_num_threads(1)
     return {
         "ended": ended(folder), "refused": refused(folder), "sent": sent(folder), "gradient": gradient(rank, folder),
-        "recomputed": recomputed(folder),
+        "recomputed": recomputed(folder), "invisible": invisible(rank, folder),
     }  # fmt: skip
 
 
@@ -123,6 +131,14 @@ def ranks(tmp_path_factory):
 def test_a_run_that_one_rank_is_told_to_end_goes_on_to_the_bits_of_one_that_was_not(ranks):
     assert [rank["ended"] for rank in ranks] == [((4, 6, 9), True, True)] * 3
     assert {rank["refused"] for rank in ranks} == {"is of batch 3, not 2: take the same, or another --out"}
+
+
+@pytest.mark.processes
+def test_ranks_that_do_not_all_see_the_checkpoint_do_not_train(ranks):
+    """Each rank would otherwise decide alone, and gradients of different adapters would be averaged."""
+    assert [rank["invisible"].partition(" exists, ")[2] for rank in ranks] == [
+        "but not for ranks [1, 2]: let --out be a folder that all nodes share"
+    ] * 3
 
 
 @pytest.mark.processes

@@ -124,6 +124,14 @@ def too_few(folder):
     return str(said.value)
 
 
+def invisible(rank, folder):
+    """The error of a second start in which only rank 0 sees the checkpoint, as on nodes that share no disk."""
+    place = f"{folder}/cut" if rank == 0 else f"{folder}/elsewhere"
+    with pytest.raises(SystemExit) as error:
+        train_ddp.run(options(place), CPU)
+    return str(error.value)
+
+
 def everything(rank, folder):
     torch.set_num_threads(1)
     return {
@@ -134,6 +142,7 @@ def everything(rank, folder):
         "fp16": halves(folder),
         "drawn": drawn(folder),
         "too few": too_few(folder),
+        "invisible": invisible(rank, folder),
     }
 
 
@@ -159,6 +168,14 @@ def test_a_run_does_not_go_on_as_another(ranks):
         "is of ranks 3, not 4: take the same, or another --out",
     ]
     assert [rank["others"] for rank in ranks] == [said] * 3
+
+
+@pytest.mark.processes
+def test_ranks_that_do_not_all_see_the_checkpoint_do_not_train(ranks):
+    """Each rank would otherwise decide alone, and gradients of different weights would be averaged."""
+    assert [rank["invisible"].partition(" exists, ")[2] for rank in ranks] == [
+        "but not for ranks [1, 2]: let --out be a folder that all nodes share"
+    ] * 3
 
 
 @pytest.mark.processes
