@@ -16,7 +16,6 @@ NOTEBOOKS = notebooks(checkout.root())
 WINGS = {"runs", "classroom", "book", "app"}
 OFFERED = {
     "dpbook.planning.scaling": "the planner of a cluster",
-    "dpbook.collectives.algorithms.nodes": "all-reduces for machines with several GPUs each",
     "dpbook.figures.steps.memory": "the memory of any sharded step over its time",
     "dpbook.planning.failures": "how often any job is to save",
     "dpbook.replicas.inexact.analysis": "closed forms of any method, and the distance of any run from another",

@@ -40,7 +40,6 @@ TODO = frozenset(
         "dpbook/app",
         "dpbook/book",
         "dpbook/classroom",
-        "dpbook/collectives",
         "dpbook/ddp",
         "dpbook/figures",
         "dpbook/ranks",

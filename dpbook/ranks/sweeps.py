@@ -35,7 +35,8 @@ class Sweep:
 
     ``nbytes``: the bytes of each rank's buffer, int64, shape (points,). ``times``: the seconds of each call on the rank
     that took longest, shape (points, repeats). The bandwidths, shape (points,), are bytes per second as nccl-tests
-    defines them, see `dpbook.collectives.pricing.bandwidth`. ``backend``: of torch.distributed, that carried the bytes.
+    defines them, see `dpbook.collectives.pricing.schedule_cost`. ``backend``: of torch.distributed, that carried the
+    bytes.
     """
 
     world: int

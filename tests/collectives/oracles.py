@@ -1,4 +1,4 @@
-"""What a schedule does, written a second time in plain Python, and schedules to try it on."""
+"""A second implementation of schedules in plain Python, and schedules to test with it."""
 
 from collections import Counter
 from functools import cache

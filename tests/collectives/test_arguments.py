@@ -63,7 +63,7 @@ def test_a_lazy_round_that_is_none_is_refused_when_it_is_made(reader):
 
 
 @each(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: Schedule(2, 1, [1]), r"round 1 must be a Round, got 1"),
         (lambda: Schedule(2, 1, [Round.of(0, 1, 0, True), None]), r"round 2 must be a Round, got None"),
@@ -97,8 +97,8 @@ def test_a_lazy_round_that_is_none_is_refused_when_it_is_made(reader):
         (lambda: from_json(4), r"text must be JSON as written by to_json, got"),
     ],
 )
-def test_a_wrong_argument_is_named_with_what_was_expected(call, said):
-    with pytest.raises(InvalidArgument, match=f"^{said}"):
+def test_a_wrong_argument_is_named_with_what_was_expected(call, message):
+    with pytest.raises(InvalidArgument, match=f"^{message}"):
         call()
 
 

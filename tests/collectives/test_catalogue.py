@@ -16,7 +16,7 @@ MODULE = '''
 """A ring each way round."""
 
 from dpbook.collectives.algorithms.rings import ring
-from dpbook.collectives.schedule.composition import beside, embed
+from dpbook.collectives.schedule.schedule import beside, embed
 from dpbook.collectives.schedule.schedule import Schedule
 
 
@@ -54,7 +54,7 @@ def copy_of_the_room(root):
 
 
 def outcomes(root):
-    """What became of the tests about the new entries: {(outcome, entry): names of tests}."""
+    """Return the outcomes of the tests of the new entries, as {(outcome, entry): names of tests}."""
     command = [sys.executable, "-m", "pytest", "-q", "-rpf", "--tb=no", "-p", "no:cacheprovider", "-k", "two_way"]
     files = ["tests/collectives/test_algorithms.py", "tests/collectives/test_closed_forms.py"]
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_ADDOPTS")}

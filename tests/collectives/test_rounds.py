@@ -132,12 +132,12 @@ def test_no_array_of_a_round_can_be_written(way):
             field[0] = 0
 
 
-@pytest.mark.parametrize("kept", range(4))
-def test_a_round_does_not_change_with_the_arrays_it_was_made_of(kept):
+@pytest.mark.parametrize("stored", range(4))
+def test_a_round_does_not_change_with_the_arrays_it_was_made_of(stored):
     given = arrays()
-    shown = given[kept][:]
+    shown = given[stored][:]
     shown.setflags(write=False)  # no copy, but the array behind it can still be written
-    made = Round(*given[:kept], shown, *given[kept + 1 :])
+    made = Round(*given[:stored], shown, *given[stored + 1 :])
     for array in given:
         array[:] = 1
     assert list(made) == [(0, 1, 0, True), (1, 0, 0, False)]

@@ -250,7 +250,7 @@ def test_the_name_of_many_is_short():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "said"),
+    ("schedule", "message"),
     [
         (ring(4), "ring(world=4): world 4, 6 rounds, 4 chunks, partial on every rank → complete on every rank"),
         (tree(1), "tree(world=1): world 1, 0 rounds, 1 chunk, complete on every rank → complete on every rank"),
@@ -260,8 +260,8 @@ def test_the_name_of_many_is_short():
         ),
     ],
 )
-def test_repr_says_what_it_is(schedule, said):
-    assert repr(schedule) == said
+def test_repr_says_what_it_is(schedule, message):
+    assert repr(schedule) == message
 
 
 def test_named_changes_the_name_alone():

@@ -167,7 +167,7 @@ FROZEN.flags.writeable = False
 
 
 @pytest.mark.parametrize(
-    ("buffers", "said"),
+    ("buffers", "message"),
     [
         ([MEMORY[:4], MEMORY[:4]], "shared memory in ranks 0 and 1"),
         ([MEMORY[3:7], MEMORY[:4]], "shared memory in ranks 1 and 0"),
@@ -176,9 +176,9 @@ FROZEN.flags.writeable = False
         ([[1.0, 2.0], [3.0, 4.0]], "buffer of rank 0 must be a writable and contiguous array"),
     ],
 )
-def test_in_place_refuses_what_it_cannot_change(buffers, said):
+def test_in_place_refuses_what_it_cannot_change(buffers, message):
     before = MEMORY.copy()
-    with pytest.raises(InvalidArgument, match=said):
+    with pytest.raises(InvalidArgument, match=message):
         simulate(ring(2), buffers, in_place=True)
     assert same_bits(MEMORY, before)
 
@@ -190,7 +190,7 @@ def test_in_place_takes_slices_that_only_touch():
 
 
 @each(
-    ("buffers", "said"),
+    ("buffers", "message"),
     [
         (5, "buffers must be one 1-D array per rank"),
         (np.zeros((2, 4)), "buffers must be one buffer per rank, 3, got '2 buffers'"),
@@ -203,8 +203,8 @@ def test_in_place_takes_slices_that_only_touch():
     ],
 )
 @each("reader", [simulate, lambda s, b: list(frames(s, b))])
-def test_what_is_no_set_of_buffers_is_refused(reader, buffers, said):
-    with pytest.raises(InvalidArgument, match=said):
+def test_what_is_no_set_of_buffers_is_refused(reader, buffers, message):
+    with pytest.raises(InvalidArgument, match=message):
         reader(ring(3), buffers)
 
 

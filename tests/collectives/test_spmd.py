@@ -363,7 +363,7 @@ class Interrupted(Exception):
 
 
 def test_an_exception_from_outside_ends_the_run_and_every_rank():
-    """What a notebook's Stop button or a grader's watchdog does to the thread that called run."""
+    """A notebook's Stop button or a grader's watchdog interrupts the thread that called run."""
     looping = threading.Event()
 
     def program(comm, x):

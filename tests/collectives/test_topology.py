@@ -37,7 +37,7 @@ def test_a_link_shows_its_rate_in_bits_and_in_bytes():
 
 
 @each(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Link(5e-6, 400), r"read as 400 bytes per second.*Link.gigabits\(400\), or .*Link.gigabytes\(400\)"),
         (lambda: Link(5e-6, 999_999), "bytes per second"),
@@ -51,8 +51,8 @@ def test_a_link_shows_its_rate_in_bits_and_in_bytes():
         (lambda: Link(50e9, 5e-6), r"read as 5e-06 bytes per second.*Link\(latency, bandwidth\), in this order"),
     ],
 )
-def test_a_figure_in_another_unit_is_refused_with_what_was_meant(make, said):
-    with pytest.raises(UnitsError, match=said) as caught:
+def test_a_figure_in_another_unit_is_refused_with_what_was_meant(make, message):
+    with pytest.raises(UnitsError, match=message) as caught:
         make()
     assert isinstance(caught.value, DpbookError)
 
@@ -126,7 +126,7 @@ def test_a_topology_says_what_it_is():
 
 
 @each(
-    ("value", "said"),
+    ("value", "message"),
     [
         (0, "0 s"),
         (1, "1 s"),
@@ -140,8 +140,8 @@ def test_a_topology_says_what_it_is():
         (float("inf"), "inf s"),
     ],
 )
-def test_quantities_get_the_prefix_that_fits(value, said):
-    assert in_words(value, "s") == said
+def test_quantities_get_the_prefix_that_fits(value, message):
+    assert in_words(value, "s") == message
 
 
 @each(

@@ -19,7 +19,7 @@ from dpbook.classroom.sandbox.pickled_names import found
 from dpbook.classroom.sandbox.remote import RemoteCallable, RemoteGenerator, RemoteObject
 from dpbook.classroom.tasks.answer import Wrong
 from dpbook.classroom.tasks.text import clean, one_line
-from dpbook.collectives.programs import told_line
+from dpbook.collectives.programs import attributed_to_line
 
 NOT_PLAIN = "a value of the kind that the task asks for"
 MAX_ASKED = 200_000
@@ -104,7 +104,7 @@ class Worker:
         """Call what the answer calls; returns what it is told of it."""
         call, args, options = self._guarded(self._asked, reply)
         try:
-            with told_line(str(reply.get("line", ""))[:MAX_LINE]):
+            with attributed_to_line(str(reply.get("line", ""))[:MAX_LINE]):
                 return "value", call(*args, **options)
         except Exception as error:
             return "raise", self._told(error)

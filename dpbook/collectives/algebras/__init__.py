@@ -1,1 +1,1 @@
-"""What reads a schedule: one interpreter, and the algebras that it runs on."""
+"""One interpreter of schedules, and the algebras that it runs on: simulation, verification, agreement of bits."""

@@ -1,9 +1,9 @@
-"""Do all ranks end with the same bits? Decided from the all-reduce alone, for every input.
+"""Agreement of bits: whether all ranks end with the same bits for every input, by the all-reduce alone.
 
-IEEE addition commutes, a + b is b + a to the last bit, but it does not associate. So the bits of a sum are decided by
-the tree of its additions, left and right of each being free. The interpreter runs over such trees: two ranks agree on
-every input if they end with the same tree; adding 0 counts for nothing, though it turns a −0 into +0, and the payloads
-of NaN are left out. Whether the sums are *right* is another question, which `verify` answers.
+IEEE addition is commutative, a + b is b + a to the last bit, but not associative. So the bits of a sum depend on the
+tree of its additions, up to exchanging the operands of each. The interpreter runs over such trees: two ranks agree on
+every input if they end with the same tree. Adding 0 is ignored, though it turns a −0 into +0, and so are the payloads
+of NaN. Whether the sums are *right* is another question, which `verify` answers.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives.algebras.interpreter import interpret
-from dpbook.collectives.schedule.placement import Placement, complete_everywhere
+from dpbook.collectives.schedule.chunks import Placement, complete_everywhere
 from dpbook.collectives.schedule.rounds import Round
 from dpbook.collectives.schedule.schedule import Schedule
 from dpbook.core import InvalidArgument, check_int
@@ -37,7 +37,7 @@ class Expression:
         self.rank = rank
 
     def __add__(self, other: object) -> "Expression":
-        if isinstance(other, int) and other == 0:  # where `sum` and `zeros_like` begin; x + 0 is x, but for −0
+        if isinstance(other, int) and other == 0:  # `sum` and `zeros_like` begin with 0; x + 0 is x, except for −0
             return self
         if not isinstance(other, Expression):
             return NotImplemented
@@ -52,7 +52,7 @@ class Expression:
         return self.write(SHOWN_DEPTH)
 
     def write(self, depth: int) -> str:
-        """Write the sum out with its parentheses, at most ``depth`` of them inside one another."""
+        """Return the sum with its parentheses, at most ``depth`` of them nested."""
         if not self.operands:
             return f"x{self.rank}"
         if depth == 0:
@@ -62,20 +62,20 @@ class Expression:
 
 
 def contributions(world: int) -> list[Expression]:
-    """Return x0, x1, …: one symbol per rank, which may be added to each other."""
+    """Return x0, x1, …: one symbol per rank. Symbols can be added to each other."""
     known: dict[frozenset[int], Expression] = {}
     return [Expression(known, (), rank) for rank in range(check_int("world", world, 1))]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Whether ranks that were promised the same sum compute it by the same additions.
+    """Result of comparing the additions of ranks that are promised the same sum.
 
     Attributes:
-        name: of the all-reduce.
-        sums: (world, chunks), the `Expression` that each rank ends with for each chunk.
+        name: name of the all-reduce.
+        sums: (world, chunks), the final `Expression` of each rank and chunk.
         chunk: the first chunk that two ranks compute differently, or None.
-        ranks: two ranks that do, or None.
+        ranks: two such ranks, or None.
     """
 
     name: str
@@ -90,21 +90,21 @@ class Agreement:
     def __repr__(self) -> str:
         if self.ranks is None:
             return f"{self.name}: all ranks end with the same bits"
-        told = ", ".join(f"rank {rank}: {self.sums[rank, self.chunk]!r}" for rank in self.ranks)
-        return f"{self.name}: ranks part at chunk {self.chunk}: {told}"
+        details = ", ".join(f"rank {rank}: {self.sums[rank, self.chunk]!r}" for rank in self.ranks)
+        return f"{self.name}: ranks part at chunk {self.chunk}: {details}"
 
 
 def agreement(all_reduce: Schedule | Callable[[Array], Array], world: int | None = None) -> Agreement:
-    """Say whether ``all_reduce`` leaves the same bits on all ranks for every input.
+    """Return whether ``all_reduce`` leaves the same bits on all ranks for every input.
 
-    Two things are left out: payloads of NaN, and the sign of a zero, which is lost where a rank begins with 0 + x.
+    It ignores payloads of NaN, and the sign of a zero, which is lost if a rank begins with 0 + x.
 
     Args:
-        all_reduce: a schedule of any kind: compared are the ranks to which ``after`` promises the same contributions.
-            Or a function from the ranks' buffers (world, size) to their sums, which is run on buffers of symbols: it
-            may do nothing but move and add them. Symbols are added one after another, while NumPy adds *adjacent*
-            floats by a tree of its own.
-        world: number of ranks; needed for a function, which gets buffers of one element per rank.
+        all_reduce: a schedule of any kind; ranks to which ``after`` promises the same contributions are compared. Or a
+            function from the ranks' buffers (world, size) to their sums, which is run on buffers of symbols and may
+            only move and add them. Symbols are added one after another, while NumPy adds *adjacent* floats by a
+            different tree.
+        world: number of ranks; required for a function, which gets buffers of one element per rank.
     """
     if isinstance(all_reduce, Schedule):
         if world not in (None, all_reduce.world):
@@ -129,9 +129,9 @@ def agreement(all_reduce: Schedule | Callable[[Array], Array], world: int | None
 
 
 def in_own_order(buffers: Array) -> Array:
-    """Sum the ranks' buffers (world, size) on every rank, each beginning with its own and going round the circle.
+    """Sum the ranks' buffers (world, size) on every rank, each in ring order from its own buffer.
 
-    It passes ``allclose`` and is right to within rounding, but from three ranks on its sums differ in their last bits.
+    The sums pass ``allclose`` and are right within rounding. With three or more ranks they differ in their last bits.
     """
     sums = buffers.copy()
     for distance in range(1, len(buffers)):
@@ -140,7 +140,7 @@ def in_own_order(buffers: Array) -> Array:
 
 
 class _Symbols:
-    """One expression per cell; every rank begins with its own contribution in every chunk."""
+    """Cells with one expression each; every rank begins with its contribution in every chunk."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.n_chunks = schedule.n_chunks

@@ -1,8 +1,8 @@
 """The interpreter: a schedule is folded over cells, one cell per (rank, chunk).
 
-What a cell holds is up to the algebra. `simulate` uses numbers and +; `verify` uses sets of contributors and a
-union that notices overlap. The order of the messages, and that every message reads the state before its
-round, is decided here and nowhere else.
+The algebra defines the content of a cell. `simulate` uses numbers and +; `verify` uses sets of contributors and a
+union that detects overlap. The order of the messages, and the rule that every message reads the state before its
+round, are implemented here and nowhere else.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ class Cells(Protocol):
     """The state of all ranks, in some algebra. Each method handles all messages of ``part`` at once."""
 
     def read(self, part: Round, within: Round) -> Any:
-        """What the messages of ``part`` carry. It must not change while ``within`` is written."""
+        """Return the payloads of the messages of ``part``, which must not change while ``within`` is written."""
 
     def add(self, part: Round, payload: Any) -> None:
         """Add each payload to the receiver's cell."""
@@ -26,7 +26,7 @@ class Cells(Protocol):
 
 
 def interpret(schedule: Schedule, cells: Cells) -> Iterator[Round]:
-    """Carry out the rounds on ``cells``, yielding each round when it is done. Raises `ScheduleError`."""
+    """Run the rounds on ``cells``, and yield each round when it is complete. Raises `ScheduleError`."""
     check_schedule(schedule)
     for round_ in schedule.walk():
         parts = round_.parts()

@@ -1,4 +1,4 @@
-"""Run a schedule on NumPy buffers, in one process."""
+"""Simulation: a schedule runs on NumPy buffers in one process."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from dpbook.collectives.algebras.interpreter import Cells, interpret
-from dpbook.collectives.pricing.counting import Traffic, count
+from dpbook.collectives.pricing.schedule_cost import Traffic, count
 from dpbook.collectives.schedule.rounds import IntArray, Round
 from dpbook.collectives.schedule.schedule import Schedule, check_schedule
 from dpbook.core import InvalidArgument, plural
@@ -20,15 +20,15 @@ from dpbook.core import InvalidArgument, plural
 Buffers = Sequence[NDArray[Any]] | NDArray[Any]
 
 SMALL_CHUNK = 4096
-"""Bytes. Below this the cost of a message in Python exceeds that of moving its bytes: all messages of a round then
-move in one array operation, at the price of one copy into a padded layout."""
+"""Bytes. Below this the cost of a message in Python exceeds that of moving its bytes. All messages of a round then move
+in one array operation, at the price of one copy into a padded layout."""
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What a schedule did to the buffers of all ranks.
+    """Result of a schedule on the buffers of all ranks.
 
-    ``buffers`` has shape (world, size), or is the list that was given if it was changed in place.
+    ``buffers`` has shape (world, size), or is the argument of `simulate` if that was changed in place.
     """
 
     schedule: Schedule
@@ -36,7 +36,7 @@ class Simulation:
 
     @cached_property
     def traffic(self) -> Traffic:
-        """Messages and bytes, counted from the schedule when asked for."""
+        """Messages and bytes, counted from the schedule on first use."""
         return count(self.schedule, self.buffers[0].size, self.buffers[0].itemsize)
 
     @property
@@ -50,12 +50,12 @@ class Simulation:
 
 
 def simulate(schedule: Schedule, buffers: Buffers, *, in_place: bool = False) -> Simulation:
-    """Run ``schedule`` on one buffer per rank and return what each rank ends with.
+    """Run ``schedule`` on one buffer per rank and return the final buffers.
 
     ``buffers`` is an array of shape (world, size) or one 1-D array of shape (size,) per rank, of any numeric
     dtype. Sums are taken in the schedule's order and in that dtype, so the result predicts the bits of a real
     run. The buffers are copied unless ``in_place``, which needs them contiguous and writable.
-    Raises `InvalidArgument`, and `ScheduleError` where the schedule breaks its own rules.
+    Raises `InvalidArgument`, and `ScheduleError` if the schedule breaks a rule of schedules.
     """
     rows = _check_buffers(schedule, buffers)
     if in_place:
@@ -71,26 +71,26 @@ def simulate(schedule: Schedule, buffers: Buffers, *, in_place: bool = False) ->
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
-    """The state after ``index`` rounds: ``buffers`` of shape (world, size); ``round`` is the last one, if any."""
+class BufferState:
+    """The state after ``index`` rounds: ``buffers`` of shape (world, size), and the last ``round``, if any."""
 
     index: int
     round: Round | None
     buffers: NDArray[Any]
 
 
-def frames(schedule: Schedule, buffers: Buffers) -> Iterator[Frame]:
-    """Yield the state before the first round and after each one; nothing is computed before it is asked for."""
+def frames(schedule: Schedule, buffers: Buffers) -> Iterator[BufferState]:
+    """Yield the state before the first round and after each one, computed lazily."""
     rows = list(np.stack(_check_buffers(schedule, buffers)))
     cells = _Slices(schedule, rows)
-    yield Frame(0, None, np.stack(rows))
+    yield BufferState(0, None, np.stack(rows))
     for index, round_ in enumerate(interpret(schedule, cells), start=1):
-        yield Frame(index, round_, np.stack(rows))
+        yield BufferState(index, round_, np.stack(rows))
 
 
 class _Numbers(Cells, Protocol):
     def store(self) -> None:
-        """Bring the result back into the rows."""
+        """Copy the result back into the rows."""
 
 
 def _cells(schedule: Schedule, rows: list[NDArray[Any]]) -> _Numbers:
@@ -102,7 +102,7 @@ def _cells(schedule: Schedule, rows: list[NDArray[Any]]) -> _Numbers:
 
 
 class _Slices:
-    """Large chunks: each message is a slice of one row, added to or copied into a slice of another."""
+    """Cells of large chunks: each message is a slice of one row, added to or copied into a slice of another."""
 
     def __init__(self, schedule: Schedule, rows: list[NDArray[Any]]) -> None:
         offsets = schedule.bounds(rows[0].size, rows[0].itemsize).tolist()
@@ -122,13 +122,13 @@ class _Slices:
             np.copyto(self.chunks[message.dest][message.chunk], values)
 
     def store(self) -> None:
-        """Nothing to do: the slices are views of the rows."""
+        """Do nothing: the slices are views of the rows."""
 
 
 class _Padded:
-    """Small chunks: every cell is padded to the longest chunk, and a whole round is one take, add and put.
+    """Cells of small chunks, padded to the longest chunk, so that a whole round is one take, add and put.
 
-    A cell is handled as one item of raw bytes, which NumPy gathers and scatters several times faster than short rows.
+    A cell is one item of raw bytes, which NumPy gathers and scatters several times faster than short rows.
     """
 
     def __init__(self, schedule: Schedule, rows: list[NDArray[Any]], longest: int) -> None:
@@ -144,7 +144,7 @@ class _Padded:
         self.cells = self.padded.view(f"V{longest * self.dtype.itemsize}").reshape(-1)
 
     def read(self, part: Round, within: Round) -> NDArray[Any]:
-        # The indices are checked by `walk`; "clip" only spares NumPy its own check.
+        # `walk` has checked the indices; "clip" saves NumPy a second check.
         return self.cells.take(part.source * self.n_chunks + part.chunk, mode="clip")
 
     def add(self, part: Round, payload: NDArray[Any]) -> None:

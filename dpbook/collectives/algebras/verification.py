@@ -1,23 +1,166 @@
-"""Decide whether a schedule keeps its promise, by counting contributions.
+"""Verification: whether a schedule keeps its promise, by counting contributions, and the explanation of a fault.
 
-The interpreter runs over sets of contributors: a bitset per cell and a flag for what went wrong. A contribution
-that is added twice is flagged where it happens; the flag travels with the data and is lost where the cell is
-overwritten, so only faults that reach a promised result count. The one chunk that fails is then replayed with full
-bookkeeping, to say what happened where.
+The interpreter runs over sets of contributors: a bitset per cell, and a flag for a fault. A contribution that is added
+twice sets the flag. The flag travels with the data and is lost if the cell is overwritten, so only faults that reach a
+promised result count. The one chunk that fails is then replayed message by message, with exact counts and a record of
+events, to explain the fault.
 """
 
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.collectives.algebras.explanation import Fault, explain
 from dpbook.collectives.algebras.interpreter import interpret
-from dpbook.collectives.schedule.placement import Holding
-from dpbook.collectives.schedule.rounds import BoolArray, IntArray, Round
+from dpbook.collectives.schedule.chunks import Holding, ranks_in_words
+from dpbook.collectives.schedule.rounds import BoolArray, IntArray, LazyRounds, Round
 from dpbook.collectives.schedule.schedule import Schedule, check_schedule
 from dpbook.core import InvalidArgument, ScheduleError
+
+Kind = Literal["lost", "double", "unknown", "surplus"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One chunk of one rank whose final content is not the promised one.
+
+    ``kind`` is "lost" (contributions are missing), "double" (some are counted twice), "unknown" (a value without a
+    defined content was added), or "surplus" (it has more contributions than promised). ``round`` is the index of the
+    round of the fault, or None if a loss has no single round. ``contributors`` are the ranks of the contributions
+    concerned. ``str`` gives the explanation, which counts rounds from 1, as the pictures do.
+    """
+
+    kind: Kind
+    chunk: int
+    rank: int
+    round: int | None
+    contributors: tuple[int, ...]
+    explanation: str
+
+    def __str__(self) -> str:
+        return self.explanation
+
+
+class _Event(NamedTuple):
+    round: int
+    source: int
+    dest: int
+    ranks: tuple[int, ...]  # the contributors that were doubled or discarded
+
+
+@dataclass
+class _Cell:
+    """One rank's copy: the count of each contribution in it, and the first event that spoilt it."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+    doubled: _Event | None = None
+    unknown: _Event | None = None
+
+    def copy(self) -> "_Cell":
+        return _Cell(self.counts.copy(), self.doubled, self.unknown)
+
+
+class _Ledger:
+    """All ranks' copies of one chunk, and every overwrite that discarded contributions."""
+
+    def __init__(self, schedule: Schedule, chunk: int) -> None:
+        self.round = -1
+        self.overwrites: list[_Event] = []
+        before = schedule.before[chunk]
+        self.known = [rank in before for rank in range(schedule.world)]
+        self.cells = [_Cell(Counter(dict.fromkeys(before.get(rank, ()), 1))) for rank in range(schedule.world)]
+
+    def read(self, part: Round, within: Round) -> list[tuple[_Cell, bool]]:
+        return [(self.cells[source].copy(), self.known[source]) for source in part.source]
+
+    def add(self, part: Round, payload: list[tuple[_Cell, bool]]) -> None:
+        for message, (sent, known) in zip(part, payload, strict=True):
+            mine = self.cells[message.dest]
+            twice = tuple(sorted(mine.counts.keys() & sent.counts.keys()))
+            if not (known and self.known[message.dest]):
+                mine.unknown = mine.unknown or _Event(self.round, message.source, message.dest, ())
+            mine.unknown = mine.unknown or sent.unknown
+            mine.doubled = mine.doubled or sent.doubled
+            if twice and mine.doubled is None:
+                mine.doubled = _Event(self.round, message.source, message.dest, twice)
+            mine.counts += sent.counts
+
+    def put(self, part: Round, payload: list[tuple[_Cell, bool]]) -> None:
+        for message, (sent, known) in zip(part, payload, strict=True):
+            discarded = tuple(sorted(self.cells[message.dest].counts.keys() - sent.counts.keys()))
+            if discarded:
+                self.overwrites.append(_Event(self.round, message.source, message.dest, discarded))
+            self.cells[message.dest] = sent
+            self.known[message.dest] = known
+
+
+def explain(schedule: Schedule, chunk: int, rank: int) -> Fault:
+    """Explain why ``rank`` does not end with the content of ``chunk`` that ``schedule.after`` promises."""
+    ledger = _Ledger(schedule, chunk)
+    replay = interpret(_only(schedule, chunk), ledger)
+    while True:
+        ledger.round += 1
+        if next(replay, None) is None:
+            break
+    cell = ledger.cells[rank]
+    promised = schedule.after[chunk][rank]
+    missing = tuple(sorted(promised - cell.counts.keys()))
+    surplus = tuple(sorted(cell.counts.keys() - promised))
+    end = f"rank {rank} ends with chunk {chunk}"
+    if cell.doubled is not None:
+        e = cell.doubled
+        times = ", ".join(f"rank {r}'s {cell.counts[r]} times" for r in e.ranks[:4] if cell.counts[r] > 1)
+        return Fault(
+            "double", chunk, rank, e.round, e.ranks,
+            f"double contribution in round {e.round + 1}: rank {e.source} sends chunk {chunk} to rank {e.dest}, "
+            f"which adds it though it already has the contribution of {ranks_in_words(e.ranks)}; "
+            f"{end} counting {times}",
+        )  # fmt: skip
+    if cell.unknown is not None or not ledger.known[rank]:
+        e = cell.unknown or _Event(0, rank, rank, ())
+        where = f"in round {e.round + 1} rank {e.source} sends chunk {chunk} to rank {e.dest}, which adds it, but"
+        reason = f"{where} one of the two holds nothing to rely on" if cell.unknown else "it never gets one"
+        return Fault(
+            "unknown", chunk, rank, e.round if cell.unknown else None, (), f"{end} without a known sum: {reason}"
+        )
+    if missing:
+        return _explain_loss(ledger, chunk, rank, missing, promised)
+    return Fault(
+        "surplus", chunk, rank, None, surplus,
+        f"{end} holding the contribution of {ranks_in_words(surplus)}, which it should not have",
+    )  # fmt: skip
+
+
+def _explain_loss(ledger: _Ledger, chunk: int, rank: int, missing: tuple[int, ...], promised: frozenset[int]) -> Fault:
+    holders = [r for r, cell in enumerate(ledger.cells) if ledger.known[r] and promised <= cell.counts.keys()]
+    last = next((e for e in reversed(ledger.overwrites) if set(missing) & set(e.ranks)), None)
+    text = (
+        f"lost contribution: rank {rank} ends with chunk {chunk} without the contribution of {ranks_in_words(missing)}"
+    )
+    if last is not None:
+        lost = sorted(set(missing) & set(last.ranks))
+        text += (
+            f"; it was last overwritten in round {last.round + 1}, when rank {last.source} sent the chunk to rank "
+            f"{last.dest}, which replaced a copy holding that of {ranks_in_words(lost)}"
+        )
+    else:
+        text += "; no message brings it there"
+    if holders:
+        text += f"; the complete sum is on {ranks_in_words(holders)}"
+    return Fault("lost", chunk, rank, None if last is None else last.round, missing, text)
+
+
+def _only(schedule: Schedule, chunk: int) -> Schedule:
+    """Return the same rounds with the messages of one chunk alone."""
+
+    def make(index: int) -> Round:
+        round_ = schedule.rounds[index]
+        return round_.select(round_.chunk == chunk)
+
+    return replace(schedule, rounds=LazyRounds(len(schedule.rounds), make))
+
 
 Bits = NDArray[np.uint64]
 
@@ -35,7 +178,7 @@ class Verified:
 def verify(schedule: Schedule) -> Verified:
     """Replay ``schedule`` over contributor sets and compare the end with ``schedule.after``.
 
-    Exact for every input: no numbers are involved. Raises `ScheduleError` with the fault's explanation.
+    The result holds for every input, since no numbers are involved. Raises `ScheduleError`, which explains a fault.
     """
     fault = find_fault(schedule)
     if fault is not None:
@@ -44,7 +187,7 @@ def verify(schedule: Schedule) -> Verified:
 
 
 def verify_all_reduce(schedule: Schedule, world: int) -> Verified:
-    """`verify` that ``schedule`` sums over ``world`` ranks. Raises `InvalidArgument` where it is for something else."""
+    """Verify that ``schedule`` sums over ``world`` ranks. Raises `InvalidArgument` if it promises anything else."""
     check_schedule(schedule)
     if schedule.world != world:
         raise InvalidArgument("schedule", schedule, f"for {world} ranks")
@@ -54,9 +197,9 @@ def verify_all_reduce(schedule: Schedule, world: int) -> Verified:
 
 
 def find_fault(schedule: Schedule) -> Fault | None:
-    """The first chunk and rank that does not hold what ``schedule.after`` promises, explained; None if all do.
+    """Return the first fault against ``schedule.after``, with its explanation; None if there is none.
 
-    Raises `ScheduleError` where the schedule breaks the rules of a round, `InvalidArgument` for what is no schedule.
+    Raises `ScheduleError` if the schedule breaks the rules of a round, `InvalidArgument` if it is no schedule.
     """
     check_schedule(schedule)
     cells = _Contributors(schedule)
@@ -69,13 +212,13 @@ def find_fault(schedule: Schedule) -> Fault | None:
 
 
 class _Contributors:
-    """Per cell: the bitset of ranks whose contribution is in it, and a flag that it is no plain sum of those."""
+    """Cells with a bitset of the ranks whose contributions are in it, and a flag that it is no plain sum of these."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.world, self.n_chunks = schedule.world, schedule.n_chunks
         self.words = -(-self.world // 64)
         self.sets = np.zeros((self.world * self.n_chunks, self.words), np.uint64)
-        self.spoilt = np.ones(self.world * self.n_chunks, np.bool_)  # what nobody vouches for must not be added
+        self.spoilt = np.ones(self.world * self.n_chunks, np.bool_)  # undefined content must not be added
         self._packed: dict[int, tuple[IntArray, Bits]] = {}
         for chunk, holding in enumerate(schedule.before):
             ranks, sets = self._pack(holding)
@@ -83,9 +226,9 @@ class _Contributors:
             self.spoilt[ranks * self.n_chunks + chunk] = False
 
     def _pack(self, holding: Holding) -> tuple[IntArray, Bits]:
-        """The ranks of a holding, shape (ranks,), and their sets as bits, shape (ranks, words).
+        """Return the ranks of a holding, shape (ranks,), and their sets as bits, shape (ranks, words).
 
-        Kept by identity, because most chunks share one holding and most ranks of a holding one set.
+        Results are cached by identity, because most chunks share one holding and most ranks of a holding one set.
         """
         if id(holding) not in self._packed:
             sets = {id(whose): whose for whose in holding.values()}
@@ -117,7 +260,7 @@ class _Contributors:
         self.sets.view(as_items).reshape(-1)[cell] = sets.view(as_items).reshape(-1)
 
     def ranks_that_differ(self, chunk: int, promised: Holding) -> list[int]:
-        """The ranks whose copy of ``chunk`` does not hold what was promised."""
+        """Return the ranks whose copy of ``chunk`` does not have the promised contributions."""
         ranks, sets = self._pack(promised)
         cell = ranks * self.n_chunks + chunk
         differs = self.spoilt[cell] | (self.sets[cell] != sets).any(axis=1)

@@ -1,1 +1,1 @@
-"""The algorithms, each a function from the number of ranks to a `Schedule`."""
+"""Collective algorithms, each a function from the number of ranks to a `Schedule`."""

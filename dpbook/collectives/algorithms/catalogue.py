@@ -1,13 +1,11 @@
-"""Every all-reduce that needs to know the number of ranks alone, and what the literature says of it."""
+"""Every all-reduce that depends on the number of ranks alone, with the claims of the literature about it."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dpbook.collectives.algorithms.doubling import halving_doubling, recursive_doubling
-from dpbook.collectives.algorithms.one_root import parameter_server
 from dpbook.collectives.algorithms.rings import ring
-from dpbook.collectives.algorithms.trees import tree
+from dpbook.collectives.algorithms.trees import halving_doubling, parameter_server, recursive_doubling, tree
 from dpbook.collectives.pricing import closed_forms
 from dpbook.collectives.pricing.alpha_beta import AlphaBeta
 from dpbook.collectives.pricing.topology import Link
@@ -18,9 +16,9 @@ from dpbook.collectives.schedule.schedule import Schedule
 class Algorithm:
     """An all-reduce. Call it with the number of ranks N to get its `Schedule`.
 
-    ``rounds(N)`` is how many rounds it takes and ``closed_form(N, link)`` how long, by formula; ``worlds(N)`` tells
-    whether it is made for so many ranks: for all others ``build`` raises `InvalidArgument`. All three are stated here
-    from its paper, not counted: the tests hold the schedule against them.
+    ``rounds(N)`` is its number of rounds, and ``closed_form(N, link)`` its time as a formula. ``worlds(N)`` is whether
+    it is defined for N ranks; for others ``build`` raises `InvalidArgument`. All three are the claims of its paper, and
+    the tests compare the schedule with them.
     """
 
     build: Callable[[int], Schedule]
@@ -33,7 +31,7 @@ class Algorithm:
 
 
 def _folding(world: int) -> int:
-    """The rounds more in a world that is no power of two."""
+    """Return the further rounds of a world that is no power of two."""
     return 0 if math.log2(world).is_integer() else 2
 
 

@@ -1,1 +1,1 @@
-"""What a schedule costs: links and topologies, α–β prices, closed forms, bounds, fits."""
+"""Costs of schedules: links and topologies, α–β prices, closed forms, bounds, fits."""

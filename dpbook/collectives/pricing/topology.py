@@ -1,4 +1,4 @@
-"""What the ranks are joined by: links, and which messages share one."""
+"""Links between ranks, and topologies of links that several messages share."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,20 +10,20 @@ from dpbook.collectives.schedule.rounds import IntArray
 from dpbook.core import InvalidArgument, UnitsError, check_float, check_int, check_type, in_words, plural
 
 LEAST_BANDWIDTH, MOST_BANDWIDTH = 1e6, 1e14
-"""Bytes per second. Slower than an office network of 1990, or faster than any port sold: another unit was meant."""
+"""Bytes per second. A rate below that of an office network of 1990, or above that of any port, has another unit."""
 MOST_LATENCY = 1.0
-"""Seconds. Light circles the Earth seven times in one."""
+"""Seconds; light circles the Earth seven times in one."""
 
-_ONE_PER_RANK: Any = None  # stands for as many ports as ranks; filled in when the topology is built
+_ONE_PER_RANK: Any = None  # means as many ports as ranks of a node; replaced when the topology is built
 
 
 @dataclass(frozen=True)
 class Link:
     """A full-duplex link: a message of n bytes takes ``latency`` + n / ``bandwidth`` seconds.
 
-    ``latency`` is in seconds and ``bandwidth`` in **bytes** per second and direction. Vendors give networks in bits:
-    `Link.gigabits` reads those, `Link.gigabytes` the others. Raises `UnitsError` for a value that cannot be right in
-    its unit, `InvalidArgument` for what is no number.
+    ``latency`` is in seconds and ``bandwidth`` in **bytes** per second and direction. Vendors specify networks in bits;
+    use `Link.gigabits` for these and `Link.gigabytes` for others. Raises `UnitsError` for a value that is impossible in
+    its unit, and `InvalidArgument` for a value that is no number.
     """
 
     latency: float
@@ -39,12 +39,12 @@ class Link:
 
     @classmethod
     def gigabits(cls, rate: float, latency: float = 0.0, name: str = "") -> "Link":
-        """A link of ``rate`` Gb/s (10^9 **bits** per second), as networks are sold: 400 is 50 GB/s."""
+        """Return a link of ``rate`` Gb/s (10^9 **bits** per second), the unit of networks: 400 is 50 GB/s."""
         return cls._in_giga(rate, "gigabits", latency, name)
 
     @classmethod
     def gigabytes(cls, rate: float, latency: float = 0.0, name: str = "") -> "Link":
-        """A link of ``rate`` GB/s (10^9 **bytes** per second) in each direction."""
+        """Return a link of ``rate`` GB/s (10^9 **bytes** per second) in each direction."""
         return cls._in_giga(rate, "gigabytes", latency, name)
 
     @classmethod
@@ -55,9 +55,9 @@ class Link:
         return cls(latency, bandwidth, name)
 
     def achieving(self, share: float) -> "Link":
-        """The same link with the ``share`` of its bandwidth that programs reach, above 0 and at most 1.
+        """Return the same link with the ``share`` of its bandwidth that programs reach, above 0 and at most 1.
 
-        Data sheets give 1. Raises `InvalidArgument`.
+        Data sheets specify a share of 1. Raises `InvalidArgument`.
         """
         if check_float("share", share, above=0) > 1:
             raise InvalidArgument("share", share, "at most 1")
@@ -65,7 +65,7 @@ class Link:
 
     @property
     def alpha(self) -> float:
-        """Seconds that a message takes whatever its length: the latency."""
+        """Seconds of a message of any length: the latency."""
         return self.latency
 
     @property
@@ -82,9 +82,9 @@ class Link:
 class Topology:
     """``nodes`` × ``per_node`` ranks, numbered node by node.
 
-    Inside a node every rank has one full-duplex port on the link ``within``. To the other nodes a node has ``ports``
-    full-duplex ports on the link ``between``, by default one per rank; with fewer, neighbouring ranks share one, and
-    their bytes add up. Raises `InvalidArgument`.
+    Inside a node every rank has one full-duplex port on the link ``within``. A node has ``ports`` full-duplex ports to
+    other nodes on the link ``between``, by default one per rank. With fewer, neighbouring ranks share a port, and their
+    bytes add up. Raises `InvalidArgument`.
     """
 
     nodes: int
@@ -103,17 +103,17 @@ class Topology:
 
     @property
     def world(self) -> int:
-        """The number of ranks."""
+        """Number of ranks."""
         return self.nodes * self.per_node
 
     @cached_property
     def node(self) -> IntArray:
-        """The node of each rank, shape (world,)."""
+        """Node of each rank, shape (world,)."""
         return np.arange(self.world) // self.per_node
 
     @cached_property
     def port(self) -> IntArray:
-        """The port, counted over all nodes, by which each rank leaves its node, shape (world,)."""
+        """Port by which each rank's messages leave its node, numbered over all nodes, shape (world,)."""
         local = np.arange(self.world) % self.per_node
         return self.node * self.ports + local * self.ports // self.per_node
 
@@ -124,11 +124,11 @@ class Topology:
 
 
 Network = Link | Topology
-"""A single `Link` stands for a topology in which every rank has one full-duplex port on that link."""
+"""A single `Link` means a topology in which every rank has one full-duplex port on that link."""
 
 
 def topology_for(network: Network, world: int) -> Topology:
-    """``network`` as a topology of ``world`` ranks. Raises `InvalidArgument` if it has another number of them."""
+    """Return ``network`` as a topology of ``world`` ranks. Raises `InvalidArgument` if their numbers differ."""
     if isinstance(network, Link):
         return Topology(1, world, network, network)
     check_type("network", network, Topology, "a Link or a Topology")
@@ -144,7 +144,7 @@ def _check_bandwidth(bandwidth: float, read: str, meant: str) -> None:
 
 
 def _meant(bandwidth: float) -> str:
-    """What a number of bytes per second that cannot be one probably was."""
+    """Return the probable meaning of an impossible number of bytes per second."""
     if bandwidth > MOST_BANDWIDTH:
         return "a smaller number"
     if bandwidth < LEAST_BANDWIDTH and bandwidth >= 1:

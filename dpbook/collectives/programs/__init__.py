@@ -1,4 +1,10 @@
-"""Rank programs: functions that see only their own rank, run in threads of one process, or recorded as a schedule."""
+"""Rank programs: functions that see only their own rank. They run in threads, or are recorded as a schedule."""
 
-from dpbook.collectives.programs.comm import Op, check_message, copy_buffers, deliver
-from dpbook.collectives.programs.source_line import line_of_caller, told_line
+from dpbook.collectives.programs.comm import (
+    Op,
+    attributed_to_line,
+    check_message,
+    copy_buffers,
+    deliver,
+    line_of_caller,
+)

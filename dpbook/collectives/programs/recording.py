@@ -10,9 +10,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from dpbook.collectives.algebras.simulation import simulate
 from dpbook.collectives.programs.comm import Program
-from dpbook.collectives.programs.spmd import Call, Half, World
-from dpbook.collectives.schedule.bounds import EvenSplit, FixedBounds
-from dpbook.collectives.schedule.placement import Placement
+from dpbook.collectives.programs.spmd import CommCall, Half, World
+from dpbook.collectives.schedule.chunks import EvenSplit, FixedBounds, Placement
 from dpbook.collectives.schedule.rounds import Message, Round
 from dpbook.collectives.schedule.schedule import Schedule
 from dpbook.core import ScheduleError, check_int
@@ -28,12 +27,12 @@ def record(
     after: Placement | None = None,
     timeout: float = 30.0,
 ) -> Schedule:
-    """Run ``program`` on ``world`` ranks with buffers of ``size`` random elements and return what it sent.
+    """Run ``program`` on ``world`` ranks with buffers of ``size`` random elements, and return its schedule.
 
-    The chunks are the pieces between the boundaries that the program used. Where those are the default ones the
-    schedule holds for every size, otherwise for ``size`` alone. ``before`` and ``after`` default to those of
-    an all-reduce. Simulating the schedule gives the run's result bit for bit; what messages cannot tell (a sum
-    done by hand, a temporary array that is sent) raises `ScheduleError`. Raises what `run` raises.
+    The chunks are the pieces between the boundaries that the program used. If those are the default ones the schedule
+    is valid for every size, otherwise for ``size`` alone. ``before`` and ``after`` default to those of an all-reduce.
+    Simulating the schedule gives the run's result bit for bit. Computation outside of messages (a sum by hand, a
+    temporary array that is sent) raises `ScheduleError`. All errors of `run` are raised too.
     """
     check_int("world", world, 1)
     check_int("size", size, 1)
@@ -52,32 +51,32 @@ def record(
         f"{getattr(program, '__name__', 'program')}(world={world})",
     )
     replayed = np.asarray(simulate(schedule, start).buffers)
-    for rank, (ran, told) in enumerate(zip(recorder.buffers, replayed, strict=True)):
-        if ran.tobytes() != told.tobytes():
+    for rank, (ran, simulated) in enumerate(zip(recorder.buffers, replayed, strict=True)):
+        if ran.tobytes() != simulated.tobytes():
             raise ScheduleError(
                 f"{schedule.name}: the recorded messages do not lead to the result of rank {rank}; "
-                "overlapping slices in one sendrecv cannot be told by rounds"
+                "rounds cannot express overlapping slices in one sendrecv"
             )
     return schedule
 
 
 class _Recorder(World):
-    """A world that remembers who sent which slice in which call, and notices what is done outside of calls."""
+    """A world that records the slices of all messages, and detects changes of buffers outside of calls."""
 
     def __init__(self, program: Program, buffers: list[NDArray[Any]], timeout: float) -> None:
         super().__init__(program, buffers, timeout)
-        self.known = [buffer.copy() for buffer in buffers]  # each buffer as messages alone would have left it
-        self.calls: list[Call] = []
-        self.messages: list[tuple[Call, Call, int, int, bool]] = []  # sender, receiver, begin, end, reduce
+        self.known = [buffer.copy() for buffer in buffers]  # each buffer with the effect of messages alone
+        self.calls: list[CommCall] = []
+        self.messages: list[tuple[CommCall, CommCall, int, int, bool]] = []  # sender, receiver, begin, end, reduce
 
-    def on_call(self, call: Call) -> None:
+    def on_call(self, call: CommCall) -> None:
         self._notice_changes(call.rank, f"before {call.text}, {call.line}")
         self.calls.append(call)
 
     def on_return(self, rank: int) -> None:
         self._notice_changes(rank, "before it returned")
 
-    def on_match(self, sender: Call, receiver: Call, sent: Half, received: Half) -> None:
+    def on_match(self, sender: CommCall, receiver: CommCall, sent: Half, received: Half) -> None:
         begin, end = self._slice(sender, sent)
         if (begin, end) != self._slice(receiver, received):
             there = self._slice(receiver, received)
@@ -98,8 +97,8 @@ class _Recorder(World):
                 "let recv add what arrives with op='sum'"
             )
 
-    def _slice(self, call: Call, half: Half) -> tuple[int, int]:
-        """The elements of the rank's buffer that a view covers."""
+    def _slice(self, call: CommCall, half: Half) -> tuple[int, int]:
+        """Return the elements of the rank's buffer that a view covers, as (begin, end)."""
         buffer = self.buffers[call.rank]
         if half.view.size == 0:
             return 0, 0
@@ -115,14 +114,14 @@ class _Recorder(World):
         return begin, end
 
     def offsets(self, size: int) -> list[int]:
-        """Every place where some message begins or ends, and the two ends of the buffer."""
+        """Return all begins and ends of messages and of the buffer, sorted."""
         cuts = {0, size}
         for _, _, begin, end, _ in self.messages:
             cuts |= {begin, end}
         return sorted(cuts)
 
     def rounds(self, offsets: list[int]) -> list[Round]:
-        """One round per clock tick. A message's round is 1 + the larger of its two ranks' clocks."""
+        """Return one round per clock tick; the round of a message is 1 + the larger of its two ranks' clocks."""
         clock = _clocks(self.calls, [(sender, receiver) for sender, receiver, *_ in self.messages])
         chunk_at = {begin: chunk for chunk, begin in enumerate(offsets)}
         ticks: defaultdict[int, list[Message]] = defaultdict(list)
@@ -132,8 +131,8 @@ class _Recorder(World):
         return [Round.from_messages(sorted(ticks[tick])) for tick in sorted(ticks)]
 
 
-def _clocks(calls: list[Call], messages: list[tuple[Call, Call]]) -> dict[int, int]:
-    """The round of each call, by its id. Calls joined by a message, or by the halves of a sendrecv, share one."""
+def _clocks(calls: list[CommCall], messages: list[tuple[CommCall, CommCall]]) -> dict[int, int]:
+    """Return the round of each call by its id. Calls joined by a message, or by the halves of a sendrecv, share one."""
     group = {id(call): id(call) for call in calls}
 
     def find(key: int) -> int:

@@ -1,7 +1,7 @@
 """Ranks in one process: `run` executes a rank program on every rank of a world, one at a time in a fixed order.
 
-A run is deterministic. ``send`` waits until its receiver is there (rendezvous, as in gloo), so what deadlocks here
-deadlocks between real processes; here it ends at once with a report.
+A run is deterministic. ``send`` waits until its receiver is there (rendezvous, as in gloo), so a program that deadlocks
+here also deadlocks between real processes; here it ends at once with a report.
 """
 
 from __future__ import annotations
@@ -17,16 +17,23 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dpbook.collectives.programs.comm import Op, Program, check_message, copy_buffers, deliver
-from dpbook.collectives.programs.source_line import line_of_caller, line_of_error
+from dpbook.collectives.programs.comm import (
+    Op,
+    Program,
+    check_message,
+    copy_buffers,
+    deliver,
+    line_of_caller,
+    line_of_error,
+)
 from dpbook.core import Deadlock, InvalidArgument, MessageError, RankFailed, ScheduleError, check_float
 
 
 def run(program: Program, buffers: Sequence[NDArray[Any]], *, timeout: float = 30.0) -> list[NDArray[Any]]:
-    """Run ``program`` on one rank per buffer and return each rank's buffer as it ends; the input is not changed.
+    """Run ``program`` on one rank per buffer and return each rank's final buffer; the input is not changed.
 
-    Raises `Deadlock` as soon as no rank can go on, `MessageError` where the ends of a message disagree, and
-    `RankFailed` where a rank raises or computes for ``timeout`` seconds without sending or receiving.
+    Raises `Deadlock` as soon as no rank can go on, `MessageError` if the ends of a message disagree, and `RankFailed`
+    if a rank raises an error, or computes for ``timeout`` seconds without sending or receiving.
     """
     copies = copy_buffers(buffers)
     World(program, copies, timeout).run()
@@ -42,12 +49,12 @@ class Half:
     view: NDArray[Any]
     op: Op = "copy"
     payload: NDArray[Any] | None = None
-    partner: Call | None = None
+    partner: CommCall | None = None
 
 
 @dataclass(eq=False)
-class Call:
-    """One send, recv or sendrecv of one rank, and where in the program it stands."""
+class CommCall:
+    """One send, recv or sendrecv of one rank, with its line in the program."""
 
     rank: int
     halves: list[Half]
@@ -55,16 +62,16 @@ class Call:
     line: str
 
     @property
-    def done(self) -> bool:
+    def is_complete(self) -> bool:
         return all(half.partner is not None for half in self.halves)
 
 
 class _Cancelled(BaseException):
-    """Unwinds a rank whose run has ended for another reason."""
+    """Raised in a rank to unwind it when the run has ended for another reason."""
 
 
 class _Rank:
-    """One rank: a thread that runs only while it holds the baton. It is also the program's `Comm`."""
+    """One rank: a thread that runs only while it has the baton. It is also the program's `Comm`."""
 
     OFFERS = ("rank", "world_size", "send", "recv", "sendrecv")
 
@@ -73,7 +80,7 @@ class _Rank:
         self.rank = rank
         self.world_size = len(world.buffers)
         self.go: SimpleQueue[None] = SimpleQueue()
-        self.call: Call | None = None
+        self.call: CommCall | None = None
         self.error: BaseException | None = None
         self.finished = False
         self.thread = threading.Thread(target=self._main, name=f"rank {rank}", daemon=True)
@@ -85,7 +92,7 @@ class _Rank:
             self._world.on_return(self.rank)
         except _Cancelled:
             pass
-        except BaseException as error:  # whatever a program raises is its rank's failure
+        except BaseException as error:  # any exception of a program is its rank's failure
             self.error = error
         finally:
             self.finished = True
@@ -113,17 +120,17 @@ class _Rank:
             check_message(self.rank, self.world_size, half.view, half.peer, None if half.sends else half.op)
             if half.sends:
                 half.payload = half.view.copy()  # read before the other half of a sendrecv writes
-        self.call = Call(self.rank, halves, text, line_of_caller(2))
+        self.call = CommCall(self.rank, halves, text, line_of_caller(2))
         self._world.on_call(self.call)
         self._world.match(self.call)
-        if not self.call.done:
+        if not self.call.is_complete:
             self._world.baton.put(None)
             self._wait()
         self.call = None
 
 
 class World:
-    """All ranks of one run, and the baton that passes between them. `record` listens by overriding the hooks."""
+    """All ranks of one run, and the baton that passes between them. `record` overrides its hooks."""
 
     def __init__(self, program: Program, buffers: list[NDArray[Any]], timeout: float) -> None:
         if not callable(program):
@@ -136,21 +143,21 @@ class World:
         self.running: _Rank | None = None
         self.ranks = [_Rank(self, rank) for rank in range(len(buffers))]
 
-    def on_call(self, call: Call) -> None:
-        """A rank has made a call, which may still have to wait."""
+    def on_call(self, call: CommCall) -> None:
+        """Handle a new call of a rank, which may still have to wait."""
 
-    def on_match(self, sender: Call, receiver: Call, sent: Half, received: Half) -> None:
-        """A message has arrived."""
+    def on_match(self, sender: CommCall, receiver: CommCall, sent: Half, received: Half) -> None:
+        """Handle a delivered message."""
 
     def on_return(self, rank: int) -> None:
-        """The program of a rank has returned."""
+        """Handle the return of a rank's program."""
 
     def run(self) -> None:
         try:
             for rank in self.ranks:
                 rank.thread.start()
             while not all(rank.finished for rank in self.ranks):
-                ready = [r for r in self.ranks if not r.finished and (r.call is None or r.call.done)]
+                ready = [r for r in self.ranks if not r.finished and (r.call is None or r.call.is_complete)]
                 if not ready:
                     raise Deadlock(self._report())
                 for rank in ready:
@@ -180,7 +187,7 @@ class World:
                     text = f"rank {rank.rank} ran for {self.timeout:g} s without sending or receiving"
                     raise RankFailed(text) from None
 
-    def match(self, call: Call) -> None:
+    def match(self, call: CommCall) -> None:
         """Deliver every message of ``call`` whose other end is waiting."""
         for half in call.halves:
             other = self.ranks[half.peer].call
@@ -192,8 +199,8 @@ class World:
                     ends = (call, other, half, theirs) if half.sends else (other, call, theirs, half)
                     sender, receiver, sent, received = ends
                     assert sent.payload is not None
-                    own, peer = (receiver.rank, receiver.line), (sender.rank, sender.line)
-                    deliver(sent.payload, received.view, received.op, peer, own)
+                    ends_of_message = (sender.rank, sender.line), (receiver.rank, receiver.line)
+                    deliver(sent.payload, received.view, received.op, *ends_of_message)
                     self.on_match(*ends)
                     break
 
@@ -209,10 +216,10 @@ class World:
         return "\n".join(lines)
 
     def _end(self) -> None:
-        """Unwind every rank that still runs, so that no thread is left behind."""
+        """Unwind every rank that still runs, so that no thread remains."""
         self.cancelled = True
         for rank in self.ranks:
-            if rank is self.running and not rank.finished:  # computing: only an exception from outside ends it
+            if rank is self.running and not rank.finished:  # it computes, and only an asynchronous exception ends it
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(
                     ctypes.c_ulong(rank.thread.ident or 0), ctypes.py_object(_Cancelled)
                 )

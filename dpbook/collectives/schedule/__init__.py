@@ -1,5 +1,5 @@
-"""The data: rounds of messages, where each chunk is before and after them, and how schedules are joined and kept."""
+"""Schedules as data: rounds of messages, the chunks that they move, and the composition and storage of schedules."""
 
-from dpbook.collectives.schedule.placement import describe
+from dpbook.collectives.schedule.chunks import describe
 from dpbook.collectives.schedule.rounds import BoolArray, IntArray
 from dpbook.collectives.schedule.schedule import Schedule, check_schedule

@@ -1,4 +1,4 @@
-"""Rounds: the messages that travel at the same time."""
+"""Rounds, each a set of messages that travel at the same time."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 class Message(NamedTuple):
-    """One chunk on its way from rank ``source`` to rank ``dest``, which adds it (``reduce``) or stores it."""
+    """One chunk that rank ``source`` sends to rank ``dest``, which adds it (``reduce``) or stores it."""
 
     source: int
     dest: int
@@ -33,7 +33,7 @@ class Round:
     ``source``, ``dest`` and ``chunk`` are int64 arrays of shape (messages,). ``reduce`` is one bool for all
     messages or a bool array of the same shape: True adds the chunk to the receiver's, False replaces it.
     Every message reads the state *before* the round. Iterating yields `Message` tuples. The arrays of a round are
-    its own and read-only, so that what was checked once stays as it is.
+    private copies and read-only, so that a check stays valid.
     """
 
     source: IntArray
@@ -62,7 +62,7 @@ class Round:
         if not isinstance(op, bool):
             if np.size(reduce) and op.dtype != np.bool_:
                 raise InvalidArgument("reduce", reduce, "a bool or an array of bools")
-            op = op.astype(np.bool_)  # an empty list is one of floats to NumPy
+            op = op.astype(np.bool_)  # NumPy reads an empty list as floats
         return cls(s, d, c, op)
 
     @classmethod
@@ -79,7 +79,7 @@ class Round:
         yield from map(Message, self.source.tolist(), self.dest.tolist(), self.chunk.tolist(), ops)
 
     def __reduce__(self) -> tuple[type["Round"], tuple[object, ...]]:
-        return Round, (self.source, self.dest, self.chunk, self.reduce)  # NumPy forgets that a copy is read-only
+        return Round, (self.source, self.dest, self.chunk, self.reduce)  # a copied array would be writable
 
     def __repr__(self) -> str:
         arrows = [
@@ -89,26 +89,26 @@ class Round:
         return f"Round({', '.join(arrows)}{more})"
 
     def select(self, mask: BoolArray, reduce: bool | BoolArray | None = None) -> "Round":
-        """The messages where ``mask`` is True; ``reduce`` replaces their operation if given."""
+        """Return the messages where ``mask`` is True; ``reduce`` replaces their operation if given."""
         if reduce is None:
             reduce = self.reduce if isinstance(self.reduce, bool) else self.reduce[mask]
         return Round(self.source[mask], self.dest[mask], self.chunk[mask], reduce)
 
     def parts(self) -> tuple["Round", ...]:
-        """This round as rounds of one operation each: what is added and what is replaced."""
+        """Return this round as rounds of one operation each: the messages to add, and those to store."""
         if isinstance(self.reduce, bool):
             return (self,)
         return tuple(self.select(self.reduce == op, reduce=op) for op in (True, False))
 
     def reads_what_it_writes(self) -> bool:
-        """Whether some (rank, chunk) is both sent and written in this round."""
+        """Return whether some (rank, chunk) is both sent and written in this round."""
         written = set(zip(self.dest.tolist(), self.chunk.tolist(), strict=True))
         return not written.isdisjoint(zip(self.source.tolist(), self.chunk.tolist(), strict=True))
 
     def check(self, index: int, world: int, n_chunks: int) -> None:
-        """Raise `ScheduleError` where a message is out of range or two messages write one (rank, chunk).
+        """Raise `ScheduleError` if a message is out of range, or two messages write one (rank, chunk).
 
-        Texts count rounds from 1, as the pictures do; ``index`` is this round's place in the schedule.
+        Messages count rounds from 1, as the pictures do; ``index`` is the index of this round in the schedule.
         """
         where = f"round {index + 1}"
         for field, values, limit in (
@@ -116,7 +116,7 @@ class Round:
             ("dest", self.dest, world),
             ("chunk", self.chunk, n_chunks),
         ):
-            # Seen as unsigned, a negative number is a very large one: one comparison checks both ends.
+            # As unsigned, a negative number is a very large one, so that one comparison checks both ends.
             outside = values.view(np.uint64) >= limit
             if outside.any():
                 raise ScheduleError(f"{where}: {field} {values[outside][0]} is not in 0..{limit - 1}")
@@ -135,7 +135,7 @@ class Round:
 
 
 class LazyRounds(Sequence[Round]):
-    """``length`` rounds, made by ``make(index)`` when asked for: a long schedule is not held in memory."""
+    """Sequence of ``length`` rounds, made by ``make(index)`` on access, so that a long schedule needs no memory."""
 
     def __init__(self, length: int, make: Callable[[int], Round]) -> None:
         self._length = check_int("length", length, 0)
@@ -161,11 +161,11 @@ class LazyRounds(Sequence[Round]):
         return map(self._make, range(self._length))
 
     def __reduce__(self) -> tuple[type[tuple[Round, ...]], tuple[tuple[Round, ...]]]:
-        return tuple, (tuple(self),)  # the function may be one that cannot be pickled, its rounds can
+        return tuple, (tuple(self),)  # the function may not be picklable, but its rounds are
 
 
 class JoinedRounds(LazyRounds):
-    """The rounds of ``first``, then those of ``second``. Thousands may be joined one by one: none calls another."""
+    """The rounds of ``first``, then those of ``second``. Joining thousands, one by one, does not nest calls."""
 
     def __init__(self, first: Sequence[Round], second: Sequence[Round]) -> None:
         self._length = len(first) + len(second)
@@ -173,13 +173,13 @@ class JoinedRounds(LazyRounds):
 
     @cached_property
     def _parts(self) -> list[Sequence[Round]]:
-        """What is joined, in order, with no join among it."""
+        """Sequences that are joined, in order, with nested joins flattened."""
         parts: list[Sequence[Round]] = []
-        waiting: list[Sequence[Round]] = [self]
-        while waiting:
-            part = waiting.pop()
+        stack: list[Sequence[Round]] = [self]
+        while stack:
+            part = stack.pop()
             if isinstance(part, JoinedRounds):
-                waiting += reversed(part._pair)
+                stack += reversed(part._pair)
             else:
                 parts.append(part)
         return parts
@@ -193,11 +193,11 @@ class JoinedRounds(LazyRounds):
 
     def _make(self, index: int) -> Round:
         part = bisect_right(self._ends, index)
-        return self._parts[part][index - self._ends[part]]  # counted from the end of the part
+        return self._parts[part][index - self._ends[part]]  # a negative index, from the end of the part
 
 
 def read_only(name: str, values: NDArray[Number]) -> NDArray[Number]:
-    """``values`` if they can no longer be changed, otherwise a copy that cannot. Raises `InvalidArgument`."""
+    """Return ``values`` if they are read-only and own their memory, otherwise a copy. Raises `InvalidArgument`."""
     if not isinstance(values, np.ndarray):
         raise InvalidArgument(name, values, "an array; Round.of takes numbers and lists as well")
     flags = values.flags
@@ -208,7 +208,7 @@ def read_only(name: str, values: NDArray[Number]) -> NDArray[Number]:
 
 
 def as_integers(name: str, values: ArrayLike) -> IntArray:
-    """``values`` as int64 of shape (n,), a scalar as one of them. Raises `InvalidArgument`."""
+    """Return ``values`` as int64 of shape (n,); a scalar has n = 1. Raises `InvalidArgument`."""
     try:
         array = np.atleast_1d(np.asarray(values))
     except ValueError:  # rows of unequal length
