@@ -1,7 +1,7 @@
 """The links that a forecast is asked for: by a short name, by a rate, or measured between ranks of this machine."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dpbook.collectives import AlphaBeta, Link, closed_forms, fit
@@ -22,6 +22,8 @@ SHORT = {
     "NVLink5": "NVLink 5",
 }
 """What one types, and the link of `planning.LINKS` that it stands for."""
+NVLINK_DOMAINS = {"NVLink3": (8, "a DGX A100"), "NVLink4": (8, "a DGX H100"), "NVLink5": (72, "a GB200 NVL72")}
+"""GPUs that NVLink joins in NVIDIA's usual systems, by its short name; between these systems there is a network."""
 RATE = re.compile(r"(\d+(?:\.\d+)?)([MG])(b|B)/s(?:\+(\d+(?:\.\d+)?)us)?")
 """Such as 500Mb/s or 12GB/s+5us: bits or bytes per second in one direction, and a latency."""
 
@@ -50,6 +52,20 @@ def connection(text: str) -> Connection:
     number = float(rate[1]) / (1000 if rate[2] == "M" else 1)
     make = Link.gigabits if rate[3] == "b" else Link.gigabytes
     return Connection(text, make(number, latency=float(rate[4] or 0) * 1e-6))
+
+
+def domain_note(name: str, worlds: Iterable[int]) -> str | None:
+    """Return a note if more GPUs than one NVLink domain joins are forecast over the link ``name``, else None."""
+    if name not in NVLINK_DOMAINS:
+        return None
+    joined, system = NVLINK_DOMAINS[name]
+    larger = sorted({world for world in worlds if world > joined})
+    if not larger:
+        return None
+    return (
+        f"{name} joins {joined} GPUs ({system}), so the step on {' and on '.join(map(str, larger))} GPUs is too short: "
+        "a network carries gradients between nodes. Give --link the network's link, such as NDR"
+    )
 
 
 def measured_here(sweep: Sweep) -> Connection:

@@ -1,11 +1,12 @@
 """A forecast as it is printed, and as JSON takes it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from dpbook.core import in_binary, milliseconds, plural
+from dpbook.runs.forecast.links import domain_note
 from dpbook.runs.forecast.measured_step import Measured
 from dpbook.runs.forecast.predictions import Checked, Row
 
@@ -41,7 +42,7 @@ def in_words(what: Measured, rows: Sequence[Row]) -> str:
         stage = [str(row.stage)] if sharded else []
         figures = milliseconds(row.step), milliseconds(row.exposed), f"{row.speedup:.2f}", cap
         table.append((row.link, str(row.world), *stage, *figures))
-    return "\n".join([about(what), *_aligned(table), *_noted(what)])
+    return "\n".join([about(what), *_aligned(table), *_as_notes([*what.notes, *_link_notes(rows)])])
 
 
 def check_in_words(runs: Sequence[tuple[Measured, Checked]]) -> str:
@@ -51,7 +52,7 @@ def check_in_words(runs: Sequence[tuple[Measured, Checked]]) -> str:
         miss = f"{abs(row.miss):.1%} too {'low' if row.miss < 0 else 'high'}"
         times = [milliseconds(each) for each in (row.forecast, row.measured, row.exposed, row.waited)]
         table.append((row.link, str(row.world), *times[:2], miss, *times[2:]))
-    heads = [line for what, _ in runs for line in (about(what), *_noted(what))]
+    heads = [line for what, _ in runs for line in (about(what), *_as_notes(what.notes))]
     return "\n".join([*dict.fromkeys(heads), *_aligned(table)])
 
 
@@ -62,7 +63,10 @@ def as_json(what: Sequence[Measured], rows: Sequence[Row | Checked]) -> str:
          **_parts(one), "notes": one.notes, "layers": [asdict(layer) for layer in one.layers]}
         for one in what
     ]  # fmt: skip
-    return json.dumps({"format": FORMAT, "measured": told, "rows": [_plain(row) for row in rows]}, indent=1)
+    notes = _link_notes([row for row in rows if isinstance(row, Row)])
+    return json.dumps(
+        {"format": FORMAT, "measured": told, "rows": [_plain(row) for row in rows], "notes": notes}, indent=1
+    )
 
 
 def _plain(row: Row | Checked) -> dict[str, Any]:
@@ -74,5 +78,12 @@ def _aligned(table: Table) -> list[str]:
     return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
-def _noted(what: Measured) -> list[str]:
-    return [f"note: {note}" for note in what.notes]
+def _as_notes(notes: Iterable[str]) -> list[str]:
+    return [f"note: {note}" for note in notes]
+
+
+def _link_notes(rows: Sequence[Row]) -> list[str]:
+    """Notes on links that cannot join as many GPUs as they are forecast for."""
+    links = dict.fromkeys(row.link for row in rows)
+    notes = (domain_note(link, [row.world for row in rows if row.link == link]) for link in links)
+    return [note for note in notes if note]

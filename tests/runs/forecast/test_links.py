@@ -1,14 +1,20 @@
 """Is a link what its name says?"""
 
+import json
+import re
+
 import numpy as np
 import pytest
 
 from dpbook.core.errors import DpbookError, InvalidArgument
+from dpbook.overlap import Layer, Tensor
 from dpbook.planning import LINKS
 from dpbook.ranks import Sweep
-from dpbook.runs.forecast import connection, measured_here
+from dpbook.runs.forecast import Measured, as_json, connection, forecast, in_words, measured_here
 from dpbook.runs.forecast.links import SHORT
 from tests.cases import each
+
+MEASURED = Measured((Layer("a", 0.01, 0.02, (Tensor("a", 2**20),)),), other=0.005, after=0.007, updates=12)
 
 
 def test_every_link_that_is_known_has_a_short_name():
@@ -40,6 +46,28 @@ def test_an_unknown_link_is_named_beside_those_that_are_known():
 def test_what_is_no_link(text):
     with pytest.raises(DpbookError):
         connection(text)
+
+
+@each(
+    ("name", "worlds", "too_many"),
+    [
+        ("NVLink4", [2, 8], []),
+        ("NVLink4", [8, 64], ["64"]),
+        ("NVLink3", [64, 16, 16], ["16", "64"]),
+        ("NVLink5", [64, 72], []),
+        ("NVLink5", [144], ["144"]),
+        ("25GbE", [4096], []),
+        ("500Mb/s", [64], []),
+    ],
+)
+def test_a_note_says_that_nvlink_does_not_join_so_many_gpus(name, worlds, too_many):
+    rows = forecast(MEASURED, worlds, [connection(name)])
+    notes = [line for line in in_words(MEASURED, rows).splitlines() if line.startswith("note: ")]
+    assert json.loads(as_json([MEASURED], rows))["notes"] == [note.removeprefix("note: ") for note in notes]
+    assert len(notes) == bool(too_many)
+    for note in notes:
+        assert re.findall(r"on (\d+)", note) == too_many
+        assert "Give --link the network's link" in note
 
 
 def test_a_sweep_is_made_into_the_link_of_a_ring():
