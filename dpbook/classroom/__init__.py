@@ -16,9 +16,9 @@ from dpbook.classroom.tasks.expectations import (
     expect_schedule,
 )
 from dpbook.classroom.tasks.hints import Hints, hint
-from dpbook.classroom.tasks.judging import check, judge, of_all_checks
+from dpbook.classroom.tasks.judging import judge, of_all_checks
 from dpbook.classroom.tasks.load_tasks import list_tasks, register, task
-from dpbook.classroom.tasks.not_run import exercise
+from dpbook.classroom.tasks.notebook_check import check, exercise, share_checks
 from dpbook.classroom.tasks.numbers import Numbers, begin_course, current_course
 from dpbook.classroom.tasks.progress_file import progress
 from dpbook.classroom.tasks.progress_map import Progress

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from dpbook.core import lazy_exports
 from dpbook.ranks import failure_files, stacks
-from dpbook.ranks.descendants import Table, all_processes, family, process_of, seconds_of, waits
+from dpbook.ranks.descendants import Table, all_processes, family, process_of, seconds_of
 from dpbook.ranks.failure_files import ASKED_FILE
 from dpbook.ranks.messages.written import sent
 from dpbook.ranks.ports import held_port
-from dpbook.ranks.starting import run, shared, start
+from dpbook.ranks.starting import begin, run, shared, start
 from dpbook.ranks.sweeps import Sweep, measure, measure_accelerators, published_sweep, sweep, sweep_accelerators
 
 if TYPE_CHECKING:

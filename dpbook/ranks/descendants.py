@@ -44,12 +44,6 @@ def seconds_of(process: int) -> float:
     return stat[3] if stat else 0.0
 
 
-def waits(process: int) -> bool:
-    """Whether a process neither runs, nor would if the machine had time for it, nor waits for a disk."""
-    fields = _fields(process)
-    return bool(fields) and fields[0] not in (b"R", b"D")
-
-
 def _stat(process: int) -> tuple[int, int, int, float] | None:
     """Id, parent, session and seconds of computation of a process."""
     fields = _fields(process)

@@ -4,9 +4,7 @@ import os
 import re
 import sysconfig
 
-from dpbook.core import PACKAGE
-
-INSTALLED = "-packages" + os.sep  # site-packages, or Debian's dist-packages
+from dpbook.core import INSTALLED, PACKAGE
 
 _ANY_STANDARD = re.compile(r"[/\\][Ll]ib[/\\]python3[.\d]*t?[/\\]")
 """In the path of Python's own files, also on another machine."""

@@ -3,30 +3,40 @@
 A function from a notebook travels by value (cloudpickle). This module itself loads no torch.
 """
 
-import inspect
+import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from threading import Lock
-from types import ModuleType
 from typing import Any
 
 from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule
 from dpbook.collectives.programs import copy_buffers
-from dpbook.core import PACKAGE, InvalidArgument, RankFailed, check_float, check_int, machine, plural, temporary_folder
-from dpbook.core.fork_server import STDOUT, Starter
+from dpbook.core import (
+    PACKAGE,
+    InvalidArgument,
+    RankFailed,
+    check_float,
+    check_int,
+    machine,
+    pickle_by_value,
+    plural,
+    temporary_folder,
+)
+from dpbook.core.fork_server import SHARED, STDOUT, Started, Starter
 from dpbook.ranks.failure_files import RESULT, TASK, cause_of_failure
-from dpbook.ranks.stacks import INSTALLED
 
 STARTUP = 120.0
 """Seconds that loading torch may take on a busy machine, beyond the time-out of the program."""
 
-_REGISTERING = Lock()  # what cloudpickle takes by value is known to the whole process
 _WORKER = "dpbook.ranks.worker"
+_sharing_here: dict[str, str] = {}
+"""The environment of processes that start ranks through the server of this one; empty until one is begun."""
+_at_exit = ExitStack()
+atexit.register(_at_exit.close)
 _RANKS = Starter("torch", "torch._dynamo", _WORKER)  # torch's optimizers load the second when the first one is made
 
 
@@ -75,7 +85,8 @@ def start(
     import cloudpickle  # a launch of a script needs none
 
     with temporary_folder("ranks") as folder:
-        call = _by_value(function, list(args))
+        functions = [function, *(argument for group in args for argument in group)]
+        call = pickle_by_value("function and its args", (function, list(args)), *functions)
         (folder / TASK).write_bytes(cloudpickle.dumps({"timeout": timeout, "call": call}))
         exits, said = _RANKS.run(_WORKER, folder, world, _environment(os.environ), timeout + STARTUP)
         if echo:
@@ -86,29 +97,15 @@ def start(
         return [cloudpickle.loads(result.read_bytes()) for result in results]
 
 
-def _by_value(function: Callable[..., Any], args: list[tuple[Any, ...]]) -> bytes:
-    """Pickle a call. Functions of a module that other processes may not be able to import go by value."""
-    import cloudpickle
+def begin(module: str, folder: Path) -> Started:
+    """Begin ``module.main(folder)`` in a process that has loaded torch, and that starts ranks through the same server.
 
-    modules = {inspect.getmodule(f) for f in (function, *(a for group in args for a in group if callable(a)))}
-    local = {module for module in modules if module is not None and not _is_installed(module)}
-    with _REGISTERING:
-        local = {module for module in local if module.__name__ not in cloudpickle.list_registry_pickle_by_value()}
-        for module in local:
-            cloudpickle.register_pickle_by_value(module)
-        try:
-            return bytes(cloudpickle.dumps((function, args)))
-        except Exception as error:  # whatever an object raises that cannot travel
-            raise InvalidArgument("function and its args", function, f"possible to pickle ({error})") from error
-        finally:
-            for module in local:
-                cloudpickle.unregister_pickle_by_value(module)
-
-
-def _is_installed(module: ModuleType) -> bool:
-    """Whether every process can import a module: one of Python's, an installed one or one of dpbook."""
-    known = sys.stdlib_module_names | {"dpbook", "__main__"}
-    return module.__name__.partition(".")[0] in known or INSTALLED in (getattr(module, "__file__", None) or "")
+    See `dpbook.core.fork_server.Starter.begin`.
+    """
+    environment = _environment(os.environ)
+    if SHARED not in environment and not _sharing_here:
+        _sharing_here.update(_at_exit.enter_context(_RANKS.share(environment)))
+    return _RANKS.begin(module, folder, 1, {**environment, **_sharing_here})
 
 
 @contextmanager
@@ -122,12 +119,21 @@ def shared(environment: Mapping[str, str], *more: str) -> Iterator[dict[str, str
         yield {**environment, **told}
 
 
+def _forget() -> None:
+    """Leave to the parent what it shares."""
+    _sharing_here.clear()
+    _at_exit.pop_all()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def _environment(base: Mapping[str, str]) -> dict[str, str]:
     root = str(PACKAGE.parent)
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     defaults = machine.MALLOC_SETTINGS | machine.ONE_THREAD | {"GLOO_SOCKET_IFNAME": loopback}
-    path = os.pathsep.join(filter(None, [root, base.get("PYTHONPATH")]))
-    return {**defaults, **base, "PYTHONPATH": path}
+    path = [entry for entry in base.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", root)]
+    return {**defaults, **base, "PYTHONPATH": os.pathsep.join([root, *path])}
 
 
 def _print_output(folder: Path, world: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from dpbook import ranks
 from dpbook.app.lab import jupyter
 from dpbook.app.notebooks import kernels
+from dpbook.classroom import share_checks
 from dpbook.core import DpbookError, check_int, checkout, machine, temporary_folder, write_atomically
 
 CELL_SECONDS = 240
@@ -22,7 +23,7 @@ STARTS = 3
 FIXED = {**machine.ONE_THREAD, "TQDM_DISABLE": "1", "PYTHONHASHSEED": "0"}
 LOADED_ONCE = (
     "dpbook.ddp", "dpbook.runs.watching", "dpbook.runs.trainer.trainer", "torch.distributed.optim",
-    "torch.distributed.checkpoint",
+    "torch.distributed.checkpoint", "dpbook.classroom.tasks.check_process",
 )  # fmt: skip
 """Where ranks are started: what many of them load, each in 0.1 to 0.4 seconds."""
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -233,5 +234,5 @@ def _environment() -> Iterator[dict[str, str]]:
         (profile / "ipython_config.json").write_text('{"HistoryManager": {"enabled": false}}')
         fixed = {**jupyter.environment(os.environ), **FIXED, "IPYTHONDIR": str(ipython)}
         fixed.pop("MPLBACKEND", None)  # a kernel has its own
-        with ranks.shared(fixed, *LOADED_ONCE) as env:
+        with ranks.shared(fixed, *LOADED_ONCE) as env, share_checks(env) as env:
             yield env

@@ -21,12 +21,10 @@ class BadFrame(Exception):
 class Frames:
     """One end of a stream socket.
 
-    While nothing comes ``late(again)`` is called every ``look`` seconds, which may raise; ``again`` in the same wait.
+    While nothing comes ``late()`` is called every ``look`` seconds, which may raise.
     """
 
-    def __init__(
-        self, sock: socket.socket, late: Callable[[bool], None] = lambda again: None, look: float | None = None
-    ) -> None:
+    def __init__(self, sock: socket.socket, late: Callable[[], None] = lambda: None, look: float | None = None) -> None:
         self._sock, self._late = sock, late
         self._rest = b""
         self._patience = None if look is None else 1e3 * look
@@ -62,10 +60,8 @@ class Frames:
 
     def wait(self) -> None:
         """Until something comes, or nobody is there any more."""
-        again = False
         while not self._arrivals.poll(self._patience):
-            self._late(again)
-            again = True
+            self._late()
 
     def _read(self, most: int) -> bytes:
         self.wait()

@@ -51,7 +51,7 @@ class Worker:
         self._print, self._clock = print_, clock
         self.broken = False
         self._reset()
-        self._frames = Frames(sock, clock.look_waiting, LOOK)
+        self._frames = Frames(sock, clock.look, LOOK)
         self.guards, self.process = self._guarded(_hello, sock, self._frames)
 
     def _reset(self) -> None:

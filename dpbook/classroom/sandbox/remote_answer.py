@@ -16,7 +16,15 @@ from dpbook.classroom.sandbox.clock import PATIENCE, Clock, TimeUp, TooMuch
 from dpbook.classroom.sandbox.judge_side import NOT_PLAIN, Failed, Gone, Worker
 from dpbook.classroom.sandbox.remote import RemoteGenerator
 from dpbook.classroom.sandbox.servers import Keeper, Servers
-from dpbook.classroom.tasks.answer import CALL_SECONDS, CHECK_SECONDS, MAX_PRINTED, Asked, NotAnswered, Through, Wrong
+from dpbook.classroom.tasks.answer import (
+    CALL_SECONDS,
+    CHECK_SECONDS,
+    MAX_PRINTED,
+    LastCall,
+    NotAnswered,
+    Through,
+    Wrong,
+)
 from dpbook.classroom.tasks.answer_errors import blame, causes
 from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
 from dpbook.classroom.tasks.text import describe_kind
@@ -63,8 +71,11 @@ class RemoteAnswer:
         self.begin()
 
     def begin(self, seconds: float | None = None) -> None:
-        self.asked: Asked | None = None
+        self.last_call: LastCall | None = None
         self._clock.begin_check(CHECK_SECONDS if seconds is None else seconds)
+
+    def note_call(self, last_call: LastCall) -> None:
+        self.last_call = last_call
 
     def close(self) -> None:
         """End its processes."""
@@ -152,13 +163,9 @@ class RemoteAnswer:
                 self._keeper = self._servers.keeper(self._torch)
                 self._clock.keeper = self._keeper.process
             sock = self._keeper.process_of()
-            self._clock.starting += 1
-        try:
-            worker = Worker(sock, self._clock, self._note)
-            self._all.append(worker)
-            self._clock.known.append(worker.process)
-        finally:
-            self._clock.starting -= 1
+        worker = Worker(sock, self._clock, self._note)
+        self._all.append(worker)
+        self._clock.known.append(worker.process)
         self.guards = {**self._keeper.guards, **worker.guards}
         if not worker.request("load", list(self._cells), self._name):
             raise Wrong(f"{self._name} to be defined", "no such name in your cells", cause="no such name")

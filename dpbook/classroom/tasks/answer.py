@@ -8,19 +8,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from dpbook.classroom.tasks.answer_errors import Blame, blame, is_stub, running_loop
-from dpbook.classroom.tasks.cpu_wait import OwnTime
+from dpbook.classroom.tasks.answer_errors import Blame, blame, is_stub
+from dpbook.classroom.tasks.call_limit import DidNotReturn, Limit, Unlimited
 from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
 from dpbook.classroom.tasks.text import describe_kind
-from dpbook.classroom.tasks.time_limit import TimeUp, limited
 
 CALL_SECONDS = 2.0
 CHECK_SECONDS = 5.0
-AFTER_TIME_UP = 0.25
-"""What is left of every call's limit once a call of the answer has not ended. An endless loop is thus waited for once;
-an answer that loops for one input alone has time for the others, which take milliseconds. One that is slow has time
-too: at least `SLOWER` times what its longest call took that did end."""
-SLOWER = 3
 MAX_PRINTED = 1000
 MAX_LINES = 10
 
@@ -61,8 +55,8 @@ class NotAnswered(Wrong):
         super().__init__("an answer", "not answered yet")
 
 
-class Asked(NamedTuple):
-    """What the learner's function was last asked: its arguments, the call in Python, or None where there is no such."""
+class LastCall(NamedTuple):
+    """Last call of the learner's function: its arguments, or the call in Python, or None if it has no such form."""
 
     by_hand: tuple[Any, ...] | str | None
 
@@ -72,8 +66,8 @@ class Answer(Protocol):
 
     apart: bool
     """Whether every rank of a program is a process of its own already, so that none need be started to see that."""
-    asked: Asked | None
-    """Set by `call`, so that a report can show the case; None as long as nothing was called."""
+    last_call: LastCall | None
+    """Shown by a report; None as long as the check has called nothing."""
     made: dict[bytes, Any]
     """What calls came to that are made once."""
 
@@ -83,6 +77,9 @@ class Answer(Protocol):
 
     def begin(self, seconds: float | None = None) -> None:
         """A check begins, which may take so long in all; None is `CHECK_SECONDS`."""
+
+    def note_call(self, last_call: LastCall) -> None:
+        """Note the call that comes next, whether it is made or was made before."""
 
     def value(self) -> Any:
         """The answer itself as plain data."""
@@ -113,7 +110,7 @@ def call(
     With ``once`` the same call, also of another check, is not made again where it has returned. See
     `of_all_checks` for arguments that are the same; what is returned is then not to be changed.
     """
-    answer.asked = Asked(args if through is None and by_hand is None else by_hand)
+    answer.note_call(LastCall(args if through is None and by_hand is None else by_hand))
     make = partial(answer.call, args, through, unchanged, seconds)
     try:
         return _made(answer.made, pickle.dumps((through, args)), make) if once else make()
@@ -136,15 +133,14 @@ def value(answer: Answer) -> Any:
 
 
 class LocalAnswer:
-    """An answer that is run in this process, on this thread."""
+    """An answer that is called in this process, within the time that ``limit`` gives it."""
 
     apart = False
 
-    def __init__(self, answered: Any) -> None:
+    def __init__(self, answered: Any, limit: Limit | None = None) -> None:
         self._answered = answered
+        self._limit = limit or Unlimited()
         self._printed = Printed()
-        self._timed_out = False
-        self._longest = 0.0  # seconds of a call that ended
         self.made: dict[bytes, Any] = {}
         self.begin()
 
@@ -153,8 +149,12 @@ class LocalAnswer:
         return str(self._printed)
 
     def begin(self, seconds: float | None = None) -> None:
-        self.asked: Asked | None = None
-        self._whole = self._left = CHECK_SECONDS if seconds is None else seconds
+        self.last_call: LastCall | None = None
+        self._limit.begin_check(CHECK_SECONDS if seconds is None else seconds)
+
+    def note_call(self, last_call: LastCall) -> None:
+        self.last_call = last_call
+        self._limit.count_request()
 
     def value(self) -> Any:
         if self._answered is None or self._answered is ...:
@@ -182,44 +182,30 @@ class LocalAnswer:
                 raise Wrong(f"argument {number} left as it was: {change.expected}", change.got, change.where)
 
     def _run(self, work: Callable[[], Any], seconds: float) -> Any:
-        """``work()``, limited in time, with what it prints captured and what it raises turned into `Wrong`."""
-        seconds = min(seconds, self._whole)
-        if self._timed_out:
-            seconds = min(seconds, max(AFTER_TIME_UP * seconds, SLOWER * self._longest))
-        spent = f"{seconds:g} s" if seconds <= self._left else f"{self._whole:g} s in this check"
-        own = OwnTime()
+        """Return ``work()``. What it prints is captured, and what it raises becomes `Wrong`."""
         try:
-            with self._printed.capture():
-                got = limited(work, max(min(seconds, self._left), 0.001), own)
-            self._longest = max(self._longest, own.end())
-            return got
+            with self._printed.capture(), self._limit.call(seconds):
+                return work()
         except (KeyboardInterrupt, Wrong):
             raise
-        except TimeUp as error:
-            place = running_loop(error, error.frames)
-            said = f"none after {spent}: a loop that does not end?" + (f" ({place})" if place else "")
-            if not self._timed_out:
-                said += "; later calls get less time"
-            self._timed_out = True
-            raise Wrong("an answer in time", said, cause="a call that does not end") from None
+        except DidNotReturn as error:
+            raise Wrong(*error.reason.as_wrong()) from None
         except NotPlain as error:
             raise Wrong("a value of the kind that the task asks for", str(error), cause=str(error)) from None
         except BaseException as error:  # SystemExit and whatever else an answer may raise
             if is_stub(error):
                 raise NotAnswered from None
-            said, cause = _blame(error)
+            said, cause = self._blame(error)
             raise Wrong("a result, no error", said, cause=cause) from None
-        finally:
-            self._left -= own.end()
 
-
-def _blame(error: BaseException) -> Blame:
-    try:
-        return limited(partial(blame, error), CALL_SECONDS)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # the error cannot even be printed
-        return Blame("an error that cannot be printed", "an error that cannot be printed")
+    def _blame(self, error: BaseException) -> Blame:
+        try:
+            with self._limit.call(CALL_SECONDS):
+                return blame(error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # the error cannot even be printed
+            return Blame("an error that cannot be printed", "an error that cannot be printed")
 
 
 class Printed(io.TextIOBase):

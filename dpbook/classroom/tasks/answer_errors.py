@@ -7,8 +7,7 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Sequence
-from types import CodeType, FrameType
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dpbook.classroom.tasks.text import MAX_TEXT, as_lines, one_line
@@ -30,6 +29,16 @@ def is_learners(filename: str) -> bool:
     return not filename.startswith(_OURS)
 
 
+class _Frame(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+
+_FRAME = re.compile(r'File "([^"]*)", line (\d+) in (.*)')
+"""A frame as `faulthandler` writes it."""
+
+
 class Blame(NamedTuple):
     """An error in words, and what it has in common with itself for another input: where it was raised."""
 
@@ -40,7 +49,7 @@ class Blame(NamedTuple):
 def blame(error: BaseException) -> Blame:
     """An error in one line: its type and message, and the last line of the learner's own code on its way.
 
-    A deadlock has a line for each rank. Runs the error's own ``__str__``, so call this behind `limited`.
+    A deadlock has a line for each rank. Runs the error's own ``__str__``, so call this within a limit.
     """
     shown = as_lines if isinstance(error, Deadlock) else one_line
     message = shown(str.__str__(str(error)))
@@ -51,31 +60,42 @@ def blame(error: BaseException) -> Blame:
     return Blame(f"{said} ({place})" if place and not told else said, f"{type(error).__name__}: {same}")
 
 
-def running_loop(error: BaseException, threads: Sequence[tuple[FrameType, int]] = ()) -> str:
-    """The loop in which an interruption, which ``error`` comes from, met the learner's own code, else the line.
+def running_loop(stacks: str) -> str:
+    """Return the loop in which the learner's code was, else its line, from what `faulthandler` wrote of all threads.
 
-    ``threads`` are frames of his own threads, the innermost last.
-
-    Of loops in loops the outermost ``while``, or the outermost ``for`` if there is none: the line that was running
-    differs from run to run.
+    Of loops in loops it is the outermost ``while``, or the outermost ``for`` if there is none: the line that was
+    running differs from run to run.
     """
-    frames = [frame for cause in causes(error) for frame in _learners_frames(cause)]
-    frames += [(frame.f_code, number) for frame, number in threads]
+    frames = next(filter(None, map(_learners_stack, _threads(stacks))), [])
     for word in ("while", "for"):
-        for code, number in reversed(frames):
-            loops = [above for above, first in _around(code, number) if first == word]
+        for frame in frames[::-1]:
+            loops = [number for number, first in _around(frame) if first == word]
             if loops:
-                return _place(code, loops[-1])
-    return _place(*frames[-1]) if frames else ""
+                return _place(frame._replace(line=loops[-1]))
+    return _place(frames[0]) if frames else ""
 
 
-def _around(code: CodeType, number: int) -> Iterator[tuple[int, str]]:
-    """A line and those that it is indented below, up to the function's first: the number of each and its first word."""
+def _learners_stack(thread: str) -> list[_Frame]:
+    """Return the frames of the learner's code in one thread, the innermost first."""
+    frames = [_Frame(file, int(line), function) for file, line, function in _FRAME.findall(thread)]
+    return [frame for frame in frames if is_learners(frame.file)]
+
+
+def _threads(stacks: str) -> list[str]:
+    """Return the text of each thread, the one that was running first."""
+    threads = re.split(r"^(?=(?:Current thread|Thread) )", stacks, flags=re.MULTILINE)
+    return sorted(threads, key=lambda text: not text.startswith("Current"))
+
+
+def _around(frame: _Frame) -> Iterator[tuple[int, str]]:
+    """Yield the number and the first word of a line, and of those that it is indented below, up to its function."""
     margin = sys.maxsize
-    for above in range(number, code.co_firstlineno - 1, -1):
-        line = linecache.getline(code.co_filename, above)
+    for above in range(frame.line, 0, -1):
+        line = linecache.getline(frame.file, above)
         indent, first = len(line) - len(line.lstrip()), re.match(r"\w+", line.lstrip())
         if first and indent < margin:
+            if first[0] in ("def", "async"):
+                return
             margin = indent
             yield above, first[0]
 
@@ -95,17 +115,18 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def last_line(error: BaseException) -> str:
+    """Return the last line of the learner's own code on the way of an error, or ""."""
     frames = list(_learners_frames(error))
-    return _place(*frames[-1]) if frames else ""
+    return _place(frames[-1]) if frames else ""
 
 
-def _learners_frames(error: BaseException) -> Iterator[tuple[CodeType, int]]:
-    """Code and line number of each frame of the learner's on the error's way, the innermost last."""
+def _learners_frames(error: BaseException) -> Iterator[_Frame]:
+    """Yield the frames of the learner's code on the way of an error, the innermost last."""
     for frame, number in traceback.walk_tb(error.__traceback__):
         if is_learners(frame.f_code.co_filename):
-            yield frame.f_code, number
+            yield _Frame(frame.f_code.co_filename, number, frame.f_code.co_name)
 
 
-def _place(code: CodeType, number: int) -> str:
-    source = one_line(linecache.getline(code.co_filename, number), MAX_TEXT // 3)
-    return f"line {number} of your code, in {code.co_name}" + (f": {source}" if source else "")
+def _place(frame: _Frame) -> str:
+    source = one_line(linecache.getline(frame.file, frame.line), MAX_TEXT // 3)
+    return f"line {frame.line} of your code, in {frame.function}" + (f": {source}" if source else "")

@@ -1,18 +1,14 @@
 """Judging an answer: every check of its task, one after another, whatever the answer does."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from dpbook.classroom.tasks.answer import MAX_PRINTED, Answer, LocalAnswer, NotAnswered, Wrong
+from dpbook.classroom.tasks.answer import MAX_PRINTED, Answer, NotAnswered, Wrong
 from dpbook.classroom.tasks.cases import Case, Report
 from dpbook.classroom.tasks.definition import Check, Task
-from dpbook.classroom.tasks.load_tasks import task
-from dpbook.classroom.tasks.not_run import RUN_FIRST, NotRun
-from dpbook.classroom.tasks.progress_file import record
 from dpbook.classroom.tasks.python_calls import written
 from dpbook.classroom.tasks.text import as_lines, clean, one_line
 from dpbook.core import check_int
@@ -20,35 +16,33 @@ from dpbook.core import check_int
 NO_RETURN = "your function returned None: is a return missing?"
 
 
-def check(task_id: str, answer: Any, *, seed: int = 0) -> Report:
-    """Judge ``answer`` (the function or value itself) in this process and keep the points in the reader's workbook.
-
-    The instances are drawn from ``seed``, so that the same answer gets the same report. An answer may do what it
-    likes but loop for ever in C; the stop button interrupts. Raises `InvalidArgument` for an unknown task.
-    """
-    found = task(task_id)
-    if isinstance(answer, NotRun):
-        return replace(judge(found, LocalAnswer(None), seed), notes=(f"{RUN_FIRST}, then this one again",))
-    report = judge(found, LocalAnswer(answer), seed)
-    return replace(report, notes=record(found, report.points)) if report.answered else report
-
-
 def judge(asked: Task, answer: Answer, seed: int = 0, only: Collection[str] | None = None) -> Report:
-    """Run the checks of ``asked`` on ``answer``, or those named in ``only``, and report; records nothing.
-
-    Each has randomness of its own, whichever others are run. A check that ends as one before it did (the same error on
-    the same line, None, a call that does not end, the same wrong value in the same place) says so and no more.
-    """
-    streams = np.random.SeedSequence(check_int("seed", seed, 0)).spawn(len(asked.checks))
+    """Run the checks of ``asked`` on ``answer``, or those named in ``only``, and report; records nothing."""
     start = time.perf_counter()
-    wanted = [pair for pair in zip(asked.checks, streams, strict=True) if only is None or pair[0].name in only]
-    cases: list[Case] = []
-    for one, stream in wanted:
-        case = _judge(one, asked.answer, answer, np.random.default_rng(stream))
-        before = next((told.name for told in cases if told.cause and told.cause == case.cause), "")
-        cases.append(replace(case, like=before))
-    seconds = time.perf_counter() - start
-    return Report(asked.id, asked.title, tuple(cases), seconds, clean(answer.printed, 2 * MAX_PRINTED))
+    cases = list(cases_of(asked, answer, seed, only))
+    return report_of(asked, cases, time.perf_counter() - start, answer.printed)
+
+
+def cases_of(asked: Task, answer: Answer, seed: int, only: Collection[str] | None = None) -> Iterator[Case]:
+    """Run checks on ``answer``, one after another. Each has randomness of its own, whichever others are run."""
+    streams = np.random.SeedSequence(check_int("seed", seed, 0)).spawn(len(asked.checks))
+    for one, stream in zip(asked.checks, streams, strict=True):
+        if only is None or one.name in only:
+            yield _judge(one, asked.answer, answer, np.random.default_rng(stream))
+
+
+def report_of(asked: Task, cases: Sequence[Case], seconds: float, printed: str) -> Report:
+    """Return the report of ``cases``.
+
+    A case that ends as one before it did (the same error on the same line, None, a call that does not end, the same
+    wrong value in the same place) says so and no more.
+    """
+    first: dict[str, str] = {}
+    told = []
+    for case in cases:
+        like = first.setdefault(case.cause, case.name) if case.cause else case.name
+        told.append(case if like == case.name else replace(case, like=like))
+    return Report(asked.id, asked.title, tuple(told), seconds, clean(printed, 2 * MAX_PRINTED))
 
 
 def of_all_checks(rng: np.random.Generator) -> np.random.Generator:
@@ -76,12 +70,18 @@ def _judge(one: Check, name: str, answer: Answer, rng: np.random.Generator) -> C
 
 
 def _failed(one: Check, name: str, answer: Answer, wrong: Wrong) -> Case:
-    """Why the check matters is told where a value is wrong: what stops an answer has nothing to do with it."""
-    expected, got, where = as_lines(wrong.expected), as_lines(wrong.got), one_line(wrong.where)
-    cause = wrong.cause
-    if answer.asked and got == "None":
-        got = cause = NO_RETURN
-    by_hand = answer.asked.by_hand if answer.asked else None
+    """Return the case of a wrong answer, with the call that shows it."""
+    by_hand = answer.last_call.by_hand if answer.last_call else None
     call = by_hand if isinstance(by_hand, str) else "" if by_hand is None else written(name, by_hand)
-    why = "" if cause else wrong.why or one.why
-    return Case(one.name, one.points, False, expected, got, where, why, call=call, cause=cause or str(wrong.args))
+    case = failed_case(one, wrong, call)
+    return replace(case, got=NO_RETURN, cause=NO_RETURN, why="") if answer.last_call and case.got == "None" else case
+
+
+def failed_case(one: Check, wrong: Wrong, call: str = "") -> Case:
+    """Return the case of a check that failed.
+
+    It says why the check matters only where a value is wrong: whatever stops an answer has nothing to do with that.
+    """
+    expected, got, where = as_lines(wrong.expected), as_lines(wrong.got), one_line(wrong.where)
+    why = "" if wrong.cause else wrong.why or one.why
+    return Case(one.name, one.points, False, expected, got, where, why, call=call, cause=wrong.cause or str(wrong.args))

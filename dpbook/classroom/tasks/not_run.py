@@ -2,15 +2,13 @@
 
 from typing import Any, NoReturn
 
-from dpbook.classroom.tasks.load_tasks import list_tasks
-from dpbook.classroom.tasks.numbers import begin_course
 from dpbook.core import DpbookError
 
 RUN_FIRST = "run the cell with your answer first"
 
 
 class NotRun:
-    """What an answer's name stands for until its cell has been run. Using it raises `DpbookError`."""
+    """Value of an answer's name until its cell has been run. Using it raises `DpbookError`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -22,14 +20,3 @@ class NotRun:
         raise DpbookError(repr(self))
 
     __call__ = __getitem__ = __iter__ = _refuse
-
-
-def exercise(chapter: int, names: dict[str, Any], *, course: int | None = None) -> None:
-    """Begin the exercise of a chapter: put a `NotRun` into ``names`` for each answer that is not there yet.
-
-    ``names`` are the notebook's ``globals()``. To run this again leaves answers as they are. ``course`` is the seed of
-    the course with whose numbers the exercise was written, if not with the book's.
-    """
-    begin_course(course)
-    for task in list_tasks(chapter):
-        names.setdefault(task.answer, NotRun(task.answer))

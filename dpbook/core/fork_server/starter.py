@@ -64,6 +64,11 @@ class Started:
         except OSError:  # the launcher was killed
             return True
 
+    @property
+    def launcher(self) -> Connection:
+        """A connection that is readable when `wait` would return True."""
+        return self._launcher
+
     def end(self) -> tuple[dict[int, int], str]:
         """End what is left of them. See `Starter.run` for what is returned."""
         exits: dict[int, int] = {}

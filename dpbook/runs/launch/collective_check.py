@@ -19,8 +19,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from dpbook.collectives.programs import line_of_caller
-from dpbook.core import Deadlock, MessageError
-from dpbook.ranks import stacks
+from dpbook.core import INSTALLED, Deadlock, MessageError
 
 ALIKE: dict[str, tuple[str, ...]] = {
     "all_reduce": ("tensor", "op"),
@@ -66,7 +65,7 @@ def _checked(name: str, collective: Callable[..., Any], patience: timedelta) -> 
 def _line() -> str:
     """Where the program called, not where one function of torch called another."""
     depth, frame = 2, sys._getframe(2)
-    while stacks.INSTALLED in frame.f_code.co_filename and frame.f_back is not None:
+    while INSTALLED in frame.f_code.co_filename and frame.f_back is not None:
         depth, frame = depth + 1, frame.f_back
     return line_of_caller(depth)
 

@@ -1,0 +1,67 @@
+"""The process in which an answer from a notebook is judged. `notebook_check` starts one for each check.
+
+Answer and judge share it: a learner's own check need not be safe from the learner. Marks need to be, and have
+`dpbook.classroom.sandbox`.
+"""
+
+import linecache
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from dpbook.classroom.tasks.answer import LocalAnswer
+from dpbook.classroom.tasks.call_limit import History, ProcessLimit
+from dpbook.classroom.tasks.judging import cases_of
+from dpbook.classroom.tasks.numbers import begin_course
+
+SOCKET = "socket"
+"""File in the folder of the process: the socket of whoever started it."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Checks to run, in the order of the task.
+
+    ``pickled`` holds the task, the answer and the seed, pickled by value; ``names`` are the checks to run; ``sources``
+    is the text of the notebook's cells by file name, for `linecache`.
+    """
+
+    pickled: bytes
+    names: Sequence[str]
+    history: History
+    folder: str
+    path: Sequence[str]
+    sources: Mapping[str, Any]
+    course: int | None
+
+
+def main(folder: Path) -> int:
+    """Run the checks of one request; send each case when it is there, and in the end the output."""
+    limit_folder = folder
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(folder / SOCKET))
+        connection = Connection(caller.detach())
+    with connection:
+        try:
+            request: Request = connection.recv()
+        except EOFError:  # whoever started it needs it no longer
+            return 0
+        os.chdir(request.folder)
+        sys.path[:] = request.path
+        linecache.cache.update(request.sources)
+        begin_course(request.course)
+        task, answered, seed = pickle.loads(request.pickled)
+        limit = ProcessLimit(limit_folder, request.history)
+        answer = LocalAnswer(answered, limit)
+        for name in request.names:
+            limit.check = name
+            (case,) = cases_of(task, answer, seed, (name,))
+            connection.send((case, request.history.longest))
+        connection.send(answer.printed)
+    return 0

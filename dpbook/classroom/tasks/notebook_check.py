@@ -1,0 +1,255 @@
+"""Checks in a notebook: an answer is judged in a process of its own, which can always be ended."""
+
+import atexit
+import contextlib
+import json
+import linecache
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from dpbook.classroom.tasks import check_process
+from dpbook.classroom.tasks.answer import CHECK_SECONDS, LocalAnswer, Wrong
+from dpbook.classroom.tasks.answer_errors import is_learners, running_loop
+from dpbook.classroom.tasks.call_limit import CALL, PATIENCE, STACK, History, Unfinished
+from dpbook.classroom.tasks.cases import Case, Report
+from dpbook.classroom.tasks.check_process import SOCKET, Request
+from dpbook.classroom.tasks.definition import Check, Task
+from dpbook.classroom.tasks.judging import failed_case, judge, report_of
+from dpbook.classroom.tasks.load_tasks import list_tasks, task
+from dpbook.classroom.tasks.not_run import RUN_FIRST, NotRun
+from dpbook.classroom.tasks.numbers import begin_course, current_course
+from dpbook.classroom.tasks.progress_file import record
+from dpbook.core import check_int, machine, pickle_by_value, temporary_folder
+from dpbook.core.fork_server import Started, Starter
+
+STARTUP_SECONDS = 60.0
+"""Seconds that a process may take to load, and to end, on a busy machine too."""
+MOST_PROCESSES = 3
+"""Processes that one check may lose, before it counts as failed."""
+_MODULE = check_process.__name__
+_NUMPY = Starter("dpbook.replicas", "dpbook.overlap", "dpbook.planning", _MODULE)
+
+
+def check(task_id: str, answer: Any, *, seed: int = 0) -> Report:
+    """Judge ``answer`` (the function or value itself) and keep the points in the reader's workbook.
+
+    The answer runs in a process of its own. A call that takes too long ends that process, whatever its code does, and
+    so does the stop button. The instances are drawn from ``seed``, so that the same answer gets the same report.
+    Raises `InvalidArgument` for an unknown task, and for an answer that cannot be pickled.
+    """
+    asked = task(task_id)
+    if isinstance(answer, NotRun):
+        return replace(judge(asked, LocalAnswer(None), seed), notes=(f"{RUN_FIRST}, then this one again",))
+    report = judge_in_process(asked, answer, check_int("seed", seed, 0))
+    return replace(report, notes=record(asked, report.points)) if report.answered else report
+
+
+def exercise(chapter: int, names: dict[str, Any], *, course: int | None = None) -> None:
+    """Begin the exercise of a chapter: put a `NotRun` into ``names`` for each answer that is not there yet.
+
+    ``names`` are the notebook's ``globals()``. To run this again leaves answers as they are. ``course`` is the seed of
+    the course with whose numbers the exercise was written, if not with the book's.
+    """
+    begin_course(course)
+    for asked in list_tasks(chapter):
+        names.setdefault(asked.answer, NotRun(asked.answer))
+    prepare()
+
+
+def judge_in_process(asked: Task, answer: Any, seed: int = 0) -> Report:
+    """Run the checks of a task on ``answer`` in a process of their own, or in as many as these end, and report."""
+    begun = time.perf_counter()
+    pickled = pickle_by_value("answer", (asked, answer, seed), answer, *map(_function, asked.checks))
+    run = _Run(asked, pickled)
+    while len(run.cases) < len(asked.checks):
+        with _taken() as process:
+            run.go_on(process)
+    prepare()
+    return report_of(asked, run.cases, time.perf_counter() - begun, run.printed)
+
+
+def _function(check: Check) -> Any:
+    return check.run.func if isinstance(check.run, partial) else check.run
+
+
+def prepare() -> None:
+    """Start the process of the next check, which loads while the reader reads."""
+    if not _waiting:
+        _waiting.append(_Process())
+
+
+@contextlib.contextmanager
+def share_checks(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yield ``environment``, made so that all processes that get it begin their checks through one server."""
+    with _NUMPY.share(_settings(environment)) as variable:
+        yield {**environment, **variable}
+
+
+@dataclass
+class _Run:
+    """The cases of one task, as they come from one process after another."""
+
+    task: Task
+    pickled: bytes
+    cases: list[Case] = field(default_factory=list)
+    printed: str = ""
+    history: History = field(default_factory=History)
+    lost: int = 0
+
+    def go_on(self, process: "_Process") -> None:
+        """Run the checks that remain, up to where they or the process end."""
+        before = len(self.cases)
+        process.send(self._request())
+        while len(self.cases) < len(self.task.checks) or not self.printed:
+            message = process.receive(self._patience())
+            if message is None:
+                break
+            if isinstance(message, str):
+                self.printed = message
+                break
+            case, self.history.longest = message
+            self.cases.append(case)
+        self.lost = 1 if len(self.cases) > before else self.lost + 1
+        if len(self.cases) < len(self.task.checks):
+            self._note_end(process)
+
+    def _request(self) -> Request:
+        names = [check.name for check in self.task.checks[len(self.cases) :]]
+        sources = {file: lines for file, lines in linecache.cache.items() if is_learners(file)}
+        return Request(self.pickled, names, self.history, os.getcwd(), list(sys.path), sources, current_course())
+
+    def _patience(self) -> float:
+        """Seconds after which a process is ended that has outlived its own timers."""
+        remaining = self.task.checks[len(self.cases) :]
+        return STARTUP_SECONDS + PATIENCE * ((remaining[0].seconds if remaining else None) or CHECK_SECONDS)
+
+    def _note_end(self, process: "_Process") -> None:
+        """Note for the next process which request did not return, or fail the check if none is known."""
+        check = self.task.checks[len(self.cases)]
+        unfinished, name, request = process.unfinished()
+        if name != check.name or self.lost > MOST_PROCESSES:
+            self.cases.append(failed_case(check, Wrong(*unfinished.as_wrong())))
+            return
+        if unfinished.timed_out and not self.history.timed_out:
+            unfinished = unfinished._replace(got=f"{unfinished.got}; later calls get less time")
+        self.history.unfinished[name, request] = unfinished
+
+
+class _Process:
+    """A process that waits for one request. Closing it ends it, and whatever it has started."""
+
+    def __init__(self) -> None:
+        self.has_torch = _uses_torch()
+        self._stack = contextlib.ExitStack()
+        self._folder = self._stack.enter_context(temporary_folder("check"))
+        self._listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+        self._listener.bind(str(self._folder / SOCKET))
+        self._listener.listen()
+        self._started = _begin(self._folder)
+        self._exits: dict[int, int] | None = None
+        self._connection: Connection | None = None
+        self._stack.callback(self.end)
+
+    def send(self, request: Request) -> None:
+        """Send the request when the process has loaded; nothing where it has ended."""
+        ready = wait([self._listener, self._started.launcher], STARTUP_SECONDS)
+        if self._listener in ready:
+            connected, _ = self._listener.accept()
+            self._connection = self._stack.enter_context(Connection(connected.detach()))
+            with contextlib.suppress(OSError):
+                self._connection.send(request)
+
+    def receive(self, timeout: float) -> Any:
+        """Return the next message, or None where the process has ended, or is ended after ``timeout`` seconds."""
+        if self._connection is None:
+            return None
+        ready = wait([self._connection, self._started.launcher], timeout)
+        if self._connection in ready:
+            with contextlib.suppress(EOFError, OSError):
+                return self._connection.recv()
+        if ready:  # it has ended: its launcher learns of that after us
+            self._started.wait(STARTUP_SECONDS)
+        return None
+
+    def end(self) -> dict[int, int]:
+        """End the process, and return its exit status where it ended by itself."""
+        if self._exits is None:
+            self._exits, _ = self._started.end()
+        return self._exits
+
+    def unfinished(self) -> tuple[Unfinished, str, int]:
+        """Return why the process ended, and the check and the request that were running, as far as they are known."""
+        status = self.end().get(0)
+        file = self._folder / CALL
+        call: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"check": "", "request": 0}
+        if status in (-signal.SIGPROF, -signal.SIGALRM):
+            place = running_loop((self._folder / STACK).read_text(errors="replace"))
+            cpu = status == -signal.SIGPROF
+            why = "a loop that does not end?" if cpu else "does it wait for something that never comes?"
+            got = f"none after {call[str(-status)]}: {why}" + (f" ({place})" if place else "")
+            reason = Unfinished("an answer in time", got, timed_out=True)
+        else:
+            reason = Unfinished("a result", _ended(status), timed_out=False)
+        return reason, call["check"], call["request"]
+
+    def close(self) -> None:
+        """End the process and remove its folder."""
+        self._stack.close()
+
+
+def _begin(folder: Path) -> Started:
+    """Begin the process of a check, which has loaded torch if the notebook uses torch or ranks."""
+    if _uses_torch():
+        from dpbook import ranks
+
+        return ranks.begin(_MODULE, folder)
+    return _NUMPY.begin(_MODULE, folder, 1, _settings(os.environ))
+
+
+def _uses_torch() -> bool:
+    return not {"torch", "dpbook.ranks"}.isdisjoint(sys.modules)
+
+
+def _settings(environment: Mapping[str, str]) -> dict[str, str]:
+    return {**machine.MALLOC_SETTINGS, **machine.ONE_THREAD, **environment}
+
+
+def _ended(status: int | None) -> str:
+    if status is None:
+        return "its process did not end in time"
+    if status < 0:
+        return f"its process was killed by {signal.Signals(-status).name}"
+    return f"its process ended with exit status {status}"
+
+
+@contextlib.contextmanager
+def _taken() -> Iterator[_Process]:
+    """Yield the process that waits, or a new one if that has not loaded what the answer needs."""
+    process = _waiting.pop() if _waiting else _Process()
+    if process.has_torch != _uses_torch():
+        process.close()
+        process = _Process()
+    with contextlib.closing(process):
+        yield process
+
+
+_waiting: list[_Process] = []
+"""The process of the next check, or nothing."""
+
+
+@atexit.register
+def _close() -> None:
+    while _waiting:
+        _waiting.pop().close()
+
+
+os.register_at_fork(after_in_child=_waiting.clear)  # the parent has started what waits
