@@ -7,9 +7,9 @@ last written there, so that a later copy can tell a file the reader has changed 
   cells say: running and saving it changes nothing, and an update brings the published outputs;
 - what a prediction asks for is not there until the reader runs the cell, and predictions are kept by every update: a
   notebook whose question is gone from the new version, with a prediction made under it, counts as changed;
-- a changed file stays. If the published one has changed since, the new version is laid beside it as
-  ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has worked in that one too), once per version, with the
-  reader's answers carried over by the ids of their cells.
+- a changed file stays, and imports in it that no longer work are named with what to write. If the published one has
+  changed since, the new version is laid beside it as ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has
+  worked in that one too), once per version, with the reader's answers carried over by the ids of their cells.
 
 Nothing that a reader has written is ever overwritten or removed.
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 
 from dpbook.app.lab import readers_copy
 from dpbook.app.lab.readers_copy import digest, hashed
+from dpbook.app.lab.renamed_imports import Renamed, renamed_imports
 from dpbook.core import DpbookError, write_atomically
 
 MANIFEST = ".manifest.json"
@@ -38,6 +39,7 @@ class Report:
     kept: list[str] = field(default_factory=list)
     beside: list[tuple[str, str]] = field(default_factory=list)
     current: list[str] = field(default_factory=list)
+    imports: list[tuple[str, Renamed]] = field(default_factory=list)
 
     def __str__(self) -> str:
         lines = [
@@ -51,6 +53,7 @@ class Report:
             if names
         ]
         lines += [f"  {name} is yours and has a new version: see {beside}" for name, beside in self.beside]
+        lines += [f"  {name}: change `{one.earlier}` to `{one.now}`" for name, one in self.imports]
         if self.current:
             lines.append(f"  {len(self.current)} as published")
         return "\n".join(lines)
@@ -130,6 +133,8 @@ def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest,
             beside = _free_name(name, answered, workbook, manifest)
             _put(beside, answered, workbook, manifest)
             report.beside.append((name, beside))
+    if target.exists() and name in (*report.kept, *(own for own, _ in report.beside)):
+        report.imports += [(name, renamed) for renamed in renamed_imports(target.read_bytes())]
     manifest.offered[name] = version
 
 
