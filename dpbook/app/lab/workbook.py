@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpbook.app.lab import readers_copy
+from dpbook.app.lab.import_updates import Renamed, renamed_imports
 from dpbook.app.lab.readers_copy import digest, hashed
-from dpbook.app.lab.renamed_imports import Renamed, renamed_imports
 from dpbook.core import DpbookError, write_atomically
 
 MANIFEST = ".manifest.json"

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from dpbook.classroom.marks import find, grade
-from dpbook.classroom.sandbox import remote_answer as remote_answer
-from dpbook.classroom.sandbox import servers
+from dpbook.classroom.sandbox import remote_answer, servers
 from dpbook.classroom.sandbox.containment import GUARDS
 from dpbook.core import DpbookError, checkout
 from dpbook.ranks import all_processes, family

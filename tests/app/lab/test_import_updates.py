@@ -2,7 +2,7 @@
 
 import json
 
-from dpbook.app.lab.renamed_imports import MODULES, NAMES, Renamed, renamed_imports
+from dpbook.app.lab.import_updates import MODULES, NAMES, Renamed, renamed_imports
 from dpbook.app.lab.workbook import refresh
 from tests.cases import each
 
