@@ -7,15 +7,11 @@ forks the answer's processes, one for each rank. With the keeper all of them end
 """
 
 import contextlib
-import gc
-import importlib
 import json
 import os
 import signal
 import socket
 import sys
-import traceback
-import weakref
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -23,6 +19,7 @@ from dpbook.classroom.sandbox import answer_process, containment
 from dpbook.classroom.sandbox.process_tree import end_family
 from dpbook.classroom.tasks.load_tasks import list_tasks
 from dpbook.core import PACKAGE
+from dpbook.core.fork_server import preload
 
 DISK = 64 * containment.MIB
 PROCESSES = {False: 32, True: 128}
@@ -166,20 +163,7 @@ def _answer(file: int, folder: Path, rules: Rules) -> NoReturn:
     os._exit(0)
 
 
-def _load(modules: list[str]) -> None:
-    gc.disable()
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception:  # the answer that needs it will say so
-            traceback.print_exc()
-    list_tasks()  # which an exercise's first cell asks for
-    for undo in weakref.finalize._registry:  # type: ignore[attr-defined]
-        undo.atexit = False
-    gc.freeze()  # a collection would only copy its memory, in every process
-    gc.enable()
-
-
 if __name__ == "__main__":
-    _load(sys.argv[3:])
+    preload(sys.argv[3:])
+    list_tasks()  # which the first cell of an exercise asks for
     serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

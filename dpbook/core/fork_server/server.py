@@ -5,7 +5,6 @@ the one that forked it.
 """
 
 import contextlib
-import gc
 import importlib
 import multiprocessing
 import os
@@ -15,13 +14,13 @@ import sys
 import tempfile
 import time
 import traceback
-import weakref
 from collections.abc import Sequence
 from multiprocessing import Process, active_children
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from dpbook.core.fork_server.preloading import preload
 from dpbook.core.fork_server.starter import LOG, STDERR, STDOUT
 from dpbook.core.processes import PARENT, end_with_parent, leave
 
@@ -118,22 +117,9 @@ def _write_to(stdout: Path, stderr: Path) -> None:
         os.close(file)
 
 
-def _load(modules: list[str]) -> None:
-    gc.disable()  # what is loaded stays: to look for garbage in it takes a quarter of the time, and finds none
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except Exception:  # the process that needs it will say so
-            traceback.print_exc()
-    for undo in weakref.finalize._registry:  # type: ignore[attr-defined]
-        undo.atexit = False  # torch has 200 of these, which would take a tenth of a second at the end of each process
-    gc.freeze()  # a collection would only copy its memory, in every process
-    gc.enable()
-
-
 if __name__ == "__main__":
     multiprocessing.set_start_method(sys.argv[2])
-    _load(sys.argv[3:])
+    preload(sys.argv[3:])
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     serve(control)
