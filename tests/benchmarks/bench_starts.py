@@ -18,8 +18,7 @@ from statistics import median
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dpbook.ranks import start  # noqa: E402
-from dpbook.ranks.starting import processes  # noqa: E402
+from dpbook.ranks import start, starting  # noqa: E402
 from tests.benchmarks.rows import Row, begin, seconds  # noqa: E402
 
 WORLDS = 2, 3, 4
@@ -43,7 +42,7 @@ def ranks(world: int) -> None:
 
 def torchrun(world: int, script: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", str(script)]
-    environment = processes._environment(os.environ)
+    environment = starting._environment(os.environ)
     subprocess.run(command, env=environment, check=True, capture_output=True)
 
 
@@ -55,7 +54,7 @@ def main() -> None:
         script.write_text(PROGRAM)
         for _ in range(repeats):
             for world in WORLDS:
-                processes._RANKS.stop()
+                starting._RANKS.stop()
                 cold[world].append(seconds(partial(ranks, world)))
                 warm[world].append(median(seconds(partial(ranks, world)) for _ in range(3)))
                 bare[world].append(seconds(partial(torchrun, world, script)))

@@ -44,9 +44,9 @@ CELLS = (
     ("1 / 0", ["raises-exception"]),
     ("import time\nprint(f'{time.time():.6f} s on {time.monotonic_ns()} ns')", ["measurement"]),
     ("raise SystemExit('never to be run')", ["nbval-skip"]),
-    "from pathlib import Path\nfrom dpbook.ranks.starting import processes, starter\n"
-    "name = processes._RANKS._socket_name(processes._environment(os.environ))\n"
-    "print(starter.METHOD, Path(os.environ.get(starter.SHARED, ''), name).exists())",
+    "from pathlib import Path\nfrom dpbook.core.fork_server import METHOD, SHARED\nfrom dpbook.ranks import starting\n"
+    "name = starting._RANKS._socket_name(starting._environment(os.environ))\n"
+    "print(METHOD, Path(os.environ.get(SHARED, ''), name).exists())",
     "from dpbook import core\ntry:\n    core.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",
     "from dpbook.figures import run_loss\nrun_loss([{'step': n, 'loss': 2.0**-n} for n in range(9)], 'It falls')",
     "get_ipython().history_manager.enabled, os.environ['MPLBACKEND']",
