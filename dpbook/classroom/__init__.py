@@ -4,7 +4,6 @@ How to write one is told in CONTRIBUTING.md.
 """
 
 from dpbook.classroom.tasks.answer import Answer, LocalAnswer, NotAnswered, Through, Wrong, call, value, where_apart
-from dpbook.classroom.tasks.cases import Case, Report
 from dpbook.classroom.tasks.definition import Check, Task
 from dpbook.classroom.tasks.expectations import (
     expect,
@@ -15,11 +14,10 @@ from dpbook.classroom.tasks.expectations import (
     expect_number,
     expect_schedule,
 )
-from dpbook.classroom.tasks.hints import Hints, hint
 from dpbook.classroom.tasks.judging import judge, of_all_checks
-from dpbook.classroom.tasks.load_tasks import list_tasks, register, task
+from dpbook.classroom.tasks.load_tasks import Hints, hint, list_tasks, register, task
 from dpbook.classroom.tasks.notebook_check import check, exercise, share_checks
 from dpbook.classroom.tasks.numbers import Numbers, begin_course, current_course
-from dpbook.classroom.tasks.progress_file import progress
-from dpbook.classroom.tasks.progress_map import Progress
+from dpbook.classroom.tasks.reader_progress import Progress, progress
+from dpbook.classroom.tasks.report import Case, Report
 from dpbook.classroom.tasks.text import describe

@@ -60,7 +60,7 @@ def made_up_tasks(monkeypatch, tmp_path):
     registered = sys.modules["dpbook.classroom.tasks.load_tasks"]._registered
     for task in TASKS:
         monkeypatch.setitem(registered, task.id, task)
-    monkeypatch.setattr(sys.modules["dpbook.classroom.tasks.hints"], "_opened", {})
+    monkeypatch.setattr(sys.modules["dpbook.classroom.tasks.load_tasks"], "_opened", {})
     monkeypatch.chdir(tmp_path)
 
 

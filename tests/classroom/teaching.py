@@ -12,10 +12,10 @@ from importlib import import_module
 from pathlib import Path
 
 from dpbook.classroom import Task, list_tasks
-from dpbook.classroom.marks.written_answers import InWords, in_words
+from dpbook.classroom.marks.submitted_notebook import InWords, in_words
 from dpbook.classroom.tasks.mutants import Mutant
-from dpbook.classroom.tasks.notebook_versions import read
-from dpbook.classroom.tasks.solution_marks import source
+from dpbook.classroom.tasks.notebook_cells import source
+from dpbook.classroom.tasks.notebook_structure import read
 from dpbook.core import checkout, write_atomically
 
 PLACE = checkout.root() / "docs" / "teaching"

@@ -7,8 +7,8 @@ from functools import cache
 
 from dpbook.classroom import LocalAnswer, list_tasks, task
 from dpbook.classroom.course import varying
-from dpbook.classroom.tasks.notebook_versions import answers, read
-from dpbook.classroom.tasks.solution_marks import mark, source
+from dpbook.classroom.tasks.notebook_cells import mark, source
+from dpbook.classroom.tasks.notebook_structure import answers, read
 from dpbook.core import checkout
 from tests.cases import each
 from tests.classroom import teaching

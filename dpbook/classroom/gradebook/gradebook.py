@@ -1,13 +1,14 @@
-"""Points as a CSV file: a row for each submission, a column for each task, as a gradebook imports them."""
+"""Marks as files for other systems: a CSV file for Canvas and Moodle, a JSON file for Gradescope."""
 
 import csv
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from dpbook.classroom.gradebook.roster import Roster, Row, cell, name
-from dpbook.classroom.marks import Marks, SubmissionMarks
-from dpbook.core import plural
+from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
+from dpbook.core import DpbookError, plural
 
 _CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 _MOODLE = ("First name", "Last name", "Username", "ID number", "Email address")
@@ -113,3 +114,37 @@ def _harmless(value: str | int) -> str | int:
         return value
     value = value.replace(_POSSIBLE, _POSSIBLE.lower())
     return f"'{value}" if value.lstrip()[:1] in tuple("=+-@|") or value[:1] in tuple("\t\r\n") else value
+
+
+def results(marks: Marks) -> dict[str, Any]:
+    """A test for each task, visible to the learner. Raises `DpbookError` unless there is exactly one submission."""
+    if len(marks.submissions) != 1:
+        raise DpbookError(f"Gradescope takes the marks of one submission, and these are of {len(marks.submissions)}")
+    submission = marks.submissions[0]
+    said = [*submission.remarks, *(line for each in submission.exercises for line in _remarks(each))]
+    return {
+        "score": submission.points,
+        "output": "\n".join(said),
+        "visibility": "visible",
+        "stdout_visibility": "hidden",
+        "tests": [_test(task) for exercise in submission.exercises for task in exercise.tasks],
+    }
+
+
+def _remarks(exercise: ExerciseMarks) -> list[str]:
+    words = [f"up to {each.possible} points by a person: {each.title}" for each in exercise.words]
+    return [f"{exercise.file}: {each}" for each in (*exercise.remarks, *words)]
+
+
+def _test(task: TaskMarks) -> dict[str, Any]:
+    report = repr(task.report) if task.report else task.reason
+    return {
+        "number": task.task,
+        "name": task.title,
+        "score": task.points,
+        "max_score": task.possible,
+        "status": "passed" if task.points == task.possible else "failed",
+        "output": "\n".join([report, *(each for each in task.remarks if each != report)]),
+        "output_format": "text",
+        "visibility": "visible",
+    }

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from dpbook.classroom.marks.files import Cell, Unreadable, code_cells, text_cells
-from dpbook.classroom.marks.written_answers import InWords, in_words
-from dpbook.classroom.tasks.cell_text import KEEP_OUTPUT, SETUP, defined, parse_cell, used
+from dpbook.classroom.marks.submitted_notebook import Cell, InWords, Unreadable, code_cells, in_words, text_cells
 from dpbook.classroom.tasks.definition import Task
 from dpbook.classroom.tasks.load_tasks import list_tasks
+from dpbook.classroom.tasks.notebook_cells import KEEP_OUTPUT, SETUP, defined, parse_cell, used
 from dpbook.classroom.tasks.numbers import current_course
 from dpbook.core import checkout
 

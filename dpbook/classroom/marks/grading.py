@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dpbook.classroom.marks import patience
+from dpbook.classroom.marks import judges
 from dpbook.classroom.marks.cells import Exercise, program, take
-from dpbook.classroom.marks.files import Unreadable
 from dpbook.classroom.marks.judges import Done, Work, judged, not_judged
 from dpbook.classroom.marks.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
 from dpbook.classroom.marks.submissions import Handed, updated_name
+from dpbook.classroom.marks.submitted_notebook import Unreadable
 from dpbook.classroom.sandbox.containment import GUARDS
 from dpbook.classroom.sandbox.servers import Servers
 from dpbook.classroom.tasks.load_tasks import task
@@ -42,7 +42,7 @@ def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = la
             for one, result in judged(waiting, servers, seed, jobs):
                 done[one] = result
                 tell(len(done), of)
-            every = list(dict.fromkeys(one for each in answers for one in patience.again(each.values(), done)))
+            every = list(dict.fromkeys(one for each in answers for one in judges.again(each.values(), done)))
         servers.check()
     missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in done.values())]
     marks = [_submission(*each, done) for each in zip(handed, taken, answers, strict=True)]
@@ -78,7 +78,7 @@ def _work(exercises: Sequence[Exercise | str]) -> dict[Place, Work]:
 def _submission(
     handed: Handed, found: Sequence[Exercise | str], answers: Mapping[Place, Work], done: Mapping[Work, Done]
 ) -> SubmissionMarks:
-    again = {replace(one, hurried=True): one for one in patience.again(answers.values(), done)}
+    again = {replace(one, hurried=True): one for one in judges.again(answers.values(), done)}
     exercises = []
     for e, (path, exercise) in enumerate(zip(handed.notebooks, found, strict=True)):
         if isinstance(exercise, str):
@@ -92,7 +92,7 @@ def _submission(
             tasks.append(TaskMarks(taken.task.id, taken.task.title, taken.task.points, report, taken.remarks, together))
         marks = ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks, exercise.words)
         exercises.append(marks)
-    remarks = (*handed.remarks, *patience.remarks(answers.values(), done))
+    remarks = (*handed.remarks, *judges.remarks(answers.values(), done))
     return _once(SubmissionMarks(handed.name, tuple(exercises), remarks))
 
 

@@ -1,4 +1,9 @@
-"""Judges: processes that judge answers, none of which runs a line of them."""
+"""Judges: processes that judge answers, none of which runs a line of them.
+
+All answers are judged with less time first, and those that have not ended once more with all of it. So loops cost
+little, and a slow answer loses nothing. Where several answers of a submission never end, its others are not judged
+again: somebody else is waiting.
+"""
 
 import contextlib
 import gc
@@ -6,7 +11,7 @@ import multiprocessing
 import os
 import resource
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -19,9 +24,9 @@ from dpbook.classroom.sandbox.containment import MIB, mapped
 from dpbook.classroom.sandbox.remote_answer import RemoteAnswer
 from dpbook.classroom.sandbox.servers import Servers
 from dpbook.classroom.tasks.answer import CHECK_SECONDS
-from dpbook.classroom.tasks.cases import Case, Report
 from dpbook.classroom.tasks.judging import judge
 from dpbook.classroom.tasks.load_tasks import list_tasks, task
+from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError
 
 MEMORY = 4096 * MIB
@@ -140,3 +145,30 @@ def not_judged(one: Work, why: str = ENDED) -> Done:
     asked = next(each for each in list_tasks(int(one.task[:2])) if each.id == one.task)
     cases = [Case(c.name, c.points, False, "a value that can be judged", why) for c in asked.checks]
     return Done(Report(asked.id, asked.title, tuple(cases)))
+
+
+PATIENT = 3
+"""Answers of a submission that may end not even with all their time, before its others are not judged again."""
+
+
+def again(answers: Iterable[Work], done: Mapping[Work, Done]) -> list[Work]:
+    """What is judged with all its time of a submission's ``answers``: the late ones, in order, up to where `PATIENT`
+    of them are known not to have ended, or may come not to."""
+    chosen, lost = [], 0
+    for one in dict.fromkeys(answers):
+        if done[one].late and lost < PATIENT:
+            chosen.append(replace(one, hurried=False))
+            lost += chosen[-1] not in done or done[chosen[-1]].late
+    return chosen
+
+
+def remarks(answers: Iterable[Work], done: Mapping[Work, Done]) -> list[str]:
+    """What a submission is told of answers that were not judged again."""
+    late = sum(done[one].late for one in dict.fromkeys(answers))
+    left = late - len(again(answers, done))
+    if not left:
+        return []
+    return [
+        f"{late} answers did not end in a short time. The first of them were tried again with more, and {PATIENT} of "
+        f"these did not end either: the other {left} were not tried again"
+    ]

@@ -1,11 +1,13 @@
-"""What came of grading, as plain values: any kind of report is made from these."""
+"""Marks as plain values: of a task, an exercise, a submission and a class; and as a table for a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpbook.classroom.marks.written_answers import InWords
-from dpbook.classroom.tasks.cases import Report
+from dpbook.classroom.marks.submitted_notebook import InWords
+from dpbook.classroom.tasks.report import Report
+from dpbook.classroom.tasks.text import one_line
+from dpbook.core import plural
 
 
 @dataclass(frozen=True)
@@ -151,3 +153,61 @@ def _task(task: TaskMarks) -> dict[str, Any]:
             {"name": case.name, "points": case.points, "passed": case.passed, **dict(case.details())} for case in cases
         ],
     }
+
+
+WIDTH = 110
+
+
+def table(marks: Marks) -> str:
+    """All of ``marks``; of a class a summary, last."""
+    lines = [line for submission in marks.submissions for line in _submission_lines(submission)]
+    if len(marks.submissions) > 1:
+        lines += list(_class(marks))
+    together = sorted({t.task for s in marks.submissions for e in s.exercises for t in e.tasks if t.together})
+    if together:
+        lines.append(f"judged together with the answer, whose process reported part of it: {', '.join(together)}")
+    lines += [f"not contained: {each}" for each in marks.not_contained]
+    course = "" if marks.course is None else f", course {marks.course}"
+    return "\n".join([*lines, f"seed {marks.seed}{course}"])
+
+
+def _submission_lines(submission: SubmissionMarks) -> Iterator[str]:
+    yield f"{_shown(submission.name)}: {submission.points} of {plural(submission.possible, 'point')}"
+    yield from _remarks(submission.remarks, "  ")
+    for exercise in submission.exercises:
+        yield from _exercise(exercise)
+    yield ""
+
+
+def _exercise(exercise: ExerciseMarks) -> Iterator[str]:
+    yield f"  {_shown(exercise.file)}: {exercise.points} of {exercise.possible}"
+    yield from _remarks(exercise.remarks, "    ")
+    for task in exercise.tasks:
+        reason = one_line(task.reason, WIDTH)
+        yield f"    {task.task:6}{task.points:3} of {task.possible:2}  {task.title}" + (
+            f" – {reason}" if reason else ""
+        )
+        yield from _remarks([remark for remark in task.remarks if remark != task.reason], " " * 18)
+    if exercise.in_words:
+        yield f"    and up to {exercise.in_words} for an argument in words, which a person gives"
+
+
+def _class(marks: Marks) -> Iterator[str]:
+    names = [_shown(submission.name) for submission in marks.submissions]
+    width = max(map(len, names))
+    yield "class"
+    for name, submission in zip(names, marks.submissions, strict=True):
+        files = [exercise for exercise in submission.exercises if exercise.chapter is None]
+        left = f"  {plural(len(files), 'file')} not graded" if files else ""
+        left = left if submission.exercises else "  no notebook"
+        yield f"  {name:{width}}{submission.points:5} of {submission.possible:3}{left}"
+    yield ""
+
+
+def _remarks(remarks: object, indent: str) -> Iterator[str]:
+    assert isinstance(remarks, tuple | list)
+    yield from (f"{indent}! {one_line(remark, 2 * WIDTH)}" for remark in remarks)
+
+
+def _shown(name: str) -> str:
+    return one_line(name.encode("utf-8", "replace").decode(), 60)

@@ -13,7 +13,7 @@ from dpbook.classroom.marks.cells import Exercise
 from dpbook.classroom.marks.marks import ExerciseMarks, TaskMarks
 from dpbook.classroom.tasks.definition import Task
 from dpbook.classroom.tasks.load_tasks import list_tasks
-from dpbook.classroom.tasks.solution_marks import Cell, Notebook, mark, source, without_regions
+from dpbook.classroom.tasks.notebook_cells import Cell, Notebook, mark, source, without_regions
 from dpbook.core import DpbookError, checkout
 
 NOT_RUN: dict[str, Any] = {"outputs": [], "execution_count": None}

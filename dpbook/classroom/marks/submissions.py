@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpbook.classroom.marks.cells import exercise_of
-from dpbook.classroom.marks.files import is_archive
+from dpbook.classroom.marks.submitted_notebook import is_archive
 from dpbook.core import DpbookError
 
 MAX_DEPTH = 8

@@ -19,14 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from dpbook.classroom.sandbox import pickled_names
-from dpbook.classroom.sandbox.arrays import SharedArrays
-from dpbook.classroom.sandbox.encoding import write
+from dpbook.classroom.sandbox import frames
+from dpbook.classroom.sandbox.encoding import SharedArrays, write
 from dpbook.classroom.sandbox.frames import Ended, Frames
 from dpbook.classroom.tasks.answer import Printed
 from dpbook.classroom.tasks.answer_errors import blame, causes, is_stub, last_line
-from dpbook.classroom.tasks.cases import Report
 from dpbook.classroom.tasks.plain_data import NotPlain, plain
+from dpbook.classroom.tasks.report import Report
 from dpbook.collectives.programs import line_of_caller
 
 
@@ -188,7 +187,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         made = super().find_class(module, name)
-        return self._side.found if made is pickled_names.found else made
+        return self._side.found if made is frames.named_value else made
 
 
 class Proxy:

@@ -1,14 +1,13 @@
 """Limits on the time and the memory of an answer's processes, as the judge enforces them from outside.
 
 A call may use so many seconds of CPU time, and `PATIENCE` times as many on the clock: it may wait, and the machine may
-be busy. What exceeds a limit is killed.
+be busy. Processes that exceed a limit are killed.
 """
 
 import math
 import time
 
-from dpbook.classroom.sandbox.process_tree import held_and_computed
-from dpbook.classroom.sandbox.servers import HELD
+from dpbook.classroom.sandbox.servers import HELD, held_and_computed
 from dpbook.classroom.tasks.answer import CHECK_SECONDS
 from dpbook.ranks import seconds_of
 

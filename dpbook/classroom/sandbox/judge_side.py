@@ -1,25 +1,69 @@
-"""The judge's end of an answer's process: what is asked of it, and what it asks in turn."""
+"""The judge's end of an answer's process: requests to it, requests from it, and stand-ins for its objects."""
 
 import io
 import json
 import pickle
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from dpbook.classroom.sandbox.arrays import BadReference, SharedArrays
 from dpbook.classroom.sandbox.clock import LOOK, Clock
-from dpbook.classroom.sandbox.encoding import BadValue, read
-from dpbook.classroom.sandbox.frames import BadFrame, Ended, Frames
-from dpbook.classroom.sandbox.pickled_names import found
-from dpbook.classroom.sandbox.remote import RemoteCallable, RemoteGenerator, RemoteObject
+from dpbook.classroom.sandbox.encoding import BadReference, BadValue, SharedArrays, read
+from dpbook.classroom.sandbox.frames import BadFrame, Ended, Frames, named_value
 from dpbook.classroom.tasks.answer import Wrong
 from dpbook.classroom.tasks.text import clean, one_line
 from dpbook.collectives.programs import attributed_to_line
+
+
+class Asks(Protocol):
+    """A `worker.Worker`."""
+
+    def request(self, what: str, *given: Any) -> Any: ...
+
+
+class RemoteObject:
+    """An object of the answer: what it has and does is asked of its process."""
+
+    def __init__(self, worker: Asks, number: int, methods: frozenset[str]) -> None:
+        self._worker, self._number, self._methods = worker, number, methods
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._methods:
+            return lambda *args: self._worker.request("method", self, name, args)
+        return self._worker.request("get", self, name)
+
+
+class RemoteCallable(RemoteObject):
+    """A function of the answer."""
+
+    def __call__(self, *args: Any) -> Any:
+        return self._worker.request("call", self, args, True, False)[0]
+
+
+class RemoteGenerator(Generator[Any, Any, Any]):
+    """A generator of the answer."""
+
+    def __init__(self, worker: Asks, number: int, methods: frozenset[str]) -> None:
+        self._worker, self._number = worker, number
+
+    def send(self, value: Any) -> Any:
+        what, result = self._worker.request("send", self, value)
+        if what == "yielded":
+            return result
+        raise StopIteration(result)
+
+    def throw(self, *error: Any) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """It ends with its process."""
+
 
 NOT_PLAIN = "a value of the kind that the task asks for"
 MAX_ASKED = 200_000
@@ -199,7 +243,7 @@ class _Writer(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:  # called for what is no number, no text and no container
         name = self._worker.name(value)
-        return NotImplemented if name is None else (found, (name,))
+        return NotImplemented if name is None else (named_value, (name,))
 
 
 def _hello(sock: socket.socket, frames: Frames) -> tuple[dict[str, bool], int]:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dpbook.classroom.sandbox.clock import PATIENCE, Clock, TimeUp, TooMuch
-from dpbook.classroom.sandbox.judge_side import NOT_PLAIN, Failed, Gone, Worker
-from dpbook.classroom.sandbox.remote import RemoteGenerator
+from dpbook.classroom.sandbox.judge_side import NOT_PLAIN, Failed, Gone, RemoteGenerator, Worker
 from dpbook.classroom.sandbox.servers import Keeper, Servers
 from dpbook.classroom.tasks.answer import (
     CALL_SECONDS,

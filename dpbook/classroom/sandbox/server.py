@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from dpbook.classroom.sandbox import answer_process, containment
-from dpbook.classroom.sandbox.process_tree import end_family
+from dpbook.classroom.sandbox.servers import end_family
 from dpbook.classroom.tasks.load_tasks import list_tasks
 from dpbook.core import PACKAGE
 from dpbook.core.fork_server import preload

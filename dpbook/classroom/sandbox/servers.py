@@ -10,12 +10,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 
 from dpbook.classroom.sandbox import containment
-from dpbook.classroom.sandbox.process_tree import end_family
 from dpbook.core import PACKAGE, DpbookError, machine
+from dpbook.ranks import all_processes, family
 
 SERVER = "dpbook.classroom.sandbox.server"
 """The module that a server runs."""
@@ -133,3 +134,33 @@ def _start(modules: tuple[str, ...], memory: int) -> tuple[socket.socket, subpro
             pass_fds=[theirs.fileno()], env=settings, stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
     return ours, server
+
+
+def end_family(process: int) -> None:
+    """Kill what a process has started, and what these have, until nothing is left."""
+    for _ in range(100):
+        rest = [each for each in family(process, all_processes()) if each != process]
+        if not rest:
+            return
+        for each in rest:
+            with contextlib.suppress(OSError):
+                os.kill(each, signal.SIGKILL)
+
+
+def held_and_computed(process: int, known: Collection[int]) -> tuple[int, float]:
+    """Of all that ``process`` has started: bytes of memory beyond what each has had from it, and seconds of computation
+    but for those ``known``."""
+    found = family(process, all_processes())
+    had = _own(process)
+    seconds = sum(seconds for each, seconds in found.items() if each != process and each not in known)
+    return sum(max(0, _own(each) - had) for each in found), seconds
+
+
+def _own(process: int) -> int:
+    """Bytes that a process has mapped to no file."""
+    try:
+        with open(f"/proc/{process}/statm", "rb") as file:
+            resident, shared = map(int, file.read().split()[1:3])
+    except (OSError, ValueError):  # it has just ended
+        return 0
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")

@@ -16,8 +16,7 @@ are nbgrader's (schema 3), so that its ``generate_assignment`` and ``autograde``
 import sys
 from pathlib import Path
 
-from dpbook.classroom.tasks.notebook_versions import dumps, learners, read
-from dpbook.classroom.tasks.structure import faults
+from dpbook.classroom.tasks.notebook_structure import dumps, faults, learners, read
 from dpbook.core import DpbookError, checkout, write_atomically
 
 

@@ -3,6 +3,7 @@
 Listing tasks imports no checks: a chapter's are imported when one of its
 tasks is asked for.
 """
+# MERGED: """Hints that open one at a time."""
 
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,8 @@ import numpy as np
 
 from dpbook.classroom.tasks.answer import Answer
 from dpbook.classroom.tasks.definition import ID, Check, Run, Task
-from dpbook.core import InvalidArgument, check_one_of
+from dpbook.classroom.tasks.report import marked
+from dpbook.core import InvalidArgument, check_one_of, plural
 
 PLACE = "dpbook.book.ch{:02}.judge"
 """The package that holds the ``tasks.toml`` and ``checks.py`` of the chapter with this number."""
@@ -143,3 +145,38 @@ def _at(place: str) -> Iterator[None]:
         yield
     except InvalidArgument as error:
         raise InvalidArgument(f"{place}: {error.name}", error.value, error.expected) from None
+
+
+_opened: dict[str, int] = {}  # by task; lasts as long as the kernel
+
+
+@dataclass(frozen=True)
+class Hints:
+    """The hints of a task that are open."""
+
+    task: Task
+    opened: int
+
+    @property
+    def headline(self) -> str:
+        """What is open and what is left, in one line."""
+        if not self.task.hints:
+            return f"Task {self.task.id} has no hints."
+        left = len(self.task.hints) - self.opened
+        more = f'{left} left, hint("{self.task.id}") opens the next' if left else "these are all"
+        return f"Task {self.task.id}, {plural(self.opened, 'hint')} of {len(self.task.hints)} opened: {more}."
+
+    def __repr__(self) -> str:
+        shown = self.task.hints[: self.opened]
+        return "\n".join([self.headline, *(f"  {number}. {text}" for number, text in enumerate(shown, start=1))])
+
+    def _repr_html_(self) -> str:
+        items = "".join(f"<li>{marked(text)}</li>" for text in self.task.hints[: self.opened])
+        return f"<div><p>{marked(self.headline)}</p><ol>{items}</ol></div>"
+
+
+def hint(task_id: str) -> Hints:
+    """Open the next hint of a task and return all that are open. Raises `InvalidArgument` for an unknown task."""
+    found = task(task_id)
+    _opened[task_id] = min(_opened.get(task_id, 0) + 1, len(found.hints))
+    return Hints(found, _opened[task_id])

@@ -1,4 +1,5 @@
-"""Checks in a notebook: an answer is judged in a process of its own, which can always be ended."""
+"""Stand-ins for answers whose cells have not been run, so that a check can say so in place of a NameError."""
+# MERGED: """Checks in a notebook: an answer is judged in a process of its own, which can always be ended."""
 
 import atexit
 import contextlib
@@ -14,22 +15,39 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dpbook.classroom.tasks import check_process
 from dpbook.classroom.tasks.answer import CHECK_SECONDS, LocalAnswer, Wrong
 from dpbook.classroom.tasks.answer_errors import is_learners, running_loop
 from dpbook.classroom.tasks.call_limit import CALL, PATIENCE, STACK, History, Unfinished
-from dpbook.classroom.tasks.cases import Case, Report
 from dpbook.classroom.tasks.check_process import SOCKET, Request
 from dpbook.classroom.tasks.definition import Check, Task
 from dpbook.classroom.tasks.judging import failed_case, judge, report_of
 from dpbook.classroom.tasks.load_tasks import list_tasks, task
-from dpbook.classroom.tasks.not_run import RUN_FIRST, NotRun
 from dpbook.classroom.tasks.numbers import begin_course, current_course
-from dpbook.classroom.tasks.progress_file import record
-from dpbook.core import check_int, machine, pickle_by_value, temporary_folder
+from dpbook.classroom.tasks.reader_progress import record
+from dpbook.classroom.tasks.report import Case, Report
+from dpbook.core import DpbookError, check_int, machine, pickle_by_value, temporary_folder
 from dpbook.core.fork_server import Started, Starter
+
+RUN_FIRST = "run the cell with your answer first"
+
+
+class NotRun:
+    """Value of an answer's name until its cell has been run. Using it raises `DpbookError`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __repr__(self) -> str:
+        return f"{self._name} is not there yet: {RUN_FIRST}"
+
+    def _refuse(self, *args: Any, **options: Any) -> NoReturn:
+        raise DpbookError(repr(self))
+
+    __call__ = __getitem__ = __iter__ = _refuse
+
 
 STARTUP_SECONDS = 60.0
 """Seconds that a process may take to load, and to end, on a busy machine too."""

@@ -14,8 +14,8 @@ from dpbook.classroom import LocalAnswer, begin_course, exercise, judge, task
 from dpbook.classroom import check as check_here
 from dpbook.classroom.course import varying, write_course
 from dpbook.classroom.course.notebooks import of_course
-from dpbook.classroom.tasks.notebook_versions import learners, read
-from dpbook.classroom.tasks.solution_marks import source
+from dpbook.classroom.tasks.notebook_cells import source
+from dpbook.classroom.tasks.notebook_structure import learners, read
 from dpbook.core import DpbookError, checkout
 from tests.cases import each
 

@@ -11,7 +11,7 @@ from dpbook.app import command_line
 from dpbook.classroom.gradebook import Roster, pages, read, results, spreadsheet
 from dpbook.classroom.marks import ExerciseMarks, InWords, Marks, SubmissionMarks, TaskMarks
 from dpbook.classroom.marks.cells import take
-from dpbook.classroom.tasks.cases import Case, Report
+from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError, checkout
 from tests.cases import each
 from tests.classroom.submissions import cell, exercise, hand_in

@@ -11,8 +11,8 @@ from dpbook.app import main
 from dpbook.classroom import task
 from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, find, table
 from dpbook.classroom.marks.cells import needs_torch, program, take
-from dpbook.classroom.marks.files import Unreadable
-from dpbook.classroom.tasks.cases import Case, Report
+from dpbook.classroom.marks.submitted_notebook import Unreadable
+from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError
 from tests.cases import each
 from tests.classroom.submissions import cell, exercise, hand_in

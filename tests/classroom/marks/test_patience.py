@@ -10,13 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpbook.classroom.marks.judges import Done, Work
-from dpbook.classroom.marks.patience import PATIENT, again, remarks
+from dpbook.classroom.marks.judges import PATIENT, Done, Work, again, remarks
 from dpbook.classroom.sandbox import clock
 from dpbook.classroom.sandbox.clock import Clock, TimeUp
 from dpbook.classroom.sandbox.remote_answer import RemoteAnswer
 from dpbook.classroom.tasks.answer import Wrong
-from dpbook.classroom.tasks.cases import Report
+from dpbook.classroom.tasks.report import Report
 from dpbook.core import checkout
 
 ANSWERS = [Work(f"01.{k}", ()) for k in range(1, 21)]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dpbook.classroom.marks import ExerciseMarks, TaskMarks, answered, exercise_named, reported, take
-from dpbook.classroom.tasks.cases import Case, Report
+from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError
 from tests.cases import each
 from tests.classroom.submissions import cell, exercise, hand_in

@@ -28,9 +28,9 @@ CALLED = "def plan(examples, local_batch, world, parameters):\n"
 """Task 01.4, of three checks; two points of other attacks are earned by nothing."""
 
 FORGED = {
-    "points": "import dpbook.classroom.tasks.cases as c\nc.Report.points = property(lambda self: 3)",
+    "points": "import dpbook.classroom.tasks.report as c\nc.Report.points = property(lambda self: 3)",
     "judge": (
-        "import dpbook.classroom.tasks.judging as j, dpbook.classroom.tasks.cases as c\n"
+        "import dpbook.classroom.tasks.judging as j, dpbook.classroom.tasks.report as c\n"
         "j._judge = lambda one, *a: c.Case(one.name, one.points, True)"
     ),
     "expectations": (

@@ -8,8 +8,7 @@ import pytest
 
 from dpbook.app import command_line
 from dpbook.classroom.slides import write
-from dpbook.classroom.slides.deck import slides
-from dpbook.classroom.slides.markdown import formula
+from dpbook.classroom.slides.deck import formula, slides
 from dpbook.core import DpbookError, checkout
 from tests.cases import each
 from tests.notebooks.hygiene import code_cells, text

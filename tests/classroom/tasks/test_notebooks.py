@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from dpbook.classroom import task
 from dpbook.classroom.tasks.exercise_notebooks import generated, main, stale
-from dpbook.classroom.tasks.notebook_versions import answer_cells, answers, dumps, learners
-from dpbook.classroom.tasks.structure import faults
+from dpbook.classroom.tasks.notebook_structure import answer_cells, answers, dumps, faults, learners
 from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
 from tests.cases import each

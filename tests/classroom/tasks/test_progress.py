@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpbook.classroom import check, list_tasks, progress, task
-from dpbook.classroom.tasks.progress_file import record
+from dpbook.classroom.tasks.reader_progress import record
 from dpbook.core import checkout
 
 
@@ -141,7 +141,7 @@ def test_the_bars_are_as_long_as_the_share_of_points_and_no_script_is_needed(wor
 WRITER = """
 import sys
 from dpbook.classroom import Check, Task
-from dpbook.classroom.tasks.progress_file import record
+from dpbook.classroom.tasks.reader_progress import record
 first = int(sys.argv[1])
 for number in range(first, first + 40):
     record(Task(f"90.{number}", "title", "name", [Check("check", 1, "why", print)]), number)
