@@ -142,6 +142,24 @@ def test_a_judge_whose_time_is_over_serves_no_answer_any_more():
         answer.close()
 
 
+BEGINS = """
+from dpbook.classroom import exercise
+from dpbook.classroom.tasks import notebook_check
+exercise(5, globals())
+
+def prepared():
+    return len(notebook_check._waiting)
+"""
+
+
+def test_the_setup_cell_of_an_exercise_starts_no_process_for_a_check():
+    """Each of 16 ranks runs it, and an answer may have few processes."""
+    with Servers() as servers:
+        answer = RemoteAnswer(servers, [("cell-1", BEGINS)], "prepared")
+        assert call(answer) == 0
+        answer.close()
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
 def test_every_solution_earns_all_points_and_every_stub_none():
