@@ -9,12 +9,13 @@ import sys
 
 import pytest
 
-from dpbook.app.notebooks.imports import SOURCES, code, defined, home, is_package, notebooks, offered, pairs, tree, used
+from dpbook.app.notebooks.changes import SOURCES, code, defined, home, is_package, notebooks, offered, pairs, tree, used
 from dpbook.core import checkout
 
 NOTEBOOKS = notebooks(checkout.root())
 WINGS = {"runs", "classroom", "book", "app"}
 OFFERED = {
+    "dpbook.ddp.sharded.fully_sharded": "sharded training of any model",
     "dpbook.planning.scaling": "the planner of a cluster",
     "dpbook.figures.steps.memory": "the memory of any sharded step over its time",
     "dpbook.planning.failures": "how often any job is to save",

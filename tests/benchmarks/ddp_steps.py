@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dpbook.collectives import Link, gloo_ring, ring
 from dpbook.collectives.pricing import closed_forms
 from dpbook.ddp.emulated_link import SlowLink, slow
-from dpbook.ddp.layers import measure_layers
+from dpbook.ddp.measurements import measure_layers
 from dpbook.ddp.transport import over
 from dpbook.ddp.wrappers import BucketedDDP, HookDDP, NaiveDDP
 from dpbook.overlap import Plan, flat_plan, plan, simulate_step, tensors_of

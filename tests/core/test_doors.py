@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from dpbook.app.notebooks.imports import SOURCES, is_package, offered, tree
+from dpbook.app.notebooks.changes import SOURCES, is_package, offered, tree
 from dpbook.core import lazy_exports
 
 

@@ -19,17 +19,17 @@ def observed(rank):
     import torch
     from torch import nn
 
-    from dpbook.ddp import clock
+    from dpbook.ddp import emulated_link
     from dpbook.ddp.wrappers import BucketedDDP, NaiveDDP
 
     net = nn.Sequential(*[nn.Linear(20, 20) for _ in range(4)])
     x, found = torch.ones(3, 20), []
     for wrap, options in ((NaiveDDP, {}), (BucketedDDP, {"cap": 1680, "first": None})):
-        link = clock.ObservedLink(LINK)
+        link = emulated_link.ObservedLink(LINK)
         model = wrap(net, all_reduce=link.all_reduce, **options)
         for _ in range(2):
-            spans = clock.observe_step(model, lambda model: model(x).sum(), link)
-        found.append((spans, clock.step_time(model, lambda model: model(x).sum())))
+            spans = emulated_link.observe_step(model, lambda model: model(x).sum(), link)
+        found.append((spans, emulated_link.step_time(model, lambda model: model(x).sum())))
         model.unwrap()
     return found
 

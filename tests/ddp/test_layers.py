@@ -8,8 +8,8 @@ from torch import nn
 
 from dpbook.collectives import AlphaBeta
 from dpbook.core.errors import InvalidArgument
-from dpbook.ddp import layers as layers_module
-from dpbook.ddp.layers import measure_layers
+from dpbook.ddp import measurements
+from dpbook.ddp.measurements import measure_layers
 from dpbook.overlap import plan, simulate_step, single, tensors_of
 
 PRICE = AlphaBeta(0, 0)
@@ -70,7 +70,7 @@ class Work(torch.autograd.Function):
 
 def test_a_layer_that_takes_longer_has_as_much_more_of_forward(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(layers_module, "moment", clock.moment)
+    monkeypatch.setattr(measurements, "moment", clock.moment)
     chain = nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in range(3)])
 
     def loss():

@@ -12,8 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dpbook.collectives import Link
 from dpbook.collectives.pricing import closed_forms
 from dpbook.core.errors import InvalidArgument
-from dpbook.ddp.clock import ObservedLink
-from dpbook.ddp.emulated_link import SlowLink, slow
+from dpbook.ddp.emulated_link import ObservedLink, SlowLink, slow
 from dpbook.ddp.wrappers import BucketedDDP, NaiveDDP
 from dpbook.ranks import start
 

@@ -11,8 +11,7 @@ from torch import nn
 
 from dpbook.core import InvalidArgument
 from dpbook.ddp.sharded.row import Row
-from dpbook.ddp.sharded.slices import Slice, boxes
-from dpbook.ddp.sharded.units import Member, divide
+from dpbook.ddp.sharded.units import Member, Slice, boxes, divide
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 

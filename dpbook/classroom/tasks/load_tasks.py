@@ -1,9 +1,8 @@
-"""The tasks of the book, declared in each chapter's ``tasks.toml`` beside the ``checks.py`` whose functions it names.
+"""The tasks of the book and their hints, declared in each chapter's ``tasks.toml``.
 
-Listing tasks imports no checks: a chapter's are imported when one of its
-tasks is asked for.
+Beside it lies the ``checks.py`` whose functions it names. Listing tasks imports no checks: those of a chapter are
+imported when one of its tasks is asked for. Hints open one at a time.
 """
-# MERGED: """Hints that open one at a time."""
 
 import tomllib
 from collections.abc import Iterator, Sequence

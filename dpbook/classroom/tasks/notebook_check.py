@@ -1,5 +1,4 @@
-"""Stand-ins for answers whose cells have not been run, so that a check can say so in place of a NameError."""
-# MERGED: """Checks in a notebook: an answer is judged in a process of its own, which can always be ended."""
+"""Exercises and checks in a notebook: an answer is judged in a process of its own, which can always be ended."""
 
 import atexit
 import contextlib

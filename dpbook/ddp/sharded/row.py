@@ -14,8 +14,7 @@ from torch import nn
 from dpbook.core import InvalidArgument
 from dpbook.ddp.reducer import Handle
 from dpbook.ddp.sharded.halves import Half
-from dpbook.ddp.sharded.slices import Slice
-from dpbook.ddp.sharded.units import Member
+from dpbook.ddp.sharded.units import Member, Slice
 
 
 class Row:

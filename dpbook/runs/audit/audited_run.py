@@ -12,9 +12,8 @@ from typing import Any
 
 from dpbook.core import InvalidArgument, check_float, check_int, plural
 from dpbook.runs.audit.checks import CHECKS, watch_lines
-from dpbook.runs.audit.findings import Line, in_order, with_causes
+from dpbook.runs.audit.findings import Line, in_order, in_words, with_causes
 from dpbook.runs.audit.journals import Seen, seen
-from dpbook.runs.audit.printed import in_words
 from dpbook.runs.audit.replay import AFTER, NAME, replay_lines
 from dpbook.runs.audit.resume import resume_lines
 from dpbook.runs.launch import Launch, launch

@@ -4,7 +4,7 @@ The ranks have kept their own gradients of one update, before any averaging, tim
 the gradients of plain sums over terms. Added up slice by slice, over micro-batches and ranks, and divided by one number
 for all, they are the gradient of the big batch. What the update stepped with is compared with it, parameter by
 parameter, against the bound of rounding (`dpbook.replicas.gamma`). Where it differs,
-`dpbook.runs.audit.gradient_causes` says why.
+`dpbook.runs.audit.replay_gradients` says why.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,8 @@ import numpy as np
 from dpbook.replicas import Array, compare, gamma, unit_roundoff
 from dpbook.runs.audit.checks.counts import as_written, by_line, reduced, uneven
 from dpbook.runs.audit.findings import Found, Line, passed, untested
-from dpbook.runs.audit.gradient_causes import what_else
 from dpbook.runs.audit.journals import Seen, Update
-from dpbook.runs.audit.replay_gradients import Kept, furthest, load, put_together, scale
+from dpbook.runs.audit.replay_gradients import Kept, furthest, load, put_together, scale, what_else
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, array_key
 
 NAME, CLAIM, BOOK = "replay", "the gradient is the big batch's", "chapter 02"

@@ -4,7 +4,5 @@
 """
 
 from dpbook.runs.forecast.links import Connection, connection, measured_here
-from dpbook.runs.forecast.measured_run import Script, Stopped, measure
-from dpbook.runs.forecast.measured_step import Measured, NoForecast
-from dpbook.runs.forecast.predictions import Checked, Row, checked, forecast
-from dpbook.runs.forecast.printed import as_json, check_in_words, in_words
+from dpbook.runs.forecast.measured_step import Measured, NoForecast, Script, Stopped, measure
+from dpbook.runs.forecast.predictions import Checked, Row, as_json, check_in_words, checked, forecast, in_words

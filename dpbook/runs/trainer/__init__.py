@@ -11,8 +11,8 @@ from dpbook.runs.trainer.baseline import ALONE, STEPS_ALONE, train_alone
 from dpbook.runs.trainer.options import Options, add_options, from_namespace
 from dpbook.runs.trainer.resource_check import requirements
 from dpbook.runs.trainer.resume_check import is_finished, refuse_to_mix
+from dpbook.runs.trainer.run_folder import locked
 from dpbook.runs.trainer.run_folder import steps as saved_steps
-from dpbook.runs.trainer.run_lock import locked
 
 if TYPE_CHECKING:
     from dpbook.runs.trainer.__main__ import main

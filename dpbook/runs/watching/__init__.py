@@ -17,8 +17,8 @@ ready), "arrived" (the sum of a bucket has), "returned" (from backward), "steppe
 from typing import TYPE_CHECKING
 
 from dpbook.core import lazy_exports
+from dpbook.runs.watching.journal import Recorder, Wanted
 from dpbook.runs.watching.journal import read as read_journal
-from dpbook.runs.watching.recorder import Recorder, Wanted
 
 if TYPE_CHECKING:
     from dpbook.runs.watching.installation import watched

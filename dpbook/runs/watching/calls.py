@@ -13,8 +13,8 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.utils import clip_grad
 from torch.optim import lr_scheduler
 
-from dpbook.runs.watching.forwards import tensors_of
-from dpbook.runs.watching.recorder import Recorder, place
+from dpbook.runs.watching.journal import Recorder, place
+from dpbook.runs.watching.passes import tensors_of
 
 COLLECTIVES = (
     "all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter",

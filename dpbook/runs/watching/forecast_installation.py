@@ -8,8 +8,7 @@ from pathlib import Path
 from dpbook.collectives import Link
 from dpbook.runs.watching import Recorder, Wanted
 from dpbook.runs.watching.journal import FORECAST_VARIABLE
-from dpbook.runs.watching.update_marks import Marks
-from dpbook.runs.watching.wire import Wire
+from dpbook.runs.watching.update_marks import Marks, Wire
 
 
 def install() -> None:

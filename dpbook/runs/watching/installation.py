@@ -9,14 +9,11 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from dpbook.runs.watching.backwards import Backwards
 from dpbook.runs.watching.calls import Calls
-from dpbook.runs.watching.forwards import Forwards
-from dpbook.runs.watching.journal import AUDIT_VARIABLE
+from dpbook.runs.watching.journal import AUDIT_VARIABLE, Recorder, Wanted
 from dpbook.runs.watching.loaders import Loaders
-from dpbook.runs.watching.local_gradients import LocalGradients
-from dpbook.runs.watching.recorder import Recorder, Wanted
-from dpbook.runs.watching.sharded_gradients import ShardedGradients
+from dpbook.runs.watching.local_gradients import LocalGradients, ShardedGradients
+from dpbook.runs.watching.passes import Backwards, Forwards
 from dpbook.runs.watching.updates import Updates
 
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from dpbook.runs.watching.hashing import short
-from dpbook.runs.watching.recorder import Recorder, place
+from dpbook.runs.watching.journal import Recorder, place
 
 
 class Loaders:

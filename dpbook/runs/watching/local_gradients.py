@@ -4,18 +4,23 @@ Of each parameter, for every line of the script that calls backward, two sums ov
 gradients times what the loss was divided by (``weighted``: the gradient of the plain sum over terms) and the sizes of
 these (``sizes``, for the bound of rounding), with the sum of the divisors and how many backwards there were
 (``divisors``). Over all lines: the gradients as they are (``plain``), and the last backward's alone (``last``).
+
+Under `fully_shard` gradients are whole at the end of each group's backward, before they are scattered. No hook on a
+parameter is called there, so an inner class of torch is hooked. A torch without that class leaves the replay without
+them, and it says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from dpbook.runs.watching.divisors import Reduced
 from dpbook.runs.watching.hashing import local_part
-from dpbook.runs.watching.journal import REPLAY_ARRAYS, array_key
+from dpbook.runs.watching.journal import REPLAY_ARRAYS, Recorder, array_key
 
 
 @dataclass
@@ -155,3 +160,40 @@ def _cleared(parameter: torch.Tensor, sums: Sums, number: int) -> bool:
     if hasattr(parameter, "to_local"):
         return False
     return sums.backward != number and (parameter.grad is None or not bool(parameter.grad.any()))
+
+
+class ShardedGradients:
+    """Tells ``gradients`` of each parameter's gradient; what waits for a later backward is told once."""
+
+    def __init__(self, recorder: Recorder, gradients: LocalGradients) -> None:
+        self._gradients = gradients
+        self._waiting: dict[int, torch.Tensor] = {}
+        try:
+            from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+        except ImportError:
+            return
+        if gradients.wanted:
+            recorder.replace(FSDPParamGroup, "post_backward", self._watched)
+
+    def _watched(self, post_backward: Callable[..., Any]) -> Callable[..., Any]:
+        def watch_group(group: Any, *args: Any) -> Any:
+            if not self._gradients.wanted:
+                return post_backward(group, *args)
+            held = {id(each): each for each in group.fsdp_params if hasattr(each, "_unsharded_param")}
+            for each in held.values():
+                self._tell(each)
+            result = post_backward(group, *args)
+            for number, each in held.items():  # what was scattered, or put aside, is not there next time
+                if each._unsharded_param.grad is None:
+                    self._waiting.pop(number, None)
+            return result
+
+        return watch_group
+
+    def _tell(self, sharded: Any) -> None:
+        gradient = sharded._unsharded_param.grad
+        if gradient is not None:
+            total = gradient.detach().double()
+            before = self._waiting.get(id(sharded))
+            self._gradients.add(sharded.sharded_param, total if before is None else total - before, gradient.dtype)
+            self._waiting[id(sharded)] = total

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from dpbook.app.lab import doctor
-from dpbook.app.lab.diagnosis import Torch
+from dpbook.app.lab.doctor import Torch
 from dpbook.core import Gpu, checkout
 
 

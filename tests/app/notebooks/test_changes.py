@@ -5,8 +5,7 @@ import subprocess
 import pytest
 
 from dpbook.app import main
-from dpbook.app.notebooks.changes import changed_since, concerns, needed
-from dpbook.app.notebooks.imports import SOURCES
+from dpbook.app.notebooks.changes import SOURCES, changed_since, concerns, needed
 from dpbook.core import PACKAGE, DpbookError, checkout
 
 ROOT = checkout.root()

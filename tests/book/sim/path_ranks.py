@@ -43,8 +43,7 @@ from dpbook.runs.trainer.metrics import Metrics
 from dpbook.runs.trainer.options import PRESETS
 from dpbook.runs.trainer.resource_check import least_memory
 from dpbook.runs.watching import Recorder, Wanted, read_journal
-from dpbook.runs.watching.update_marks import Marks
-from dpbook.runs.watching.wire import Wire
+from dpbook.runs.watching.update_marks import Marks, Wire
 
 SIM, CPU = torch.device("privateuseone", 0), torch.device("cpu")
 SMALL = {"width": 32, "depth": 1, "context": 16, "batch": 2, "warmup": 3, "save_every": 2, "lr": 0.01, "cap": 0.01}

@@ -19,7 +19,7 @@ def run_jobs(rank, jobs):
     import torch.distributed as dist
 
     from dpbook.runs.watching.installation import watched
-    from dpbook.runs.watching.recorder import Wanted
+    from dpbook.runs.watching.journal import Wanted
 
     init, destroy, arguments = dist.init_process_group, dist.destroy_process_group, sys.argv
     dist.init_process_group = dist.destroy_process_group = lambda *args, **kwargs: None  # there is one

@@ -136,7 +136,7 @@ def test_a_script_is_needed_and_has_to_be_there(capsys):
 def test_before_the_ranks_load_torch_it_needs_numpy_alone():
     code = (
         "import sys; from dpbook.app import main;"
-        "import dpbook.runs.forecast.measured_run, dpbook.runs.launch.torchrun;"
+        "import dpbook.runs.forecast.measured_step, dpbook.runs.launch.torchrun;"
         "main(['forecast']); print(*sorted({n.partition('.')[0] for n in sys.modules} - sys.stdlib_module_names))"
     )
     env = {**os.environ, "PYTHONPATH": str(checkout.root())}

@@ -13,9 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from dpbook.runs.forecast import NoForecast
 from dpbook.runs.forecast.measured_step import WARM, measured
 from dpbook.runs.watching import Recorder, Wanted, read_journal
-from dpbook.runs.watching.model_parts import units
-from dpbook.runs.watching.update_marks import Marks
-from dpbook.runs.watching.wire import Wire
+from dpbook.runs.watching.update_marks import Marks, Wire, units
 
 SLEEP = 0.01
 

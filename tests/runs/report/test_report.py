@@ -12,7 +12,7 @@ from dpbook.core.errors import DpbookError
 from dpbook.overlap import read_profiles, recorded_traces, split_waits
 from dpbook.planning import ACCELERATORS
 from dpbook.runs.report import run_page, run_summary
-from dpbook.runs.report.run_sentences import sentences
+from dpbook.runs.report.run_page import sentences
 from dpbook.runs.trainer import metrics
 from tests.cases import each
 

@@ -1,12 +1,12 @@
 """The checks of a run that was watched, in the order in which causes come before consequences."""
 
-from dpbook.runs.audit.checks import averaging, counts, data, equality, step, wrapper
+from dpbook.runs.audit.checks import averaging, counts, data, equality, step
 from dpbook.runs.audit.checks.definition import Check
 from dpbook.runs.audit.findings import Line
 from dpbook.runs.audit.journals import Seen
 
 CHECKS: tuple[Check, ...] = (
-    wrapper.group,
+    averaging.group,
     equality.start,
     data.examples,
     data.parts,
@@ -15,7 +15,7 @@ CHECKS: tuple[Check, ...] = (
     data.evaluation,
     counts.mean,
     averaging.unused,
-    wrapper.twice,
+    averaging.twice,
     averaging.sync,
     averaging.clip,
     averaging.scaled,
@@ -24,7 +24,7 @@ CHECKS: tuple[Check, ...] = (
     equality.rates,
     equality.replicas,
     equality.buffers,
-    wrapper.overlap,
+    averaging.overlap,
     step.random,
     step.scheduler,
     step.finite,

@@ -1,18 +1,24 @@
-"""What a model is given: the examples, the random state and the buffers that it begins a forward with."""
+"""Hooks on forward and backward: the state that a forward begins with, the losses, and whether gradients are averaged.
+
+A replay also needs each rank's own gradients before the average.
+"""
 
 import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import nn
 
+from dpbook.runs.watching.divisors import Reduced, reductions
 from dpbook.runs.watching.hashing import digests, random_state, rows
+from dpbook.runs.watching.journal import Recorder, place
 from dpbook.runs.watching.loaders import Loaders
+from dpbook.runs.watching.local_gradients import LocalGradients
 from dpbook.runs.watching.modules import Owners, averages, syncs
-from dpbook.runs.watching.recorder import Recorder, place
 
 _MOST_TENSORS = 8
 _COMPILED = "_orig_mod."
@@ -118,3 +124,43 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
 def _device(module: nn.Module) -> torch.device:
     held: Iterable[torch.Tensor] = module.parameters()
     return next((each.device for each in held), torch.device("cpu"))
+
+
+class Backwards:
+    """Watches every backward of the script; those inside another (re-entrant checkpoints) are part of it."""
+
+    def __init__(self, recorder: Recorder, forwards: Forwards, gradients: LocalGradients) -> None:
+        self._recorder, self._forwards, self._gradients = recorder, forwards, gradients
+        self._inside = False
+        recorder.replace(torch.autograd, "backward", self._watched)
+
+    def _watched(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        def watch_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._inside or not self._recorder.active:
+                return backward(tensors, *args, **kwargs)
+            with self._recorder.watching():
+                self._note(tensors, args[:1] or [kwargs.get("grad_tensors")])
+            self._inside = True
+            try:
+                return backward(tensors, *args, **kwargs)
+            finally:
+                self._inside = False
+
+        return watch_backward
+
+    def _note(self, tensors: Any, given: Any) -> None:
+        roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        plain = len(roots) == 1 and roots[0].numel() == 1 and not any(each is not None for each in given)
+        found = _readable(roots[0]) if plain else None
+        value = float(roots[0].detach()) if plain else None
+        losses = None if found is None else [asdict(each) for each in found]
+        where = place()
+        self._gradients.begin(found, f"{where[0]}:{where[1]}" if where else "")
+        self._recorder.note("backward", losses=losses, value=value, sync=self._forwards.sync(), place=where)
+
+
+def _readable(loss: torch.Tensor) -> list[Reduced] | None:
+    try:
+        return reductions(loss)
+    except (RuntimeError, AttributeError):  # a graph whose tensors are packed away, or that names them otherwise
+        return None
