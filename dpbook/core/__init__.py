@@ -21,7 +21,7 @@ from dpbook.core.errors import (
 from dpbook.core.files import DATA, PACKAGE, parse, write_atomically
 from dpbook.core.machine import Gpu
 from dpbook.core.pickling import INSTALLED, pickle_by_value
-from dpbook.core.processes import PARENT, end_with_parent, leave, tell_and_leave
+from dpbook.core.processes import PARENT, end_with_parent, exit_without_teardown, print_error_and_exit
 from dpbook.core.quantities import bytes_in_words, gibibytes, in_binary, in_words, milliseconds, plural, shortened
 from dpbook.core.scratch import temporary_folder, try_lock
 from dpbook.core.signals import handling_signals

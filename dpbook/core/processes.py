@@ -9,15 +9,15 @@ from types import TracebackType
 from typing import NoReturn
 
 PARENT = "DPBOOK_PARENT"
-"""The variable in which a process tells those that it starts its id."""
+"""The environment variable with the id of the process that started this one."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """Ask Linux to send this process a signal when its parent ends, even if that was killed; elsewhere nothing happens.
+    """Ask Linux to send this process a signal when its parent ends, even if that is killed; do nothing elsewhere.
 
-    Linux does not tell of a parent that has ended before it was asked; then this process has another parent by now.
+    Linux sends no signal if the parent has ended before this call. The process then has another parent, and exits here.
     """
     if sys.platform == "linux":
         import ctypes
@@ -29,10 +29,10 @@ def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
         os.environ[PARENT] = str(os.getpid())
 
 
-def leave(status: int) -> NoReturn:
-    """End the process without taking the interpreter down: what a program left to do at its end is done first.
+def exit_without_teardown(status: int) -> NoReturn:
+    """End the process after its exit handlers have run, without taking the interpreter down.
 
-    gloo's threads may still hold the last tensors. Where the interpreter is gone when they let go of them, the process
+    gloo's threads may still hold the last tensors. If they release them when the interpreter is gone, the process
     aborts ("terminate called without an active exception"): about once in fifty starts with torch 2.13.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # ends pools, and waits for threads that are no daemons
@@ -42,8 +42,11 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def tell_and_leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> NoReturn:
-    """For `sys.excepthook`: print the error and end the process at once, whatever would wait for other ranks."""
+def print_error_and_exit(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> NoReturn:
+    """Print an error and end the process at once, without exit handlers that wait for other ranks.
+
+    It has the parameters of `sys.excepthook`.
+    """
     sys.stdout.flush()
     sys.__excepthook__(kind, error, trace)
     os._exit(1)

@@ -1,4 +1,4 @@
-"""What the processes of one run leave in their folder, and why a run failed, read from that."""
+"""Files that the processes of a run leave in their folder, and the cause of a failed run, read from them."""
 
 import json
 import math
@@ -13,119 +13,133 @@ from typing import Any
 from dpbook.core import plural, write_atomically
 from dpbook.ranks.stacks import as_dumped, innermost
 
-TASK, RESULT, ERROR, STACK = "task.pickle", "result-{}.pickle", "error-{}.json", "stack-{}.txt"
-"""Written by the caller; and, one per rank, when it returns, when it raises, and when its time is up or it crashes."""
-PROCESS, TORCHRUN_REPORT = "process-{}.txt", "torchrun.txt"
-"""The id of a rank's process, and what torchrun tells of the ranks that failed."""
-HANDLED = "handled"
-"""The folder of the errors that ranks were handling when they were ended."""
-CALLS, BEAT = "calls-{}.json", "beat-{}.json"
-"""The last collectives of a rank, and since when none was called or has come to its end."""
-TELL = "tell"
-"""A file that is there when the ranks are to leave word of where they are, before they are ended."""
-ATTEMPT = "attempt-{}"
-"""The folder of a launch's ranks, by the number of restarts before it."""
-MEETING = "meeting"
-"""Where the ranks find each other."""
-ASKED, ASKED_FILE = "asked", "DPBOOK_ASKED"
-"""A file that is there when the ranks have been asked by SIGUSR1 to end, maybe before they could hear it; and the
-variable in which a program is told its path."""
+TASK_FILE = "task.pickle"
+"""The task of the ranks; the caller writes it."""
+RESULT_FILE = "result-{}.pickle"
+"""Written by a rank when it returns; empty for a script."""
+ERROR_FILE = "error-{}.json"
+"""Written by a rank when it raises."""
+STACK_FILE = "stack-{}.txt"
+"""Written by a rank when it times out, crashes or is ended; empty until then."""
+PROCESS_ID_FILE = "process-{}.txt"
+"""The id of a rank's process."""
+TORCHRUN_REPORT_FILE = "torchrun.txt"
+"""torchrun's report of the ranks that failed."""
+HANDLED_ERRORS_FOLDER = "handled"
+"""The folder with the error files of ranks that were ended while they handled an error."""
+CALLS_FILE = "calls-{}.json"
+"""The last collectives of a rank."""
+HEARTBEAT_FILE = "heartbeat-{}.json"
+"""The time since which a rank has neither called nor completed a collective."""
+DUMP_REQUEST_FILE = "dump-request"
+"""Exists when the ranks are to write their stacks before they are ended."""
+ATTEMPT_FOLDER = "attempt-{}"
+"""The folder of a launch's ranks, by the number of earlier restarts."""
+STORE_FILE = "store"
+"""The file of the store through which the ranks meet."""
+PREEMPTION_FILE = "preempted"
+"""Exists when SIGUSR1 has asked the ranks to end, perhaps before they could receive it."""
+PREEMPTION_VARIABLE = "DPBOOK_PREEMPTION_FILE"
+"""The environment variable with the path of that file, for the program."""
 
-NOT_MET = "the other ranks did not come to init_process_group"
-"""What a rank says that gives up waiting for the start."""
-_TIME_UP = "Timeout ("
-"""How faulthandler begins what it writes when the time is up, and not when a rank is ended because another failed."""
+NOT_JOINED = "the other ranks did not join init_process_group"
+"""The error of a rank that gives up waiting for the start."""
+_TIMED_OUT = "Timeout ("
+"""Beginning of faulthandler's output at a time-out; a rank that is ended because another failed does not have it."""
 
 
 def write_error(
     folder: Path, rank: int, error: BaseException, trace: TracebackType | None, *, joined: bool = True
 ) -> str:
-    """Write down that a rank raised ``error``, with its time and the traceback from ``trace``, which is returned.
+    """Write down that a rank raised ``error``, and the time; return the traceback from ``trace`` on.
 
-    ``joined``: whether the rank had joined the others.
+    ``joined``: whether the rank had joined the process group.
     """
-    told = "".join(traceback.format_exception(type(error), error, trace))
-    report = {"time": time.time(), "traceback": told, "type": type(error).__name__, "message": str(error)}
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    report = {"time": time.time(), "traceback": text, "type": type(error).__name__, "message": str(error)}
     report["joined"] = joined
-    report["before"] = [[type(one).__name__, str(one)] for one in _handled(error)]
-    write_atomically(folder / ERROR.format(rank), json.dumps(report).encode())  # it may be ended meanwhile
-    return told
+    report["before"] = [[type(earlier).__name__, str(earlier)] for earlier in _earlier_errors(error)]
+    write_atomically(folder / ERROR_FILE.format(rank), json.dumps(report).encode())  # the rank may be ended meanwhile
+    return text
 
 
-def _handled(error: BaseException) -> Iterator[BaseException]:
-    """The errors during whose handling ``error`` came: the one before it, the one before that, and so on."""
+def _earlier_errors(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors during whose handling ``error`` was raised, the latest first."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if before is not None:
         yield before
-        yield from _handled(before)
+        yield from _earlier_errors(before)
 
 
-def cause_of_failure(folder: Path, world: int, timeout: float, exits: Mapping[int, int], launcher_said: str) -> str:
-    """Who died, or the first error in time, or where each rank was when time ran out, or what the launcher said.
+def cause_of_failure(folder: Path, world: int, timeout: float, exits: Mapping[int, int], launcher_output: str) -> str:
+    """Return which rank died, or the first error, or each rank's line at the time-out, or the launcher's output.
 
     ``exits`` holds the exit status of each rank that ended by itself.
     """
     for rank, code in exits.items():
-        if code < 0 or not left_word(folder, rank):
-            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"it left with exit status {code}"
-            return f"rank {rank} died: {how}; the others were ended{last_words(folder, rank)}"
-    errors = errors_of(folder, world)
-    stacks = {r: stack for r in range(world) if (stack := text_of(folder / STACK.format(r)))}
-    causes = {r: error for r, error in errors.items() if error["time"] < _time_was_up(folder, stacks)}
+        if code < 0 or not ended_knowingly(folder, rank):
+            end = f"killed by {signal.Signals(-code).name}" if code < 0 else f"it exited with status {code}"
+            return f"rank {rank} died: {end}; the other ranks were stopped{end_of_stderr(folder, rank)}"
+    errors = read_errors(folder, world)
+    stacks = {rank: stack for rank in range(world) if (stack := read_or_empty(folder / STACK_FILE.format(rank)))}
+    causes = {rank: error for rank, error in errors.items() if error["time"] < _time_of_timeout(folder, stacks)}
     if causes:
         rank, first = min(causes.items(), key=lambda item: float(item[1]["time"]))
         return f"rank {rank} failed first: {first['type']}: {first['message']}\n\n{first['traceback'].rstrip()}"
     if stacks:
-        fallen = {r: as_dumped(error["traceback"]) for r, error in errors.items()}
-        where = "\n".join(f"  rank {r}: {innermost(stack)}" for r, stack in sorted((stacks | fallen).items()))
-        return f"no result after {timeout:g} s; the ranks were at\n{where}"
-    finished = [r for r in range(world) if (folder / RESULT.format(r)).exists()]
-    tail = "\n".join(launcher_said.strip().splitlines()[-15:])
+        failed = {rank: as_dumped(error["traceback"]) for rank, error in errors.items()}
+        lines = "\n".join(f"  rank {rank}: {innermost(stack)}" for rank, stack in sorted((stacks | failed).items()))
+        return f"no result after {timeout:g} s; the ranks were at\n{lines}"
+    finished = [rank for rank in range(world) if (folder / RESULT_FILE.format(rank)).exists()]
+    tail = "\n".join(launcher_output.strip().splitlines()[-15:])
     return (
-        f"a process ended without a word (finished: {finished} of {plural(world, 'rank')}); the launcher said\n{tail}"
+        f"a process exited without an error report (finished: {finished} of {plural(world, 'rank')}); "
+        f"the launcher printed\n{tail}"
     )
 
 
-def errors_of(folder: Path, world: int) -> dict[int, dict[str, Any]]:
-    """What the ranks that raised have written down."""
-    paths = {rank: folder / ERROR.format(rank) for rank in range(world)}
+def read_errors(folder: Path, world: int) -> dict[int, dict[str, Any]]:
+    """Return the error reports of the ranks that raised."""
+    paths = {rank: folder / ERROR_FILE.format(rank) for rank in range(world)}
     return {rank: json.loads(path.read_text(encoding="utf-8")) for rank, path in paths.items() if path.exists()}
 
 
-def _time_was_up(folder: Path, stacks: dict[int, str]) -> float:
-    """When the first rank noticed that its time was up, as `time.time` says it, or infinity.
+def _time_of_timeout(folder: Path, stacks: dict[int, str]) -> float:
+    """Return when the first rank timed out, as `time.time` counts, or infinity.
 
-    It ends a moment before the others, whose collectives then fail: such an error is a consequence.
+    That rank ends a moment before the others, whose collectives then fail: such an error is a consequence.
     """
-    late = [folder / STACK.format(rank) for rank, stack in stacks.items() if stack.startswith(_TIME_UP)]
+    late = [folder / STACK_FILE.format(rank) for rank, stack in stacks.items() if stack.startswith(_TIMED_OUT)]
     return min((path.stat().st_mtime for path in late), default=math.inf)
 
 
 def last_attempt(folder: Path) -> Path:
-    """Where the ranks of a launch leave word since they were started for the last time."""
-    attempts = folder.glob(ATTEMPT.format("*"))
+    """Return the folder of a launch's ranks since they were last started."""
+    attempts = folder.glob(ATTEMPT_FOLDER.format("*"))
     return max(attempts, key=lambda path: int(path.name.rpartition("-")[2]), default=folder)
 
 
-def left_word(folder: Path, rank: int) -> bool:
-    """Whether a rank has finished, or has left word of how it ended."""
-    left = [folder / name.format(rank) for name in (ERROR, STACK)]
-    return (folder / RESULT.format(rank)).exists() or any(path.exists() and path.stat().st_size for path in left)
+def ended_knowingly(folder: Path, rank: int) -> bool:
+    """Return True if a rank has finished or has left a report of its end."""
+    reports = [folder / name.format(rank) for name in (ERROR_FILE, STACK_FILE)]
+    return (folder / RESULT_FILE.format(rank)).exists() or any(
+        path.exists() and path.stat().st_size for path in reports
+    )
 
 
-def text_of(path: Path) -> str:
-    """What a file holds; "" where there is none."""
+def read_or_empty(path: Path) -> str:
+    """Return the text of a file; "" if there is none."""
     return path.read_text(errors="replace") if path.exists() else ""
 
 
 def last_stderr(folder: Path, rank: int) -> str:
-    """What a rank wrote to stderr in the last attempt."""
+    """Return the stderr of a rank in the last attempt."""
     attempts = list(folder.glob(f"**/attempt_*/{rank}/stderr.log"))
     last = max(attempts, key=lambda path: int(path.parts[-3].removeprefix("attempt_")), default=None)
-    return text_of(last) if last else ""
+    return read_or_empty(last) if last else ""
 
 
-def last_words(folder: Path, rank: int) -> str:
-    """The end of what a rank wrote to stderr, on lines of its own."""
-    said = last_stderr(folder, rank).strip().splitlines()[-15:]
-    return "\n".join(["; its last words were", *said]) if said else ""
+def end_of_stderr(folder: Path, rank: int) -> str:
+    """Return the last lines of a rank's stderr, with a heading; "" if it wrote nothing."""
+    lines = last_stderr(folder, rank).strip().splitlines()[-15:]
+    return "\n".join(["; the end of its stderr:", *lines]) if lines else ""

@@ -1,4 +1,4 @@
-"""Where a rank was: read from what faulthandler wrote of its threads, or from the traceback of its error."""
+"""The position of a rank, read from the stacks that faulthandler wrote or from the traceback of its error."""
 
 import os
 import re
@@ -6,58 +6,58 @@ import sysconfig
 
 from dpbook.core import INSTALLED, PACKAGE
 
-_ANY_STANDARD = re.compile(r"[/\\][Ll]ib[/\\]python3[.\d]*t?[/\\]")
-"""In the path of Python's own files, also on another machine."""
-_STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen ")
-_WAITING = {
+_ANY_STDLIB = re.compile(r"[/\\][Ll]ib[/\\]python3[.\d]*t?[/\\]")
+"""Part of the paths of Python's own files, also on another machine."""
+_STDLIB = (sysconfig.get_path("stdlib") + os.sep, "<frozen ")
+_WAITING_FILES = {
     os.path.join("torch", "distributed", "distributed_c10d"): "",
     os.path.join("torch", "distributed", "rendezvous"): "init_process_group",
-    os.path.join("torch", "distributed", "utils"): "the making of a wrapper",
-    os.path.join("torch", "autograd", "graph"): "backward",  # in which a wrapper averages
-    os.path.join("torch", "nn", "parallel", "distributed"): "forward",  # in which DDP sends buffers
-    str(PACKAGE / "ranks" / "messages" / "execution"): "",
-    str(PACKAGE / "ranks" / "guarding" / "call_check"): "",
+    os.path.join("torch", "distributed", "utils"): "the construction of a wrapper",
+    os.path.join("torch", "autograd", "graph"): "backward",  # a wrapper averages in it
+    os.path.join("torch", "nn", "parallel", "distributed"): "forward",  # DDP broadcasts buffers in it
+    str(PACKAGE / "ranks" / "messages"): "",
+    str(PACKAGE / "runs" / "launch" / "collective_check"): "",
 }
-"""Files through which the stack of a rank passes that waits for others, and in which call; "": the function's name."""
+"""Files on the stack of a rank that waits for others, and the call that they belong to; "": the function's name."""
 
 
 def as_dumped(traceback: str) -> str:
-    """The frames of a traceback in faulthandler's order: the innermost first."""
+    """Return the frames of a traceback in faulthandler's order, the innermost first."""
     return "\n".join(reversed(traceback.replace(", in ", " in ").splitlines()))
 
 
-def call(stack: str) -> str | None:
-    """The call in which a rank waited for others, and from where it was called; None where it was in none."""
-    for file, _, function in reversed(_within(stack)):
-        for place, name in _WAITING.items():
+def waiting_call(stack: str) -> str | None:
+    """Return "barrier, line 7 of main": the call in which a rank waits for others, and its caller; None without one."""
+    for file, _, function in reversed(_frames_below_program(stack)):
+        for place, name in _WAITING_FILES.items():
             if place in file:
                 return f"{name or function}, {innermost(stack)}"
     return None
 
 
 def innermost(stack: str) -> str:
-    """The innermost frame that is the program's: no installed package's, nor Python's, nor the library's own."""
+    """Return "line 7 of main", the innermost frame of the program: not of an installed package, Python or dpbook."""
     frames = _frames(stack)
-    own = [frame for frame in frames if _is_own(frame[0])] or frames
-    return f"line {own[0][1]} of {own[0][2]}" if own else "an unknown place"
+    program = [frame for frame in frames if _is_program(frame[0])] or frames
+    return f"line {program[0][1]} of {program[0][2]}" if program else "an unknown line"
 
 
-def own_frames(stack: str) -> list[tuple[str, str, int]]:
-    """File, function and line of the program's own frames, the outermost first."""
-    return [(file, function, int(line)) for file, line, function in reversed(_frames(stack)) if _is_own(file)]
+def program_frames(stack: str) -> list[tuple[str, str, int]]:
+    """Return file, function and line of the program's frames, the outermost first."""
+    return [(file, function, int(line)) for file, line, function in reversed(_frames(stack)) if _is_program(file)]
 
 
 def _frames(stack: str) -> list[tuple[str, str, str]]:
-    """File, line and function of the main thread's frames; faulthandler lists the youngest thread first."""
+    """Return file, line and function of the main thread's frames; faulthandler lists the youngest thread first."""
     return re.findall(r'File "(.*)", line (\d+) in (.*)', re.split(r"hread 0x", stack)[-1])
 
 
-def _within(stack: str) -> list[tuple[str, str, str]]:
-    """The frames of what the program called last, the innermost first; all of them where no frame is the program's."""
+def _frames_below_program(stack: str) -> list[tuple[str, str, str]]:
+    """Return the frames of the program's last call, the innermost first; all frames if none is the program's."""
     frames = _frames(stack)
-    return frames[: next((i for i, frame in enumerate(frames) if _is_own(frame[0])), len(frames))]
+    return frames[: next((i for i, frame in enumerate(frames) if _is_program(frame[0])), len(frames))]
 
 
-def _is_own(file: str) -> bool:
-    foreign = INSTALLED in file or _ANY_STANDARD.search(file)
-    return not foreign and not file.startswith((str(PACKAGE) + os.sep, *_STANDARD))
+def _is_program(file: str) -> bool:
+    foreign = INSTALLED in file or _ANY_STDLIB.search(file)
+    return not foreign and not file.startswith((str(PACKAGE) + os.sep, *_STDLIB))

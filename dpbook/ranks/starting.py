@@ -1,10 +1,11 @@
-"""Start real processes from anywhere, a notebook cell included, and bring their results back.
+"""Ranks as real processes, started from anywhere, a notebook cell included; their results are brought back.
 
-A function from a notebook travels by value (cloudpickle). This module itself loads no torch.
+A function from a notebook is pickled by value (cloudpickle). This module itself loads no torch.
 """
 
 import atexit
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,17 +28,17 @@ from dpbook.core import (
     temporary_folder,
 )
 from dpbook.core.fork_server import SHARED, STDOUT, Started, Starter
-from dpbook.ranks.failure_files import RESULT, TASK, cause_of_failure
+from dpbook.ranks.failure_files import RESULT_FILE, TASK_FILE, cause_of_failure
 
-STARTUP = 120.0
-"""Seconds that loading torch may take on a busy machine, beyond the time-out of the program."""
+STARTUP_SECONDS = 120.0
+"""Seconds beyond the time-out of the program in which torch loads on a busy machine."""
 
 _WORKER = "dpbook.ranks.worker"
 _sharing_here: dict[str, str] = {}
-"""The environment of processes that start ranks through the server of this one; empty until one is begun."""
+"""Environment for processes that start ranks through the server of this one; empty until `begin` is called."""
 _at_exit = ExitStack()
 atexit.register(_at_exit.close)
-_RANKS = Starter("torch", "torch._dynamo", _WORKER)  # torch's optimizers load the second when the first one is made
+_RANKS = Starter("torch", "torch._dynamo", _WORKER)  # the first optimizer of torch that is made loads torch._dynamo
 
 
 def run(
@@ -45,9 +46,9 @@ def run(
 ) -> list[NDArray[Any]]:
     """Run a rank program or a schedule over real processes, one per buffer, and return each rank's buffer.
 
-    The same call as `dpbook.collectives.run`, in other processes (gloo, this machine). ``buffers`` holds 1-D
-    arrays; they are not changed. Raises `RankFailed` with the first failing rank's error, or with the line that
-    each rank had reached after ``timeout`` seconds.
+    It is the call of `dpbook.collectives.run`, in other processes of this machine (gloo). ``buffers`` holds 1-D arrays,
+    which are not changed. Raises `RankFailed` with the error of the first rank that fails, or with the line that each
+    rank had reached after ``timeout`` seconds.
     """
     if not isinstance(program, Schedule) and not callable(program):
         raise InvalidArgument("program", program, "a rank program or a Schedule")
@@ -60,7 +61,7 @@ def run(
 
 
 def _run_on_this_rank(program: Program | Schedule, x: NDArray[Any]) -> NDArray[Any]:
-    from dpbook.ranks.messages.execution import execute
+    from dpbook.ranks.messages import execute
 
     execute(program, x)
     return x
@@ -71,10 +72,10 @@ def start(
 ) -> list[Any]:
     """Call ``function(*args[rank])`` in one process per entry of ``args``, inside a gloo process group.
 
-    Returns what each rank returned. What the ranks printed is printed afterwards, rank by rank, unless ``echo`` is
-    False. When a rank fails the others are ended, and so are all, ``timeout`` seconds after they have met: a program
-    that trains for ten seconds may take a minute on a busy machine. Nothing is left running, also after an interrupt.
-    Raises `RankFailed`.
+    Returns the result of each rank. With ``echo`` the output of the ranks is printed afterwards, rank by rank. When a
+    rank fails the others are ended. All ranks are ended ``timeout`` seconds after they have joined the group; a program
+    that trains for ten seconds may take a minute on a busy machine. No process is left running, also after an
+    interrupt. Raises `RankFailed`.
     """
     if not isinstance(args, Sequence) or not all(isinstance(arguments, Sequence) for arguments in args):
         raise InvalidArgument("args", args, "a tuple of arguments per rank")
@@ -82,18 +83,18 @@ def start(
     if not callable(function):
         raise InvalidArgument("function", function, "callable")
     timeout = check_float("timeout", timeout, above=0)
-    import cloudpickle  # a launch of a script needs none
+    import cloudpickle  # not at import: a launch of a script does not need it
 
     with temporary_folder("ranks") as folder:
         functions = [function, *(argument for group in args for argument in group)]
         call = pickle_by_value("function and its args", (function, list(args)), *functions)
-        (folder / TASK).write_bytes(cloudpickle.dumps({"timeout": timeout, "call": call}))
-        exits, said = _RANKS.run(_WORKER, folder, world, _environment(os.environ), timeout + STARTUP)
+        (folder / TASK_FILE).write_bytes(cloudpickle.dumps({"timeout": timeout, "call": call}))
+        exits, launcher_output = _RANKS.run(_WORKER, folder, world, _environment(os.environ), timeout + STARTUP_SECONDS)
         if echo:
             _print_output(folder, world)
-        results = [folder / RESULT.format(rank) for rank in range(world)]
+        results = [folder / RESULT_FILE.format(rank) for rank in range(world)]
         if sorted(exits) != list(range(world)) or any(exits.values()) or not all(path.exists() for path in results):
-            raise RankFailed(cause_of_failure(folder, world, timeout, exits, said))
+            raise RankFailed(cause_of_failure(folder, world, timeout, exits, launcher_output))
         return [cloudpickle.loads(result.read_bytes()) for result in results]
 
 
@@ -110,17 +111,17 @@ def begin(module: str, folder: Path) -> Started:
 
 @contextmanager
 def shared(environment: Mapping[str, str], *more: str) -> Iterator[dict[str, str]]:
-    """``environment``, made so that all processes that get it start their ranks through one server.
+    """Yield an environment in which all processes start their ranks through one server.
 
-    It is started when the first of them starts ranks, loads the modules ``more`` besides, and ends with this. Where
-    nothing can be forked nothing changes.
+    The server starts when the first of them starts ranks, loads the modules ``more`` too, and ends with this context.
+    If the system does not let it fork, the environment is yielded unchanged.
     """
-    with _RANKS.share(_environment(environment), *more) as told:
-        yield {**environment, **told}
+    with _RANKS.share(_environment(environment), *more) as variables:
+        yield {**environment, **variables}
 
 
 def _forget() -> None:
-    """Leave to the parent what it shares."""
+    """Leave the shared server to the parent, after a fork."""
     _sharing_here.clear()
     _at_exit.pop_all()
 
@@ -134,6 +135,23 @@ def _environment(base: Mapping[str, str]) -> dict[str, str]:
     defaults = machine.MALLOC_SETTINGS | machine.ONE_THREAD | {"GLOO_SOCKET_IFNAME": loopback}
     path = [entry for entry in base.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", root)]
     return {**defaults, **base, "PYTHONPATH": os.pathsep.join([root, *path])}
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Reserve a free TCP port while the block runs; any process may listen on it that is given its number.
+
+    Between the choice of a free port and the moment in which a process that must still load torch listens on it, the
+    system may give it to another connection. Linux does not do so while a socket that may share its port is bound to it
+    and does not listen. On other systems the port is chosen and not reserved.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", 0))
+        port = holder.getsockname()[1]
+        if sys.platform != "linux":
+            holder.close()
+        yield port
 
 
 def _print_output(folder: Path, world: int) -> None:

@@ -1,4 +1,4 @@
-"""What each process started by `processes.start` runs: one function, in a process group, with its fate written down."""
+"""The main function of each rank of `start`: it joins a process group, calls one function, and writes down its end."""
 
 import faulthandler
 import os
@@ -11,7 +11,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from dpbook.ranks.failure_files import MEETING, RESULT, STACK, TASK, write_error
+from dpbook.ranks.failure_files import RESULT_FILE, STACK_FILE, STORE_FILE, TASK_FILE, write_error
 
 
 def main(folder: Path) -> int:
@@ -19,17 +19,17 @@ def main(folder: Path) -> int:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world))
     try:
-        task = cloudpickle.loads((folder / TASK).read_bytes())
-        # The watchdog below speaks before gloo's own time-out: it names the line of every rank, not only who waited.
-        patience = timedelta(seconds=task["timeout"] + 30)
-        store = dist.FileStore(str(folder / MEETING), world)  # a file of the run's own: no port that others may take
-        store.set_timeout(patience)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=patience)
-        # gloo lets a rank go on as soon as its own connections stand. One that ends at once closes them, and a rank
-        # that still connects fails because of it.
+        task = cloudpickle.loads((folder / TASK_FILE).read_bytes())
+        # The watchdog below acts before gloo's own time-out: it names the line of every rank, not only of waiting ones.
+        gloo_timeout = timedelta(seconds=task["timeout"] + 30)
+        store = dist.FileStore(str(folder / STORE_FILE), world)  # a file, not a port that another process may take
+        store.set_timeout(gloo_timeout)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=gloo_timeout)
+        # gloo lets a rank continue as soon as its own connections are established. A rank that then ends at once closes
+        # them, and a rank that is still connecting fails: one start in a hundred did without this barrier.
         dist.barrier()
-        # Stays open until the process ends: a rank that is stuck, or ended because another is, writes where it was.
-        stack = open(folder / STACK.format(rank), "w")  # noqa: SIM115
+        # Open until the process ends: a rank that times out, or is ended because another did, writes its stack.
+        stack = open(folder / STACK_FILE.format(rank), "w")  # noqa: SIM115
         faulthandler.register(signal.SIGTERM, file=stack, chain=True)
         faulthandler.dump_traceback_later(task["timeout"], exit=True, file=stack)
         _run(folder, rank, task)
@@ -37,7 +37,7 @@ def main(folder: Path) -> int:
         if dist.is_initialized():
             dist.destroy_process_group()
     except BaseException as error:  # sys.exit in a program is a failure too
-        write_error(folder, rank, error, error.__traceback__)  # first: what the others then see is a consequence
+        write_error(folder, rank, error, error.__traceback__)  # first of all: errors of the others are consequences
         return 1  # without destroying the group: that may wait for the others
     return 0
 
@@ -45,6 +45,6 @@ def main(folder: Path) -> int:
 def _run(folder: Path, rank: int, task: dict[str, Any]) -> None:
     function, args = cloudpickle.loads(task["call"])
     result = function(*args[rank])
-    partial = folder / f"{RESULT.format(rank)}.partial"
+    partial = folder / f"{RESULT_FILE.format(rank)}.partial"
     partial.write_bytes(cloudpickle.dumps(result))
-    partial.rename(folder / RESULT.format(rank))
+    partial.rename(folder / RESULT_FILE.format(rank))

@@ -19,7 +19,7 @@ from dpbook.ddp.measurements import measure_layers
 from dpbook.ddp.transport import over
 from dpbook.ddp.wrappers import BucketedDDP, HookDDP, NaiveDDP
 from dpbook.overlap import Plan, flat_plan, plan, simulate_step, tensors_of
-from dpbook.ranks.messages.execution import execute
+from dpbook.ranks.messages import execute
 
 MIB = 2**20
 CAPS = (1, 2, 5, 10, 25)

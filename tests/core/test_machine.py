@@ -10,7 +10,7 @@ import pytest
 from dpbook.app import main
 from dpbook.core import machine
 from dpbook.core.machine import Gpu
-from dpbook.runs.launch import blind, preflight
+from dpbook.runs.launch import gpus_without_torch_build, preflight
 from dpbook.runs.trainer import Options, requirements
 from tests.cases import each
 
@@ -97,10 +97,10 @@ def test_for_what_torch_was_built_stands_in_its_files(tmp_path, version, build):
 def test_a_torch_that_sees_no_gpu_on_a_machine_that_has_some_is_told(build, n_warnings):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "torch_build", lambda: build)
-        found = blind([H100] * 4)
+        found = gpus_without_torch_build([H100] * 4)
         assert len(found) == n_warnings
-        assert all("sees none of the GPUs here (4 × NVIDIA H100 80GB HBM3)" in str(finding) for finding in found)
-        assert blind([]) == []
+        assert all("cannot use the GPUs here (4 × NVIDIA H100 80GB HBM3)" in str(finding) for finding in found)
+        assert gpus_without_torch_build([]) == []
 
 
 def test_a_launch_says_it_and_plans_for_the_cpu(driver, capsys):
@@ -109,7 +109,9 @@ def test_a_launch_says_it_and_plans_for_the_cpu(driver, capsys):
     driver.setattr(machine, "memory", lambda: 2**30)
     assert main(["launch", "--nproc", "2", "--width", "2048"]) == 1
     printed = capsys.readouterr().err
-    assert "warning: torch was built for the CPU and sees none of the GPUs here (3 × NVIDIA H100 80GB HBM3)" in printed
+    assert (
+        "warning: torch was built for the CPU only and cannot use the GPUs here (3 × NVIDIA H100 80GB HBM3)" in printed
+    )
     assert "one of 2 ranks on this machine has" in printed
 
 

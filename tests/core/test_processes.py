@@ -36,8 +36,8 @@ def test_a_process_that_its_parent_started_goes_on_and_is_the_parent_of_its_own(
 
 FAILS = """
 import sys, threading, time
-from dpbook.core.processes import tell_and_leave
-sys.excepthook = tell_and_leave
+from dpbook.core.processes import print_error_and_exit
+sys.excepthook = print_error_and_exit
 threading.Thread(target=time.sleep, args=(600,)).start()  # what an interpreter that ends would wait for
 print("before", end="")
 raise ValueError("on purpose")
@@ -53,12 +53,12 @@ def test_an_error_is_printed_and_ends_the_process_at_once():
 LEAVES = """
 import atexit, threading, time
 from concurrent.futures import ThreadPoolExecutor
-from dpbook.core.processes import leave
+from dpbook.core.processes import exit_without_teardown
 pool = ThreadPoolExecutor(1)
 print(pool.submit(len, "one").result(), flush=True)  # its thread then waits for more, for ever
 atexit.register(print, "at exit")
 threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
-leave(3)
+exit_without_teardown(3)
 """
 
 

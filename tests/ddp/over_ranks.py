@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dpbook.collectives import ALGORITHMS, FixedBounds, Round, Schedule, gloo_ring, reduce_scatter, ring, tree
 from dpbook.ddp.transport import over
 from dpbook.ddp.wrappers import BucketedDDP, HookDDP, NaiveDDP
-from dpbook.ranks.messages.execution import execute
+from dpbook.ranks.messages import execute
 from tests.collectives.programs import PROGRAMS, ring_program
 
 WRAPPERS = {"naive": NaiveDDP, "hook": HookDDP, "bucketed": BucketedDDP}

@@ -1,4 +1,4 @@
-"""Do real processes end with the bits that were predicted in one? One start per world, many checks in each."""
+"""Do real processes return the bits that were predicted in one process? One start per world, many checks in each."""
 
 import functools
 
@@ -18,9 +18,9 @@ WORLDS = [2, pytest.param(3, marks=pytest.mark.proof), 5]
 
 @functools.cache
 def noise(world, size, dtype):
-    """Buffers whose sums round (or overflow), so that every order of summation has its own bits.
+    """Return buffers whose sums round (or overflow), so that every order of summation has its own bits.
 
-    Every schedule begins with the same ones, which are drawn once in each process, and which nobody can change.
+    Every schedule begins with the same buffers, which are drawn once in each process and are read-only.
     """
     rng, dtype = np.random.default_rng([world, size]), np.dtype(dtype)
     if dtype.kind in "fc":
@@ -32,7 +32,7 @@ def noise(world, size, dtype):
 
 
 def jumble(seed, world, n_chunks=3, rounds=6):
-    """Random legal rounds: additions and replacements mixed, exchanges, several messages between two ranks at once."""
+    """Return a schedule of random legal rounds: additions, replacements, exchanges, several messages at once."""
     rng = np.random.default_rng(seed)
     made = []
     for _ in range(rounds):
@@ -53,7 +53,7 @@ def schedules(world):
 
 
 def schedule_cases(world):
-    """(schedule, size, dtype): every schedule in both precisions at every kind of size, and the other dtypes."""
+    """Return (schedule, size, dtype): every schedule in both precisions at all sizes, and in the other dtypes."""
     sizes = [1, world - 1, world, 2 * world + 1, 1001, 70_001]
     cases = [(s, size, dtype) for s in schedules(world) for size in sizes for dtype in ("f4", "f8")]
     cases += [(s, 1001, dtype) for s in schedules(world)[:3] for dtype in ("f2", "i4", "i8", "u1", "c8", "c16", "?")]
@@ -69,20 +69,19 @@ def program_cases(world):
 
 
 def on_one_rank(rank, world, schedules, programs, data):
-    """Everything at once, in each process: what the schedules and the programs leave, and what is refused."""
+    """Return the results of all schedules and programs on this rank, and the errors of calls that are refused."""
     import torch
 
-    from dpbook.ranks.messages.execution import _Batched, execute
-    from dpbook.ranks.messages.process_comm import ProcessComm
+    from dpbook.ranks.messages import ProcessComm, _Batched, execute
 
     def batched(schedule, x):
-        """As messages go out on GPUs, here over gloo."""
+        """Send messages together, as on GPUs, but over gloo."""
         for _ in interpret(schedule, _Batched(schedule, torch.from_numpy(x))):
             pass
 
-    def carried_out(how, size, dtype):
+    def result(run, size, dtype):
         x = data(world, size, dtype)[rank].copy()
-        how(x)
+        run(x)
         return x.tobytes()
 
     def refusal(call):
@@ -98,11 +97,11 @@ def on_one_rank(rank, world, schedules, programs, data):
     frozen.flags.writeable = False
     comm = ProcessComm()
     return {
-        "schedules": [carried_out(lambda x, s=s: execute(s, x), size, dtype) for s, size, dtype in schedules],
-        "batched": [carried_out(lambda x, s=s: batched(s, x), size, dtype) for s, size, dtype in schedules[::3]],
-        "programs": [carried_out(lambda x, p=p: p(comm, x), size, dtype) for p, size, dtype in programs],
+        "schedules": [result(lambda x, s=s: execute(s, x), size, dtype) for s, size, dtype in schedules],
+        "batched": [result(lambda x, s=s: batched(s, x), size, dtype) for s, size, dtype in schedules[::3]],
+        "programs": [result(lambda x, p=p: p(comm, x), size, dtype) for p, size, dtype in programs],
         "tensor": tensor.tolist(),
-        "who": (comm.rank, comm.world_size),
+        "rank and world": (comm.rank, comm.world_size),
         "refused": {
             "another world": refusal(lambda: execute(ring(world + 1), np.zeros(4))),
             "two dimensions": refusal(lambda: execute(ring(world), np.zeros((2, 2)))),
@@ -131,7 +130,7 @@ def test_schedules_end_with_the_bits_of_the_simulation(ranks):
         assert b"".join(rank["schedules"][index] for rank in ranks) == expected.tobytes(), (schedule, size, dtype)
 
 
-def test_messages_handed_over_together_as_for_nccl_leave_the_same_bits(ranks):
+def test_messages_submitted_together_as_for_nccl_return_the_same_bits(ranks):
     assert all(rank["batched"] == rank["schedules"][::3] for rank in ranks)
 
 
@@ -155,11 +154,11 @@ def test_a_schedule_takes_tensors(ranks):
 
 
 def test_every_rank_knows_itself_and_its_world(ranks):
-    assert [rank["who"] for rank in ranks] == [(r, len(ranks)) for r in range(len(ranks))]
+    assert [rank["rank and world"] for rank in ranks] == [(r, len(ranks)) for r in range(len(ranks))]
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "message"),
     [
         ("another world", "InvalidArgument: schedule must be for the world of this process group"),
         ("two dimensions", "InvalidArgument: buffer must be 1-D"),
@@ -172,8 +171,8 @@ def test_every_rank_knows_itself_and_its_world(ranks):
         ("unknown operation", "InvalidArgument: op must be 'copy' or 'sum'"),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused_on_every_rank(ranks, case, said):
-    assert all(rank["refused"][case].startswith(said) for rank in ranks), ranks[0]["refused"][case]
+def test_a_call_that_cannot_be_carried_out_is_refused_on_every_rank(ranks, case, message):
+    assert all(rank["refused"][case].startswith(message) for rank in ranks), ranks[0]["refused"][case]
 
 
 @pytest.mark.parametrize("program", [PROGRAMS["ring"], ring(2)], ids=["a rank program", "a schedule"])

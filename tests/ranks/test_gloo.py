@@ -16,7 +16,7 @@ CASES = [(size, dtype) for size in SIZES for dtype in (DTYPES if size < 100_000 
 
 
 def noise(rank, world, size, dtype):
-    """What a rank has, without the others': the sum depends on the order, and no sum of integers overflows."""
+    """Return the buffer of one rank: the sum depends on the order, and no sum of integers overflows."""
     rng = np.random.default_rng([world, size, rank])
     if dtype[0] == "i":
         return rng.integers(-1000, 1000, size).astype(dtype)
@@ -24,7 +24,7 @@ def noise(rank, world, size, dtype):
 
 
 def on_one_rank(rank, world, cases, data):
-    """The digest of each result: four million numbers need not travel."""
+    """Return the digest of each result, since four million numbers need not be sent."""
     import torch
     import torch.distributed as dist
 
@@ -38,7 +38,7 @@ def on_one_rank(rank, world, cases, data):
 
 @pytest.fixture(scope="module", params=WORLDS)
 def returned(request):
-    """What each rank's gloo returned in each case."""
+    """Return the digests of gloo's results on each rank in each case."""
     world = request.param
     return world, start(on_one_rank, [(rank, world, CASES, noise) for rank in range(world)], timeout=120)
 

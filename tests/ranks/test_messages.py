@@ -1,4 +1,4 @@
-"""Ends of a message that disagree: refused between real processes as in one, with the same words."""
+"""Messages whose two ends disagree are refused between real processes as in one, with the same error."""
 
 import re
 
@@ -31,7 +31,7 @@ NAMES = [f"{call}: {case}" for call in ("send", "sendrecv") for case in CASES]
 
 
 def program(name):
-    """One message from rank 0 to rank 1, or one each way."""
+    """Return a rank program that sends one message from rank 0 to rank 1, or one each way."""
     call, _, case = name.partition(": ")
     sent_dtype, sent, dtype, size, op = CASES[case]
 
@@ -49,29 +49,29 @@ def program(name):
     return message
 
 
-def told(said):
-    """A message without the line in which the sender stood: between processes only the receiver's is known."""
-    return re.sub(r" \(line \d+ of .*?`\)(?=, but)", "", said)
+def without_senders_line(error):
+    """Return an error without the sender's line: between processes only the receiver's is known."""
+    return re.sub(r" \(line \d+ of .*?`\)(?=, but)", "", error)
 
 
 def on_one_rank(rank):
-    """Every case in turn, and none may disturb the next."""
-    from dpbook.ranks.messages.process_comm import ProcessComm
+    """Run every case in turn; none may disturb the next."""
+    from dpbook.ranks.messages import ProcessComm
 
-    comm, said = ProcessComm(), {}
+    comm, outcomes = ProcessComm(), {}
     for name in NAMES:
         try:
             program(name)(comm, None)
-            said[name] = "delivered"
+            outcomes[name] = "delivered"
         except MessageError as error:
-            said[name] = str(error)
+            outcomes[name] = str(error)
     try:
         comm.send(np.array([{}]), 1 - rank)
     except InvalidArgument as error:
-        said["objects"] = str(error)
+        outcomes["objects"] = str(error)
     x = np.full(5, rank + 1.0)
     comm.sendrecv(x[:3], 1 - rank, x[2:], 1 - rank, op="sum")
-    return said, x.tolist()
+    return outcomes, x.tolist()
 
 
 @pytest.fixture(scope="module")
@@ -87,16 +87,16 @@ def in_one_process(name):
 
 @pytest.mark.processes
 @pytest.mark.parametrize("case", DISAGREE)
-def test_the_receiver_says_what_a_run_in_one_process_says(ranks, case):
+def test_the_receiver_raises_the_error_of_a_run_in_one_process(ranks, case):
     name = f"send: {case}"
     assert ranks[0][0][name] == "delivered"
-    assert ranks[1][0][name] == told(in_one_process(name))
+    assert ranks[1][0][name] == without_senders_line(in_one_process(name))
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("case", DISAGREE)
-def test_both_ranks_of_an_exchange_refuse_what_they_get(ranks, case):
-    expected = told(in_one_process(f"sendrecv: {case}"))
+def test_both_ranks_of_an_exchange_refuse_their_message(ranks, case):
+    expected = without_senders_line(in_one_process(f"sendrecv: {case}"))
     words = r"rank {} sends \d+ × \S+, but rank {} receives \d+ × \S+ \(line \d+ of message"
     for rank in (0, 1):
         assert re.match(words.format(1 - rank, rank), ranks[rank][0][f"sendrecv: {case}"])
@@ -107,12 +107,12 @@ def test_both_ranks_of_an_exchange_refuse_what_they_get(ranks, case):
 @pytest.mark.parametrize("name", [name for name in NAMES if name.partition(": ")[2] in AGREE])
 def test_ends_that_agree_are_delivered(ranks, name):
     run(program(name), np.zeros((2, 1)))
-    assert [said[name] for said, _ in ranks] == ["delivered"] * 2
+    assert [outcomes[name] for outcomes, _ in ranks] == ["delivered"] * 2
 
 
 @pytest.mark.processes
-def test_what_is_no_plain_memory_is_not_sent(ranks):
-    assert all(said["objects"].startswith("view must be of a plain dtype") for said, _ in ranks)
+def test_objects_are_not_sent(ranks):
+    assert all(outcomes["objects"].startswith("view must be of a plain dtype") for outcomes, _ in ranks)
 
 
 @pytest.mark.processes

@@ -1,4 +1,4 @@
-"""Starting real processes: what travels, who is blamed when one fails, and that nothing is left behind."""
+"""Starting ranks as real processes: pickled functions, the rank that is blamed for a failure, and no process left."""
 
 import functools
 import inspect
@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,12 +20,12 @@ import pytest
 from dpbook.collectives import ring
 from dpbook.core.errors import InvalidArgument, RankFailed
 from dpbook.core.fork_server.starter import SHARED, Starter
-from dpbook.ranks import run, start, starting
+from dpbook.ranks import held_port, run, start, starting
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path, monkeypatch):
-    """Whatever happened: no folder and no process of this test remains, only a server without a rank."""
+    """Require that no folder and no process of the test remains, only a server without a rank."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
     (tmp_path / "temp").mkdir()
     monkeypatch.delenv(SHARED, raising=False)  # the server of a whole test run is not this process's
@@ -35,16 +36,16 @@ def nothing_is_left(tmp_path, monkeypatch):
 
 
 def parents():
-    """The parent of each process that runs (where there is a /proc)."""
-    found = {}
+    """Return the parent of each process that runs; {} without a /proc."""
+    table = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = path.read_text().rpartition(")")[2].split()[:2]
         except OSError:  # ended meanwhile
             continue
-        if state != "Z":  # has ended, and nobody has asked how
-            found[int(path.parent.name)] = int(parent)
-    return found
+        if state != "Z":  # a zombie has ended, and its parent has not waited for it
+            table[int(path.parent.name)] = int(parent)
+    return table
 
 
 def is_server(process):
@@ -55,28 +56,28 @@ def is_server(process):
 
 
 def descendants(process):
-    """The processes that ``process`` has started, and those that they have."""
-    known, found = parents(), [process]
-    for ancestor in found:
-        found += [child for child, parent in known.items() if parent == ancestor]
-    return found[1:]
+    """Return the processes that ``process`` has started, and their descendants."""
+    table, members = parents(), [process]
+    for ancestor in members:
+        members += [child for child, parent in table.items() if parent == ancestor]
+    return members[1:]
 
 
 def until_ended(processes):
     deadline = time.monotonic() + 60
-    while (left := parents().keys() & processes) and time.monotonic() < deadline:
+    while (running := parents().keys() & processes) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert left == set()
+    assert running == set()
 
 
 def line_of(function, text):
-    """The number of the first line of ``function`` that contains ``text``."""
+    """Return the number of the first line of ``function`` that contains ``text``."""
     lines, first = inspect.getsourcelines(function)
     return first + next(i for i, line in enumerate(lines) if text in line)
 
 
 def others_wait(rank, failing, fail):
-    """One rank fails; the others wait for it in a collective, and will fail because of it."""
+    """Fail on one rank; wait for it in a collective on the others, which fail because of it."""
     import torch.distributed as dist
 
     if rank == failing:
@@ -90,7 +91,7 @@ def blame(fail, world=3, failing=1, timeout=60.0):
     return str(caught.value)
 
 
-# What travels
+# Pickling
 
 NOTEBOOK = """
 import numpy as np
@@ -108,18 +109,18 @@ def cell(rank, x):
 
 
 @pytest.mark.processes
-def test_a_function_of_a_notebook_travels_with_what_it_uses_and_its_prints_come_rank_by_rank(capfd):
+def test_a_function_of_a_notebook_is_pickled_with_its_globals_and_its_output_is_printed_rank_by_rank(capfd):
     notebook = {"__name__": "__main__"}
     exec(NOTEBOOK, notebook)
     results = start(notebook["cell"], [(rank, np.arange(3)) for rank in range(2)])
     assert [r.tolist() for r in results] == [[0, 1, 2], [0, 10, 20]]
-    said = ["[rank 0] rank 0 speaks", "[rank 0] twice", "[rank 1] rank 1 speaks", "[rank 1] twice"]
-    assert capfd.readouterr().out.splitlines() == said
+    lines = ["[rank 0] rank 0 speaks", "[rank 0] twice", "[rank 1] rank 1 speaks", "[rank 1] twice"]
+    assert capfd.readouterr().out.splitlines() == lines
 
 
 @pytest.mark.processes
-def test_functions_of_installed_packages_travel_by_name():
-    """By value they would bring a module's state along, or fail: torch's ``get_world_size`` would know no group."""
+def test_functions_of_installed_packages_are_pickled_by_name():
+    """By value they would bring a copy of a module's state: torch's ``get_world_size`` would know no group."""
     import torch.distributed as dist
 
     assert start(functools.partial(dist.get_world_size), [()], echo=False) == [1]
@@ -130,7 +131,7 @@ def test_functions_of_installed_packages_travel_by_name():
     [(lambda lock: None, [(threading.Lock(),)]), (threading.Lock().acquire, [()]), (lambda x: x, [(x for x in "a")])],
     ids=["an argument", "the function", "the arguments"],
 )
-def test_what_cannot_travel_is_refused_before_anything_starts(function, args, monkeypatch):
+def test_a_call_that_cannot_be_pickled_is_refused_before_anything_starts(function, args, monkeypatch):
     monkeypatch.setattr(Starter, "run", None)
     with pytest.raises(InvalidArgument, match="function and its args must be possible to pickle"):
         start(function, [tuple(a) if isinstance(a, tuple) else (a,) for a in args])
@@ -159,16 +160,16 @@ def test_bad_arguments_are_refused_before_anything_starts(call, named, monkeypat
         call()
 
 
-def test_importing_the_room_loads_no_torch():
+def test_importing_ranks_loads_no_torch():
     check = "import dpbook.ranks, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
-# What does not travel
+# State that is not passed on
 
 
 def state(rank):
-    """Draws of random numbers, which differ in every process; and what a fresh process has of the rest."""
+    """Return draws of random numbers, which differ in every process, and state that is the same in a fresh one."""
     import random
 
     import torch
@@ -177,18 +178,18 @@ def state(rank):
     fresh = {
         "cwd": os.getcwd(),
         "path": sys.path,
-        "told": os.environ.get("DPBOOK_TOLD"),
+        "variable": os.environ.get("DPBOOK_TEST"),
         "threads": threading.active_count(),
         "torch threads": torch.get_num_threads(),
         "groups": len(dist.distributed_c10d._world.pg_map),
         "start method": multiprocessing.get_start_method(allow_none=True),
         "SIGUSR1": signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL,
-        "module": "dpbook_left" in sys.modules,
+        "module": "dpbook_test" in sys.modules,
     }
     return (os.getpid(), random.random(), np.random.rand(), torch.rand(()).item()), fresh  # noqa: NPY002
 
 
-def leaves_something_of_everything(rank):
+def change_all_state(rank):
     import random
 
     import torch
@@ -202,34 +203,34 @@ def leaves_something_of_everything(rank):
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     multiprocessing.set_start_method("spawn")
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    os.environ["DPBOOK_TOLD"] = "something"
-    sys.modules["dpbook_left"] = sys
+    os.environ["DPBOOK_TEST"] = "something"
+    sys.modules["dpbook_test"] = sys
     sys.path.append("/somewhere")
     os.chdir("/")
 
 
 @pytest.mark.processes
-def test_nothing_of_a_call_is_found_by_the_next_which_finds_what_the_caller_has(tmp_path, monkeypatch):
+def test_a_call_has_the_callers_state_and_nothing_of_an_earlier_call(tmp_path, monkeypatch):
     calls = [(rank,) for rank in range(3)]
-    found = start(state, calls)
-    start(leaves_something_of_everything, calls, echo=False)
-    found += start(state, calls)
+    states = start(state, calls)
+    start(change_all_state, calls, echo=False)
+    states += start(state, calls)
     fresh = {
-        "cwd": os.getcwd(), "path": sys.path, "told": None, "threads": 1, "groups": 1, "start method": None,
+        "cwd": os.getcwd(), "path": sys.path, "variable": None, "threads": 1, "groups": 1, "start method": None,
         "torch threads": max(1, (os.cpu_count() or 1) // 3), "SIGUSR1": True, "module": False,
     }  # fmt: skip
-    assert [rest for _, rest in found] == [fresh] * 6
+    assert [rest for _, rest in states] == [fresh] * 6
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DPBOOK_TOLD", "now")
+    monkeypatch.setenv("DPBOOK_TEST", "now")
     monkeypatch.syspath_prepend(tmp_path)
-    found += start(state, calls)
-    assert [rest for _, rest in found[6:]] == [fresh | {"cwd": str(tmp_path), "path": sys.path, "told": "now"}] * 3
-    for own in zip(*(own for own, _ in found), strict=True):
-        assert len(set(own)) == 9
+    states += start(state, calls)
+    assert [rest for _, rest in states[6:]] == [fresh | {"cwd": str(tmp_path), "path": sys.path, "variable": "now"}] * 3
+    for draws in zip(*(draws for draws, _ in states), strict=True):
+        assert len(set(draws)) == 9
 
 
 @pytest.mark.processes
-def test_where_nothing_can_be_forked_ranks_load_torch_themselves(monkeypatch):
+def test_ranks_that_cannot_be_forked_load_torch_themselves(monkeypatch):
     """So it is on macOS."""
     starter = Starter(method="spawn")
     monkeypatch.setattr(starting, "_RANKS", starter)
@@ -243,12 +244,12 @@ def test_where_nothing_can_be_forked_ranks_load_torch_themselves(monkeypatch):
 @pytest.mark.proof
 @pytest.mark.processes
 def test_a_rank_that_ends_at_once_breaks_no_connection_of_the_others():
-    """gloo lets a rank go on while others still connect: one start in a hundred failed, where nobody waited for all."""
+    """gloo lets a rank continue while others still connect: without a barrier one start in a hundred failed."""
     for _ in range(100):
         assert start(lambda rank: rank, [(rank,) for rank in range(4)]) == [0, 1, 2, 3]
 
 
-# Who is blamed
+# Blame
 
 
 def raises():
@@ -256,46 +257,46 @@ def raises():
 
 
 @pytest.mark.processes
-def test_the_rank_that_raises_is_named_with_its_line_and_not_those_that_it_took_along():
-    said = blame(raises)
-    assert said.startswith("rank 1 failed first: LookupError: no such shard\n")
-    assert f"line {line_of(raises, 'raise LookupError')}, in raises" in said
+def test_the_rank_that_raises_is_named_with_its_line_and_not_its_peers():
+    message = blame(raises)
+    assert message.startswith("rank 1 failed first: LookupError: no such shard\n")
+    assert f"line {line_of(raises, 'raise LookupError')}, in raises" in message
 
 
 @pytest.mark.processes
-def test_a_rank_that_leaves_by_sys_exit_is_named():
+def test_a_rank_that_exits_by_sys_exit_is_named():
     assert blame(lambda: sys.exit("no data")).startswith("rank 1 failed first: SystemExit: no data")
 
 
-def speaks_and_dies():
+def writes_stderr_and_dies():
     print("out of memory", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("die", "cause", "words"),
+    ("die", "cause", "stderr"),
     [
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL", ""),
         (lambda: os.kill(os.getpid(), signal.SIGTERM), "killed by SIGTERM", ""),
-        (lambda: os._exit(0), "it left with exit status 0", ""),
-        (speaks_and_dies, "it left with exit status 1", "; its last words were\nout of memory"),
+        (lambda: os._exit(0), "it exited with status 0", ""),
+        (writes_stderr_and_dies, "it exited with status 1", "; the end of its stderr:\nout of memory"),
     ],
     ids=["SIGKILL", "SIGTERM", "os._exit(0)", "os._exit(1)"],
 )
-def test_a_rank_that_dies_without_raising_is_named_and_not_those_that_it_took_along(die, cause, words):
-    assert blame(die) == f"rank 1 died: {cause}; the others were ended{words}"
+def test_a_rank_that_dies_without_raising_is_named_and_not_its_peers(die, cause, stderr):
+    assert blame(die) == f"rank 1 died: {cause}; the other ranks were stopped{stderr}"
 
 
 def hangs():
-    threading.Thread(target=lambda: time.sleep(60), daemon=True).start()  # not the thread that is asked for
+    threading.Thread(target=lambda: time.sleep(60), daemon=True).start()  # not the main thread, whose line is reported
     time.sleep(60)
 
 
 @pytest.mark.processes
 def test_a_hang_names_the_line_of_every_rank():
-    said = blame(hangs, timeout=2)
-    assert said.splitlines() == [
+    message = blame(hangs, timeout=2)
+    assert message.splitlines() == [
         "no result after 2 s; the ranks were at",
         f"  rank 0: line {line_of(others_wait, 'dist.barrier()')} of others_wait",
         f"  rank 1: line {line_of(hangs, 'time.sleep(60)') + 1} of hangs",
@@ -304,7 +305,7 @@ def test_a_hang_names_the_line_of_every_rank():
 
 
 @pytest.mark.processes
-def test_a_result_that_cannot_travel_is_the_failure_of_its_rank():
+def test_a_result_that_cannot_be_pickled_is_the_failure_of_its_rank():
     with pytest.raises(RankFailed, match=r"rank 0 failed first: TypeError: cannot pickle 'generator' object"):
         start(lambda: (x for x in "a"), [()], echo=False)
 
@@ -316,12 +317,12 @@ def kills_the_launcher():
 
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
-def test_a_launcher_that_is_killed_takes_its_ranks_along_and_nobody_is_blamed():
-    said = blame(kills_the_launcher)
-    assert re.match(r"a process ended without a word \(finished: \[\] of 3 ranks\)", said)
+def test_a_launcher_that_is_killed_ends_its_ranks_and_none_is_blamed():
+    message = blame(kills_the_launcher)
+    assert re.match(r"a process exited without an error report \(finished: \[\] of 3 ranks\)", message)
 
 
-# Ends
+# Ends of processes
 
 
 @pytest.mark.processes
@@ -354,12 +355,12 @@ def program(rank, seconds):
     time.sleep(seconds)
     return rank
 
-def said():
+def state():
     return multiprocessing.get_start_method(allow_none=True), "torch" in sys.modules
 
-print(said(), start(program, [(rank, 0) for rank in range(3)]), said(), flush=True)
+print(state(), start(program, [(rank, 0) for rank in range(3)]), state(), flush=True)
 multiprocessing.set_start_method("spawn")
-print(start(program, [(rank, 0) for rank in range(3)]), said(), flush=True)
+print(start(program, [(rank, 0) for rank in range(3)]), state(), flush=True)
 start(program, [(rank, float(sys.argv[1])) for rank in range(3)])
 time.sleep(60)
 """
@@ -367,7 +368,7 @@ time.sleep(60)
 
 @pytest.fixture
 def kernel(tmp_path):
-    """Begins a script that has no guard against being imported again, by those whom it starts."""
+    """Return a function that begins a script without ``if __name__ == "__main__"``."""
     (tmp_path / "kernel.py").write_text(KERNEL)
     begun = []
 
@@ -400,12 +401,30 @@ def test_a_script_that_is_killed_between_two_calls_leaves_no_server(kernel):
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
 def test_a_script_without_a_guard_runs_once_loads_no_torch_and_leaves_no_process_when_killed_in_a_call(kernel):
-    """As a notebook kernel that is restarted while a cell runs is killed."""
+    """A notebook kernel that is restarted while a cell runs is killed like this."""
     script = kernel(seconds=60)
     assert [script.stdout.readline().strip() for _ in range(3)] == LINES
     deadline = time.monotonic() + 120
-    while len(left := descendants(script.pid)) < 8 and time.monotonic() < deadline:
+    while len(running := descendants(script.pid)) < 8 and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert len(left) == 8  # a server, a launcher, three ranks, and what each of these has started
+    assert len(running) == 8  # a server, a launcher, three ranks, and what each of these has started
     script.kill()
-    until_ended(left)
+    until_ended(running)
+
+
+# Ports
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the port is only chosen")
+def test_a_held_port_is_given_only_to_a_process_that_asks_for_it_by_number():
+    with held_port() as port, socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with socket.socket() as later:
+        later.bind(("127.0.0.1", port))
+
+
+def test_a_server_listens_on_a_held_port():
+    with held_port() as port, socket.create_server(("", port)) as server, socket.create_connection(
+        ("127.0.0.1", port)
+    ) as client:  # fmt: skip
+        assert client.getpeername()[1] == port == server.getsockname()[1]

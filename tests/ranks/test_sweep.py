@@ -1,4 +1,4 @@
-"""Timing an all-reduce between real processes: what is called, what is timed, and what is made of it."""
+"""Timing of an all-reduce between real processes: its calls, their times, and the bandwidths."""
 
 import subprocess
 import time
@@ -15,7 +15,7 @@ SLEEP = 0.05
 
 
 def on_one_rank(rank):
-    """A sweep of each kind, and what a rank program was called with."""
+    """Return a sweep of each kind, and the arguments of the calls of a rank program."""
     from dpbook.ranks.sweeps import measure
 
     called = []
@@ -40,7 +40,7 @@ def ranks():
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", ["torch's own", "schedule", "program"])
-def test_every_size_is_timed_so_many_times_and_all_ranks_get_the_same(ranks, kind):
+def test_every_size_is_timed_for_all_repeats_and_all_ranks_return_the_same(ranks, kind):
     first, second = (sweeps[kind] for sweeps, _ in ranks)
     assert first.world == 2
     assert first.nbytes.tolist() == list(SIZES)
@@ -50,7 +50,7 @@ def test_every_size_is_timed_so_many_times_and_all_ranks_get_the_same(ranks, kin
 
 
 def turns(called):
-    """The elements of each turn's calls, in order."""
+    """Return the elements of each turn's calls, in order."""
     return [tuple(size for *_, size in called[k : k + len(SIZES)]) for k in range(0, len(called), len(SIZES))]
 
 
@@ -69,12 +69,12 @@ def test_no_size_always_follows_the_largest_and_all_ranks_keep_one_order(ranks):
 
 
 @pytest.mark.processes
-def test_the_slowest_rank_is_what_counts(ranks):
+def test_the_time_of_the_slowest_rank_counts(ranks):
     assert (ranks[0][0]["program"].times >= SLEEP).all()  # rank 0 itself did not sleep
 
 
 @pytest.mark.processes
-def test_from_one_process_to_the_next():
+def test_a_sweep_of_one_process():
     measured = sweep(1, nbytes=[8], repeats=2)
     assert (measured.world, measured.times.shape) == (1, (1, 2))
 
@@ -116,10 +116,10 @@ def test_bad_arguments_are_refused_before_anything_starts(arguments, named, monk
         sweep(**{"world": 2, **arguments})
 
 
-def test_the_published_bandwidths_come_out_again():
-    """The columns algbw and busbw of the source, in GB/s, at 32 KiB, 8 MiB, 256 MiB and 16 GiB."""
-    found = published_sweep()
-    rows = np.isin(found.nbytes, [2**15, 2**23, 2**28, 2**34])
-    assert (found.algbw[rows] / 1e9).round(2) == pytest.approx([0.82, 88.87, 249.23, 275.58], rel=1e-3)
-    assert (found.busbw[rows] / 1e9).round(2) == pytest.approx([1.44, 155.53, 436.15, 482.26], rel=5e-3)
-    assert found.nbytes.tolist() == [2**power for power in range(15, 35)]
+def test_the_published_bandwidths_are_reproduced():
+    """They are the columns algbw and busbw of the source, in GB/s, at 32 KiB, 8 MiB, 256 MiB and 16 GiB."""
+    published = published_sweep()
+    rows = np.isin(published.nbytes, [2**15, 2**23, 2**28, 2**34])
+    assert (published.algbw[rows] / 1e9).round(2) == pytest.approx([0.82, 88.87, 249.23, 275.58], rel=1e-3)
+    assert (published.busbw[rows] / 1e9).round(2) == pytest.approx([1.44, 155.53, 436.15, 482.26], rel=5e-3)
+    assert published.nbytes.tolist() == [2**power for power in range(15, 35)]

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from dpbook.runs.postmortem import read_dumps
 
     dumps = read_dumps(args.folder, args.prefix, args.world)
-    told = dumps.told()
-    print(told or "all ranks made the same calls, and all of them ended")
+    diagnosis = dumps.diagnosis()
+    print(diagnosis or "all ranks called the same collectives, and all of them completed")
     print(dumps)
-    return 1 if told else 0
+    return 1 if diagnosis else 0

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, came: list[int]) -> int:
     from dpbook.core import machine
-    from dpbook.runs.launch import Launch, blind, check_peers, default_processes, launch, preflight
+    from dpbook.runs.launch import Launch, check_peers, default_processes, gpus_without_torch_build, launch, preflight
     from dpbook.runs.trainer import requirements
 
     if args.program_help:
@@ -86,7 +86,7 @@ def _run(args: argparse.Namespace, came: list[int]) -> int:
         return 0
     options = _options(args)
     gpus = machine.gpus()
-    found = blind(gpus)
+    found = gpus_without_torch_build(gpus)
     if found:
         gpus = []
     nproc = args.nproc if args.nproc is not None else default_processes(gpus)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from dpbook.core.fork_server.preloading import preload
 from dpbook.core.fork_server.starter import LOG, STDERR, STDOUT
-from dpbook.core.processes import PARENT, end_with_parent, leave
+from dpbook.core.processes import PARENT, end_with_parent, exit_without_teardown
 
 LOOK = 0.5  # seconds between looks at what no event tells, such as that another process has ended
 GRACE = 5.0  # seconds in which a process may end by itself
@@ -105,7 +105,7 @@ def _rank(module: str, folder: Path, rank: int, world: int) -> None:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()
-    leave(importlib.import_module(module).main(folder))
+    exit_without_teardown(importlib.import_module(module).main(folder))
 
 
 def _write_to(stdout: Path, stderr: Path) -> None:

@@ -147,7 +147,7 @@ def _run(what: Audit, folder: Path, say: Say, **wanted: Any) -> tuple[Seen, int]
     waiting.start()
     try:
         watcher = "dpbook.runs.watching.installation"
-        ended = launch(what.launch(watcher=watcher, told=told, logs=folder / "logs"), why.append)
+        ended = launch(what.launch(watcher=watcher, variables=told, logs=folder / "logs"), why.append)
     finally:
         done.set()
     stopped = ended.status - 128 if ended.status > 128 else 0

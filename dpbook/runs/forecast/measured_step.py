@@ -196,7 +196,7 @@ class Script:
     def launch(self, **told: str) -> Launch:
         """The launch of the script, watched if it is ``told`` how."""
         watcher = "dpbook.runs.watching.forecast_installation" if told else None
-        return Launch(self.program, self.nproc, start_timeout=self.start_timeout, watcher=watcher, told=told)
+        return Launch(self.program, self.nproc, start_timeout=self.start_timeout, watcher=watcher, variables=told)
 
 
 def measure(script: Script, say: Say = lambda text: None) -> Measured:

@@ -4,7 +4,6 @@ Importing this loads no torch.
 """
 
 from dpbook.runs.launch.command import Launch, default_processes
-from dpbook.runs.launch.launcher import Ended, launch
-from dpbook.runs.launch.memory_watch import HELD
-from dpbook.runs.launch.peers import check_peers
-from dpbook.runs.launch.preflight_checks import Finding, blind, preflight
+from dpbook.runs.launch.launcher import LaunchResult, launch
+from dpbook.runs.launch.preflight_checks import PreflightFinding, check_peers, gpus_without_torch_build, preflight
+from dpbook.runs.launch.watches import MEMORY_PREFIX

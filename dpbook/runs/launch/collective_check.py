@@ -1,8 +1,8 @@
-"""Before a collective: do all ranks make the same call? For a run that hangs, or that fails on some ranks only.
+"""Check before every collective that all ranks make the same call, for a run that hangs or fails on some ranks only.
 
-`install` puts a check before every collective that Python code calls through torch.distributed. The ranks tell each
-other, in the store through which they met, which call comes next, and fail with the difference in words. Collectives
-that torch's own C++ code calls, as DistributedDataParallel does in backward, are not seen.
+`install` puts a check before every collective that Python code calls through torch.distributed. The ranks exchange
+their next call through the store in which they met, and raise an error that shows the difference. Collectives that
+torch's C++ code calls, as DistributedDataParallel does in backward, are not checked.
 """
 
 import functools
@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d
 from dpbook.collectives.programs import line_of_caller
 from dpbook.core import INSTALLED, Deadlock, MessageError
 
-ALIKE: dict[str, tuple[str, ...]] = {
+COMPARED_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("tensor", "op"),
     "reduce": ("tensor", "dst", "op"),
     "broadcast": ("tensor", "src"),
@@ -35,81 +35,82 @@ ALIKE: dict[str, tuple[str, ...]] = {
     "all_to_all_single": (),
     "barrier": (),
 }
-"""The collectives, and the arguments that must be alike on all ranks: of a tensor its shape and dtype."""
+"""The collectives, and the arguments that must be equal on all ranks; of a tensor its shape and dtype."""
 
 
-def install(patience: timedelta) -> None:
-    """Check every later collective of this process; a rank that does not come within ``patience`` is named."""
-    for name in ALIKE:
-        checked = _checked(name, getattr(dist, name), patience)
+def install(timeout: timedelta) -> None:
+    """Check every later collective of this process; a rank that does not join within ``timeout`` is named."""
+    for name in COMPARED_ARGUMENTS:
+        checked = _checked(name, getattr(dist, name), timeout)
         setattr(dist, name, checked)
         setattr(distributed_c10d, name, checked)  # torch's own Python code calls it there
 
 
-def _checked(name: str, collective: Callable[..., Any], patience: timedelta) -> Callable[..., Any]:
+def _checked(name: str, collective: Callable[..., Any], timeout: timedelta) -> Callable[..., Any]:
     signature = inspect.signature(collective)
 
     def check_calls(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
-        given.apply_defaults()
-        group = given.arguments.get("group")
-        if dist.get_rank(group) >= 0:  # else torch warns of a group that this rank is not in
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        group = bound.arguments.get("group")
+        if dist.get_rank(group) >= 0:  # else torch warns about a group without this rank
             ranks = tuple(dist.get_process_group_ranks(group))
-            _agree(_told(name, given.arguments), _line(), ranks, patience)
+            _compare(_describe(name, bound.arguments), _program_line(), ranks, timeout)
         return collective(*args, **kwargs)
 
-    check_calls.__code__ = check_calls.__code__.replace(co_name=name)  # what a stack shows of a rank that waits here
+    # The stack of a rank that waits here names the code object: it must show the collective.
+    check_calls.__code__ = check_calls.__code__.replace(co_name=name)
     return functools.wraps(collective)(check_calls)
 
 
-def _line() -> str:
-    """Where the program called, not where one function of torch called another."""
+def _program_line() -> str:
+    """Return the line on which the program called the collective, past functions of torch that call one another."""
     depth, frame = 2, sys._getframe(2)
     while INSTALLED in frame.f_code.co_filename and frame.f_back is not None:
         depth, frame = depth + 1, frame.f_back
     return line_of_caller(depth)
 
 
-def _told(name: str, arguments: dict[str, Any]) -> str:
-    """A call in words, such as "all_reduce of (3,) float32, op SUM"."""
-    said = name
-    for key in ALIKE[name]:
+def _describe(name: str, arguments: dict[str, Any]) -> str:
+    """Return a call in words, such as "all_reduce of (3,) float32, op SUM"."""
+    words = name
+    for key in COMPARED_ARGUMENTS[name]:
         value = arguments[key]
         if isinstance(value, torch.Tensor):
-            said += f" of {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+            words += f" of {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
         elif value is not None:
-            said += f", {key} {getattr(value, 'name', value)}"
-    return said
+            words += f", {key} {getattr(value, 'name', value)}"
+    return words
 
 
-_calls: Counter[tuple[int, ...]] = Counter()
-"""How many collectives this rank has called so far, by the ranks that take part."""
+_counts: Counter[tuple[int, ...]] = Counter()
+"""Number of collectives that this rank has called so far, by the ranks of the group."""
 
 
-def _agree(call: str, line: str, ranks: tuple[int, ...], patience: timedelta) -> None:
-    """Tell the other ``ranks`` of this rank's next call, and learn of theirs."""
+def _compare(call: str, line: str, ranks: tuple[int, ...], timeout: timedelta) -> None:
+    """Publish this rank's next call in the store, and compare it with those of the other ``ranks``."""
     store, rank = distributed_c10d._get_default_store(), dist.get_rank()
-    number = _calls[ranks] = _calls[ranks] + 1
+    number = _counts[ranks] = _counts[ranks] + 1
 
-    def key(of: int, which: int) -> str:
-        return f"dpbook/call/{ranks}/{which}/{of}"
+    def key(of_rank: int, of_call: int) -> str:
+        return f"dpbook/call/{ranks}/{of_call}/{of_rank}"
 
     store.set(key(rank, number), json.dumps([call, line]))
     for other in ranks:
         try:
-            store.wait([key(other, number)], patience)
-        except RuntimeError:  # of its kinds, a FileStore raises the plainest
-            said = f"rank {rank} is in call {number}, {call}, on {line}; rank {other} has not come"
-            raise Deadlock(f"{said}. {_last(store, key(other, number - 1), other)}") from None
-        theirs, where = json.loads(store.get(key(other, number)))
-        if theirs != call:
+            store.wait([key(other, number)], timeout)
+        except RuntimeError:  # a FileStore raises no more special type
+            waiting = f"rank {rank} is in call {number}, {call}, on {line}; rank {other} has not joined it"
+            raise Deadlock(f"{waiting}. {_last_call(store, key(other, number - 1), other)}") from None
+        other_call, other_line = json.loads(store.get(key(other, number)))
+        if other_call != call:
             raise MessageError(
-                f"call {number} is {call} on rank {rank}, on {line}, but {theirs} on rank {other}, on {where}"
+                f"call {number} is {call} on rank {rank}, on {line}, but {other_call} on rank {other}, on {other_line}"
             )
-    store.delete_key(key(rank, number - 2))  # all have come to call `number`: nobody reads that any more
+    store.delete_key(key(rank, number - 2))  # all ranks have reached call `number`: none reads that any more
 
 
-def _last(store: dist.Store, key: str, rank: int) -> str:
+def _last_call(store: dist.Store, key: str, rank: int) -> str:
     if not store.check([key]):
         return f"Rank {rank} has made no call yet"
     call, line = json.loads(store.get(key))

@@ -1,4 +1,4 @@
-"""What a launch starts: the command, torchrun with our guard around the program, and its variables. Loads no torch."""
+"""The command that a launch starts, and its environment: torchrun with a guard around the program. Loads no torch."""
 
 import math
 import os
@@ -9,34 +9,56 @@ from pathlib import Path
 
 from dpbook.core import PACKAGE, PARENT, InvalidArgument, check_float, check_int, machine
 from dpbook.ranks import failure_files
-from dpbook.runs.launch.hang_detector import HangWatch
+from dpbook.runs.launch.watches import HangWatch
 from dpbook.runs.postmortem import flight_recorder
 
-WATCH_START, CHECK_CALLS = "DPBOOK_START_TIMEOUT", "DPBOOK_CHECK_CALLS"
-"""Variables, both in seconds, in which a rank is told what is to be watched."""
-WATCHER = "DPBOOK_WATCHER"
-"""The variable with the name of a module that is to watch the script."""
-REPORT = "DPBOOK_TORCHRUN_REPORT"
-"""The variable with the name of the file for torchrun's report of a failure."""
+START_TIMEOUT_VARIABLE = "DPBOOK_START_TIMEOUT"
+"""Environment variable: the seconds that a rank waits for the others in `init_process_group`."""
+CHECK_CALLS_VARIABLE = "DPBOOK_CHECK_CALLS"
+"""Environment variable: the seconds that a rank waits for the others before a collective, to compare its arguments."""
+WATCHER_VARIABLE = "DPBOOK_WATCHER"
+"""Environment variable: the name of a module that watches the script."""
+REPORT_VARIABLE = "DPBOOK_TORCHRUN_REPORT"
+"""Environment variable: the path of the file for torchrun's report of a failure."""
 START_TIMEOUT = 300.0
-"""Seconds; torch itself waits for ten minutes with NCCL, for thirty with gloo."""
+"""Seconds; torch itself waits for ten minutes with NCCL and for thirty with gloo."""
 HANG_TIMEOUT = 600.0
-"""Seconds without a step of any rank after which a run on one machine is ended, if it was not said."""
+"""Seconds without progress of any rank after which a run on one machine is stopped by default."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """``program`` on ``nproc`` ranks of this machine, of ``nnodes`` machines that meet at ``endpoint`` (host:port).
+    """Launch of ``program`` on ``nproc`` ranks of this machine and of ``nnodes`` machines.
 
-    ``program`` is a script and its arguments, or "-m", a module and its arguments. A failed run is started again
-    up to ``max_restarts`` times. Ranks and nodes wait for each other for ``start_timeout`` seconds. With
-    ``check_calls`` they compare their collectives before they call them, and wait for so many seconds for one that
-    does not come (0: no check). A run that hangs (`hang.HangWatch`) is ended after ``hang_timeout`` seconds (0: never;
-    None: `HANG_TIMEOUT`, but with several nodes never, since each sees its own ranks alone). What the ranks but rank 0
-    print goes to a new folder in ``logs``; without it to one in `logs.LOGS` if the launch fails. Each rank gets
-    ``threads`` for computation, by default its share of the cores. With ``torchrun_report`` torchrun's own report of
-    a failure is shown. ``watcher`` is a module whose ``install()`` every rank calls before the program begins, and
-    ``told`` variables that it reads. Raises `InvalidArgument`.
+    Parameters
+    ----------
+    program
+        A script and its arguments, or "-m", a module and its arguments.
+    endpoint
+        The place "host:port" where several nodes meet.
+    max_restarts
+        How often a failed run is started again.
+    start_timeout
+        Seconds for which ranks and nodes wait for each other at the start.
+    check_calls
+        If positive, the ranks compare their collectives before they call them, and wait so many seconds for a rank
+        that does not join.
+    threads
+        Threads of each rank for computation; by default its share of the cores.
+    torchrun_report
+        Whether torchrun's own report of a failure is shown.
+    hang_timeout
+        Seconds after which a run that hangs (`HangWatch`) is stopped; 0: never. None: `HANG_TIMEOUT`, but never with
+        several nodes, since each sees its own ranks alone.
+    logs
+        The parent of a new folder with the output of all ranks except rank 0. None: a folder below `LOG_FOLDER`, if the
+        launch fails.
+    watcher
+        A module whose ``install()`` every rank calls before the program begins.
+    variables
+        Environment variables that the watcher reads.
+
+    Raises `InvalidArgument`.
     """
 
     program: tuple[str, ...]
@@ -51,7 +73,7 @@ class Launch:
     hang_timeout: float | None = None
     logs: Path | None = None
     watcher: str | None = None
-    told: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.program or self.program == ("-m",):
@@ -67,58 +89,58 @@ class Launch:
 
     @property
     def name(self) -> str:
-        """Of the script, or of the module."""
+        """Return the name of the script without its suffix, or of the module."""
         return Path(self.program[0]).stem if self.program[0] != "-m" else self.program[1]
 
     @property
-    def patience(self) -> float:
-        """Seconds for which a run may hang; 0: for ever."""
+    def effective_hang_timeout(self) -> float:
+        """Return the seconds after which a run that hangs is stopped; 0: never."""
         if self.hang_timeout is None:
             return HANG_TIMEOUT if self.nnodes == 1 else 0.0
         return self.hang_timeout
 
     def hang_watch(self, folder: Path) -> HangWatch | None:
-        """Who looks for a hang, if anybody."""
-        ranks = range(self.nproc * self.nnodes)
-        return HangWatch(folder, ranks, self.patience, strict=self.hang_timeout is not None) if self.patience else None
+        """Return the watch for a hang; None if a hanging run is not stopped."""
+        timeout, ranks = self.effective_hang_timeout, range(self.nproc * self.nnodes)
+        return HangWatch(folder, ranks, timeout, strict=self.hang_timeout is not None) if timeout else None
 
     def command(self, folder: Path, logs: Path) -> list[str]:
-        """What is started: torchrun, and under it our guard around the program; the ranks' output goes to ``logs``."""
+        """Return the command: torchrun with the guard around the program. The ranks' output goes to ``logs``."""
         if self.nnodes == 1:
-            meeting = ["--standalone"]
+            rendezvous = ["--standalone"]
         else:
-            meeting = [f"--nnodes={self.nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}"]
+            rendezvous = [f"--nnodes={self.nnodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={self.endpoint}"]
             seconds = math.ceil(self.start_timeout)
-            meeting += [f"--rdzv-conf=join_timeout={seconds},read_timeout={seconds}"]
-        own = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}"]
-        quiet = ",".join(f"{local}:3" for local in range(1, self.nproc))  # rank 0 speaks for all
-        output = [f"--log-dir={logs}", *([f"--redirects={quiet}"] if quiet else [])]
+            rendezvous += [f"--rdzv-conf=join_timeout={seconds},read_timeout={seconds}"]
+        processes = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}"]
+        redirects = ",".join(f"{local}:3" for local in range(1, self.nproc))  # rank 0 alone prints to the terminal
+        output = [f"--log-dir={logs}", *([f"--redirects={redirects}"] if redirects else [])]
         guarded = ["-m", "dpbook.runs.launch.guard", str(folder), *self.program]
-        return [sys.executable, "-m", "dpbook.runs.launch.torchrun", *meeting, *own, *output, *guarded]
+        return [sys.executable, "-m", "dpbook.runs.launch.torchrun", *rendezvous, *processes, *output, *guarded]
 
     def environment(self, folder: Path) -> dict[str, str]:
-        """The variables that the ranks get, besides this process's own; what the user has set stays."""
+        """Return the environment of the ranks: this process's own, with defaults for variables that it does not set."""
         threads = self.threads or max(1, machine.cores() // self.nproc)
         root = str(PACKAGE.parent)
         return {
             "OMP_NUM_THREADS": str(threads),
             # Without this a restart may meet the store of the attempt before it, and hang.
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-            # Else init_process_group may return before the others have come, and nobody sees where the start hangs.
+            # Without this init_process_group may return before all ranks have joined, and a hang there goes unseen.
             "TORCH_DIST_INIT_BARRIER": "1",
             **flight_recorder.VARIABLES,
             **os.environ,
             PARENT: str(os.getpid()),
-            WATCH_START: str(self.start_timeout),
-            CHECK_CALLS: str(self.check_calls),
-            REPORT: str(folder / failure_files.TORCHRUN_REPORT),
-            failure_files.ASKED_FILE: str(folder / failure_files.ASKED),
-            **({WATCHER: self.watcher} if self.watcher else {}),
-            **self.told,
+            START_TIMEOUT_VARIABLE: str(self.start_timeout),
+            CHECK_CALLS_VARIABLE: str(self.check_calls),
+            REPORT_VARIABLE: str(folder / failure_files.TORCHRUN_REPORT_FILE),
+            failure_files.PREEMPTION_VARIABLE: str(folder / failure_files.PREEMPTION_FILE),
+            **({WATCHER_VARIABLE: self.watcher} if self.watcher else {}),
+            **self.variables,
             "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
         }
 
 
 def default_processes(gpus: Sequence[machine.Gpu]) -> int:
-    """One rank per GPU; without any, two where there are two cores: enough to be distributed, and quick."""
+    """Return one process per GPU. Without a GPU, return two if there are two cores: the fewest that are distributed."""
     return len(gpus) or min(2, machine.cores())

@@ -1,60 +1,72 @@
-"""What torchrun starts for each rank: another script or module, whose end is written down.
+"""Guard of a rank: torchrun starts it, and it runs a script or module and writes down how that ended.
 
     python -m dpbook.runs.launch.guard FOLDER SCRIPT [arguments]
     python -m dpbook.runs.launch.guard FOLDER -m MODULE [arguments]
 
-The script needs no change. If it raises, the error goes to FOLDER with its time, so that the first of all ranks can be
-told; if the rank is ended because another failed, it goes there where it was; if it finishes, that goes there. With
-each go the rank's last collectives.
+The script needs no change. Its error goes to FOLDER with the time, so that the launcher finds the first error of all
+ranks. If the rank is ended because another failed, its stack goes there; if the script finishes, an empty file does.
+The rank's last collectives go with each.
 
-Three variables ask for more: DPBOOK_START_TIMEOUT (seconds) ends a rank that waits for so long for the others to meet,
-DPBOOK_CHECK_CALLS (seconds) compares the ranks' collectives before they are called, and DPBOOK_WATCHER names a module
-whose ``install()`` is called before the script begins.
+Three environment variables turn on more. With DPBOOK_START_TIMEOUT (seconds) a rank ends that waits longer for the
+others to join. With DPBOOK_CHECK_CALLS (seconds) the ranks compare their collectives before they call them.
+DPBOOK_WATCHER names a module whose ``install()`` is called before the script begins.
 """
 
+import errno
 import importlib
 import os
 import runpy
+import shutil
 import sys
 import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
-from dpbook.core import end_with_parent, leave
+from dpbook.core import end_with_parent, exit_without_teardown
 from dpbook.ranks import failure_files
-from dpbook.runs.launch.command import CHECK_CALLS, WATCH_START, WATCHER
-from dpbook.runs.launch.full_disk import in_plain_words
-from dpbook.runs.launch.rank_evidence import Evidence
-from dpbook.runs.launch.tracebacks import of_the_script, way_to
-from dpbook.runs.launch.watchdog import watch_start
+from dpbook.runs.launch.command import CHECK_CALLS_VARIABLE, START_TIMEOUT_VARIABLE, WATCHER_VARIABLE
+from dpbook.runs.launch.rank_evidence import RankEvidence, drop_starter_frames, traceback_to
 from dpbook.runs.postmortem import flight_recorder
+
+JOIN_FUNCTION = "init_process_group"
+"""torch's function in which ranks wait for each other at the start."""
+POLL_SECONDS = 0.25
+"""Interval at which the start watchdog looks at the stack of the main thread."""
+FULL_DISK_BYTES = 2**20
+"""A disk with less free space counts as full."""
+_ARCHIVE_WRITER = "inline_container.cc"
+"""torch's source file of the writer of archives, which its errors name."""
+_SERIALIZATION = os.path.join("torch", "serialization.py")
 
 
 def main(arguments: list[str]) -> int:
     """Run the script and return the exit status."""
     end_with_parent()
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    folder, rank = Path(arguments[0], failure_files.ATTEMPT.format(restarts)), int(os.environ["RANK"])
+    folder, rank = Path(arguments[0], failure_files.ATTEMPT_FOLDER.format(restarts)), int(os.environ["RANK"])
     folder.mkdir(parents=True, exist_ok=True)
     for name in (
-        failure_files.ERROR,
-        failure_files.STACK,
-        failure_files.RESULT,
-        failure_files.CALLS,
-        failure_files.BEAT,
-        f"{failure_files.HANDLED}/{failure_files.ERROR}",
-    ):  # where another node made all start again, the number is the same
+        failure_files.ERROR_FILE,
+        failure_files.STACK_FILE,
+        failure_files.RESULT_FILE,
+        failure_files.CALLS_FILE,
+        failure_files.HEARTBEAT_FILE,
+        f"{failure_files.HANDLED_ERRORS_FOLDER}/{failure_files.ERROR_FILE}",
+    ):  # if another node restarted all ranks, the number of the attempt is the same
         (folder / name.format(rank)).unlink(missing_ok=True)
-    stack = open(folder / failure_files.STACK.format(rank), "a")  # noqa: SIM115  # open until the process ends
-    (folder / failure_files.PROCESS.format(rank)).write_text(str(os.getpid()))
-    Evidence(folder, rank, stack).watch()
-    if patience := float(os.environ.get(WATCH_START, 0)):
-        watch_start(patience, lambda: _give_up(folder, rank, patience))
-    if seconds := float(os.environ.get(CHECK_CALLS, 0)):
+    stack = open(folder / failure_files.STACK_FILE.format(rank), "a")  # noqa: SIM115  # open until the process ends
+    (folder / failure_files.PROCESS_ID_FILE.format(rank)).write_text(str(os.getpid()))
+    RankEvidence(folder, rank, stack).watch()
+    if start_timeout := float(os.environ.get(START_TIMEOUT_VARIABLE, 0)):
+        watch_start(start_timeout, lambda: _give_up(folder, rank, start_timeout))
+    if check_timeout := float(os.environ.get(CHECK_CALLS_VARIABLE, 0)):
         from dpbook.runs.launch import collective_check  # loads torch
 
-        collective_check.install(timedelta(seconds=seconds))
-    if watcher := os.environ.get(WATCHER):
+        collective_check.install(timedelta(seconds=check_timeout))
+    if watcher := os.environ.get(WATCHER_VARIABLE):
         importlib.import_module(watcher).install()
     try:
         if arguments[1] == "-m":
@@ -66,28 +78,27 @@ def main(arguments: list[str]) -> int:
             runpy.run_path(arguments[1], run_name="__main__")
     except SystemExit as error:
         if status := _status(error):
-            _leave_error(folder, rank, error)
+            _write_error(folder, rank, error)
             return status
-    except BaseException as error:  # whatever it is, the launcher tells it
-        print(_leave_error(folder, rank, in_plain_words(error)), file=sys.stderr, end="")
+    except BaseException as error:  # the launcher reports every kind of error
+        print(_write_error(folder, rank, explain_full_disk(error)), file=sys.stderr, end="")
         return 1
     flight_recorder.write_calls(folder, rank)
-    (folder / failure_files.RESULT.format(rank)).touch()
+    (folder / failure_files.RESULT_FILE.format(rank)).touch()
     return 0
 
 
-def _leave_error(folder: Path, rank: int, error: BaseException) -> str:
-    """Write down the error and the last collectives; its traceback is returned."""
+def _write_error(folder: Path, rank: int, error: BaseException) -> str:
+    """Write the error and the last collectives; return the error's traceback."""
     flight_recorder.write_calls(folder, rank)
-    return failure_files.write_error(
-        folder, rank, error, of_the_script(error.__traceback__), joined=flight_recorder.joined()
-    )
+    trace = drop_starter_frames(error.__traceback__)
+    return failure_files.write_error(folder, rank, error, trace, joined=flight_recorder.joined())
 
 
-def _give_up(folder: Path, rank: int, patience: float) -> None:
+def _give_up(folder: Path, rank: int, seconds: float) -> None:
     """End this process, whose main thread waits inside torch."""
-    error = TimeoutError(f"{failure_files.NOT_MET} within {patience:g} s")
-    trace = of_the_script(way_to(sys._current_frames().get(threading.main_thread().ident or 0)))
+    error = TimeoutError(f"{failure_files.NOT_JOINED} within {seconds:g} s")
+    trace = drop_starter_frames(traceback_to(sys._current_frames().get(threading.main_thread().ident or 0)))
     print(failure_files.write_error(folder, rank, error, trace), file=sys.stderr, end="", flush=True)
     os._exit(1)
 
@@ -99,5 +110,68 @@ def _status(error: SystemExit) -> int:
     return 1
 
 
+def watch_start(seconds: float, give_up: Callable[[], None]) -> None:
+    """Call ``give_up`` from a thread if the main thread stays in `init_process_group` for so many ``seconds``.
+
+    torch waits for ten minutes or for thirty, and names no rank. Only the first call counts; nothing happens in a
+    program that never calls it.
+    """
+    threading.Thread(target=_watch_start, args=(threading.get_ident(), seconds, give_up), daemon=True).start()
+
+
+def _watch_start(thread: int, seconds: float, give_up: Callable[[], None]) -> None:
+    begun: float | None = None
+    while True:
+        time.sleep(POLL_SECONDS)
+        frame = sys._current_frames().get(thread)
+        if not frame or all(caller.f_code.co_name != JOIN_FUNCTION for caller, _ in traceback.walk_stack(frame)):
+            if begun is not None:
+                return
+        elif begun is None:
+            begun = time.monotonic()
+        elif time.monotonic() - begun > seconds:
+            give_up()
+            return
+
+
+def explain_full_disk(error: BaseException) -> BaseException:
+    """Return the `OSError` that `torch.save` hides when the disk is full, with the file's name; else ``error`` itself.
+
+    torch reports only "unexpected pos 704 vs 598".
+    """
+    if _ARCHIVE_WRITER not in str(error):
+        return error
+    path = next(_saved_files(error), None)
+    reported = any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in _earlier_errors(error))
+    if not reported and (path is None or not _is_full(path)):
+        return error
+    plain = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *([str(path)] if path else []))
+    plain.__cause__ = error
+    return plain.with_traceback(error.__traceback__)
+
+
+def _saved_files(error: BaseException) -> Iterator[Path]:
+    """Yield the file that `torch.save` was given, by name or open."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "save" and frame.f_code.co_filename.endswith(_SERIALIZATION):
+            file = frame.f_locals.get("f")
+            name = getattr(file, "name", file)
+            if isinstance(name, (str, os.PathLike)):
+                yield Path(name)
+
+
+def _earlier_errors(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors during whose handling ``error`` was raised, the latest first."""
+    before = error.__context__
+    while before is not None:
+        yield before
+        before = before.__context__
+
+
+def _is_full(path: Path) -> bool:
+    folder = path.resolve().parent
+    return folder.is_dir() and shutil.disk_usage(folder).free < FULL_DISK_BYTES
+
+
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    exit_without_teardown(main(sys.argv[1:]))

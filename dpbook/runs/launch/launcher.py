@@ -1,7 +1,8 @@
-"""Carry out a launch: start it, pass on what is said and signalled, watch it, tell why it failed. Loads no torch."""
+"""Launcher of a run: starts it, passes on output and signals, watches it, and reports why it failed. Loads no torch."""
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,163 +11,216 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from dpbook.core import handling_signals, temporary_folder
 from dpbook.ranks import failure_files
 from dpbook.runs.launch.command import Launch
-from dpbook.runs.launch.hang_detector import HangWatch
-from dpbook.runs.launch.logs import keep, new_folder, tidy
-from dpbook.runs.launch.memory_watch import MemoryWatch
+from dpbook.runs.launch.watches import HangWatch, MemoryWatch
 from dpbook.runs.postmortem.rules import why_it_failed
 
-GRACE = 35.0
-"""Seconds that ranks have to end by themselves after a signal, before they are killed; torchrun gives them 30."""
-TOLD = 5.0
-"""Seconds that ranks have to tell where they are, before they are ended because they hang."""
-POLL, LOOK = 0.05, 1.0
-"""Seconds between two looks: whether it has ended, and whether it hangs."""
-TAIL = 200_000
-"""Bytes of what torchrun said that are kept, to read from them who failed."""
+SHUTDOWN_TIMEOUT = 35.0
+"""Seconds in which ranks may end by themselves after a signal, before they are killed; torchrun gives them 30."""
+DUMP_TIMEOUT = 5.0
+"""Seconds in which ranks write their stacks, before they are ended because they hang."""
+POLL_SECONDS = 0.05
+"""Interval at which the launcher looks whether torchrun has ended."""
+WATCH_SECONDS = 1.0
+"""Interval at which the watches look at the ranks."""
+STDERR_BYTES = 200_000
+"""Size of the end of torchrun's stderr that is kept: it names the ranks that failed."""
+LOG_FOLDER = Path("runs", "logs")
+"""Parent of the logs of a failed launch by default."""
+StderrChunks = list[tuple[float, bytes]]
+"""Parts of torchrun's stderr, each with the time of day."""
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a launch ended: an exit ``status``, 0 if all went well, and whether rank 0 ran on this node."""
+class LaunchResult:
+    """Result of a launch: its exit ``status``, 0 for success, and whether rank 0 ran on this node."""
 
     status: int
     had_rank_0: bool
 
 
-def launch(what: Launch, say: Callable[[str], None] = lambda text: None, came: list[int] | None = None) -> Ended:
-    """Carry it out, and return how it ended; where it failed ``say`` is told why, at the end.
+def launch(
+    spec: Launch, report: Callable[[str], None] = lambda text: None, early_signals: list[int] | None = None
+) -> LaunchResult:
+    """Carry out a launch and return its result. If it failed, ``report`` is called with the reason at the end.
 
-    Ctrl-C, SIGTERM and SIGHUP end the ranks, which get SIGTERM; nothing is left running. If a rank had failed before,
-    while the others still worked, that is told too. SIGUSR1 is passed on to them, and ignored by a program that does
-    not know it; a program that ends well after it may have more to do, so that its status is 128 + SIGUSR1. In ``came``
-    are the signals that came before, and were not heeded. What rank 0 writes is seen; the others' output is kept in
-    ``what.logs``, or where the launch fails, and the end of it told.
+    Ctrl-C, SIGTERM and SIGHUP end the ranks by SIGTERM, and nothing is left running. If a rank had failed before that,
+    while the others still worked, its failure is reported too. SIGUSR1 is passed on to the ranks; a program without a
+    handler ignores it. If a program ends successfully after it, work may be left: its status is 128 + SIGUSR1.
+    ``early_signals`` holds signals that arrived before the call and that nothing has acted on yet.
+
+    The output of rank 0 goes to this process's own. That of the other ranks is kept in ``spec.logs``, or if the launch
+    fails below `LOG_FOLDER`.
     """
     with temporary_folder("launch") as folder:
-        logs = new_folder(what.logs, "") if what.logs else folder / "logs"
-        said: list[tuple[float, bytes]] = []
+        logs = new_folder(spec.logs, "") if spec.logs else folder / "logs"
+        chunks: StderrChunks = []
         begun = time.monotonic()
         child = subprocess.Popen(
-            what.command(folder, logs), env=what.environment(folder), stderr=subprocess.PIPE, start_new_session=True
+            spec.command(folder, logs), env=spec.environment(folder), stderr=subprocess.PIPE, start_new_session=True
         )
-        reader = threading.Thread(target=_pass_on, args=(child, said), daemon=True)
+        reader = threading.Thread(target=_pass_on_stderr, args=(child, chunks), daemon=True)
         reader.start()
-        memory = MemoryWatch(folder, range(what.nproc * what.nnodes))
-        signalled, hung, failed = _wait(child, folder, what.hang_watch(folder), memory, [] if came is None else came)
-        reader.join(GRACE)
+        memory = MemoryWatch(folder, range(spec.nproc * spec.nnodes))
+        signals = [] if early_signals is None else early_signals
+        signalled, hung, failed = _wait(child, folder, spec.hang_watch(folder), memory, signals)
+        reader.join(SHUTDOWN_TIMEOUT)
         attempt = failure_files.last_attempt(folder)
-        any_logs = tidy(logs)
+        has_logs = tidy_logs(logs)
         if signalled:
-            say(f"ended by {signal.Signals(signalled).name}; no rank is left")
+            report(f"stopped by {signal.Signals(signalled).name}; no rank is left running")
         if failed or (not signalled and (child.returncode or hung)):
-            report = failure_files.text_of(folder / failure_files.TORCHRUN_REPORT)
-            if what.torchrun_report:
-                print(report, file=sys.stderr)
-            log = _since(said, attempt) + report
-            told = _why(what, attempt, time.monotonic() - begun, child.returncode, log, logs, hung=hung)
-            if "SIGKILL" in told.partition("\n")[0]:
-                told = "\n".join(filter(None, [told, memory.told()]))
-            kept = (logs if what.logs else keep(logs, what.name)) if any_logs else None
-            say(told + (f"\nwhat the other ranks printed is in {kept}" if kept else ""))
-        elif not signalled and (folder / failure_files.ASKED).exists():
+            torchrun_report = failure_files.read_or_empty(folder / failure_files.TORCHRUN_REPORT_FILE)
+            if spec.torchrun_report:
+                print(torchrun_report, file=sys.stderr)
+            stderr = _stderr_since_start(chunks, attempt) + torchrun_report
+            seconds = time.monotonic() - begun
+            reason = _reason(spec, attempt, seconds, child.returncode, stderr, logs, hung=hung)
+            if "SIGKILL" in reason.partition("\n")[0]:
+                reason = "\n".join(filter(None, [reason, memory.summary()]))
+            kept = (logs if spec.logs else keep_logs(logs, spec.name)) if has_logs else None
+            report(reason + (f"\nthe output of the other ranks is in {kept}" if kept else ""))
+        elif not signalled and (folder / failure_files.PREEMPTION_FILE).exists():
             signalled = signal.SIGUSR1
-            say("ended after SIGUSR1; it may have more to do")
+            report("ended after SIGUSR1; work may be left")
         status = 128 + signalled if signalled else int(hung) or child.returncode
-        return Ended(status, (attempt / failure_files.STACK.format(0)).exists())
+        return LaunchResult(status, (attempt / failure_files.STACK_FILE.format(0)).exists())
 
 
-def _why(launch: Launch, folder: Path, seconds: float, status: int, log: str, logs: Path, *, hung: bool) -> str:
-    """Why it failed, as far as this node can tell."""
-    if launch.nnodes > 1 and (failed := re.search("Rendezvous(Timeout|Connection)Error", log)):
-        if failed[1] == "Connection":
-            return f"nobody answers as a rendezvous at {launch.endpoint}, for {launch.start_timeout:g} s"
-        return f"not all of the {launch.nnodes} nodes came to {launch.endpoint} within {launch.start_timeout:g} s"
-    world = launch.nnodes * launch.nproc
-    told = [why_it_failed(folder, world, seconds, status, log, logs=logs, hung=hung)]
+def _reason(spec: Launch, folder: Path, seconds: float, status: int, stderr: str, logs: Path, *, hung: bool) -> str:
+    """Return why the launch failed, as far as this node knows."""
+    if spec.nnodes > 1 and (error := re.search("Rendezvous(Timeout|Connection)Error", stderr)):
+        if error[1] == "Connection":
+            return f"no rendezvous answered at {spec.endpoint} within {spec.start_timeout:g} s"
+        return f"not all of the {spec.nnodes} nodes joined at {spec.endpoint} within {spec.start_timeout:g} s"
+    world = spec.nnodes * spec.nproc
+    lines = [why_it_failed(folder, world, seconds, status, stderr, logs=logs, hung=hung)]
     if hung:
-        told.append(f"no rank had gone on for {launch.patience:g} s, so they were ended (--hang-timeout)")
-    if not launch.check_calls and re.search("gloo received|different calls", told[0]):
-        told.append("--check-calls tells which rank makes which call")
-    if launch.nnodes > 1:
-        told.append("That is what this node saw; the first to fail may be a rank of another.")
-    return "\n".join(filter(None, told))
+        timeout = spec.effective_hang_timeout
+        lines.append(f"no rank made progress for {timeout:g} s, so the launch was stopped (--hang-timeout)")
+    if not spec.check_calls and re.search("gloo received|different calls", lines[0]):
+        lines.append("--check-calls shows which rank makes which call")
+    if spec.nnodes > 1:
+        lines.append("This is what this node saw; the first rank to fail may be on another node.")
+    return "\n".join(filter(None, lines))
 
 
-def _since(said: list[tuple[float, bytes]], folder: Path) -> str:
-    """What came after the ranks that leave word in ``folder`` were started."""
-    started = min((path.stat().st_mtime for path in folder.glob(failure_files.PROCESS.format("*"))), default=0.0)
-    return b"".join(chunk for when, chunk in said if when >= started).decode(errors="replace")
+def _stderr_since_start(chunks: StderrChunks, folder: Path) -> str:
+    """Return what torchrun wrote after the ranks that leave their files in ``folder`` were started."""
+    processes = folder.glob(failure_files.PROCESS_ID_FILE.format("*"))
+    started = min((path.stat().st_mtime for path in processes), default=0.0)
+    return b"".join(chunk for when, chunk in chunks if when >= started).decode(errors="replace")
 
 
-def _pass_on(child: subprocess.Popen[bytes], said: list[tuple[float, bytes]]) -> None:
-    """Show what torchrun and rank 0 write to stderr as it comes, and keep the end of it, with the time of day."""
+def _pass_on_stderr(child: subprocess.Popen[bytes], chunks: StderrChunks) -> None:
+    """Print the stderr of torchrun and rank 0 as it arrives, and keep its last `STDERR_BYTES` in ``chunks``."""
     assert child.stderr is not None
     size = 0
     while chunk := os.read(child.stderr.fileno(), 65536):
         os.write(2, chunk)
-        said.append((time.time(), chunk))
+        chunks.append((time.time(), chunk))
         size += len(chunk)
-        while size - len(said[0][1]) > TAIL:
-            size -= len(said.pop(0)[1])
+        while size - len(chunks[0][1]) > STDERR_BYTES:
+            size -= len(chunks.pop(0)[1])
 
 
 def _wait(
-    child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None, memory: MemoryWatch, came: list[int]
+    child: subprocess.Popen[bytes], folder: Path, watch: HangWatch | None, memory: MemoryWatch, signals: list[int]
 ) -> tuple[int, bool, bool]:
-    """Wait for the end; a signal that comes meanwhile is passed on.
+    """Wait until torchrun ends, and pass on signals.
 
-    Returns that which ended the ranks, or 0, whether they were ended because they hung, and whether one of them had
-    failed when the signal came.
+    Returns the signal that ended the ranks, or 0; whether they were ended because they hung; and whether a rank had
+    failed when the signal arrived. The handler only notes a signal, because Python drops what a handler raises while an
+    import ends: a launch that was told to end then trained on, in 2 of about 280 starts.
     """
-    looked = time.monotonic()
-    with handling_signals(lambda number, frame: came.append(number)):
+    last_watched = time.monotonic()
+    with handling_signals(lambda number, frame: signals.append(number)):
         while child.poll() is None:
-            if came and came[0] != signal.SIGUSR1:
-                failed = any(failure_files.last_attempt(folder).glob(failure_files.ERROR.format("*")))
-                _end(child, came)
-                return came[0], False, failed
-            if came:
-                _tell(folder, came.pop(0))
-            if time.monotonic() - looked > LOOK:
-                looked = time.monotonic()
-                memory.look()
+            if signals and signals[0] != signal.SIGUSR1:
+                failed = any(failure_files.last_attempt(folder).glob(failure_files.ERROR_FILE.format("*")))
+                _end(child, signals)
+                return signals[0], False, failed
+            if signals:
+                _pass_on_signal(folder, signals.pop(0))
+            if time.monotonic() - last_watched > WATCH_SECONDS:
+                last_watched = time.monotonic()
+                memory.sample()
                 if watch and watch.hangs():
-                    _let_tell(failure_files.last_attempt(folder))
-                    _end(child, came)
+                    _request_stacks(failure_files.last_attempt(folder))
+                    _end(child, signals)
                     return 0, True, False
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
     return 0, False, False
 
 
-def _tell(folder: Path, number: int) -> None:
-    """Send the ranks of this node a signal, and leave word for those that do not take it yet."""
-    (folder / failure_files.ASKED).touch()
-    for path in failure_files.last_attempt(folder).glob(failure_files.PROCESS.format("*")):
-        with suppress(ProcessLookupError, ValueError):  # it has ended, or is just writing its id
+def _pass_on_signal(folder: Path, number: int) -> None:
+    """Send a signal to the ranks of this node, and leave a file for those that cannot receive it yet."""
+    (folder / failure_files.PREEMPTION_FILE).touch()
+    for path in failure_files.last_attempt(folder).glob(failure_files.PROCESS_ID_FILE.format("*")):
+        with suppress(ProcessLookupError, ValueError):  # the rank has ended, or is just writing its id
             os.kill(int(path.read_text()), number)
 
 
-def _let_tell(folder: Path) -> None:
-    """Give the ranks time to leave word of where they are: SIGTERM may mean something else to a program, or nothing."""
-    (folder / failure_files.TELL).touch()
-    ranks = [path.stem.rpartition("-")[2] for path in folder.glob(failure_files.PROCESS.format("*"))]
-    stacks = [folder / failure_files.STACK.format(rank) for rank in ranks]
-    until = time.monotonic() + TOLD
-    while time.monotonic() < until and not all(map(failure_files.text_of, stacks)):
-        time.sleep(POLL)
+def _request_stacks(folder: Path) -> None:
+    """Have the ranks write their stacks: a program may ignore SIGTERM, or answer it in its own way."""
+    (folder / failure_files.DUMP_REQUEST_FILE).touch()
+    ranks = [path.stem.rpartition("-")[2] for path in folder.glob(failure_files.PROCESS_ID_FILE.format("*"))]
+    stacks = [folder / failure_files.STACK_FILE.format(rank) for rank in ranks]
+    deadline = time.monotonic() + DUMP_TIMEOUT
+    while time.monotonic() < deadline and not all(map(failure_files.read_or_empty, stacks)):
+        time.sleep(POLL_SECONDS)
 
 
-def _end(child: subprocess.Popen[bytes], came: list[int]) -> None:
-    """Ask torchrun to end its ranks; kill its whole session if it does not in time, or at a second signal."""
+def _end(child: subprocess.Popen[bytes], signals: list[int]) -> None:
+    """Ask torchrun to end its ranks; kill its session if it takes too long, or at a second signal."""
     child.send_signal(signal.SIGTERM)
-    asked, until = len(came), time.monotonic() + GRACE
+    n_signals, deadline = len(signals), time.monotonic() + SHUTDOWN_TIMEOUT
     while child.poll() is None:
-        if len(came) > asked or time.monotonic() > until:
+        if len(signals) > n_signals or time.monotonic() > deadline:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
+
+
+def new_folder(parent: Path, name: str) -> Path:
+    """Make a new folder for a launch: name and time, with a number if two launches begin within a second."""
+    stamp = "-".join(filter(None, [name, time.strftime("%Y%m%d-%H%M%S")]))
+    for number in count(1):
+        path = parent / (stamp if number == 1 else f"{stamp}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("count does not end")
+
+
+def tidy_logs(folder: Path) -> bool:
+    """Move torchrun's logs to attempt_0/1/stderr.log and so on, remove empty ones, and return True if any is left.
+
+    torchrun puts a folder with a random name between. A ``folder`` without logs is removed.
+    """
+    written = [path for path in folder.glob("*/attempt_*/*/std*.log") if path.stat().st_size]
+    for path in written:
+        target = folder.joinpath(*path.parts[-3:])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+    for between in folder.glob("*"):
+        if not between.name.startswith("attempt_"):
+            shutil.rmtree(between)
+    if not written and folder.is_dir():
+        folder.rmdir()
+    return bool(written)
+
+
+def keep_logs(folder: Path, name: str) -> Path | None:
+    """Copy tidy logs to `LOG_FOLDER` and return the copy; None if it has no room."""
+    try:
+        return Path(shutil.copytree(folder, new_folder(LOG_FOLDER, name), dirs_exist_ok=True))
+    except OSError:  # a full disk may be why the launch failed
+        return None

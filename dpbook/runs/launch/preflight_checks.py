@@ -1,19 +1,34 @@
-"""What is wrong with a launch before it begins: found in a moment, without loading torch."""
+"""Checks before a launch. They load no torch; those of the machine are quick, messages between GPUs take seconds."""
 
+import contextlib
 import importlib.util
+import os
 import socket
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import IO, Literal
 
-from dpbook.core import machine
+from dpbook.core import PACKAGE, machine
 
-SMALL_SHM = 64 * 2**20
+SMALL_SHARED_MEMORY = 64 * 2**20
+"""Bytes; a container has so few by default."""
+PEER_PROBE = (sys.executable, "-m", "dpbook.runs.launch.torch_probe", "peers")
+PEER_SECONDS = 90.0
+"""Seconds for the messages of all pairs of GPUs, with torch's start and one context per GPU."""
+KILL_SECONDS = 5.0
+"""Seconds in which a killed process ends; one that hangs in the driver may never end."""
+PEER_REMEDY = (
+    "direct copies between GPUs fail behind ACS or an IOMMU. Have these switched off, or set NCCL_P2P_DISABLE=1, which "
+    "sends through the host's memory and is slower (docs/server.md)"
+)
 
 
 @dataclass(frozen=True)
-class Finding:
-    """``problem``: the launch cannot succeed; ``warning``: it may be slow or wrong."""
+class PreflightFinding:
+    """Finding of a check. ``problem``: the launch cannot succeed. ``warning``: it may be slow or wrong."""
 
     kind: Literal["problem", "warning"]
     text: str
@@ -24,65 +39,125 @@ class Finding:
 
 def preflight(
     nproc: int, *, nnodes: int = 1, endpoint: str | None = None, gpus: Sequence[machine.Gpu] | None = None
-) -> list[Finding]:
-    """Look at this machine for ``nproc`` ranks on it; problems come first.
+) -> list[PreflightFinding]:
+    """Check this machine for a launch of ``nproc`` ranks on it; return the findings, problems first.
 
     ``endpoint`` is where several nodes meet, "host:port"; ``gpus`` are this machine's, looked up if None.
     """
     devices = machine.gpus() if gpus is None else list(gpus)
-    found = [*_torch(), *_processes(nproc, devices), *_shared_memory(nproc, devices), *_endpoint(nnodes, endpoint)]
-    return sorted(found, key=lambda finding: finding.kind != "problem")
+    findings = [
+        *_check_torch(),
+        *_check_processes(nproc, devices),
+        *_check_shared_memory(nproc, devices),
+        *_check_endpoint(nnodes, endpoint),
+    ]
+    return sorted(findings, key=lambda finding: finding.kind != "problem")
 
 
-def blind(gpus: Sequence[machine.Gpu]) -> list[Finding]:
-    """What is to be said where there are GPUs and a torch that was built without them: it trains on the CPU."""
+def gpus_without_torch_build(gpus: Sequence[machine.Gpu]) -> list[PreflightFinding]:
+    """Return a warning if there are GPUs and a torch that was built without them: it trains on the CPU."""
     if not gpus or machine.torch_build() != "cpu":
         return []
-    said = (
-        f"torch was built for the CPU and sees none of the GPUs here ({len(gpus)} × {gpus[0].name}): this run is on "
-        "the CPU, over gloo. To use them, install torch with CUDA"
+    text = (
+        f"torch was built for the CPU only and cannot use the GPUs here ({len(gpus)} × {gpus[0].name}): this run uses "
+        "the CPU, over gloo. To use the GPUs, install a CUDA build of torch"
     )
-    return [Finding("warning", said)]
+    return [PreflightFinding("warning", text)]
 
 
-def _torch() -> Iterator[Finding]:
+def _check_torch() -> Iterator[PreflightFinding]:
     if importlib.util.find_spec("torch") is None:
-        yield Finding("problem", "torch is not installed here: `dpbook doctor` says more")
+        yield PreflightFinding("problem", "torch is not installed here: run `dpbook doctor` for details")
 
 
-def _processes(nproc: int, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
+def _check_processes(nproc: int, gpus: Sequence[machine.Gpu]) -> Iterator[PreflightFinding]:
     if gpus and nproc > len(gpus):
-        yield Finding(
-            "problem", f"{nproc} ranks on {len(gpus)} GPUs: NCCL refuses two ranks on one; --nproc {len(gpus)} fits"
-        )
+        text = f"{nproc} ranks on {len(gpus)} GPUs: NCCL refuses two ranks on one; use --nproc {len(gpus)}"
+        yield PreflightFinding("problem", text)
     elif len({gpu.name for gpu in gpus[:nproc]}) > 1:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
-        yield Finding(
-            "warning", f"the GPUs differ ({names}): every step waits for the slowest. Their numbers are those of "
-            "nvidia-smi with CUDA_DEVICE_ORDER=PCI_BUS_ID only",
+        yield PreflightFinding(
+            "warning", f"the GPUs differ ({names}): every step waits for the slowest. CUDA numbers them as nvidia-smi "
+            "does only with CUDA_DEVICE_ORDER=PCI_BUS_ID",
         )  # fmt: skip
     elif not gpus and nproc > machine.cores():
-        yield Finding("warning", f"{nproc} ranks on {machine.cores()} cores and no GPU: they wait for one another")
+        text = f"{nproc} ranks share {machine.cores()} cores, without a GPU: they slow one another down"
+        yield PreflightFinding("warning", text)
 
 
-def _shared_memory(nproc: int, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
+def _check_shared_memory(nproc: int, gpus: Sequence[machine.Gpu]) -> Iterator[PreflightFinding]:
     shared = machine.shared_memory()
-    if shared is not None and shared < SMALL_SHM * max(nproc, 1) and (gpus or shared < SMALL_SHM):
-        yield Finding(
-            "warning", f"shared memory is {shared / 2**20:,.0f} MiB: in a container, give it more (--shm-size=1g)"
-        )
+    needed = SMALL_SHARED_MEMORY * max(nproc, 1)
+    if shared is not None and shared < needed and (gpus or shared < SMALL_SHARED_MEMORY):
+        text = f"shared memory has only {shared / 2**20:,.0f} MiB: give a container more with --shm-size=1g"
+        yield PreflightFinding("warning", text)
 
 
-def _endpoint(nnodes: int, endpoint: str | None) -> Iterator[Finding]:
+def _check_endpoint(nnodes: int, endpoint: str | None) -> Iterator[PreflightFinding]:
     if nnodes == 1:
         return
     host, _, port = (endpoint or "").rpartition(":")
     if not host or not port.isdigit():
-        yield Finding("problem", f"{nnodes} nodes need --rdzv-endpoint HOST:PORT of one of them, the same on all")
+        text = f"{nnodes} nodes need --rdzv-endpoint HOST:PORT of one of them, the same on all"
+        yield PreflightFinding("problem", text)
         return
     try:
         socket.getaddrinfo(host, int(port))
     except OSError:
-        yield Finding(
-            "problem", f"{host} of --rdzv-endpoint has no address here: use the number, or a name in /etc/hosts"
-        )
+        text = f"the host {host} of --rdzv-endpoint has no known address: use its IP address, or add it to /etc/hosts"
+        yield PreflightFinding("problem", text)
+
+
+def check_peers(command: Sequence[str] | None = None, seconds: float = PEER_SECONDS) -> list[PreflightFinding]:
+    """Send a message between every two GPUs that this process sees, there and back; return which do not arrive.
+
+    Nothing is tested if ``NCCL_P2P_DISABLE`` is set, since NCCL then sends no such messages. ``command`` sends them, by
+    default `PEER_PROBE`, and prints a line for each pair; it is ended after ``seconds``.
+    """
+    if os.environ.get("NCCL_P2P_DISABLE", "0") != "0":
+        return []
+    completed, output, error = _run(command or PEER_PROBE, seconds)
+    lines = [line.split() for line in output.splitlines()]
+    wrong = [f"{first}–{second}" for first, second, *result in lines if result == ["wrong"]]
+    if wrong:
+        text = f"messages between GPUs {', '.join(wrong)} arrive with other bits than were sent: {PEER_REMEDY}"
+        return [PreflightFinding("problem", text)]
+    return list(_unfinished_pairs(lines, completed, error, seconds))
+
+
+def _unfinished_pairs(
+    lines: Sequence[Sequence[str]], completed: bool, error: str, seconds: float
+) -> Iterator[PreflightFinding]:
+    """Yield the finding for a probe that did not send the messages of all pairs."""
+    waiting = bool(lines) and len(lines[-1]) == 2
+    if waiting and not completed:
+        pair = "–".join(lines[-1])
+        text = f"a message between GPUs {pair} has not arrived within {seconds:g} s: {PEER_REMEDY}"
+        yield PreflightFinding("problem", text)
+    elif not completed:
+        text = f"messages between the GPUs were not tested: torch was not ready within {seconds:g} s"
+        yield PreflightFinding("warning", text)
+    elif error:
+        yield PreflightFinding("warning", f"messages between the GPUs could not be tested: {error}")
+
+
+def _run(command: Sequence[str], seconds: float) -> tuple[bool, str, str]:
+    """Return whether the command ended in time, its output, and if it failed the last line of its stderr."""
+    path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
+    # Files, not pipes: a process that cannot be killed would keep a pipe open, and reading it would not end.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = subprocess.Popen(command, stdout=out, stderr=err, env=os.environ | {"PYTHONPATH": path})
+        try:
+            child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(KILL_SECONDS)
+            return False, _text(out), ""
+        error = _text(err).strip().rpartition("\n")[2] or f"exit status {child.returncode}"
+        return True, _text(out), error if child.returncode else ""
+
+
+def _text(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()

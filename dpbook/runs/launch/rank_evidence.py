@@ -1,18 +1,19 @@
-"""What a rank writes down while it runs and when it is ended, although its main thread may wait in C++ for ever.
+"""Evidence that a rank writes while it runs and when it is ended, although its main thread may wait in C++ for ever.
 
-A thread writes into FOLDER whenever collectives were called or have come to their end, so that a hang can be seen from
-outside. When the rank is asked to tell where it is (a file) or to end (SIGTERM), or aborts (SIGABRT: gloo's answer to a
-message of another size, NCCL's to a time-out), it leaves its stack and its last collectives there.
+A thread writes a heartbeat into FOLDER whenever collectives were called or completed, so that a hang can be seen from
+outside. It writes the rank's stack and its last collectives when a file asks for them, when the rank is to end
+(SIGTERM), and when it aborts (SIGABRT is gloo's answer to a message of another size, and NCCL's to a time-out).
 
-No Python signal handler runs while the main thread is in C++. So SIGTERM wakes the thread, through Python's wakeup file
-descriptor, which works with handlers of the program's own too, and is shared with a program that wants one itself, as
-asyncio does for its signal handlers; SIGABRT is answered in the thread that aborts.
+Python runs no signal handler while the main thread is in C++. Therefore SIGTERM wakes the thread, through Python's
+wakeup file descriptor. That works beside handlers of the program. A program that sets the descriptor itself, as asyncio
+does for its signal handlers, shares it with the thread. SIGABRT is answered in the thread that aborts.
 """
 
 import ctypes
 import faulthandler
 import json
 import os
+import runpy
 import select
 import signal
 import sys
@@ -24,98 +25,101 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TextIO
 
+from dpbook.core import PACKAGE
 from dpbook.ranks import failure_files
-from dpbook.runs.launch.tracebacks import of_the_script, way_to
 from dpbook.runs.postmortem import flight_recorder
 
-LOOK = 1.0
-"""Seconds between two looks at the collectives."""
-STILL = 3.0
-"""Seconds after which it is looked up in what collective a rank waits."""
-_HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
-_kept: list[object] = []
-"""What C code still points to."""
+POLL_SECONDS = 1.0
+"""Interval at which the thread looks at the collectives."""
+WAITING_SECONDS = 3.0
+"""Seconds without progress after which the thread looks up the collective that the rank waits in."""
+_C_HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
+_handlers_in_use: list[object] = []
+"""Handlers that C code points to, which must not be collected."""
+_STARTERS = (str(PACKAGE / "runs" / "launch" / "guard.py"), runpy.__file__, "<frozen runpy>")
 
 
-class Evidence:
-    """The evidence of one rank, which goes to ``folder``; its stack goes to ``stack``, an open file."""
+class RankEvidence:
+    """Evidence of one rank, which goes to ``folder``; its stack goes to ``stack``, an open file."""
 
     def __init__(self, folder: Path, rank: int, stack: TextIO) -> None:
         self._folder, self._rank, self._stack = folder, rank, stack
-        self._once = threading.RLock()  # a signal may interrupt the main thread in it
-        self._set_wakeup_fd, self._programs = signal.set_wakeup_fd, -1
+        self._lock = threading.RLock()  # reentrant: a signal may interrupt the main thread while it holds the lock
+        self._set_wakeup_fd, self._program_fd = signal.set_wakeup_fd, -1
 
     def watch(self) -> None:
-        """Begin; to be called from the main thread."""
+        """Begin to watch; to be called from the main thread."""
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.signal(signal.SIGTERM, self._end)
-        self._share(writer)
+        self._share_wakeup_fd(writer)
         self._answer_abort()
-        faulthandler.enable(file=self._stack)  # this first, then what was there before
+        faulthandler.enable(file=self._stack)  # on a crash it writes the stack, then calls the earlier handlers
         faulthandler.register(signal.SIGTERM, file=self._stack, chain=True)
-        os.register_at_fork(after_in_child=self._forget)
-        threading.Thread(target=self._look, args=(reader,), daemon=True, name="dpbook evidence").start()
+        os.register_at_fork(after_in_child=self._reset_after_fork)
+        threading.Thread(target=self._run, args=(reader,), daemon=True, name="dpbook evidence").start()
 
     def write(self) -> None:
-        """Leave the last collectives, the error being handled, and last all threads' stacks if they are not there."""
-        with self._once:
+        """Write the last collectives, the error being handled, and then all stacks unless they are written already.
+
+        The stacks are last: when the launcher finds them it ends the rank.
+        """
+        with self._lock:
             flight_recorder.write_calls(self._folder, self._rank)
-            if error := _handled():
-                failure_files.write_error(
-                    self._folder / failure_files.HANDLED, self._rank, error, _whole(error.__traceback__)
-                )
+            if error := _handled_error():
+                folder = self._folder / failure_files.HANDLED_ERRORS_FOLDER
+                failure_files.write_error(folder, self._rank, error, _with_callers(error.__traceback__))
             if not self._stack.closed and not os.fstat(self._stack.fileno()).st_size:
                 faulthandler.dump_traceback(self._stack)
 
-    def _share(self, wakeup: int) -> None:
-        """Have signals told to the thread; one that the program asks for is told by the thread then."""
+    def _share_wakeup_fd(self, wakeup: int) -> None:
+        """Let signals wake the thread; it passes them on to a descriptor that the program sets."""
 
         def set_wakeup_fd(fd: int, /, *, warn_on_full_buffer: bool = True) -> int:
-            self._set_wakeup_fd(fd, warn_on_full_buffer=warn_on_full_buffer)  # which looks at what was given
+            self._set_wakeup_fd(fd, warn_on_full_buffer=warn_on_full_buffer)  # checks the arguments
             self._set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-            before, self._programs = self._programs, fd
+            before, self._program_fd = self._program_fd, fd
             return before
 
         self._set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         signal.set_wakeup_fd = set_wakeup_fd
 
     def _end(self, number: int, frame: FrameType | None) -> None:
-        """What SIGTERM does where the program has no handler of its own: as without us, the process ends."""
+        """Handle SIGTERM in a program without a handler: write the evidence, and end by the signal."""
         self.write()
         _c_signal(signal.SIGTERM, None)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _look(self, wakeup: int) -> None:
-        before, since, known, told = None, time.time(), False, False
-        self._beat(since, None)
+    def _run(self, wakeup: int) -> None:
+        before, since, is_waiting, dumped = None, time.time(), False, False
+        self._write_heartbeat(since, None)
         while True:
-            if select.select([wakeup], [], [], LOOK)[0]:
-                self._hear(os.read(wakeup, 64))
-            if not told and (self._folder / failure_files.TELL).exists():
-                told = True
+            if select.select([wakeup], [], [], POLL_SECONDS)[0]:
+                self._receive(os.read(wakeup, 64))
+            if not dumped and (self._folder / failure_files.DUMP_REQUEST_FILE).exists():
+                dumped = True
                 self.write()
             now = flight_recorder.progress()
             if now != before:
-                before, since, known = now, time.time(), False
-                self._beat(since, None)
-            elif not known and time.time() - since > STILL:
-                known = True
-                self._beat(since, flight_recorder.time_limit())
+                before, since, is_waiting = now, time.time(), False
+                self._write_heartbeat(since, None)
+            elif not is_waiting and time.time() - since > WAITING_SECONDS:
+                is_waiting = True
+                self._write_heartbeat(since, flight_recorder.time_limit())
 
-    def _hear(self, signals: bytes) -> None:
-        if self._programs >= 0:
-            with suppress(OSError):  # it is full, or closed
-                os.write(self._programs, signals)
+    def _receive(self, signals: bytes) -> None:
+        if self._program_fd >= 0:
+            with suppress(OSError):  # the pipe is full, or closed
+                os.write(self._program_fd, signals)
         if signal.SIGTERM in signals:
             self.write()
             if signal.getsignal(signal.SIGTERM) == self._end:
                 self._end(signal.SIGTERM, None)
 
-    def _beat(self, since: float, limit: float | None) -> None:
-        """Say since when nothing has changed, and, of a rank that waits in a collective, for how long torch lets it."""
+    def _write_heartbeat(self, since: float, limit: float | None) -> None:
+        """Write the time of the last progress, and torch's time-out of the collective that the rank waits in."""
         try:
-            path = self._folder / failure_files.BEAT.format(self._rank)
+            path = self._folder / failure_files.HEARTBEAT_FILE.format(self._rank)
             path.write_text(json.dumps({"since": since, "limit": limit}))
         except OSError:  # the folder is gone, or its disk is full: no reason to end a run
             return
@@ -125,35 +129,55 @@ class Evidence:
             self.write()
             _c_signal(signal.SIGABRT, None)
 
-        _c_signal(signal.SIGABRT, _HANDLER(answer))
+        _c_signal(signal.SIGABRT, _C_HANDLER(answer))
 
-    def _forget(self) -> None:
-        """A process that this one forks is not the rank."""
+    def _reset_after_fork(self) -> None:
+        """Restore all handlers in a process that the rank forks: it is not the rank."""
         faulthandler.disable()
         faulthandler.unregister(signal.SIGTERM)
         signal.set_wakeup_fd = self._set_wakeup_fd
-        with suppress(OSError, ValueError):  # the program has closed its own
-            self._set_wakeup_fd(self._programs)
+        with suppress(OSError, ValueError):  # the program has closed its descriptor
+            self._set_wakeup_fd(self._program_fd)
         _c_signal(signal.SIGABRT, None)
         if signal.getsignal(signal.SIGTERM) == self._end:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _handled() -> BaseException | None:
-    """The error that the main thread is handling, perhaps in a `finally` that waits for the other ranks."""
+def _handled_error() -> BaseException | None:
+    """Return the error that the main thread is handling, perhaps in a `finally` that waits for the other ranks."""
     handled: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
     error: BaseException | None = handled[1] if isinstance(handled, tuple) else handled  # a tuple before Python 3.12
     return error
 
 
-def _whole(trace: TracebackType | None) -> TracebackType | None:
-    """With the callers of where the error is handled: torch handles each before the script sees it."""
-    return of_the_script(way_to(trace.tb_frame.f_back, trace)) if trace else None
+def _with_callers(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback that begins with the script's first line.
+
+    The traceback of an error that is still being handled begins in the function that handles it. torch handles each
+    error of a collective before the script does, so the line of the script would be missing.
+    """
+    return drop_starter_frames(traceback_to(trace.tb_frame.f_back, trace)) if trace else None
+
+
+def traceback_to(frame: FrameType | None, onward: TracebackType | None = None) -> TracebackType | None:
+    """Return the traceback of an error raised in ``frame``, or with ``onward`` in a function that ``frame`` called."""
+    trace = onward
+    while frame:
+        trace = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    return trace
+
+
+def drop_starter_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without the frames that started the script."""
+    while trace and trace.tb_frame.f_code.co_filename in _STARTERS:
+        trace = trace.tb_next
+    return trace
 
 
 def _c_signal(number: int, handler: Callable[[int], None] | None) -> None:
-    """C's `signal`, which any thread may call; None is the default."""
+    """Call C's `signal`, which any thread may do; None restores the default."""
     call = ctypes.CDLL(None).signal
     call.argtypes, call.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
-    _kept.append(handler)
+    _handlers_in_use.append(handler)
     call(number, ctypes.cast(handler, ctypes.c_void_p) if handler else None)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""torchrun, ending with the process that started it, and leaving its report of a failure in a file if it is given one.
+"""torchrun that ends with the process that started it, and leaves its report of a failure in a file.
 
-This holds on Linux. Elsewhere torchrun outlives a caller that is killed, until its ranks' time is up.
+It ends with that process on Linux only. Elsewhere torchrun outlives a caller that is killed, until its ranks time out.
 """
 
 import gc
@@ -13,22 +13,21 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 
-from dpbook.core import end_with_parent, leave, machine, tell_and_leave
+from dpbook.core import end_with_parent, exit_without_teardown, machine, print_error_and_exit
 from dpbook.ranks import held_port
-from dpbook.runs.launch.command import REPORT, WATCH_START
+from dpbook.runs.launch.command import REPORT_VARIABLE, START_TIMEOUT_VARIABLE
 
 LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 """When one of several nodes ends, torchrun on the others warns of the connection, at length, although all is well."""
+ENDPOINT_OPTION = "--rdzv-endpoint="
+MARGIN_SECONDS = 3.0
+"""Seconds beyond the time-out in which torch itself may report that no rendezvous answers."""
 
-ENDPOINT = "--rdzv-endpoint="
-MARGIN = 3.0
-"""Seconds that torch has to tell by itself that nobody answers."""
 
+def watch_rendezvous(endpoint: str, timeout: float) -> None:
+    """End this process if something at ``endpoint`` accepts connections and never answers: torch then waits for ever.
 
-def watch_meeting(endpoint: str, patience: float) -> None:
-    """End this process where something at ``endpoint`` takes connections and says nothing: torch waits for ever then.
-
-    All else torch tells by itself, in time.
+    torch reports all other failures of a rendezvous in time.
     """
     from torch.distributed import TCPStore
 
@@ -37,22 +36,22 @@ def watch_meeting(endpoint: str, patience: float) -> None:
 
     def meet() -> None:
         with suppress(Exception):
-            TCPStore(host, int(port), None, False, timedelta(seconds=patience), False)
+            TCPStore(host, int(port), None, False, timedelta(seconds=timeout), False)
         met.set()
 
     threading.Thread(target=meet, daemon=True).start()
-    if not met.wait(patience + MARGIN):
+    if not met.wait(timeout + MARGIN_SECONDS):
         print("RendezvousConnectionError: no answer", file=sys.stderr, flush=True)
         os._exit(1)
 
 
 if __name__ == "__main__":
     end_with_parent()
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for ranks, which inherit this and may take it
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for the ranks, which inherit this and may handle the signal
     os.environ.update(machine.MALLOC_SETTINGS | os.environ)
     level = os.environ.get(LOG_LEVEL)
     os.environ.setdefault(LOG_LEVEL, "ERROR")
-    gc.disable()  # modules are no garbage: without looking for it torch is loaded in three quarters of the time
+    gc.disable()  # modules are not garbage, and without a search for it torch loads in three quarters of the time
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import api
@@ -61,23 +60,25 @@ if __name__ == "__main__":
     gc.enable()
     if level is None:
         del os.environ[LOG_LEVEL]  # torch has read it; the ranks keep their warnings
-    own = sys.argv[: sys.argv.index("-m")]
-    if endpoint := next((word.removeprefix(ENDPOINT) for word in own if word.startswith(ENDPOINT)), ""):
-        patience = float(os.environ.get(WATCH_START, 300))
-        threading.Thread(target=watch_meeting, args=(endpoint, patience), daemon=True).start()
-        sys.excepthook = tell_and_leave  # the thread may be inside torch: Python's own end would abort then
-    held = ExitStack()
-    # torch chooses a port for rank 0 and lets go of it, seconds before rank 0 has loaded torch and listens there.
-    api.get_free_port = lambda: held.enter_context(held_port())
+    options = sys.argv[: sys.argv.index("-m")]
+    endpoints = (option.removeprefix(ENDPOINT_OPTION) for option in options if option.startswith(ENDPOINT_OPTION))
+    if endpoint := next(endpoints, ""):
+        timeout = float(os.environ.get(START_TIMEOUT_VARIABLE, 300))
+        threading.Thread(target=watch_rendezvous, args=(endpoint, timeout), daemon=True).start()
+        # When the main thread raises, the thread may be inside torch, and Python's normal exit would abort.
+        sys.excepthook = print_error_and_exit
+    reserved_ports = ExitStack()
+    # torch chooses a port for rank 0 and releases it, seconds before rank 0 has loaded torch and listens there.
+    api.get_free_port = lambda: reserved_ports.enter_context(held_port())
     try:
         main()
     except SignalException as failure:  # its ranks have been ended
-        leave(128 + failure.sigval)
+        exit_without_teardown(128 + failure.sigval)
     except ChildFailedError as failure:  # a rank has failed, and its own error has been printed
-        if REPORT not in os.environ:
+        if REPORT_VARIABLE not in os.environ:
             raise
-        Path(os.environ[REPORT]).write_text(str(failure))
+        Path(os.environ[REPORT_VARIABLE]).write_text(str(failure))
         sys.exit(1)
     except Exception:
         traceback.print_exc()
-        leave(1)  # the thread that watches the meeting may still be inside torch, which aborts when Python goes
+        exit_without_teardown(1)  # the thread that watches the rendezvous may be inside torch, which then aborts

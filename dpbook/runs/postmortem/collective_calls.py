@@ -1,8 +1,8 @@
-"""What the ranks' records of their collectives say when they are compared: who is behind, and where they differ.
+"""Collectives that the ranks called, compared: the first mismatch, the ranks that are behind, and both in words.
 
-The calls of a group are numbered from 1, those that DDP makes included. All ranks make the same calls in the same
-order, so the first number at which they differ is where it went wrong; what came before tells who left a
-call out.
+The calls of a group are numbered from 1, and those that DDP makes in C++ are included. All ranks must call the same
+collectives in the same order. The first number at which they differ is therefore the fault, and the calls before it
+show which rank skipped one.
 """
 
 import json
@@ -14,222 +14,350 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from dpbook.core import plural
 from dpbook.ranks import failure_files
 
-_OWN_SIZES = ("alltoall", "all_to_all", "gather", "scatter")
-"""Collectives in which ranks may have tensors of different sizes."""
+_UNEVEN_COLLECTIVES = ("alltoall", "all_to_all", "gather", "scatter")
+"""Collectives in which the ranks' tensors may differ in size."""
 _DTYPES = {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64",
     "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
 }  # fmt: skip
-Key = tuple[str, tuple[int, ...]]
-"""A group: its backend and name, and its ranks."""
+GroupKey = tuple[str, tuple[int, ...]]
+"""A process group: its backend and name, and its ranks."""
+Site = tuple[object, ...]
+"""The signature of a call, and the line of the program that made it."""
 
 
 @dataclass(frozen=True)
-class Call:
+class CollectiveCall:
     """One collective of one rank: the ``number``-th of its group.
 
-    ``where``: torch's function and the program's line, as `stacks.call` has them; ``path``: file, function and line of
-    the program's frames, the outermost first; ``ended``: whether it came to its end, by success or by an error.
+    ``call_site``: torch's function and the program's line, as `stacks.waiting_call` returns them. ``frames``: file,
+    function and line of the program's frames, the outermost first. ``completed``: whether the collective ended, with
+    success or with an error.
     """
 
     number: int
     op: str
     sizes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
-    where: str
-    path: tuple[tuple[str, str, int], ...]
-    ended: bool
+    call_site: str
+    frames: tuple[tuple[str, str, int], ...]
+    completed: bool
 
     @property
     def payload(self) -> str:
-        """ "5 × float32", or of several dimensions "(3, 4) × float32"; "" of a barrier."""
+        """Return "5 × float32", "(3, 4) × float32" or "scalar float32", by dimensions; or "" for a barrier."""
         names = [_DTYPES.get(name, name) for name in self.dtypes]
-        shapes = [str(size[0]) if len(size) == 1 else str(size) for size in self.sizes]
-        return " and ".join(f"{shape} × {name}" for shape, name in zip(shapes, names, strict=False))
+        shapes = [f"{size[0] if len(size) == 1 else size} ×" if size else "scalar" for size in self.sizes]
+        return " and ".join(f"{shape} {name}" for shape, name in zip(shapes, names, strict=False))
 
     @property
-    def what(self) -> str:
-        """ "all_reduce of 5 × float32"."""
+    def description(self) -> str:
+        """Return "all_reduce of 5 × float32"."""
         return f"{self.op} of {self.payload}" if self.payload else self.op
 
     @property
-    def place(self) -> str:
-        """ ", line 40 of main" where the program called it itself, else " in backward, line 34 of step"; or ""."""
-        name, comma, line = self.where.partition(", ")
+    def location(self) -> str:
+        """Return ", line 40 of main" for a direct call, " in backward, line 34 of step" for one of DDP's; or ""."""
+        name, comma, line = self.call_site.partition(", ")
         return f", {line}" if name == self.op else f" in {name}{comma}{line}" if name else ""
 
     @property
-    def alike(self) -> tuple[object, ...]:
-        """What is alike on all ranks where nothing is wrong."""
-        return (self.op,) if self.op in _OWN_SIZES else (self.op, self.sizes, self.dtypes)
+    def signature(self) -> tuple[object, ...]:
+        """Return what must be equal on all ranks: the operation and, for most collectives, sizes and dtypes."""
+        return (self.op,) if self.op in _UNEVEN_COLLECTIVES else (self.op, self.sizes, self.dtypes)
 
 
 @dataclass(frozen=True)
-class Record:
-    """The last calls of one rank, of each group that it is in."""
+class RankCalls:
+    """The last calls of one rank, by the group that they belong to."""
 
-    groups: Mapping[Key, tuple[Call, ...]]
+    groups: Mapping[GroupKey, tuple[CollectiveCall, ...]]
 
-    def last(self, key: Key) -> Call | None:
-        """The last call in a group; None where there was none."""
+    def last(self, key: GroupKey) -> CollectiveCall | None:
+        """Return the last call in a group; None if there is none."""
         calls = self.groups.get(key, ())
         return calls[-1] if calls else None
 
-    def number(self, key: Key) -> int:
-        """How many calls there were in a group."""
+    def count(self, key: GroupKey) -> int:
+        """Return the number of calls in a group, those included that are no longer recorded."""
         last = self.last(key)
         return last.number if last else 0
 
-    def get(self, key: Key, number: int) -> Call | None:
-        """A call by its number; None where it was not made, or is no longer known."""
+    def get(self, key: GroupKey, number: int) -> CollectiveCall | None:
+        """Return a call by its number; None if it was not made or is no longer recorded."""
         return next((call for call in self.groups.get(key, ()) if call.number == number), None)
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The first call of a group in which ranks differ: what each of them called, and which of them left one out."""
+class CallMismatch:
+    """The first call of a group in which ranks differ: the call of each rank, and the ranks that skipped one."""
 
-    key: Key
+    key: GroupKey
     number: int
-    calls: Mapping[int, Call]
-    skipped: Mapping[int, Call]
-    """Of a rank that did not make a call: that call, which others made in its place."""
+    calls: Mapping[int, CollectiveCall]
+    skipped: Mapping[int, CollectiveCall]
+    """For each rank that skipped a call: that call, as the other ranks made it."""
 
 
-class Records:
-    """The records of the ranks of a launch."""
+class CallRecords:
+    """The collectives of all ranks of a run, as far as they were recorded."""
 
-    def __init__(self, ranks: Mapping[int, Record], world: int) -> None:
+    def __init__(self, ranks: Mapping[int, RankCalls], world: int) -> None:
         self.ranks, self._world = ranks, world
 
     @cached_property
-    def keys(self) -> list[Key]:
-        """The groups, the smallest first."""
-        return sorted({key for record in self.ranks.values() for key in record.groups}, key=lambda k: (len(k[1]), k))
+    def keys(self) -> list[GroupKey]:
+        """Return the groups, the smallest first."""
+        return sorted({key for calls in self.ranks.values() for key in calls.groups}, key=lambda k: (len(k[1]), k))
 
-    def members(self, key: Key) -> dict[int, Record]:
-        """The records of a group's ranks, as far as there are any."""
-        return {rank: record for rank, record in self.ranks.items() if rank in key[1]}
+    def members(self, key: GroupKey) -> dict[int, RankCalls]:
+        """Return the calls of those ranks of a group that have a record."""
+        return {rank: calls for rank, calls in self.ranks.items() if rank in key[1]}
 
-    def group(self, key: Key) -> str:
-        """ " of the group of ranks 0, 2", or "" where all ranks are in it."""
+    def group_suffix(self, key: GroupKey) -> str:
+        """Return " of the group of ranks 0, 2", or "" for the group of all ranks."""
         return "" if len(key[1]) == self._world else f" of the group of ranks {', '.join(map(str, key[1]))}"
 
-    def awaited(self, rank: int, waiting: Iterable[int]) -> tuple[Key, Call] | None:
-        """The call to which a rank has not come although one of ``waiting`` has; None where it is not behind."""
+    def missed_call(self, rank: int, waiting: Iterable[int]) -> tuple[GroupKey, CollectiveCall] | None:
+        """Return the first call that ``rank`` has not made and one of ``waiting`` has; None if it is not behind."""
         for key in self.keys:
             members = self.members(key)
             if rank in members:
-                number = members[rank].number(key) + 1
+                number = members[rank].count(key) + 1
                 calls = (self.ranks[other].get(key, number) for other in waiting if other in members)
                 if call := next(filter(None, calls), None):
                     return key, call
         return None
 
-    def pending(self, rank: int) -> bool:
-        """Whether the last call of a rank, in any group, has not come to its end."""
-        record = self.ranks.get(rank)
-        return record is not None and any(not calls[-1].ended for calls in record.groups.values() if calls)
+    def has_pending_call(self, rank: int) -> bool:
+        """Return True if the last call of a rank, in any group, is not completed."""
+        calls = self.ranks.get(rank)
+        return calls is not None and any(not made[-1].completed for made in calls.groups.values() if made)
 
-    def passed(self, rank: int, awaited: tuple[Key, Call] | None, where: str) -> bool:
-        """Whether a rank, waiting ``where``, does so in a call after the one to which it has not come."""
-        calls = self.ranks[rank].groups.values() if awaited else ()
-        return any(awaited and made[-1].where == where and _order(awaited[1], made[-1]) < 0 for made in calls if made)
+    def is_past(self, rank: int, missed: tuple[GroupKey, CollectiveCall] | None, call_site: str) -> bool:
+        """Return True if ``rank``, which waits at ``call_site``, does so in a call after the ``missed`` one."""
+        calls = self.ranks[rank].groups.values() if missed else ()
+        return any(
+            missed and made[-1].call_site == call_site and _line_difference(missed[1], made[-1]) < 0
+            for made in calls
+            if made
+        )
 
-    def difference(self) -> Difference | None:
-        """The first difference that is no success of all: where all went on, it did no harm."""
+    def first_mismatch(self) -> CallMismatch | None:
+        """Return the first mismatch that did harm. Where all ranks completed the call and went on, it did none."""
         for key in self.keys:
             members = self.members(key)
-            for number in sorted({call.number for record in members.values() for call in record.groups.get(key, ())}):
-                calls = {rank: call for rank, record in members.items() if (call := record.get(key, number))}
-                if len({call.alike for call in calls.values()}) > 1 and not _harmless(calls, members, key):
-                    return Difference(key, number, calls, _skipped(key, number, calls, members))
+            for number in sorted({call.number for ranks in members.values() for call in ranks.groups.get(key, ())}):
+                calls = {rank: call for rank, ranks in members.items() if (call := ranks.get(key, number))}
+                if len({call.signature for call in calls.values()}) > 1 and not _is_harmless(calls, members, key):
+                    return CallMismatch(key, number, calls, _skipped_calls(key, number, calls, members))
         return None
 
 
-def read(folder: Path, world: int) -> Records:
-    """What the ranks of a launch have written down."""
-    paths = {rank: folder / failure_files.CALLS.format(rank) for rank in range(world)}
-    told = {rank: json.loads(path.read_text(encoding="utf-8")) for rank, path in paths.items() if path.exists()}
-    return records(told, world)
+def read_calls(folder: Path, world: int) -> CallRecords:
+    """Read the calls that the ranks of a launch left in ``folder``."""
+    paths = {rank: folder / failure_files.CALLS_FILE.format(rank) for rank in range(world)}
+    dumps = {rank: json.loads(path.read_text(encoding="utf-8")) for rank, path in paths.items() if path.exists()}
+    return call_records(dumps, world)
 
 
-def records(told: Mapping[int, Any], world: int) -> Records:
-    """The records of what each rank has told: its groups, and its calls as `recorder.told` has them."""
+def call_records(dumps: Mapping[int, Any], world: int) -> CallRecords:
+    """Return the records of ``world`` ranks from each rank's "groups" and "calls".
+
+    The ranks of a group are listed by its name; a call is as `flight_recorder.call_record` returns it.
+    """
     groups: dict[str, tuple[int, ...]] = {"0": tuple(range(world))}
-    for one in told.values():  # a rank that has destroyed a group no longer knows who was in it
-        groups |= {name: tuple(ranks) for name, ranks in one["groups"].items()}
-    made_by = {}
-    for rank, one in told.items():
-        calls: dict[Key, list[Call]] = {}
-        for call in one["calls"]:
-            name = call["group"]  # in which each backend counts its own calls
+    for dump in dumps.values():  # a rank that has destroyed a group no longer knows its ranks
+        groups |= {name: tuple(ranks) for name, ranks in dump["groups"].items()}
+    by_rank = {}
+    for rank, dump in dumps.items():
+        calls: dict[GroupKey, list[CollectiveCall]] = {}
+        for call in dump["calls"]:
+            name = call["group"]  # each backend of a group numbers its own calls
             calls.setdefault((f"{call['backend']} {name}", groups.get(name, (rank,))), []).append(_call(call))
-        made_by[rank] = Record({key: tuple(made) for key, made in calls.items()})
-    return Records(made_by, world)
+        by_rank[rank] = RankCalls({key: tuple(made) for key, made in calls.items()})
+    return CallRecords(by_rank, world)
 
 
-def _call(told: Mapping[str, Any]) -> Call:
-    sizes = tuple(tuple(size) for size in told["sizes"])
-    path = tuple((file, function, line) for file, function, line in told["path"])
-    return Call(told["number"], told["op"], sizes, tuple(told["dtypes"]), told["where"], path, told["ended"])
-
-
-def _harmless(calls: Mapping[int, Call], members: Mapping[int, Record], key: Key) -> bool:
-    """Whether all ranks made a call of the same kind, ended it and went on to another."""
-    return (
-        len(calls) == len(members)
-        and len({call.op for call in calls.values()}) == 1
-        and all(call.ended and members[rank].number(key) > call.number for rank, call in calls.items())
+def _call(record: Mapping[str, Any]) -> CollectiveCall:
+    sizes = tuple(tuple(size) for size in record["sizes"])
+    frames = tuple((file, function, line) for file, function, line in record["frames"])
+    return CollectiveCall(
+        record["number"],
+        record["op"],
+        sizes,
+        tuple(record["dtypes"]),
+        record["call_site"],
+        frames,
+        record["completed"],
     )
 
 
-def _skipped(key: Key, number: int, calls: Mapping[int, Call], members: Mapping[int, Record]) -> dict[int, Call]:
-    """Which ranks left out the call of the others, where what came before leaves no doubt."""
-    kinds: dict[tuple[object, ...], list[int]] = {}
+def _is_harmless(calls: Mapping[int, CollectiveCall], members: Mapping[int, RankCalls], key: GroupKey) -> bool:
+    """Return True if all ranks made a call of the same kind, completed it and went on to another."""
+    return (
+        len(calls) == len(members)
+        and len({call.op for call in calls.values()}) == 1
+        and all(call.completed and members[rank].count(key) > call.number for rank, call in calls.items())
+    )
+
+
+def _skipped_calls(
+    key: GroupKey, number: int, calls: Mapping[int, CollectiveCall], members: Mapping[int, RankCalls]
+) -> dict[int, CollectiveCall]:
+    """Return the call that each rank skipped, if the earlier calls leave no doubt that it did.
+
+    Example: a loop calls all_reduce in backward (B) and then all_reduce of the loss (L), and the calls before were
+    B L B L B. Ranks 0 and 2 now call L, and rank 1 calls B. After B the usual next call is L, and B has followed L
+    before, so rank 1 skipped L. Without such a history a rank has skipped a call if it is already at a later line of
+    the same function. In all other cases the call may be one too many on the ranks that made it.
+    """
+    sites: dict[Site, list[int]] = {}
     for rank, call in calls.items():
-        kinds.setdefault((call.alike, call.where), []).append(rank)
-    if len(kinds) != 2:
+        sites.setdefault(_site(call), []).append(rank)
+    if len(sites) != 2:
         return {}
-    one, two = kinds.values()
-    for made, left in ((one, two), (two, one)):
-        call, instead = calls[made[0]], calls[left[0]]
-        before = [c for c in members[made[0]].groups[key] if c.number < number]
-        sites = [_site(one) for one in before]
-        expected = _usual(sites) == _site(call) and (_site(call), _site(instead)) in pairwise(sites)
-        few = len(left) <= len(made)  # else it may be one too many of those that made it
-        if few and call.where != instead.where and (expected or _passed(before, call, instead)):
-            return dict.fromkeys(left, call)
+    first, second = sites.values()
+    for callers, others in ((first, second), (second, first)):
+        call, instead = calls[callers[0]], calls[others[0]]
+        before = [made for made in members[callers[0]].groups[key] if made.number < number]
+        history = [_site(made) for made in before]
+        expected = _usual_next(history) == _site(call) and (_site(call), _site(instead)) in pairwise(history)
+        few = len(others) <= len(callers)  # else the callers may have made one call too many
+        if few and call.call_site != instead.call_site and (expected or _went_past(before, call, instead)):
+            return dict.fromkeys(others, call)
     return {}
 
 
-def _site(call: Call) -> tuple[object, ...]:
-    return call.alike, call.where
+def _site(call: CollectiveCall) -> Site:
+    return call.signature, call.call_site
 
 
-def _usual(sites: list[tuple[object, ...]]) -> tuple[object, ...] | None:
-    """What came after the same calls the last time: of several such times the one that was alike for longest."""
-    best, usual = 0, None
-    for i in range(len(sites) - 1):
-        alike = 0
-        while alike <= i and sites[i - alike] == sites[-1 - alike]:
-            alike += 1
-        if alike and alike >= best:
-            best, usual = alike, sites[i + 1]
+def _usual_next(history: list[Site]) -> Site | None:
+    """Return the call that usually follows the end of ``history``; None if its last call was never made before.
+
+    It is the call that followed the longest earlier stretch equal to the end of ``history``; of several such stretches
+    the latest counts. Example: A B B A B B A B ends with A B B A B, and so do its first five calls. B followed those.
+    """
+    longest, usual = 0, None
+    for i in range(len(history) - 1):
+        equal = 0
+        while equal <= i and history[i - equal] == history[-1 - equal]:
+            equal += 1
+        if equal and equal >= longest:
+            longest, usual = equal, history[i + 1]
     return usual
 
 
-def _passed(before: list[Call], call: Call, instead: Call) -> bool:
-    """Whether who is at ``instead`` has gone past the line of ``call`` in the same function, later than ``before``."""
-    at = _order(call, instead)
-    return at < 0 and (not before or _order(before[-1], call) < 0)
+def _went_past(before: list[CollectiveCall], call: CollectiveCall, instead: CollectiveCall) -> bool:
+    """Return True if in one function ``instead`` is below the line of ``call``, and ``before`` ends above that line."""
+    at = _line_difference(call, instead)
+    return at < 0 and (not before or _line_difference(before[-1], call) < 0)
 
 
-def _order(a: Call, b: Call) -> float:
-    """Negative where a's line comes before b's in the function in which their ways part; 0 or NaN where unknown."""
-    for one, other in zip(a.path, b.path, strict=False):
-        if one != other:
-            return one[2] - other[2] if one[:2] == other[:2] else math.nan
+def _line_difference(a: CollectiveCall, b: CollectiveCall) -> float:
+    """Return how many lines ``a`` is after ``b`` in the function in which their stacks part; 0 or NaN if unknown."""
+    for frame, other in zip(a.frames, b.frames, strict=False):
+        if frame != other:
+            return frame[2] - other[2] if frame[:2] == other[:2] else math.nan
     return 0.0
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Return "rank 1", or "ranks 0, 2"."""
+    numbers = [str(rank) for rank in ranks]
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(numbers)}"
+
+
+def name_call(records: CallRecords, key: GroupKey, call: CollectiveCall) -> str:
+    """Return "collective 14 (all_reduce of 10 × float32)"."""
+    return f"collective {call.number}{records.group_suffix(key)} ({call.description})"
+
+
+def locate_call(records: CallRecords, key: GroupKey, call: CollectiveCall) -> str:
+    """Return "collective 14 (all_reduce of 10 × float32, line 40 of main)"."""
+    return f"{name_call(records, key, call)[:-1]}{call.location})"
+
+
+def describe_mismatch(records: CallRecords) -> str:
+    """Describe the first call in which the ranks differ, in its tensors or because one skipped it; or return ""."""
+    mismatch = records.first_mismatch()
+    if not mismatch:
+        return ""
+    number, calls = f"collective {mismatch.number}{records.group_suffix(mismatch.key)}", mismatch.calls
+    if mismatch.skipped:
+        rank, call = next(iter(mismatch.skipped.items()))
+        skipped = f"{name_ranks(mismatch.skipped)} skipped {number} ({call.description}{call.location})"
+        instead = f"{calls[rank].description}{calls[rank].location}"
+        return f"the ranks called different collectives: {skipped} and called {instead}"
+    first = next(iter(calls.values()))
+    if all((call.op, call.call_site) == (first.op, first.call_site) for call in calls.values()):
+        tensors = _by_rank({rank: call.payload for rank, call in calls.items()})
+        return f"the ranks' calls do not match: {number} ({first.op}{first.location}) has {tensors}"
+    kinds = _by_rank({rank: f"{call.description}{call.location}," for rank, call in calls.items()})
+    return f"the ranks called different collectives: {number} was {kinds}"
+
+
+def describe_late_ranks(records: CallRecords) -> str:
+    """Name the ranks that never joined a call in which others wait, and that wait for nobody themselves; or ""."""
+    late = [(rank, *missed) for rank in sorted(records.ranks) if (missed := _missed(records, rank))]
+    free = [row for row in late if not any(_waits_in(records, row[0], key, call) for _, key, call in late)]
+    by_call: dict[str, list[int]] = {}
+    for rank, key, call in free or late:
+        waiting = [other for other in records.members(key) if _waits_in(records, other, key, call)]
+        last = records.ranks[rank].last(key)
+        before = f"its last was {locate_call(records, key, last)}" if last else "it had called none before"
+        waited = f"; {name_ranks(waiting)} waited in it" if waiting else ""
+        by_call.setdefault(f"{locate_call(records, key, call)}: {before}{waited}", []).append(rank)
+    lines = "\n".join(f"{name_ranks(ranks)} never joined {call}" for call, ranks in by_call.items())
+    return lines if free or not late else f"the ranks wait for each other:\n{lines}"
+
+
+def describe_unfinished_call(records: CallRecords) -> str:
+    """Describe a call that did not complete although all recorded ranks joined it; or return ""."""
+    for key in records.keys:
+        last = {rank: call for rank, calls in records.members(key).items() if (call := calls.last(key))}
+        pending = [rank for rank, call in last.items() if not call.completed]
+        if pending:
+            unfinished = locate_call(records, key, last[pending[0]])
+            missing = sorted(set(key[1]) - records.ranks.keys())
+            waiting = name_ranks(pending)
+            if missing:
+                return f"{waiting} waited in {unfinished}; {name_ranks(missing)} left no record: dead, or not collected"
+            return f"all ranks joined {unfinished}, but {waiting} did not complete it: check the network and these GPUs"
+    return ""
+
+
+def describe_positions(records: CallRecords) -> str:
+    """Return a line per rank: how many calls it made, and the last of each group that is not completed."""
+    return "\n".join(f"  {name_ranks([rank])}: {_position(records, rank)}" for rank in sorted(records.ranks))
+
+
+def _position(records: CallRecords, rank: int) -> str:
+    calls = records.ranks[rank]
+    made = ", ".join(plural(calls.count(key), "collective") + records.group_suffix(key) for key in calls.groups)
+    last = {key: group[-1] for key, group in calls.groups.items() if group}
+    pending = " and ".join(locate_call(records, key, call) for key, call in last.items() if not call.completed)
+    return f"{made or 'no collective'}; {f'waits in {pending}' if pending else 'waits in none'}"
+
+
+def _missed(records: CallRecords, rank: int) -> tuple[GroupKey, CollectiveCall] | None:
+    """Return the call that a rank has not made and others have."""
+    return records.missed_call(rank, set(records.ranks) - {rank})
+
+
+def _waits_in(records: CallRecords, rank: int, key: GroupKey, missed: CollectiveCall) -> bool:
+    """Return True if the last call of a rank is the ``missed`` one or a later one, and is not completed."""
+    last = records.ranks[rank].last(key)
+    return last is not None and last.number >= missed.number and not last.completed
+
+
+def _by_rank(texts: Mapping[int, str]) -> str:
+    """Return "5 × float32 on ranks 0, 2, but 3 × float32 on rank 1"."""
+    ranks: dict[str, list[int]] = {}
+    for rank, text in sorted(texts.items()):
+        ranks.setdefault(text, []).append(rank)
+    return ", but ".join(f"{text} on {name_ranks(of)}" for text, of in ranks.items())

@@ -1,9 +1,9 @@
-"""The collectives that this process has called, from torch's Flight Recorder, written down for who started it.
+"""The collectives of this process, from torch's Flight Recorder, written to a file for the launcher.
 
 torch records every collective when it is called, over gloo as over NCCL, and those of DDP's C++ code too. An all-reduce
-of one process with itself takes 8.1 us without and 9.5 us with it (CPU time, torch 2.13, two cores, November 2026),
-one of two processes 100 us and more; so it is always on. Where torch has no recorder nothing is known, and nothing
-fails. Nothing here loads torch: the program may not have done so yet.
+of one process with itself takes 8.1 µs without and 9.5 µs with it (CPU time, torch 2.13, two cores, November 2026).
+Between two processes it takes 100 µs and more, so the recorder is always on. If torch has no recorder, nothing is
+recorded and nothing fails. This module does not load torch: the program may not have loaded it yet.
 """
 
 import json
@@ -19,70 +19,71 @@ from dpbook.core import write_atomically
 from dpbook.ranks import failure_files, stacks
 
 VARIABLES = {"TORCH_FR_BUFFER_SIZE": "512"}
-"""What torch is told: how many calls are kept, which are written down in 6 ms; 0 switches the recorder off."""
+"""Environment of a rank: the number of calls that torch keeps. 512 are written in 6 ms; 0 switches the recorder off."""
 
 
 def progress() -> tuple[int, int] | None:
-    """How many collectives this process has called, and how many have come to their end; None where that is unknown."""
+    """Return how many collectives this process has called and how many have completed; None if that is unknown."""
     groups = [group for state in _states() for group in state["pg_status"].values()]
     try:
         called = sum(int(group["last_enqueued_collective"]) for group in groups)
         return called, sum(int(group["last_completed_collective"]) for group in groups)
-    except KeyError:  # another torch names things otherwise
+    except KeyError:  # another version of torch uses other names
         return None
 
 
 def _states() -> list[dict[str, Any]]:
     try:
-        return [json.loads(dump(includeCollectives=False)) for dump in _dumps("_json")]
-    except Exception:  # another torch
+        return [json.loads(dump(includeCollectives=False)) for dump in _dump_functions("_json")]
+    except Exception:  # another version of torch
         return []
 
 
 def joined() -> bool:
-    """Whether this process has been in a process group, which it may have destroyed since."""
+    """Return True if this process is or was in a process group, which it may have destroyed since."""
     distributed = sys.modules.get("torch.distributed")
     initialized = getattr(distributed, "is_initialized", None)
     return bool(initialized and initialized()) or any(state.get("pg_config") for state in _states())
 
 
 def write_calls(folder: Path, rank: int) -> None:
-    """Write down the last calls, oldest first, with the ranks of their groups."""
+    """Write the last calls, oldest first, with the ranks of their groups."""
     try:
         with _without_inductor():
-            entries = [entry for dump in _dumps() for entry in pickle.loads(dump())["entries"]]
-        written = {"groups": _groups(), "calls": [told(entry) for entry in entries if not entry["is_p2p"]]}
-        write_atomically(folder / failure_files.CALLS.format(rank), json.dumps(written).encode())
-    except Exception:  # as above; evidence that is missing makes no failure worse
+            entries = [entry for dump in _dump_functions() for entry in pickle.loads(dump())["entries"]]
+        calls = [call_record(entry) for entry in entries if not entry["is_p2p"]]
+        report = json.dumps({"groups": _groups(), "calls": calls}).encode()
+        write_atomically(folder / failure_files.CALLS_FILE.format(rank), report)
+    except Exception:  # another version of torch; and missing evidence makes no failure worse
         return
 
 
 @contextmanager
 def _without_inductor() -> Iterator[None]:
-    """torch asks its compiler for the lines of compiled code, and would load it for that, which takes seconds."""
-    torch, nothing = sys.modules["torch"], SimpleNamespace()
-    vars(torch).setdefault("_inductor", nothing)
+    """Keep torch from loading its compiler: the dump asks it for lines of compiled code, and loading takes seconds."""
+    torch, stub = sys.modules["torch"], SimpleNamespace()
+    vars(torch).setdefault("_inductor", stub)
     try:
         yield
     finally:
-        if vars(torch).get("_inductor") is nothing:
+        if vars(torch).get("_inductor") is stub:
             del vars(torch)["_inductor"]
 
 
 def time_limit() -> float | None:
-    """Seconds for which torch lets the oldest call that has not come to its end wait; None where there is none."""
+    """Return torch's time-out, in seconds, of the oldest call that is not completed; None if there is none."""
     try:
-        dumps = [pickle.loads(dump(includeStackTraces=False)) for dump in _dumps()]
+        dumps = [pickle.loads(dump(includeStackTraces=False)) for dump in _dump_functions()]
         entries = [entry for dump in dumps for entry in dump["entries"]]
         return next(float(entry["timeout_ms"]) / 1000 for entry in entries if not entry["retired"])
     except Exception:
         return None
 
 
-def _dumps(form: str = "") -> list[Callable[..., bytes]]:
-    """torch's functions that write down what was recorded: NCCL has a recorder of its own."""
+def _dump_functions(suffix: str = "") -> list[Callable[..., bytes]]:
+    """Return torch's functions that dump a recorder, as pickles or with "_json" as JSON; NCCL has one of its own."""
     module = sys.modules.get("torch._C._distributed_c10d")
-    functions = (getattr(module, f"_dump_{which}_trace{form}", None) for which in ("fr", "nccl"))
+    functions = (getattr(module, f"_dump_{recorder}_trace{suffix}", None) for recorder in ("fr", "nccl"))
     return [function for function in functions if function is not None]
 
 
@@ -91,8 +92,11 @@ def _groups() -> dict[str, list[int]]:
     return {name: sorted(world.pg_group_ranks[group]) for group, name in list(world.pg_names.items())}
 
 
-def told(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """One of the recorder's entries as `calls.records` reads it; one written as JSON has no frames."""
+def call_record(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of the recorder in the form that `collective_calls.call_records` reads.
+
+    A dump in JSON has no frames.
+    """
     frames = entry.get("frames", ())
     stack = "\n".join(f'  File "{f["filename"]}", line {f["line"]} in {f["name"]}' for f in frames)
     backend, _, op = entry["profiling_name"].rpartition(":")
@@ -103,7 +107,7 @@ def told(entry: Mapping[str, Any]) -> dict[str, Any]:
         "op": op,
         "sizes": entry["input_sizes"],
         "dtypes": entry["input_dtypes"],
-        "where": (stacks.call(stack) or "") if stack else "",
-        "path": stacks.own_frames(stack),
-        "ended": entry["retired"] or entry["state"] == "completed",
+        "call_site": (stacks.waiting_call(stack) or "") if stack else "",
+        "frames": stacks.program_frames(stack),
+        "completed": entry["retired"] or entry["state"] == "completed",
     }

@@ -1,4 +1,4 @@
-"""Why a launch failed: rules, each of which makes a sentence of what the ranks left, or knows nothing.
+"""Rules that name the cause of a failed launch. Each makes a sentence of the evidence, or returns "".
 
 The sentence names the rank at fault. A rank that waited for others and lost them, or waited too long, is not at fault,
 although it is often the only one that raised.
@@ -11,162 +11,171 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.ranks import failure_files
-from dpbook.runs.postmortem.call_comparison import difference, name, numbered
-from dpbook.runs.postmortem.evidence import Left, is_consequence, left_behind, speaks_of_others
+from dpbook.runs.postmortem.collective_calls import describe_mismatch, name_call, name_ranks
+from dpbook.runs.postmortem.evidence import LaunchEvidence, blames_others, is_consequence, read_evidence
 
-_DIFFERS = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
-"""What gloo says of a message that is larger than the tensor that waits for it, both in bytes."""
+_SIZES_DIFFER = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+"""gloo's error for a message that is larger than the tensor that waits for it, both in bytes."""
 _CAUGHT = re.compile(r"Caught (\w+) in (.*?)\.\nOriginal Traceback.*^(?:[\w.]+\.)?\1: (.*)", re.DOTALL | re.MULTILINE)
-"""How torch hands on the error of a process that loads data: its type, in which process, and its message at the end."""
+"""torch's form of an error of a data-loading process: its type, the process, and at the end its message."""
 
 
 def why_it_failed(
-    folder: Path, world: int, timeout: float, status: int, said: str, *, logs: Path | None = None, hung: bool = False
+    folder: Path, world: int, timeout: float, status: int, stderr: str, *, logs: Path | None = None, hung: bool = False
 ) -> str:
-    """What the first rule says that knows something, for ranks under torchrun, which ended with ``status``.
+    """Return the sentence of the first rule that applies to ranks under torchrun, which ended with ``status``.
 
-    ``logs``: the folder with the ranks' output, ``folder`` if None; ``hung``: the launcher ended them, since none of
-    them went on.
+    ``stderr`` is that of torchrun and of rank 0. ``logs`` is the folder with the output of the other ranks, ``folder``
+    if None. ``hung``: the launcher ended the ranks because none of them made progress.
     """
-    left = left_behind(folder, world, status, said, logs or folder, hung=hung)
-    known = (rule(left) for rule in RULES)
-    return next(filter(None, known), "") or failure_files.cause_of_failure(folder, world, timeout, {}, said)
+    evidence = read_evidence(folder, world, status, stderr, logs or folder, hung=hung)
+    sentences = (rule(evidence) for rule in RULES)
+    return next(filter(None, sentences), "") or failure_files.cause_of_failure(folder, world, timeout, {}, stderr)
 
 
-def died(left: Left) -> str:
-    """A signal ended it, or it ended without a word. An abort may be gloo's answer to what another rank sent."""
-    for rank, code in left.exits.items():
+def died(evidence: LaunchEvidence) -> str:
+    """A rank was killed by a signal, or exited without a report.
+
+    SIGABRT is not a cause yet: gloo aborts a rank when it receives a message of another size.
+    """
+    for rank, code in evidence.exit_codes.items():
         if code < 0 and code != -signal.SIGABRT:
-            return _died(left, rank)
-        if code >= 0 and rank not in {*left.errors, *left.stacks, *left.finished}:
-            how = f"rank {rank} died: it left with exit status {code}; the others were ended"
-            return how + failure_files.last_words(left.logs, rank)
+            return _killed(evidence, rank)
+        if code >= 0 and rank not in {*evidence.errors, *evidence.stacks, *evidence.finished}:
+            sentence = f"rank {rank} died: it exited with status {code}; the other ranks were stopped"
+            return sentence + failure_files.end_of_stderr(evidence.logs, rank)
     return ""
 
 
-def raised(left: Left) -> str:
-    """An error that speaks of no other rank; of several the first in time."""
-    return _raised(left, left.errors)
+def raised(evidence: LaunchEvidence) -> str:
+    """A rank raised an error that does not blame another rank; of several such errors the first in time counts."""
+    return _raised(evidence, evidence.errors)
 
 
-def handled(left: Left) -> str:
-    """Others waited too long for a rank that was handling such an error, and perhaps waited for them meanwhile."""
-    return _raised(left, left.handled) if left.waited_too_long() else ""
+def failed_while_handling(evidence: LaunchEvidence) -> str:
+    """The others timed out on a rank that was handling such an error, and that perhaps waited for them meanwhile."""
+    return _raised(evidence, evidence.handled_errors) if evidence.timed_out() else ""
 
 
-def _raised(left: Left, errors: Mapping[int, Mapping[str, Any]]) -> str:
-    own = {rank: error for rank, error in errors.items() if not is_consequence(error)}
-    if not own:
+def _raised(evidence: LaunchEvidence, errors: Mapping[int, Mapping[str, Any]]) -> str:
+    causes = {rank: error for rank, error in errors.items() if not is_consequence(error)}
+    if not causes:
         return ""
-    rank, first = min(own.items(), key=lambda item: float(item[1]["time"]))
-    raised = [[first["type"], first["message"]], *first["before"]]
-    own_words = [one for one in raised if not speaks_of_others(one[1])]
-    kind, message = next((one for one in own_words if not _is_status(*one)), own_words[0])
+    rank, first = min(causes.items(), key=lambda item: float(item[1]["time"]))
+    chain = [[first["type"], first["message"]], *first["before"]]
+    causes_of_chain = [link for link in chain if not blames_others(link[1])]
+    kind, message = next((link for link in causes_of_chain if not _is_status(*link)), causes_of_chain[0])
     if caught := _CAUGHT.match(message):
         kind, message = caught[1], f"{caught[3].strip()} (in {caught[2]})"
-    when = "" if first.get("joined", True) or left.world == 1 else ", before it joined"
-    what = f"{kind}: {message}" if message else kind
-    return f"rank {rank} failed first{when}: {what}\n\n{first['traceback'].rstrip()}"
+    when = "" if first.get("joined", True) or evidence.world == 1 else ", before it joined the process group"
+    error = f"{kind}: {message}" if message else kind
+    return f"rank {rank} failed first{when}: {error}\n\n{first['traceback'].rstrip()}"
 
 
 def _is_status(kind: str, message: str) -> bool:
-    """Whether an error is no more than a status with which to leave, perhaps because of the error before it."""
+    """Return True if an error is only an exit status, which a program may answer an earlier error with."""
     return kind == "SystemExit" and message.isdigit()
 
 
-def gave_up(left: Left) -> str:
-    """It was asked to end, alone, and did so before the others came to where all could save."""
-    ended = [rank for rank, code in left.exits.items() if code == 128 + signal.SIGTERM]
-    if not ended or ended[0] in {*left.errors, *left.finished}:
+def obeyed_sigterm(evidence: LaunchEvidence) -> str:
+    """One rank alone received SIGTERM, and exited before the others reached an update after which all could save."""
+    ended = [rank for rank, code in evidence.exit_codes.items() if code == 128 + signal.SIGTERM]
+    if not ended or ended[0] in {*evidence.errors, *evidence.finished}:
         return ""
-    return f"{name(ended[:1])} ended after SIGTERM, as it was asked to: {left.places()}{_errors(left)}"
+    return f"rank {ended[0]} received SIGTERM and exited: {evidence.describe_positions()}{_errors(evidence)}"
 
 
-def called_differently(left: Left) -> str:
-    """The ranks' records differ: in the tensors of one call, or one is in a call that another has left out."""
-    told = difference(left.records)
-    return told and f"{told}{_errors(left)}"
+def called_differently(evidence: LaunchEvidence) -> str:
+    """The ranks' collectives differ: in the tensors of one call, or because one rank skipped it."""
+    mismatch = describe_mismatch(evidence.calls)
+    return mismatch and f"{mismatch}{_errors(evidence)}"
 
 
-def differed(left: Left) -> str:
-    """gloo received more bytes than the tensor of this rank's call has."""
-    words = [left.said, *(failure_files.last_stderr(left.logs, rank) for rank in left.stacks)]
-    sizes = _DIFFERS.search("\n".join([*words, *(error["message"] for error in left.errors.values())]))
+def sizes_differed(evidence: LaunchEvidence) -> str:
+    """gloo received more bytes than the tensor of a rank's call has."""
+    outputs = [evidence.stderr, *(failure_files.last_stderr(evidence.logs, rank) for rank in evidence.stacks)]
+    sizes = _SIZES_DIFFER.search("\n".join([*outputs, *(error["message"] for error in evidence.errors.values())]))
     if not sizes:
         return ""
-    bytes_differ = f"gloo received {sizes[1]} bytes where {sizes[2]} were expected"
-    return f"the ranks' calls do not match: {left.places() or bytes_differ}\n{bytes_differ}"
+    difference = f"gloo received {sizes[1]} bytes where {sizes[2]} were expected"
+    return f"the ranks' calls do not match: {evidence.describe_positions() or difference}\n{difference}"
 
 
-def aborted(left: Left) -> str:
-    """A rank aborted, and nothing says more."""
-    return next((_died(left, rank) for rank, code in left.exits.items() if code == -signal.SIGABRT), "")
+def aborted(evidence: LaunchEvidence) -> str:
+    """A rank aborted, and no earlier rule knows why."""
+    codes = evidence.exit_codes.items()
+    return next((_killed(evidence, rank) for rank, code in codes if code == -signal.SIGABRT), "")
 
 
-def stopped_answering(left: Left) -> str:
-    """While others waited a rank did not even end when it was asked to."""
-    if not left.stopped:
+def stopped_responding(evidence: LaunchEvidence) -> str:
+    """While others waited, a rank did not react to SIGTERM either."""
+    if not evidence.unresponsive:
         return ""
-    had = "it" if len(left.stopped) == 1 else "they"
-    return f"{name(left.stopped)} stopped answering: {had} had to be killed; {left.places()}{_errors(left)}"
+    ranks = name_ranks(evidence.unresponsive)
+    return f"{ranks} stopped responding and had to be killed; {evidence.describe_positions()}{_errors(evidence)}"
 
 
-def left_early(left: Left) -> str:
-    """A rank's script had come to its end when others lost it. Where one is elsewhere, that is whom they waited for."""
-    if not left.finished or not (left.errors or left.hung) or (left.waited_too_long() and left.absent()):
+def finished_early(evidence: LaunchEvidence) -> str:
+    """A rank's script had ended when the others lost it.
+
+    If a rank is outside of any collective, though, the others waited for that one.
+    """
+    waited_for_another = evidence.timed_out() and evidence.absent_ranks()
+    if not evidence.finished or not (evidence.errors or evidence.hung) or waited_for_another:
         return ""
-    rest = [rank for rank in sorted({*left.errors, *left.stacks}) if rank not in left.finished]
-    awaited = left.awaited(left.finished[0])
-    call = f": {numbered(left.records, *awaited)}" if awaited else ""
-    made = f"; {name(left.finished[:1])} had made {awaited[1].number - 1}" if awaited else ""
-    return f"{name(left.finished)} finished (status 0) while {left.places(rest)}{call}{made}{_errors(left)}"
+    others = [rank for rank in sorted({*evidence.errors, *evidence.stacks}) if rank not in evidence.finished]
+    missed = evidence.missed_call(evidence.finished[0])
+    call = f": {name_call(evidence.calls, *missed)}" if missed else ""
+    joined = f"; {name_ranks(evidence.finished[:1])} had joined {missed[1].number - 1}" if missed else ""
+    positions = evidence.describe_positions(others)
+    return f"{name_ranks(evidence.finished)} finished (status 0) while {positions}{call}{joined}{_errors(evidence)}"
 
 
-def never_came(left: Left) -> str:
-    """Others waited too long, and this one was elsewhere, perhaps in a later call of another group."""
-    absent = (left.absent() or left.passed()) if left.waited_too_long() else []
-    behind = [rank for rank in absent if left.awaited(rank)] or absent
+def never_joined(evidence: LaunchEvidence) -> str:
+    """Others timed out, and this rank was elsewhere, perhaps in a later call of another group."""
+    absent = (evidence.absent_ranks() or evidence.ranks_past_call()) if evidence.timed_out() else []
+    behind = [rank for rank in absent if evidence.missed_call(rank)] or absent
     if not behind:
         return ""
-    awaited = left.awaited(behind[0])
-    to = f" to {numbered(left.records, *awaited)}" if awaited else ""
-    at = f"it {left.place(behind[0])}" if len(behind) == 1 else left.places(behind)
-    waiting = left.places(sorted(left.waiting() - {*behind}))
-    return f"{name(behind)} never came{to}: {at}{f'; {waiting}' if waiting else ''}{_errors(left)}"
+    missed = evidence.missed_call(behind[0])
+    call = f" {name_call(evidence.calls, *missed)}" if missed else ""
+    one = len(behind) == 1
+    at = f"it {evidence.describe_position(behind[0])}" if one else evidence.describe_positions(behind)
+    waiting = evidence.describe_positions(sorted(evidence.waiting_ranks() - {*behind}))
+    return f"{name_ranks(behind)} never joined{call}: {at}{f'; {waiting}' if waiting else ''}{_errors(evidence)}"
 
 
-def waited_for_each_other(left: Left) -> str:
-    """All waited, in different calls."""
-    waits = left.waits()
-    if not left.waited_too_long() or len(set(waits.values())) < 2:
+def waited_for_each_other(evidence: LaunchEvidence) -> str:
+    """All ranks waited, in different calls."""
+    if not evidence.timed_out() or len(set(evidence.waiting_calls().values())) < 2:
         return ""
-    return f"the ranks waited in different calls: {left.places()}{_errors(left)}"
+    return f"the ranks waited in different collectives: {evidence.describe_positions()}{_errors(evidence)}"
 
 
-def in_vain(left: Left) -> str:
-    """Some lost others, or waited for them in vain; none of those that are known here is at fault."""
-    if not left.errors and not left.hung:
+def fault_unknown(evidence: LaunchEvidence) -> str:
+    """Some ranks lost others or timed out, and none of the ranks that are known here is at fault."""
+    if not evidence.errors and not evidence.hung:
         return ""
-    return f"no rank is known to be at fault: {left.places()}{_errors(left)}"
+    return f"the rank at fault is unknown: {evidence.describe_positions()}{_errors(evidence)}"
 
 
-RULES: tuple[Callable[[Left], str], ...] = (
-    died, raised, gave_up, handled, called_differently, differed, aborted, stopped_answering, left_early, never_came,
-    waited_for_each_other, in_vain,
+RULES: tuple[Callable[[LaunchEvidence], str], ...] = (
+    died, raised, obeyed_sigterm, failed_while_handling, called_differently, sizes_differed, aborted,
+    stopped_responding, finished_early, never_joined, waited_for_each_other, fault_unknown,
 )  # fmt: skip
-"""In this order: the first that knows something is told."""
+"""All rules, in this order: the first that applies gives the sentence."""
 
 
-def _died(left: Left, rank: int) -> str:
-    number = signal.Signals(-left.exits[rank]).name
-    memory = " (as the system does where memory runs out)" if number == "SIGKILL" else ""
-    where = left.place(rank)
-    place = f"; it {where}" if where else ""
-    words = failure_files.last_words(left.logs, rank)
-    return f"rank {rank} died: killed by {number}{memory}{place}; the others were ended{words}"
+def _killed(evidence: LaunchEvidence, rank: int) -> str:
+    number = signal.Signals(-evidence.exit_codes[rank]).name
+    memory = " (as the kernel does when memory runs out)" if number == "SIGKILL" else ""
+    position = evidence.describe_position(rank)
+    place = f"; it {position}" if position else ""
+    stderr = failure_files.end_of_stderr(evidence.logs, rank)
+    return f"rank {rank} died: killed by {number}{memory}{place}; the other ranks were stopped{stderr}"
 
 
-def _errors(left: Left) -> str:
-    """The errors of the ranks that waited, on lines of their own."""
-    lines = [f"  rank {rank}: {error['type']}: {error['message']}" for rank, error in sorted(left.errors.items())]
+def _errors(evidence: LaunchEvidence) -> str:
+    """Return the errors of the ranks that waited, on lines of their own."""
+    lines = [f"  rank {rank}: {error['type']}: {error['message']}" for rank, error in sorted(evidence.errors.items())]
     return "".join(f"\n{line.splitlines()[0]}" for line in lines)

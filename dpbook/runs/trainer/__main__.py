@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from tqdm import tqdm
 
-from dpbook.core import DpbookError, leave, machine, tell_and_leave, write_atomically
+from dpbook.core import DpbookError, exit_without_teardown, machine, print_error_and_exit, write_atomically
 from dpbook.ranks import own_device, regroup
 from dpbook.runs.trainer.metrics import DESCRIPTION, PREDICTION, Metrics
 from dpbook.runs.trainer.models import flops_per_token
@@ -125,5 +125,5 @@ def _resumed(before: dict[str, Any], trainer: Trainer) -> str:
 
 
 if __name__ == "__main__":
-    sys.excepthook = tell_and_leave
-    leave(main())
+    sys.excepthook = print_error_and_exit
+    exit_without_teardown(main())

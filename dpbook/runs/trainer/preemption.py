@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from dpbook.ranks import ASKED_FILE
+from dpbook.ranks import PREEMPTION_VARIABLE
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """What a scheduler sends before it takes a node away."""
@@ -38,7 +38,7 @@ class Asked:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in SIGNALS:
             signal.signal(number, _nothing)
-        if (path := os.environ.get(ASKED_FILE)) and Path(path).exists():
+        if (path := os.environ.get(PREEMPTION_VARIABLE)) and Path(path).exists():
             self.came.set()
         threading.Thread(target=self._read, args=(reading,), daemon=True).start()
 

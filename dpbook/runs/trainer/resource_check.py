@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dpbook.core import InvalidArgument, in_words, machine
 from dpbook.planning import memory_per_rank
 from dpbook.replicas import TRAINING_IMAGES
-from dpbook.runs.launch import Finding
+from dpbook.runs.launch import PreflightFinding
 from dpbook.runs.trainer.options import Options
 from dpbook.runs.trainer.run_folder import KEEP, steps
 
@@ -17,7 +17,7 @@ PER_PROCESS = 400 * 2**20
 
 def requirements(
     options: Options, nproc: int, *, nnodes: int = 1, gpus: Sequence[machine.Gpu] | None = None
-) -> list[Finding]:
+) -> list[PreflightFinding]:
     """What is against a run with ``options`` on ``nproc`` ranks of each of ``nnodes`` machines like this one.
 
     ``gpus`` are this machine's, looked up if None.
@@ -77,7 +77,7 @@ def checkpoint_bytes(options: Options) -> int:
     return 4 * (total + 2 * trained)
 
 
-def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
+def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[PreflightFinding]:
     need, moving = least_memory(options, world), activations(options)
     if gpus:
         least = min(gpus[:nproc], key=lambda gpu: gpu.memory)
@@ -88,49 +88,51 @@ def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu
             return
         room, where = total // nproc - PER_PROCESS, f"one of {nproc} ranks on this machine"
     if need > room:
-        yield Finding(
+        yield PreflightFinding(
             "problem", f"the model needs {need / 1e9:,.1f} GB per rank, and {where} has {max(room, 0) / 1e9:,.1f} GB"
         )
     elif need + moving > room:
-        yield Finding(
+        yield PreflightFinding(
             "problem",
             f"the model needs {need / 1e9:,.1f} GB per rank, the activations of a micro-batch {moving / 1e9:,.1f} GB, "
             f"and {where} has {room / 1e9:,.1f} GB: a smaller --batch, or --checkpointing",
         )
 
 
-def _batch(world: int, options: Options) -> Iterator[Finding]:
+def _batch(world: int, options: Options) -> Iterator[PreflightFinding]:
     examples = world * options.batch * options.accumulation
     if options.model == "cnn" and examples > TRAINING_IMAGES:
-        yield Finding(
+        yield PreflightFinding(
             "problem",
             f"a global batch of {examples:,} is more than the {TRAINING_IMAGES:,} digits: no rank could take a step",
         )
 
 
-def _room(options: Options) -> Iterator[Finding]:
+def _room(options: Options) -> Iterator[PreflightFinding]:
     """The folder of the runs, or the nearest one above that there is: may it be written to, and is there room?"""
     folder = options.folder
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        yield Finding("problem", f"--out: {folder} is no folder that can be written to")
+        yield PreflightFinding("problem", f"--out: {folder} is no folder that can be written to")
         return
     free = shutil.disk_usage(folder).free
     need = (KEEP + 1 - min(KEEP, len(steps(options.folder)))) * checkpoint_bytes(options)
     if need > free:
-        yield Finding(
+        yield PreflightFinding(
             "problem",
             f"--out: the disk of {folder} has {in_words(free, 'B')} free, and checkpoints need {in_words(need, 'B')}: "
             f"the newest {KEEP} are kept while another is written",
         )
 
 
-def _all_reduce(world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[Finding]:
+def _all_reduce(world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[PreflightFinding]:
     try:
         schedule = options.schedule(world)
     except InvalidArgument as error:
-        yield Finding("problem", str(error))
+        yield PreflightFinding("problem", str(error))
         return
     if schedule is not None and gpus:
-        yield Finding("problem", "--all-reduce: a schedule sums on the CPU, and the gradients would be on GPUs")
+        yield PreflightFinding(
+            "problem", "--all-reduce: a schedule sums on the CPU, and the gradients would be on GPUs"
+        )

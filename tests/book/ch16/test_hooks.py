@@ -16,8 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_h
 from torch.nn.functional import cross_entropy
 
 from dpbook.book.ch16 import Setting, hooks, payload, train_post_local, wire
-from dpbook.ranks import start
-from dpbook.ranks.messages import written
+from dpbook.ranks import process_stats, start
 from tests.cases import each
 
 SETTINGS = {
@@ -126,7 +125,7 @@ def check_bytes(trained, setting, world):
     """What each rank handed over, and what all wrote: headers, the same of every message, beyond what was predicted."""
     for rank in trained:
         assert rank.payload == payload(setting).tolist()
-    if written.COUNTERS.exists():
+    if process_stats.IO_COUNTERS.exists():
         beyond = np.sum([rank.wire for rank in trained], axis=0) - wire(setting, world)
         messages = np.array(trained[0].calls) * world * 4 * (world - 1)  # a chunk in two parts, there and back
         settled = slice(2, None)  # DDP's ranks talk of their buckets after the first step

@@ -24,8 +24,7 @@ from dpbook.book.sim.streams import default_stream
 from dpbook.core import DpbookError
 from dpbook.ddp.emulated_link import SlowCall
 from dpbook.ddp.reducer import Reducer
-from dpbook.ranks import execute, measure, own_device
-from dpbook.ranks.messages import device_clock, execution
+from dpbook.ranks import devices, execute, measure, messages, own_device
 from dpbook.runs.trainer import Options
 from dpbook.runs.trainer.__main__ import bind
 from dpbook.runs.trainer.step_clock import Pace
@@ -166,15 +165,15 @@ MUTANTS = [
     Mutant("the loss is added up on the CPU", Trainer.advance, "device=self.device", "device='cpu'", trains),
     Mutant("the buckets lie on the CPU", Reducer._allocate, "device=first.device", "device='cpu'", trains),
     Mutant("nobody waits for a bucket", Reducer._receive, "bucket.handle.wait()", "pass", waits),
-    Mutant("the clock is not synchronised", device_clock.now, 'device.type != "cpu"', "False", clocks_wait),
-    Mutant("hooks see launches", device_clock.moment, 'device.type == "cpu"', "True", clocks_wait),
+    Mutant("the clock is not synchronised", devices.now, 'device.type != "cpu"', "False", clocks_wait),
+    Mutant("hooks see launches", devices.moment, 'device.type == "cpu"', "True", clocks_wait),
     Mutant(
         "a step is measured by the host", Pace._mark, "moment(self._device)", "moment(torch.device('cpu'))",
         steps_are_measured,
     ),
     Mutant("the link charges at launch", SlowCall.__init__, 'tensor.device.type != "cpu"', "False", link_waits),
-    Mutant("messages go one by one", execution.prepare, 'tensor.device.type == "cpu"', "True", messages_go),
-    Mutant("a message is added before it has come", execution._Batched._receive, "request.wait()", "pass", messages_go),
+    Mutant("messages go one by one", messages.prepare, 'tensor.device.type == "cpu"', "True", messages_go),
+    Mutant("a message is added before it has come", messages._Batched._receive, "request.wait()", "pass", messages_go),
     Mutant(
         "a group for the accelerator alone", own_device,
         'f"cpu:gloo,{device.type}:{backend}"', "backend", group_serves_both,

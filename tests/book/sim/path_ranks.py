@@ -36,7 +36,7 @@ from dpbook.ddp import (
 from dpbook.overlap import Span
 from dpbook.ranks import execute, measure_accelerators
 from dpbook.runs.forecast.update_times import timed
-from dpbook.runs.launch.peer_probe import comes_back
+from dpbook.runs.launch.torch_probe import comes_back
 from dpbook.runs.trainer import Options, Trainer, metrics, prediction, trainer
 from dpbook.runs.trainer.__main__ import describe
 from dpbook.runs.trainer.metrics import Metrics

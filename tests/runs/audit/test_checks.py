@@ -162,10 +162,10 @@ def test_nothing_seen_passes_nothing(check):
 
 
 def test_a_rank_that_was_killed_is_told_with_what_the_ranks_held():
-    told = "rank 1 died: killed by SIGKILL\na line of no interest\nmemory when last seen: rank 0 held 3.0 GiB"
+    told = "rank 1 died: killed by SIGKILL\na line of no interest\nmemory when last sampled: rank 0 used 3.0 GiB"
     end = found("end", journal(), journal(), ended=told)
     assert (end.status, end.told) == (
         "FAIL",
-        "rank 1 died: killed by SIGKILL; memory when last seen: rank 0 held 3.0 GiB",
+        "rank 1 died: killed by SIGKILL; memory when last sampled: rank 0 used 3.0 GiB",
     )
     assert found("end", journal(), journal()) is None

@@ -1,4 +1,4 @@
-"""A launch whose rank 1 is killed on the way: is it the run that it would have been?"""
+"""Launches of the trainer whose rank 1 is killed, and their weights."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from dpbook.core import checkout
 
 STEPS = 120
 OPTIONS = ["--nproc", "3", "--name", "r", "--width", "64", "--depth", "2", "--steps", str(STEPS), "--save-every", "20"]
-PATIENCE = 300.0
+WAIT_SECONDS = 300.0
 
 
 def begin(folder: Path, *options: str, program: bool = True) -> subprocess.Popen[str]:
-    """A launch in ``folder``, of our program or of a script that the ``options`` name."""
+    """Begin a launch in ``folder``, of the trainer or of a script that the ``options`` name."""
     command = [sys.executable, "-m", "dpbook", "launch", *(OPTIONS if program else OPTIONS[:2]), *options]
     env = {**os.environ, "PYTHONPATH": str(checkout.root())}
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def kill_rank_1(folder: Path, launch: subprocess.Popen[str], wait: float | None = None) -> None:
-    """Kill it, by SIGKILL, ``wait`` seconds after the first checkpoint; some time within the run if None."""
+    """Send rank 1 SIGKILL ``wait`` seconds after the first checkpoint; within a second of it if None."""
     wait_until(lambda: list((folder / "runs/r").glob("checkpoint-*.pt")), launch)
     time.sleep(random.uniform(0.0, 1.0) if wait is None else wait)
     process = process_of(folder, rank=1)
@@ -37,38 +37,38 @@ def kill_rank_1(folder: Path, launch: subprocess.Popen[str], wait: float | None 
     os.kill(process, signal.SIGKILL)
 
 
-def wait_until(happens: Callable[[], object], launch: subprocess.Popen[str] | None = None) -> None:
-    """Wait for something; fails after a while, or where the ``launch`` has ended without it."""
-    until = time.monotonic() + PATIENCE
-    while not happens():
-        if time.monotonic() > until or (launch is not None and launch.poll() is not None and not happens()):
-            raise AssertionError(f"it did not happen:\n{launch.communicate()[0] if launch else ''}")
+def wait_until(condition: Callable[[], object], launch: subprocess.Popen[str] | None = None) -> None:
+    """Wait for a condition; fail after `WAIT_SECONDS`, or if the ``launch`` has ended without it."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline or (launch is not None and launch.poll() is not None and not condition()):
+            raise AssertionError(f"the condition did not come true:\n{launch.communicate()[0] if launch else ''}")
         time.sleep(0.01)
 
 
 def process_of(folder: Path, rank: int) -> int | None:
-    """The process of a rank that works in ``folder``; None where there is none."""
-    for process in in_folder(folder):
+    """Return the process of a rank that works in ``folder``; None if there is none."""
+    for process in processes_in(folder):
         with suppress(OSError):
             if f"RANK={rank}".encode() in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
                 return process
     return None
 
 
-def in_folder(folder: Path) -> list[int]:
-    """The processes whose working directory is ``folder``."""
-    found = []
+def processes_in(folder: Path) -> list[int]:
+    """Return the processes whose working directory is ``folder``."""
+    processes = []
     for entry in os.listdir("/proc") if os.path.isdir("/proc") else []:
         try:
             if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd") == str(folder):
-                found.append(int(entry))
+                processes.append(int(entry))
         except OSError:
             continue
-    return found
+    return processes
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    """The model after the last step."""
+    """Return the weights of the model after the last step."""
     content: dict[str, dict[str, torch.Tensor]] = torch.load(folder / f"runs/r/checkpoint-{STEPS:08}.pt")
     return content["model"]
 

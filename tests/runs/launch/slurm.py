@@ -1,4 +1,4 @@
-"""What a cluster has, as far as docs/slurm.sbatch needs it: here every node is this machine."""
+"""Replacements for the commands of a cluster that docs/slurm.sbatch uses: every node is this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ exit ${worst:-0}""",
 
 
 def submit(folder: Path, nodes: int, *arguments: str) -> subprocess.Popen[str]:
-    """The job in ``folder``, begun; every node has one rank."""
+    """Begin the job in ``folder``; every node has one rank."""
     for name, body in COMMANDS.items():
         path = folder / name
         path.write_text(f"#!/usr/bin/env bash\nset -eu\n{body}\n")
@@ -41,6 +41,6 @@ def submit(folder: Path, nodes: int, *arguments: str) -> subprocess.Popen[str]:
 
 
 def requeued(folder: Path) -> list[str]:
-    """The jobs that were queued again."""
+    """Return the jobs that were queued again."""
     path = folder / "requeued"
     return path.read_text().split() if path.exists() else []

@@ -1,4 +1,4 @@
-"""Do ranks that are about to make different calls learn of it, all of them, before anyone waits or computes?"""
+"""Do all ranks that are about to make different calls raise an error before any of them waits or computes?"""
 
 from datetime import timedelta
 
@@ -7,7 +7,7 @@ import pytest
 from dpbook.core.errors import Deadlock, MessageError
 from dpbook.ranks import start
 
-DIFFER = {
+DIFFERENT_CALLS = {
     "shape": ("all_reduce of (5,) float32, op SUM", "all_reduce of (3,) float32, op SUM"),
     "dtype": ("all_reduce of (3,) float32, op SUM", "all_reduce of (3,) float64, op SUM"),
     "operation": ("all_reduce of (3,) float32, op SUM", "all_reduce of (3,) float32, op MAX"),
@@ -19,7 +19,7 @@ DIFFER = {
 
 
 def on_one_rank(rank):
-    """What each case raised on this rank, and then what calls that are alike returned."""
+    """Return the error of each case on this rank, and then the results of equal calls."""
     import torch
     import torch.distributed as dist
 
@@ -48,11 +48,11 @@ def on_one_rank(rank):
     dist.all_gather_object(gathered, rank)
     alone = [dist.new_group([r]) for r in range(2)]
     dist.barrier(group=alone[rank])
-    return raised, x.tolist(), gathered, missing(rank)
+    return raised, x.tolist(), gathered, absent(rank)
 
 
-def missing(rank):
-    """Rank 0 makes a call to which rank 1 does not come in time."""
+def absent(rank):
+    """Make a call on rank 0 that rank 1 does not join in time; return the error."""
     import torch
     import torch.distributed as dist
 
@@ -77,24 +77,24 @@ def ranks():
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", DIFFER)
-def test_calls_that_differ_are_told_on_every_rank(ranks, name):
+@pytest.mark.parametrize("name", DIFFERENT_CALLS)
+def test_calls_that_differ_are_reported_on_every_rank(ranks, name):
     for rank, (raised, *_) in enumerate(ranks):
-        mine, theirs = DIFFER[name][rank], DIFFER[name][1 - rank]
+        mine, theirs = DIFFERENT_CALLS[name][rank], DIFFERENT_CALLS[name][1 - rank]
         assert f"is {mine} on rank {rank}, on line " in raised[name]
         assert f"but {theirs} on rank {1 - rank}, on line " in raised[name]
         assert raised[name].count(f'`"{name}": lambda: ') == 2
 
 
 @pytest.mark.processes
-def test_calls_that_are_alike_return_what_they_should(ranks):
+def test_equal_calls_return_their_results(ranks):
     for _, total, gathered, _ in ranks:
         assert total == [11.0] * 3
         assert gathered == [0, 1]
 
 
 @pytest.mark.processes
-def test_a_rank_that_does_not_come_is_named_with_its_last_call(ranks):
-    said = ranks[0][3]
-    assert ", all_reduce of (3,) float32, op SUM, on line " in said
-    assert "rank 1 has not come. The last call of rank 1 was barrier, on line " in said
+def test_a_rank_that_does_not_join_is_named_with_its_last_call(ranks):
+    error = ranks[0][3]
+    assert ", all_reduce of (3,) float32, op SUM, on line " in error
+    assert "rank 1 has not joined it. The last call of rank 1 was barrier, on line " in error

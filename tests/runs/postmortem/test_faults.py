@@ -1,6 +1,6 @@
-"""Does the headline of a failed launch name the rank at fault, what happened to it, and where?
+"""Does the headline of a failed launch name the rank at fault, its fault, and the line?
 
-Each fault is injected on rank 1 of a script that knows nothing of us: torch, DDP and gloo.
+Each fault is injected on rank 1 of a script that uses torch, DDP and gloo, and nothing of dpbook.
 """
 
 import os
@@ -21,7 +21,7 @@ MEET = """open(os.environ["RANK"], "w").close()
 while not all(os.path.exists(str(other)) for other in range(int(os.environ["WORLD_SIZE"]))):
     time.sleep(0.01)
 """
-"""However busy the machine is, no rank loads torch for so long that the others give it up."""
+"""A meeting of the ranks without a time-out: on a busy machine one may load torch for longer than the others wait."""
 JOIN = """dist.init_process_group("gloo", timeout=timedelta(seconds=4))
 rank = dist.get_rank()
 """
@@ -36,10 +36,10 @@ for _ in range(2):  # the second settles DDP's buckets
 
 @dataclass(frozen=True)
 class Fault:
-    """``script``, after what it has in common with others, and what the headline begins with, and ``also`` holds.
+    """A fault: its ``script``, the beginning of the ``headline``, and a text that it ``also`` contains.
 
-    "LINE x" in them stands for the number of the line that ends in "# LINE x"; OTHERS for the ranks but rank 1 and the
-    verb, "ranks 0, 2 were", HEALTHY for these ranks alone. ``four``: tried with four ranks as well.
+    In these texts "LINE x" stands for the number of the line that ends in "# LINE x". OTHERS stands for all ranks but
+    rank 1 and their verb, "ranks 0, 2 were"; HEALTHY for these ranks alone. ``four``: tried with four ranks as well.
     """
 
     script: str
@@ -61,13 +61,13 @@ FAULTS = {
     ),
     "an error before the group exists": Fault(
         'if os.environ["RANK"] == "1":\n    raise ValueError("on purpose")\n' + JOIN,
-        "rank 1 failed first, before it joined: ValueError: on purpose",
+        "rank 1 failed first, before it joined the process group: ValueError: on purpose",
     ),
     "an error while the others import": Fault(
         'if os.environ["RANK"] == "1":\n    raise ValueError("on purpose")\ntime.sleep(600)\n' + JOIN,
-        "rank 1 failed first, before it joined: ValueError: on purpose",
+        "rank 1 failed first, before it joined the process group: ValueError: on purpose",
     ),
-    "an error in the reading of a checkpoint": Fault(
+    "an error while a checkpoint is read": Fault(
         JOIN + 'open("bad.pt", "wb").close() if rank == 1 else time.sleep(600)\ntorch.load("bad.pt")',
         "rank 1 failed first: EOFError",
     ),
@@ -98,118 +98,118 @@ FAULTS = {
     "an early end": Fault(
         JOIN + MODEL + "for i in range(4):\n    if i == 2 and rank == 1:\n        sys.exit(0)\n    step()",
         "rank 1 finished (status 0) while OTHERS in backward, line BACKWARD of step: "
-        "call 10 (all_reduce of 10 × float32); rank 1 had made 9",
+        "collective 10 (all_reduce of 10 × float32); rank 1 had joined 9",
     ),
     "a step less": Fault(
         JOIN + MODEL + "for i in range(4 - (rank == 1)):\n    step()",
         "rank 1 finished (status 0) while OTHERS in backward, line BACKWARD of step: "
-        "call 11 (all_reduce of 10 × float32); rank 1 had made 10",
+        "collective 11 (all_reduce of 10 × float32); rank 1 had joined 10",
     ),
-    "an exit without a word": Fault(
+    "an exit without a report": Fault(
         JOIN + MODEL + "os._exit(0) if rank == 1 else step()",
-        "rank 1 died: it left with exit status 0; the others were ended",
+        "rank 1 died: it exited with status 0; the other ranks were stopped",
     ),
     "a kill": Fault(
         JOIN + MODEL + "os.kill(os.getpid(), 9) if rank == 1 else step()",
-        "rank 1 died: killed by SIGKILL (as the system does where memory runs out); the others were ended",
+        "rank 1 died: killed by SIGKILL (as the kernel does when memory runs out); the other ranks were stopped",
     ),
     "a crash": Fault(
         JOIN + MODEL + "import ctypes\nctypes.string_at(0) if rank == 1 else step()  # LINE CRASH",
-        "rank 1 died: killed by SIGSEGV; it was at line CRASH of <module>; the others were ended",
+        "rank 1 died: killed by SIGSEGV; it was at line CRASH of <module>; the other ranks were stopped",
     ),
     "a process that is stopped": Fault(
         JOIN + MODEL + "os.kill(os.getpid(), signal.SIGSTOP) if rank == 1 else step()",
-        "rank 1 stopped answering: it had to be killed; OTHERS in backward, line BACKWARD of step",
+        "rank 1 stopped responding and had to be killed; OTHERS in backward, line BACKWARD of step",
     ),
     "a sleep": Fault(
         JOIN + MODEL + "time.sleep(600) if rank == 1 else step()  # LINE SLEEP",
-        "rank 1 never came to call 8 (all_reduce of 10 × float32): it was at line SLEEP of <module>; "
+        "rank 1 never joined collective 8 (all_reduce of 10 × float32): it was at line SLEEP of <module>; "
         "OTHERS in backward, line BACKWARD of step",
     ),
     "no group": Fault(
         'if os.environ["RANK"] == "1":\n    time.sleep(600)  # LINE SLEEP\n' + JOIN,
-        "rank 1 never came: it was at line SLEEP of <module>; OTHERS in init_process_group, line 7 of <module>",
+        "rank 1 never joined: it was at line SLEEP of <module>; OTHERS in init_process_group, line 7 of <module>",
     ),
-    "a call left out before backward": Fault(
+    "a call skipped before backward": Fault(
         JOIN + MODEL + "if rank != 1:\n    dist.all_reduce(torch.ones(3))  # LINE CALL\nstep()",
-        "the ranks called different collectives: rank 1 skipped call 8 (all_reduce of 3 × float32, line CALL of "
+        "the ranks called different collectives: rank 1 skipped collective 8 (all_reduce of 3 × float32, line CALL of "
         "<module>) and called all_reduce of 10 × float32 in backward, line BACKWARD of step",
         four=True,
     ),
-    "a call that is another on one rank": Fault(
+    "another call on one rank": Fault(
         JOIN + MODEL + "dist.all_reduce(torch.ones(3)) if rank != 1 else step()  # LINE CALL\nstep()\ndist.barrier()",
-        "the ranks called different collectives: call 8 was all_reduce of 3 × float32, line CALL of <module>, on "
+        "the ranks called different collectives: collective 8 was all_reduce of 3 × float32, line CALL of <module>, on "
         "HEALTHY, but all_reduce of 10 × float32 in backward, line BACKWARD of step, on rank 1",
     ),
-    "a call left out": Fault(
+    "a skipped call": Fault(
         MEET + JOIN + "if rank != 1:\n    dist.all_reduce(torch.ones(3))  # LINE CALL\ndist.barrier()  # LINE BARRIER",
-        "the ranks called different collectives: rank 1 skipped call 1 (all_reduce of 3 × float32, line CALL of "
+        "the ranks called different collectives: rank 1 skipped collective 1 (all_reduce of 3 × float32, line CALL of "
         "<module>) and called barrier, line BARRIER of <module>",
     ),
-    "a call left out, with more patience for the check than the group has": Fault(
+    "a skipped call, with a longer time-out of the check than of the group": Fault(
         JOIN + MODEL + "dist.all_reduce(torch.ones(3)) if rank != 1 else None  # LINE CALL\nstep()",
-        "the ranks waited in different calls: OTHERS in all_reduce, line CALL of <module>; "
+        "the ranks waited in different collectives: OTHERS in all_reduce, line CALL of <module>; "
         "rank 1 was in backward, line BACKWARD of step",
         options=("--check-calls", "60"),
     ),
     "types that differ": Fault(
         JOIN + "dist.all_reduce(torch.ones(5).to(torch.float64 if rank == 1 else torch.float32))  # LINE CALL",
-        "the ranks' calls do not match: call 1 (all_reduce, line CALL of <module>) has 5 × float32 on HEALTHY, "
+        "the ranks' calls do not match: collective 1 (all_reduce, line CALL of <module>) has 5 × float32 on HEALTHY, "
         "but 5 × float64 on rank 1",
     ),
     "shapes that differ": Fault(
         JOIN + "dist.barrier()\ndist.all_reduce(torch.ones(3 if rank == 1 else 5))  # LINE CALL\ndist.barrier()",
-        "the ranks' calls do not match: call 2 (all_reduce, line CALL of <module>) has 5 × float32 on HEALTHY, "
+        "the ranks' calls do not match: collective 2 (all_reduce, line CALL of <module>) has 5 × float32 on HEALTHY, "
         "but 3 × float32 on rank 1",
     ),
     "shapes that differ in the last call": Fault(
         JOIN + "dist.all_reduce(torch.ones(3 if rank == 1 else 5))  # LINE CALL",
-        "the ranks' calls do not match: call 1 (all_reduce, line CALL of <module>) has 5 × float32 on HEALTHY, "
+        "the ranks' calls do not match: collective 1 (all_reduce, line CALL of <module>) has 5 × float32 on HEALTHY, "
         "but 3 × float32 on rank 1",
     ),
     "another order": Fault(
         JOIN + "calls = [lambda: dist.broadcast(torch.ones(5), 0), lambda: dist.all_reduce(torch.ones(5))]\n"
         "for call in calls[:: 1 if rank == 1 else -1]:\n    call()",
-        "the ranks called different collectives: call 1 was all_reduce of 5 × float32, line 7 of <lambda>, on HEALTHY, "
-        "but broadcast of 5 × float32, line 7 of <lambda>, on rank 1",
+        "the ranks called different collectives: collective 1 was all_reduce of 5 × float32, line 7 of <lambda>, on "
+        "HEALTHY, but broadcast of 5 × float32, line 7 of <lambda>, on rank 1",
     ),
-    "validation on other ranks alone": Fault(
+    "validation on the other ranks alone": Fault(
         JOIN + MODEL + "def validate():\n    dist.all_reduce(torch.ones(1))  # LINE CALL\n"
         "for epoch in range(2):\n    step()\n    if rank != 1:\n        validate()",
-        "the ranks called different collectives: call 9 was all_reduce of 1 × float32, line CALL of validate, on "
+        "the ranks called different collectives: collective 9 was all_reduce of 1 × float32, line CALL of validate, on "
         "HEALTHY, but all_reduce of 10 × float32 in backward, line BACKWARD of step, on rank 1",
     ),
     "a barrier on one branch alone": Fault(
         JOIN + MODEL + "for i in range(4):\n    step()\n    if i == 1 and rank == 1:\n"
         "        dist.barrier()  # LINE CALL",
-        "the ranks called different collectives: call 10 was all_reduce of 10 × float32 in backward, line BACKWARD of "
-        "step, on HEALTHY, but barrier, line CALL of <module>, on rank 1",
+        "the ranks called different collectives: collective 10 was all_reduce of 10 × float32 in backward, line "
+        "BACKWARD of step, on HEALTHY, but barrier, line CALL of <module>, on rank 1",
     ),
     "accumulation that ends a micro-batch later": Fault(
         JOIN + MODEL + "import contextlib\nfor i in range(8):\n"
         "    with contextlib.nullcontext() if i % 2 and not (rank == 1 and i == 5) else model.no_sync():\n"
         "        step()\n    if i % 2:\n        dist.all_reduce(torch.ones(1))  # LINE CALL",
-        "the ranks called different collectives: rank 1 skipped call ",
+        "the ranks called different collectives: rank 1 skipped collective ",
         also=" (all_reduce of 10 × float32 in backward, line BACKWARD of step) and called all_reduce of 1 × float32",
     ),
-    "a bad batch that is left out, with several buckets": Fault(
+    "a bad batch that is skipped, with several buckets": Fault(
         JOIN + "layers = [torch.nn.Linear(64, 64) for _ in range(4)]\n"
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.01)\n"
         "for i in range(6):\n    if i == 3 and rank == 1:\n        continue\n"
         "    model(torch.ones(2, 64)).sum().backward()  # LINE BACKWARD",
-        "rank 1 finished (status 0) while OTHERS in backward, line BACKWARD of <module>: call ",
-        also=" × float32); rank 1 had made ",
+        "rank 1 finished (status 0) while OTHERS in backward, line BACKWARD of <module>: collective ",
+        also=" × float32); rank 1 had joined ",
     ),
     "an early stop of one rank": Fault(
         JOIN + MODEL + "for i in range(9):\n    if i == 4 and rank == 1:\n        break\n    step()\n"
         "dist.barrier()  # LINE CALL",
-        "the ranks called different collectives: call 12 was all_reduce of 10 × float32 in backward, line BACKWARD of "
-        "step, on HEALTHY, but barrier, line CALL of <module>, on rank 1",
+        "the ranks called different collectives: collective 12 was all_reduce of 10 × float32 in backward, line "
+        "BACKWARD of step, on HEALTHY, but barrier, line CALL of <module>, on rank 1",
     ),
-    "a sleep while others wait for what they began before": Fault(
+    "a sleep while the others wait for an asynchronous call": Fault(
         JOIN + "time.sleep(600) if rank == 1 else None  # LINE SLEEP\n"
         "work = dist.all_reduce(torch.ones(3), async_op=True)\ntorch.ones(3) + 1\nwork.wait()  # LINE CALL",
-        "rank 1 never came to call 1 (all_reduce of 3 × float32): it was at line SLEEP of <module>; "
+        "rank 1 never joined collective 1 (all_reduce of 3 × float32): it was at line SLEEP of <module>; "
         "OTHERS at line CALL of <module>",
     ),
     "a sleep in a group of some ranks": Fault(
@@ -217,39 +217,39 @@ FAULTS = {
         + "group = dist.new_group([0, 1], timeout=timedelta(seconds=4))\n"
         + "if rank == 1:\n    time.sleep(600)  # LINE SLEEP\nif rank == 0:\n"
         "    dist.all_reduce(torch.ones(3), group=group)  # LINE CALL\ndist.barrier()  # LINE BARRIER",
-        "rank 1 never came to call 1",
+        "rank 1 never joined collective 1",
         also="(all_reduce of 3 × float32): it was at line SLEEP of <module>; rank 0 was in all_reduce, line CALL",
     ),
-    "a call in a group of some ranks left out": Fault(
+    "a skipped call in a group of some ranks": Fault(
         'dist.init_process_group("gloo")\ngroup = dist.new_group([0, 1])\nif dist.get_rank() == 0:\n'
         "    dist.all_reduce(torch.ones(3), group=group)  # LINE CALL\ndist.barrier()  # LINE BARRIER",
-        "rank 1 never came to call 1",
+        "rank 1 never joined collective 1",
         also="(all_reduce of 3 × float32): it was in barrier, line BARRIER of <module>",
         options=("--hang-timeout", "3"),
     ),
     "an endless computation": Fault(
         JOIN + "while rank == 1:\n    torch.ones(64, 64) @ torch.ones(64, 64)  # LINE COMPUTE\n"
         "dist.all_gather_object([None] * dist.get_world_size(), {'a': 1})  # LINE CALL",
-        "rank 1 never came to call 1 (all_gather of 1 × int64): it was at line COMPUTE of <module>; "
+        "rank 1 never joined collective 1 (all_gather of 1 × int64): it was at line COMPUTE of <module>; "
         "OTHERS in all_gather_object, line CALL of <module>",
     ),
-    "a sleep of one that only takes note of SIGTERM": Fault(
+    "a sleep of a rank that only takes note of SIGTERM": Fault(
         "signal.signal(signal.SIGTERM, lambda number, frame: None)\n"
         + JOIN
         + "time.sleep(120) if rank == 1 else dist.barrier()  # LINE SLEEP",
-        "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
+        "rank 1 never joined collective 1 (barrier): it was at line SLEEP of <module>; "
         "OTHERS in barrier, line SLEEP of <module>",
     ),
-    "a hang of ranks that do not heed SIGTERM, or end by it at once": Fault(
+    "a hang of ranks that ignore SIGTERM, or end by it at once": Fault(
         'signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ["RANK"] == "0" else signal.SIG_DFL)\n'
         'dist.init_process_group("gloo")\ntime.sleep(600) if dist.get_rank() == 1 else dist.barrier()  # LINE SLEEP',
-        "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
+        "rank 1 never joined collective 1 (barrier): it was at line SLEEP of <module>; "
         "OTHERS in barrier, line SLEEP of <module>",
         options=("--hang-timeout", "3"),
     ),
     "a hang, with torch's own time-outs": Fault(
         'dist.init_process_group("gloo")\ntime.sleep(600) if dist.get_rank() == 1 else dist.barrier()  # LINE SLEEP',
-        "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
+        "rank 1 never joined collective 1 (barrier): it was at line SLEEP of <module>; "
         "OTHERS in barrier, line SLEEP of <module>",
         options=("--hang-timeout", "3"),
         four=True,
@@ -258,44 +258,44 @@ FAULTS = {
         JOIN + 'first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"\n'
         "if first:\n    dist.all_reduce(torch.ones(5).to(torch.float64 if rank == 1 else torch.float32))\n"
         "time.sleep(600) if rank == 1 else dist.barrier()  # LINE SLEEP",
-        "rank 1 never came to call 1 (barrier): it was at line SLEEP of <module>; "
+        "rank 1 never joined collective 1 (barrier): it was at line SLEEP of <module>; "
         "OTHERS in barrier, line SLEEP of <module>",
         options=("--max-restarts", "1"),
     ),
 }
 
 
-IN_EVERY_RUN = ("a call left out, 3", "a hang, with torch's own time-outs, 3")
+IN_EVERY_RUN = ("a skipped call, 3", "a hang, with torch's own time-outs, 3")
 CASES = [
     pytest.param(fault, world, id=case, marks=() if case in IN_EVERY_RUN else pytest.mark.proof)
     for name, fault in FAULTS.items()
-    for world in ((2, 3, 4) if fault.four or "call " in fault.headline else (2, 3))
+    for world in ((2, 3, 4) if fault.four or "collective " in fault.headline else (2, 3))
     for case in [f"{name}, {world}"]
 ]
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(("fault", "world"), CASES)
-def test_the_headline_tells_what_is_wrong(tmp_path, fault, world):
+def test_the_headline_names_the_fault(tmp_path, fault, world):
     path = tmp_path / "train.py"
     path.write_text(HEAD + fault.script + "\n")
     command = [sys.executable, "-m", "dpbook", "launch", "--nproc", world, *fault.options, "--", path]
     env = {**os.environ, "PYTHONPATH": str(checkout.root())}
-    found = subprocess.run([*map(str, command)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run([*map(str, command)], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
     headlines = [
-        line for line in found.stderr.splitlines() if line.startswith("dpbook launch: ") and "cores" not in line
+        line for line in ended.stderr.splitlines() if line.startswith("dpbook launch: ") and "cores" not in line
     ]
-    assert found.returncode != 0
+    assert ended.returncode != 0
     assert len(headlines) == 1
     assert headlines[0].startswith(f"dpbook launch: {expected(fault.headline, fault, world)}"), headlines[0]
     assert expected(fault.also, fault, world) in headlines[0]
 
 
 def expected(text, fault, world):
-    """``text`` for this script in a world of this size."""
+    """Return ``text`` for this script in a world of this size."""
     healthy = {2: "rank 0", 3: "ranks 0, 2", 4: "ranks 0, 2, 3"}[world]
-    said = text.replace("OTHERS", f"{healthy} {'was' if world == 2 else 'were'}").replace("HEALTHY", healthy)
+    filled = text.replace("OTHERS", f"{healthy} {'was' if world == 2 else 'were'}").replace("HEALTHY", healthy)
     for number, line in enumerate((HEAD + fault.script).splitlines(), 1):
         _, marked, name = line.partition("# LINE ")
-        said = said.replace(f"line {name}", f"line {number}") if marked else said
-    return said
+        filled = filled.replace(f"line {name}", f"line {number}") if marked else filled
+    return filled

@@ -13,9 +13,9 @@ RANK = """
 import sys, time
 from pathlib import Path
 from dpbook.runs.trainer import preemption
-from dpbook.runs.launch.rank_evidence import Evidence
+from dpbook.runs.launch.rank_evidence import RankEvidence
 folder = Path(sys.argv.pop(1))
-Evidence(folder, 0, open(folder / "stack-0.txt", "a")).watch()  # as the guard does
+RankEvidence(folder, 0, open(folder / "stack-0.txt", "a")).watch()  # as the guard does
 preemption.PATIENCE = float(sys.argv[2])
 rank = preemption.Asked(training=sys.argv[1] == "training")
 rank.listen()
@@ -33,7 +33,7 @@ wait()
 
 
 def rank(folder, *arguments):
-    env = {**os.environ, "PYTHONPATH": str(checkout.root()), "DPBOOK_ASKED": str(folder / "asked")}
+    env = {**os.environ, "PYTHONPATH": str(checkout.root()), "DPBOOK_PREEMPTION_FILE": str(folder / "asked")}
     command = [sys.executable, "-c", RANK, str(folder), *arguments]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 

@@ -15,7 +15,7 @@ import dpbook.runs.launch
 from dpbook.app import main
 from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
-from dpbook.runs.launch import Ended
+from dpbook.runs.launch import LaunchResult
 from dpbook.runs.trainer import Options, locked, metrics
 from tests.cases import each
 
@@ -105,7 +105,9 @@ def relaunch(tmp_path, monkeypatch, capsys):
     def run(*arguments, nproc=2):
         started = []
         monkeypatch.setattr(
-            dpbook.runs.launch, "launch", lambda what, say, came: started.append(what) or Ended(1, True)
+            dpbook.runs.launch,
+            "launch",
+            lambda spec, report, early_signals: started.append(spec) or LaunchResult(1, True),
         )
         where = ("--out", str(tmp_path), "--name", "r", "--width", "64", "--steps", "100")
         status = main(["launch", "--nproc", str(nproc), *where, *arguments])

@@ -6,7 +6,7 @@ from dpbook.core import plural
 from dpbook.runs.audit.checks.definition import check
 from dpbook.runs.audit.findings import Found, passed
 from dpbook.runs.audit.journals import Seen, Update, odd_one
-from dpbook.runs.launch import HELD
+from dpbook.runs.launch import MEMORY_PREFIX
 from dpbook.runs.watching.journal import Event
 
 
@@ -143,4 +143,6 @@ def watching(seen: Seen) -> Found | None:
 def end(seen: Seen) -> Found | None:
     """Why a run failed, as a launch tells it, and what the ranks held if it tells that; silent where it did not."""
     first, *rest = seen.ended.splitlines() or [""]
-    return Found("FAIL", "; ".join([first, *(line for line in rest if line.startswith(HELD))])) if first else None
+    return (
+        Found("FAIL", "; ".join([first, *(line for line in rest if line.startswith(MEMORY_PREFIX))])) if first else None
+    )

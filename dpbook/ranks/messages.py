@@ -1,4 +1,4 @@
-"""Run a schedule or a rank program for real: this rank's share of the messages, from point to point."""
+"""Messages between ranks, point to point: a schedule or a rank program carried out by this rank."""
 
 import threading
 from collections import deque
@@ -14,14 +14,17 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Round, Schedule, interpret
+from dpbook.collectives.programs import Op, check_message, deliver, line_of_caller
 from dpbook.collectives.schedule import check_schedule
 from dpbook.core import InvalidArgument, check_type
-from dpbook.ranks.messages.process_comm import ProcessComm
 
-SEGMENT = 4 * 2**20
-"""Bytes. Larger messages travel in pieces of so many."""
+SEGMENT_BYTES = 4 * 2**20
+"""Size of a segment; larger messages travel in several."""
 WINDOW = 3
-"""Segments that are awaited at a time. On loopback these two do best, of 1 to 8 MiB and 2 to 4 segments."""
+"""Segments that are awaited at a time. These two values were the fastest on loopback, of 1 to 8 MiB and 2 to 4."""
+HEADER = np.dtype([("size", np.int64), ("dtype", "S24")])
+"""Header of every message of a rank program. The receiver takes the message as it was sent, and only then compares it
+with its view, so the two ranks stay in step even if they disagree. For an empty view only the header is sent."""
 
 
 def execute(
@@ -29,9 +32,9 @@ def execute(
 ) -> None:
     """Carry out a schedule or a rank program on this rank's ``buffer``: a contiguous 1-D CPU tensor or writable array.
 
-    Every rank of ``group`` (default: all) calls it with the same schedule and a buffer of the same size and
-    dtype. The result has the bits that `simulate` predicts. Raises `InvalidArgument`, and whatever
-    torch.distributed raises when a peer fails.
+    Every rank of ``group`` (default: all ranks) calls it with the same schedule and a buffer of the same size and
+    dtype. The result has the bits that `simulate` predicts. Raises `InvalidArgument`, and the error of
+    torch.distributed if a peer fails.
     """
     prepare(all_reduce, buffer, group)()
 
@@ -39,7 +42,7 @@ def execute(
 def prepare(
     all_reduce: Schedule | Program, buffer: torch.Tensor | NDArray[Any], group: dist.ProcessGroup | None = None
 ) -> Callable[[], object]:
-    """What `execute` does, in two parts: arguments are checked now, messages travel when the result is called."""
+    """Check the arguments of `execute` now, and return a function that sends and receives its messages."""
     check_type("buffer", buffer, (np.ndarray, torch.Tensor), "a 1-D tensor or array")
     if isinstance(buffer, np.ndarray) and not (buffer.flags.writeable and buffer.flags.c_contiguous):
         raise InvalidArgument("buffer", buffer, "writable and contiguous")
@@ -57,17 +60,17 @@ def prepare(
 
 
 def _as_array(buffer: torch.Tensor | NDArray[Any]) -> NDArray[Any]:
-    """The same memory, for a rank program."""
+    """Return an array with the memory of ``buffer``, for a rank program."""
     try:
         return buffer if isinstance(buffer, np.ndarray) else buffer.detach().numpy()
-    except TypeError:  # of a dtype or on a device that NumPy does not know
-        expected = "of a dtype that NumPy has, on the CPU: a rank program gets an array"
+    except TypeError:  # NumPy has no such dtype, or the tensor is on a device
+        expected = "of a dtype that NumPy has, on the CPU: a rank program receives an array"
         raise InvalidArgument("buffer", f"{buffer.dtype} on {buffer.device}", expected) from None
 
 
 @dataclass(frozen=True)
 class _Arrival:
-    """A segment on its way to this rank: where it arrives, what it is then added to or stored in, and who sends it."""
+    """A segment on its way to this rank: the memory for it, the target that it is added to or stored in, its sender."""
 
     values: torch.Tensor
     target: torch.Tensor
@@ -78,7 +81,7 @@ class _Arrival:
 class _InFlight:
     """The messages of this rank in one part of a round.
 
-    ``requests`` are under way; ``arrivals`` are to be stored. ``buffers`` keeps memory alive until then.
+    ``requests`` are in progress, ``arrivals`` are to be stored, and ``buffers`` keeps memory alive until then.
     """
 
     buffers: list[torch.Tensor]
@@ -87,20 +90,20 @@ class _InFlight:
 
 
 class _OneRank:
-    """The interpreter's cells as one rank sees them: its own chunks, and messages to and from the others.
+    """The interpreter's cells of one rank: its chunks, and messages to and from the other ranks.
 
-    Messages travel in segments, and `WINDOW` of them are awaited at a time, so that one is added while the next
-    arrives, and in memory that is still in the cache.
+    Messages travel in segments. `WINDOW` of them are awaited at a time, so that one is added while the next arrives,
+    and while its memory is still in the cache.
     """
 
     def __init__(self, schedule: Schedule, buffer: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
         offsets = schedule.bounds(buffer.numel(), buffer.element_size()).tolist()
         self.rank, self.group = dist.get_rank(group), group
         self.chunks = [buffer[begin:end] for begin, end in pairwise(offsets)]
-        self.segment = max(1, SEGMENT // buffer.element_size())
+        self.segment = max(1, SEGMENT_BYTES // buffer.element_size())
 
     def read(self, part: Round, within: Round) -> _InFlight:
-        """Begin to send; every rank goes through the schedule in its order, so messages between two ranks match."""
+        """Begin to send. Every rank follows the order of the schedule, so the messages between two ranks match."""
         written = {m.chunk for m in within.select(within.dest == self.rank)}
         flight = _InFlight([], [], [])
         scratch = _scratch(self.segment, self.chunks[0].dtype, threading.get_ident())
@@ -109,9 +112,9 @@ class _OneRank:
             for piece in self._segments(chunk.clone() if message.chunk in written else chunk):
                 flight.buffers.append(piece)
                 flight.requests.append(_required(dist.isend(piece, group=self.group, group_dst=message.dest)))
-        for message in part.select(part.dest == self.rank):  # after the copies of what goes out
+        for message in part.select(part.dest == self.rank):  # after outgoing chunks are copied
             for piece in self._segments(self.chunks[message.chunk]):
-                if within.reduce is False:  # straight to its place
+                if within.reduce is False:  # received in place
                     flight.requests.append(self._begin_to_receive(piece, message.source))
                 else:
                     values = scratch[len(flight.arrivals) % WINDOW][: piece.numel()]
@@ -145,21 +148,22 @@ class _OneRank:
         return _required(dist.irecv(values, group=self.group, group_src=source))
 
     def _segments(self, chunk: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """A chunk cut into segments; none of an empty one."""
+        """Return a chunk cut into segments; none for an empty chunk."""
         return chunk.split(self.segment) if chunk.numel() else ()
 
 
 @lru_cache(maxsize=4)
 def _scratch(elements: int, dtype: torch.dtype, thread: int) -> list[torch.Tensor]:
-    """Where segments wait to be added, kept from call to call: fresh memory costs a page fault every 4 KiB.
+    """Return memory for segments that are to be added.
 
-    Each thread has its own: schedules may be carried out in several at once.
+    It is kept from call to call, since fresh memory costs a page fault every 4 KiB. Each thread has memory of its own,
+    because several threads may carry out schedules at once.
     """
     return [torch.empty(elements, dtype=dtype, device="cpu") for _ in range(WINDOW)]
 
 
 class _Batched(_OneRank):
-    """The same on an accelerator, such as for NCCL: messages that wait for each other are handed over together."""
+    """The cells on an accelerator: messages that wait for each other are submitted together, as NCCL needs it."""
 
     def read(self, part: Round, within: Round) -> _InFlight:
         operations, arrivals, buffers = [], [], []
@@ -188,3 +192,59 @@ def _required(work: dist.Work | None) -> dist.Work:
     if work is None:
         raise InvalidArgument("process group", "one without this rank", "a group that this rank belongs to")
     return work
+
+
+class ProcessComm:
+    """The ``comm`` of a rank program in a real process; see `dpbook.collectives.Comm`.
+
+    Needs an initialised process group (gloo); the ranks are those of ``group``, None for all. As in one process, two
+    ends of a message that disagree raise `MessageError`: here on the receiving rank.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self.rank: int = dist.get_rank(group)
+        self.world_size: int = dist.get_world_size(group)
+        self._group = group
+
+    def send(self, view: NDArray[Any], to: int) -> None:
+        check_message(self.rank, self.world_size, view, to, None)
+        _wait(self._begin_to_send(view, to))
+
+    def recv(self, view: NDArray[Any], source: int, op: Op = "copy") -> None:
+        check_message(self.rank, self.world_size, view, source, op)
+        deliver(self._receive(source), view, op, (source, ""), (self.rank, line_of_caller(1)))
+
+    def sendrecv(self, send: NDArray[Any], to: int, recv: NDArray[Any], source: int, op: Op = "copy") -> None:
+        check_message(self.rank, self.world_size, send, to, None)
+        check_message(self.rank, self.world_size, recv, source, op)
+        sending = self._begin_to_send(send, to)
+        arrived = self._receive(source)
+        _wait(sending)  # before anything is stored: the two slices may overlap
+        deliver(arrived, recv, op, (source, ""), (self.rank, line_of_caller(1)))
+
+    def _begin_to_send(self, view: NDArray[Any], to: int) -> list[dist.Work | None]:
+        if view.dtype.kind in "OV":
+            raise InvalidArgument("view", f"an array of {view.dtype}", "of a plain dtype to travel between processes")
+        header = np.array([(view.size, view.dtype.str)], HEADER)
+        parts = [_as_bytes(part) for part in (header, view) if part.size]
+        return [dist.isend(part, group=self._group, group_dst=to) for part in parts]
+
+    def _receive(self, source: int) -> NDArray[Any]:
+        header = np.empty(1, HEADER)
+        dist.recv(_as_bytes(header), group=self._group, group_src=source)
+        size, dtype = int(header["size"][0]), header["dtype"][0].decode()
+        arrived = np.empty(size, dtype)
+        if size:
+            dist.recv(_as_bytes(arrived), group=self._group, group_src=source)
+        return arrived
+
+
+def _wait(sending: list[dist.Work | None]) -> None:
+    for request in sending:
+        if request is not None:
+            request.wait()
+
+
+def _as_bytes(array: NDArray[Any]) -> torch.Tensor:
+    """Return the memory of an array as a tensor of bytes, so that any plain dtype can travel; copy it if necessary."""
+    return torch.from_numpy(np.ascontiguousarray(array).view(np.uint8))

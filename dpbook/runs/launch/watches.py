@@ -1,0 +1,192 @@
+"""Watches of the launcher over its ranks, from outside: whether the run hangs, and how much memory the ranks use.
+
+Neither needs the main thread of a rank.
+"""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpbook.core import gibibytes, machine
+from dpbook.ranks import ProcessTable, all_processes, failure_files, family, process_of
+
+TORCH_TIMEOUTS = (600.0, 1800.0)
+"""torch's default time-outs, in seconds, of NCCL and of gloo."""
+IDLE_CORE_SHARE = 0.01
+"""A process that computes for a smaller share of the time is idle."""
+IDLE_BYTES = 2**20
+"""A process that reads and writes fewer bytes in the whole time is idle."""
+Usage = tuple[float, int]
+"""What processes have used so far: seconds of computation, and bytes read and written."""
+MEMORY_PREFIX = "memory when last sampled: "
+"""Beginning of the line about the memory of the ranks."""
+SAMPLING_SHARE = 0.02
+"""Share of a core that may be spent on sampling, which takes longer with large processes."""
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """Report of a rank.
+
+    ``since``: the time of its last progress, as `time.time` counts. ``limit``: torch's time-out, in seconds, of the
+    collective that the rank waits in; None if it waits in none, or has done so for a few seconds only.
+    """
+
+    since: float
+    limit: float | None
+
+
+class HangWatch:
+    """Watch for a hang among the ``ranks`` of this machine, which leave their files in ``folder``.
+
+    A run hangs if a rank waits in a collective, and for ``timeout`` seconds two things hold: no rank has called or
+    completed a collective, and the ranks that do not wait have neither computed nor read nor written, nor have the
+    processes that they started. A rank that writes a large checkpoint while the others wait is therefore no hang,
+    however long it takes. Nor is a rank that computes for ever; torch's own time-out ends that.
+
+    A script may give its process group a longer time-out than torch's default, and thereby allow longer waits. A
+    ``strict`` watch ignores that.
+    """
+
+    def __init__(self, folder: Path, ranks: Iterable[int], timeout: float, *, strict: bool) -> None:
+        self._launch, self._ranks, self._timeout, self._strict = folder, list(ranks), timeout, strict
+        self._last_busy: tuple[float, dict[int, Usage | None]] = (0.0, {})
+
+    def hangs(self) -> bool:
+        """Return True if the run hangs; to be called about once a second."""
+        folder = failure_files.last_attempt(self._launch)
+        present = [rank for rank in self._ranks if not _is_gone(folder, rank)]
+        beats = {rank: beat for rank in present if (beat := _heartbeat(folder, rank))}
+        waiting = {rank: beat for rank, beat in beats.items() if beat.limit is not None}
+        now = time.time()
+        if not waiting or not (self._strict or all(beat.limit in TORCH_TIMEOUTS for beat in waiting.values())):
+            return False
+        since = max(beat.since for beat in beats.values())
+        self._note(now, since, {rank: _usage(folder, rank) for rank in beats.keys() - waiting.keys()})
+        return now - max(since, self._last_busy[0]) > self._timeout
+
+    def _note(self, now: float, since: float, usage: dict[int, Usage | None]) -> None:
+        """Note when the ranks that do not wait were last busy."""
+        begun, before = self._last_busy
+        same = begun >= since and before.keys() == usage.keys()
+        if not same or any(_is_busy(before[rank], usage[rank], now - begun) for rank in usage):
+            self._last_busy = (now, usage)
+
+
+def _is_gone(folder: Path, rank: int) -> bool:
+    return (folder / failure_files.RESULT_FILE.format(rank)).exists() or not _exists(_process(folder, rank))
+
+
+def _heartbeat(folder: Path, rank: int) -> Heartbeat | None:
+    try:
+        return Heartbeat(**json.loads(failure_files.read_or_empty(folder / failure_files.HEARTBEAT_FILE.format(rank))))
+    except ValueError:  # the rank is just writing it
+        return None
+
+
+def _process(folder: Path, rank: int) -> int:
+    return process_of(folder, rank) or os.getpid()  # a rank that has not begun counts as present
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _usage(folder: Path, rank: int) -> Usage | None:
+    """Return the usage of a rank and of all processes that it started; None if it is unknown."""
+    seconds = family(_process(folder, rank), all_processes())
+    return (sum(seconds.values()), sum(map(_bytes, seconds))) if seconds else None
+
+
+def _bytes(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("rchar", "wchar")))
+
+
+def _is_busy(before: Usage | None, after: Usage | None, seconds: float) -> bool:
+    if before is None or after is None:
+        return True
+    return after[0] - before[0] > max(0.05, IDLE_CORE_SHARE * seconds) or after[1] - before[1] > IDLE_BYTES
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Memory of a rank, in bytes: of its ``main`` process, and of the ``n_others`` processes that it started."""
+
+    main: int
+    others: int
+    n_others: int
+
+    def __str__(self) -> str:
+        others = f" and {gibibytes(self.others)} in {self.n_others} that it started" if self.n_others else ""
+        return f"{gibibytes(self.main)}{others}"
+
+
+class MemoryWatch:
+    """Watch over the memory of the ``ranks`` of this machine, which leave their files in ``folder``.
+
+    A rank that the kernel kills for want of memory leaves no error, and afterwards nothing shows how much it used.
+    """
+
+    def __init__(self, folder: Path, ranks: Iterable[int]) -> None:
+        self._launch, self._ranks, self._oom_kills = folder, list(ranks), _oom_kills()
+        self._last_seen: dict[int, RankMemory] = {}
+        self._next_sample = 0.0
+
+    def sample(self) -> None:
+        """Note the memory of each rank that is still there; to be called about once a second."""
+        if time.monotonic() < self._next_sample:
+            return
+        begun = time.thread_time()
+        folder, table = failure_files.last_attempt(self._launch), all_processes()
+        processes = {rank: process for rank in self._ranks if (process := process_of(folder, rank))}
+        self._last_seen |= {rank: memory for rank, p in processes.items() if (memory := _memory(p, table))}
+        self._next_sample = time.monotonic() + (time.thread_time() - begun) / SAMPLING_SHARE
+
+    def summary(self) -> str:
+        """Return "memory when last sampled: rank 0 used 3.0 GiB and …; in total 9.1 of 24.0 GiB", or ""."""
+        if not self._last_seen:
+            return ""
+        ranks = "; ".join(f"rank {rank} used {memory}" for rank, memory in sorted(self._last_seen.items()))
+        total = gibibytes(sum(memory.main + memory.others for memory in self._last_seen.values()))
+        line = f"{MEMORY_PREFIX}{ranks}; in total {total} of {gibibytes(machine.memory())}"
+        kills = _oom_kills()
+        if kills is None or self._oom_kills is None:
+            return line
+        return f"{line}; processes killed by the kernel's OOM killer meanwhile: {kills - self._oom_kills}"
+
+
+def _memory(process: int, table: ProcessTable) -> RankMemory | None:
+    """Return the memory of a rank. A page that several processes share counts once, since each counts a part of it."""
+    sizes = {member: size for member in family(process, table) if (size := _proportional_size(member)) is not None}
+    main = sizes.pop(process, None)
+    return None if main is None else RankMemory(main, sum(sizes.values()), len(sizes))
+
+
+def _proportional_size(process: int) -> int | None:
+    """Return the proportional set size of a process, in bytes."""
+    try:
+        match = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(match[1]) * 1024 if match else None
+
+
+def _oom_kills() -> int | None:
+    """Return how many processes the kernel has killed for want of memory since it started; None if it is unknown."""
+    try:
+        match = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return int(match[1]) if match else None

@@ -1,0 +1,106 @@
+"""Does the guard of a rank name a full disk, and end a rank that waits too long for the others?"""
+
+import errno
+import shutil
+import threading
+import time
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpbook.runs.launch import guard
+from dpbook.runs.launch.guard import FULL_DISK_BYTES, explain_full_disk
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def raised(call):
+    with pytest.raises((RuntimeError, OSError)) as caught:
+        call()
+    return caught.value
+
+
+class FileOnSmallDisk:
+    """File on a disk with room for a few bytes."""
+
+    name = "/there/checkpoint.pt"
+    room = 1000
+
+    def write(self, content):
+        self.room -= len(content)
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return len(content)
+
+    def flush(self):
+        pass
+
+
+def write_by_name():
+    torch.save(torch.zeros(10**5), "/dev/full")
+
+
+def test_an_open_file_on_a_full_disk_is_named():
+    error = raised(lambda: torch.save(torch.zeros(10**5), FileOnSmallDisk()))
+    assert "No space" not in str(error)
+    plain = explain_full_disk(error)
+    assert isinstance(plain, OSError)
+    assert (plain.errno, plain.filename) == (errno.ENOSPC, FileOnSmallDisk.name)
+    assert plain.__traceback__ is error.__traceback__
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to Linux's device that is always full")
+@pytest.mark.parametrize(("free", "full"), [(FULL_DISK_BYTES - 1, True), (FULL_DISK_BYTES, False)])
+def test_a_file_given_by_name_is_named_if_its_disk_is_full(monkeypatch, free, full):
+    error = raised(write_by_name)
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: Usage(0, 0, free if path == Path("/dev") else FULL_DISK_BYTES)
+    )
+    plain = explain_full_disk(error)
+    assert str(plain) == "[Errno 28] No space left on device: '/dev/full'" if full else plain is error
+
+
+def test_another_error_is_returned_unchanged():
+    error = ValueError("on purpose")
+    assert explain_full_disk(error) is error
+
+
+def init_process_group(seconds):
+    """Stand in for torch's function in which ranks wait for each other; the watchdog looks for its name."""
+    time.sleep(seconds)
+
+
+@pytest.fixture
+def give_up(monkeypatch):
+    monkeypatch.setattr(guard, "POLL_SECONDS", 0.01)
+    called = threading.Event()
+    called.calls = 0
+
+    def call():
+        called.calls += 1
+        called.set()
+
+    called.call = call
+    return called
+
+
+def test_a_long_wait_is_given_up_once(give_up):
+    guard.watch_start(0.1, give_up.call)
+    init_process_group(1.0)
+    assert give_up.calls == 1
+
+
+def test_a_short_wait_is_not_given_up_nor_are_later_ones(give_up):
+    guard.watch_start(5.0, give_up.call)
+    init_process_group(0.2)
+    assert not give_up.wait(0.3)
+
+
+def test_work_before_the_start_is_no_wait(give_up):
+    guard.watch_start(0.1, give_up.call)
+    time.sleep(0.5)
+    assert give_up.calls == 0
+    init_process_group(1.0)
+    assert give_up.calls == 1

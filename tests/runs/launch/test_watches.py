@@ -1,0 +1,157 @@
+"""Is a run that hangs told apart from one that waits for a rank at work, and is the memory of the ranks reported?"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from dpbook.ranks.failure_files import HEARTBEAT_FILE, PROCESS_ID_FILE, RESULT_FILE
+from dpbook.runs.launch import watches
+from dpbook.runs.launch.watches import HangWatch, MemoryWatch
+
+IDLE, BUSY = (0.0, 0), (1e9, 0)
+MIB = 2**20
+SHARED, WORKER = 96, 160
+TREE = f"""
+import os, sys
+kept = bytearray(os.urandom(1)) * ({SHARED} * 2**20)
+if not os.fork():
+    more = bytearray(os.urandom(1)) * ({WORKER} * 2**20)
+    print("there", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.read()
+os.wait()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return the files of three ranks without progress for 100 s: 0 and 2 wait in a collective, 1 is idle."""
+    monkeypatch.setattr(watches, "_usage", lambda folder, rank: IDLE)
+    for rank, limit in enumerate([1800.0, None, 1800.0]):
+        beat(tmp_path, rank, limit)
+        (tmp_path / PROCESS_ID_FILE.format(rank)).write_text(str(os.getpid()))
+    return tmp_path
+
+
+def beat(folder, rank, limit, *, since=-100.0):
+    (folder / HEARTBEAT_FILE.format(rank)).write_text(json.dumps({"since": time.time() + since, "limit": limit}))
+
+
+def hangs(folder, *, timeout=50.0, strict=False, later=100.0, monkeypatch):
+    """Return True if the run counts as hanging ``later`` seconds after a first look."""
+    watch, now = HangWatch(folder, range(3), timeout, strict=strict), time.time()
+    assert not watch.hangs()
+    monkeypatch.setattr(watches.time, "time", lambda: now + later)
+    return watch.hangs()
+
+
+def test_a_rank_that_is_idle_while_others_wait_is_a_hang_after_the_timeout(folder, monkeypatch):
+    assert hangs(folder, monkeypatch=monkeypatch)
+
+
+def test_it_is_no_hang_before_the_timeout(folder, monkeypatch):
+    assert not hangs(folder, later=49.0, monkeypatch=monkeypatch)
+
+
+def test_a_rank_at_work_is_no_hang(folder, monkeypatch):
+    usage = iter([IDLE, BUSY])
+    monkeypatch.setattr(watches, "_usage", lambda folder, rank: next(usage))
+    assert not hangs(folder, monkeypatch=monkeypatch)
+
+
+def test_a_rank_whose_usage_is_unknown_is_no_hang(folder, monkeypatch):
+    monkeypatch.setattr(watches, "_usage", lambda folder, rank: None)
+    assert not hangs(folder, monkeypatch=monkeypatch)
+
+
+def test_ranks_that_all_wait_are_a_hang(folder, monkeypatch):
+    beat(folder, 1, 1800.0)
+    assert hangs(folder, monkeypatch=monkeypatch)
+
+
+def test_ranks_of_which_none_waits_are_no_hang(folder, monkeypatch):
+    for rank in range(3):
+        beat(folder, rank, None)
+    assert not hangs(folder, monkeypatch=monkeypatch)
+
+
+def test_a_rank_that_made_progress_meanwhile_is_no_hang(folder, monkeypatch):
+    beat(folder, 1, None, since=60.0)
+    assert not hangs(folder, monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_longer_time_out_of_the_script_is_respected_unless_the_watch_is_strict(folder, monkeypatch, strict):
+    beat(folder, 2, 7200.0)
+    assert hangs(folder, strict=strict, monkeypatch=monkeypatch) is strict
+
+
+def test_ranks_that_wait_for_a_finished_one_are_a_hang(folder, monkeypatch):
+    monkeypatch.setattr(watches, "_usage", lambda folder, rank: None)
+    (folder / RESULT_FILE.format(1)).touch()
+    assert hangs(folder, monkeypatch=monkeypatch)
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="reads /proc")
+@pytest.mark.parametrize("session", ["of its own", "the rank's"])
+def test_the_usage_of_a_rank_includes_all_processes_that_it_started(tmp_path, session):
+    inner = "import sys; open(sys.argv[1], 'wb').write(bytes(2**22)); print(flush=True); sys.stdin.read()"
+    own = f"start_new_session={session == 'of its own'}"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}, sys.argv[1]], {own})"
+    with subprocess.Popen(
+        [sys.executable, "-c", outer, tmp_path / "file"],
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        (tmp_path / PROCESS_ID_FILE.format(0)).write_text(str(process.pid))
+        assert process.stdout.read(1) == b"\n"
+        computed, moved = watches._usage(tmp_path, 0)
+        process.stdin.close()
+    assert moved >= 2**22
+    assert computed > 0
+
+
+@pytest.fixture
+def rank(tmp_path, monkeypatch):
+    """Start a rank with ``SHARED`` MiB, which it shares with the worker that it forks; that has ``WORKER`` MiB more."""
+    monkeypatch.setattr(watches.failure_files, "last_attempt", lambda folder: folder)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", TREE], start_new_session=True, **pipes) as process:
+        (tmp_path / PROCESS_ID_FILE.format(1)).write_text(str(process.pid))
+        assert process.stdout.read(5) == b"there"
+        yield SimpleNamespace(folder=tmp_path, process=process)
+        process.stdin.close()
+
+
+def test_shared_memory_is_counted_once_and_remembered_when_the_processes_are_gone(rank):
+    watch = MemoryWatch(rank.folder, range(3))
+    watch.sample()
+    [(number, memory)] = watch._last_seen.items()
+    assert (number, memory.n_others) == (1, 1)
+    assert SHARED + WORKER <= (memory.main + memory.others) / MIB < SHARED + WORKER + 40  # and two interpreters
+    rank.process.kill()
+    rank.process.wait()
+    watch._next_sample = 0.0
+    watch.sample()
+    assert watch._last_seen == {1: memory}
+    assert watch.summary().startswith(f"memory when last sampled: rank 1 used {memory}; in total 0.3 GiB of ")
+
+
+def test_the_kernels_count_of_oom_kills_is_reported(rank, monkeypatch):
+    counts = iter([5, 7])
+    monkeypatch.setattr(watches, "_oom_kills", lambda: next(counts))
+    watch = MemoryWatch(rank.folder, range(3))
+    watch.sample()
+    assert watch.summary().endswith("; processes killed by the kernel's OOM killer meanwhile: 2")
+
+
+def test_without_a_sample_nothing_is_reported(tmp_path):
+    assert MemoryWatch(tmp_path, range(3)).summary() == ""
