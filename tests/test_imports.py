@@ -120,6 +120,14 @@ def test_a_step_past_a_door_is_found(base, name, past):
     assert past_a_door(base, name) == past
 
 
+def test_a_lazy_door_names_modules_that_define_its_names():
+    for door in filter(is_package, SOURCES):
+        calls = [node for node in ast.walk(tree(door)) if isinstance(node, ast.Call)]
+        lazy = [call for call in calls if ast.unparse(call.func).endswith("lazy_exports")]
+        homes = {keyword.arg: f"{door}.{ast.literal_eval(keyword.value)}" for call in lazy for keyword in call.keywords}
+        assert {name: home for name, home in homes.items() if name not in defined(home)} == {}
+
+
 LIGHT = ["dpbook", *sorted(m for m in SOURCES if is_package(m) and area(m) != "ddp" and "judge" not in m)]
 
 

@@ -1,4 +1,4 @@
-"""Plots of how far something is off: errors against a rounding bound, and distances between replicas over time."""
+"""Plots of errors against a rounding bound and of distances between replicas; sums in bfloat16, emulated in float32."""
 
 from collections.abc import Mapping
 from math import ceil, floor, log10
@@ -10,6 +10,22 @@ from numpy.typing import ArrayLike, NDArray
 from dpbook.core import InvalidArgument, palette
 from dpbook.figures import Plot, magnitude
 from dpbook.figures.card import LINES, VARIES, draw_lines, finish, in_style, new_figure
+from dpbook.replicas import Array
+from dpbook.replicas.inexact import bf16
+
+
+def sum_in_bf16(buffers: Array) -> Array:
+    """Return for every rank the sum (world, size) in rank order, rounded to bfloat16 after each addition.
+
+    That is what comes of an all-reduce that sends bfloat16 from rank to rank, whatever precision a rank adds in.
+    ``buffers`` is a float32 array (world, size); rows are rounded before they are added.
+    """
+    if not isinstance(buffers, np.ndarray) or buffers.ndim != 2 or buffers.dtype != np.float32:
+        raise InvalidArgument("buffers", buffers, "a float32 array (world, size)")
+    total, *others = bf16(buffers)
+    for own in others:
+        total = bf16(total + own)
+    return np.tile(total, (len(buffers), 1))
 
 
 @in_style

@@ -1,5 +1,3 @@
 """Chapter 05: All-reduce."""
 
-from dpbook.book.ch05.broken import broken_ring
-from dpbook.book.ch05.family import draw_family
-from dpbook.book.ch05.traffic import draw_traffic
+from dpbook.book.ch05.pictures import broken_ring, draw_family, draw_traffic

@@ -1,13 +1,17 @@
-"""Simulated steps that are healthy or have one fault, drawn at random: what exercise 07.3 asks to tell apart."""
+"""Simulated steps: one step synced in several ways on one clock, steps with one fault drawn for exercise 07.3, and the
+tokens per GPU that hide the sync of a language model.
+"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import check_int, check_one_of
+from dpbook.core import check_float, check_int, check_one_of, milliseconds
+from dpbook.figures import Picture, Viewer
+from dpbook.figures.steps import check_timelines, draw_until, from_zero, until
 from dpbook.overlap import CollectiveCall, Engine, Layer, Operation, Span, Tensor, Timeline, hook, simulate_step
 
 FAULTS = ("healthy", "blocking hook", "giant bucket", "launch-bound", "straggler", "extra syncs")
@@ -117,3 +121,83 @@ _MAKERS: dict[str, Callable[[_Draw, np.random.Generator], Timeline]] = {
     "straggler": _straggling,
     "extra syncs": lambda drawn, rng: drawn.step(drawn.layers(), accumulation=int(rng.integers(2, 5)), no_sync=False),
 }
+
+
+MOMENTS = 24
+"""Steps of the player, all equally long: as it plays, time passes evenly."""
+PACE = 0.25
+"""Seconds for each of them."""
+
+
+def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
+    """Run 2 to 8 timelines, by name, on one clock, each with its meters; the last picture says who has won.
+
+    The meters: how much of the step is over, the share of that time in which computation ran (utilisation), and the
+    share of the communication so far that was hidden behind computation. Raises `InvalidArgument`.
+    """
+    check_timelines(timelines, "race", rank)
+    runners = {name: from_zero(timeline, rank) for name, timeline in timelines.items()}
+    longest = max(timeline.end for timeline in runners.values())
+
+    def draw(after: int) -> Picture:
+        now = longest * after / MOMENTS if after < MOMENTS else longest
+
+        def note(timeline: Timeline) -> str:
+            whole = milliseconds(timeline.end)
+            return f"finished after {whole}" if timeline.end <= now else f"{milliseconds(now)} of {whole}"
+
+        def gauges(timeline: Timeline) -> Mapping[str, float]:
+            so_far = until(timeline, min(now, timeline.end))
+            utilised = so_far.busy("computation") / so_far.duration if so_far.duration else 0.0
+            return {"utilisation": utilised, "hidden": so_far.overlap()}
+
+        title = _result(runners) if after == MOMENTS else _standing(runners, now)
+        return draw_until(runners, title, now, note=note, gauges=gauges)
+
+    return Viewer(draw, MOMENTS, "moment", pace=PACE)
+
+
+def _standing(runners: Mapping[str, Timeline], now: float) -> str:
+    if now == 0:
+        return f"{', '.join(runners)}: one step each, on one clock"
+    done = [name for name, timeline in runners.items() if timeline.end <= now]
+    return f"After {milliseconds(now)}: {' and '.join(done) + ' finished' if done else 'all are running'}"
+
+
+def _result(runners: Mapping[str, Timeline]) -> str:
+    order = sorted(runners, key=lambda name: runners[name].end)
+    first, last = runners[order[0]].end, runners[order[-1]].end
+    if milliseconds(first) == milliseconds(last):
+        return f"All finished after {milliseconds(first)}"
+    saved = f"{1 - first / last:.0%} less than {order[-1]}"
+    return f"First: {order[0]} with {milliseconds(first)}, {saved} ({milliseconds(last)})"
+
+
+BACKWARD_FLOPS = 4
+"""Operations of backward per parameter and token: two matrix products, each of one multiplication and one addition
+(Kaplan et al., "Scaling Laws for Neural Language Models", 2020, count 2 for forward and 4 for backward)."""
+
+
+def tokens_to_hide(
+    flops_per_second: float, bandwidth: float, itemsize: int = 2, world: int | None = None, per_active: float = 1.0
+) -> float:
+    """Return the tokens of a GPU's last micro-batch above which its backward takes longer than the sync.
+
+    Only that backward hides anything: before it no gradient has its final sum. It takes 4T/F per parameter that is
+    used, and a ring 2(N − 1)/N · itemsize / W per parameter that is synced: for a dense model in bf16 on many ranks
+    T > F/W, whatever its size. Latencies and the last bucket, which nothing hides, are left out.
+
+    Args:
+        flops_per_second: F, operations per second that one GPU reaches in training, not its peak.
+        bandwidth: W, *bytes* per second that one GPU sends.
+        itemsize: bytes per element of a gradient.
+        world: N; by default so many that (N − 1)/N is 1. A world of 1 needs no tokens.
+        per_active: parameters for each one that a token uses; above 1 in a mixture of experts.
+
+    Raises:
+        InvalidArgument: F or W is not above 0, or itemsize, world or per_active below 1.
+    """
+    rate = check_float("flops_per_second", flops_per_second, above=0)
+    share = 1.0 if world is None else 1 - 1 / check_int("world", world, 1)
+    traffic = 2 * share * check_int("itemsize", itemsize, 1) * check_float("per_active", per_active, minimum=1)
+    return traffic * rate / (BACKWARD_FLOPS * check_float("bandwidth", bandwidth, above=0))

@@ -1,4 +1,3 @@
 """Chapter 08: Buckets."""
 
-from dpbook.book.ch08.models import Model, sample, simulate
-from dpbook.book.ch08.shapes import cnn, gpt, mlp
+from dpbook.book.ch08.models import Model, cnn, gpt, mlp, sample, simulate

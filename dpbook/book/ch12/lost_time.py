@@ -1,7 +1,13 @@
-"""Where the time of a step goes in which a rank does not compute: to bytes, to waiting for peers, or to nothing."""
+"""Lost time of a step, in which a rank does not compute: to bytes, to waiting for peers, or to nothing.
+
+A player shows a slow step three times: from rank 0 alone, from all ranks, and with the waiting kept apart.
+"""
 
 from typing import NamedTuple
 
+from dpbook.core import InvalidArgument, milliseconds
+from dpbook.figures import Picture, Viewer
+from dpbook.figures.steps import MOST_TIMELINES, check_timelines, draw_until, from_zero
 from dpbook.overlap import Timeline, split_waits
 from dpbook.overlap.timeline import difference, length, union
 
@@ -32,3 +38,63 @@ def time_lost(timeline: Timeline) -> dict[int, Loss]:
         waiting = length(difference(split.when("wait", rank), moving))
         found[rank] = Loss(transfer, waiting, split.idle(rank) - transfer - waiting)
     return found
+
+
+SHORT = 0.05
+"""A share of the step: who waits for less is not worth a diagnosis."""
+
+
+def play_diagnosis(timeline: Timeline) -> Viewer:
+    """Step through the diagnosis of a step of 2 to 8 ranks, rank 0 among them, whose collectives hold their waiting.
+
+    First rank 0 as its own profiler shows it; then all ranks on one clock; then with the waiting for peers taken out of
+    the collectives. The line below says what each rank loses, as far as one can tell by then. Raises `InvalidArgument`.
+    """
+    ranks = timeline.ranks if isinstance(timeline, Timeline) else ()
+    if not 2 <= len(ranks) <= MOST_TIMELINES or ranks[0] != 0:
+        raise InvalidArgument("timeline", timeline, f"a Timeline of 2 to {MOST_TIMELINES} ranks, from rank 0 on")
+    check_timelines({"step": timeline}, "step", 0)
+    if timeline.busy("communication", 0) == 0:
+        raise InvalidArgument("timeline", timeline, "one in which rank 0 communicates")
+    looks = _looks(timeline)
+    return Viewer(lambda after: looks[after], len(looks) - 1, "look")
+
+
+def _looks(timeline: Timeline) -> list[Picture]:
+    """Rank 0 alone, all ranks, and all ranks with the waiting kept apart."""
+    exposed = milliseconds(timeline.exposed(0))
+    alone = f"A slow network? Rank 0 alone: {exposed} of {milliseconds(timeline.duration)} are exposed"
+    shortest = min(timeline.ranks, key=lambda rank: timeline.busy("communication", rank))
+    here, there = (milliseconds(timeline.busy("communication", rank)) for rank in (0, shortest))
+    together = f"All ranks: in the same collectives rank 0 spends {here}, rank {shortest} {there}"
+    split, lost = split_waits(timeline), time_lost(timeline)
+    apart = f"The bytes need {milliseconds(split.busy('communication', 0))}; {_verdict(timeline, lost)}"
+    parts = {rank: " + ".join(f"{1e3 * max(s, 0):.3g}" for s in loss) for rank, loss in lost.items()}  # rounding: -0
+    told = " · ".join(f"rank {rank} {each} ms" for rank, each in parts.items())
+    looks = (
+        ({"rank 0": from_zero(timeline, 0)}, alone, _unexplained(timeline, (0,))),
+        (_ranks(timeline), together, _unexplained(timeline, timeline.ranks)),
+        (_ranks(split), apart, f"transfer + waiting + idle: {told}"),
+    )
+    return [draw_until(lines, title, meters=m) for lines, title, m in looks]
+
+
+def _verdict(timeline: Timeline, lost: dict[int, Loss]) -> str:
+    """Whom the ranks wait for, and what that one does meanwhile."""
+    longest = max(loss.waiting for loss in lost.values())
+    if longest < SHORT * timeline.duration:
+        return f"no rank waits for more than {milliseconds(longest)}"
+    last = min(lost, key=lambda rank: lost[rank].waiting)
+    computes = {rank: timeline.busy("computation", rank) for rank in timeline.ranks}
+    if lost[last].idle < computes[last] - min(computes.values()):
+        return f"the ranks wait for rank {last}: it computes for {milliseconds(computes[last])}"
+    return f"the ranks wait for rank {last}: it is without work for {milliseconds(lost[last].idle)}"
+
+
+def _ranks(timeline: Timeline) -> dict[str, Timeline]:
+    return {f"rank {rank}": from_zero(timeline, rank) for rank in timeline.ranks}
+
+
+def _unexplained(timeline: Timeline, ranks: tuple[int, ...]) -> str:
+    each = (f"rank {rank} {milliseconds(timeline.exposed(rank))}" for rank in ranks)
+    return f"in collectives and not computing: {' · '.join(each)}"

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from dpbook.book.ch14.cuts import cut_step, sample_layers
+from dpbook.book.ch14.cuts import allocated, cut_step, sample_layers
 from dpbook.book.ch14.holders import play_sharding
-from dpbook.book.ch14.measuring import allocated
 from dpbook.book.ch14.unit_runs import in_turns, trained_in_turns
 from dpbook.ranks import sent
 

@@ -1,6 +1,8 @@
-"""Layers that are to be cut into units, and what a fully sharded step of a cut takes."""
+"""Layers cut into units, the cost of a fully sharded step of each cut, and the memory of a rank."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -51,3 +53,19 @@ def cut_step(layers: Sequence[Part], groups: Groups) -> ShardedStep:
         )
         units.append(Unit(f"{group[0]}–{group[-1]}", forward, backward, parameters, activations=activations))
     return simulate_sharded(units, RANKS, Wires.rings(RANKS, LINK))
+
+
+def allocated(step: Callable[[], object]) -> int:
+    """Bytes at the peak of ``step`` beyond those before it, as torch's profiler reports allocations on the CPU."""
+    from torch.profiler import ProfilerActivity, profile
+
+    collects = gc.isenabled()
+    gc.collect()
+    gc.disable()  # what others have left would be given back meanwhile, and the peak look lower
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            step()
+    finally:
+        gc.enable() if collects else None
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())), default=0)

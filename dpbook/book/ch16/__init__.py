@@ -2,11 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from dpbook.book.ch16.compressors import Drawn, Largest, Multiples
-from dpbook.book.ch16.pictures import curves, explore_race, race_over
-from dpbook.book.ch16.race_table import table
-from dpbook.book.ch16.racing import Entry, Raced, race
-from dpbook.book.ch16.sending import SHAPES, Setting, payload, powersgd_elements, wire
+from dpbook.book.ch16.racing import Entry, Raced, curves, explore_race, race, race_over, table
+from dpbook.book.ch16.sending import SHAPES, Drawn, Largest, Multiples, Setting, payload, powersgd_elements, wire
 from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:

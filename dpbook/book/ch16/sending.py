@@ -1,4 +1,4 @@
-"""What a training run under one of torch's hooks is to send: arithmetic alone, before anything is run."""
+"""Compressors for a vector of one rank, and the bytes that a run under torch's hooks sends, by arithmetic alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.core import InvalidArgument, check_float, check_int, check_one_of
+from dpbook.replicas import Array
 
 METHODS = ("exact", "fp16", "bf16", "powersgd", "local")
 SHAPES = ((128, 64), (128,), (128, 128), (128,), (10, 128), (10,))
@@ -96,3 +97,53 @@ def _handed(setting: Setting, shapes: Sequence[Sequence[int]]) -> tuple[Bytes, B
         in_group[late >= 0] = everything * (setting.group > 1)
     itemsize = 2 if setting.method in ("fp16", "bf16") else 4
     return itemsize * with_all, itemsize * in_group
+
+
+def _check_vector(vector: Array) -> None:
+    if np.ndim(vector) != 1:
+        raise InvalidArgument("vector", f"an array of shape {np.shape(vector)}", "one rank's vector, of one dimension")
+
+
+@dataclass(frozen=True)
+class Largest:
+    """Keeps the ``k`` numbers of the largest magnitude, of equal ones the first, and puts 0 for the others."""
+
+    k: int
+
+    def __call__(self, vector: Array) -> Array:
+        _check_vector(vector)
+        chosen = np.argsort(-np.abs(vector), kind="stable")[: check_int("k", self.k, 0)]
+        kept = np.zeros_like(vector)
+        kept[chosen] = vector[chosen]
+        return kept
+
+
+@dataclass(frozen=True)
+class Multiples:
+    """Rounds every number to the nearest multiple of ``unit``."""
+
+    unit: float
+
+    def __call__(self, vector: Array) -> Array:
+        _check_vector(vector)
+        rounded: Array = self.unit * np.rint(vector / self.unit)
+        return rounded
+
+
+@dataclass
+class Drawn:
+    """Keeps ``k`` numbers, drawn anew at every call, and puts 0 for the others."""
+
+    k: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_int("k", self.k, 0)
+        self._rng = np.random.default_rng(self.seed)
+
+    def __call__(self, vector: Array) -> Array:
+        _check_vector(vector)
+        chosen = self._rng.permutation(len(vector))[: self.k]
+        kept = np.zeros_like(vector)
+        kept[chosen] = vector[chosen]
+        return kept

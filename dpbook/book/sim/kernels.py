@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from dpbook.book.sim.memory import DEVICE, allocate, is_on_device, on_cpu, resize
-from dpbook.book.sim.shapes import Outcome, layout_of, outcome
+from dpbook.book.sim.memory import DEVICE, Outcome, allocate, is_on_device, layout_of, on_cpu, outcome, resize
 from dpbook.book.sim.streams import Stream, current_stream, synchronize
 
 INDICES_OF_CPU = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_"})

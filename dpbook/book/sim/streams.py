@@ -1,6 +1,7 @@
-"""Queues of work: a stream is a thread that does what it is given, in order, while the host goes on.
+"""Queues of work: a stream is a thread that runs its work in order, while the host goes on.
 
-`torch.Stream` and `torch.Event` of the stand-in: same names, same meaning, with Python threads underneath.
+`torch.Stream` and `torch.Event` of the stand-in have torch's names and meaning, with Python threads underneath. Tests
+and the book can make the device slower, and list which kernels ran when.
 """
 
 import atexit
@@ -10,11 +11,53 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from dpbook.book.sim.controls import SETTINGS, Span
+
+class Span(NamedTuple):
+    """A kernel that ran: seconds of `time.perf_counter`, ``launched`` by the host, begun and ended on its stream."""
+
+    name: str
+    stream: int
+    launched: float
+    begin: float
+    end: float
+
+
+@dataclass
+class Settings:
+    """Of the device: seconds that kernels take besides, a list of those that ran, and what one of them has raised."""
+
+    slowness: float = 0.0
+    spans: list[Span] | None = None
+    error: BaseException | None = None
+
+
+SETTINGS = Settings()
+
+
+@contextlib.contextmanager
+def slower(seconds: float) -> Iterator[None]:
+    """Let every kernel that is launched in the block take so many seconds more."""
+    before, SETTINGS.slowness = SETTINGS.slowness, seconds
+    try:
+        yield
+    finally:
+        SETTINGS.slowness = before
+
+
+@contextlib.contextmanager
+def watch() -> Iterator[list[Span]]:
+    """A list of the kernels that are launched in the block, in the order in which they end."""
+    before, SETTINGS.spans = SETTINGS.spans, []
+    try:
+        yield SETTINGS.spans
+    finally:
+        SETTINGS.spans = before
+
 
 Task = Callable[[], object]
 DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpbook.book.ch06 import sample
-from dpbook.book.ch06.sweeps import SCATTER, draw
+from dpbook.book.ch06.links import SCATTER, draw
 from tests.cases import each
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpbook.book import ch13
-from dpbook.book.ch13.published import SHARE, WIRES
+from dpbook.book.ch13.clusters import SHARE, WIRES
 from dpbook.ranks import published_sweep
 
 RUNS = ch13.PUBLISHED

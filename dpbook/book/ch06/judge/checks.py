@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbook.book.ch06.scattered import price_scattered
-from dpbook.book.ch06.sweeps import Drawn, draw
+from dpbook.book.ch06.links import Drawn, draw, price_scattered
 from dpbook.classroom import (
     Answer,
     Through,

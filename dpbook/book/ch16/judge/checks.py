@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpbook.book.ch16.compressors import Drawn, Largest, Multiples
 from dpbook.book.ch16.judge.jobs import Job, drawn_jobs
 from dpbook.book.ch16.judge.races import drawn_races, seconds_to_goal
+from dpbook.book.ch16.sending import Drawn, Largest, Multiples
 from dpbook.classroom import (
     Answer,
     Wrong,
