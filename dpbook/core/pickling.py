@@ -11,11 +11,11 @@ from dpbook.core.errors import InvalidArgument
 
 INSTALLED = "-packages" + os.sep
 """Part of the path of every installed module: site-packages, or Debian's dist-packages."""
-_REGISTERING = Lock()  # cloudpickle's list of modules by value belongs to the whole process
+_REGISTERING = Lock()  # cloudpickle has one list of such modules for the whole process
 
 
 def pickle_by_value(name: str, value: Any, *functions: Any) -> bytes:
-    """Pickle ``value``, with all modules by value that define one of ``functions`` and may exist in this process alone.
+    """Pickle ``value``. Modules that define one of ``functions`` and that others may not import are pickled by value.
 
     Raises `InvalidArgument` with this ``name`` if an object cannot be pickled.
     """

@@ -27,7 +27,7 @@ from dpbook.core import (
     plural,
     temporary_folder,
 )
-from dpbook.core.fork_server import SHARED, STDOUT, Started, Starter
+from dpbook.core.fork_server import SHARED_SERVERS, STDOUT, StartedProcesses, Starter
 from dpbook.ranks.failure_files import RESULT_FILE, TASK_FILE, cause_of_failure
 
 STARTUP_SECONDS = 120.0
@@ -98,13 +98,13 @@ def start(
         return [cloudpickle.loads(result.read_bytes()) for result in results]
 
 
-def begin(module: str, folder: Path) -> Started:
+def begin(module: str, folder: Path) -> StartedProcesses:
     """Begin ``module.main(folder)`` in a process that has loaded torch, and that starts ranks through the same server.
 
     See `dpbook.core.fork_server.Starter.begin`.
     """
     environment = _environment(os.environ)
-    if SHARED not in environment and not _sharing_here:
+    if SHARED_SERVERS not in environment and not _sharing_here:
         _sharing_here.update(_at_exit.enter_context(_RANKS.share(environment)))
     return _RANKS.begin(module, folder, 1, {**environment, **_sharing_here})
 

@@ -1,6 +1,6 @@
-"""Processes that start at once: are they fresh, are they the caller's, and does nothing of them remain?
+"""Are forked processes fresh, do they have the state of their caller, and does none of them remain?
 
-The programs load no torch, so that a start takes a moment. `test_processes` asks the same of ranks in a group.
+The programs load no torch, so that a start is quick. `tests/ranks/test_processes.py` tests ranks in a process group.
 """
 
 import json
@@ -16,46 +16,46 @@ from pathlib import Path
 
 import pytest
 
-from dpbook.core.fork_server.starter import METHOD, SHARED, Starter
+from dpbook.core.fork_server.starter import SHARED_SERVERS, START_METHOD, Starter
 
 pytestmark = pytest.mark.processes
 
-linux = pytest.mark.skipif(METHOD != "fork", reason="elsewhere nothing is forked from a server")
+linux = pytest.mark.skipif(START_METHOD != "fork", reason="elsewhere nothing is forked from a server")
 
 PROGRAM = """
 import ctypes, json, multiprocessing, os, random, signal, subprocess, sys, time
 from pathlib import Path
 
-NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DPBOOK_TOLD", "PYTHONHASHSEED"]
+NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "DPBOOK_TEST", "PYTHONHASHSEED"]
 
 def main(folder):
     rank = int(os.environ["RANK"])
-    if os.environ.get("DPBOOK_DO") == "speak":
+    if os.environ.get("DPBOOK_TASK") == "print":
         print("from Python")
         os.write(1, b"from below\\n")
         ctypes.CDLL(None).puts(b"from C")
         ctypes.CDLL(None).fflush(None)
         print("a warning", file=sys.stderr)
-    if os.environ.get("DPBOOK_DO") == "leave a child":
+    if os.environ.get("DPBOOK_TASK") == "leave a child":
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         Path(folder, f"child-{rank}").write_text(str(child.pid))
-    if os.environ.get("DPBOOK_DO") == "have a pool":
+    if os.environ.get("DPBOOK_TASK") == "have a pool":
         multiprocessing.set_start_method("fork")
         with multiprocessing.Pool(1) as pool:
             return pool.map(abs, [-rank])[0]
-    if os.environ.get("DPBOOK_DO") == "hang":
+    if os.environ.get("DPBOOK_TASK") == "hang":
         partial = Path(folder, f"beginning-{rank}")
         partial.write_text(str(os.getpid()))
         partial.rename(Path(folder, f"begun-{rank}"))
         time.sleep(60)
-    if os.environ.get("DPBOOK_DO") == "wait for the other run":
+    if os.environ.get("DPBOOK_TASK") == "wait for the other run":
         Path(folder, f"begun-{rank}").touch()
-        while not Path(os.environ["DPBOOK_TOLD"], f"begun-{rank}").exists():
+        while not Path(os.environ["DPBOOK_TEST"], f"begun-{rank}").exists():
             time.sleep(0.02)
         return 0
-    if os.environ.get("DPBOOK_DO") == "fail" and rank == 2:
+    if os.environ.get("DPBOOK_TASK") == "fail" and rank == 2:
         return 5
-    if os.environ.get("DPBOOK_DO") == "fail":
+    if os.environ.get("DPBOOK_TASK") == "fail":
         time.sleep(60)
     state = {
         "environment": [os.environ.get(name) for name in NAMES], "cwd": os.getcwd(), "path": sys.path,
@@ -67,7 +67,7 @@ def main(folder):
 """
 
 
-@pytest.fixture(scope="module", params=[METHOD, "spawn"] if METHOD != "spawn" else ["spawn"])
+@pytest.fixture(scope="module", params=[START_METHOD, "spawn"] if START_METHOD != "spawn" else ["spawn"])
 def starter(request):
     starter = Starter(method=request.param)
     yield starter
@@ -76,7 +76,7 @@ def starter(request):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A folder for one run, and beside it the program, which the module path of the caller leads to."""
+    """Make a folder for one run, and a program on the module path of the caller."""
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "starter_program.py").write_text(PROGRAM)
     monkeypatch.syspath_prepend(tmp_path / "modules")
@@ -95,7 +95,7 @@ def states(folder, world=3):
 
 def is_running(process):
     try:
-        return bool(Path(f"/proc/{process}/cmdline").read_bytes())  # empty where it has ended and nobody has asked how
+        return bool(Path(f"/proc/{process}/cmdline").read_bytes())  # empty for a zombie
     except OSError:
         return False
 
@@ -107,68 +107,68 @@ def wait_until(condition):
     return condition()
 
 
-def test_ranks_find_what_torchrun_would_tell_them_and_what_the_caller_has_at_that_moment(
-    starter, folder, tmp_path, monkeypatch
-):
-    assert run(starter, folder, DPBOOK_TOLD="first") == (dict.fromkeys(range(3), 0), "")
+def test_ranks_have_torchruns_variables_and_the_current_state_of_the_caller(starter, folder, tmp_path, monkeypatch):
+    assert run(starter, folder, DPBOOK_TEST="first") == (dict.fromkeys(range(3), 0), "")
     first = states(folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
     run(starter, folder)
     second = states(folder)
-    for told, found in ("first", first), (None, second):
-        expected = [[str(rank), "3", str(rank), "3", told] for rank in range(3)]
-        assert [state["environment"][:5] for state in found] == expected
+    for value, ranks in ("first", first), (None, second):
+        expected = [[str(rank), "3", str(rank), "3", value] for rank in range(3)]
+        assert [state["environment"][:5] for state in ranks] == expected
     assert [state["path"] for state in second] == [sys.path] * 3
     assert [state["cwd"] for state in second] == [str(tmp_path)] * 3 != [state["cwd"] for state in first]
     assert len({state["process"] for state in first + second}) == 6
     assert len({state["random"] for state in first + second}) == 6
 
 
-def test_what_is_printed_is_found_where_torchrun_would_put_it(starter, folder):
-    run(starter, folder, DPBOOK_DO="speak")
+def test_output_is_in_the_files_in_which_torchrun_would_put_it(starter, folder):
+    run(starter, folder, DPBOOK_TASK="print")
     for rank in range(3):
         logs = folder / "attempt_0" / str(rank)
         assert sorted((logs / "stdout.log").read_text().splitlines()) == ["from C", "from Python", "from below"]
         assert (logs / "stderr.log").read_text() == "a warning\n"
 
 
-def test_when_one_fails_the_others_are_ended_and_only_its_status_is_told(starter, folder):
-    assert run(starter, folder, DPBOOK_DO="fail") == ({2: 5}, "")
+def test_when_one_fails_the_others_are_ended_and_only_its_status_is_returned(starter, folder):
+    assert run(starter, folder, DPBOOK_TASK="fail") == ({2: 5}, "")
 
 
-def test_when_the_time_is_up_all_are_ended(starter, folder):
-    assert run(starter, folder, timeout=2.0, DPBOOK_DO="hang") == ({}, "")
+def test_after_the_timeout_all_are_ended(starter, folder):
+    assert run(starter, folder, timeout=2.0, DPBOOK_TASK="hang") == ({}, "")
 
 
-def test_a_program_that_cannot_be_loaded_is_the_failure_of_its_ranks_who_say_why(starter, folder):
+def test_a_program_that_cannot_be_loaded_fails_in_its_ranks_with_the_error(starter, folder):
     exits, _ = starter.run("no_such_program", folder, 1, os.environ, 60.0)
     assert exits == {0: 1}
     assert "No module named 'no_such_program'" in (folder / "attempt_0" / "0" / "stderr.log").read_text()
 
 
 def test_calls_of_several_threads_run_at_the_same_time(starter, tmp_path):
-    """Each waits until the other has begun."""
+    """Each call waits until the other has begun."""
 
     def run_beside(folder, other):
-        return run(starter, tmp_path / folder, 2, DPBOOK_DO="wait for the other run", DPBOOK_TOLD=str(tmp_path / other))
+        return run(
+            starter, tmp_path / folder, 2, DPBOOK_TASK="wait for the other run", DPBOOK_TEST=str(tmp_path / other)
+        )
 
     with ThreadPoolExecutor() as pool:
         exits = [exits for exits, _ in pool.map(run_beside, ("one", "other"), ("other", "one"))]
     assert exits == [{0: 0, 1: 0}] * 2
 
 
-def test_the_callers_own_multiprocessing_goes_on_and_a_rank_may_have_its_own(starter, folder):
+def test_the_callers_multiprocessing_still_works_and_a_rank_may_use_it_too(starter, folder):
     with multiprocessing.get_context("forkserver").Pool(1) as pool:
         assert pool.map(abs, [-1, 2]) == [1, 2]
-        assert run(starter, folder, 1, DPBOOK_DO="have a pool") == ({0: 0}, "")
+        assert run(starter, folder, 1, DPBOOK_TASK="have a pool") == ({0: 0}, "")
         assert pool.map(abs, [-1, 2]) == [1, 2]
     assert multiprocessing.active_children() == []
 
 
 @linux
-def test_what_a_rank_has_started_goes_with_it(starter, folder):
-    run(starter, folder, DPBOOK_DO="leave a child")
+def test_processes_that_a_rank_has_started_end_with_it(starter, folder):
+    run(starter, folder, DPBOOK_TASK="leave a child")
     children = [int((folder / f"child-{rank}").read_text()) for rank in range(3)]
     assert wait_until(lambda: not any(map(is_running, children)))
 
@@ -185,10 +185,10 @@ def forking(monkeypatch):
 
 
 @linux
-def test_what_is_read_when_a_program_is_loaded_takes_effect_although_the_server_has_been_loaded(forking, tmp_path):
-    """A call that is running meanwhile goes on."""
+def test_variables_that_are_read_when_a_program_is_loaded_take_effect_although_the_server_is_loaded(forking, tmp_path):
+    """A call that is running meanwhile continues."""
     with ThreadPoolExecutor() as pool:
-        waits = {"DPBOOK_DO": "wait for the other run", "DPBOOK_TOLD": str(tmp_path / "last")}
+        waits = {"DPBOOK_TASK": "wait for the other run", "DPBOOK_TEST": str(tmp_path / "last")}
         slow = pool.submit(run, forking, tmp_path / "slow", 1, **waits)
         assert wait_until((tmp_path / "slow" / "begun-0").exists)
         for folder, seed in ("one", "1"), ("two", "2"), ("again", "2"):
@@ -211,14 +211,14 @@ def test_a_variable_that_torch_sets_when_its_compiler_is_loaded_starts_no_other_
 
 
 @linux
-def test_a_server_that_was_killed_takes_its_ranks_along_and_is_replaced(forking, folder):
+def test_the_ranks_of_a_killed_server_end_and_it_is_replaced(forking, folder):
     def kill():
         assert wait_until((folder / "begun-2").exists)
         os.kill(forking._server.process.pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
-    assert run(forking, folder, DPBOOK_DO="hang")[0] == {}
+    assert run(forking, folder, DPBOOK_TASK="hang")[0] == {}
     killer.join()
     assert run(forking, folder)[0] == dict.fromkeys(range(3), 0)
 
@@ -228,7 +228,7 @@ def start_in_fork(starter, folder, sender):
 
 
 @linux
-def test_a_forked_process_starts_a_server_of_its_own_which_ends_with_it(forking, folder, tmp_path):
+def test_a_forked_process_starts_its_own_server_which_ends_with_it(forking, folder, tmp_path):
     run(forking, folder)
     receiver, sender = multiprocessing.Pipe()
     fork = multiprocessing.get_context("fork")
@@ -246,28 +246,28 @@ def test_a_forked_process_starts_a_server_of_its_own_which_ends_with_it(forking,
 
 
 @pytest.fixture
-def told(forking, monkeypatch):
-    """As in a process that has been told of the server that ``forking`` shares."""
+def sharing(forking, monkeypatch):
+    """Set the environment of a process that uses the server that ``forking`` shares."""
     with forking.share(os.environ, "colorsys") as variable:
-        assert forking._server is None  # nobody has asked yet
-        monkeypatch.setenv(SHARED, variable[SHARED])
+        assert forking._server is None  # it is started at the first request
+        monkeypatch.setenv(SHARED_SERVERS, variable[SHARED_SERVERS])
         yield
 
 
 @linux
-def test_all_who_are_told_of_a_server_use_it_and_each_is_told_its_own(told, forking, tmp_path):
+def test_all_processes_use_a_shared_server_and_each_has_its_own_variables(sharing, forking, tmp_path):
     others = Starter(), Starter()
     for number, other in enumerate(others):
-        assert run(other, tmp_path / str(number), DPBOOK_TOLD=str(number)) == (dict.fromkeys(range(3), 0), "")
-        found = states(tmp_path / str(number))
-        assert [(state["environment"][4], state["more"]) for state in found] == [(str(number), True)] * 3
+        assert run(other, tmp_path / str(number), DPBOOK_TEST=str(number)) == (dict.fromkeys(range(3), 0), "")
+        ranks = states(tmp_path / str(number))
+        assert [(state["environment"][4], state["more"]) for state in ranks] == [(str(number), True)] * 3
     assert [other._server for other in others] == [None, None]
     assert forking._server.process.poll() is None
 
 
 @linux
 @pytest.mark.parametrize("preload", [(), ("colorsys",)], ids=["other settings", "other modules"])
-def test_who_needs_a_server_loaded_otherwise_starts_its_own(told, forking, folder, preload):
+def test_a_process_that_needs_another_server_starts_its_own(sharing, forking, folder, preload):
     other = Starter(*preload)
     run(other, folder, 1, PYTHONHASHSEED="1" if preload else "2")
     state = states(folder, 1)[0]
@@ -278,7 +278,7 @@ def test_who_needs_a_server_loaded_otherwise_starts_its_own(told, forking, folde
 
 @linux
 @pytest.mark.parametrize("change", ["program", "user"])
-def test_another_python_and_another_user_have_no_server_in_common(told, forking, folder, monkeypatch, change):
+def test_another_python_and_another_user_share_no_server(sharing, forking, folder, monkeypatch, change):
     other = Starter()
     if change == "program":
         monkeypatch.setattr(sys, "executable", str(folder / "python"))
@@ -288,10 +288,12 @@ def test_another_python_and_another_user_have_no_server_in_common(told, forking,
 
 
 @linux
-def test_where_a_shared_server_cannot_be_started_everyone_starts_its_own(told, forking, folder, tmp_path, monkeypatch):
-    """Only the one who asked first has to be told of it."""
+def test_processes_start_their_own_server_if_the_shared_one_cannot_be_started(
+    sharing, forking, folder, tmp_path, monkeypatch
+):
+    """Only the first request fails."""
     with monkeypatch.context() as patch:
-        patch.setattr(forking, "_serving", lambda environment: os.stat(folder / "none"))
+        patch.setattr(forking, "_current_server", lambda environment: os.stat(folder / "none"))
         assert run(Starter(), folder, 1)[0] == {}
     other = Starter()
     assert run(other, tmp_path / "own", 1)[0] == {0: 0}
@@ -310,9 +312,9 @@ Starter().run("starter_program", Path(sys.argv[1]), 2, os.environ, 60.0)
 
 
 @linux
-def test_a_caller_that_is_killed_takes_its_ranks_along_and_leaves_the_server_to_the_others(told, forking, folder):
+def test_the_ranks_of_a_killed_caller_end_and_the_shared_server_stays(sharing, forking, folder):
     command = [sys.executable, "-c", CALLER, str(folder), str(folder.parent / "modules")]
-    caller = subprocess.Popen(command, env=os.environ | {"DPBOOK_DO": "hang"})
+    caller = subprocess.Popen(command, env=os.environ | {"DPBOOK_TASK": "hang"})
     assert wait_until(lambda: all((folder / f"begun-{rank}").exists() for rank in range(2)))
     ranks = [int((folder / f"begun-{rank}").read_text()) for rank in range(2)]
     assert all(map(is_running, ranks))
@@ -323,31 +325,31 @@ def test_a_caller_that_is_killed_takes_its_ranks_along_and_leaves_the_server_to_
 
 
 @linux
-def test_when_a_server_is_no_longer_shared_it_ends_with_its_ranks_and_who_was_told_of_it_starts_its_own(
+def test_a_server_that_is_no_longer_shared_ends_with_its_ranks_and_others_start_their_own(
     forking, folder, tmp_path, monkeypatch
 ):
-    monkeypatch.delenv(SHARED, raising=False)  # of the run that this test is part of
+    monkeypatch.delenv(SHARED_SERVERS, raising=False)  # the server of the test run
     with ThreadPoolExecutor() as pool:
         with forking.share(os.environ) as variable:
-            monkeypatch.setenv(SHARED, variable[SHARED])
-            running = pool.submit(run, Starter(), folder, 2, DPBOOK_DO="hang")
+            monkeypatch.setenv(SHARED_SERVERS, variable[SHARED_SERVERS])
+            running = pool.submit(run, Starter(), folder, 2, DPBOOK_TASK="hang")
             assert wait_until((folder / "begun-1").exists)
             server = forking._server.process.pid
         assert running.result() == ({}, "")
     assert not is_running(server)
-    assert not Path(variable[SHARED]).exists()
-    own = Starter()
-    assert run(own, tmp_path / "own", 1) == ({0: 0}, "")
-    assert own._server is not None
-    own.stop()
+    assert not Path(variable[SHARED_SERVERS]).exists()
+    other = Starter()
+    assert run(other, tmp_path / "own", 1) == ({0: 0}, "")
+    assert other._server is not None
+    other.stop()
 
 
 @linux
-def test_who_shares_a_server_with_the_settings_of_one_that_is_shared_starts_none(forking, folder, monkeypatch):
-    monkeypatch.delenv(SHARED, raising=False)
+def test_sharing_with_the_settings_of_a_shared_server_starts_none(forking, folder, monkeypatch):
+    monkeypatch.delenv(SHARED_SERVERS, raising=False)
     within, other = Starter(), Starter("json")
     with forking.share(os.environ) as variable:
-        monkeypatch.setenv(SHARED, variable[SHARED])
+        monkeypatch.setenv(SHARED_SERVERS, variable[SHARED_SERVERS])
         with within.share(os.environ) as same, other.share(os.environ) as another:
             assert (same, another) == ({}, variable)  # the same folder, for a server that loads something else
             assert run(within, folder, 1) == ({0: 0}, "")

@@ -19,7 +19,7 @@ import pytest
 
 from dpbook.collectives import ring
 from dpbook.core.errors import InvalidArgument, RankFailed
-from dpbook.core.fork_server.starter import SHARED, Starter
+from dpbook.core.fork_server.starter import SHARED_SERVERS, Starter
 from dpbook.ranks import held_port, run, start, starting
 
 
@@ -28,7 +28,7 @@ def nothing_is_left(tmp_path, monkeypatch):
     """Require that no folder and no process of the test remains, only a server without a rank."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
     (tmp_path / "temp").mkdir()
-    monkeypatch.delenv(SHARED, raising=False)  # the server of a whole test run is not this process's
+    monkeypatch.delenv(SHARED_SERVERS, raising=False)  # the server of a whole test run is not this process's
     yield
     assert list((tmp_path / "temp").iterdir()) == []
     servers = [process for process, parent in parents().items() if parent == os.getpid() and is_server(process)]

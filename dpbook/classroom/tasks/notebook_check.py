@@ -28,7 +28,7 @@ from dpbook.classroom.tasks.numbers import begin_course, current_course
 from dpbook.classroom.tasks.reader_progress import record
 from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError, check_int, machine, pickle_by_value, temporary_folder
-from dpbook.core.fork_server import Started, Starter
+from dpbook.core.fork_server import StartedProcesses, Starter
 
 RUN_FIRST = "run the cell with your answer first"
 
@@ -223,7 +223,7 @@ class _Process:
         self._stack.close()
 
 
-def _begin(folder: Path) -> Started:
+def _begin(folder: Path) -> StartedProcesses:
     """Begin the process of a check, which has loaded torch if the notebook uses torch or ranks."""
     if _uses_torch():
         from dpbook import ranks

@@ -1,4 +1,4 @@
-"""Processes that start at once: a server has loaded their modules already, and forks them."""
+"""Processes that start at once: a server that has loaded their modules forks them."""
 
 from dpbook.core.fork_server.preloading import preload
-from dpbook.core.fork_server.starter import METHOD, SHARED, STDERR, STDOUT, Started, Starter
+from dpbook.core.fork_server.starter import SHARED_SERVERS, START_METHOD, STDERR, STDOUT, StartedProcesses, Starter

@@ -1,4 +1,4 @@
-"""Loading of the modules that a server's processes share."""
+"""Import of the modules that the processes of a server share."""
 
 import gc
 import importlib
@@ -12,7 +12,7 @@ def preload(modules: Iterable[str]) -> None:
 
     A module that cannot be imported is printed and left out: the process that needs it will raise.
     """
-    gc.disable()  # what is loaded stays: to look for garbage in it takes a quarter of the time, and finds none
+    gc.disable()  # modules are not garbage, and searching them for it takes a quarter of the time
     for name in modules:
         try:
             importlib.import_module(name)

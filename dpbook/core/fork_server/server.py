@@ -1,7 +1,7 @@
-"""The server of a `starter.Starter`: a process that has loaded modules, and forks whatever needs them.
+"""Server of a `starter.Starter`: a process that has loaded modules and forks the processes that need them.
 
-A start has a launcher, forked by the server, which takes on the caller's settings and forks the ranks. Each ends with
-the one that forked it.
+For each start the server forks a launcher, which adopts the state of the caller and forks the ranks. Each process ends
+with the one that forked it.
 """
 
 import contextlib
@@ -21,11 +21,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from dpbook.core.fork_server.preloading import preload
-from dpbook.core.fork_server.starter import LOG, STDERR, STDOUT
+from dpbook.core.fork_server.starter import LAUNCHER_LOG, STDERR, STDOUT
 from dpbook.core.processes import PARENT, end_with_parent, exit_without_teardown
 
-LOOK = 0.5  # seconds between looks at what no event tells, such as that another process has ended
-GRACE = 5.0  # seconds in which a process may end by itself
+POLL_SECONDS = 0.5
+"""Interval at which the server looks for changes without an event, such as the end of its parent."""
+SHUTDOWN_TIMEOUT = 5.0
+"""Seconds in which a process may end by itself."""
 
 
 def serve(control: socket.socket) -> None:
@@ -33,24 +35,26 @@ def serve(control: socket.socket) -> None:
     caller = int(os.environ[PARENT])
     os.environ[PARENT] = str(os.getpid())
     os.register_at_fork(after_in_child=control.close)
-    called = True
-    while os.getppid() == caller and (called or active_children()):
-        ready = wait([*([control] if called else []), *(launcher.sentinel for launcher in active_children())], LOOK)
+    is_open = True
+    while os.getppid() == caller and (is_open or active_children()):
+        ready = wait(
+            [*([control] if is_open else []), *(launcher.sentinel for launcher in active_children())], POLL_SECONDS
+        )
         if control in ready:
-            word, files, _, _ = socket.recv_fds(control, 1, 1)
-            called = bool(word)
+            message, files, _, _ = socket.recv_fds(control, 1, 1)
+            is_open = bool(message)
             for file in files:
                 with Connection(file) as connection:
                     Process(target=_launch, args=(connection,)).start()
-    for group in [launcher.pid for launcher in active_children() if launcher.pid]:  # the caller has ended: so do these
-        with contextlib.suppress(ProcessLookupError):  # it is about to begin, and will end with this process
+    for group in [launcher.pid for launcher in active_children() if launcher.pid]:  # the caller has ended
+        with contextlib.suppress(ProcessLookupError):  # the launcher is about to begin, and will end with this process
             os.killpg(group, signal.SIGKILL)
 
 
 def _launch(caller: Connection) -> None:
-    """Start ranks, end all of them when one fails or when the caller says so or is gone, and tell how they ended."""
+    """Start ranks; end them all when one fails, or when the caller asks for it or is gone; send their exit statuses."""
     end_with_parent()
-    os.setsid()  # a group of its own, of which nothing shall be left
+    os.setsid()  # a process group that is killed at the end
     os.register_at_fork(after_in_child=caller.close)
     module, folder, world, cwd, path, environment = caller.recv()
     os.chdir(cwd)
@@ -58,7 +62,7 @@ def _launch(caller: Connection) -> None:
     parent = {PARENT: os.environ[PARENT]}
     os.environ.clear()
     os.environ.update(environment | parent)
-    _write_to(folder / LOG, folder / LOG)
+    _write_to(folder / LAUNCHER_LOG, folder / LAUNCHER_LOG)
     exits: dict[int, int] = {}
     ranks = [Process(target=_rank, args=(module, folder, rank, world)) for rank in range(world)]
     try:
@@ -66,26 +70,26 @@ def _launch(caller: Connection) -> None:
             rank.start()
         while len(exits) < world and not any(exits.values()):
             running = [process.sentinel for rank, process in enumerate(ranks) if rank not in exits]
-            if caller in wait([caller, *running], LOOK):
+            if caller in wait([caller, *running], POLL_SECONDS):
                 break
             codes = {rank: process.exitcode for rank, process in enumerate(ranks)}
             exits |= {rank: code for rank, code in codes.items() if code is not None and rank not in exits}
-    except Exception:  # no more processes, for one
+    except Exception:  # such as the limit of processes
         traceback.print_exc()
     _end(active_children())
-    for group in [rank.pid for rank in ranks if rank.pid]:  # of its own, which a kernel makes
+    for group in [rank.pid for rank in ranks if rank.pid]:  # a rank may have its own group, as a kernel does
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
     try:
         caller.send(exits)
     finally:
-        os.killpg(0, signal.SIGKILL)  # this process, and what the ranks have left running
+        os.killpg(0, signal.SIGKILL)  # this process, and those that the ranks have left running
 
 
 def _end(processes: Sequence[BaseProcess]) -> None:
     for process in processes:
         process.terminate()
-    deadline = time.monotonic() + GRACE
+    deadline = time.monotonic() + SHUTDOWN_TIMEOUT
     for process in processes:
         process.join(max(0, deadline - time.monotonic()))
         process.kill()
@@ -97,9 +101,9 @@ def _rank(module: str, folder: Path, rank: int, world: int) -> None:
     _write_to(folder / STDOUT.format(rank), folder / STDERR.format(rank))
     for name, value in ("RANK", rank), ("WORLD_SIZE", world):
         os.environ[name] = os.environ[f"LOCAL_{name}"] = str(value)
-    # What forking alone would hand on: a start method that no program has chosen, and one and the same random state.
+    # Forking copies state that a fresh process does not have: a chosen start method, and the same random state in all.
     multiprocessing.set_start_method(None, force=True)
-    tempfile.tempdir = None  # of the caller's environment, as the time zone
+    tempfile.tempdir = None  # to be read from the caller's environment, like the time zone
     time.tzset()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
@@ -109,7 +113,7 @@ def _rank(module: str, folder: Path, rank: int, world: int) -> None:
 
 
 def _write_to(stdout: Path, stderr: Path) -> None:
-    """Send what this process prints to files, also what C code prints."""
+    """Send the output of this process to files, also that of C code."""
     for path, number in (stdout, 1), (stderr, 2):
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -123,4 +127,4 @@ if __name__ == "__main__":
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     serve(control)
-    os._exit(0)  # at once: multiprocessing would wait for what is still running
+    os._exit(0)  # multiprocessing would wait for processes that still run

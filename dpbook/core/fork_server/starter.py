@@ -1,7 +1,8 @@
-"""Processes that start at once: they are forked from a server that has loaded their modules already.
+"""Starter of processes that begin at once, since a server that has loaded their modules forks them.
 
-Each start gets fresh processes, with the environment, working folder and module path that the caller has then. Linux
-only: elsewhere it is not safe to fork a process that has loaded torch, and every process loads its modules itself.
+Each start makes new processes with the environment, working directory and module path that the caller has then. On
+systems other than Linux it is not safe to fork a process that has loaded torch; there every process loads its modules
+itself.
 """
 
 import atexit
@@ -23,25 +24,28 @@ from dpbook.core.files import PACKAGE
 from dpbook.core.processes import PARENT
 from dpbook.core.scratch import temporary_folder
 
-LOG = "starter.txt"
-"""File in a start's folder: output of the process that started the others."""
+LAUNCHER_LOG = "starter.txt"
+"""File in the folder of a start: output of the launcher, the process that started the others."""
 STDOUT, STDERR = "attempt_0/{}/stdout.log", "attempt_0/{}/stderr.log"
-"""Files in a start's folder: output of one process, by its number, where torchrun would put it."""
-METHOD = "fork" if sys.platform == "linux" else "spawn"
-SHARED = "DPBOOK_SHARED_SERVERS"
-"""The variable that names a folder of sockets. Behind each waits a server for everyone with the same settings."""
+"""Files in the folder of a start: output of one process, by its number, where torchrun puts it too."""
+START_METHOD = "fork" if sys.platform == "linux" else "spawn"
+"""How processes are started here, as `multiprocessing` names it."""
+SHARED_SERVERS = "DPBOOK_SHARED_SERVERS"
+"""Environment variable with a folder of sockets; each leads to a server for all processes with the same settings."""
 
 _READ_WHEN_LOADED = (
     "ATEN_", "GLIBC_", "GOMP_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON",
     "PYTORCH_", "TORCH",
 )  # fmt: skip
-"""How variables begin that take effect when a program or a library is loaded: where one has changed, a new server is
-started. All others reach the processes as they are when these start."""
+"""Beginnings of variables that are read when a program or a library is loaded. If one has changed, a new server is
+started; all other variables have the value that the caller has at the start."""
 _SET_BY_TORCH = frozenset({"TORCHINDUCTOR_CACHE_DIR"})
-"""No such setting: torch sets it where its compiler is loaded, as by a checkpoint, and reads it anew in each use."""
+"""Variables that torch sets when its compiler is loaded, as by a checkpoint, and reads anew in each use."""
 
-_PATIENCE = 10.0  # seconds for a launcher to end its processes: twice what they are given
+_SHUTDOWN_TIMEOUT = 10.0
+"""Seconds for a launcher to end its processes: twice `server.SHUTDOWN_TIMEOUT`."""
 _LOG_BYTES = 2**16
+"""Size of the beginning of a server's output that is read."""
 
 
 class _Server(NamedTuple):
@@ -51,14 +55,14 @@ class _Server(NamedTuple):
     settings: dict[str, str]
 
 
-class Started:
-    """Processes of one start."""
+class StartedProcesses:
+    """Processes of one start, and the launcher that has forked them."""
 
     def __init__(self, launcher: Connection, folder: Path, server_log: IO[bytes] | None) -> None:
         self._launcher, self._folder, self._server_log = launcher, folder, server_log
 
     def wait(self, timeout: float) -> bool:
-        """Whether within ``timeout`` seconds all have ended, or one has failed."""
+        """Wait up to ``timeout`` seconds; return True if all processes have ended, or one has failed."""
         try:
             return self._launcher.poll(timeout)
         except OSError:  # the launcher was killed
@@ -70,48 +74,49 @@ class Started:
         return self._launcher
 
     def end(self) -> tuple[dict[int, int], str]:
-        """End what is left of them. See `Starter.run` for what is returned."""
+        """End the processes that still run, and return what `Starter.run` returns."""
         exits: dict[int, int] = {}
         with self._launcher as launcher:
             with contextlib.suppress(OSError):
                 launcher.send("end")
-            with contextlib.suppress(OSError, EOFError):  # it was killed
-                if launcher.poll(_PATIENCE):
+            with contextlib.suppress(OSError, EOFError):  # the launcher was killed
+                if launcher.poll(_SHUTDOWN_TIMEOUT):
                     exits = launcher.recv()
-        return exits, self._said().decode(errors="replace")
+        return exits, self._output().decode(errors="replace")
 
-    def _said(self) -> bytes:
-        log = self._folder / LOG
+    def _output(self) -> bytes:
+        log = self._folder / LAUNCHER_LOG
         if log.exists():
             return log.read_bytes()
         return os.pread(self._server_log.fileno(), _LOG_BYTES, 0) if self._server_log else b""
 
 
 class Starter:
-    """Starts processes in which ``preload`` is loaded. Costs nothing before its first start.
+    """Starter of processes in which the modules ``preload`` are loaded. It costs nothing before its first start.
 
-    Threads may share one. A forked process gets a server of its own. A server ends with the process that started it,
-    and all that it has started ends with it. Where `share` has told of a server, that one is used.
+    Threads may share a starter. A forked process gets a server of its own. A server ends with the process that started
+    it, and all processes that it has started end with it. In an environment from `share` the shared server is used.
     """
 
     _server: _Server | None
 
-    def __init__(self, *preload: str, method: str = METHOD) -> None:
+    def __init__(self, *preload: str, method: str = START_METHOD) -> None:
         self._arguments = [method, *(preload if method == "fork" else ())]
         self._loads = self._arguments
-        self._forget()
-        os.register_at_fork(after_in_child=self._forget)
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
         atexit.register(self.stop)
 
     def run(
         self, module: str, folder: Path, world: int, environment: Mapping[str, str], timeout: float
     ) -> tuple[dict[int, int], str]:
-        """Call ``module.main(folder)``, which returns an exit status, in ``world`` processes, as torchrun would.
+        """Call ``module.main(folder)``, which returns an exit status, in ``world`` processes with torchrun's variables.
 
-        When one fails the others are ended, and so are all after ``timeout`` seconds and by an interrupt; what they
-        have started goes with them. Their output is in ``folder``, where torchrun would put it.
-        Returns the exit status of each that ended by itself, in the order in which they did, and what their launcher
-        had to say.
+        When one fails the others are ended. After ``timeout`` seconds, or by an interrupt, all are. The processes that
+        they have started end with them. Their output is in ``folder``, where torchrun puts it too.
+
+        Returns the exit status of each process that ended by itself, in the order in which they did, and the output of
+        their launcher.
         """
         started = self.begin(module, folder, world, environment)
         try:
@@ -120,32 +125,34 @@ class Starter:
             ended = started.end()
         return ended
 
-    def begin(self, module: str, folder: Path, world: int, environment: Mapping[str, str]) -> "Started":
-        """The same, without waiting for them. They end at the latest with this process."""
+    def begin(self, module: str, folder: Path, world: int, environment: Mapping[str, str]) -> "StartedProcesses":
+        """Start processes as `run` does, without waiting for them. They end at the latest with this process."""
         call = (module, folder, world, os.getcwd(), sys.path, dict(environment))
         server = None
         launcher = self._shared_launcher(environment)
         if launcher is None:
             launcher, theirs = multiprocessing.Pipe()
             with theirs:
-                server = self._ask(theirs.fileno(), environment)
+                server = self._request_launcher(theirs.fileno(), environment)
         with contextlib.suppress(OSError):
             launcher.send(call)
-        return Started(launcher, folder, server.log if server else None)
+        return StartedProcesses(launcher, folder, server.log if server else None)
 
     @contextlib.contextmanager
     def share(self, environment: Mapping[str, str], *more: str) -> Iterator[dict[str, str]]:
-        """Let all processes with the settings of ``environment`` use one server, started when the first of them asks.
+        """Share one server among all processes with the settings of ``environment``.
 
-        It loads ``more`` besides: for one server that costs little. Yields the variable that tells the processes of it.
-        In the end the server ends, with all that it has started.
-        Where ``environment`` tells of one with the same settings already, that one is used. Nothing is shared where
-        nothing is forked, and where the path of a temporary folder is too long for a socket.
+        The server starts at the first request and loads the modules ``more`` too, which costs little for one server.
+        Yields the environment variable that leads the processes to it. When the context ends the server ends, with all
+        processes that it has started.
+
+        If ``environment`` leads to a shared server with the same settings already, that one is used. Nothing is shared,
+        and {} is yielded, if processes are not forked or if the path of a temporary folder is too long for a socket.
         """
         if self._arguments[0] != "fork":
             yield {}
             return
-        with _folder_of_sockets(environment) as folder, socket.socket(socket.AF_UNIX) as listener:
+        with _folder_for_sockets(environment) as folder, socket.socket(socket.AF_UNIX) as listener:
             path = folder / self._socket_name(environment)
             try:
                 listener.bind(str(path))
@@ -157,7 +164,7 @@ class Starter:
             passing_on = threading.Thread(target=self._pass_on, args=(listener, environment), daemon=True)
             passing_on.start()
             try:
-                yield {SHARED: str(folder)}
+                yield {SHARED_SERVERS: str(folder)}
             finally:
                 with contextlib.suppress(OSError):  # a server could not be started
                     listener.shutdown(socket.SHUT_RDWR)
@@ -166,25 +173,28 @@ class Starter:
                 path.unlink(missing_ok=True)
 
     def is_shared(self, environment: Mapping[str, str]) -> bool:
-        """Whether this process has been told of a server for these settings."""
-        folder = _sockets(os.environ)
+        """Return True if the environment of this process leads to a server for these settings."""
+        folder = _shared_folder(os.environ)
         return folder is not None and (folder / self._socket_name(environment)).exists()
 
     def _pass_on(self, listener: socket.socket, environment: Mapping[str, str]) -> None:
-        """Until it is no longer shared, or a server cannot be started. Who asks then starts its own."""
+        """Pass on requests until the listener is shut down, or a server cannot be started.
+
+        Callers then start servers of their own.
+        """
         with contextlib.suppress(OSError), listener:
             while True:
                 caller, _ = listener.accept()
                 with caller:
                     try:
-                        self._ask(caller.fileno(), environment)
+                        self._request_launcher(caller.fileno(), environment)
                     except OSError:
-                        listener.close()  # before the caller is told, as then others may ask
+                        listener.close()  # before the caller learns of it, after which others may connect
                         raise
 
     def _shared_launcher(self, environment: Mapping[str, str]) -> Connection | None:
-        """A launcher of the server that is shared for these settings, if there is one."""
-        folder = _sockets(os.environ)
+        """Return a launcher of the server that is shared for these settings; None if there is none."""
+        folder = _shared_folder(os.environ)
         if folder is None:
             return None
         with socket.socket(socket.AF_UNIX) as caller:
@@ -195,19 +205,19 @@ class Starter:
             return Connection(caller.detach())
 
     def _socket_name(self, environment: Mapping[str, str]) -> str:
-        told = repr((sys.executable, self._arguments, sorted(_settings(environment).items())))
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        server = repr((sys.executable, self._arguments, sorted(_settings(environment).items())))
+        return hashlib.sha256(server.encode()).hexdigest()[:16]
 
-    def _ask(self, file: int, environment: Mapping[str, str]) -> _Server:
-        """Have the own server fork a launcher that listens to this open file."""
+    def _request_launcher(self, file: int, environment: Mapping[str, str]) -> _Server:
+        """Have this starter's server fork a launcher that listens to an open file."""
         with self._lock:
-            server = self._server = self._serving(dict(environment))
-            with contextlib.suppress(OSError):  # it was killed just now, as the caller will notice
+            server = self._server = self._current_server(dict(environment))
+            with contextlib.suppress(OSError):  # the server was killed just now, which the caller will notice
                 socket.send_fds(server.control, [b"+"], [file])
         return server
 
     def stop(self) -> None:
-        """End the server at once, with all that it has started. A later start begins a new one."""
+        """End the server at once, with all processes that it has started. A later start begins a new server."""
         with self._lock:
             server, self._server = self._server, None
         if server is not None:
@@ -215,48 +225,49 @@ class Starter:
             server.process.kill()
             server.process.wait()
 
-    def _serving(self, environment: dict[str, str]) -> _Server:
-        """The server, started if there is none, if it has ended, and if it was loaded with other settings."""
+    def _current_server(self, environment: dict[str, str]) -> _Server:
+        """Return the server; start one if there is none, it has ended, or it was loaded with other settings."""
         settings, server = _settings(environment), self._server
         if server is not None:
             if server.process.poll() is None and server.settings == settings:
                 return server
-            server.control.close()  # then it ends, but not before what it has started
+            server.control.close()  # it ends when all processes that it has started have ended
             threading.Thread(target=server.process.wait, daemon=True).start()
         return _serve(self._loads, environment, settings)
 
-    def _forget(self) -> None:
-        """Begin without a server. A forked process does, too: the one that it knows is its parent's."""
+    def _reset(self) -> None:
+        """Begin without a server, also in a forked process, since the server belongs to its parent."""
         self._lock = threading.Lock()
         self._server = None
 
 
-def _sockets(environment: Mapping[str, str]) -> Path | None:
-    """The folder that is told of. One that is gone may by now be another user's."""
+def _shared_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return the folder of sockets that the environment names; None if another user has made one of that name since."""
     with contextlib.suppress(KeyError, OSError):
-        folder = Path(environment[SHARED])
+        folder = Path(environment[SHARED_SERVERS])
         if folder.stat().st_uid == os.getuid():
             return folder
     return None
 
 
 @contextlib.contextmanager
-def _folder_of_sockets(environment: Mapping[str, str]) -> Iterator[Path]:
-    told = _sockets(environment)
-    if told:
-        yield told
+def _folder_for_sockets(environment: Mapping[str, str]) -> Iterator[Path]:
+    existing = _shared_folder(environment)
+    if existing:
+        yield existing
         return
     with temporary_folder("servers") as folder:
         yield folder
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:
-    read = (name for name in environment if name.startswith(_READ_WHEN_LOADED) and name not in _SET_BY_TORCH)
-    return {name: environment[name] for name in read}
+    """Return the variables that a server must have been loaded with."""
+    names = (name for name in environment if name.startswith(_READ_WHEN_LOADED) and name not in _SET_BY_TORCH)
+    return {name: environment[name] for name in names}
 
 
 def _serve(arguments: Sequence[str], environment: dict[str, str], settings: dict[str, str]) -> _Server:
-    """Start a server. It is given what to start once it has loaded its modules; until then that waits in a socket."""
+    """Start a server. Requests wait in a socket until it has loaded its modules."""
     ours, theirs = socket.socketpair()
     log = tempfile.TemporaryFile()  # noqa: SIM115
     command = [sys.executable, "-P", "-m", "dpbook.core.fork_server.server", str(theirs.fileno()), *arguments]

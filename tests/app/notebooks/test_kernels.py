@@ -13,7 +13,7 @@ from tests.runs.launch.restarts import wait_until
 
 pytestmark = [
     pytest.mark.processes,
-    pytest.mark.skipif(starter.METHOD != "fork", reason="elsewhere nothing is forked from a server"),
+    pytest.mark.skipif(starter.START_METHOD != "fork", reason="elsewhere nothing is forked from a server"),
 ]
 
 ABOUT_ITSELF = """
@@ -34,7 +34,7 @@ pyplot.figure()
     "recursion": sys.getrecursionlimit(), "figures": pyplot.get_fignums(), "input": sys.stdin.read(),
 }
 """
-IGNORED = ("PYTEST_CURRENT_TEST", "JPY_PARENT_PID", "JPY_SESSION_NAME", starter.SHARED)
+IGNORED = ("PYTEST_CURRENT_TEST", "JPY_PARENT_PID", "JPY_SESSION_NAME", starter.SHARED_SERVERS)
 DRAWN = "import random, numpy, torch\nrandom.random(), numpy.random.rand(), torch.rand(1).item()"
 
 

@@ -44,9 +44,10 @@ CELLS = (
     ("1 / 0", ["raises-exception"]),
     ("import time\nprint(f'{time.time():.6f} s on {time.monotonic_ns()} ns')", ["measurement"]),
     ("raise SystemExit('never to be run')", ["nbval-skip"]),
-    "from pathlib import Path\nfrom dpbook.core.fork_server import METHOD, SHARED\nfrom dpbook.ranks import starting\n"
+    "from pathlib import Path\nfrom dpbook.core.fork_server import SHARED_SERVERS, START_METHOD\n"
+    "from dpbook.ranks import starting\n"
     "name = starting._RANKS._socket_name(starting._environment(os.environ))\n"
-    "print(METHOD, Path(os.environ.get(SHARED, ''), name).exists())",
+    "print(START_METHOD, Path(os.environ.get(SHARED_SERVERS, ''), name).exists())",
     "from dpbook import core\ntry:\n    core.check_int('n', -1, 0)\nexcept ValueError as e:\n    print(e)",
     "from dpbook.figures import run_loss\nrun_loss([{'step': n, 'loss': 2.0**-n} for n in range(9)], 'It falls')",
     "get_ipython().history_manager.enabled, os.environ['MPLBACKEND']",
@@ -98,7 +99,7 @@ def test_a_semicolon_silences_and_a_skipped_cell_is_not_run(written):
 def test_a_kernel_finds_the_server_of_ranks_that_all_notebooks_share(written):
     """Which is one that was loaded with the kernel's own settings. Nobody has needed it, so it has not been started."""
     said = json.loads(written.read_text())["cells"][6]["outputs"][0]["text"]
-    assert said == (["fork True\n"] if starter.METHOD == "fork" else ["spawn False\n"])
+    assert said == (["fork True\n"] if starter.START_METHOD == "fork" else ["spawn False\n"])
 
 
 def test_no_kernel_writes_a_history_that_another_waits_for(written):
