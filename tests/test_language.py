@@ -39,7 +39,6 @@ TODO = frozenset(
     {
         "dpbook/app",
         "dpbook/book",
-        "dpbook/classroom",
         "dpbook/ddp",
         "dpbook/figures",
         "dpbook/runs/audit",

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise DpbookError(f"the course cannot be written: {error}") from None
     print(f"{args.folder}: {plural(len(laid.written), 'file')} written")
-    for path in laid.kept:
+    for path in laid.unchanged:
         print(f"kept as it is, and not that of this edition: {path}")
     if find_spec("nbgrader") is None:
         print("nbgrader is not installed here: pip install 'dpbook[class]'")

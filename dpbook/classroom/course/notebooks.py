@@ -77,9 +77,9 @@ def _in_words(text: str, numbers: Numbers[Any], seed: int, missing: set[str]) ->
     pairs = dict(zip(numbers.phrases(numbers.published), numbers.phrases(numbers.of(seed)), strict=True))
     longest_first = sorted(pairs, key=len, reverse=True)
 
-    def replaced(found: re.Match[str]) -> str:
-        missing.discard(found[0])
-        return pairs[found[0]]
+    def replaced(match: re.Match[str]) -> str:
+        missing.discard(match[0])
+        return pairs[match[0]]
 
     return re.sub("|".join(map(re.escape, longest_first)), replaced, text)
 

@@ -63,7 +63,7 @@ def _together(submissions: Sequence[SubmissionMarks], roster: Roster) -> tuple[l
 
 
 def _columns(marks: Marks) -> Points:
-    """What can be earned for each task that anybody has handed in, in the book's order."""
+    """Return the possible points of each task that anybody has submitted, in the book's order."""
     found = {}
     for exercise in (each for submission in marks.submissions for each in submission.exercises):
         for task in exercise.tasks:

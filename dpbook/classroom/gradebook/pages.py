@@ -27,7 +27,7 @@ def write(marks: Marks, folder: Path) -> list[Path]:
 
 
 def learner(submission: SubmissionMarks) -> str:
-    """What a learner gets: of each task what was expected, what came and why; of nobody else a word."""
+    """Return a learner's page: the expected and the returned value of each task, and why they matter."""
     return TEMPLATES.get_template("marks.html.jinja").render(submission=submission, palette=palette)
 
 

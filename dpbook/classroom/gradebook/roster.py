@@ -1,4 +1,4 @@
-"""Who a submission is of: the row of an instructor's roster that the name of its file or folder belongs to."""
+"""Roster of a class: the row of each submission, found by the name of its file or folder."""
 
 import csv
 import re
@@ -77,7 +77,7 @@ def read(path: Path) -> Roster:
 
 
 def cell(row: Row, title: str) -> str:
-    """What stands under this title, or under another system's name for it; empty without one."""
+    """Return the cell under this title, or under another system's name for it; "" without one."""
     by_title = {_small(each): text for each, text in row.items()}
     return next((text for each in (_small(title), *_ALSO.get(title, ())) if (text := by_title.get(each))), "")
 
@@ -119,8 +119,8 @@ def _called(row: Row) -> str:
     return name(row) or next(_keys(row))
 
 
-def _odd(names: Sequence[str], found: Sequence[Sequence[Row]]) -> Iterator[str]:
-    for name, rows in zip(names, found, strict=True):
+def _odd(names: Sequence[str], matches: Sequence[Sequence[Row]]) -> Iterator[str]:
+    for name, rows in zip(names, matches, strict=True):
         if not rows:
             yield f"{name!r} is nobody on the roster: its row names nobody, complete it by hand"
         elif len(rows) > 1:

@@ -1,4 +1,4 @@
-"""What is taken of a notebook: the answer cell of each task, found by its id, or else by what it defines."""
+"""The answer cell of each task in a submitted notebook, found by its id, or else by the name that it defines."""
 
 import ast
 import re
@@ -33,7 +33,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Exercise:
-    """What was taken of a notebook, and what is to be said of all of it."""
+    """Answers taken from a notebook, and remarks on all of it."""
 
     chapter: int
     answers: tuple[Taken, ...]
@@ -107,7 +107,7 @@ def _lost(task: Task, text: str, cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _remarks(chapter: int, cells: Sequence[Cell]) -> Iterator[str]:
-    """What shows that the notebook is of another edition of the book, or of another course."""
+    """Yield the signs that the notebook is of another edition of the book, or of another course."""
     of = next((f"course {found[1]}" for cell in cells if (found := _COURSE.search(cell.source))), "the book")
     by = "the book" if current_course() is None else f"course {current_course()}"
     if of != by:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dpbook.classroom.marks import judges
 from dpbook.classroom.marks.cells import Exercise, program, take
-from dpbook.classroom.marks.judges import Done, Work, judged, not_judged
+from dpbook.classroom.marks.judges import Judged, Work, judged, not_judged
 from dpbook.classroom.marks.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
 from dpbook.classroom.marks.submissions import Handed, updated_name
 from dpbook.classroom.marks.submitted_notebook import Unreadable
@@ -24,7 +24,7 @@ Place = tuple[int, int]
 """Numbers of a notebook in a submission, and of a task in this."""
 
 
-def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = lambda done, of: None) -> Marks:
+def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = lambda finished, of: None) -> Marks:
     """The marks of all submissions, in their order; each is what it would be if it was graded alone.
 
     Raises `DpbookError` on a system that is not Linux.
@@ -35,17 +35,17 @@ def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = la
     answers = [_work(each) for each in taken]
     every = list(dict.fromkeys(one for each in answers for one in each.values()))
     absent = {name: what for name in {one.task for one in every} if (what := _absent(name))}
-    done = {one: not_judged(one, absent[one.task]) for one in every if one.task in absent}
-    with Servers(torch=any(one.torch for one in every if one not in done)) as servers:
-        while waiting := [one for one in every if one not in done]:
-            of = len(done) + len(waiting)
+    results = {one: not_judged(one, absent[one.task]) for one in every if one.task in absent}
+    with Servers(torch=any(one.torch for one in every if one not in results)) as servers:
+        while waiting := [one for one in every if one not in results]:
+            of = len(results) + len(waiting)
             for one, result in judged(waiting, servers, seed, jobs):
-                done[one] = result
-                tell(len(done), of)
-            every = list(dict.fromkeys(one for each in answers for one in judges.again(each.values(), done)))
+                results[one] = result
+                tell(len(results), of)
+            every = list(dict.fromkeys(one for each in answers for one in judges.again(each.values(), results)))
         servers.check()
-    missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in done.values())]
-    marks = [_submission(*each, done) for each in zip(handed, taken, answers, strict=True)]
+    missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in results.values())]
+    marks = [_submission(*each, results) for each in zip(handed, taken, answers, strict=True)]
     return Marks(tuple(marks), seed, tuple(missing), current_course())
 
 
@@ -76,28 +76,28 @@ def _work(exercises: Sequence[Exercise | str]) -> dict[Place, Work]:
 
 
 def _submission(
-    handed: Handed, found: Sequence[Exercise | str], answers: Mapping[Place, Work], done: Mapping[Work, Done]
+    handed: Handed, exercises: Sequence[Exercise | str], answers: Mapping[Place, Work], results: Mapping[Work, Judged]
 ) -> SubmissionMarks:
-    again = {replace(one, hurried=True): one for one in judges.again(answers.values(), done)}
-    exercises = []
-    for e, (path, exercise) in enumerate(zip(handed.notebooks, found, strict=True)):
+    again = {replace(one, hurried=True): one for one in judges.again(answers.values(), results)}
+    marked = []
+    for e, (path, exercise) in enumerate(zip(handed.notebooks, exercises, strict=True)):
         if isinstance(exercise, str):
-            exercises.append(ExerciseMarks(path.name, None, (), (f"not graded: it {exercise}",)))
+            marked.append(ExerciseMarks(path.name, None, (), (f"not graded: it {exercise}",)))
             continue
         tasks = []
         for t, taken in enumerate(exercise.answers):
             one = answers.get((e, t))
-            result = done[again.get(one, one)] if one else None
+            result = results[again.get(one, one)] if one else None
             report, together = (result.report, result.together) if result else (None, False)
             tasks.append(TaskMarks(taken.task.id, taken.task.title, taken.task.points, report, taken.remarks, together))
         marks = ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks, exercise.words)
-        exercises.append(marks)
-    remarks = (*handed.remarks, *judges.remarks(answers.values(), done))
-    return _once(SubmissionMarks(handed.name, tuple(exercises), remarks))
+        marked.append(marks)
+    remarks = (*handed.remarks, *judges.remarks(answers.values(), results))
+    return _once(SubmissionMarks(handed.name, tuple(marked), remarks))
 
 
 def _once(submission: SubmissionMarks) -> SubmissionMarks:
-    """Of several notebooks of one exercise, keep the one that counts, and name the others in the remarks."""
+    """Keep one of several notebooks of an exercise, the one that counts, and name the others in the remarks."""
     counts: dict[int, ExerciseMarks] = {}
     for exercise in sorted(submission.exercises, key=_precedence):
         if exercise.chapter is not None:

@@ -51,8 +51,8 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Done:
-    """What came of a task. ``late``: the answer has not ended in time."""
+class Judged:
+    """Report of a judged task. ``late``: the answer has not ended in time."""
 
     report: Report
     together: bool = False
@@ -60,7 +60,7 @@ class Done:
     late: bool = False
 
 
-def judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Done]]:
+def judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Judged]]:
     """Each task with what came of it, in any order. A judge that is ended takes no other task with it."""
     left = dict.fromkeys(work)
     for one, result in _in_pool(work, servers, seed, jobs):
@@ -70,8 +70,8 @@ def judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iter
         yield one, next((result for _, result in _in_pool([one], servers, seed, 1)), not_judged(one))
 
 
-def _in_pool(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Done]]:
-    """As `judged`, up to where a judge is ended."""
+def _in_pool(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Judged]]:
+    """Judge as `judged` does, up to where a judge is ended."""
     fork = multiprocessing.get_context("fork")
     others = multiprocessing.active_children()
     places = fork.SimpleQueue()
@@ -92,7 +92,7 @@ def _in_pool(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> It
 
 
 def _cores(number: int, jobs: int) -> set[int]:
-    """Where a judge may run, and its answers: where each core has its judge, on that one.
+    """Return the cores on which a judge and its answers may run: its own one where each core has a judge.
 
     What passes between processes on one core costs a fifth less than what wakes another.
     """
@@ -119,7 +119,7 @@ class _Late(BaseException):
     """A check has taken too long on what it was given."""
 
 
-def _judge(one: Work) -> Done:
+def _judge(one: Work) -> Judged:
     servers, seed = _given
     asked = task(one.task)
     answer = RemoteAnswer(servers, one.cells, asked.answer, torch=one.torch, hurried=one.hurried)
@@ -131,7 +131,7 @@ def _judge(one: Work) -> Done:
     most = 60 + PATIENCE * sum(check.seconds or CHECK_SECONDS for check in asked.checks)
     signal.setitimer(signal.ITIMER_REAL, HURRIED * most if one.hurried else most, ALARM_AGAIN)
     try:
-        return Done(judge(asked, answer, seed), answer.beside, answer.guards, answer.late)
+        return Judged(judge(asked, answer, seed), answer.beside, answer.guards, answer.late)
     except _Late:
         return replace(not_judged(one), late=True)
     except DpbookError:
@@ -141,31 +141,31 @@ def _judge(one: Work) -> Done:
         answer.close()
 
 
-def not_judged(one: Work, why: str = ENDED) -> Done:
+def not_judged(one: Work, why: str = ENDED) -> Judged:
     asked = next(each for each in list_tasks(int(one.task[:2])) if each.id == one.task)
     cases = [Case(c.name, c.points, False, "a value that can be judged", why) for c in asked.checks]
-    return Done(Report(asked.id, asked.title, tuple(cases)))
+    return Judged(Report(asked.id, asked.title, tuple(cases)))
 
 
 PATIENT = 3
 """Answers of a submission that may end not even with all their time, before its others are not judged again."""
 
 
-def again(answers: Iterable[Work], done: Mapping[Work, Done]) -> list[Work]:
-    """What is judged with all its time of a submission's ``answers``: the late ones, in order, up to where `PATIENT`
+def again(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[Work]:
+    """Return those of a submission's ``answers`` to judge with all their time: the late ones, up to where `PATIENT`
     of them are known not to have ended, or may come not to."""
     chosen, lost = [], 0
     for one in dict.fromkeys(answers):
-        if done[one].late and lost < PATIENT:
+        if results[one].late and lost < PATIENT:
             chosen.append(replace(one, hurried=False))
-            lost += chosen[-1] not in done or done[chosen[-1]].late
+            lost += chosen[-1] not in results or results[chosen[-1]].late
     return chosen
 
 
-def remarks(answers: Iterable[Work], done: Mapping[Work, Done]) -> list[str]:
-    """What a submission is told of answers that were not judged again."""
-    late = sum(done[one].late for one in dict.fromkeys(answers))
-    left = late - len(again(answers, done))
+def remarks(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[str]:
+    """Return remarks for a submission on answers that were not judged again."""
+    late = sum(results[one].late for one in dict.fromkeys(answers))
+    left = late - len(again(answers, results))
     if not left:
         return []
     return [

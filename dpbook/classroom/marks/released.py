@@ -49,13 +49,13 @@ def reported(nb: Notebook, marks: ExerciseMarks, chapter: int) -> Notebook:
     return {**nb, "cells": [_with_report(cell, reports) for cell in nb["cells"]]}
 
 
-def _reports(marks: ExerciseMarks, chapter: int, asked: Sequence[Task]) -> Iterator[TaskMarks]:
-    """What there is to say of each task; the first also tells what there is to say of the whole notebook."""
+def _reports(marks: ExerciseMarks, chapter: int, tasks: Sequence[Task]) -> Iterator[TaskMarks]:
+    """Return a report for each task; the first one also holds the remarks on the whole notebook."""
     told = marks.remarks
     if marks.chapter not in (None, chapter):
         told = (*told, f"not graded: this is exercise {marks.chapter:02}, handed in as exercise {chapter:02}")
     done = {task.task: task for task in marks.tasks}
-    for task in asked:
+    for task in tasks:
         found = done.get(task.id) or TaskMarks(task.id, task.title, task.points, None)
         yield replace(found, remarks=(*told, *found.remarks))
         told = ()

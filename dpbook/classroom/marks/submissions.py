@@ -1,4 +1,4 @@
-"""What was handed in: a notebook, a folder of them, or a class, which is a folder of either."""
+"""Submissions: a notebook, a folder of them, or a class, which is a folder of either."""
 
 import re
 from collections.abc import Iterable, Iterator

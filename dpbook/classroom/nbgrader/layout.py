@@ -21,10 +21,10 @@ configure(c, seed={seed}, course={course})
 
 @dataclass(frozen=True)
 class Laid:
-    """What was done: files that are new, and those that were there and are not what would be written now."""
+    """Files of a course: those that are new, and those that were there and differ from what would be written now."""
 
     written: tuple[Path, ...]
-    kept: tuple[Path, ...]
+    unchanged: tuple[Path, ...]
 
 
 def lay_out(folder: Path, seed: int, course: int | None) -> Laid:

@@ -1,4 +1,4 @@
-"""What nbgrader does otherwise for exercises of the book; a course may have other assignments beside them.
+"""Steps that nbgrader takes differently for exercises of the book; a course may have other assignments beside them.
 
 To be used from ``nbgrader_config.py``, by `configure`. For an exercise of the book, which nbgrader knows by its name:
 
@@ -68,7 +68,7 @@ class Stubs(ClearSolutions):  # type: ignore[misc]
 
 
 class Answers(NbGraderPreprocessor):  # type: ignore[misc]
-    """What was handed in becomes the released notebook with its answers."""
+    """Put the answers of a submission into the released notebook."""
 
     def preprocess(self, nb: Any, resources: Resources) -> Result:
         if not _of_the_book(resources):
@@ -118,7 +118,7 @@ def _name(resources: Resources) -> str:
 
 
 def _path(preprocessor: Any, resources: Resources, step: str) -> Path:
-    """Where the notebook lies at a step: ``release`` or ``submitted``."""
+    """Return the place of the notebook at a step: ``release`` or ``submitted``."""
     course, known = preprocessor.parent.parent.coursedir, resources["nbgrader"]
     student = "." if step == "release" else known["student"]
     folder = course.format_path(getattr(course, f"{step}_directory"), student, known["assignment"])

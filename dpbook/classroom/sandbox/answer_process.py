@@ -151,8 +151,8 @@ class _Side:
         self._arrays.incoming(pickle.load(file), data)
         return _Reader(self, file).load()
 
-    def found(self, name: tuple[Any, ...]) -> Any:
-        """What a name in a pickle stands for."""
+    def resolve(self, name: tuple[Any, ...]) -> Any:
+        """Return the value that a name in a pickle stands for."""
         match name:
             case ("array", reference):
                 return self._arrays.resolve(reference)
@@ -187,7 +187,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         made = super().find_class(module, name)
-        return self._side.found if made is frames.named_value else made
+        return self._side.resolve if made is frames.named_value else made
 
 
 class Proxy:

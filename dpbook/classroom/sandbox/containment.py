@@ -1,4 +1,4 @@
-"""What the kernel offers to keep an answer where it belongs: namespaces, Landlock, another user, limits.
+"""Containment of an answer by the kernel: namespaces, Landlock, another user, limits.
 
 Linux alone. Each function says what it could do; what could not be done is told as "not contained".
 """
@@ -73,7 +73,7 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """What a descendant leaves behind becomes this process's child."""
+    """Let the children of a descendant that ends become children of this process."""
     with suppress(OSError):
         _c("prctl", _SUBREAPER, 1, 0, 0, 0)
 
@@ -94,7 +94,7 @@ def leave_network() -> bool:
 
 
 def _keep_mounts() -> None:
-    """What is mounted from now on is so in this namespace alone."""
+    """Let later mounts be visible in this namespace alone."""
     _c("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
 
 
@@ -108,7 +108,7 @@ def raise_loopback() -> None:
 
 
 def open_way(paths: Iterable[Path]) -> None:
-    """Where others may not pass a folder above ``paths``, cover it by one with nothing but these in it.
+    """Cover each folder above ``paths`` that others may not enter by one that holds nothing else.
 
     Only for a process that has left everybody's mounts, see `leave_network`.
     """

@@ -23,11 +23,11 @@ MAX_ARRAYS, MAX_BYTES = 20_000, 2**28
 
 
 class BadReference(Exception):
-    """What came names no array."""
+    """A reference names no array."""
 
 
 class _Memory:
-    """Where arrays lie: ``find()`` is the array that has it, None once that is gone; the other side has ``known``."""
+    """Memory of arrays: ``find()`` returns its owner, or None once it is gone. The other side has ``known``."""
 
     __slots__ = "find", "id", "known", "nbytes"
 
@@ -51,7 +51,7 @@ class SharedArrays:
         self._held: list[Array] = []  # until the next frame goes out
 
     def reference(self, array: Array) -> Reference:
-        """How the other side finds ``array``. One that has gaps between its elements is copied first."""
+        """Return a reference by which the other side finds ``array``, copied first if its elements have gaps."""
         owner, number, array = self._memory(array)
         offset = _address(array) - _address(owner) if array.size else 0
         return [number, array.dtype.str, offset, array.shape, array.strides]
@@ -180,35 +180,35 @@ _SEQUENCES: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "froz
 
 
 class BadValue(Exception):
-    """What came stands for no value."""
+    """A message stands for no value."""
 
 
 def write(value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]]) -> Any:
-    """What `json` can write in place of ``value``. ``live`` names what is no plain data. Raises `NotPlain`."""
+    """Return a form of ``value`` that `json` can write. ``live`` names what is no plain data. Raises `NotPlain`."""
     return _written(value, arrays, live, [MAX_ITEMS], MAX_DEPTH)
 
 
 def _written(
-    value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]], left: list[int], depth: int
+    value: Any, arrays: SharedArrays, live: Callable[[Any], dict[str, Any]], budget: list[int], depth: int
 ) -> Any:
-    left[0] -= 1
-    if left[0] < 0 or depth < 0:
+    budget[0] -= 1
+    if budget[0] < 0 or depth < 0:
         raise NotPlain(f"a value of more than {MAX_ITEMS:,} items, or nested more than {MAX_DEPTH} deep")
     kind = type(value)
     if kind in _PLAIN_JSON or (kind is int and -_BIG < value < _BIG):
         return value
     if kind in (list, tuple, set, frozenset):
-        items = [_written(item, arrays, live, left, depth - 1) for item in value]
+        items = [_written(item, arrays, live, budget, depth - 1) for item in value]
         return items if kind is list else {kind.__name__: items}
     if kind is dict:
-        return {"dict": [[_written(each, arrays, live, left, depth - 1) for each in pair] for pair in value.items()]}
+        return {"dict": [[_written(each, arrays, live, budget, depth - 1) for each in pair] for pair in value.items()]}
     if kind is np.ndarray and value.dtype.kind in "biufc":
         return {"array": arrays.reference(value)}
     try:
         simple = plain(value)
     except NotPlain:
         return live(value)
-    return _atom(simple) if type(simple) is kind else _written(simple, arrays, live, left, depth)
+    return _atom(simple) if type(simple) is kind else _written(simple, arrays, live, budget, depth)
 
 
 def _atom(value: Any) -> Any:
@@ -232,28 +232,30 @@ def read(written: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], An
         raise BadValue("something that stands for no value") from None
 
 
-def _read(said: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any], left: list[int], depth: int) -> Any:
-    left[0] -= 1
-    if left[0] < 0 or depth < 0:
+def _read(
+    message: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any], budget: list[int], depth: int
+) -> Any:
+    budget[0] -= 1
+    if budget[0] < 0 or depth < 0:
         raise ValueError
-    if type(said) is list:
-        return [_read(item, arrays, live, left, depth - 1) for item in said]
-    if type(said) is not dict:
-        return said
-    ((kind, what),) = said.items()
+    if type(message) is list:
+        return [_read(item, arrays, live, budget, depth - 1) for item in message]
+    if type(message) is not dict:
+        return message
+    ((kind, what),) = message.items()
     if kind in ("set", "frozenset", "dict"):
-        _spend(left, KEY * len(what))
+        _spend(budget, KEY * len(what))
     if kind in _SEQUENCES:
-        return _SEQUENCES[kind](_read(item, arrays, live, left, depth - 1) for item in what)
+        return _SEQUENCES[kind](_read(item, arrays, live, budget, depth - 1) for item in what)
     match kind:
         case "dict":
             return {
-                _read(key, arrays, live, left, depth - 1): _read(item, arrays, live, left, depth - 1)
+                _read(key, arrays, live, budget, depth - 1): _read(item, arrays, live, budget, depth - 1)
                 for key, item in what
             }
         case "array":
             array = arrays.resolve(what)
-            _spend(left, array.nbytes // PAGE)
+            _spend(budget, array.nbytes // PAGE)
             return array
         case "int":
             return int(what, 16)
@@ -266,10 +268,10 @@ def _read(said: Any, arrays: SharedArrays, live: Callable[[dict[str, Any]], Any]
             return from_json(what)
         case "...":
             return ...
-    return live(said)
+    return live(message)
 
 
-def _spend(left: list[int], items: int) -> None:
-    left[0] -= items
-    if left[0] < 0:
+def _spend(budget: list[int], items: int) -> None:
+    budget[0] -= items
+    if budget[0] < 0:
         raise ValueError

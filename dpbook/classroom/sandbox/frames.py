@@ -22,7 +22,7 @@ class Ended(Exception):
 
 
 class BadFrame(Exception):
-    """What came is larger than any frame may be."""
+    """A frame is larger than any may be."""
 
 
 class Frames:

@@ -22,7 +22,7 @@ from dpbook.collectives.programs import attributed_to_line
 class Asks(Protocol):
     """A `worker.Worker`."""
 
-    def request(self, what: str, *given: Any) -> Any: ...
+    def request(self, kind: str, *given: Any) -> Any: ...
 
 
 class RemoteObject:
@@ -78,10 +78,10 @@ class Failed(Exception):
 
     line: str
 
-    def __init__(self, message: str, told: dict[str, Any]) -> None:
+    def __init__(self, message: str, report: dict[str, Any]) -> None:
         super().__init__(message)
-        self.said, self.cause = clean(str(told["said"])), clean(str(told["cause"]))
-        self.stub, self.line = told["stub"] is True, one_line(str(told["line"]))
+        self.said, self.cause = clean(str(report["said"])), clean(str(report["cause"]))
+        self.stub, self.line = report["stub"] is True, one_line(str(report["line"]))
 
 
 class Gone(Exception):
@@ -112,9 +112,9 @@ class Worker:
     def close(self) -> None:
         self._frames.close()
 
-    def request(self, what: str, *given: Any) -> Any:
+    def request(self, kind: str, *given: Any) -> Any:
         """Ask the process for something. Raises `Gone`, `Failed`, `Wrong`, and what a call of ours raised."""
-        reply = self._guarded(self._exchange, (what, *given))
+        reply = self._guarded(self._exchange, (kind, *given))
         for _ in range(MAX_ASKED):
             if "ask" not in reply:
                 return self._result(reply)
@@ -145,7 +145,7 @@ class Worker:
             raise Gone("its process says what stands for no value") from None
 
     def _served(self, reply: dict[str, Any]) -> tuple[str, Any]:
-        """Call what the answer calls; returns what it is told of it."""
+        """Make a call that the answer asks for, and return the reply to it."""
         call, args, options = self._guarded(self._asked, reply)
         try:
             with attributed_to_line(str(reply.get("line", ""))[:MAX_LINE]):
@@ -177,13 +177,13 @@ class Worker:
         copied.number_given = number  # type: ignore[attr-defined]
         return copied
 
-    def _failure(self, told: Any) -> BaseException:
-        given = told["given"]
+    def _failure(self, report: Any) -> BaseException:
+        given = report["given"]
         if type(given) is int and given in self._raised:
             return self._raised[given]
-        name = str(told["name"])[:80]
+        name = str(report["name"])[:80]
         kind = type(name if name.isidentifier() else "Error", (Failed,), {})
-        error: BaseException = kind(clean(str(told["message"])), told)
+        error: BaseException = kind(clean(str(report["message"])), report)
         return error
 
     def _exchange(self, message: Any) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class Worker:
         return type(type_name[:80], (made,), {})(self, number, frozenset(map(str, methods)))
 
     def name(self, value: Any) -> Any:
-        """What stands in a pickle for a value; None for one that is pickled."""
+        """Return the name that stands for a value in a pickle, or None for a value that is pickled."""
         if type(value) is np.ndarray and value.dtype.kind in "biufc":
             return ("array", self._arrays.reference(value))
         if isinstance(value, RemoteObject | RemoteGenerator):
@@ -247,7 +247,7 @@ class _Writer(pickle.Pickler):
 
 
 def _hello(sock: socket.socket, frames: Frames) -> tuple[dict[str, bool], int]:
-    """What holds a process, and its number, which the kernel vouches for."""
+    """Return the guards of a process, and its number, which the kernel vouches for."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     size = struct.calcsize("3i")
     frames.wait()

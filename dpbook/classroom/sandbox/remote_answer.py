@@ -44,7 +44,7 @@ class RemoteAnswer:
     of the judge's, or whatever else is no `Exception`, it is at its end.
     """
 
-    apart = True
+    ranks_are_processes = True
 
     def __init__(
         self, servers: Servers, cells: Cells, name: str, *, torch: bool = False, hurried: bool = False
@@ -55,7 +55,7 @@ class RemoteAnswer:
         self.guards: dict[str, bool] = {}
         self.beside = False
         self.printed = ""
-        self.made: dict[bytes, Any] = {}
+        self.results: dict[bytes, Any] = {}
         self._keeper: Keeper | None = None
         self._free: list[Worker] = []
         self._all: list[Worker] = []
@@ -196,7 +196,7 @@ class RemoteAnswer:
             self._end_call()
 
     def _wrong(self, error: Exception) -> Wrong:
-        """What an error says, which may have come of another one."""
+        """Return the error as `Wrong`; the cause may be another error behind it."""
         told = self._clock.stop or error
         for each in causes(told):
             match each:
@@ -213,7 +213,7 @@ class RemoteAnswer:
         if isinstance(told, Failed):
             return Wrong("a result, no error", told.said, cause=told.cause)
         blamed = blame(told)
-        return Wrong("a result, no error", blamed.said, cause=blamed.cause)
+        return Wrong("a result, no error", blamed.message, cause=blamed.cause)
 
     def _end_call(self) -> None:
         self._clock.end_call()

@@ -35,7 +35,7 @@ _SYSTEM = [
 
 
 class Rules(NamedTuple):
-    """What holds for all processes of an answer: user, bytes, a namespace of processes, what else its keeper has."""
+    """Rules for all processes of an answer: user, bytes, a namespace of processes, what else its keeper has."""
 
     user: int | None
     memory: int
@@ -44,13 +44,13 @@ class Rules(NamedTuple):
 
 
 class Readable(NamedTuple):
-    """What answers may read, and whether no solutions are in it."""
+    """Paths that answers may read, and whether no solutions are in them."""
 
     paths: list[Path]
     hide_solutions: bool
 
     @classmethod
-    def found(cls) -> "Readable":
+    def default(cls) -> "Readable":
         """Python, its packages, and of dpbook all but what judges them."""
         package = PACKAGE.resolve()
         path = {Path(each).resolve() for each in sys.path if each and Path(each).is_dir()} - {package.parent}
@@ -69,37 +69,37 @@ def serve(control: socket.socket, memory: int) -> None:
         if "torch" in sys.modules:  # whose groups use it; elsewhere ranks would have a way around their wires
             containment.raise_loopback()
         containment.open_way([Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), PACKAGE.resolve()])
-    given = Readable.found()
+    given = Readable.default()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         word, files, _, _ = socket.recv_fds(control, 4096, 1)
         if not word:
             return
-        asked = json.loads(word)
-        with contextlib.suppress(OSError):  # no more processes: whoever asked sees that nobody is there
+        request = json.loads(word)
+        with contextlib.suppress(OSError):  # no more processes: whoever request sees that nobody is there
             if os.fork() == 0:
                 try:
                     control.close()
                     with socket.socket(fileno=files[0]) as sock:
-                        _begin(sock, asked, given, memory, apart)
-                finally:  # whoever asked may be gone: this is no second server
+                        _begin(sock, request, given, memory, apart)
+                finally:  # whoever request may be gone: this is no second server
                     os._exit(0)
         os.close(files[0])
 
 
-def _begin(sock: socket.socket, asked: dict[str, Any], given: Readable, memory: int, network: bool) -> None:
+def _begin(sock: socket.socket, request: dict[str, Any], given: Readable, memory: int, network: bool) -> None:
     """Fork the keeper, and tell its number."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.sched_setaffinity(0, asked["cores"])
+    os.sched_setaffinity(0, request["cores"])
     os.setsid()
     processes = containment.leave_processes()
     keeper = os.fork()
     if keeper == 0:
-        folder = Path(asked["folder"])
+        folder = Path(request["folder"])
         disk = containment.small_disk(folder, DISK)
         most = memory + containment.mapped()
         files = containment.confine(given.paths, [folder, *DEVICES]) and given.hide_solutions
-        rules = Rules(asked["user"] if os.getuid() == 0 else None, most, processes, {"disk": disk, "files": files})
+        rules = Rules(request["user"] if os.getuid() == 0 else None, most, processes, {"disk": disk, "files": files})
         _keep(sock, folder, rules)
     said = {"keeper": keeper, "processes": processes, "network": network}
     sock.send(json.dumps(said).encode())

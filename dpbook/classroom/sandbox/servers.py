@@ -148,8 +148,10 @@ def end_family(process: int) -> None:
 
 
 def held_and_computed(process: int, known: Collection[int]) -> tuple[int, float]:
-    """Of all that ``process`` has started: bytes of memory beyond what each has had from it, and seconds of computation
-    but for those ``known``."""
+    """Return the memory and the time of all that ``process`` has started.
+
+    They are the bytes that each has beyond those it got from ``process``, and the CPU seconds of all but the ``known``.
+    """
     found = family(process, all_processes())
     had = _own(process)
     seconds = sum(seconds for each, seconds in found.items() if each != process and each not in known)

@@ -99,7 +99,7 @@ MEASURED = "Measured on one machine: another's numbers differ."
 
 
 class Slide(NamedTuple):
-    """What is on it, as HTML; ``kind`` is title, section, question, answer, picture or summary."""
+    """Content of a slide, as HTML; ``kind`` is title, section, question, answer, picture or summary."""
 
     kind: str
     heading: str
@@ -188,14 +188,14 @@ def _lead(context: str) -> str:
 
 
 def _run(behind: Sequence[Cell]) -> str:
-    """What the cells up to the next words print, and what they assert."""
+    """Return the output and the assertions of the cells up to the next text."""
     ran = [cell for cell in takewhile(lambda cell: cell["cell_type"] == "code", behind) if "yours" not in _tags(cell)]
     claims = [claim for cell in ran for claim in _asserts(_text(cell["source"]))]
     return _said(ran) + (f'<pre class="claim">{escape(chr(10).join(claims))}</pre>' if claims else "")
 
 
 def _said(ran: Sequence[Cell]) -> str:
-    """What cells print, and what their last lines are worth where it is no picture."""
+    """Return the printed output of cells, and the values of their last lines unless these are pictures."""
     lines = "\n".join(text for cell in ran for out in cell["outputs"] if (text := _words(out))).splitlines()
     note = f'<p class="note">{MEASURED}</p>' if any("measurement" in _tags(cell) for cell in ran) else ""
     return _pre(lines) + note if lines else ""

@@ -1,4 +1,4 @@
-"""What a learner handed in, behind a guard: judges ask it for values and get plain data or `Wrong`."""
+"""The answer to a task, behind a guard: checks ask it for values and get plain data or `Wrong`."""
 
 import contextlib
 import copy
@@ -64,12 +64,12 @@ class LastCall(NamedTuple):
 class Answer(Protocol):
     """The learner's function or value. `LocalAnswer` runs it in this process; another process may stand behind it."""
 
-    apart: bool
+    ranks_are_processes: bool
     """Whether every rank of a program is a process of its own already, so that none need be started to see that."""
     last_call: LastCall | None
     """Shown by a report; None as long as the check has called nothing."""
-    made: dict[bytes, Any]
-    """What calls came to that are made once."""
+    results: dict[bytes, Any]
+    """Results of calls that are made once, by the pickled call."""
 
     @property
     def printed(self) -> str:
@@ -113,18 +113,18 @@ def call(
     answer.note_call(LastCall(args if through is None and by_hand is None else by_hand))
     make = partial(answer.call, args, through, unchanged, seconds)
     try:
-        return _made(answer.made, pickle.dumps((through, args)), make) if once else make()
+        return _called_once(answer.results, pickle.dumps((through, args)), make) if once else make()
     except NotAnswered:
         raise
     except Wrong as wrong:
         raise Wrong(wrong.expected, wrong.got, ": ".join(filter(None, (where, wrong.where))), wrong.cause) from None
 
 
-def _made(made: dict[bytes, Any], key: bytes, make: Callable[[], Any]) -> Any:
-    """What ``make`` returned when it was first called for this key; what it raises is no verdict on a later call."""
-    if key not in made:
-        made[key] = make()
-    return made[key]
+def _called_once(results: dict[bytes, Any], key: bytes, make_call: Callable[[], Any]) -> Any:
+    """Return the result of the first call with this key. An error is not remembered."""
+    if key not in results:
+        results[key] = make_call()
+    return results[key]
 
 
 def value(answer: Answer) -> Any:
@@ -135,13 +135,13 @@ def value(answer: Answer) -> Any:
 class LocalAnswer:
     """An answer that is called in this process, within the time that ``limit`` gives it."""
 
-    apart = False
+    ranks_are_processes = False
 
     def __init__(self, answered: Any, limit: Limit | None = None) -> None:
         self._answered = answered
         self._limit = limit or Unlimited()
         self._printed = Printed()
-        self.made: dict[bytes, Any] = {}
+        self.results: dict[bytes, Any] = {}
         self.begin()
 
     @property

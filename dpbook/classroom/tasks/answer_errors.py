@@ -40,9 +40,9 @@ _FRAME = re.compile(r'File "([^"]*)", line (\d+) in (.*)')
 
 
 class Blame(NamedTuple):
-    """An error in words, and what it has in common with itself for another input: where it was raised."""
+    """An error in words, and its cause: the same text for the same error raised at the same place by other input."""
 
-    said: str
+    message: str
     cause: str
 
 

@@ -21,7 +21,7 @@ from dpbook.core import DpbookError, checkout, write_atomically
 
 
 def generated(root: Path) -> dict[Path, bytes]:
-    """What each learner's notebook below ``root/exercises`` should hold. Raises `DpbookError` as `learners` does."""
+    """Return the content that each learner's notebook below ``root/exercises`` should have. Raises `DpbookError`."""
     exercises = root / "exercises"
     found = sorted((exercises / "solutions").glob("[0-9][0-9]_*.ipynb"))
     return {exercises / path.name: dumps(learners(read(path), path.name)) for path in found}

@@ -1,4 +1,4 @@
-"""What a check may expect of a value. Each function returns if it is so, and raises `Wrong` with the difference if not.
+"""Expectations of a check. Each function returns if the value meets it, and raises `Wrong` with the difference if not.
 
 ``where`` says which instance was tried, in words: ``"world 5, size 7"``.
 """
@@ -46,7 +46,7 @@ def expect_equal(expected: Any, got: Any, where: str = "", axes: Sequence[str] =
 
 
 def expect_close(expected: Any, got: Any, bound: Any, where: str = "", axes: Sequence[str] = ()) -> None:
-    """As `expect_equal`, but numbers may differ by at most ``bound``, absolutely: a number or an array."""
+    """Expect a value as `expect_equal` does, but numbers may differ by at most ``bound``, a number or an array."""
     expected = expected.item() if isinstance(expected, np.generic) else expected  # answers arrive as plain data
     found = difference(expected, got, bound, axes)
     if found is not None:

@@ -15,22 +15,22 @@ from dpbook.core import check_int
 NO_RETURN = "your function returned None: is a return missing?"
 
 
-def judge(asked: Task, answer: Answer, seed: int = 0, only: Collection[str] | None = None) -> Report:
+def judge(task: Task, answer: Answer, seed: int = 0, only: Collection[str] | None = None) -> Report:
     """Run the checks of ``asked`` on ``answer``, or those named in ``only``, and report; records nothing."""
     start = time.perf_counter()
-    cases = list(cases_of(asked, answer, seed, only))
-    return report_of(asked, cases, time.perf_counter() - start, answer.printed)
+    cases = list(cases_of(task, answer, seed, only))
+    return report_of(task, cases, time.perf_counter() - start, answer.printed)
 
 
-def cases_of(asked: Task, answer: Answer, seed: int, only: Collection[str] | None = None) -> Iterator[Case]:
+def cases_of(task: Task, answer: Answer, seed: int, only: Collection[str] | None = None) -> Iterator[Case]:
     """Run checks on ``answer``, one after another. Each has randomness of its own, whichever others are run."""
-    streams = np.random.SeedSequence(check_int("seed", seed, 0)).spawn(len(asked.checks))
-    for one, stream in zip(asked.checks, streams, strict=True):
+    streams = np.random.SeedSequence(check_int("seed", seed, 0)).spawn(len(task.checks))
+    for one, stream in zip(task.checks, streams, strict=True):
         if only is None or one.name in only:
-            yield _judge(one, asked.answer, answer, np.random.default_rng(stream))
+            yield _judge(one, task.answer, answer, np.random.default_rng(stream))
 
 
-def report_of(asked: Task, cases: Sequence[Case], seconds: float, printed: str) -> Report:
+def report_of(task: Task, cases: Sequence[Case], seconds: float, printed: str) -> Report:
     """Return the report of ``cases``.
 
     A case that ends as one before it did (the same error on the same line, None, a call that does not end, the same
@@ -41,7 +41,7 @@ def report_of(asked: Task, cases: Sequence[Case], seconds: float, printed: str) 
     for case in cases:
         like = first.setdefault(case.cause, case.name) if case.cause else case.name
         told.append(case if like == case.name else replace(case, like=like))
-    return Report(asked.id, asked.title, tuple(told), seconds, clean(printed, 2 * MAX_PRINTED))
+    return Report(task.id, task.title, tuple(told), seconds, clean(printed, 2 * MAX_PRINTED))
 
 
 def of_all_checks(rng: np.random.Generator) -> np.random.Generator:

@@ -158,7 +158,7 @@ class Hints:
 
     @property
     def headline(self) -> str:
-        """What is open and what is left, in one line."""
+        """Numbers of open and remaining hints, in one line."""
         if not self.task.hints:
             return f"Task {self.task.id} has no hints."
         left = len(self.task.hints) - self.opened

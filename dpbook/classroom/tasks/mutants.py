@@ -28,7 +28,7 @@ class Mutant:
 def trial(
     task_id: str, *, reference: Any, stub: Any, mutants: Iterable[Mutant], seeds: Sequence[int] = SEEDS
 ) -> list[str]:
-    """What is wrong with the checks of a task, a sentence each; nothing if they do their work.
+    """Return the faults of a task's checks, a sentence each; none if they do their work.
 
     For every seed the reference must earn all points and each mutant of this task must fail the very check it names;
     the stub must count as not answered. There must be a mutant at all. Nothing is recorded.

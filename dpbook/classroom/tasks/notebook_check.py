@@ -16,14 +16,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dpbook.classroom.tasks import check_process
+from dpbook.classroom.tasks import check_process, load_tasks
 from dpbook.classroom.tasks.answer import CHECK_SECONDS, LocalAnswer, Wrong
 from dpbook.classroom.tasks.answer_errors import is_learners, running_loop
 from dpbook.classroom.tasks.call_limit import CALL, PATIENCE, STACK, History, Unfinished
 from dpbook.classroom.tasks.check_process import SOCKET, Request
 from dpbook.classroom.tasks.definition import Check, Task
 from dpbook.classroom.tasks.judging import failed_case, judge, report_of
-from dpbook.classroom.tasks.load_tasks import list_tasks, task
 from dpbook.classroom.tasks.numbers import begin_course, current_course
 from dpbook.classroom.tasks.reader_progress import record
 from dpbook.classroom.tasks.report import Case, Report
@@ -63,11 +62,11 @@ def check(task_id: str, answer: Any, *, seed: int = 0) -> Report:
     so does the stop button. The instances are drawn from ``seed``, so that the same answer gets the same report.
     Raises `InvalidArgument` for an unknown task, and for an answer that cannot be pickled.
     """
-    asked = task(task_id)
+    task = load_tasks.task(task_id)
     if isinstance(answer, NotRun):
-        return replace(judge(asked, LocalAnswer(None), seed), notes=(f"{RUN_FIRST}, then this one again",))
-    report = judge_in_process(asked, answer, check_int("seed", seed, 0))
-    return replace(report, notes=record(asked, report.points)) if report.answered else report
+        return replace(judge(task, LocalAnswer(None), seed), notes=(f"{RUN_FIRST}, then this one again",))
+    report = judge_in_process(task, answer, check_int("seed", seed, 0))
+    return replace(report, notes=record(task, report.points)) if report.answered else report
 
 
 def exercise(chapter: int, names: dict[str, Any], *, course: int | None = None) -> None:
@@ -77,21 +76,21 @@ def exercise(chapter: int, names: dict[str, Any], *, course: int | None = None) 
     the course with whose numbers the exercise was written, if not with the book's.
     """
     begin_course(course)
-    for asked in list_tasks(chapter):
-        names.setdefault(asked.answer, NotRun(asked.answer))
+    for task in load_tasks.list_tasks(chapter):
+        names.setdefault(task.answer, NotRun(task.answer))
     prepare()
 
 
-def judge_in_process(asked: Task, answer: Any, seed: int = 0) -> Report:
+def judge_in_process(task: Task, answer: Any, seed: int = 0) -> Report:
     """Run the checks of a task on ``answer`` in a process of their own, or in as many as these end, and report."""
     begun = time.perf_counter()
-    pickled = pickle_by_value("answer", (asked, answer, seed), answer, *map(_function, asked.checks))
-    run = _Run(asked, pickled)
-    while len(run.cases) < len(asked.checks):
+    pickled = pickle_by_value("answer", (task, answer, seed), answer, *map(_function, task.checks))
+    run = _Run(task, pickled)
+    while len(run.cases) < len(task.checks):
         with _taken() as process:
             run.go_on(process)
     prepare()
-    return report_of(asked, run.cases, time.perf_counter() - begun, run.printed)
+    return report_of(task, run.cases, time.perf_counter() - begun, run.printed)
 
 
 def _function(check: Check) -> Any:

@@ -122,7 +122,7 @@ _GRADE_ID = re.compile(r"(answer|check|words)-[0-9]{2}-[0-9]+")
 
 
 def faults(path: Path) -> list[str]:
-    """What is wrong with an instructor's notebook ``NN_name.ipynb``, a sentence each, naming notebook and cell."""
+    """Return the faults of an instructor's notebook ``NN_name.ipynb``, a sentence each, naming notebook and cell."""
     try:
         nb = read(path)
         found = [*_syntax_faults(nb), *_syntax_faults(learners(nb, path.name))]
@@ -131,12 +131,12 @@ def faults(path: Path) -> list[str]:
     return [f"{path.name}: {fault}" for fault in found or _faults(nb, list_tasks(int(path.name[:2])))]
 
 
-def _faults(nb: Notebook, asked: list[Task]) -> Iterator[str]:
+def _faults(nb: Notebook, declared: list[Task]) -> Iterator[str]:
     marked = [cell for cell in nb["cells"] if mark(cell)]
     for cell in marked:
         yield from _metadata_faults(cell)
     ids = [mark(cell).get("grade_id") for cell in marked]
-    known = {grade_id: task for task in asked for grade_id in (task.answer_cell, task.check_cell)}
+    known = {grade_id: task for task in declared for grade_id in (task.answer_cell, task.check_cell)}
     for grade_id in sorted(known.keys() | set(map(str, ids))):
         if grade_id.startswith("words-"):
             if ids.count(grade_id) != 1:
@@ -146,15 +146,15 @@ def _faults(nb: Notebook, asked: list[Task]) -> Iterator[str]:
         elif ids.count(grade_id) != 1:
             yield f"task {known[grade_id].id} needs exactly one cell {grade_id}, there are {ids.count(grade_id)}"
     cells = {grade_id: cell for grade_id, cell in zip(ids, marked, strict=True) if ids.count(grade_id) == 1}
-    for task in asked:
+    for task in declared:
         if task.answer_cell in cells and task.check_cell in cells:
             yield from _task_faults(task, cells[task.answer_cell], cells[task.check_cell])
             if ids.index(task.check_cell) < ids.index(task.answer_cell):
                 yield f"cell {task.check_cell} stands above the answer that it checks"
-    yield from _picture_faults(nb, {task.answer for task in asked})
+    yield from _picture_faults(nb, {task.answer for task in declared})
     yield from _skipped_faults(nb)
-    if asked and not any(SETUP in tags(cell) and _begins(source(cell), asked[0].chapter) for cell in nb["cells"]):
-        yield f"no cell tagged {SETUP} calls exercise({asked[0].chapter}, globals())"
+    if declared and not any(SETUP in tags(cell) and _begins(source(cell), declared[0].chapter) for cell in nb["cells"]):
+        yield f"no cell tagged {SETUP} calls exercise({declared[0].chapter}, globals())"
 
 
 def _metadata_faults(cell: Cell) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Plain data: what is left of a learner's value when nothing of it can act any more, and how such data is compared.
+"""Plain data: the part of a learner's value that cannot act, and the comparison of such data.
 
 An answer may return objects that lie when they are asked (``__eq__``, ``__array__``, ``__bool__``), and a notebook may
 replace ``np.allclose``. So values are taken apart by their exact type and compared with ufuncs held since import.
@@ -41,9 +41,9 @@ def plain(value: object) -> Any:
     return _plain(value, [MAX_ITEMS], MAX_DEPTH)
 
 
-def _plain(value: Any, left: list[int], depth: int) -> Any:
-    left[0] -= 1
-    if left[0] < 0 or depth < 0:
+def _plain(value: Any, remaining: list[int], depth: int) -> Any:
+    remaining[0] -= 1
+    if remaining[0] < 0 or depth < 0:
         raise NotPlain(TOO_LARGE)
     kind = type(value)
     if kind in _ATOMS:
@@ -58,13 +58,13 @@ def _plain(value: Any, left: list[int], depth: int) -> Any:
         if issubclass(kind, base):
             return convert(value)
     for container in (list, tuple, set, frozenset, dict):
-        if issubclass(kind, container) and container.__len__(value) > left[0]:
+        if issubclass(kind, container) and container.__len__(value) > remaining[0]:
             raise NotPlain(TOO_LARGE)
     for sequence in (list, tuple, set, frozenset):
         if issubclass(kind, sequence):
-            return sequence(_plain(item, left, depth - 1) for item in sequence.__iter__(value))
+            return sequence(_plain(item, remaining, depth - 1) for item in sequence.__iter__(value))
     if issubclass(kind, dict):
-        return {_plain(k, left, depth - 1): _plain(v, left, depth - 1) for k, v in dict.items(value)}
+        return {_plain(k, remaining, depth - 1): _plain(v, remaining, depth - 1) for k, v in dict.items(value)}
     raise NotPlain(a(kind.__name__))
 
 
@@ -79,7 +79,7 @@ def _plain_array(value: NDArray[Any]) -> Any:
 
 
 class Difference(NamedTuple):
-    """Where two values first differ, and what is there, in words."""
+    """First place in which two values differ, and both values there, in words."""
 
     where: str
     expected: str

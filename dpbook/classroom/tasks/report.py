@@ -97,7 +97,7 @@ class Case:
 
     @property
     def verdict(self) -> str:
-        """What stands behind the name of the check, in a few words; nothing where details follow."""
+        """Few words that follow the name of the check, or "" if details follow."""
         if not self.answered:
             return "not answered yet"
         return f"stopped by the same cause as “{self.like}”" if self.like else self.note

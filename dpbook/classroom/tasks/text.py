@@ -61,7 +61,7 @@ def describe(value: Any) -> str:
 
 
 def describe_kind(value: Any) -> str:
-    """What kind of plain data this is: ``an array of shape (2, 3), float64``; ``a list of 4``; ``an int, 7``."""
+    """Return the kind of plain data in words: ``an array of shape (2, 3), float64``; ``a list of 4``; ``an int, 7``."""
     kind = type(value)
     if kind is _ndarray:
         return f"an array of shape {value.shape}, {value.dtype}"

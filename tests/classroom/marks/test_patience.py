@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpbook.classroom.marks.judges import PATIENT, Done, Work, again, remarks
+from dpbook.classroom.marks.judges import PATIENT, Judged, Work, again, remarks
 from dpbook.classroom.sandbox import clock
 from dpbook.classroom.sandbox.clock import Clock, TimeUp
 from dpbook.classroom.sandbox.remote_answer import RemoteAnswer
@@ -23,10 +23,10 @@ ANSWERS = [Work(f"01.{k}", ()) for k in range(1, 21)]
 
 def judged_until_nothing_waits(late, ends_later):
     """Answers judged in all, and what is known at the end."""
-    done = {one: Done(Report(one.task, "", ()), late=one in late) for one in ANSWERS}
+    done = {one: Judged(Report(one.task, "", ()), late=one in late) for one in ANSWERS}
     while waiting := [one for one in again(ANSWERS, done) if one not in done]:
         done |= {
-            one: Done(Report(one.task, "", ()), late=replace(one, hurried=True) not in ends_later) for one in waiting
+            one: Judged(Report(one.task, "", ()), late=replace(one, hurried=True) not in ends_later) for one in waiting
         }
     return done
 

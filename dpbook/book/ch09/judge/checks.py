@@ -99,7 +99,11 @@ def processes(answer: Answer, rng: np.random.Generator) -> str:
     """In one process first, since processes say less about a mistake and take seconds to start."""
     rows, expected = _mean(answer, rng, PROCESSES, 100)
     where = f"{PROCESSES} real processes"
-    got = expected if answer.apart else call(answer, rows, through=_in_processes, seconds=math.inf, where=where)
+    got = (
+        expected
+        if answer.ranks_are_processes
+        else call(answer, rows, through=_in_processes, seconds=math.inf, where=where)
+    )
     for rank in range(PROCESSES):
         expect_equal(expected[rank], got[rank], f"{where} against one, rank {rank}", axes=("element",))
     return f"{PROCESSES} processes, and the bits of one"

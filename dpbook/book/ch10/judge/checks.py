@@ -260,7 +260,7 @@ def processes(answer: Answer, rng: np.random.Generator) -> str:
     trials = [each for each in (*_whole(rng), *_accumulated(rng)) if each[1].world == PROCESSES]
     for where, chain in trials:
         _judge_whole(chain, _try(answer, "whole", chain, where), where)
-    if answer.apart:
+    if answer.ranks_are_processes:
         return f"{PROCESSES} processes equal to the last bit, and to the big batch"
     given = [chain.trial for _, chain in trials]
     found = call(answer, "whole", given, through=_in_processes, seconds=math.inf, where="three real processes")

@@ -218,7 +218,7 @@ def processes(answer: Answer, rng: np.random.Generator) -> str:
     runs = [Run.draw(rng, PROCESSES)] + [tried for tried in _runs(rng) if tried.world == PROCESSES]
     for tried in runs:
         _judge_all(tried, _try(answer, tried))
-    if answer.apart:
+    if answer.ranks_are_processes:
         return f"{PROCESSES} processes, which share no memory"
     given, where = [tried.trial for tried in runs], f"{PROCESSES} real processes"
     found = call(answer, given, through=_in_processes, seconds=math.inf, where=where)
