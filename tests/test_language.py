@@ -41,7 +41,6 @@ TODO = frozenset(
         "dpbook/book",
         "dpbook/ddp",
         "dpbook/figures",
-        "dpbook/runs/audit",
         "dpbook/runs/forecast",
         "dpbook/runs/report",
         "dpbook/runs/trainer",

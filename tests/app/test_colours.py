@@ -7,14 +7,14 @@ import pytest
 from dpbook.classroom import Case, Report, progress
 from dpbook.classroom.gradebook import pages
 from dpbook.core import palette
-from dpbook.runs.audit import Line, Verdict
-from dpbook.runs.audit.findings import Found
+from dpbook.runs.audit import Finding, Verdict
+from dpbook.runs.audit.findings import CheckResult
 from dpbook.runs.report import audit_page
 from tests.classroom.gradebook.test_gradebook import submission
 
 
 def audit():
-    lines = tuple(Line("name", "a claim", Found(status, "a sentence")) for status in ("FAIL", "PASS"))
+    lines = tuple(Finding("name", "a claim", CheckResult(status, "a sentence")) for status in ("FAIL", "PASS"))
     return audit_page.page(Verdict(lines, 2, None), "train.py")
 
 

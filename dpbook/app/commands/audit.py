@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         from dpbook.runs.report import audit_page
 
         args.html.write_text(audit_page.page(verdict, " ".join(args.script)), encoding="utf-8")
-    warned = args.strict and any(line.found.status == "WARN" for line in verdict.lines)
+    warned = args.strict and any(line.result.status == "WARN" for line in verdict.findings)
     return 1 if warned and verdict.status == 0 else verdict.status
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from dpbook.core import InvalidArgument, palette
 from dpbook.figures import Picture, Viewer
 from dpbook.figures.card import MARGIN, Card, Mark, aside, rect, text
-from dpbook.runs.audit import Seen
+from dpbook.runs.audit import RunJournals
 
 LABEL, CELL, TALL = 70, 82, 44
 MOST, AFTER = 12, 1
@@ -49,7 +49,7 @@ class Moment:
         return f"the first difference: rank {odd}, {self.tensor}"
 
 
-def moments(run: Seen) -> list[Moment]:
+def moments(run: RunJournals) -> list[Moment]:
     """Those of the first optimizer's updates, in their order: weights, examples, gradient, weights, examples, …"""
     found = []
     for update in run.updates:
@@ -79,7 +79,7 @@ def _letters(values: Sequence[Any]) -> tuple[str, ...]:
     return tuple(LETTERS[known.index(value)] for value in values)
 
 
-def play_difference(run: Seen) -> Viewer:
+def play_difference(run: RunJournals) -> Viewer:
     """Step through a watched run of 2 to 8 ranks, moment by moment, to its first difference.
 
     Raises `InvalidArgument`.

@@ -10,9 +10,9 @@ from pathlib import Path
 from dpbook.book.ch15.collection import SCRIPT, Exhibit
 from dpbook.book.ch15.on_ranks import Job, watched
 from dpbook.core import checkout
-from dpbook.runs.audit import Found, Line, Seen, judged, passed, resume_lines
+from dpbook.runs.audit import CheckResult, Finding, RunJournals, judge_run, passed, resume_findings
 
-Lines = tuple[Line, ...]
+Lines = tuple[Finding, ...]
 HALF = 2
 """Updates before and after the restart of a run that is resumed."""
 ALONE = ("launch", "preflight")
@@ -46,15 +46,15 @@ def _jobs(exhibit: Exhibit, cured: bool) -> Iterator[Job]:
     yield Job(text, ("--out", "..", "--resume"), {"updates": HALF, "keep": HALF, "state": True})
 
 
-def _lines(exhibit: Exhibit, runs: Iterator[Seen]) -> Iterator[Line]:
+def _lines(exhibit: Exhibit, runs: Iterator[RunJournals]) -> Iterator[Finding]:
     whole = next(runs)
-    yield from judged(whole, 1)
+    yield from judge_run(whole, 1)
     if exhibit.tool == "resume":
         next(runs)
-        yield from resume_lines(whole, next(runs))
+        yield from resume_findings(whole, next(runs))
 
 
-def alone(exhibit: Exhibit, *, cured: bool = False) -> Line:
+def alone(exhibit: Exhibit, *, cured: bool = False) -> Finding:
     """What `dpbook launch` says at its end, or the preflight, as one line; it passes where there is nothing to say."""
     with tempfile.TemporaryDirectory(prefix="dpbook-museum-") as folder:
         Path(folder, SCRIPT).write_text(exhibit.cured if cured else exhibit.script, encoding="utf-8")
@@ -69,20 +69,20 @@ def alone(exhibit: Exhibit, *, cured: bool = False) -> Line:
     said = [line for line in said if not line.startswith("warning: ")]
     if ended.returncode and not said:
         said = [f"exit status {ended.returncode}"]
-    found = Found("FAIL", said[-1]) if said else passed("nothing to say")
-    return Line(exhibit.tool, "the run ends well", found)
+    found = CheckResult("FAIL", said[-1]) if said else passed("nothing to say")
+    return Finding(exhibit.tool, "the run ends well", found)
 
 
-def bad(lines: Iterable[Line]) -> list[Line]:
+def bad(lines: Iterable[Finding]) -> list[Finding]:
     """Those that fail or warn, in their order."""
-    return [line for line in lines if line.found.status in ("FAIL", "WARN")]
+    return [line for line in lines if line.result.status in ("FAIL", "WARN")]
 
 
 def differences(exhibit: Exhibit, lines: Lines) -> list[str]:
     """In what a verdict is not what the exhibit declares: its cause first, its consequences under it, nothing else."""
     found = bad(lines)
     if exhibit.status in ("", "PASS"):
-        passing = {line.name: line.found.told for line in lines if line.found.status == "PASS"}
+        passing = {line.name: line.result.message for line in lines if line.result.status == "PASS"}
         known = not exhibit.status or exhibit.says in passing.get(exhibit.check, "")
         return [f"{line.name} fires" for line in found] + ([] if known else [f"{exhibit.check} does not pass"])
     if not found:
@@ -91,15 +91,15 @@ def differences(exhibit: Exhibit, lines: Lines) -> list[str]:
     return [*_of_the_cause(exhibit, first), *_of_the_rest(exhibit, rest)]
 
 
-def _of_the_cause(exhibit: Exhibit, line: Line) -> Iterator[str]:
-    found = line.found
+def _of_the_cause(exhibit: Exhibit, line: Finding) -> Iterator[str]:
+    found = line.result
     if found.status != exhibit.status:
         yield f"{line.name} is {found.status}, not {exhibit.status}"
-    if exhibit.says not in found.told:
-        yield f"{line.name} does not say {exhibit.says!r}: {found.told}"
+    if exhibit.says not in found.message:
+        yield f"{line.name} does not say {exhibit.says!r}: {found.message}"
     if exhibit.tool in ALONE:
-        if not found.told.startswith(exhibit.check):
-            yield f"the launch does not begin with {exhibit.check!r}: {found.told}"
+        if not found.message.startswith(exhibit.check):
+            yield f"the launch does not begin with {exhibit.check!r}: {found.message}"
         return
     if line.name != exhibit.check or line.because:
         yield f"{line.name} is named first, not {exhibit.check}"
@@ -109,7 +109,7 @@ def _of_the_cause(exhibit: Exhibit, line: Line) -> Iterator[str]:
         yield f"the line is {found.place}, not {exhibit.place}"
 
 
-def _of_the_rest(exhibit: Exhibit, rest: Sequence[Line]) -> Iterator[str]:
+def _of_the_rest(exhibit: Exhibit, rest: Sequence[Finding]) -> Iterator[str]:
     for line in rest:
         if not line.because:
             yield f"{line.name} fires, and follows from nothing"
@@ -120,12 +120,12 @@ def _of_the_rest(exhibit: Exhibit, rest: Sequence[Line]) -> Iterator[str]:
 def tell(lines: Lines, *, most: int = 3) -> None:
     """Print the first of those that fail or warn, with their places; or that nothing does."""
     for line in bad(lines)[:most]:
-        found = line.found
+        found = line.result
         under = f"follows from {line.because}: " if line.because else ""
-        told = found.told.splitlines()[0].partition("; relative error")[0]  # its last digits are the machine's
+        told = found.message.splitlines()[0].partition("; relative error")[0]  # its last digits are the machine's
         rank = "" if found.rank is None else f"rank {found.rank}"
         place = f"{found.place[0]}:{found.place[1]}  {found.place[2]}" if found.place else ""
         where = ", ".join(filter(None, [rank, f"update {found.update}" if found.update else "", place]))
         print(f"{found.status}  {under}{line.claim}", told, *filter(None, [where]), sep="\n      ")
     if not bad(lines):
-        print(f"nothing fails, nothing warns: {sum(line.found.status == 'PASS' for line in lines)} claims hold")
+        print(f"nothing fails, nothing warns: {sum(line.result.status == 'PASS' for line in lines)} claims hold")

@@ -14,7 +14,7 @@ from typing import Any
 
 from dpbook.book.ch15.collection import SCRIPT
 from dpbook.ranks import start
-from dpbook.runs.audit import Seen, seen
+from dpbook.runs.audit import RunJournals, read_journals
 
 SAID = "said-{}.txt"
 
@@ -29,7 +29,7 @@ class Job:
 
 
 @contextmanager
-def watched(jobs: Sequence[Job], world: int) -> Iterator[list[Seen]]:
+def watched(jobs: Sequence[Job], world: int) -> Iterator[list[RunJournals]]:
     """What the ranks of each script left, in the jobs' order; deleted at the end.
 
     A script must end on all ranks, or raise on all: one that hangs ends everything after ten minutes
@@ -42,10 +42,13 @@ def watched(jobs: Sequence[Job], world: int) -> Iterator[list[Seen]]:
             (folder / SCRIPT).write_text(job.text, encoding="utf-8")
         todo = [(str(folder), list(job.arguments), job.wanted) for folder, job in zip(folders, jobs, strict=True)]
         raised = start(_run_all, [(rank, todo) for rank in range(world)], timeout=600, echo=False)
-        yield [seen(folder, world, _first([each[number] for each in raised])) for number, folder in enumerate(folders)]
+        yield [
+            read_journals(folder, world, _first([each[number] for each in raised]))
+            for number, folder in enumerate(folders)
+        ]
 
 
-def said(left: Seen, rank: int = 0) -> str:
+def said(left: RunJournals, rank: int = 0) -> str:
     """What a rank printed."""
     assert left.folder is not None
     return (left.folder / SAID.format(rank)).read_text(encoding="utf-8")

@@ -1,9 +1,10 @@
-"""Verdicts on somebody's own training run: is it the big batch's? The script is watched, and not changed.
+"""Audit of a training script: does the data-parallel run compute what one process would with the whole batch?
 
-`recording` runs in the ranks, with torch; everything else reads what the ranks have written, with NumPy alone.
+The script is recorded without being changed. `dpbook.runs.watching` records in the ranks, with torch. Everything here
+reads the journals that the ranks wrote, with NumPy alone.
 """
 
-from dpbook.runs.audit.audited_run import Audit, Verdict, audit, judged
-from dpbook.runs.audit.findings import Found, Line, passed
-from dpbook.runs.audit.journals import Seen, seen
-from dpbook.runs.audit.resume import resume_lines
+from dpbook.runs.audit.audited_run import Audit, Verdict, audit, judge_run
+from dpbook.runs.audit.findings import CheckResult, Finding, passed
+from dpbook.runs.audit.journals import RunJournals, read_journals
+from dpbook.runs.audit.resume import resume_findings

@@ -1,4 +1,4 @@
-"""Start a script as `dpbook launch` does, watched, and judge what was seen. Loads no torch."""
+"""Start a script as `dpbook launch` does, record it, and judge the journals. Loads no torch."""
 
 import json
 import shlex
@@ -11,32 +11,42 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.core import InvalidArgument, check_float, check_int, plural
-from dpbook.runs.audit.checks import CHECKS, watch_lines
-from dpbook.runs.audit.findings import Line, in_order, in_words, with_causes
-from dpbook.runs.audit.journals import Seen, seen
-from dpbook.runs.audit.replay import AFTER, NAME, replay_lines
-from dpbook.runs.audit.resume import resume_lines
+from dpbook.runs.audit.checks import CHECKS, check_findings
+from dpbook.runs.audit.findings import Finding, format_findings, link_causes, sort_findings
+from dpbook.runs.audit.journals import RunJournals, read_journals
+from dpbook.runs.audit.replay import AFTER, NAME, replay_findings
+from dpbook.runs.audit.resume import resume_findings
 from dpbook.runs.launch import Launch, launch
 from dpbook.runs.watching.journal import AUDIT_VARIABLE, read
 
-PATIENCE = 30.0
-"""Seconds after which somebody who waits is told for what."""
+PROGRESS_SECONDS = 30.0
+"""Seconds between two reports of progress while the first update is awaited."""
 FORMAT = 1
+"""Version of the JSON form of a verdict."""
 _CAUSES = {check.name: check.after for check in CHECKS} | {NAME: AFTER}
-"""From which failures each may follow."""
+"""For each check, the checks whose failure may explain its own."""
 
-Say = Callable[[str], None]
+Reporter = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What is to be audited: a script and its arguments (or "-m" and a module's) on ``nproc`` ranks of this machine.
+    """Specification of an audit on one machine.
 
-    The script is ended after ``updates`` of its optimizer (0: never), of which each ``every``-th is watched;
-    ``replay`` is the update whose gradient is compared with the big batch's (0: none). With ``resume``, the script's
-    own options to go on from a checkpoint, it is also ended and started again; ``save`` are its options to write one,
-    and ``{folder}`` in either is a folder for it. A collective that waits for ``timeout`` seconds ends the run, unless
-    the script has a time of its own. Raises `InvalidArgument`.
+    Attributes:
+        program: script and its arguments, or "-m", a module and its arguments.
+        nproc: number of ranks, at least 2.
+        updates: updates of the optimizer after which the script is stopped (0: it runs to its end).
+        every: record one update in so many.
+        replay: update whose gradient is compared with the big batch's (0: none).
+        save: options with which the script writes a checkpoint; ``{folder}`` in them is replaced by a folder for it.
+        resume: options with which the script resumes from that checkpoint, ``{folder}`` included. If they are given,
+            the script is also stopped and started again.
+        start_timeout: as for `dpbook.runs.launch.Launch`, in seconds.
+        timeout: seconds after which a collective that waits ends the run, unless the script sets a timeout itself.
+
+    Raises:
+        InvalidArgument: if a number is too small, or the program cannot be launched.
     """
 
     program: tuple[str, ...]
@@ -50,7 +60,7 @@ class Audit:
     timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        check_int("nproc", self.nproc, 2)  # one rank has nobody to differ from
+        check_int("nproc", self.nproc, 2)  # a single rank has no other rank to differ from
         check_int("updates", self.updates, 0)
         check_int("every", self.every, 1)
         check_int("replay", self.replay, 0)
@@ -59,120 +69,130 @@ class Audit:
             raise InvalidArgument("updates", self.updates, "at least 1 to try a restart after so many")
         self.launch()
 
-    def launch(self, **told: Any) -> Launch:
-        """The launch of the script as it is, or with options more."""
-        return Launch(self.program, self.nproc, start_timeout=self.start_timeout, **told)
+    def launch(self, **options: Any) -> Launch:
+        """Return the launch of the script, with further options of `Launch`."""
+        return Launch(self.program, self.nproc, start_timeout=self.start_timeout, **options)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """``lines``, failures first; ``cost``: the share of an update that watching takes, None where too few were seen;
-    ``updates``: how many were seen; ``stopped``: by a signal of that number, or 0.
+    """Verdict of an audit.
+
+    Attributes:
+        findings: findings, failures first.
+        updates: number of updates that were recorded.
+        cost: share of an update that watching takes, or None if too few updates were recorded.
+        stopped: number of the signal that stopped the run, or 0.
     """
 
-    lines: tuple[Line, ...]
+    findings: tuple[Finding, ...]
     updates: int
     cost: float | None
     stopped: int = 0
 
     @property
     def status(self) -> int:
-        """Of the command: 0 if nothing failed, 1 if something did, 2 if nothing was seen, 128 + n for a signal."""
+        """Exit status of the command: 0: no check failed; 1: one did; 2: no update was made; 128 + n: signal n."""
         if self.stopped:
             return 128 + self.stopped
-        if any(line.failed for line in self.lines):
+        if any(finding.failed for finding in self.findings):
             return 1
         return 0 if self.updates else 2
 
     def __str__(self) -> str:
-        return in_words(self.lines, self.updates, self.cost)
+        return format_findings(self.findings, self.updates, self.cost)
 
     def as_json(self) -> str:
-        """All of it, for programs."""
-        lines = [line.as_json() for line in self.lines]
-        told = {"format": FORMAT, "status": self.status, "updates": self.updates, "cost": self.cost, "lines": lines}
-        return json.dumps(told, indent=1)
+        """Return the verdict as JSON, for programs; the findings are its ``lines``."""
+        lines = [finding.as_json() for finding in self.findings]
+        fields = {"format": FORMAT, "status": self.status, "updates": self.updates, "cost": self.cost, "lines": lines}
+        return json.dumps(fields, indent=1)
 
 
-def audit(what: Audit, say: Say = lambda text: None) -> Verdict:
-    """Carry it out. ``say`` is told what is waited for. What the ranks leave is deleted."""
+def audit(spec: Audit, report: Reporter = lambda text: None) -> Verdict:
+    """Run an audit and return its verdict.
+
+    ``report`` receives a sentence whenever there is progress to report. The journals are deleted at the end.
+    """
     with tempfile.TemporaryDirectory(prefix="dpbook-audit-") as name:
         folder = Path(name)
-        if what.resume is None:
-            run, stopped = _run(what, folder / "run", say)
-            lines = judged(run, what.replay)
+        if spec.resume is None:
+            run, stopped = _run(spec, folder / "run", report)
+            findings = judge_run(run, spec.replay)
         else:
-            run, stopped, lines = _resumed(what, what.resume, folder, say)
-        return Verdict(tuple(lines), _updates(run), _cost(run), stopped)
+            run, stopped, findings = _resumed(spec, spec.resume, folder, report)
+        return Verdict(tuple(findings), _updates(run), _cost(run), stopped)
 
 
-def judged(run: Seen, replay: int) -> list[Line]:
-    """The lines of a run that was watched; ``replay`` is the update to compare with the big batch's (0: none)."""
-    return with_causes([*watch_lines(run), *(replay_lines(run, replay) if replay else [])], _CAUSES)
+def judge_run(run: RunJournals, replay: int) -> list[Finding]:
+    """Return the findings of a recorded run; ``replay`` is the update to compare with the big batch's (0: none)."""
+    return link_causes([*check_findings(run), *(replay_findings(run, replay) if replay else [])], _CAUSES)
 
 
-def _resumed(what: Audit, resume: str, folder: Path, say: Say) -> tuple[Seen, int, list[Line]]:
-    """Three runs: whole, ended in the middle, going on."""
-    half = what.updates
-    whole_of, halves_of = folder / "whole", folder / "halves"
-    say(f"first run: {plural(2 * half, 'update')} without a break")
-    unbroken = _with(what, what.save, whole_of)
-    whole, stopped = _run(unbroken, folder / "run", say, updates=2 * half, keep=2 * half, state=True)
-    lines = judged(whole, what.replay)
+def _resumed(spec: Audit, resume: str, folder: Path, report: Reporter) -> tuple[RunJournals, int, list[Finding]]:
+    """Make three runs: one without a break, one that is stopped half-way, and one that resumes it."""
+    half = spec.updates
+    whole_checkpoint, half_checkpoint = folder / "whole", folder / "halves"
+    report(f"first run: {plural(2 * half, 'update')} without a break")
+    unbroken = _with(spec, spec.save, whole_checkpoint)
+    whole, stopped = _run(unbroken, folder / "run", report, updates=2 * half, keep=2 * half, state=True)
+    findings = judge_run(whole, spec.replay)
     if stopped or whole.ended:
-        return whole, stopped, lines
-    say(f"second run: ended after {plural(half, 'update')}, when it has saved")
-    first, stopped = _run(_with(what, what.save, halves_of), folder / "first", say, updates=half, saving=True, replay=0)
+        return whole, stopped, findings
+    report(f"second run: ended after {plural(half, 'update')}, when it has saved")
+    first, stopped = _run(
+        _with(spec, spec.save, half_checkpoint), folder / "first", report, updates=half, saving=True, replay=0
+    )
     if not stopped and not first.ended:
-        say("third run: going on from there")
-        second_of = _with(what, f"{what.save} {resume}", halves_of)
-        second, stopped = _run(second_of, folder / "second", say, updates=half, keep=half, replay=0, state=True)
-        lines += resume_lines(whole, second) if not second.ended else judged(second, 0)
-    return whole, stopped, in_order(lines)
+        report("third run: going on from there")
+        resuming = _with(spec, f"{spec.save} {resume}", half_checkpoint)
+        second, stopped = _run(resuming, folder / "second", report, updates=half, keep=half, replay=0, state=True)
+        findings += resume_findings(whole, second) if not second.ended else judge_run(second, 0)
+    return whole, stopped, sort_findings(findings)
 
 
-def _with(what: Audit, options: str, folder: Path) -> Audit:
+def _with(spec: Audit, options: str, folder: Path) -> Audit:
     folder.mkdir(exist_ok=True)
-    return replace(what, program=(*what.program, *shlex.split(options.replace("{folder}", str(folder)))))
+    return replace(spec, program=(*spec.program, *shlex.split(options.replace("{folder}", str(folder)))))
 
 
-def _run(what: Audit, folder: Path, say: Say, **wanted: Any) -> tuple[Seen, int]:
-    """One run, and the signal that ended it (0: none)."""
+def _run(spec: Audit, folder: Path, report: Reporter, **wanted: Any) -> tuple[RunJournals, int]:
+    """Make one run; return its journals and the number of the signal that stopped it (0: none)."""
     folder.mkdir()
-    asked = {"folder": str(folder), "updates": what.updates, "every": what.every, "replay": what.replay}
-    told = {AUDIT_VARIABLE: json.dumps({**asked, "timeout": what.timeout, **wanted})}
-    why: list[str] = []
-    done = threading.Event()
-    waiting = threading.Thread(target=_tell_progress, args=(folder, what.nproc, done, say), daemon=True)
+    request = {"folder": str(folder), "updates": spec.updates, "every": spec.every, "replay": spec.replay}
+    variables = {AUDIT_VARIABLE: json.dumps({**request, "timeout": spec.timeout, **wanted})}
+    causes: list[str] = []
+    finished = threading.Event()
+    waiting = threading.Thread(target=_report_progress, args=(folder, spec.nproc, finished, report), daemon=True)
     waiting.start()
     try:
         watcher = "dpbook.runs.watching.installation"
-        ended = launch(what.launch(watcher=watcher, variables=told, logs=folder / "logs"), why.append)
+        ended = launch(spec.launch(watcher=watcher, variables=variables, logs=folder / "logs"), causes.append)
     finally:
-        done.set()
+        finished.set()
     stopped = ended.status - 128 if ended.status > 128 else 0
-    return seen(folder, what.nproc, "" if stopped else "\n".join(why)), stopped
+    return read_journals(folder, spec.nproc, "" if stopped else "\n".join(causes)), stopped
 
 
-def _tell_progress(folder: Path, world: int, done: threading.Event, say: Say) -> None:
-    """Until the first update, say now and then what the ranks have done so far."""
-    while not done.wait(PATIENCE):
+def _report_progress(folder: Path, world: int, finished: threading.Event, report: Reporter) -> None:
+    """Report every `PROGRESS_SECONDS` how far the ranks are, until all have made the first update."""
+    while not finished.wait(PROGRESS_SECONDS):
         kinds = [[event["kind"] for event in read(folder, rank)] for rank in range(world)]
         if all("step" in of_rank for of_rank in kinds):
             return
-        had = "; ".join(
+        progress = "; ".join(
             f"rank {rank}: {', '.join(plural(of_rank.count(kind), kind) for kind in ('forward', 'backward'))}"
             for rank, of_rank in enumerate(kinds)
         )
-        say(f"waiting for the first update ({had}); Ctrl-C ends it with a verdict on what was seen")
+        report(f"waiting for the first update ({progress}); Ctrl-C ends it with a verdict on what was seen")
 
 
-def _updates(run: Seen) -> int:
+def _updates(run: RunJournals) -> int:
     return max((update.number for update in run.updates), default=0)
 
 
-def _cost(run: Seen) -> float | None:
-    """The median over the updates after the first, of the rank on which it is largest."""
+def _cost(run: RunJournals) -> float | None:
+    """Return the median cost over the updates after the first, of the rank on which it is largest."""
     shares = [
         [event["watching"] / max(event["seconds"] - event["watching"], 1e-9) for event in events if event["update"] > 1]
         for events in run.of("cost")

@@ -1,4 +1,4 @@
-"""Findings of an audit, and the lines in which they are printed."""
+"""Findings of an audit, and the report in which they are printed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -7,22 +7,24 @@ from typing import Any, Literal, TypeAlias
 from dpbook.core import plural
 
 Status: TypeAlias = Literal["PASS", "FAIL", "WARN", "----"]
-"""The last one: not tested, and why."""
+"""``"----"`` means not tested; the message then says why."""
+CLAIM_WIDTH = 66
+"""Columns of a claim in the report."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a check has found.
+class CheckResult:
+    """Result of one check.
 
     Attributes:
-        status: what it comes to.
-        told: the evidence in words, with its number.
-        rank, tensor, update: where it was first seen, as far as there is such a thing.
-        place: the script's line, [file, line, text].
+        status: verdict of the check.
+        message: the evidence in words, with its number.
+        rank, tensor, update: where the fault first occurred, as far as these are known.
+        place: line of the script, as [file, line, text].
     """
 
     status: Status
-    told: str
+    message: str
     rank: int | None = None
     tensor: str | None = None
     update: int | None = None
@@ -30,93 +32,110 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Line:
-    """``found`` by the check ``name``, which holds that ``claim``; ``book`` is where that is explained, and
-    ``because`` the name of the failed check from which this failure follows.
+class Finding:
+    """Result of the check ``name`` together with the claim that it tested.
+
+    Attributes:
+        name: name of the check, for programs.
+        claim: statement about the run that the check tested.
+        result: what the check returned.
+        book: chapter that explains the claim.
+        because: name of the failed check that explains this failure, or None.
     """
 
     name: str
     claim: str
-    found: Found
+    result: CheckResult
     book: str = ""
     because: str | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether this line says that the run is wrong."""
-        return self.found.status == "FAIL"
+        """Whether this finding says that the run is wrong."""
+        return self.result.status == "FAIL"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data."""
-        told: dict[str, Any] = asdict(self)
-        found: dict[str, Any] = told.pop("found")
-        return told | found
+        """Return the finding as one flat dictionary of plain data; its key for the message is ``told``."""
+        fields: dict[str, Any] = asdict(self)
+        result: dict[str, Any] = fields.pop("result")
+        message = result.pop("message")
+        return fields | {"status": result.pop("status"), "told": message} | result
 
 
-def passed(told: str) -> Found:
-    """The claim holds, as far as was seen."""
-    return Found("PASS", told)
+def passed(message: str) -> CheckResult:
+    """Return the result of a claim that holds in everything that was recorded."""
+    return CheckResult("PASS", message)
 
 
-def untested(why: str) -> Found:
-    """Nothing can be said."""
-    return Found("----", f"not tested: {why}")
+def untested(reason: str) -> CheckResult:
+    """Return the result of a claim that could not be tested."""
+    return CheckResult("----", f"not tested: {reason}")
 
 
-def with_causes(lines: Iterable[Line], causes: dict[str, tuple[str, ...]]) -> list[Line]:
-    """The failures that follow from others say so, and stand after them. ``causes`` says from which each may."""
-    lines = list(lines)
-    failed = {line.name for line in lines if line.failed}
+def link_causes(findings: Iterable[Finding], causes: dict[str, tuple[str, ...]]) -> list[Finding]:
+    """Name the cause of each failure that follows from another one, and sort the findings.
+
+    Args:
+        findings: findings in any order.
+        causes: for the name of a check, the names of the checks whose failure may explain its own.
+    """
+    findings = list(findings)
+    failed = {finding.name for finding in findings if finding.failed}
 
     def cause(name: str) -> str | None:
-        return next((each for each in causes.get(name, ()) if each in failed), None)
+        return next((candidate for candidate in causes.get(name, ()) if candidate in failed), None)
 
-    bad = ("FAIL", "WARN")
-    told = [replace(line, because=cause(line.name)) if line.found.status in bad else line for line in lines]
-    return in_order(told)
-
-
-def in_order(lines: Iterable[Line]) -> list[Line]:
-    """Failures first, what follows from them after them, and what was not tested last."""
-    return sorted(lines, key=_order)
+    return sort_findings(
+        replace(finding, because=cause(finding.name)) if finding.result.status in ("FAIL", "WARN") else finding
+        for finding in findings
+    )
 
 
-def _order(line: Line) -> int:
-    if line.failed:
-        return 0 if line.because is None else 1
-    return {"WARN": 2, "PASS": 3, "----": 4}[line.found.status]
+def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Sort findings: causes of failure, their consequences, warnings, passes, claims that were not tested."""
+    return sorted(findings, key=_severity)
 
 
-WIDTH = 66
+def _severity(finding: Finding) -> int:
+    if finding.failed:
+        return 0 if finding.because is None else 1
+    return {"WARN": 2, "PASS": 3, "----": 4}[finding.result.status]
 
 
-def in_words(lines: Sequence[Line], updates: int, cost: float | None) -> str:
-    """All lines, and a sum: how many causes, warnings and ``updates`` there were, and what watching cost."""
-    told = [text for line in lines for text in _in_words(line)]
+def format_findings(findings: Sequence[Finding], updates: int, cost: float | None) -> str:
+    """Return the report: one or two lines for each finding, and a summary line.
+
+    Args:
+        findings: sorted findings.
+        updates: number of updates that were recorded.
+        cost: share of an update that watching took, or None if it is not known.
+    """
+    report = [text for finding in findings for text in _finding_lines(finding)]
     if not updates:
-        told.append(f"{'----':6}{'an update was seen':{WIDTH}}none: is it an optimizer of torch.optim that steps?")
-    if not any(line.name.startswith("resume") for line in lines):
-        told.append(f"{'----':6}{'a run that is ended goes on exactly':{WIDTH}}not tested: --resume says how")
-    failed = [line for line in lines if line.failed and line.because is None]
-    warned = sum(line.found.status == "WARN" for line in lines)
-    seen = plural(updates, "update")
-    sums = f"{plural(len(failed), 'cause')} of failure, {plural(warned, 'warning')}; {seen} seen"
+        report.append(
+            f"{'----':6}{'an update was seen':{CLAIM_WIDTH}}none: is it an optimizer of torch.optim that steps?"
+        )
+    if not any(finding.name.startswith("resume") for finding in findings):
+        report.append(f"{'----':6}{'a run that is ended goes on exactly':{CLAIM_WIDTH}}not tested: --resume says how")
+    failed = [finding for finding in findings if finding.failed and finding.because is None]
+    warned = sum(finding.result.status == "WARN" for finding in findings)
+    counts = f"{plural(len(failed), 'cause')} of failure, {plural(warned, 'warning')}; {plural(updates, 'update')} seen"
     price = "" if cost is None else f"; watching cost {cost:.1%} of an update"
-    return "\n".join([*told, f"{sums}{price}"])
+    return "\n".join([*report, f"{counts}{price}"])
 
 
-def _in_words(line: Line) -> list[str]:
-    found = line.found
-    where = [
-        f"rank {found.rank}" if found.rank is not None else "",
-        found.tensor or "",
-        f"update {found.update}" if found.update else "",
-    ]
-    indent = "  " if line.because else ""
-    told = [f"{indent}{found.status:6}{line.claim:{WIDTH}}{found.told}"]
-    if found.status in ("FAIL", "WARN"):
-        follows = f"follows from: {line.because}" if line.because else ""
-        at = f"{found.place[0]}:{found.place[1]}  {found.place[2]}" if found.place else ""
-        more = [", ".join(filter(None, where)), follows, at, line.book]
-        told.append(indent + " " * 6 + "   ".join(filter(None, more)))
-    return told
+def _finding_lines(finding: Finding) -> list[str]:
+    result = finding.result
+    indent = "  " if finding.because else ""
+    lines = [f"{indent}{result.status:6}{finding.claim:{CLAIM_WIDTH}}{result.message}"]
+    if result.status in ("FAIL", "WARN"):
+        location = [
+            f"rank {result.rank}" if result.rank is not None else "",
+            result.tensor or "",
+            f"update {result.update}" if result.update else "",
+        ]
+        cause = f"follows from: {finding.because}" if finding.because else ""
+        source = f"{result.place[0]}:{result.place[1]}  {result.place[2]}" if result.place else ""
+        details = [", ".join(filter(None, location)), cause, source, finding.book]
+        lines.append(indent + " " * 6 + "   ".join(filter(None, details)))
+    return lines

@@ -1,4 +1,4 @@
-"""The journals of all ranks, side by side: update by update, and what each rank did for each."""
+"""Journals of all ranks, arranged by update."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Update:
-    """One update of one optimizer: of each rank the step, what came of it, and what it did since the one before."""
+    """One update of one optimizer.
+
+    Attributes:
+        optimizer: number of the optimizer.
+        number: number of the update, from 1.
+        steps: event ``step`` of each rank.
+        stepped: event ``stepped`` of each rank; empty if a rank has none.
+        before: for each rank, its events since the update before this one.
+    """
 
     optimizer: int
     number: int
@@ -22,17 +30,23 @@ class Update:
     before: tuple[tuple[Event, ...], ...]
 
     def of(self, kind: str) -> list[list[Event]]:
-        """What each rank did of one kind, in its order."""
+        """Return the events of one kind before this update, in order, for each rank."""
         return [[event for event in events if event["kind"] == kind] for events in self.before]
 
     def in_step(self, kind: str) -> Iterator[tuple[Event, ...]]:
-        """The first event of this kind on every rank, the second, and so on."""
+        """Yield the first event of this kind of every rank, then the second of every rank, and so on."""
         yield from zip(*self.of(kind), strict=False)
 
 
 @dataclass(frozen=True)
-class Seen:
-    """``ranks``: the events of each; ``folder``: what else they left; ``ended``: why the run failed, or ""."""
+class RunJournals:
+    """Journals of one run.
+
+    Attributes:
+        ranks: events of each rank.
+        folder: folder with the journals and arrays of the ranks, or None.
+        ended: error that ended the run, or "".
+    """
 
     ranks: tuple[tuple[Event, ...], ...]
     folder: Path | None = None
@@ -40,16 +54,16 @@ class Seen:
 
     @property
     def world(self) -> int:
-        """The number of ranks."""
+        """Number of ranks."""
         return len(self.ranks)
 
     def of(self, kind: str) -> list[list[Event]]:
-        """All events of one kind, for each rank."""
+        """Return all events of one kind, for each rank."""
         return [[event for event in events if event["kind"] == kind] for events in self.ranks]
 
     @functools.cached_property
     def optimizers(self) -> tuple[tuple[Event, ...], ...]:
-        """Of each optimizer that every rank has stepped with what the ranks know of it."""
+        """Events ``optimizer``, one for each rank, of the optimizers with which every rank has stepped."""
         numbers = [sorted({event["optimizer"] for event in events}) for events in self.of("optimizer")]
         common = set(numbers[0]).intersection(*numbers[1:]) if numbers else set()
         return tuple(
@@ -59,7 +73,7 @@ class Seen:
 
     @functools.cached_property
     def updates(self) -> tuple[Update, ...]:
-        """The updates that every rank has begun, in order, those of one optimizer after those of another."""
+        """Updates that every rank has begun, sorted by optimizer and then by number."""
         return tuple(update for about in self.optimizers for update in self._updates_of(about[0]["optimizer"]))
 
     def _updates_of(self, optimizer: int) -> Iterator[Update]:
@@ -73,7 +87,7 @@ class Seen:
                 yield Update(optimizer, steps[0]["update"], steps, whole, before)
 
     def shared(self, optimizer: int) -> list[str]:
-        """The parameters of which every rank has a replica: not those that are spread over ranks."""
+        """Return the parameters of which every rank has a replica; sharded parameters are left out."""
         about = next(each for each in self.optimizers if each[0]["optimizer"] == optimizer)
         common = set(about[0]["names"]).intersection(*(each["names"] for each in about[1:]))
         spread = {name for each in about for name in each["sharded"]}
@@ -81,47 +95,52 @@ class Seen:
 
     @property
     def replicated(self) -> bool:
-        """Whether all ranks have replicas of one model, none a part of it."""
+        """Whether every rank has a whole replica of the model."""
         return all(each["replicas"] == self.world for about in self.optimizers for each in about)
 
 
 def _parts(events: Sequence[Event], optimizer: int) -> Iterator[tuple[list[Event], Event, Event | None]]:
-    """For each update: what came before its step, the step, and the event after it."""
-    gathered: list[Event] = []
+    """Yield for each update the events before its step, the step, and the event ``stepped``, if there is one."""
+    earlier: list[Event] = []
     step: Event | None = None
     for event in events:
         mine = event.get("optimizer") == optimizer
         if mine and event["kind"] == "step":
             if step is not None:
-                yield gathered, step, None
-                gathered = []
+                yield earlier, step, None
+                earlier = []
             step = event
         elif mine and event["kind"] == "stepped" and step is not None:
-            yield gathered, step, event
-            gathered, step = [], None
-        elif event["kind"] == "scaler" and step is None and any(each["kind"] == "backward" for each in gathered):
-            gathered = [event]  # a gradient scaler has met an infinity and left the update out
+            yield earlier, step, event
+            earlier, step = [], None
+        elif event["kind"] == "scaler" and step is None and any(each["kind"] == "backward" for each in earlier):
+            earlier = [event]  # the gradient scaler found an infinity and skipped the update
         else:
-            gathered.append(event)
+            earlier.append(event)
     if step is not None:
-        yield gathered, step, None
+        yield earlier, step, None
 
 
-def seen(folder: Path, world: int, ended: str = "") -> Seen:
-    """Read what the ranks of a run left in ``folder``."""
-    return Seen(tuple(tuple(read(folder, rank)) for rank in range(world)), folder, ended)
+def read_journals(folder: Path, world: int, ended: str = "") -> RunJournals:
+    """Read the journals that the ranks of a run wrote in ``folder``; ``ended`` is the error that ended it, or ""."""
+    return RunJournals(tuple(tuple(read(folder, rank)) for rank in range(world)), folder, ended)
 
 
-def odd_one(values: Sequence[T]) -> int | None:
-    """The first rank whose value is not that of most ranks; None if all are equal."""
-    told = [repr(value) for value in values]
-    most = max(told, key=told.count)
-    return next((rank for rank, value in enumerate(told) if value != most), None)
+def first_deviating_rank(values: Sequence[T]) -> int | None:
+    """Return the first rank whose value is not the most frequent one, or None if all values are equal."""
+    texts = [repr(value) for value in values]
+    most = max(texts, key=texts.count)
+    return next((rank for rank, value in enumerate(texts) if value != most), None)
 
 
 def first_difference(of_ranks: Sequence[dict[str, Any]], names: Sequence[str]) -> tuple[str, int, int] | None:
-    """The first of ``names`` whose value is not the same on all ranks, the rank that is odd, and how many differ."""
+    """Compare named values over ranks.
+
+    Returns:
+        The first of ``names`` whose value differs, the rank that deviates, and the number of names that differ; None if
+        all values are the same.
+    """
     common = [name for name in names if all(name in values for values in of_ranks)]
-    odd = [(name, odd_one([values[name] for values in of_ranks])) for name in common]
+    odd = [(name, first_deviating_rank([values[name] for values in of_ranks])) for name in common]
     differing = [(name, rank) for name, rank in odd if rank is not None]
     return (*differing[0], len(differing)) if differing else None

@@ -1,9 +1,10 @@
-"""Does a run that is ended and goes on from its checkpoint go on as the run that was not ended?
+"""Check that a run that resumes from its checkpoint continues as an uninterrupted run does.
 
-Three runs of the script: one of 2k updates; one that is ended after k, when it has had the time to save; one that goes
-on from there. At the first update after the restart everything must be, on every rank and bit for bit, what it was in
-the first run at that place. After that the bits are no promise: with three ranks or more torch's DDP adds in another
-order after a restart (its buckets follow the order of a process's first update), so the end is judged as a number.
+The script runs three times: once for 2k updates; once until it is stopped after k updates, when it has had time to
+save; and once resuming from that checkpoint. At the first update after the restart everything must be the same as in
+the first run at that point, bit for bit, on every rank. Afterwards bits may differ: with three ranks or more torch's
+DDP adds in another order after a restart, because its buckets follow the order of a process's first update. The end is
+therefore compared within a tolerance.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,27 +14,33 @@ from typing import Any
 import numpy as np
 
 from dpbook.core import plural
-from dpbook.runs.audit.findings import Found, Line, passed, untested, with_causes
-from dpbook.runs.audit.journals import Seen, Update, first_difference, odd_one
+from dpbook.runs.audit.findings import CheckResult, Finding, link_causes, passed, untested
+from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank, first_difference
 from dpbook.runs.audit.replay_gradients import load
 from dpbook.runs.watching.journal import FINAL_PARAMETERS, Event
 
 BOOK = "chapter 11"
-CLOSE = 1e-5
-"""Relative: what the order of additions makes of some updates is far below, what a lost state makes far above."""
+END_TOLERANCE = 1e-5
+"""Relative difference at the end: another order of additions stays far below it, a lost state exceeds it by far."""
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """``whole``: the run that was not ended; ``after``: its update after which ``resumed`` goes on."""
+class ResumedRun:
+    """An uninterrupted run and a resumed one.
 
-    whole: Seen
-    resumed: Seen
+    Attributes:
+        whole: the uninterrupted run.
+        resumed: the run that resumed from a checkpoint.
+        after: update of ``whole`` after which ``resumed`` continues.
+    """
+
+    whole: RunJournals
+    resumed: RunJournals
     after: int
 
     @property
-    def first(self) -> Iterator[tuple[Update, Update]]:
-        """For each optimizer, the update that should be the same in both: of the whole run, and of the other."""
+    def first_updates(self) -> Iterator[tuple[Update, Update]]:
+        """Pairs of updates that should be the same, of the whole run and of the resumed run, for each optimizer."""
         for update in self.resumed.updates:
             if update.number == 1:
                 yield from (
@@ -43,31 +50,31 @@ class Resumed:
                 )
 
 
-def resume_lines(whole: Seen, resumed: Seen) -> list[Line]:
-    """What of the run came back from the checkpoint, and what did not."""
+def resume_findings(whole: RunJournals, resumed: RunJournals) -> list[Finding]:
+    """Return one finding for each part of the training state: was it restored from the checkpoint?"""
     claim = "a resumed run begins with the parameters that were saved"
     if not resumed.updates or not whole.updates:
-        return [Line("resume", claim, untested("one of the runs made no update"), BOOK)]
-    after = _place(whole, resumed)
+        return [Finding("resume", claim, untested("one of the runs made no update"), BOOK)]
+    after = _resumed_update(whole, resumed)
     if after is None:
-        told = "before its first update they are those of no update of the run that was not ended"
-        found = Found("FAIL", told, place=resumed.updates[0].steps[0]["place"])
-        return [Line("resume", claim, found, BOOK)]
+        message = "before its first update they are those of no update of the run that was not ended"
+        result = CheckResult("FAIL", message, place=resumed.updates[0].steps[0]["place"])
+        return [Finding("resume", claim, result, BOOK)]
     if after == 0:
-        found = Found("FAIL", "it begins anew", place=resumed.updates[0].steps[0]["place"])
-        return [Line("resume", claim, found, BOOK)]
-    both = Resumed(whole, resumed, after)
-    lines = [Line("resume", claim, passed(f"those after update {after}, bit for bit"), BOOK)]
-    for name, says, judge in _ASPECTS:
-        found_here = judge(both)
-        if found_here is not None:
-            lines.append(Line(f"resume {name}", says, found_here, BOOK))
-    names = tuple(line.name for line in lines)
-    return with_causes(lines, {"resume end": names[:-1]})
+        result = CheckResult("FAIL", "it begins anew", place=resumed.updates[0].steps[0]["place"])
+        return [Finding("resume", claim, result, BOOK)]
+    both = ResumedRun(whole, resumed, after)
+    findings = [Finding("resume", claim, passed(f"those after update {after}, bit for bit"), BOOK)]
+    for name, aspect, judge in _ASPECTS:
+        outcome = judge(both)
+        if outcome is not None:
+            findings.append(Finding(f"resume {name}", aspect, outcome, BOOK))
+    names = tuple(finding.name for finding in findings)
+    return link_causes(findings, {"resume end": names[:-1]})
 
 
-def _place(whole: Seen, resumed: Seen) -> int | None:
-    """After which update of the whole run the parameters were those with which the other begins."""
+def _resumed_update(whole: RunJournals, resumed: RunJournals) -> int | None:
+    """Return the update of the whole run after which its parameters were those with which the resumed run begins."""
     start = [update for update in resumed.updates if update.number == 1]
     matches: set[int] | None = None
     for update in start:
@@ -86,34 +93,36 @@ def _place(whole: Seen, resumed: Seen) -> int | None:
     return max(matches) if matches else None
 
 
-def _compared(both: Resumed, take: Callable[[Update, int], Any], lost: str, good: str) -> Found | None:
-    """The first rank on which ``take`` gives something else after the restart."""
+def _compared(both: ResumedRun, take: Callable[[Update, int], Any], lost: str, good: str) -> CheckResult | None:
+    """Compare ``take(update, rank)`` before and after the restart; fail on the first rank where it differs."""
     compared = 0
-    for other, update in both.first:
+    for other, update in both.first_updates:
         for rank in range(both.resumed.world):
             there, here = take(other, rank), take(update, rank)
             if there is None or here is None:
                 continue
             compared += 1
             if there != here:
-                return Found("FAIL", lost.format(there=there, here=here), rank, None, 1, update.steps[rank]["place"])
+                return CheckResult(
+                    "FAIL", lost.format(there=there, here=here), rank, None, 1, update.steps[rank]["place"]
+                )
     return passed(good) if compared else None
 
 
-def _optimizer(both: Resumed) -> Found | None:
-    for _, update in both.first:
+def _optimizer(both: ResumedRun) -> CheckResult | None:
+    for _, update in both.first_updates:
         saved = next(
             each for each in both.whole.updates if (each.optimizer, each.number) == (update.optimizer, both.after)
         )
         for rank in range(both.resumed.world):
             there, here = saved.stepped[rank]["state"], update.steps[rank]["held"]
             if there and not here:
-                told = "the optimizer begins without what it had gathered (momentum, moments)"
-                return Found("FAIL", told, rank, None, 1, update.steps[rank]["place"])
+                message = "the optimizer begins without what it had gathered (momentum, moments)"
+                return CheckResult("FAIL", message, rank, None, 1, update.steps[rank]["place"])
             differs = first_difference([there, here], list(there))
             if differs:
-                told = f"{plural(differs[2], 'tensor')} of the optimizer's {len(there)} are others"
-                return Found("FAIL", told, rank, differs[0], 1, update.steps[rank]["place"])
+                message = f"{plural(differs[2], 'tensor')} of the optimizer's {len(there)} are others"
+                return CheckResult("FAIL", message, rank, differs[0], 1, update.steps[rank]["place"])
     return passed("bit for bit, on every rank")
 
 
@@ -121,14 +130,14 @@ def _first(update: Update, rank: int, kind: str) -> Event | None:
     return next((event for event in update.before[rank] if event["kind"] == kind), None)
 
 
-def _rates(both: Resumed) -> Found | None:
+def _rates(both: ResumedRun) -> CheckResult | None:
     def take(update: Update, rank: int) -> Any:
         return update.steps[rank]["rates"]
 
     return _compared(both, take, "the learning rate is {here} where it was {there}", "the same")
 
 
-def _random(both: Resumed) -> Found | None:
+def _random(both: ResumedRun) -> CheckResult | None:
     def take(update: Update, rank: int) -> Any:
         event = _first(update, rank, "forward")
         return event["random"] if event and event["drawn"] else None
@@ -137,14 +146,14 @@ def _random(both: Resumed) -> Found | None:
     return _compared(both, take, lost, "the same on every rank")
 
 
-def _examples(both: Resumed) -> Found | None:
+def _examples(both: ResumedRun) -> CheckResult | None:
     def take(update: Update, rank: int) -> Any:
         return [event["rows"] for event in update.before[rank] if event["kind"] == "forward"] or None
 
     return _compared(both, take, "it reads other examples: the place in the epoch is lost, or the order", "the same")
 
 
-def _buffers(both: Resumed) -> Found | None:
+def _buffers(both: ResumedRun) -> CheckResult | None:
     def take(update: Update, rank: int) -> Any:
         event = _first(update, rank, "forward")
         return (event["buffers"] or None) if event else None
@@ -152,7 +161,7 @@ def _buffers(both: Resumed) -> Found | None:
     return _compared(both, take, "buffers such as running statistics are others", "bit for bit, on every rank")
 
 
-def _scaler(both: Resumed) -> Found | None:
+def _scaler(both: ResumedRun) -> CheckResult | None:
     def take(update: Update, rank: int) -> Any:
         event = _first(update, rank, "scaler")
         return event["scale"] if event else None
@@ -160,8 +169,8 @@ def _scaler(both: Resumed) -> Found | None:
     return _compared(both, take, "the scaler's factor is {here:g} where it was {there:g}", "the same")
 
 
-def _end(both: Resumed) -> Found | None:
-    """How far the two are apart after the last update that both have made."""
+def _end(both: ResumedRun) -> CheckResult | None:
+    """Compare the parameters of both runs after each update; if their bits differ, judge the last difference."""
     whole = {(update.optimizer, update.number): update for update in both.whole.updates if update.stepped}
     compared = 0
     for update in both.resumed.updates:
@@ -169,7 +178,7 @@ def _end(both: Resumed) -> Found | None:
         if other is None or not update.stepped:
             continue
         compared += 1
-        rank = odd_one(
+        rank = first_deviating_rank(
             [
                 there["parameters"] == here["parameters"]
                 for there, here in zip(other.stepped, update.stepped, strict=True)
@@ -177,11 +186,11 @@ def _end(both: Resumed) -> Found | None:
         )
         same = rank is None and other.stepped[0]["parameters"] == update.stepped[0]["parameters"]
         if not same:
-            return _apart(both, update)
+            return _end_difference(both, update)
     return passed(f"{plural(compared, 'update')}, bit for bit") if compared else None
 
 
-def _apart(both: Resumed, update: Update) -> Found:
+def _end_difference(both: ResumedRun, update: Update) -> CheckResult:
     assert both.whole.folder is not None
     assert both.resumed.folder is not None
     here, there = (
@@ -193,18 +202,18 @@ def _apart(both: Resumed, update: Update) -> Found:
     ours, theirs = load(here), load(there)
     errors = {name: _relative(ours[name], theirs[name]) for name in ours if name in theirs}
     name = max(errors, key=errors.__getitem__)
-    if errors[name] <= CLOSE:
-        told = f"relative difference {errors[name]:.1e} ({name}), as another order of additions makes"
-        return passed(f"{told}; the bits differ from update {both.after + update.number} on")
-    told = f"relative difference {errors[name]:.1e}, beyond what rounding makes"
-    return Found("FAIL", told, 0, name, both.after + update.number)
+    if errors[name] <= END_TOLERANCE:
+        message = f"relative difference {errors[name]:.1e} ({name}), as another order of additions makes"
+        return passed(f"{message}; the bits differ from update {both.after + update.number} on")
+    message = f"relative difference {errors[name]:.1e}, beyond what rounding makes"
+    return CheckResult("FAIL", message, 0, name, both.after + update.number)
 
 
 def _relative(one: Any, other: Any) -> float:
     return float(np.linalg.norm(one - other) / (np.linalg.norm(other) or 1.0))
 
 
-_ASPECTS: tuple[tuple[str, str, Callable[[Resumed], Found | None]], ...] = (
+_ASPECTS: tuple[tuple[str, str, Callable[[ResumedRun], CheckResult | None]], ...] = (
     ("optimizer", "the optimizer's state is restored", _optimizer),
     ("rates", "the learning rate goes on", _rates),
     ("random", "random states are restored", _random),

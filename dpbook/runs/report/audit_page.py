@@ -3,7 +3,7 @@
 import html
 
 from dpbook.core import palette
-from dpbook.runs.audit import Line, Verdict
+from dpbook.runs.audit import Finding, Verdict
 
 _COLOURS = {"PASS": palette.PASS, "FAIL": palette.FAIL, "WARN": "#8a5a00", "----": "#666666"}
 _STYLE = (
@@ -15,7 +15,7 @@ _STYLE = (
 
 def page(verdict: Verdict, program: str) -> str:
     """The whole page; everything that comes from the run is text in it."""
-    rows = "\n".join(_row(line) for line in verdict.lines)
+    rows = "\n".join(_row(line) for line in verdict.findings)
     cost = "" if verdict.cost is None else f" Watching cost {verdict.cost:.1%} of an update."
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Audit of {html.escape(program)}</title>'
@@ -24,8 +24,8 @@ def page(verdict: Verdict, program: str) -> str:
     )
 
 
-def _row(line: Line) -> str:
-    found = line.found
+def _row(line: Finding) -> str:
+    found = line.result
     where = [
         f"rank {found.rank}" if found.rank is not None else "",
         found.tensor or "",
@@ -34,7 +34,7 @@ def _row(line: Line) -> str:
         f"follows from: {line.because}" if line.because else "",
         line.book if found.status in ("FAIL", "WARN") else "",
     ]
-    told = "<br>".join([html.escape(found.told), f"<code>{html.escape(' · '.join(filter(None, where)))}</code>"])
+    told = "<br>".join([html.escape(found.message), f"<code>{html.escape(' · '.join(filter(None, where)))}</code>"])
     colour = _COLOURS[found.status]
     kind = ' class="after"' if line.because else ""
     return f'<tr{kind}><td style="color:{colour}"><b>{found.status}</b><td>{html.escape(line.claim)}<td>{told}'

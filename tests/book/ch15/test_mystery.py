@@ -7,7 +7,7 @@ from dpbook.book.ch15 import draw, exhibits
 from dpbook.book.ch15.judging import ALONE, bad
 from dpbook.book.ch15.on_ranks import Job, watched
 from dpbook.core import InvalidArgument
-from dpbook.runs.audit import judged
+from dpbook.runs.audit import judge_run
 from tests.cases import each
 
 SEEDS = range(200)
@@ -123,7 +123,7 @@ def test_the_audit_solves_what_is_drawn(world):
     jobs = [Job(case.script, (), {"updates": n, "replay": 1}) for case, n in zip(cases, wanted, strict=True)]
     with watched(jobs, world) as runs:
         for case, run in zip(cases, runs, strict=True):
-            first = bad(judged(run, 1))[0]
-            assert (first.name, first.found.status) == (case.exhibit.check, case.exhibit.status), case.script
-            assert case.rank in (None, first.found.rank), case.script
-            assert first.found.place is None or first.found.place[1] in case.lines, case.script
+            first = bad(judge_run(run, 1))[0]
+            assert (first.name, first.result.status) == (case.exhibit.check, case.exhibit.status), case.script
+            assert case.rank in (None, first.result.rank), case.script
+            assert first.result.place is None or first.result.place[1] in case.lines, case.script

@@ -8,7 +8,7 @@ from dpbook.book.ch15 import draw_matrix, exhibits, moments, play_difference, re
 from dpbook.book.ch15.judging import ALONE
 from dpbook.book.ch15.matrix import made
 from dpbook.core import InvalidArgument
-from dpbook.runs.audit import Seen
+from dpbook.runs.audit import RunJournals
 
 SAME = {"a": "1", "b": "2"}
 OTHER = {"a": "1", "b": "3"}
@@ -26,9 +26,9 @@ def rank(rows, gradients):
     return tuple(events)
 
 
-PARTED = Seen(tuple(rank(rows, [SAME, late, late]) for rows, late in (("x", SAME), ("y", OTHER), ("z", SAME))))
-ALIKE = Seen(tuple(rank(rows, [SAME, SAME]) for rows in "xyz"))
-READ_ALIKE = Seen(tuple(rank(rows, [SAME]) for rows in "xyx"))
+PARTED = RunJournals(tuple(rank(rows, [SAME, late, late]) for rows, late in (("x", SAME), ("y", OTHER), ("z", SAME))))
+ALIKE = RunJournals(tuple(rank(rows, [SAME, SAME]) for rows in "xyz"))
+READ_ALIKE = RunJournals(tuple(rank(rows, [SAME]) for rows in "xyx"))
 
 
 def test_the_first_difference_is_found_with_its_rank_and_tensor():
@@ -53,7 +53,7 @@ def test_the_viewer_ends_with_what_follows_from_the_first_difference():
 
 def test_a_run_without_an_update_is_refused():
     with pytest.raises(InvalidArgument, match="with an update"):
-        play_difference(Seen(((), (), ())))
+        play_difference(RunJournals(((), (), ())))
 
 
 def declared(one):

@@ -1,4 +1,4 @@
-"""What a rank does with many scripts, one after another, in one process group: run each watched, and go on."""
+"""Run many recorded scripts on a rank, one after another, in one process group."""
 
 import contextlib
 import io
@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 def run_jobs(rank, jobs):
-    """Run each (script, its arguments, folder of its journals, what is wanted); return the CPU seconds that all took.
+    """Run jobs of (script, arguments, folder of the journals, fields of `Wanted`); return their CPU seconds.
 
-    Raises what a script raises.
+    An exception of a script is raised.
     """
     import torch
     import torch.distributed as dist
@@ -22,7 +22,7 @@ def run_jobs(rank, jobs):
     from dpbook.runs.watching.journal import Wanted
 
     init, destroy, arguments = dist.init_process_group, dist.destroy_process_group, sys.argv
-    dist.init_process_group = dist.destroy_process_group = lambda *args, **kwargs: None  # there is one
+    dist.init_process_group = dist.destroy_process_group = lambda *args, **kwargs: None  # the group exists already
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size()), "LOCAL_RANK": str(rank)}
     begun = time.process_time()
     try:

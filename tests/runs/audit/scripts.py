@@ -18,25 +18,25 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-made = torch.Generator().manual_seed(5)
-data = TensorDataset(torch.randn(96, 8, generator=made), torch.randint(0, 4, (96,), generator=made))
+built = torch.Generator().manual_seed(5)
+data = TensorDataset(torch.randn(96, 8, generator=built), torch.randint(0, 4, (96,), generator=built))
 """
 LAYERS = "nn.Sequential(nn.Linear(8, 16), {}, nn.Linear(16, 4))"
 
 
 def model(middle="nn.ReLU()", *, wrap="DDP({})", optimizer="torch.optim.SGD(model.parameters(), lr=0.1)", seed="1"):
-    """A model of three layers in a wrapper, and its optimizer."""
-    made = wrap.format(LAYERS.format(middle))
-    return f"torch.manual_seed({seed})\nmodel = {made}\noptimizer = {optimizer}\n"
+    """Text of a model of three layers in a wrapper, and its optimizer."""
+    built = wrap.format(LAYERS.format(middle))
+    return f"torch.manual_seed({seed})\nmodel = {built}\noptimizer = {optimizer}\n"
 
 
 def bare(**options):
-    """The same without a wrapper."""
+    """Text of the same model without a wrapper."""
     return model(wrap="{}", **options)
 
 
 def sampled(batch=4, data="data"):
-    """A loader that the ranks share."""
+    """Text of a loader whose examples are divided among the ranks."""
     return f"sampler = DistributedSampler({data})\nloader = DataLoader({data}, batch_size={batch}, sampler=sampler)\n"
 
 
@@ -51,7 +51,7 @@ def loop(
 
 
 def accumulated(backward, step="optimizer.step()\noptimizer.zero_grad()"):
-    """Micro-batches by two."""
+    """Text of a loop with two micro-batches in each update."""
     steps = indent(dedent(step).strip("\n"), " " * 12)
     lines = indent(dedent(backward).strip("\n"), " " * 8)
     return (

@@ -14,7 +14,7 @@ from tests.runs.audit.scripts import HEAD
 
 @dataclass(frozen=True)
 class Parts:
-    """What was drawn. ``odd`` is the rank at which a fault of one rank happens."""
+    """Properties of a drawn script. ``odd`` is the rank of a fault that happens on one rank."""
 
     world: int
     odd: int
@@ -228,7 +228,7 @@ def _fitting(parts):
 
 @dataclass(frozen=True)
 class Fault:
-    """What it must be called, by which line; ``fits`` says in which scripts it can happen."""
+    """A fault: the check that must fail, text of the line to blame, and ``fits``: can it happen in a script?"""
 
     check: str
     text: str | None
@@ -276,16 +276,16 @@ def script(parts, fault=""):
     if parts.words:
         tied = parts.first and parts.wrapper != "sharded"  # which has each layer in a group of its own
         data += LM.format(middle=parts.middle, tied="self.head.weight = self.embed.weight" if tied else "")
-    made = f"torch.manual_seed({seed})\n{model} = {WRAPPERS[parts.wrapper].format(net)}\ntorch.manual_seed(70 + rank)\n"
+    text = f"torch.manual_seed({seed})\n{model} = {WRAPPERS[parts.wrapper].format(net)}\ntorch.manual_seed(70 + rank)\n"
     rate = f"0.01 * (1 + (rank == {parts.odd}))" if fault == "a rate of its own" else "0.01"
-    made += f"{opt} = {OPTIMIZERS[parts.optimizer].format(model=model, rate=rate)}\n"
+    text += f"{opt} = {OPTIMIZERS[parts.optimizer].format(model=model, rate=rate)}\n"
     if parts.optimizer == "two":
-        made += f"other = torch.optim.AdamW(list({model}.parameters())[1:], lr={rate})\n"
+        text += f"other = torch.optim.AdamW(list({model}.parameters())[1:], lr={rate})\n"
     if parts.scheduler != "none":
-        made += f"scheduler = {SCHEDULERS[parts.scheduler].format(opt=opt)}\n"
+        text += f"scheduler = {SCHEDULERS[parts.scheduler].format(opt=opt)}\n"
     if parts.precision == "scaler":
-        made += "scaler = torch.amp.GradScaler('cpu', init_scale=256.0)\n"
-    return head + data + made + _loop(parts, fault)
+        text += "scaler = torch.amp.GradScaler('cpu', init_scale=256.0)\n"
+    return head + data + text + _loop(parts, fault)
 
 
 def _net(parts):

@@ -1,7 +1,7 @@
-"""What scripts on a CPU cannot show: the checks on journals that are written by hand."""
+"""Checks on journals that are written by hand, for faults that scripts on a CPU cannot show."""
 
 from dpbook.runs.audit.checks import CHECKS
-from dpbook.runs.audit.journals import Seen
+from dpbook.runs.audit.journals import RunJournals
 from tests.cases import each
 
 PLACE = ["train.py", 7, "step()"]
@@ -36,16 +36,16 @@ def journal(updates=2, **changes):
     return tuple(events)
 
 
-def found(name, *ranks, ended=""):
-    return next(check for check in CHECKS if check.name == name).judge(Seen(ranks, ended=ended))
+def result_of(name, *ranks, ended=""):
+    return next(check for check in CHECKS if check.name == name).judge(RunJournals(ranks, ended=ended))
 
 
 def test_a_mean_over_nothing_is_left_to_what_it_makes():
-    """Of a rank whose targets are all ignored: 0/0, not a number."""
+    """The mean of a rank whose targets are all ignored is 0/0, not a number."""
     losses = [[{"name": "NllLoss", "terms": terms, "divisor": terms, "mean": True}] for terms in (4.0, 0.0)]
     ranks = [journal(backward={"losses": each, "value": 1.0 if each[0]["terms"] else float("nan")}) for each in losses]
-    assert found("mean", *ranks).status == "PASS"
-    assert (found("finite", *ranks).status, found("finite", *ranks).rank) == ("FAIL", 1)
+    assert result_of("mean", *ranks).status == "PASS"
+    assert (result_of("finite", *ranks).status, result_of("finite", *ranks).rank) == ("FAIL", 1)
 
 
 @each(
@@ -63,24 +63,24 @@ def test_a_mean_over_nothing_is_left_to_what_it_makes():
 )
 def test_the_rank_that_is_odd_is_named(check, kind, usual, odd, tensor):
     ranks = [journal(**{kind: usual}), journal(**{kind: usual}), journal(**{kind: odd})]
-    assert found(check, *[journal(**{kind: usual})] * 3).status == "PASS"
-    told = found(check, *ranks)
-    assert (told.status, told.rank, told.tensor, told.place or PLACE) == ("FAIL", 2, tensor, PLACE)
+    assert result_of(check, *[journal(**{kind: usual})] * 3).status == "PASS"
+    result = result_of(check, *ranks)
+    assert (result.status, result.rank, result.tensor, result.place or PLACE) == ("FAIL", 2, tensor, PLACE)
 
 
 def test_two_ranks_on_one_gpu():
-    own = [journal(optimizer={"devices": [f"cuda:{rank}"]}) for rank in range(3)]
+    separate = [journal(optimizer={"devices": [f"cuda:{rank}"]}) for rank in range(3)]
     same = [journal(optimizer={"devices": ["cuda:0"]})] * 3
-    assert (found("devices", *own).status, found("devices", *same).status) == ("PASS", "FAIL")
-    assert found("devices", *[journal()] * 3) is None
+    assert (result_of("devices", *separate).status, result_of("devices", *same).status) == ("PASS", "FAIL")
+    assert result_of("devices", *[journal()] * 3) is None
 
 
 def test_a_gradient_that_is_missing_everywhere_is_no_error_unless_the_run_failed_over_it():
     ranks = [journal(step={"missing": ["v"]})] * 3
     ended = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one"
-    assert [found("unused", *ranks).status, found("unused", *ranks, ended=ended).status] == ["WARN", "FAIL"]
-    told = found("unused", (), *ranks[1:], ended=ended)  # a rank that was ended before its first update
-    assert (told.status, told.rank, told.tensor) == ("FAIL", 1, "v")
+    assert [result_of("unused", *ranks).status, result_of("unused", *ranks, ended=ended).status] == ["WARN", "FAIL"]
+    result = result_of("unused", (), *ranks[1:], ended=ended)  # a rank that was ended before its first update
+    assert (result.status, result.rank, result.tensor) == ("FAIL", 1, "v")
 
 
 def test_examples_that_some_ranks_share_are_a_warning():
@@ -88,49 +88,49 @@ def test_examples_that_some_ranks_share_are_a_warning():
     for events in ranks:
         for number, event in enumerate(event for event in events if event["kind"] == "forward"):
             event["rows"] = [f"{number} {row}" for row in event["rows"]]
-    assert found("examples", *ranks).status == "WARN"
+    assert result_of("examples", *ranks).status == "WARN"
 
 
 def test_a_full_batch_that_all_ranks_have_is_not_judged():
-    assert found("examples", *[journal(3, forward={"rows": ["a", "b"]})] * 3).status == "----"
+    assert result_of("examples", *[journal(3, forward={"rows": ["a", "b"]})] * 3).status == "----"
 
 
 def test_what_the_model_is_given_again_and_again_is_no_data():
-    """As the prompts beside the pictures that a rank reads."""
+    """A prompt beside the pictures that a rank reads is the same in every batch."""
     ranks = [journal(4) for _ in range(3)]
     for rank, events in enumerate(ranks):
         for number, event in enumerate(event for event in events if event["kind"] == "forward"):
             event["rows"] = [f"{number} {rank}"] if number % 2 else ["prompt"]
-    assert found("examples", *ranks).status == "PASS"
+    assert result_of("examples", *ranks).status == "PASS"
 
 
 def test_parts_of_a_replica_may_read_the_same():
     ranks = [journal(3, optimizer={"replicas": 1}, forward={"rows": ["a"]})] * 3
-    assert found("examples", *ranks).status == "----"
+    assert result_of("examples", *ranks).status == "----"
 
 
 def test_infinite_gradients_are_expected_under_a_scaler():
-    assert found("finite", *[journal(scaler={}, step={"infinite": ["w"]})] * 3).status == "PASS"
+    assert result_of("finite", *[journal(scaler={}, step={"infinite": ["w"]})] * 3).status == "PASS"
 
 
 @each("size", [0, 1, 2])
 def test_a_rank_that_is_in_no_group_of_all_is_named(size):
     ranks = [journal(), journal(optimizer={"group": size}), journal()]
-    assert found("group", *[journal()] * 3).status == "PASS"
-    assert (found("group", *ranks).status, found("group", *ranks).rank) == ("FAIL", 1)
+    assert result_of("group", *[journal()] * 3).status == "PASS"
+    assert (result_of("group", *ranks).status, result_of("group", *ranks).rank) == ("FAIL", 1)
 
 
 def test_of_a_gradient_that_is_infinite_everywhere_the_rank_is_named_whose_own_was():
-    ranks = [journal(step={"infinite": ["v"], "own_infinite": own}) for own in ([], [], ["v"])]
-    told = found("finite", *ranks)
-    assert (told.status, told.rank, "on this rank alone" in told.told) == ("FAIL", 2, True)
+    ranks = [journal(step={"infinite": ["v"], "own_infinite": separate}) for separate in ([], [], ["v"])]
+    result = result_of("finite", *ranks)
+    assert (result.status, result.rank, "on this rank alone" in result.message) == ("FAIL", 2, True)
 
 
 def test_an_evaluation_that_counts_examples_twice_is_a_warning():
     padded = [journal(epoch={"padded": padded}) for padded in (0, 1)]
-    assert [found("evaluation", *[ranks] * 3).status for ranks in padded] == ["PASS", "WARN"]
+    assert [result_of("evaluation", *[ranks] * 3).status for ranks in padded] == ["PASS", "WARN"]
     trained_on = journal(epoch={"padded": 1, "loader": ""})
-    assert found("evaluation", *[trained_on] * 3) is None
+    assert result_of("evaluation", *[trained_on] * 3) is None
 
 
 @each(
@@ -144,28 +144,30 @@ def test_an_evaluation_that_counts_examples_twice_is_a_warning():
 )
 def test_a_compiled_step_whose_all_reduces_begin_at_its_end(wrappers, calls, begun, status):
     sent = {"sent": {"all_reduces": calls, "begun": begun}}
-    told = found("overlap", *[journal(optimizer={"wrappers": wrappers}, stepped=sent)] * 3)
-    assert (told and told.status) == status
+    result = result_of("overlap", *[journal(optimizer={"wrappers": wrappers}, stepped=sent)] * 3)
+    assert (result and result.status) == status
 
 
 def test_a_gradient_that_comes_twice_is_told_with_the_cure():
     ranks = [journal(backward={"at": 1.0})] * 3
-    told = found("twice", *ranks, ended="RuntimeError: Expected to mark a variable ready only once. This error is")
-    assert (told.status, "use_reentrant=False" in told.told, told.place) == ("FAIL", True, PLACE)
-    assert found("twice", *ranks) is None
+    result = result_of(
+        "twice", *ranks, ended="RuntimeError: Expected to mark a variable ready only once. This error is"
+    )
+    assert (result.status, "use_reentrant=False" in result.message, result.place) == ("FAIL", True, PLACE)
+    assert result_of("twice", *ranks) is None
 
 
 @each("check", [check.name for check in CHECKS])
 def test_nothing_seen_passes_nothing(check):
-    told = found(check, (), (), ())
-    assert told is None or told.status == "----"
+    result = result_of(check, (), (), ())
+    assert result is None or result.status == "----"
 
 
 def test_a_rank_that_was_killed_is_told_with_what_the_ranks_held():
-    told = "rank 1 died: killed by SIGKILL\na line of no interest\nmemory when last sampled: rank 0 used 3.0 GiB"
-    end = found("end", journal(), journal(), ended=told)
-    assert (end.status, end.told) == (
+    ended = "rank 1 died: killed by SIGKILL\na line of no interest\nmemory when last sampled: rank 0 used 3.0 GiB"
+    end = result_of("end", journal(), journal(), ended=ended)
+    assert (end.status, end.message) == (
         "FAIL",
         "rank 1 died: killed by SIGKILL; memory when last sampled: rank 0 used 3.0 GiB",
     )
-    assert found("end", journal(), journal()) is None
+    assert result_of("end", journal(), journal()) is None

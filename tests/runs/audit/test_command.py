@@ -40,29 +40,29 @@ def without_the_book():
 def command(folder, text, *options, arguments=()):
     (folder / "train.py").write_text(HEAD + text)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(without_the_book()), str(checkout.root())])}
-    own = [sys.executable, "-m", "dpbook", "audit", "--nproc", "2", *map(str, options), "--", "train.py", *arguments]
-    return own, {"cwd": folder, "env": env, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    argv = [sys.executable, "-m", "dpbook", "audit", "--nproc", "2", *map(str, options), "--", "train.py", *arguments]
+    return argv, {"cwd": folder, "env": env, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
 def audit(folder, text, *options, arguments=()):
-    own, how = command(folder, text, *options, arguments=arguments)
-    return subprocess.run(own, **how, timeout=500)
+    argv, settings = command(folder, text, *options, arguments=arguments)
+    return subprocess.run(argv, **settings, timeout=500)
 
 
 def test_a_fault_is_told_on_an_unchanged_script(tmp_path):
     outside = tmp_path / "elsewhere"
     outside.mkdir()
-    done = audit(
+    completed = audit(
         tmp_path, bare() + sampled() + loop(), "--json", outside / "verdict.json", "--html", outside / "page.html"
     )
-    first, where, *_ = done.stdout.splitlines()
+    first, where, *_ = completed.stdout.splitlines()
     assert first.startswith("FAIL  all ranks step with the same gradient  ")
     assert first.endswith("  4 of 4 gradients differ; no wrapper averages them")
     assert "rank 1, 0.weight, update 1   train.py:25  optimizer.step()   chapter 01" in where
-    assert done.returncode == 1
-    told = json.loads((outside / "verdict.json").read_text())
-    assert told["lines"][0]["name"] == "gradients"
-    assert {line["because"] for line in told["lines"] if line["status"] == "FAIL"} == {None, "gradients"}
+    assert completed.returncode == 1
+    verdict = json.loads((outside / "verdict.json").read_text())
+    assert verdict["lines"][0]["name"] == "gradients"
+    assert {line["because"] for line in verdict["lines"] if line["status"] == "FAIL"} == {None, "gradients"}
     assert "no wrapper averages them" in (outside / "page.html").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", "train.py"}
 
@@ -88,7 +88,7 @@ else:
 
 @proof
 @pytest.mark.parametrize(
-    ("text", "claim", "told"),
+    ("text", "claim", "message"),
     [
         (SPARE + sampled() + loop(), "every parameter that is trained gets a gradient", "spare.weight, spare.bias"),
         (
@@ -101,18 +101,18 @@ else:
     ],
     ids=["unused", "raises", "exits", "calls that differ"],
 )
-def test_a_run_that_fails_is_told(tmp_path, text, claim, told):
-    done = audit(tmp_path, text, "--timeout", 10)
-    first = done.stdout.splitlines()[0]
-    assert (done.returncode, first.startswith("FAIL")) == (1, True), done.stdout + done.stderr
+def test_a_run_that_fails_is_told(tmp_path, text, claim, message):
+    completed = audit(tmp_path, text, "--timeout", 10)
+    first = completed.stdout.splitlines()[0]
+    assert (completed.returncode, first.startswith("FAIL")) == (1, True), completed.stdout + completed.stderr
     assert claim in first
-    assert told in first
+    assert message in first
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]  # no log is left either
 
 
 def test_what_the_book_needs_is_blocked_and_its_commands_say_so(tmp_path):
-    _, how = command(tmp_path, "")
-    lab = subprocess.run([sys.executable, "-m", "dpbook", "lab"], **how, timeout=60)
+    _, settings = command(tmp_path, "")
+    lab = subprocess.run([sys.executable, "-m", "dpbook", "lab"], **settings, timeout=60)
     assert (lab.returncode, "pip install 'dpbook[book]'" in lab.stderr) == (1, True), lab.stderr
 
 
@@ -127,19 +127,19 @@ def test_the_example_of_a_test_in_the_documentation(tmp_path):
     (tmp_path / "conftest.py").write_text(re.search(r"pytest_plugins = .*", text)[0])
     for wrong in (False, True):
         text = bare() + sampled() + loop() if wrong else TRAINED
-        _, how = command(tmp_path, text)
-        how["env"]["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # the book's own plugins need what is blocked
-        own = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "."]
-        done = subprocess.run(own, **how, timeout=500)
-        assert done.returncode == wrong, done.stdout
-        assert ("FAIL  all ranks step with the same gradient" in done.stdout) == wrong
+        _, settings = command(tmp_path, text)
+        settings["env"]["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # the book's own plugins need what is blocked
+        argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "."]
+        completed = subprocess.run(argv, **settings, timeout=500)
+        assert completed.returncode == wrong, completed.stdout
+        assert ("FAIL  all ranks step with the same gradient" in completed.stdout) == wrong
 
 
 @proof
 def test_a_script_without_an_update_is_no_success(tmp_path):
-    done = audit(tmp_path, model() + sampled() + loop(step="for p in model.parameters(): p.data -= 0.1 * p.grad"))
-    assert done.returncode == 2
-    assert "is it an optimizer of torch.optim that steps?" in done.stdout
+    completed = audit(tmp_path, model() + sampled() + loop(step="for p in model.parameters(): p.data -= 0.1 * p.grad"))
+    assert completed.returncode == 2
+    assert "is it an optimizer of torch.optim that steps?" in completed.stdout
 
 
 @proof
@@ -149,29 +149,33 @@ def test_a_script_that_is_stopped_gets_a_verdict_on_what_was_seen(tmp_path):
         + sampled()
         + loop(step="optimizer.step()\nopen(f'stepped-{rank}', 'w').close()\nimport time; time.sleep(60)")
     )
-    own, how = command(tmp_path, text)
-    child = subprocess.Popen(own, **how)
+    argv, settings = command(tmp_path, text)
+    child = subprocess.Popen(argv, **settings)
     while not all((tmp_path / f"stepped-{rank}").exists() for rank in range(2)) and child.poll() is None:
         time.sleep(0.1)
     child.send_signal(signal.SIGINT)
-    told, _ = child.communicate(timeout=120)
+    report, _ = child.communicate(timeout=120)
     assert child.returncode == 128 + signal.SIGINT
-    assert "PASS  replicas stay equal" in told
-    assert "1 update seen" in told
+    assert "PASS  replicas stay equal" in report
+    assert "1 update seen" in report
 
 
 @proof
 def test_a_restart_is_tried_with_the_scripts_own_options(tmp_path):
-    done = audit(tmp_path, RESUMED, "--updates", 2, "--save", "--out {folder}", "--resume", "--resume --forget random")
-    assert done.returncode == 1
-    assert done.stdout.startswith("FAIL  random states are restored")
-    assert "PASS  the optimizer's state is restored" in done.stdout
+    completed = audit(
+        tmp_path, RESUMED, "--updates", 2, "--save", "--out {folder}", "--resume", "--resume --forget random"
+    )
+    assert completed.returncode == 1
+    assert completed.stdout.startswith("FAIL  random states are restored")
+    assert "PASS  the optimizer's state is restored" in completed.stdout
 
 
 @proof
 def test_a_whole_run_may_be_watched_now_and_then(tmp_path):
-    done = audit(tmp_path, SHARDED + sampled() + loop(), "--updates", 0, "--every", 5)
-    assert (done.returncode, "PASS  every epoch has an order of its own" in done.stdout) == (0, True), done.stdout
+    completed = audit(tmp_path, SHARDED + sampled() + loop(), "--updates", 0, "--every", 5)
+    assert (completed.returncode, "PASS  every epoch has an order of its own" in completed.stdout) == (0, True), (
+        completed.stdout
+    )
 
 
 @each("wrong", [["--nproc", "1"], ["--updates", "-1"], ["--every", "0"], ["--html", "nowhere/told.html"]])

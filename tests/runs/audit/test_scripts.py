@@ -5,9 +5,9 @@ import functools
 import pytest
 
 from dpbook.ranks import start
-from dpbook.runs.audit.audited_run import judged
-from dpbook.runs.audit.journals import seen
-from dpbook.runs.audit.resume import resume_lines
+from dpbook.runs.audit.audited_run import judge_run
+from dpbook.runs.audit.journals import read_journals
+from dpbook.runs.audit.resume import resume_findings
 from tests.cases import each
 from tests.runs.audit.on_ranks import run_jobs
 from tests.runs.audit.scripts import DOUBTFUL, HEAD, RESUMED, RIGHT, UNSEEN, WRONG
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where all scripts have run, watched, in one start of the ranks: each in a folder of its name."""
+    """Folder in which all scripts ran, recorded, in one start of the ranks: each in a folder of its name."""
     home = tmp_path_factory.mktemp("audit")
     texts = RIGHT | UNSEEN | {name: text for name, (text, _) in (WRONG | DOUBTFUL).items()}
     jobs = [(_written(home / name, text), [], str(home / name), {"replay": 1}) for name, text in texts.items()]
@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
     for name, options, wanted in [
         ("whole", [], {"updates": 4, "keep": 4, "state": True}),
         ("first", out, {"updates": 2, "saving": True}),
-        *((f"without {what}", [*out, "--resume", "--forget", what], resumed) for what in FORGOTTEN),
+        *((f"without {forgotten}", [*out, "--resume", "--forget", forgotten], resumed) for forgotten in FORGOTTEN),
     ]:
         (restarts / name).mkdir()
         jobs.append((script, options, str(restarts / name), wanted))
@@ -45,11 +45,11 @@ def _written(home, text):
 
 @functools.cache
 def lines_of(folder, name):
-    return {line.name: line for line in judged(seen(folder / name, WORLD), replay=1)}
+    return {line.name: line for line in judge_run(read_journals(folder / name, WORLD), replay=1)}
 
 
 def with_status(lines, status):
-    return {name for name, line in lines.items() if line.found.status == status}
+    return {name for name, line in lines.items() if line.result.status == status}
 
 
 @each("name", RIGHT)
@@ -60,15 +60,17 @@ def test_a_right_script_is_not_accused(folder, name):
 
 @each("name", RIGHT)
 def test_the_gradient_of_a_right_script_is_the_big_batchs(folder, name):
-    found = [line.found for line in judged(seen(folder / name, WORLD), replay=1) if line.name == "replay"]
-    assert {each.status for each in found} == {"PASS"}
+    results = [
+        line.result for line in judge_run(read_journals(folder / name, WORLD), replay=1) if line.name == "replay"
+    ]
+    assert {each.status for each in results} == {"PASS"}
 
 
 @each("name", UNSEEN)
 def test_a_gradient_that_was_not_seen_is_not_judged(folder, name):
     lines = lines_of(folder, name)
     assert with_status(lines, "FAIL") | with_status(lines, "WARN") == set()
-    assert lines["replay"].found.status == "----"
+    assert lines["replay"].result.status == "----"
 
 
 @each(("name", "check"), [(name, check) for name, (_, check) in WRONG.items()])
@@ -100,12 +102,12 @@ def test_what_may_be_meant_so_is_a_warning(folder, name, checks):
 )
 def test_a_failure_has_its_rank_and_line(folder, name, rank, text):
     first = next(line for line in lines_of(folder, name).values() if line.failed)
-    assert (first.found.rank, first.found.place[2]) == (rank, text)
-    assert (folder / name / "train.py").read_text().splitlines()[first.found.place[1] - 1].strip() == text
+    assert (first.result.rank, first.result.place[2]) == (rank, text)
+    assert (folder / name / "train.py").read_text().splitlines()[first.result.place[1] - 1].strip() == text
 
 
 @each(
-    ("name", "told"),
+    ("name", "text"),
     [
         ("all in no_sync", "this rank's own gradient"),
         ("own tokens", "each rank's mean counts the same"),
@@ -117,26 +119,26 @@ def test_a_failure_has_its_rank_and_line(folder, name, rank, text):
         ("noise on the gradient", "no mistake that was tried explains it"),
     ],
 )
-def test_a_replay_tells_what_the_gradient_is_instead(folder, name, told):
-    assert told in lines_of(folder, name)["replay"].found.told
+def test_a_replay_tells_what_the_gradient_is_instead(folder, name, text):
+    assert text in lines_of(folder, name)["replay"].result.message
 
 
 def test_what_was_not_seen_is_not_passed(folder):
-    found = lines_of(folder, "plain")["epochs"].found
-    assert (found.status, "has 8 batches" in found.told) == ("----", True)
+    result = lines_of(folder, "plain")["epochs"].result
+    assert (result.status, "has 8 batches" in result.message) == ("----", True)
 
 
-@each(("what", "status"), [(what, "FAIL" if what else "PASS") for what in FORGOTTEN])
-def test_a_restart_that_forgets_is_told_what(folder, what, status):
-    whole, resumed = (seen(folder / "restarts" / name, WORLD) for name in ("whole", f"without {what}"))
-    lines = resume_lines(whole, resumed)
+@each(("forgotten", "status"), [(forgotten, "FAIL" if forgotten else "PASS") for forgotten in FORGOTTEN])
+def test_a_restart_that_forgets_is_told_what(folder, forgotten, status):
+    whole, resumed = (read_journals(folder / "restarts" / name, WORLD) for name in ("whole", f"without {forgotten}"))
+    lines = resume_findings(whole, resumed)
     causes = [line.name for line in lines if line.failed and line.because is None]
-    assert causes == ([f"resume {what}"] if what else [])
-    assert next(line for line in lines if line.name == "resume end").found.status == status
+    assert causes == ([f"resume {forgotten}"] if forgotten else [])
+    assert next(line for line in lines if line.name == "resume end").result.status == status
 
 
 def test_on_three_ranks_a_right_restart_adds_in_another_order(folder):
     """The buckets of torch's DDP follow the first backward of a process: so bits are not asked for at the end."""
-    whole, resumed = (seen(folder / "restarts" / name, WORLD) for name in ("whole", "without "))
-    end = next(line for line in resume_lines(whole, resumed) if line.name == "resume end").found
-    assert "bit for bit" in end.told or "another order of additions" in end.told
+    whole, resumed = (read_journals(folder / "restarts" / name, WORLD) for name in ("whole", "without "))
+    end = next(line for line in resume_findings(whole, resumed) if line.name == "resume end").result
+    assert "bit for bit" in end.message or "another order of additions" in end.message

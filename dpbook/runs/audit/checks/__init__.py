@@ -1,11 +1,11 @@
-"""The checks of a run that was watched, in the order in which causes come before consequences."""
+"""Checks of a recorded run, ordered so that causes stand before their consequences."""
 
 from dpbook.runs.audit.checks import averaging, counts, data, equality, step
-from dpbook.runs.audit.checks.definition import Check
-from dpbook.runs.audit.findings import Line
-from dpbook.runs.audit.journals import Seen
+from dpbook.runs.audit.checks.definition import RunCheck
+from dpbook.runs.audit.findings import Finding
+from dpbook.runs.audit.journals import RunJournals
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[RunCheck, ...] = (
     averaging.group,
     equality.start,
     data.examples,
@@ -36,6 +36,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def watch_lines(seen: Seen) -> list[Line]:
-    """What the checks say of a run."""
-    return [line for check in CHECKS if (line := check.line(seen)) is not None]
+def check_findings(run: RunJournals) -> list[Finding]:
+    """Return the findings of all checks that apply to a run."""
+    return [finding for check in CHECKS if (finding := check.finding(run)) is not None]

@@ -1,155 +1,164 @@
-"""Checks of the averaging: one group, one average per backward, of whole gradients, while backward still runs."""
+"""Checks of gradient averaging: one process group, one average per backward, overlapped with backward."""
 
 import math
 import statistics
 
 from dpbook.core import plural
 from dpbook.runs.audit.checks.definition import check, enumerated
-from dpbook.runs.audit.findings import Found, passed, untested
-from dpbook.runs.audit.journals import Seen, Update, first_difference, odd_one
+from dpbook.runs.audit.findings import CheckResult, passed, untested
+from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank, first_difference
 from dpbook.runs.watching.journal import Event
 
-LATE = 0.9
-"""The share of backward after which an all-reduce can hide behind no more of it."""
+LATE_SHARE = 0.9
+"""Share of backward after which a first all-reduce can no longer be hidden behind it."""
 
 
 @check("group", "the ranks form one process group", "chapter 11")
-def group(seen: Seen) -> Found | None:
-    """What each rank has at its first update."""
-    for about in seen.optimizers:
+def group(run: RunJournals) -> CheckResult | None:
+    """Compare the size of each rank's process group at its first update with the number of ranks."""
+    for about in run.optimizers:
         for rank, event in enumerate(about):
-            if event["group"] != seen.world:
+            if event["group"] != run.world:
                 has = f"a group of {event['group']}" if event["group"] else "no process group"
-                told = f"{seen.world} ranks were started and this one has {has}: it trains by itself (call "
-                return Found("FAIL", f"{told}init_process_group, with what the environment says)", rank, None, 1)
-    return passed(f"{plural(seen.world, 'rank')}") if seen.optimizers else None
+                message = f"{run.world} ranks were started and this one has {has}: it trains by itself (call "
+                return CheckResult(
+                    "FAIL", f"{message}init_process_group, with what the environment says)", rank, None, 1
+                )
+    return passed(f"{plural(run.world, 'rank')}") if run.optimizers else None
 
 
 @check("twice", "every gradient comes once in a backward", "chapter 11")
-def twice(seen: Seen) -> Found | None:
-    """Silent unless torch's DDP has given up: its hooks count one gradient for each parameter."""
-    if "mark a variable ready only once" not in seen.ended:
+def twice(run: RunJournals) -> CheckResult | None:
+    """Fail if torch's DDP raised because a parameter had two gradients in one backward; otherwise not applicable."""
+    if "mark a variable ready only once" not in run.ended:
         return None
-    last = max((events[-1] for events in seen.of("backward") if events), key=lambda event: event["at"], default=None)
-    told = (
+    last = max((events[-1] for events in run.of("backward") if events), key=lambda event: event["at"], default=None)
+    message = (
         "a parameter is used in two re-entrant checkpoints, or in two backwards: checkpoint(…, use_reentrant=False), "
     )
-    return Found("FAIL", f"{told}or DDP(…, static_graph=True)", place=last["place"] if last else None)
+    return CheckResult("FAIL", f"{message}or DDP(…, static_graph=True)", place=last["place"] if last else None)
 
 
 @check("overlap", "all-reduces begin while backward runs", "chapter 12")
-def overlap(seen: Seen) -> Found | None:
-    """How many all-reduces torch's DDP sends an update, and when the first begins; said of compiled models."""
-    compiled = any("OptimizedModule" in event["wrappers"] for about in seen.optimizers for event in about)
-    sent = [event["sent"] for event in seen.of("stepped")[0] if event.get("sent")] if seen.ranks else []
+def overlap(run: RunJournals) -> CheckResult | None:
+    """Count the all-reduces of torch's DDP in an update of a compiled model, and check when the first begins."""
+    compiled = any("OptimizedModule" in event["wrappers"] for about in run.optimizers for event in about)
+    sent = [event["sent"] for event in run.of("stepped")[0] if event.get("sent")] if run.ranks else []
     if not compiled or not sent:
         return None
     calls, begun = sent[-1]["all_reduces"], statistics.median(each["begun"] for each in sent)
-    told = f"{plural(calls, 'all-reduce')} an update, the first after {begun:.0%} of backward"
-    if calls > 1 and begun > LATE:
-        return Found("WARN", f"{told}: the compiled model gives all gradients at its end, so no all-reduce hides")
-    return passed(told)
+    message = f"{plural(calls, 'all-reduce')} an update, the first after {begun:.0%} of backward"
+    if calls > 1 and begun > LATE_SHARE:
+        return CheckResult(
+            "WARN", f"{message}: the compiled model gives all gradients at its end, so no all-reduce hides"
+        )
+    return passed(message)
 
 
 @check("sync", "the last micro-batch is averaged over the ranks", "chapter 10", after=("unused",))
-def sync(seen: Seen) -> Found | None:
-    """Under a wrapper that knows `no_sync`: what the flag was at the forward before the last backward."""
+def sync(run: RunJournals) -> CheckResult | None:
+    """Check the `no_sync` flag of the wrapper at the forward before the last backward of each update."""
     judged = 0
-    for update in seen.updates:
+    for update in run.updates:
         forwards, backwards = update.of("forward"), update.of("backward")
         if not all(forwards) or not all(backwards) or forwards[0][-1]["sync"] is None:
             continue
         judged += 1
-        differs = first_difference([step["gradients"] for step in update.steps], seen.shared(update.optimizer))
+        differs = first_difference([step["gradients"] for step in update.steps], run.shared(update.optimizer))
         if differs and any(of_rank[-1]["sync"] is False for of_rank in forwards):
             rank = next(rank for rank, of_rank in enumerate(forwards) if of_rank[-1]["sync"] is False)
             forward, backward = forwards[rank][-1], backwards[rank][-1]
             late = "the flag is set after forward, which has then prepared no averaging"
-            told = late if backward["sync"] else "forward and backward are inside no_sync"
-            return Found("FAIL", told, rank, differs[0], update.number, forward["place"])
-    return passed(_synced(seen)) if judged else None
+            message = late if backward["sync"] else "forward and backward are inside no_sync"
+            return CheckResult("FAIL", message, rank, differs[0], update.number, forward["place"])
+    return passed(_synced(run)) if judged else None
 
 
-def _synced(seen: Seen) -> str:
-    flags = [event["sync"] for event in seen.of("forward")[0] if event["sync"] is not None]
-    return f"{sum(flags)} of {plural(len(flags), 'forward')} averaged, {plural(len(seen.updates), 'update')}"
+def _synced(run: RunJournals) -> str:
+    flags = [event["sync"] for event in run.of("forward")[0] if event["sync"] is not None]
+    return f"{sum(flags)} of {plural(len(flags), 'forward')} averaged, {plural(len(run.updates), 'update')}"
 
 
 @check("clip", "clipping sees the averaged gradient", "chapter 10", after=("sync",))
-def clip(seen: Seen) -> Found | None:
-    """All ranks must get the same norm: one of a rank's own gradient is its own."""
+def clip(run: RunJournals) -> CheckResult | None:
+    """Compare the norms over ranks: the norm of an averaged gradient is the same on all of them."""
     judged = 0
-    for update in seen.updates:
+    for update in run.updates:
         for clips in update.in_step("clip"):
             norms = [each["norm"] for each in clips]
             if any(norm is None or not math.isfinite(norm) for norm in norms):
                 continue
             judged += 1
-            if max(norms) - min(norms) > 1e-5 * max(norms) and seen.shared(update.optimizer):
-                told = f"norms {', '.join(f'{norm:.4g}' for norm in norms)}: each rank clips its own gradient"
-                rank = odd_one([round(norm, 9) for norm in norms]) or 0
-                return Found("FAIL", told, rank, None, update.number, clips[rank]["place"])
+            if max(norms) - min(norms) > 1e-5 * max(norms) and run.shared(update.optimizer):
+                message = f"norms {', '.join(f'{norm:.4g}' for norm in norms)}: each rank clips its own gradient"
+                rank = first_deviating_rank([round(norm, 9) for norm in norms]) or 0
+                return CheckResult("FAIL", message, rank, None, update.number, clips[rank]["place"])
     return passed(f"{plural(judged, 'norm')}, the same on all ranks") if judged else None
 
 
 @check("scaled", "clipping sees the gradient without the scaler's factor", "chapter 11")
-def scaled(seen: Seen) -> Found | None:
-    """`unscale_` comes before clipping."""
-    clips = [(rank, event) for rank, events in enumerate(seen.of("clip")) for event in events]
-    if not clips or not any(seen.of("scaler")):
+def scaled(run: RunJournals) -> CheckResult | None:
+    """Check that `GradScaler.unscale_` is called before clipping."""
+    clips = [(rank, event) for rank, events in enumerate(run.of("clip")) for event in events]
+    if not clips or not any(run.of("scaler")):
         return None
     wrong = next(((rank, event) for rank, event in clips if event["scaled"]), None)
     if wrong:
         rank, event = wrong
-        told = "the gradients are clipped while they are still multiplied by the scaler: call scaler.unscale_ before"
-        return Found("FAIL", told, rank, None, None, event["place"])
+        message = "the gradients are clipped while they are still multiplied by the scaler: call scaler.unscale_ before"
+        return CheckResult("FAIL", message, rank, None, None, event["place"])
     return passed(plural(len(clips), "call"))
 
 
 @check("scaler", "all ranks scale alike and skip the same steps", "chapter 11", after=("clip", "sync"))
-def scaler(seen: Seen) -> Found | None:
-    """The gradient scaler's factor after each of its updates."""
-    scales = [[event["scale"] for event in events] for events in seen.of("scaler")]
+def scaler(run: RunJournals) -> CheckResult | None:
+    """Compare the gradient scaler's factor over ranks after each of its updates."""
+    scales = [[event["scale"] for event in events] for events in run.of("scaler")]
     if not all(scales):
         return None
     for number, values in enumerate(zip(*scales, strict=False), 1):
-        rank = odd_one(values)
+        rank = first_deviating_rank(values)
         if rank is not None:
-            told = f"after its update {number} the factor is {', '.join(f'{value:g}' for value in values)}"
-            return Found("FAIL", told, rank, None, number, seen.of("scaler")[rank][number - 1]["place"])
+            message = f"after its update {number} the factor is {', '.join(f'{value:g}' for value in values)}"
+            return CheckResult("FAIL", message, rank, None, number, run.of("scaler")[rank][number - 1]["place"])
     return passed(f"{plural(len(scales[0]), 'update')}, factor {scales[0][-1]:g}")
 
 
 @check("unused", "every parameter that is trained gets a gradient on every rank", "chapter 08")
-def unused(seen: Seen) -> Found | None:
-    """The parameters without a gradient at a step: an error where the ranks differ, or where the run failed over it."""
-    for update in seen.updates:
-        shared = seen.shared(update.optimizer)
+def unused(run: RunJournals) -> CheckResult | None:
+    """Check for parameters without a gradient at a step.
+
+    They are a failure if the ranks differ, or if torch's DDP raised because of them; otherwise they are a warning.
+    """
+    for update in run.updates:
+        shared = run.shared(update.optimizer)
         missing = [[name for name in step["missing"] if name in shared] for step in update.steps]
-        rank = odd_one(missing)
+        rank = first_deviating_rank(missing)
         if rank is not None:
             rank = rank if missing[rank] else next(r for r, names in enumerate(missing) if names)
             return _without(missing[rank], rank, update.steps[rank])
-    if "finished reduction in the prior iteration" in seen.ended or "UnusedParameters" in seen.ended:
-        for rank, steps in enumerate(seen.of("step")):  # others may have been ended before theirs
+    if "finished reduction in the prior iteration" in run.ended or "UnusedParameters" in run.ended:
+        for rank, steps in enumerate(run.of("step")):  # other ranks may have been stopped before their first step
             for step in steps:
                 if step["missing"]:
                     return _without(step["missing"], rank, step)
-    never = _never(seen.updates)
+    never = _never(run.updates)
     if never:
-        return Found("WARN", f"no rank has a gradient for {enumerated(never)}: it is never trained", None, never[0])
-    if not seen.updates:
+        return CheckResult(
+            "WARN", f"no rank has a gradient for {enumerated(never)}: it is never trained", None, never[0]
+        )
+    if not run.updates:
         return untested("no update was seen")
-    return passed(plural(len(seen.updates), "update"))
+    return passed(plural(len(run.updates), "update"))
 
 
-def _without(names: list[str], rank: int, step: Event) -> Found:
-    told = f"no gradient for {enumerated(names)}: freeze it, use it, or wrap with find_unused_parameters"
-    return Found("FAIL", told, rank, names[0], step["update"], step["place"])
+def _without(names: list[str], rank: int, step: Event) -> CheckResult:
+    message = f"no gradient for {enumerated(names)}: freeze it, use it, or wrap with find_unused_parameters"
+    return CheckResult("FAIL", message, rank, names[0], step["update"], step["place"])
 
 
 def _never(updates: tuple[Update, ...]) -> list[str]:
-    """What got no gradient in any update of its optimizer, on any rank."""
+    """Return the parameters without a gradient in every update of their optimizer, on every rank."""
     by_optimizer: dict[int, set[str]] = {}
     for update in updates:
         for step in update.steps:

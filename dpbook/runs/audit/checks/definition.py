@@ -1,22 +1,28 @@
-"""A check: a claim about a run, and the function that tries it."""
+"""Definition of a check: a claim about a run and the function that tests it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dpbook.runs.audit.findings import Found, Line
-from dpbook.runs.audit.journals import Seen
+from dpbook.runs.audit.findings import CheckResult, Finding
+from dpbook.runs.audit.journals import RunJournals
 
-Judge: TypeAlias = Callable[[Seen], Found | None]
-"""None where the claim means nothing for a run."""
+Judge: TypeAlias = Callable[[RunJournals], CheckResult | None]
+"""Function that tests a claim; it returns None if the claim does not apply to the run."""
 
-MOST_NAMES = 3
+MAX_NAMES = 3
 
 
 @dataclass(frozen=True)
-class Check:
-    """``name`` for programs, ``claim`` for readers, ``book`` where it is explained, ``after`` the checks whose failure
-    explains a failure of this one.
+class RunCheck:
+    """Claim about a run and the function that tests it.
+
+    Attributes:
+        name: name of the check, for programs.
+        claim: the claim in words, for readers.
+        book: chapter that explains the claim.
+        judge: function that tests the claim.
+        after: names of the checks whose failure explains a failure of this one.
     """
 
     name: str
@@ -25,18 +31,18 @@ class Check:
     judge: Judge
     after: tuple[str, ...] = ()
 
-    def line(self, seen: Seen) -> Line | None:
-        """What is said of a run."""
-        found = self.judge(seen)
-        return None if found is None else Line(self.name, self.claim, found, self.book)
+    def finding(self, run: RunJournals) -> Finding | None:
+        """Return the finding of this check for a run, or None if the claim does not apply to it."""
+        result = self.judge(run)
+        return None if result is None else Finding(self.name, self.claim, result, self.book)
 
 
-def check(name: str, claim: str, book: str = "", after: tuple[str, ...] = ()) -> Callable[[Judge], Check]:
-    """Make a check of the function below it."""
-    return lambda judge: Check(name, claim, book, judge, after)
+def check(name: str, claim: str, book: str = "", after: tuple[str, ...] = ()) -> Callable[[Judge], RunCheck]:
+    """Return a decorator that turns a function into a check."""
+    return lambda judge: RunCheck(name, claim, book, judge, after)
 
 
 def enumerated(names: list[str]) -> str:
-    """The first few names, and how many there are."""
-    shown = ", ".join(names[:MOST_NAMES])
-    return shown if len(names) <= MOST_NAMES else f"{shown} and {len(names) - MOST_NAMES} more"
+    """Join the first `MAX_NAMES` names, and add the number of the others."""
+    shown = ", ".join(names[:MAX_NAMES])
+    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"

@@ -1,77 +1,78 @@
-"""The rest of a training step: randomness, schedulers, numbers that are none, devices, the ranks' own messages."""
+"""Checks of the rest of a training step: random states, schedulers, finite numbers, devices, collectives, the end."""
 
 import math
 
 from dpbook.core import plural
 from dpbook.runs.audit.checks.definition import check
-from dpbook.runs.audit.findings import Found, passed
-from dpbook.runs.audit.journals import Seen, Update, odd_one
+from dpbook.runs.audit.findings import CheckResult, passed
+from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank
 from dpbook.runs.launch import MEMORY_PREFIX
 from dpbook.runs.watching.journal import Event
 
 
 @check("random", "the ranks' dropout differs", "chapter 03")
-def random(seen: Seen) -> Found | None:
-    """The random state at the beginning of a forward that draws from it."""
-    drawn = [forwards for update in seen.updates for forwards in update.in_step("forward") if forwards[0]["drawn"]]
+def random(run: RunJournals) -> CheckResult | None:
+    """Compare the random states at the beginning of forwards that draw random numbers."""
+    drawn = [forwards for update in run.updates for forwards in update.in_step("forward") if forwards[0]["drawn"]]
     if not drawn:
         return None
     alike = sum(len({forward["random"] for forward in forwards}) == 1 for forwards in drawn)
     if alike == len(drawn):
-        told = (
+        message = (
             "all ranks begin their forwards with one random state, so dropout drops the same everywhere: the gradient "
         )
-        told += "is right on average, and noisier than it need be; seed with seed + rank once the model is made"
-        return Found("WARN", told, None, None, 1, drawn[0][0]["place"])
+        message += "is right on average, and noisier than it need be; seed with seed + rank once the model is made"
+        return CheckResult("WARN", message, None, None, 1, drawn[0][0]["place"])
     return passed(f"{plural(len(drawn), 'forward')} that draw{'s' if len(drawn) == 1 else ''}")
 
 
 @check("scheduler", "a scheduler steps at most once an update", "chapter 04")
-def scheduler(seen: Seen) -> Found | None:
-    """Counted per scheduler, between two steps of an optimizer."""
+def scheduler(run: RunJournals) -> CheckResult | None:
+    """Count the steps of each scheduler between two steps of an optimizer."""
     steps: list[int] = []
-    for update in seen.updates[1:]:
+    for update in run.updates[1:]:
         events = update.of("scheduler")[0]
         for number in {event["scheduler"] for event in events}:
             mine = [event for event in events if event["scheduler"] == number]
             steps.append(len(mine))
             if len(mine) > 1:
-                what = "as often as there are ranks" if len(mine) == seen.world else "once for each micro-batch"
-                told = f"{mine[0]['name']} steps {len(mine)} times an update"
-                known = len(mine) in (seen.world, len(update.of("backward")[0]))
-                told += f", {what}" if known else ""
-                told += ": right only if its length is counted in these"
-                return Found("WARN", told, None, None, update.number, mine[0]["place"])
+                pattern = "as often as there are ranks" if len(mine) == run.world else "once for each micro-batch"
+                message = f"{mine[0]['name']} steps {len(mine)} times an update"
+                known = len(mine) in (run.world, len(update.of("backward")[0]))
+                message += f", {pattern}" if known else ""
+                message += ": right only if its length is counted in these"
+                return CheckResult("WARN", message, None, None, update.number, mine[0]["place"])
     return passed(plural(len(steps), "update")) if steps else None
 
 
 @check("finite", "losses and gradients are finite", "chapter 13", after=("scaled", "scaler"))
-def finite(seen: Seen) -> Found | None:
-    """The first NaN or infinity: of the input, the loss, or the gradient. A gradient scaler expects some."""
-    scaled = any(seen.of("scaler"))
-    for update in seen.updates:
-        found = _first_infinite(update, scaled)
-        if found:
-            return found
-    return passed(plural(len(seen.updates), "update")) if seen.updates else None
+def finite(run: RunJournals) -> CheckResult | None:
+    """Find the first NaN or infinity in an input, a loss or a gradient; a gradient scaler expects infinities."""
+    scaled = any(run.of("scaler"))
+    for update in run.updates:
+        result = _first_infinite(update, scaled)
+        if result:
+            return result
+    return passed(plural(len(run.updates), "update")) if run.updates else None
 
 
-def _first_infinite(update: Update, scaled: bool) -> Found | None:
+def _first_infinite(update: Update, scaled: bool) -> CheckResult | None:
     for rank, events in enumerate(update.before):
         for event in events:
             if event["kind"] == "backward" and event["value"] is not None and not math.isfinite(event["value"]):
                 if scaled and math.isinf(event["value"]):
                     continue
-                told = f"the loss is {event['value']}{_input_too(events)}"
-                return Found("FAIL", told, rank, None, update.number, event["place"])
+                message = f"the loss is {event['value']}{_input_too(events)}"
+                return CheckResult("FAIL", message, rank, None, update.number, event["place"])
     infinite = [step["infinite"] for step in update.steps]
     if any(infinite) and not scaled:
-        own = [step["own_infinite"] for step in update.steps]  # before the averaging, after which all ranks have it
-        names = own if any(own) else infinite
+        # before averaging: afterwards every rank has the infinity
+        local = [step["own_infinite"] for step in update.steps]
+        names = local if any(local) else infinite
         rank = next(rank for rank, of_rank in enumerate(names) if of_rank)
-        told = f"{plural(len(names[rank]), 'gradient')} not finite, although the loss is"
-        told += ", on this rank alone before they were averaged" if sum(map(bool, own)) == 1 else ""
-        return Found("FAIL", told, rank, names[rank][0], update.number, update.steps[rank]["place"])
+        message = f"{plural(len(names[rank]), 'gradient')} not finite, although the loss is"
+        message += ", on this rank alone before they were averaged" if sum(map(bool, local)) == 1 else ""
+        return CheckResult("FAIL", message, rank, names[rank][0], update.number, update.steps[rank]["place"])
     return None
 
 
@@ -81,32 +82,32 @@ def _input_too(events: tuple[Event, ...]) -> str:
 
 
 @check("devices", "every rank has a device of its own", "chapter 09")
-def devices(seen: Seen) -> Found | None:
-    """The GPUs that hold the parameters; without any there is nothing to share out."""
-    held = [
+def devices(run: RunJournals) -> CheckResult | None:
+    """Check that no two ranks have their parameters on the same GPU; not applicable without GPUs."""
+    gpus = [
         [device for device in event["devices"] if device.startswith("cuda")]
-        for about in seen.optimizers
+        for about in run.optimizers
         for event in about
     ]
-    if not held or not all(held):
+    if not gpus or not all(gpus):
         return None
-    of_ranks = [tuple(event["devices"]) for event in seen.optimizers[0]]
+    of_ranks = [tuple(event["devices"]) for event in run.optimizers[0]]
     if len(set(of_ranks)) < len(of_ranks):
-        told = f"the parameters are on {', '.join(of_ranks[0])} on several ranks: torch.cuda.set_device(local rank)"
-        return Found("FAIL", told, of_ranks.index(of_ranks[-1]))
+        message = f"the parameters are on {', '.join(of_ranks[0])} on several ranks: torch.cuda.set_device(local rank)"
+        return CheckResult("FAIL", message, of_ranks.index(of_ranks[-1]))
     return passed(", ".join(device for devices in of_ranks for device in devices))
 
 
 @check("collectives", "all ranks call the same collectives", "chapter 09", after=("unused",))
-def collectives(seen: Seen) -> Found | None:
-    """Those that the script calls itself, over all ranks, in their order."""
-    calls = seen.of("collective")
+def collectives(run: RunJournals) -> CheckResult | None:
+    """Compare the collectives that the script calls itself, in order, over all ranks."""
+    calls = run.of("collective")
     for number, events in enumerate(zip(*calls, strict=False), 1):
-        rank = odd_one([_signature(event) for event in events])
+        rank = first_deviating_rank([_signature(event) for event in events])
         if rank is not None:
-            other = next(each for each in range(seen.world) if each != rank)
-            told = f"call {number} is {_signature(events[rank])} on rank {rank} and {_signature(events[other])} on "
-            return Found("FAIL", f"{told}rank {other}", rank, None, None, events[rank]["place"])
+            other = next(each for each in range(run.world) if each != rank)
+            message = f"call {number} is {_signature(events[rank])} on rank {rank} and {_signature(events[other])} on "
+            return CheckResult("FAIL", f"{message}rank {other}", rank, None, None, events[rank]["place"])
     return passed(plural(min(map(len, calls)), "call")) if any(calls) else None
 
 
@@ -116,33 +117,32 @@ def _signature(event: Event) -> str:
 
 
 @check("gathered", "what is gathered carries its gradient", "chapter 09")
-def gathered(seen: Seen) -> Found | None:
-    """`all_gather` of a tensor that is to be differentiated: autograd does not see it."""
+def gathered(run: RunJournals) -> CheckResult | None:
+    """Warn of `all_gather` on a tensor that requires a gradient: autograd does not record it."""
     gathers = [
         (rank, event)
-        for rank, events in enumerate(seen.of("collective"))
+        for rank, events in enumerate(run.of("collective"))
         for event in events
         if event["name"].startswith("all_gather") and event["graded"]
     ]
     if not gathers:
         return None
     rank, event = gathers[0]
-    told = "all_gather gives copies without a gradient: what other ranks lose through this rank's part is missing; "
-    told += "torch.distributed.nn.functional.all_gather has one"
-    return Found("WARN", told, rank, None, None, event["place"])
+    message = "all_gather gives copies without a gradient: what other ranks lose through this rank's part is missing; "
+    message += "torch.distributed.nn.functional.all_gather has one"
+    return CheckResult("WARN", message, rank, None, None, event["place"])
 
 
 @check("watching", "the script could be watched")
-def watching(seen: Seen) -> Found | None:
-    """Silent unless a watcher failed: then some of the lines know less than they might."""
-    failed = [(rank, event) for rank, events in enumerate(seen.of("trouble")) for event in events]
-    return Found("----", f"not all of it: {failed[0][1]['error']}", failed[0][0]) if failed else None
+def watching(run: RunJournals) -> CheckResult | None:
+    """Report an error of the recorder itself, after which some checks know less; otherwise not applicable."""
+    failed = [(rank, event) for rank, events in enumerate(run.of("trouble")) for event in events]
+    return CheckResult("----", f"not all of it: {failed[0][1]['error']}", failed[0][0]) if failed else None
 
 
 @check("end", "the run ends well", "chapter 09", after=("unused", "twice", "collectives", "batches"))
-def end(seen: Seen) -> Found | None:
-    """Why a run failed, as a launch tells it, and what the ranks held if it tells that; silent where it did not."""
-    first, *rest = seen.ended.splitlines() or [""]
-    return (
-        Found("FAIL", "; ".join([first, *(line for line in rest if line.startswith(MEMORY_PREFIX))])) if first else None
-    )
+def end(run: RunJournals) -> CheckResult | None:
+    """Report the error that ended the run, as `dpbook launch` does, with the memory of the ranks if it is known."""
+    first, *rest = run.ended.splitlines() or [""]
+    memory = [line for line in rest if line.startswith(MEMORY_PREFIX)]
+    return CheckResult("FAIL", "; ".join([first, *memory])) if first else None
