@@ -78,7 +78,7 @@ def test_accelerators_are_swept_too_where_each_rank_has_one(gpus, swept, capsys)
 @pytest.mark.processes
 def test_where_there_are_no_accelerators_a_sweep_of_them_says_so(capsys):
     assert main(["bench", "--algorithms", "accelerators", "--nproc", "1"]) == 1
-    assert "there is not an accelerator for each rank here" in capsys.readouterr().err
+    assert "does not have an accelerator" in capsys.readouterr().err
 
 
 @pytest.mark.processes
