@@ -140,7 +140,8 @@ class _Run:
 
     def _request(self) -> Request:
         names = [check.name for check in self.task.checks[len(self.cases) :]]
-        sources = {file: lines for file, lines in linecache.cache.items() if is_learners(file)}
+        # An entry that is not read yet holds a function, which another process could not call.
+        sources = {file: entry for file, entry in linecache.cache.items() if is_learners(file) and len(entry) == 4}
         return Request(self.pickled, names, self.history, os.getcwd(), list(sys.path), sources, current_course())
 
     def _patience(self) -> float:
@@ -176,13 +177,14 @@ class _Process:
         self._stack.callback(self.end)
 
     def send(self, request: Request) -> None:
-        """Send the request when the process has loaded; nothing where it has ended."""
-        ready = wait([self._listener, self._started.launcher], STARTUP_SECONDS)
-        if self._listener in ready:
-            connected, _ = self._listener.accept()
-            self._connection = self._stack.enter_context(Connection(connected.detach()))
-            with contextlib.suppress(OSError):
-                self._connection.send(request)
+        """Send the request when the process has loaded. Raises `DpbookError` where it does not start."""
+        if self._listener not in wait([self._listener, self._started.launcher], STARTUP_SECONDS):
+            _, output = self._started.end()
+            raise DpbookError(f"the process of the check did not start: {output.strip() or 'it said nothing'}")
+        connected, _ = self._listener.accept()
+        self._connection = self._stack.enter_context(Connection(connected.detach()))
+        with contextlib.suppress(OSError):  # it has just ended, as `receive` will tell
+            self._connection.send(request)
 
     def receive(self, timeout: float) -> Any:
         """Return the next message, or None where the process has ended, or is ended after ``timeout`` seconds."""

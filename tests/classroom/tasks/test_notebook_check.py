@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import linecache
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from dpbook.classroom.tasks.answer_errors import running_loop
 from dpbook.classroom.tasks.call_limit import DidNotReturn, History, ProcessLimit, Unfinished
 from dpbook.classroom.tasks.notebook_check import judge_in_process
 from dpbook.core import checkout
-from dpbook.core.errors import InvalidArgument
+from dpbook.core.errors import DpbookError, InvalidArgument
 from tests.cases import each
 
 SHORT = 0.3
@@ -196,6 +197,29 @@ def test_an_answer_that_cannot_be_pickled_is_refused():
 
     with pytest.raises(InvalidArgument, match="answer"):
         check("90.1", holds_a_lock)
+
+
+def test_a_process_that_does_not_start_is_an_error_that_says_why(monkeypatch):
+    class Dead:
+        launcher = 0
+
+        def end(self):
+            return {}, "no more processes"
+
+    monkeypatch.setattr(notebook_check, "_waiting", [])
+    monkeypatch.setattr(notebook_check, "_begin", lambda folder: Dead())
+    monkeypatch.setattr(notebook_check, "wait", lambda objects, timeout: [Dead.launcher])
+    with pytest.raises(DpbookError, match="did not start: no more processes"):
+        judge_in_process(task_of(briefly), abs)
+
+
+def test_the_source_of_a_module_that_is_not_read_yet_stays_here():
+    linecache.cache["/somewhere/of_the_learner.py"] = (lambda: "",)
+    try:
+        request = notebook_check._Run(task_of(briefly), b"")._request()
+        assert "/somewhere/of_the_learner.py" not in request.sources
+    finally:
+        del linecache.cache["/somewhere/of_the_learner.py"]
 
 
 STOPPED = """
