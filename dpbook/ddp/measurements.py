@@ -19,7 +19,7 @@ from torch.profiler import profile, record_function, supported_activities
 from dpbook.core import InvalidArgument, check_int
 from dpbook.ddp.reducer import tensors_in
 from dpbook.overlap import ROOT, Layer, Tensor
-from dpbook.ranks import Moment, moment, now
+from dpbook.ranks import DeviceMoment, moment, now
 
 
 def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats: int = 7) -> tuple[Layer, ...]:
@@ -39,7 +39,7 @@ def measure_layers(module: nn.Module, loss: Callable[[], torch.Tensor], repeats:
     check_int("repeats", repeats, 1)
     named = {p: name for name, p in module.named_parameters() if p.requires_grad}
     kept = [p.grad for p in named]
-    ready: list[tuple[nn.Parameter, Moment]] = []
+    ready: list[tuple[nn.Parameter, DeviceMoment]] = []
     hooks = [p.register_post_accumulate_grad_hook(lambda q: ready.append((q, moment(q.device)))) for p in named]
     device = next((p.device for p in named), torch.device("cpu"))
     forwards, gaps = [], []

@@ -43,23 +43,23 @@ def now(device: torch.device) -> float:
 
 
 @dataclass(frozen=True)
-class Moment:
+class DeviceMoment:
     """A moment in the work of a device, at which all work queued so far is done; on the CPU the current time."""
 
     seconds: float = 0.0
     event: torch.Event | None = None
 
-    def until(self, later: "Moment") -> float:
+    def until(self, later: "DeviceMoment") -> float:
         """Return the seconds from here to a ``later`` moment of the same device, which must have passed."""
         if self.event is None:
             return later.seconds - self.seconds
         return 1e-3 * float(self.event.elapsed_time(later.event))
 
 
-def moment(device: torch.device) -> Moment:
+def moment(device: torch.device) -> DeviceMoment:
     """Return the end of the work queued on the current stream of ``device``, without waiting for it."""
     if device.type == "cpu":
-        return Moment(time.perf_counter())
+        return DeviceMoment(time.perf_counter())
     event = torch.Event(device, enable_timing=True)
     event.record()
-    return Moment(event=event)
+    return DeviceMoment(event=event)

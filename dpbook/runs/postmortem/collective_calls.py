@@ -30,7 +30,7 @@ Site = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class CollectiveCall:
+class RecordedCall:
     """One collective of one rank: the ``number``-th of its group.
 
     ``call_site``: torch's function and the program's line, as `stacks.waiting_call` returns them. ``frames``: file,
@@ -74,9 +74,9 @@ class CollectiveCall:
 class RankCalls:
     """The last calls of one rank, by the group that they belong to."""
 
-    groups: Mapping[GroupKey, tuple[CollectiveCall, ...]]
+    groups: Mapping[GroupKey, tuple[RecordedCall, ...]]
 
-    def last(self, key: GroupKey) -> CollectiveCall | None:
+    def last(self, key: GroupKey) -> RecordedCall | None:
         """Return the last call in a group; None if there is none."""
         calls = self.groups.get(key, ())
         return calls[-1] if calls else None
@@ -86,7 +86,7 @@ class RankCalls:
         last = self.last(key)
         return last.number if last else 0
 
-    def get(self, key: GroupKey, number: int) -> CollectiveCall | None:
+    def get(self, key: GroupKey, number: int) -> RecordedCall | None:
         """Return a call by its number; None if it was not made or is no longer recorded."""
         return next((call for call in self.groups.get(key, ()) if call.number == number), None)
 
@@ -97,8 +97,8 @@ class CallMismatch:
 
     key: GroupKey
     number: int
-    calls: Mapping[int, CollectiveCall]
-    skipped: Mapping[int, CollectiveCall]
+    calls: Mapping[int, RecordedCall]
+    skipped: Mapping[int, RecordedCall]
     """For each rank that skipped a call: that call, as the other ranks made it."""
 
 
@@ -121,7 +121,7 @@ class CallRecords:
         """Return " of the group of ranks 0, 2", or "" for the group of all ranks."""
         return "" if len(key[1]) == self._world else f" of the group of ranks {', '.join(map(str, key[1]))}"
 
-    def missed_call(self, rank: int, waiting: Iterable[int]) -> tuple[GroupKey, CollectiveCall] | None:
+    def missed_call(self, rank: int, waiting: Iterable[int]) -> tuple[GroupKey, RecordedCall] | None:
         """Return the first call that ``rank`` has not made and one of ``waiting`` has; None if it is not behind."""
         for key in self.keys:
             members = self.members(key)
@@ -137,7 +137,7 @@ class CallRecords:
         calls = self.ranks.get(rank)
         return calls is not None and any(not made[-1].completed for made in calls.groups.values() if made)
 
-    def is_past(self, rank: int, missed: tuple[GroupKey, CollectiveCall] | None, call_site: str) -> bool:
+    def is_past(self, rank: int, missed: tuple[GroupKey, RecordedCall] | None, call_site: str) -> bool:
         """Return True if ``rank``, which waits at ``call_site``, does so in a call after the ``missed`` one."""
         calls = self.ranks[rank].groups.values() if missed else ()
         return any(
@@ -174,7 +174,7 @@ def call_records(dumps: Mapping[int, Any], world: int) -> CallRecords:
         groups |= {name: tuple(ranks) for name, ranks in dump["groups"].items()}
     by_rank = {}
     for rank, dump in dumps.items():
-        calls: dict[GroupKey, list[CollectiveCall]] = {}
+        calls: dict[GroupKey, list[RecordedCall]] = {}
         for call in dump["calls"]:
             name = call["group"]  # each backend of a group numbers its own calls
             calls.setdefault((f"{call['backend']} {name}", groups.get(name, (rank,))), []).append(_call(call))
@@ -182,10 +182,10 @@ def call_records(dumps: Mapping[int, Any], world: int) -> CallRecords:
     return CallRecords(by_rank, world)
 
 
-def _call(record: Mapping[str, Any]) -> CollectiveCall:
+def _call(record: Mapping[str, Any]) -> RecordedCall:
     sizes = tuple(tuple(size) for size in record["sizes"])
     frames = tuple((file, function, line) for file, function, line in record["frames"])
-    return CollectiveCall(
+    return RecordedCall(
         record["number"],
         record["op"],
         sizes,
@@ -196,7 +196,7 @@ def _call(record: Mapping[str, Any]) -> CollectiveCall:
     )
 
 
-def _is_harmless(calls: Mapping[int, CollectiveCall], members: Mapping[int, RankCalls], key: GroupKey) -> bool:
+def _is_harmless(calls: Mapping[int, RecordedCall], members: Mapping[int, RankCalls], key: GroupKey) -> bool:
     """Return True if all ranks made a call of the same kind, completed it and went on to another."""
     return (
         len(calls) == len(members)
@@ -206,8 +206,8 @@ def _is_harmless(calls: Mapping[int, CollectiveCall], members: Mapping[int, Rank
 
 
 def _skipped_calls(
-    key: GroupKey, number: int, calls: Mapping[int, CollectiveCall], members: Mapping[int, RankCalls]
-) -> dict[int, CollectiveCall]:
+    key: GroupKey, number: int, calls: Mapping[int, RecordedCall], members: Mapping[int, RankCalls]
+) -> dict[int, RecordedCall]:
     """Return the call that each rank skipped, if the earlier calls leave no doubt that it did.
 
     Example: a loop calls all_reduce in backward (B) and then all_reduce of the loss (L), and the calls before were
@@ -232,7 +232,7 @@ def _skipped_calls(
     return {}
 
 
-def _site(call: CollectiveCall) -> Site:
+def _site(call: RecordedCall) -> Site:
     return call.signature, call.call_site
 
 
@@ -252,13 +252,13 @@ def _usual_next(history: list[Site]) -> Site | None:
     return usual
 
 
-def _went_past(before: list[CollectiveCall], call: CollectiveCall, instead: CollectiveCall) -> bool:
+def _went_past(before: list[RecordedCall], call: RecordedCall, instead: RecordedCall) -> bool:
     """Return True if in one function ``instead`` is below the line of ``call``, and ``before`` ends above that line."""
     at = _line_difference(call, instead)
     return at < 0 and (not before or _line_difference(before[-1], call) < 0)
 
 
-def _line_difference(a: CollectiveCall, b: CollectiveCall) -> float:
+def _line_difference(a: RecordedCall, b: RecordedCall) -> float:
     """Return how many lines ``a`` is after ``b`` in the function in which their stacks part; 0 or NaN if unknown."""
     for frame, other in zip(a.frames, b.frames, strict=False):
         if frame != other:
@@ -272,12 +272,12 @@ def name_ranks(ranks: Iterable[int]) -> str:
     return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(numbers)}"
 
 
-def name_call(records: CallRecords, key: GroupKey, call: CollectiveCall) -> str:
+def name_call(records: CallRecords, key: GroupKey, call: RecordedCall) -> str:
     """Return "collective 14 (all_reduce of 10 × float32)"."""
     return f"collective {call.number}{records.group_suffix(key)} ({call.description})"
 
 
-def locate_call(records: CallRecords, key: GroupKey, call: CollectiveCall) -> str:
+def locate_call(records: CallRecords, key: GroupKey, call: RecordedCall) -> str:
     """Return "collective 14 (all_reduce of 10 × float32, line 40 of main)"."""
     return f"{name_call(records, key, call)[:-1]}{call.location})"
 
@@ -344,12 +344,12 @@ def _position(records: CallRecords, rank: int) -> str:
     return f"{made or 'no collective'}; {f'waits in {pending}' if pending else 'waits in none'}"
 
 
-def _missed(records: CallRecords, rank: int) -> tuple[GroupKey, CollectiveCall] | None:
+def _missed(records: CallRecords, rank: int) -> tuple[GroupKey, RecordedCall] | None:
     """Return the call that a rank has not made and others have."""
     return records.missed_call(rank, set(records.ranks) - {rank})
 
 
-def _waits_in(records: CallRecords, rank: int, key: GroupKey, missed: CollectiveCall) -> bool:
+def _waits_in(records: CallRecords, rank: int, key: GroupKey, missed: RecordedCall) -> bool:
     """Return True if the last call of a rank is the ``missed`` one or a later one, and is not completed."""
     last = records.ranks[rank].last(key)
     return last is not None and last.number >= missed.number and not last.completed

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.ranks import failure_files, stacks
-from dpbook.runs.postmortem.collective_calls import CallRecords, CollectiveCall, GroupKey, name_ranks, read_calls
+from dpbook.runs.postmortem.collective_calls import CallRecords, GroupKey, RecordedCall, name_ranks, read_calls
 
 _TIMED_OUT = re.compile(
     r"Timed out waiting \d+ms|Operation timed out!|(?:wait|barrier) timeout after \d+ms|Timeout waiting for key"
@@ -99,7 +99,7 @@ class LaunchEvidence:
         calls = self.waiting_calls().items()
         return [rank for rank, call in calls if self.calls.is_past(rank, self.missed_call(rank), call)]
 
-    def missed_call(self, rank: int) -> tuple[GroupKey, CollectiveCall] | None:
+    def missed_call(self, rank: int) -> tuple[GroupKey, RecordedCall] | None:
         """Return the call in which others waited and that a rank never joined; None if there is none."""
         return self.calls.missed_call(rank, self.waiting_ranks() - {rank})
 

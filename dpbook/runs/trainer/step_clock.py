@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from dpbook.ranks import Moment, moment, now
+from dpbook.ranks import DeviceMoment, moment, now
 from dpbook.runs.trainer.metrics import PARTS
 
 
@@ -19,7 +19,7 @@ class Pace:
     def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
         """Parameters are those that are trained, in the wrapper that they keep."""
         self._device = device
-        self._moments = [Moment()] * (len(PARTS) + 1)
+        self._moments = [DeviceMoment()] * (len(PARTS) + 1)
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(lambda _: self._mark(1))
 

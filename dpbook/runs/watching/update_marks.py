@@ -19,7 +19,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from dpbook.collectives import Link
 from dpbook.ddp import SlowLink, specification
-from dpbook.ranks import Moment, moment
+from dpbook.ranks import DeviceMoment, moment
 from dpbook.runs.watching import Recorder, owners, syncs
 
 
@@ -123,7 +123,7 @@ class Marks:
         self._roots: list[nn.Module] = []
         self._compiled = self._inside = False
         self._updates = 0
-        self._marks: list[tuple[str | int, Moment]] = []
+        self._marks: list[tuple[str | int, DeviceMoment]] = []
         self._synced: list[bool] = []
         self._ended: dict[str, Any] | None = None
         recorder.later(self._finish)
