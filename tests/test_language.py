@@ -41,10 +41,8 @@ TODO = frozenset(
         "dpbook/book",
         "dpbook/ddp",
         "dpbook/figures",
-        "dpbook/runs/forecast",
         "dpbook/runs/report",
         "dpbook/runs/trainer",
-        "dpbook/runs/watching",
         "tests",
         "tools",
     }

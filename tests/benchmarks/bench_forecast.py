@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dpbook.core import milliseconds
-from dpbook.runs.forecast import Script, checked, connection, measure
+from dpbook.runs.forecast import Script, check_forecast, connection, measure_step
 from tests.benchmarks.rows import Row, begin
 
 SCRIPTS = Path(__file__).parent / "forecast_scripts"
@@ -29,9 +29,9 @@ def main() -> None:
     for script in sorted(SCRIPTS.glob("*.py")):
         for world in (2, 3):
             for link in map(connection, LINKS):
-                what = measure(Script((str(script),), world, updates, check=True, link=link.link))
-                row = checked(what, link)
-                seconds = (what.alone, row.forecast, row.measured, row.exposed, row.waited)
+                measured = measure_step(Script((str(script),), world, updates, check=True, link=link.link))
+                row = check_forecast(measured, link)
+                seconds = (measured.alone, row.forecast, row.measured, row.exposed, row.waited)
                 times = " / ".join(map(milliseconds, seconds))
                 name = f"{script.stem}, {world} ranks, {link.name}: {times}"
                 print(Row(name, [100 * row.miss], "%", at_least=-10, at_most=10), flush=True)

@@ -50,7 +50,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, simulate, and tell."""
     from dpbook.core import InvalidArgument, check_int
-    from dpbook.runs.forecast import Script, Stopped, connection
+    from dpbook.runs.forecast import Script, ScriptStopped, connection
 
     if not args.script:
         raise InvalidArgument("script", "nothing", "given after --, as in `dpbook forecast -- train.py`")
@@ -65,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
     if args.measure is not None:
         links.append(_here(check_int("measure", args.measure, 2)))
     try:
-        told, data = _check(script, ranks, links) if ranks else _forecast(script, worlds, links, stages)
-    except Stopped as stopped:
+        text, data = _check(script, ranks, links) if ranks else _forecast(script, worlds, links, stages)
+    except ScriptStopped as stopped:
         _say(str(stopped))
         return stopped.status
-    print(told)
+    print(text)
     if args.json:
         args.json.write_text(data + "\n", encoding="utf-8")
     return 0
@@ -79,34 +79,36 @@ def _forecast(
     script: Script, worlds: Sequence[int], links: Sequence[Connection], stages: Sequence[int]
 ) -> tuple[str, str]:
     """In words, and as JSON."""
-    from dpbook.runs.forecast import as_json, forecast, in_words, measure
+    from dpbook.runs.forecast import as_json, forecast, format_forecast, measure_step
 
-    what = measure(script, _say)
-    rows = forecast(what, worlds, links, stages)
-    return in_words(what, rows), as_json([what], rows)
+    measured = measure_step(script, _say)
+    rows = forecast(measured, worlds, links, stages)
+    return format_forecast(measured, rows), as_json([measured], rows)
 
 
 def _check(script: Script, worlds: Sequence[int], links: Sequence[Connection]) -> tuple[str, str]:
     from dpbook.core import plural
-    from dpbook.runs.forecast import as_json, check_in_words, checked, measure
+    from dpbook.runs.forecast import as_json, check_forecast, format_checks, measure_step
 
     runs = []
     for world in worlds:
         for link in links:
             _say(f"{plural(world, 'rank')} over {link.name}")
-            what = measure(replace(script, nproc=world, check=True, link=None if link.fits else link.link), _say)
-            runs.append((what, checked(what, link)))
-    return check_in_words(runs), as_json([what for what, _ in runs], [row for _, row in runs])
+            measured = measure_step(
+                replace(script, nproc=world, check=True, link=None if link.fits else link.link), _say
+            )
+            runs.append((measured, check_forecast(measured, link)))
+    return format_checks(runs), as_json([measured for measured, _ in runs], [row for _, row in runs])
 
 
 def _here(ranks: int) -> Connection:
     """The link of this machine, measured."""
     from dpbook.core import machine
     from dpbook.ranks import sweep, sweep_accelerators
-    from dpbook.runs.forecast import measured_here
+    from dpbook.runs.forecast import fit_connection
 
     _say(f"timing all-reduces between {ranks} ranks")
-    return measured_here((sweep_accelerators if len(machine.gpus()) >= ranks else sweep)(ranks))
+    return fit_connection((sweep_accelerators if len(machine.gpus()) >= ranks else sweep)(ranks))
 
 
 def _numbers(name: str, text: str, least: int, most: int | None = None) -> list[int]:

@@ -62,7 +62,7 @@ def _run_all(rank: int, jobs: Sequence[tuple[str, list[str], dict[str, Any]]]) -
     """On each rank: the error of each script, or ""."""
     import torch.distributed as dist
 
-    from dpbook.runs.watching import Wanted
+    from dpbook.runs.watching import RecordingOptions
     from dpbook.runs.watching import watched as watching
 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size()), "LOCAL_RANK": str(rank)}
@@ -71,7 +71,10 @@ def _run_all(rank: int, jobs: Sequence[tuple[str, list[str], dict[str, Any]]]) -
         for folder, arguments, wanted in jobs:
             os.chdir(folder)
             sys.argv = [SCRIPT, *arguments]
-            with watching(Path(folder), Wanted(**wanted)), open(SAID.format(rank), "w", encoding="utf-8") as out:
+            with (
+                watching(Path(folder), RecordingOptions(**wanted)),
+                open(SAID.format(rank), "w", encoding="utf-8") as out,
+            ):
                 raised.append(_run(out))
             dist.barrier()
     return raised

@@ -17,7 +17,7 @@ from dpbook.runs.audit.journals import RunJournals, read_journals
 from dpbook.runs.audit.replay import AFTER, NAME, replay_findings
 from dpbook.runs.audit.resume import resume_findings
 from dpbook.runs.launch import Launch, launch
-from dpbook.runs.watching.journal import AUDIT_VARIABLE, read
+from dpbook.runs.watching.journal import AUDIT_VARIABLE, read_journal
 
 PROGRESS_SECONDS = 30.0
 """Seconds between two reports of progress while the first update is awaited."""
@@ -177,7 +177,7 @@ def _run(spec: Audit, folder: Path, report: Reporter, **wanted: Any) -> tuple[Ru
 def _report_progress(folder: Path, world: int, finished: threading.Event, report: Reporter) -> None:
     """Report every `PROGRESS_SECONDS` how far the ranks are, until all have made the first update."""
     while not finished.wait(PROGRESS_SECONDS):
-        kinds = [[event["kind"] for event in read(folder, rank)] for rank in range(world)]
+        kinds = [[event["kind"] for event in read_journal(folder, rank)] for rank in range(world)]
         if all("step" in of_rank for of_rank in kinds):
             return
         progress = "; ".join(

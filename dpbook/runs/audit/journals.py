@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpbook.runs.watching.journal import Event, read
+from dpbook.runs.watching.journal import Event, read_journal
 
 T = TypeVar("T")
 
@@ -123,7 +123,7 @@ def _parts(events: Sequence[Event], optimizer: int) -> Iterator[tuple[list[Event
 
 def read_journals(folder: Path, world: int, ended: str = "") -> RunJournals:
     """Read the journals that the ranks of a run wrote in ``folder``; ``ended`` is the error that ended it, or ""."""
-    return RunJournals(tuple(tuple(read(folder, rank)) for rank in range(world)), folder, ended)
+    return RunJournals(tuple(tuple(read_journal(folder, rank)) for rank in range(world)), folder, ended)
 
 
 def first_deviating_rank(values: Sequence[T]) -> int | None:

@@ -115,7 +115,7 @@ def _optimizer(both: ResumedRun) -> CheckResult | None:
             each for each in both.whole.updates if (each.optimizer, each.number) == (update.optimizer, both.after)
         )
         for rank in range(both.resumed.world):
-            there, here = saved.stepped[rank]["state"], update.steps[rank]["held"]
+            there, here = saved.stepped[rank]["state"], update.steps[rank]["state_before"]
             if there and not here:
                 message = "the optimizer begins without what it had gathered (momentum, moments)"
                 return CheckResult("FAIL", message, rank, None, 1, update.steps[rank]["place"])

@@ -1,8 +1,16 @@
-"""How long an update of somebody's own script would take on more ranks, over other links: measured, then simulated.
+"""Forecast of a script's update on more ranks and other links: its step is measured, then simulated.
 
-`recording` takes the time in the ranks, with torch; everything else reads what was written, with NumPy alone.
+`dpbook.runs.watching` times the ranks, with torch. Everything here reads their journals, with NumPy alone.
 """
 
-from dpbook.runs.forecast.links import Connection, connection, measured_here
-from dpbook.runs.forecast.measured_step import Measured, NoForecast, Script, Stopped, measure
-from dpbook.runs.forecast.predictions import Checked, Row, as_json, check_in_words, checked, forecast, in_words
+from dpbook.runs.forecast.links import Connection, connection, fit_connection
+from dpbook.runs.forecast.measured_step import MeasuredStep, NoForecast, Script, ScriptStopped, measure_step
+from dpbook.runs.forecast.predictions import (
+    ForecastCheck,
+    ForecastRow,
+    as_json,
+    check_forecast,
+    forecast,
+    format_checks,
+    format_forecast,
+)

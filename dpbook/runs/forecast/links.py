@@ -1,4 +1,4 @@
-"""The links that a forecast is asked for: by a short name, by a rate, or measured between ranks of this machine."""
+"""Links of a forecast: given by a short name or a rate, or measured between ranks of this machine."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from dpbook.core import InvalidArgument, plural
 from dpbook.planning import LINKS
 from dpbook.ranks import Sweep
 
-SHORT = {
+SHORT_NAMES = {
     "1GbE": "Ethernet 1 Gb/s",
     "25GbE": "Ethernet 25 Gb/s",
     "100GbE": "Ethernet 100 Gb/s",
@@ -21,33 +21,33 @@ SHORT = {
     "NVLink4": "NVLink 4",
     "NVLink5": "NVLink 5",
 }
-"""What one types, and the link of `planning.LINKS` that it stands for."""
+"""Short names for the command line, and the links of `planning.LINKS` that they stand for."""
 NVLINK_DOMAINS = {"NVLink3": (8, "a DGX A100"), "NVLink4": (8, "a DGX H100"), "NVLink5": (72, "a GB200 NVL72")}
 """GPUs that NVLink joins in NVIDIA's usual systems, by its short name; between these systems there is a network."""
 RATE = re.compile(r"(\d+(?:\.\d+)?)([MG])(b|B)/s(?:\+(\d+(?:\.\d+)?)us)?")
-"""Such as 500Mb/s or 12GB/s+5us: bits or bytes per second in one direction, and a latency."""
+"""Rate such as 500Mb/s or 12GB/s+5us: bits or bytes per second in one direction, and a latency."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A ``link`` of which every rank has one port, and what was measured on it: an all-reduce's ``fits``, by world."""
+    """A link, of which every rank has one port, and the fits of all-reduces that were measured on it, by world size."""
 
     name: str
     link: Link
     fits: Mapping[int, AlphaBeta] = field(default_factory=dict)
 
     def price(self, world: int) -> AlphaBeta:
-        """Of an all-reduce: as measured where it was, else that of a ring."""
+        """Return the price of an all-reduce: the measured one if there is one, else that of a ring."""
         return self.fits.get(world) or closed_forms.ring(world, self.link)
 
 
 def connection(text: str) -> Connection:
-    """The link of a short name (any case) or of a rate. Raises `InvalidArgument`, `UnitsError`."""
-    for short, name in SHORT.items():
+    """Return the link of a short name (in any case) or of a rate. Raises `InvalidArgument`, `UnitsError`."""
+    for short, name in SHORT_NAMES.items():
         if text.lower() in (short.lower(), name.lower()):
             return Connection(short, LINKS[name])
     if not (rate := RATE.fullmatch(text)):
-        known = ", ".join(SHORT)
+        known = ", ".join(SHORT_NAMES)
         raise InvalidArgument("link", text, f"one of {known}, or a rate such as 10Gb/s, 500Mb/s+50us or 12GB/s")
     number = float(rate[1]) / (1000 if rate[2] == "M" else 1)
     make = Link.gigabits if rate[3] == "b" else Link.gigabytes
@@ -68,8 +68,8 @@ def domain_note(name: str, worlds: Iterable[int]) -> str | None:
     )
 
 
-def measured_here(sweep: Sweep) -> Connection:
-    """What all-reduces of this machine took: the line fitted to them, and the link of a ring that would take as long.
+def fit_connection(sweep: Sweep) -> Connection:
+    """Fit a line to the all-reduces of this machine; the link is that of a ring which would take as long.
 
     Raises `InvalidArgument` for a sweep of one rank.
     """

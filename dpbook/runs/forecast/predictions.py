@@ -1,4 +1,4 @@
-"""Predictions: the step of a measured script on more ranks, simulated; as a printed table and as JSON."""
+"""Simulated steps of a measured script on more ranks, as a printed table and as JSON."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,20 +26,27 @@ from dpbook.overlap import (
     units_of,
 )
 from dpbook.runs.forecast.links import Connection, domain_note
-from dpbook.runs.forecast.measured_step import Measured, NoForecast
+from dpbook.runs.forecast.measured_step import MeasuredStep, NoForecast
 
 CAPS = tuple(int(MIB * 2**power * share) for power in range(-4, 12) for share in (1, 1.5))
-"""Caps that are tried: 64 KiB to 3 GiB, two in every doubling."""
-AS_GOOD = 1.01
-"""A step that takes so many times the shortest is as good: what a call costs the host is in no price."""
+"""Bucket caps that are tried: 64 KiB to 3 GiB, two in every doubling."""
+EQUIVALENT_RATIO = 1.01
+"""Ratio to the shortest step up to which a step counts as equally good: no price has the host's cost of a call."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """``step`` and ``exposed`` (communication that nothing hides): seconds. ``speedup``: over one rank with its batch.
+class ForecastRow:
+    """Forecast for one link, world size and sharding stage.
 
-    Of stage 0, ``cap`` is the best bucket cap, in bytes, to which all of this belongs (0: the script's own), and
-    ``as_it_is`` the step with the script's own; None of both in the other stages.
+    Attributes:
+        link: name of the link.
+        world: number of ranks.
+        stage: sharding stage, 0 to 3.
+        step: seconds of a step.
+        exposed: seconds of communication that no computation hides.
+        speedup: throughput relative to one rank with its own batch.
+        cap: best bucket cap in bytes, which the other fields assume (0: the script's own); None unless the stage is 0.
+        as_it_is: seconds of a step with the script's own cap; None unless the stage is 0.
     """
 
     link: str
@@ -53,11 +60,17 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Checked:
-    """Seconds of a ``forecast`` step of the script as it is, and those that were ``measured``.
+class ForecastCheck:
+    """Forecast and measured seconds of a step of the unmodified script.
 
-    ``exposed``: communication of the forecast that nothing hides. ``waited``: for what the step waited without the
-    emulated link: near to ``exposed`` or above, the link is not slower than what is here, and the forecast too low.
+    Attributes:
+        link: name of the link.
+        world: number of ranks.
+        forecast: forecast seconds of a step.
+        measured: measured seconds of a step over the emulated link.
+        exposed: seconds of communication in the forecast that no computation hides.
+        waited: seconds for which a step waited without the emulated link. If they are close to ``exposed`` or above it,
+            the link is no slower than the real one, and the forecast is too low.
     """
 
     link: str
@@ -69,159 +82,176 @@ class Checked:
 
     @property
     def miss(self) -> float:
-        """Relative: below 0 where the forecast was too low."""
+        """Relative error of the forecast; negative if it is too low."""
         return self.forecast / self.measured - 1
 
 
 def forecast(
-    what: Measured, worlds: Sequence[int], links: Sequence[Connection], stages: Sequence[int] = (0,)
-) -> tuple[Row, ...]:
-    """Simulate the step of ``what`` on as many ranks over each link. Raises `InvalidArgument`."""
+    measured: MeasuredStep, worlds: Sequence[int], links: Sequence[Connection], stages: Sequence[int] = (0,)
+) -> tuple[ForecastRow, ...]:
+    """Simulate the measured step for every link, world size and stage. Raises `InvalidArgument`."""
     for world in worlds:
         check_int("gpus", world, 2)
     for stage in stages:
         check_int("stages", stage, 0, 3)
-    return tuple(_row(what, link, world, stage) for link in links for world in worlds for stage in stages)
+    return tuple(_row(measured, link, world, stage) for link in links for world in worlds for stage in stages)
 
 
-def checked(what: Measured, link: Connection) -> Checked:
-    """The script as it is, forecast for the ranks on which it ran, beside what was measured.
+def check_forecast(measured: MeasuredStep, link: Connection) -> ForecastCheck:
+    """Compare the forecast for the ranks on which the script ran with its measured updates over the link.
 
-    Raises `NoForecast` where nothing was measured to compare with.
+    Raises `NoForecast` if no update over the link was measured.
     """
-    if what.held is None:
+    if measured.emulated_seconds is None:
         raise NoForecast("nothing to compare with: torch's DDP as it is has to carry the gradients, in a few updates")
-    step = _simulated(what, link, what.world, *_limits(what))
-    return Checked(link.name, what.world, what.other + step.duration, what.held, step.exposed(), what.waited)
+    step = _simulated(measured, link, measured.world, *_limits(measured))
+    return ForecastCheck(
+        link.name,
+        measured.world,
+        measured.other + step.duration,
+        measured.emulated_seconds,
+        step.exposed(),
+        measured.waited,
+    )
 
 
-def _row(what: Measured, link: Connection, world: int, stage: int) -> Row:
+def _row(measured: MeasuredStep, link: Connection, world: int, stage: int) -> ForecastRow:
     if stage:
         cap = as_it_is = None
-        step = _sharded(what, link, world, stage)
+        step = _sharded(measured, link, world, stage)
     else:
-        own = step = _simulated(what, link, world, *_limits(what))
-        cap, as_it_is = 0, what.other + own.duration
-        best = _best(what, link, world)
-        if own.duration > AS_GOOD * best.duration:
-            cap = int(best.caps[best.durations <= AS_GOOD * best.duration].max())
-            step = _simulated(what, link, world, cap, cap)
-    seconds = what.other + step.duration
-    return Row(link.name, world, stage, seconds, step.exposed(), world * what.alone / seconds, cap, as_it_is)
+        current = step = _simulated(measured, link, world, *_limits(measured))
+        cap, as_it_is = 0, measured.other + current.duration
+        best = _best(measured, link, world)
+        if current.duration > EQUIVALENT_RATIO * best.duration:
+            cap = int(best.caps[best.durations <= EQUIVALENT_RATIO * best.duration].max())
+            step = _simulated(measured, link, world, cap, cap)
+    seconds = measured.other + step.duration
+    return ForecastRow(
+        link.name, world, stage, seconds, step.exposed(), world * measured.alone / seconds, cap, as_it_is
+    )
 
 
-def _limits(what: Measured) -> tuple[int, int]:
-    """Of the script's buckets, and of its first one."""
-    return (CAP, FIRST_CAP) if what.cap is None else (what.cap, what.cap)
+def _limits(measured: MeasuredStep) -> tuple[int, int]:
+    """Return the caps of the script's buckets and of its first bucket, in bytes."""
+    return (CAP, FIRST_CAP) if measured.cap is None else (measured.cap, measured.cap)
 
 
-def _simulated(what: Measured, link: Connection, world: int, cap: int, first: int) -> Timeline:
-    buckets = plan(tensors_of(what.layers), cap, first)
+def _simulated(measured: MeasuredStep, link: Connection, world: int, cap: int, first: int) -> Timeline:
+    buckets = plan(tensors_of(measured.layers), cap, first)
     return simulate_step(
-        what.layers, buckets, link.price(world), accumulation=what.accumulation, no_sync=what.no_sync,
-        optimizer=what.after,
+        measured.layers, buckets, link.price(world), accumulation=measured.accumulation, no_sync=measured.no_sync,
+        optimizer=measured.after,
     )  # fmt: skip
 
 
-def _best(what: Measured, link: Connection, world: int) -> CapSweep:
-    """Steps with caps up to the first that puts everything into one bucket."""
-    total = sum(tensor.nbytes for tensor in tensors_of(what.layers))
+def _best(measured: MeasuredStep, link: Connection, world: int) -> CapSweep:
+    """Sweep the caps up to the first one that puts all gradients into one bucket."""
+    total = sum(tensor.nbytes for tensor in tensors_of(measured.layers))
     caps = CAPS[: sum(cap < total for cap in CAPS) + 1]
     return best_cap(
-        what.layers, link.price(world), caps, accumulation=what.accumulation, no_sync=what.no_sync,
-        optimizer=what.after,
+        measured.layers, link.price(world), caps, accumulation=measured.accumulation, no_sync=measured.no_sync,
+        optimizer=measured.after,
     )  # fmt: skip
 
 
-def _sharded(what: Measured, link: Connection, world: int, stage: int) -> Timeline:
-    how = Sharding(stage, world)
-    size = ITEMSIZE[tensors_of(what.layers)[0].dtype]
+def _sharded(measured: MeasuredStep, link: Connection, world: int, stage: int) -> Timeline:
+    sharding = Sharding(stage, world)
+    size = ITEMSIZE[tensors_of(measured.layers)[0].dtype]
     return simulate_sharded(
-        list(_units(what)), how, Wires.rings(how, link.link), sizes=Sizes(size, size), accumulation=what.accumulation,
-        optimizer=what.after,
+        list(_units(measured)), sharding, Wires.rings(sharding, link.link), sizes=Sizes(size, size),
+        accumulation=measured.accumulation, optimizer=measured.after,
     ).timeline  # fmt: skip
 
 
-def _units(what: Measured) -> Iterator[Unit]:
-    """The modules that are gathered as one, with what is frozen in them; first those of which nothing is trained."""
+def _units(measured: MeasuredStep) -> Iterator[Unit]:
+    """Yield the root, the units without trained parameters, and the other units, with their frozen parameters."""
     inside: dict[str, int] = {}
-    for name, number in (what.frozen or {}).items():
-        home = _home(what.units, name)
+    for name, number in (measured.frozen or {}).items():
+        home = _home(measured.units, name)
         inside[home] = inside.get(home, 0) + number
-    trained = [unit for unit in what.units if any(_home(what.units, layer.name) == unit for layer in what.layers)]
+    trained = [
+        unit for unit in measured.units if any(_home(measured.units, layer.name) == unit for layer in measured.layers)
+    ]
     partly = {name: number for name, number in inside.items() if name in (ROOT, *trained)}
-    units = units_of(what.layers, trained, frozen=partly)
+    units = units_of(measured.layers, trained, frozen=partly)
     yield from (unit for unit in units if unit.name == ROOT)
     yield from (Unit(name, 0.0, 0.0, number, number) for name, number in inside.items() if name not in partly)
     yield from (unit for unit in units if unit.name != ROOT)
 
 
 def _home(units: Sequence[str], name: str) -> str:
-    """The innermost unit around a parameter."""
+    """Return the innermost unit that contains a parameter."""
     return max((unit for unit in units if name.startswith(f"{unit}.")), key=len, default=ROOT)
 
 
 FORMAT = 1
+"""Version of the JSON form."""
 Table = list[tuple[str, ...]]
 
 
-def about(what: Measured) -> str:
-    """What was measured, in one line."""
-    parts = [f"{name} {milliseconds(seconds)}" for name, seconds in _parts(what).items()]
-    nbytes = in_binary(sum(tensor.nbytes for layer in what.layers for tensor in layer.tensors))
-    micro = f" in {what.accumulation} micro-batches" if what.accumulation > 1 else ""
-    on = "one process" if what.world == 1 else f"{what.world} processes"
+def summary(measured: MeasuredStep) -> str:
+    """Return the measured step in one line."""
+    parts = [f"{name} {milliseconds(seconds)}" for name, seconds in _parts(measured).items()]
+    nbytes = in_binary(sum(tensor.nbytes for layer in measured.layers for tensor in layer.tensors))
+    micro = f" in {measured.accumulation} micro-batches" if measured.accumulation > 1 else ""
+    on = "one process" if measured.world == 1 else f"{measured.world} processes"
     return (
-        f"from {plural(what.updates, 'update')} on {on}: {', '.join(parts)}{micro}; "
-        f"{plural(len(what.layers), 'tensor')}, {nbytes}, ready order recorded"
+        f"from {plural(measured.updates, 'update')} on {on}: {', '.join(parts)}{micro}; "
+        f"{plural(len(measured.layers), 'tensor')}, {nbytes}, ready order recorded"
     )
 
 
-def _parts(what: Measured) -> dict[str, float]:
-    return {"forward": what.forward, "backward": what.backward, "optimizer": what.after, "other": what.other}
+def _parts(measured: MeasuredStep) -> dict[str, float]:
+    return {
+        "forward": measured.forward,
+        "backward": measured.backward,
+        "optimizer": measured.after,
+        "other": measured.other,
+    }
 
 
-def in_words(what: Measured, rows: Sequence[Row]) -> str:
-    """A table of a forecast."""
+def format_forecast(measured: MeasuredStep, rows: Sequence[ForecastRow]) -> str:
+    """Return the table of a forecast."""
     sharded = any(row.stage for row in rows)
-    own = "default, 25 MiB" if what.cap is None else f"its own, {in_binary(what.cap)}"
+    script_cap = "default, 25 MiB" if measured.cap is None else f"its own, {in_binary(measured.cap)}"
     table: Table = [("link", "GPUs", *(["stage"] if sharded else []), "step", "exposed", "speed-up", "best cap")]
     for row in rows:
-        cap = "–" if row.cap is None else own
+        cap = "–" if row.cap is None else script_cap
         if row.cap and row.as_it_is is not None:
-            cap = f"{in_binary(row.cap)} ({own}: {milliseconds(row.as_it_is)})"
+            cap = f"{in_binary(row.cap)} ({script_cap}: {milliseconds(row.as_it_is)})"
         stage = [str(row.stage)] if sharded else []
         figures = milliseconds(row.step), milliseconds(row.exposed), f"{row.speedup:.2f}", cap
         table.append((row.link, str(row.world), *stage, *figures))
-    return "\n".join([about(what), *_aligned(table), *_as_notes([*what.notes, *_link_notes(rows)])])
+    return "\n".join([summary(measured), *_aligned(table), *_as_notes([*measured.notes, *_link_notes(rows)])])
 
 
-def check_in_words(runs: Sequence[tuple[Measured, Checked]]) -> str:
-    """A table of forecasts beside what was measured."""
+def format_checks(runs: Sequence[tuple[MeasuredStep, ForecastCheck]]) -> str:
+    """Return the table of forecasts beside measured steps."""
     table: Table = [("link", "ranks", "forecast", "measured", "miss", "exposed", "without the link")]
     for _, row in runs:
         miss = f"{abs(row.miss):.1%} too {'low' if row.miss < 0 else 'high'}"
-        times = [milliseconds(each) for each in (row.forecast, row.measured, row.exposed, row.waited)]
+        times = [milliseconds(seconds) for seconds in (row.forecast, row.measured, row.exposed, row.waited)]
         table.append((row.link, str(row.world), *times[:2], miss, *times[2:]))
-    heads = [line for what, _ in runs for line in (about(what), *_as_notes(what.notes))]
+    heads = [line for measured, _ in runs for line in (summary(measured), *_as_notes(measured.notes))]
     return "\n".join([*dict.fromkeys(heads), *_aligned(table)])
 
 
-def as_json(what: Sequence[Measured], rows: Sequence[Row | Checked]) -> str:
-    """All of it, for programs; seconds and bytes."""
-    told = [
+def as_json(steps: Sequence[MeasuredStep], rows: Sequence[ForecastRow | ForecastCheck]) -> str:
+    """Return measured steps and forecasts as JSON, for programs, in seconds and bytes."""
+    plain_steps = [
         {"updates": one.updates, "world": one.world, "accumulation": one.accumulation, "alone": one.alone,
          **_parts(one), "notes": one.notes, "layers": [asdict(layer) for layer in one.layers]}
-        for one in what
+        for one in steps
     ]  # fmt: skip
-    notes = _link_notes([row for row in rows if isinstance(row, Row)])
+    notes = _link_notes([row for row in rows if isinstance(row, ForecastRow)])
     return json.dumps(
-        {"format": FORMAT, "measured": told, "rows": [_plain(row) for row in rows], "notes": notes}, indent=1
+        {"format": FORMAT, "measured": plain_steps, "rows": [_plain(row) for row in rows], "notes": notes}, indent=1
     )
 
 
-def _plain(row: Row | Checked) -> dict[str, Any]:
-    return asdict(row) | ({"miss": row.miss} if isinstance(row, Checked) else {})
+def _plain(row: ForecastRow | ForecastCheck) -> dict[str, Any]:
+    return asdict(row) | ({"miss": row.miss} if isinstance(row, ForecastCheck) else {})
 
 
 def _aligned(table: Table) -> list[str]:
@@ -233,8 +263,8 @@ def _as_notes(notes: Iterable[str]) -> list[str]:
     return [f"note: {note}" for note in notes]
 
 
-def _link_notes(rows: Sequence[Row]) -> list[str]:
-    """Notes on links that cannot join as many GPUs as they are forecast for."""
+def _link_notes(rows: Sequence[ForecastRow]) -> list[str]:
+    """Return notes on links that cannot join as many GPUs as were asked for."""
     links = dict.fromkeys(row.link for row in rows)
     notes = (domain_note(link, [row.world for row in rows if row.link == link]) for link in links)
     return [note for note in notes if note]

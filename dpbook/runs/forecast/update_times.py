@@ -9,17 +9,18 @@ from dpbook.core import milliseconds
 
 
 @dataclass(frozen=True)
-class Timed:
-    """An update of one rank, in seconds.
+class UpdateTimes:
+    """Times of one update on one rank, in seconds.
 
     Attributes:
-        other: outside of what follows: data, logging, whatever comes between two micro-batches.
-        forwards, backwards: of each micro-batch; a backward ends with its last gradient.
-        gaps: of the last backward, for each gradient as it became ready: its number, and the time since the one before.
-        after: from the last sum of gradients to the end of the update: what the wrapper and the optimizer do then.
-        period: the whole update, with the waiting for sums, which is in none of the others.
+        other: time outside of the other parts: data, logging, anything between two micro-batches.
+        forwards: time of forward, for each micro-batch.
+        backwards: time of backward, until its last gradient is ready, for each micro-batch.
+        gaps: for each gradient of the last backward, in order of readiness: its number and the time since the previous.
+        after: time from the last sum of gradients to the end of the update: the wrapper's copies and the optimizer.
+        period: time of the whole update, including the time spent waiting for sums, which is in no other field.
         early: whether a backward before the last one was synced too.
-        held: whether its sums came over an emulated link.
+        emulated: whether the sums came over an emulated link.
     """
 
     other: float
@@ -29,27 +30,27 @@ class Timed:
     after: float
     period: float
     early: bool
-    held: bool
+    emulated: bool
 
     @property
     def alone(self) -> float:
-        """What it would take without waiting."""
+        """Seconds of the update without waiting."""
         return self.other + sum(self.forwards) + sum(self.backwards) + self.after
 
 
-def timed(event: Mapping[str, Any], world: int) -> Timed | None:
-    """The parts of an update on ``world`` ranks; None where no backward made a gradient."""
-    parts = _Parts(event["marks"], event["synced"], world)
+def time_update(event: Mapping[str, Any], world: int) -> UpdateTimes | None:
+    """Return the times of an update on ``world`` ranks, or None if no backward computed a gradient."""
+    parts = _MarkReader(event["marks"], event["synced"], world)
     if not parts.gaps:
         return None
-    return Timed(
+    return UpdateTimes(
         parts.other, tuple(parts.forwards), tuple(parts.backwards), parts.gaps, parts.after, parts.last,
-        any(event["synced"][:-1]), event["held"],
+        any(event["synced"][:-1]), event["emulated"],
     )  # fmt: skip
 
 
-class _Parts:
-    """Goes through the marks (kind, seconds) once; ``last`` is the moment up to which everything has its place."""
+class _MarkReader:
+    """Assigns the time between marks (kind, seconds) to the parts of an update; ``last`` ends the assigned time."""
 
     def __init__(self, marks: Sequence[tuple[str | int, float]], synced: Sequence[bool], world: int) -> None:
         self.other = self.after = self.last = 0.0
@@ -63,7 +64,7 @@ class _Parts:
         self._world = world
         for kind, at in marks:
             if isinstance(kind, int):
-                self._ready.pop(kind, None)  # one that is added to twice is ready when it is so for the last time
+                self._ready.pop(kind, None)  # a gradient that is added to twice is ready the last time
                 self._ready[kind] = at
             elif kind == "arrived":
                 self._arrived = at
@@ -78,19 +79,19 @@ class _Parts:
         self.last = end
 
     def _returned(self, at: float) -> None:
-        """A backward is over: everything since the one before gets its place."""
+        """Assign the time since the previous backward to the parts."""
         synced = next(self._synced)
-        if not self._ready:  # of something that is not trained here
+        if not self._ready:  # a backward through parameters of no recorded optimizer
             return
-        self.other += self.after  # what came after the micro-batch before was not its end
+        self.other += self.after  # the previous micro-batch was not the last one
         forward = self._begun if self._forward is None else self._forward
-        done = max(self._ready.values())
+        ready = max(self._ready.values())
         self.other += forward - self.last
         self.forwards.append(self._begun - forward)
-        self.backwards.append(done - self._begun)
+        self.backwards.append(ready - self._begun)
         self.gaps = tuple(_gaps(self._begun, self._ready))
         waited = synced and self._world > 1
-        self.after = at - max(done, self._arrived) if self._arrived or not waited else 0.0
+        self.after = at - max(ready, self._arrived) if self._arrived or not waited else 0.0
         self.last, self._forward = at, None
 
 
@@ -102,31 +103,37 @@ def _gaps(begun: float, ready: Mapping[int, float]) -> list[tuple[int, float]]:
     return gaps
 
 
-MUCH = 0.1
-"""The share of an update outside of forward, backward and optimizer that is told."""
-SPREAD = 1.25
-"""Updates differ where those of the third quarter take so many times those of the first."""
+OTHER_SHARE = 0.1
+"""Share of an update outside of forward, backward and optimizer above which a note reports it."""
+SPREAD_RATIO = 1.25
+"""Ratio of the third quartile of updates to the first above which a note reports that they differ."""
 
 
-def notes(model: Mapping[str, Any], updates: Sequence[Timed], order: Sequence[int]) -> Iterator[str]:
-    """One after another, of the ``updates`` that count and what is known of the ``model``; ``order``: its gradients."""
-    yield from _of_the_updates(updates)
-    yield from _of_the_model(model, order)
+def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes], order: Sequence[int]) -> Iterator[str]:
+    """Yield the caveats of a forecast.
+
+    Args:
+        model: event ``model`` of the journal.
+        updates: updates that count.
+        order: numbers of the gradients, in order of readiness.
+    """
+    yield from _notes_on_updates(updates)
+    yield from _notes_on_model(model, order)
 
 
-def _of_the_updates(updates: Sequence[Timed]) -> Iterator[str]:
+def _notes_on_updates(updates: Sequence[UpdateTimes]) -> Iterator[str]:
     if len({tuple(number for number, _ in one.gaps) for one in updates}) > 1:
         yield "gradients do not become ready in the same order in every update; that of the last one counts"
     other = statistics.median(one.other / one.alone for one in updates)
-    if other > MUCH:
+    if other > OTHER_SHARE:
         yield f"{other:.0%} of an update is outside of forward, backward and optimizer (data?): no link changes it"
     times = sorted(one.alone for one in updates)
     short, long = times[len(times) // 4], times[3 * len(times) // 4]
-    if len(times) >= 4 and long > SPREAD * short:
+    if len(times) >= 4 and long > SPREAD_RATIO * short:
         yield f"updates differ: half of them take {milliseconds(short)} to {milliseconds(long)}; medians are forecast"
 
 
-def _of_the_model(model: Mapping[str, Any], order: Sequence[int]) -> Iterator[str]:
+def _notes_on_model(model: Mapping[str, Any], order: Sequence[int]) -> Iterator[str]:
     missing = [tensor["name"] for number, tensor in enumerate(model["tensors"]) if number not in set(order)]
     if missing:
         yield f"no gradient for {', '.join(missing[:3])} ({len(missing)} in all): left out, though DDP sends them"

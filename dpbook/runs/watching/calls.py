@@ -1,4 +1,4 @@
-"""What else the script calls: clipping, schedulers, scalers, and collectives of its own."""
+"""Hooks on functions that a script calls: clipping, schedulers, gradient scalers, collectives."""
 
 import functools
 import inspect
@@ -24,25 +24,29 @@ COLLECTIVES = (
 
 
 class Calls:
-    """Watches functions that scripts call by name; one inside another is not told."""
+    """Records calls of functions by name; a call inside another recorded call is not recorded."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._inside = False
         self._scaled = False
         self._schedulers: list[Any] = []
-        if recorder.wanted.timeout:
-            self._patience(timedelta(seconds=recorder.wanted.timeout))
+        if recorder.options.timeout:
+            self._set_timeout(timedelta(seconds=recorder.options.timeout))
         self._clipping()
         self._scheduling()
         self._scaling()
         for name in COLLECTIVES:
             if hasattr(dist, name):
                 self._collective(name)
-        recorder.replace(Join, "__enter__", self._told(lambda given, result: recorder.note("join", place=place())))
+        recorder.replace(
+            Join, "__enter__", self._recorded(lambda arguments, result: recorder.note("join", place=place()))
+        )
 
-    def _told(self, tell: Callable[[tuple[Any, ...], Any], None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Make of a function one that also tells its arguments and its result, when it has returned."""
+    def _recorded(
+        self, record: Callable[[tuple[Any, ...], Any], None]
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Return a decorator: after a call, ``record`` receives the arguments and the result."""
 
         def make(function: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(function)
@@ -56,43 +60,43 @@ class Calls:
                     self._inside = False
                 if self._recorder.active:
                     with self._recorder.watching():
-                        tell((*args, *kwargs.values()), result)
+                        record((*args, *kwargs.values()), result)
                 return result
 
             return watched
 
         return make
 
-    def _patience(self, timeout: timedelta) -> None:
-        """A script whose ranks wait for each other for ever ends, and its launch can tell why."""
+    def _set_timeout(self, timeout: timedelta) -> None:
+        """Set the default timeout of process groups, so that a hanging script ends and its launch can diagnose it."""
 
-        def patient(init: Callable[..., Any]) -> Callable[..., Any]:
+        def with_timeout(init: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(init)
             def init_process_group(*args: Any, **kwargs: Any) -> Any:
-                given = inspect.signature(init).bind_partial(*args, **kwargs).arguments
-                return init(*args, **kwargs, **({} if given.get("timeout") is not None else {"timeout": timeout}))
+                arguments = inspect.signature(init).bind_partial(*args, **kwargs).arguments
+                return init(*args, **kwargs, **({} if arguments.get("timeout") is not None else {"timeout": timeout}))
 
             return init_process_group
 
-        self._everywhere((dist, distributed_c10d), "init_process_group", patient)
+        self._everywhere((dist, distributed_c10d), "init_process_group", with_timeout)
 
     def _clipping(self) -> None:
-        def clipped(given: tuple[Any, ...], norm: Any) -> None:
-            shared = hasattr(norm, "to_local")  # over sharded gradients: one number, whose parts the ranks have
+        def clipped(arguments: tuple[Any, ...], norm: Any) -> None:
+            shared = hasattr(norm, "to_local")  # of sharded gradients: a DTensor, of which each rank has a part
             value = None if shared or norm is None else float(norm)
-            most = next((float(each) for each in given[1:] if isinstance(each, int | float)), None)
+            most = next((float(each) for each in arguments[1:] if isinstance(each, int | float)), None)
             self._recorder.note("clip", norm=value, most=most, scaled=self._scaled, place=place())
 
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            self._everywhere((clip_grad, torch.nn.utils), name, self._told(clipped))
+            self._everywhere((clip_grad, torch.nn.utils), name, self._recorded(clipped))
 
     def _scheduling(self) -> None:
-        def stepped(given: tuple[Any, ...], result: Any) -> None:
-            known = [each for each, scheduler in enumerate(self._schedulers) if scheduler is given[0]]
+        def stepped(arguments: tuple[Any, ...], result: Any) -> None:
+            known = [each for each, scheduler in enumerate(self._schedulers) if scheduler is arguments[0]]
             if not known:
-                self._schedulers.append(given[0])
+                self._schedulers.append(arguments[0])
                 known = [len(self._schedulers) - 1]
-            self._recorder.note("scheduler", scheduler=known[0], name=type(given[0]).__name__, place=place())
+            self._recorder.note("scheduler", scheduler=known[0], name=type(arguments[0]).__name__, place=place())
 
         def quietly(initial: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(initial)
@@ -107,45 +111,46 @@ class Calls:
 
         self._recorder.replace(lr_scheduler.LRScheduler, "_initial_step", quietly)
         for name in ("LRScheduler", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler"):
-            self._recorder.replace(getattr(lr_scheduler, name), "step", self._told(stepped))
+            self._recorder.replace(getattr(lr_scheduler, name), "step", self._recorded(stepped))
 
     def _scaling(self) -> None:
-        def scaled(given: tuple[Any, ...], result: Any) -> None:
-            self._scaled = given[0].is_enabled() and given[0].get_scale() != 1
-            if given[0].is_enabled():
-                self._recorder.note("scaled", factor=given[0].get_scale())
+        def scaled(arguments: tuple[Any, ...], result: Any) -> None:
+            self._scaled = arguments[0].is_enabled() and arguments[0].get_scale() != 1
+            if arguments[0].is_enabled():
+                self._recorder.note("scaled", factor=arguments[0].get_scale())
 
-        def unscaled(given: tuple[Any, ...], result: Any) -> None:
+        def unscaled(arguments: tuple[Any, ...], result: Any) -> None:
             self._scaled = False
 
-        def updated(given: tuple[Any, ...], result: Any) -> None:
+        def updated(arguments: tuple[Any, ...], result: Any) -> None:
             self._scaled = False
-            if given[0].is_enabled():
-                self._recorder.note("scaler", scale=given[0].get_scale(), place=place())
+            if arguments[0].is_enabled():
+                self._recorder.note("scaler", scale=arguments[0].get_scale(), place=place())
 
-        for name, tell in (("scale", scaled), ("unscale_", unscaled), ("update", updated)):
-            self._recorder.replace(torch.amp.GradScaler, name, self._told(tell))
+        for name, record in (("scale", scaled), ("unscale_", unscaled), ("update", updated)):
+            self._recorder.replace(torch.amp.GradScaler, name, self._recorded(record))
 
     def _collective(self, name: str) -> None:
-        def called(given: tuple[Any, ...], result: Any) -> None:
-            group = next((each for each in given if isinstance(each, dist.ProcessGroup)), dist.group.WORLD)
+        def called(arguments: tuple[Any, ...], result: Any) -> None:
+            group = next((each for each in arguments if isinstance(each, dist.ProcessGroup)), dist.group.WORLD)
             if group is not dist.group.WORLD:
                 return
-            tensors = list(tensors_of(list(given)))
+            tensors = list(tensors_of(list(arguments)))
             first = tensors[-1 if name in ("all_gather", "gather") else 0] if tensors else None
             self._recorder.note(
                 "collective",
                 name=name,
                 shape=None if first is None else list(first.shape),
                 dtype=None if first is None else str(first.dtype).removeprefix("torch."),
-                graded=torch.is_grad_enabled() and any(each.requires_grad for each in tensors),  # not in a Function
+                graded=torch.is_grad_enabled()
+                and any(each.requires_grad for each in tensors),  # gradients are off inside an autograd.Function
                 place=place(),
             )
 
-        self._everywhere((dist, distributed_c10d), name, self._told(called))
+        self._everywhere((dist, distributed_c10d), name, self._recorded(called))
 
     def _everywhere(self, owners: tuple[Any, ...], name: str, make: Callable[[Any], Any]) -> None:
-        """One function that is known in several modules."""
-        made = make(getattr(owners[0], name))
+        """Replace a function that several modules export by one new function."""
+        replacement = make(getattr(owners[0], name))
         for owner in owners:
-            self._recorder.replace(owner, name, lambda old: made)
+            self._recorder.replace(owner, name, lambda old: replacement)

@@ -1,7 +1,7 @@
-"""What a loss is divided by: read from autograd's graph, however the script has written the loss.
+"""Divisor of a loss, read from autograd's graph, however the script wrote the loss.
 
-From the tensor that is differentiated the walk goes down over factors, quotients and sums to each mean or sum over
-examples. A graph keeps what it needs for the derivative, and so it knows the divisor.
+The walk starts at the tensor that is differentiated. It passes factors, quotients and sums, and ends at each mean or
+sum over examples. The graph saves what the derivative needs, and the divisor is part of that.
 """
 
 from dataclasses import dataclass
@@ -10,22 +10,27 @@ from typing import Any
 import torch
 
 MEAN, SUM = 1, 2
-"""torch's numbers for a loss's reduction; 0 is none."""
+"""Numbers that torch uses for the reduction of a loss; 0 is no reduction."""
 _PLAIN = (
     "NegBackward", "ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward",
     "UnsqueezeBackward", "ToCopyBackward", "CloneBackward", "AliasBackward",
 )  # fmt: skip
-"""Nodes that change no number but its sign or its form."""
+"""Nodes that change only the sign, shape or dtype."""
 _SPREAD = ("AddBackward", "SubBackward", "StackBackward", "CatBackward")
-"""Nodes that add several losses, or lay them side by side."""
-_DEEPEST = 200
+"""Nodes that add or concatenate several losses."""
+_MAX_DEPTH = 200
+"""Nodes between a loss and its mean or sum, beyond which the walk gives up."""
 
 
 @dataclass(frozen=True)
-class Reduced:
-    """One mean or sum in a loss: over how many ``terms``, and what each of them is divided by in all.
+class Reduction:
+    """One mean or sum in a loss.
 
-    ``node`` is autograd's name for it; ``mean`` says whether it divides by its own number of terms.
+    Attributes:
+        node: name of its autograd node.
+        terms: number of terms, or sum of their weights.
+        divisor: number by which each term is divided in all.
+        mean: whether the node itself divides by the number of terms.
     """
 
     node: str
@@ -34,61 +39,64 @@ class Reduced:
     mean: bool
 
 
-def reductions(loss: torch.Tensor) -> list[Reduced] | None:
-    """Every mean or sum that ``loss`` consists of, in the graph's order; None where the walk meets what it cannot read.
+def reductions(loss: torch.Tensor) -> list[Reduction] | None:
+    """Return every mean or sum in ``loss``, in the order of the graph; None if the graph has a node that is not known.
 
-    A loss of several parts is a list of several. What is multiplied by a tensor with several elements is no constant.
+    A product with a tensor of several elements is such a node, because its factor is no constant.
     """
-    found: list[Reduced] = []
-    return found if loss.grad_fn is not None and _walk(loss.grad_fn, 1.0, found, 0) and found else None
+    parts: list[Reduction] = []
+    return parts if loss.grad_fn is not None and _walk(loss.grad_fn, 1.0, parts, 0) and parts else None
 
 
-def _walk(node: Any, divisor: float, found: list[Reduced], depth: int) -> bool:
-    """Whether everything below ``node`` could be read; ``divisor`` is what was met above it."""
+def _walk(node: Any, divisor: float, parts: list[Reduction], depth: int) -> bool:
+    """Append the means and sums below ``node`` to ``parts``; return whether all nodes are known.
+
+    ``divisor`` is the product of the divisors above the node.
+    """
     name = str(node.name()).rstrip("0123456789")
     below = [following for following, _ in node.next_functions if following is not None]
-    if depth > _DEEPEST:
+    if depth > _MAX_DEPTH:
         return False
     if name in _PLAIN and len(below) == 1:
-        return _walk(below[0], divisor, found, depth + 1)
+        return _walk(below[0], divisor, parts, depth + 1)
     if name in _SPREAD:
-        return all(_walk(each, divisor, found, depth + 1) for each in below if _reduces(each))
+        return all(_walk(each, divisor, parts, depth + 1) for each in below if _is_loss(each))
     if name in ("MulBackward", "DivBackward") and len(below) == 1:
         factor = _constant(node)
         if not factor:
             return False
-        return _walk(below[0], divisor / factor if name == "MulBackward" else divisor * factor, found, depth + 1)
+        return _walk(below[0], divisor / factor if name == "MulBackward" else divisor * factor, parts, depth + 1)
     if name in ("MeanBackward", "SumBackward"):
-        return _mean_or_sum(node, name, below, divisor, found, depth)
+        return _mean_or_sum(node, name, below, divisor, parts, depth)
     terms = _terms_of_loss(node)
     if terms is None:
         return False
     count, mean = terms
-    found.append(Reduced(name.removesuffix("Backward"), count, divisor * (count if mean else 1.0), mean))
+    parts.append(Reduction(name.removesuffix("Backward"), count, divisor * (count if mean else 1.0), mean))
     return True
 
 
-def _reduces(node: Any) -> bool:
-    """No parameter itself: a sum with a constant tensor or a leaf is not a loss over examples."""
+def _is_loss(node: Any) -> bool:
+    """Whether a summand is a loss: a constant tensor or a leaf (a parameter) is not."""
     return "AccumulateGrad" not in str(node.name())
 
 
-def _mean_or_sum(node: Any, name: str, below: list[Any], divisor: float, found: list[Reduced], depth: int) -> bool:
+def _mean_or_sum(node: Any, name: str, below: list[Any], divisor: float, parts: list[Reduction], depth: int) -> bool:
     sizes = tuple(node._saved_self_sym_sizes)
     number = 1.0
     for size in sizes:
         number *= int(size)
     whole = divisor * number if name == "MeanBackward" else divisor
     nested = below and str(below[0].name()).rstrip("0123456789") in ("StackBackward", "CatBackward")
-    if (number == 1 or nested) and below and _walk(below[0], whole, found, depth + 1):
+    if (number == 1 or nested) and below and _walk(below[0], whole, parts, depth + 1):
         return True
     terms = number if name == "MeanBackward" else _unmasked(below, number)
-    found.append(Reduced(name.removesuffix("Backward"), terms, whole, name == "MeanBackward"))
+    parts.append(Reduction(name.removesuffix("Backward"), terms, whole, name == "MeanBackward"))
     return True
 
 
 def _unmasked(below: list[Any], number: float) -> float:
-    """How many of the terms of a sum count, where a mask of zeros and ones stands before it."""
+    """Return the number of terms of a sum that a mask of zeros and ones, if there is one, leaves in it."""
     if below and str(below[0].name()).startswith("MulBackward"):
         for saved in ("_saved_other", "_saved_self"):
             mask = getattr(below[0], saved, None)
@@ -99,7 +107,7 @@ def _unmasked(below: list[Any], number: float) -> float:
 
 
 def _constant(node: Any) -> float | None:
-    """The number by which a node multiplies or divides; None where that is no single number."""
+    """Return the number by which a node multiplies or divides, or None if it is no single number."""
     for saved in ("_saved_other", "_saved_self"):
         value = getattr(node, saved, None)
         if isinstance(value, torch.Tensor) and value.numel() == 1:
@@ -110,7 +118,7 @@ def _constant(node: Any) -> float | None:
 
 
 def _terms_of_loss(node: Any) -> tuple[float, bool] | None:
-    """Of a loss function's node its number of terms, and whether it takes their mean."""
+    """Return the number of terms of a loss function's node and whether it takes their mean, or None."""
     reduction = getattr(node, "_saved_reduction", None)
     if reduction not in (MEAN, SUM):
         return None
@@ -120,7 +128,7 @@ def _terms_of_loss(node: Any) -> tuple[float, bool] | None:
 
 
 def _total_weight(node: Any, reduction: int) -> float:
-    """The weights that count in a negative log likelihood: the number of targets that are not ignored, without any."""
+    """Return the total weight of a negative log likelihood; without weights, the number of targets not ignored."""
     if reduction == MEAN or node._saved_weight is not None:
         return float(node._saved_total_weight)
     ignored = int(node._saved_ignore_index)

@@ -1,4 +1,4 @@
-"""Begin to take the time of a rank: what the guard of a launch calls before the script begins."""
+"""Start to time a rank; the guard of a launch calls this before the script begins."""
 
 import atexit
 import json
@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 
 from dpbook.collectives import Link
-from dpbook.runs.watching import Recorder, Wanted
+from dpbook.runs.watching import Recorder, RecordingOptions
 from dpbook.runs.watching.journal import FORECAST_VARIABLE
-from dpbook.runs.watching.update_marks import Marks, Wire
+from dpbook.runs.watching.update_marks import BucketHooks, UpdateMarks
 
 
 def install() -> None:
-    """Watch this process until it ends, as the variable asks."""
-    asked = json.loads(os.environ[FORECAST_VARIABLE])
-    link = Link(*asked["link"]) if asked["link"] else None
-    recorder = Recorder(Path(asked["folder"]), int(os.environ["RANK"]), Wanted(asked["updates"]))
-    Marks(recorder, Wire(recorder, link), int(os.environ["WORLD_SIZE"]), check=asked["check"])
+    """Record this process until it ends, with the options in the environment variable."""
+    request = json.loads(os.environ[FORECAST_VARIABLE])
+    link = Link(*request["link"]) if request["link"] else None
+    recorder = Recorder(Path(request["folder"]), int(os.environ["RANK"]), RecordingOptions(request["updates"]))
+    UpdateMarks(recorder, BucketHooks(recorder, link), int(os.environ["WORLD_SIZE"]), check=request["check"])
     atexit.register(recorder.close, "ended")

@@ -1,4 +1,4 @@
-"""Tensors as short numbers, so that ranks may be compared without a byte of the model or the data leaving a rank."""
+"""Hashes of tensors: ranks are compared without a byte of the model or the data leaving a rank."""
 
 import functools
 import hashlib
@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 
 CHUNK = 2**20
-"""Words of 8 bytes that are hashed at once; there are as many weights."""
+"""Words of 8 bytes that are hashed at once; also the number of weights."""
 SAMPLED = 1024
-"""Elements of an example that its hash reads: evenly spread where it has more."""
+"""Elements of an example that its hash reads, about; they are evenly spread if it has more."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WORD = 8
@@ -21,18 +21,18 @@ _PRIME = 0x9E3779B97F4A7C15
 
 
 def digests(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """A hash of the bits of each tensor, of 64 bits; those that are sparse or without data are left out.
+    """Return a hash of 64 bits for the bits of each tensor; sparse tensors and those without data are left out.
 
-    It is a sum of the words of 8 bytes, each times a weight, modulo 2⁶⁴. From a GPU one number a tensor is fetched.
+    The hash is the weighted sum of the words of 8 bytes, modulo 2⁶⁴. A GPU sends one number per chunk of a tensor.
     """
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for name, tensor in tensors.items():
         local = local_part(tensor).detach()
         if local.layout == torch.strided and local.device.type != "meta":
             flat = (torch.view_as_real(local) if local.is_complex() else local).contiguous().view(-1)
             total = _on_cpu(flat) if flat.device.type == "cpu" else _on_device(flat)
-            found[name] = f"{total % _MODULUS:016x}"
-    return found
+            hashes[name] = f"{total % _MODULUS:016x}"
+    return hashes
 
 
 def _on_cpu(flat: torch.Tensor) -> int:
@@ -47,7 +47,7 @@ def _on_cpu(flat: torch.Tensor) -> int:
 
 
 def _on_device(flat: torch.Tensor) -> int:
-    """The same for whole words; the elements after them are weighted too. Not to be compared with a hash of the CPU."""
+    """Return a hash computed on the device; it differs from that of the CPU, as it weights the last elements too."""
     if flat.storage_offset() * flat.element_size() % _WORD:
         flat = flat.clone()
     whole = len(flat) - len(flat) % (_WORD // flat.element_size())
@@ -63,7 +63,7 @@ def _on_device(flat: torch.Tensor) -> int:
 
 @functools.cache
 def _weights() -> npt.NDArray[np.int64]:
-    """Odd numbers without a pattern: a change of one element always shows, changes of several nearly always."""
+    """Return random odd weights: a change of one element always changes the hash, several nearly always do."""
     return np.random.default_rng(0).integers(-(2**62), 2**62, CHUNK) * 2 + 1
 
 
@@ -73,7 +73,7 @@ def _weights_on(device: torch.device) -> torch.Tensor:
 
 
 def rows(tensors: Iterable[torch.Tensor]) -> list[str]:
-    """A hash of each example of a batch: of its slices of all ``tensors`` that have the length of the first."""
+    """Return a hash of each example of a batch, over its rows in all ``tensors`` that are as long as the first."""
     batch = [local_part(each).detach() for each in tensors if each.dim() and each.layout == torch.strided and len(each)]
     if not batch:
         return []
@@ -91,18 +91,18 @@ def _sampled(tensor: torch.Tensor) -> list[bytes]:
 
 
 def short(pieces: Iterable[bytes]) -> list[str]:
-    """A hash of 48 bits of each piece."""
+    """Return a hash of 48 bits for each piece."""
     return [hashlib.blake2b(piece, digest_size=6).hexdigest() for piece in pieces]
 
 
 def random_state(device: torch.device) -> str:
-    """A hash of the state of the generator that a model on ``device`` draws from."""
+    """Return a hash of the state of the random generator that a model on ``device`` uses."""
     state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
     return short([state.numpy().tobytes()])[0]
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor that is spread over ranks (a DTensor), or the tensor."""
+    """Return this rank's part of a sharded tensor (a DTensor), or the tensor itself."""
     to_local: Any = getattr(tensor, "to_local", None)
     part: torch.Tensor = to_local() if to_local is not None else tensor
     return part

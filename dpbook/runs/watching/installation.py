@@ -1,4 +1,4 @@
-"""Begin to watch a rank: what the guard of a launch calls before the script begins."""
+"""Start to record a rank; the guard of a launch calls this before the script begins."""
 
 import atexit
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from dpbook.runs.watching.calls import Calls
-from dpbook.runs.watching.journal import AUDIT_VARIABLE, Recorder, Wanted
+from dpbook.runs.watching.journal import AUDIT_VARIABLE, Recorder, RecordingOptions
 from dpbook.runs.watching.loaders import Loaders
 from dpbook.runs.watching.local_gradients import LocalGradients, ShardedGradients
 from dpbook.runs.watching.passes import Backwards, Forwards
@@ -18,18 +18,18 @@ from dpbook.runs.watching.updates import Updates
 
 
 def install() -> None:
-    """Watch this process until it ends, as the variable asks."""
-    asked = json.loads(os.environ[AUDIT_VARIABLE])
-    folder = Path(asked.pop("folder"))
-    recorder = watch(folder, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), Wanted(**asked))
+    """Record this process until it ends, with the options in the environment variable."""
+    request = json.loads(os.environ[AUDIT_VARIABLE])
+    folder = Path(request.pop("folder"))
+    recorder = watch(folder, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), RecordingOptions(**request))
     atexit.register(recorder.close, "ended")
 
 
-def watch(folder: Path, rank: int, world: int, wanted: Wanted) -> Recorder:
-    """Begin, and return what ends it."""
-    recorder = Recorder(folder, rank, wanted)
-    gradients = LocalGradients(wanted.replay > 0)
-    recorder.later(gradients.forget_hooks)
+def watch(folder: Path, rank: int, world: int, options: RecordingOptions) -> Recorder:
+    """Start to record; `Recorder.close` ends it."""
+    recorder = Recorder(folder, rank, options)
+    gradients = LocalGradients(options.replay > 0)
+    recorder.on_close(gradients.forget_hooks)
     ShardedGradients(recorder, gradients)
     loaders = Loaders(recorder)
     forwards = Forwards(recorder, loaders)
@@ -40,9 +40,9 @@ def watch(folder: Path, rank: int, world: int, wanted: Wanted) -> Recorder:
 
 
 @contextmanager
-def watched(folder: Path, wanted: Wanted) -> Iterator[Recorder]:
-    """Watch what is done inside, in a process group that there is."""
-    recorder = watch(folder, dist.get_rank(), dist.get_world_size(), wanted)
+def watched(folder: Path, options: RecordingOptions) -> Iterator[Recorder]:
+    """Record what the block does, in the existing process group."""
+    recorder = watch(folder, dist.get_rank(), dist.get_world_size(), options)
     try:
         yield recorder
     finally:

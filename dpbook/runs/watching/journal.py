@@ -1,4 +1,4 @@
-"""What a rank writes down while it is watched, and how it is read: one JSON object a line, with its ``kind``.
+"""Journal of a rank: one JSON object in each line, with its ``kind``, for writing and reading.
 
 kind        written when                        fields
 optimizer   before its first update             optimizer, name, names, group, wrappers, replicas, sharded, unwrapped,
@@ -13,14 +13,14 @@ epoch       a loader gives its first batch      loader, batches, sampler, shuffl
                                                 padded, part, order
 collective  the script calls a collective       name, shape, dtype, graded
 step        an optimizer is about to step       optimizer, update, gradients, infinite, own_infinite, missing,
-                                                rates, before, held
-stepped     it has                              optimizer, update, parameters, state, sent
+                                                rates, before, state_before
+stepped     the optimizer has stepped           optimizer, update, parameters, state, sent
 cost        after an update                     update, watching, seconds
 join        torch's Join is entered             –
-trouble     watching itself failed              error
+trouble     recording itself failed             error
 end         the rank ends                       how
 
-``place`` is the script's line: [file, line, text]. A rank that is killed has written all that came before.
+``place`` is the line of the script: [file, line, text]. Each event is in the file at once, so a killed rank loses none.
 """
 
 import json
@@ -54,23 +54,23 @@ def array_key(kind: str, name: str, line: str = "") -> str:
 
 
 class Journal:
-    """The journal of one rank, for writing."""
+    """Journal of one rank, for writing."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._file = open(folder / JOURNAL.format(rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._begun = time.perf_counter()
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Write one event; it is in the file when this returns."""
+        """Write one event to the file before returning."""
         self._file.write(json.dumps({"kind": kind, "at": time.perf_counter() - self._begun, **fields}) + "\n")
 
     def close(self) -> None:
-        """No more is written."""
+        """Close the file."""
         self._file.close()
 
 
-def read(folder: Path, rank: int) -> list[Event]:
-    """The events of one rank, in their order; none where it has not begun."""
+def read_journal(folder: Path, rank: int) -> list[Event]:
+    """Return the events of one rank in order; an empty list if it has no journal."""
     path = folder / JOURNAL.format(rank)
     return list(_events(path)) if path.exists() else []
 
@@ -79,29 +79,37 @@ def _events(path: Path) -> Iterator[Event]:
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             yield json.loads(line)
-        except json.JSONDecodeError:  # the last one of a rank that was killed
+        except json.JSONDecodeError:  # the last line of a rank that was killed may be cut off
             return
 
 
-_OTHERS = (
+_NOT_SCRIPT = (
     str(PACKAGE) + os.sep, sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("purelib") + os.sep,
     sysconfig.get_path("platlib") + os.sep, "<",
 )  # fmt: skip
-"""How the files begin that are not the script's."""
-PATIENCE = 20.0
-"""Seconds for which a rank that has seen enough waits for the others."""
-SEEN = "enough-{}"
+"""Beginnings of the paths of files that do not belong to the script."""
+FINISH_TIMEOUT_SECONDS = 20.0
+"""Seconds for which a rank that has finished waits for the others."""
+FINISHED_FILE = "finished-{}"
+"""File that a rank creates when it has recorded all updates, by its number."""
 
 
-class Enough(SystemExit):
-    """Ends a script whose updates have been seen."""
+class RecordingFinished(SystemExit):
+    """Raised in a script to end it when all updates have been recorded."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is to be watched: ``updates`` of an optimizer before the script is ended (0: until its own end), of these
-    each ``every``-th; ``replay``: the update of which the gradients of all ranks are kept (0: none); ``saving``: let
-    the script go on after its last update until the next one begins, so that it may save.
+class RecordingOptions:
+    """Options of a recording.
+
+    Attributes:
+        updates: updates of an optimizer after which the script is stopped (0: it runs to its end).
+        every: record one update in so many.
+        replay: update of which all ranks save their local gradients (0: none).
+        saving: let the script continue after its last update until the next one begins, so that it can save.
+        keep: update after which the ranks save the parameters (0: none).
+        timeout: seconds for which a collective may wait if the script sets no timeout (0: torch's default).
+        state: whether the optimizer's state is hashed too, which takes twice as long as the parameters.
     """
 
     updates: int = 5
@@ -109,18 +117,15 @@ class Wanted:
     replay: int = 0
     saving: bool = False
     keep: int = 0
-    """The update after which the parameters themselves are kept (0: none)."""
     timeout: float = 0.0
-    """Seconds for which a collective may wait, where the script does not say it itself (0: torch's own)."""
     state: bool = False
-    """Whether the optimizer's state is hashed too, which takes twice as long as the parameters."""
 
 
 class Recorder:
-    """Writes the journal of ``rank`` in ``folder``. Watchers register what they change, and `undo` takes it back."""
+    """Writes the journal of ``rank`` in ``folder``; when it closes, it undoes the changes that hooks registered."""
 
-    def __init__(self, folder: Path, rank: int, wanted: Wanted) -> None:
-        self.folder, self.rank, self.wanted = folder, rank, wanted
+    def __init__(self, folder: Path, rank: int, options: RecordingOptions) -> None:
+        self.folder, self.rank, self.options = folder, rank, options
         self.active = True
         self.spent = 0.0
         self._journal = Journal(folder, rank)
@@ -129,12 +134,12 @@ class Recorder:
         self._last = time.perf_counter()
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Write an event."""
+        """Write one event."""
         self._journal.note(kind, **fields)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """What is done inside is counted as the cost of watching, and if it fails the script does not."""
+        """Count the time of the block as cost of recording; an error in it is written and does not reach the script."""
         begun = time.perf_counter()
         self._depth += 1
         try:
@@ -147,49 +152,49 @@ class Recorder:
                 self.spent += time.perf_counter() - begun
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Put ``make(old)`` in the place of ``owner.name``."""
+        """Replace ``owner.name`` by ``make(owner.name)`` until the recorder closes."""
         before = getattr(owner, name)
         setattr(owner, name, make(before))
-        self.later(lambda: setattr(owner, name, before))
+        self.on_close(lambda: setattr(owner, name, before))
 
-    def later(self, undo: Callable[[], None]) -> None:
-        """``undo`` is called at the end."""
+    def on_close(self, undo: Callable[[], None]) -> None:
+        """Call ``undo`` when the recorder closes, in reverse order of registration."""
         self._undo.append(undo)
 
     def begin_update(self, update: int) -> None:
-        """The ``update``-th is being prepared from now on: is it one of those that are watched?"""
-        self.active = update <= 1 or update % self.wanted.every == 0
+        """Note that update ``update`` begins; decide whether it is recorded."""
+        self.active = update <= 1 or update % self.options.every == 0
 
     def end_update(self, update: int) -> None:
-        """Write what watching it cost."""
+        """Write the cost of recording an update."""
         now = time.perf_counter()
         self.note("cost", update=update, watching=self.spent, seconds=now - self._last)
         self._last, self.spent = now, 0.0
 
-    def enough(self, world: int) -> None:
-        """End the script when all ranks have come so far: one that leaves early may take a message with it."""
-        (self.folder / SEEN.format(self.rank)).touch()
-        seen = [self.folder / SEEN.format(rank) for rank in range(world)]
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until and not all(path.exists() for path in seen):
+    def finish(self, world: int) -> None:
+        """End the script once all ranks have finished: a rank that ends early may abort collectives of the others."""
+        (self.folder / FINISHED_FILE.format(self.rank)).touch()
+        files = [self.folder / FINISHED_FILE.format(rank) for rank in range(world)]
+        until = time.monotonic() + FINISH_TIMEOUT_SECONDS
+        while time.monotonic() < until and not all(path.exists() for path in files):
             time.sleep(0.01)
-        raise Enough(0)
+        raise RecordingFinished(0)
 
-    def close(self, how: str) -> None:
-        """Take back every change, and write how the script ended."""
+    def close(self, outcome: str) -> None:
+        """Undo every change, and write how the script ended."""
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
-        self.note("end", how=how)
+        self.note("end", how=outcome)
         self._journal.close()
 
 
 def place() -> list[Any] | None:
-    """The line of the script from which this was called: [file, line, text], or None."""
+    """Return the line of the script that is being executed as [file, line, text], or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_OTHERS):
+        if not name.startswith(_NOT_SCRIPT):
             text = linecache.getline(name, frame.f_lineno).strip()
             return [_relative(name), frame.f_lineno, text]
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Where the examples come from: each epoch of each loader, with its sampler and the order that it begins with."""
+"""Hooks on data loaders: each epoch of each loader, with its sampler and its first batch."""
 
 import weakref
 from collections.abc import Callable, Sized
@@ -12,45 +12,45 @@ from dpbook.runs.watching.journal import Recorder, place
 
 
 class Loaders:
-    """Watches every loader that the script iterates over. A loader is known by the line that does."""
+    """Records every loader that the script iterates over; a loader is identified by the line of that loop."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.current: str | None = None
         self._recorder = recorder
         self._begun: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
-        self._asked: dict[str, Any] | None = None
-        recorder.replace(DataLoader, "__iter__", self._asked_for_batches)
-        recorder.replace(_BaseDataLoaderIter, "_next_index", self._draws)
-        recorder.replace(_BaseDataLoaderIter, "__next__", self._gives)
+        self._latest: dict[str, Any] | None = None
+        recorder.replace(DataLoader, "__iter__", self._record_loader)
+        recorder.replace(_BaseDataLoaderIter, "_next_index", self._record_epoch)
+        recorder.replace(_BaseDataLoaderIter, "__next__", self._set_current)
 
-    def _asked_for_batches(self, begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _record_loader(self, begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def __iter__(loader: Any) -> Any:
-            where = place()
-            self._asked = {"loader": f"{where[0]}:{where[1]}" if where else "", "place": where, **_about(loader)}
+            source = place()
+            self._latest = {"loader": f"{source[0]}:{source[1]}" if source else "", "place": source, **_about(loader)}
             iterator = begin(loader)
-            self._begun.setdefault(iterator, self._asked)
-            if iterator is getattr(loader, "_iterator", None):  # workers that stay have one iterator for all epochs
-                self._begun[iterator] = self._asked
+            self._begun.setdefault(iterator, self._latest)
+            if iterator is getattr(loader, "_iterator", None):  # persistent workers share one iterator over all epochs
+                self._begun[iterator] = self._latest
             return iterator
 
         return __iter__
 
-    def _draws(self, draw: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _record_epoch(self, draw: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _next_index(iterator: Any) -> Any:
             indices = draw(iterator)
-            asked = self._begun.setdefault(iterator, self._asked)
-            if asked is not None and "order" not in asked:  # the first batch of an epoch
-                asked["order"] = short([repr(indices).encode()])[0]
-                self._recorder.note("epoch", **asked)
+            epoch = self._begun.setdefault(iterator, self._latest)
+            if epoch is not None and "order" not in epoch:  # the first batch of an epoch
+                epoch["order"] = short([repr(indices).encode()])[0]
+                self._recorder.note("epoch", **epoch)
             return indices
 
         return _next_index
 
-    def _gives(self, give: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _set_current(self, give: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def __next__(iterator: Any) -> Any:
             batch = give(iterator)
-            asked = self._begun.get(iterator)
-            self.current = asked["loader"] if asked else None
+            epoch = self._begun.get(iterator)
+            self.current = epoch["loader"] if epoch else None
             return batch
 
         return __next__
@@ -75,16 +75,19 @@ def _about(loader: Any) -> dict[str, Any]:
 def _length(sized: Any) -> int | None:
     try:
         return len(sized) if isinstance(sized, Sized) else None
-    except (TypeError, NotImplementedError):  # an iterable dataset has none
+    except (TypeError, NotImplementedError):  # an iterable dataset has no length
         return None
 
 
 def _padded(sampler: Any, dataset: Any) -> int | None:
-    """How many examples a sampler gives twice, so that all ranks have as many; None where it does not divide."""
+    """Return the number of examples that a sampler repeats to give all ranks the same number.
+
+    None if the sampler does not divide the examples among ranks.
+    """
     total, length = getattr(sampler, "total_size", None), _length(dataset)
     return max(0, total - length) if isinstance(total, int) and length is not None else None
 
 
 def _part(dataset: Any) -> str | None:
-    """A hash of which examples a subset has."""
+    """Return a hash of the indices of a subset, or None for another data set."""
     return short([repr(list(dataset.indices)).encode()])[0] if isinstance(dataset, Subset) else None

@@ -1,13 +1,13 @@
-"""A rank's own gradients of one update, before they are averaged: what a replay needs of it.
+"""Local gradients of one update on a rank, before averaging, for the replay of an audit.
 
-Of each parameter, for every line of the script that calls backward, two sums over its backwards are kept: the
-gradients times what the loss was divided by (``weighted``: the gradient of the plain sum over terms) and the sizes of
-these (``sizes``, for the bound of rounding), with the sum of the divisors and how many backwards there were
-(``divisors``). Over all lines: the gradients as they are (``plain``), and the last backward's alone (``last``).
+For each parameter and each line of the script that calls backward, two sums over backwards are stored. ``weighted``
+sums the gradients times the divisors of their losses: it is the gradient of the plain sum over terms. ``sizes`` sums
+the absolute values of the same, for the rounding bound. ``divisors`` has the sum of the divisors and the number of
+backwards. Over all lines, ``plain`` sums the gradients as they are, and ``last`` is the gradient of the last backward.
 
 Under `fully_shard` gradients are whole at the end of each group's backward, before they are scattered. No hook on a
-parameter is called there, so an inner class of torch is hooked. A torch without that class leaves the replay without
-them, and it says so.
+parameter is called there, so a private class of torch is hooked. With a torch that lacks the class, the replay is
+reported as not tested.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpbook.runs.watching.divisors import Reduced
+from dpbook.runs.watching.divisors import Reduction
 from dpbook.runs.watching.hashing import local_part
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, Recorder, array_key
 
 
 @dataclass
-class Line:
-    """What the backwards of one line gave to one parameter."""
+class LineSums:
+    """Sums over the backwards of one line for one parameter, in float64."""
 
     weighted: torch.Tensor
     sizes: torch.Tensor
@@ -34,36 +34,39 @@ class Line:
 
 
 @dataclass
-class Sums:
-    """Of one parameter, in float64; ``backward`` is the number of the last one."""
+class GradientSums:
+    """Sums for one parameter, in float64; ``backward`` is the number of the last backward."""
 
     plain: torch.Tensor
     last: torch.Tensor
-    lines: dict[str, Line] = field(default_factory=dict)
+    lines: dict[str, LineSums] = field(default_factory=dict)
     backward: int = 0
     unit: float = 0.0
-    """The unit roundoff of the gradients."""
+    """Unit roundoff of the gradients."""
 
 
 class LocalGradients:
-    """Hooks on parameters, only while a replay is wanted. They come last, after the script's own."""
+    """Sums of local gradients, from hooks on parameters that run after the script's own hooks.
 
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted
-        self._sums: dict[int, Sums] = {}
+    The hooks exist only while ``enabled`` is True.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self._sums: dict[int, GradientSums] = {}
         self._parameters: dict[int, torch.Tensor] = {}
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._divisor, self._line, self._number = 1.0, "", 0
 
     def follow(self, parameters: Sequence[torch.Tensor]) -> None:
-        """The parameters of an optimizer."""
-        if self.wanted:
-            own = [each for each in parameters if each.requires_grad and not hasattr(each, "to_local")]
-            self._parameters.update({id(each): each for each in own})
+        """Record the parameters of an optimizer; sharded ones are recorded by `ShardedGradients`."""
+        if self.enabled:
+            whole = [each for each in parameters if each.requires_grad and not hasattr(each, "to_local")]
+            self._parameters.update({id(each): each for each in whole})
 
-    def begin(self, losses: list[Reduced] | None, line: str) -> None:
-        """A backward of a loss with these divisors begins, on ``line`` of the script."""
-        if not self.wanted:
+    def begin(self, losses: list[Reduction] | None, line: str) -> None:
+        """Note that a backward of a loss with these divisors begins, on ``line`` of the script."""
+        if not self.enabled:
             return
         self._number += 1
         self._divisor, self._line = (losses[0].divisor if losses else 1.0), line
@@ -78,26 +81,26 @@ class LocalGradients:
 
         return hook
 
-    def add(self, parameter: torch.Tensor, mine: torch.Tensor, dtype: torch.dtype) -> None:
-        """What a backward gives to ``parameter`` on this rank, in float64, computed in ``dtype``."""
+    def add(self, parameter: torch.Tensor, gradient_sum: torch.Tensor, dtype: torch.dtype) -> None:
+        """Add a gradient of ``parameter`` on this rank: ``gradient_sum`` is float64, computed in ``dtype``."""
         sums = self._sums.get(id(parameter))
         if sums is None or _cleared(parameter, sums, self._number):
-            sums = self._sums[id(parameter)] = Sums(_zeros(parameter), _zeros(parameter))
-        line = sums.lines.setdefault(self._line, Line(_zeros(parameter), _zeros(parameter)))
-        line.weighted += mine * self._divisor
-        line.sizes += (mine * self._divisor).abs()
-        sums.plain += mine
+            sums = self._sums[id(parameter)] = GradientSums(_zeros(parameter), _zeros(parameter))
+        line = sums.lines.setdefault(self._line, LineSums(_zeros(parameter), _zeros(parameter)))
+        line.weighted += gradient_sum * self._divisor
+        line.sizes += (gradient_sum * self._divisor).abs()
+        sums.plain += gradient_sum
         sums.unit = max(sums.unit, torch.finfo(dtype).eps / 2)
         if sums.backward == self._number:  # a re-entrant backward inside this one
-            sums.last += mine
+            sums.last += gradient_sum
         else:
-            sums.last = mine.clone()
+            sums.last = gradient_sum.clone()
             line.divisors += abs(self._divisor)
             line.backwards += 1
         sums.backward = self._number
 
-    def keep(self, folder: Path, rank: int, optimizer: int, named: Mapping[str, torch.Tensor]) -> None:
-        """Write what was added up, and the gradients with which the optimizer steps, by the parameters' names."""
+    def save(self, folder: Path, rank: int, optimizer: int, named: Mapping[str, torch.Tensor]) -> None:
+        """Save the sums and the gradients of the optimizer's step, by the parameters' names."""
         arrays: dict[str, np.ndarray] = {}
         for name, parameter in named.items():
             if parameter.grad is None:
@@ -106,8 +109,10 @@ class LocalGradients:
                 if id(parameter) not in self._sums:
                     continue
                 arrays[array_key("shard", name)] = np.array(_dimension(parameter))
-            sums = self._sums.get(id(parameter)) or Sums(_zeros(parameter), _zeros(parameter))  # used on others alone
-            arrays[array_key("applied", name)] = _plain(parameter.grad)
+            sums = self._sums.get(id(parameter)) or GradientSums(
+                _zeros(parameter), _zeros(parameter)
+            )  # only other ranks use it
+            arrays[array_key("applied", name)] = _to_numpy(parameter.grad)
             arrays[array_key("unit", name)] = np.array(max(sums.unit, torch.finfo(parameter.grad.dtype).eps / 2))
             arrays[array_key("plain", name)] = sums.plain.cpu().numpy()
             arrays[array_key("last", name)] = sums.last.cpu().numpy()
@@ -115,22 +120,22 @@ class LocalGradients:
                 arrays[array_key("weighted", name, text)] = line.weighted.cpu().numpy()
                 arrays[array_key("sizes", name, text)] = line.sizes.cpu().numpy()
                 arrays[array_key("divisors", name, text)] = np.array([line.divisors, line.backwards])
-        np.savez(folder / REPLAY_ARRAYS.format(rank, optimizer), **arrays)  # type: ignore[arg-type]  # names are free
+        np.savez(folder / REPLAY_ARRAYS.format(rank, optimizer), **arrays)  # type: ignore[arg-type]  # any name is valid
 
     def forget(self, parameters: Sequence[torch.Tensor]) -> None:
-        """After an update: of parameters that are spread over ranks nobody can see whether they were cleared."""
+        """Drop the sums of sharded parameters after an update, because it is not visible whether they were cleared."""
         for parameter in parameters:
             if hasattr(parameter, "to_local"):
                 self._sums.pop(id(parameter), None)
 
     def stop(self) -> None:
-        """No more is kept."""
-        self.wanted = False
+        """Remove the hooks and drop all sums."""
+        self.enabled = False
         self.forget_hooks()
         self._sums.clear()
 
     def forget_hooks(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -140,8 +145,8 @@ def _zeros(parameter: torch.Tensor) -> torch.Tensor:
     return torch.zeros(parameter.shape, dtype=torch.float64, device=parameter.device)
 
 
-def _plain(gradient: torch.Tensor) -> np.ndarray:
-    """As an array of float32, which holds every half; of float64 where it is that."""
+def _to_numpy(gradient: torch.Tensor) -> np.ndarray:
+    """Return a gradient as float64 if it has that dtype, else as float32, which is exact for all smaller dtypes."""
     dense = local_part(gradient).detach()
     dense = dense if dense.layout == torch.strided else dense.to_dense()
     exact = torch.float64 if dense.dtype == torch.float64 else torch.float32
@@ -150,20 +155,20 @@ def _plain(gradient: torch.Tensor) -> np.ndarray:
 
 
 def _dimension(parameter: torch.Tensor) -> int:
-    """Along which dimension a parameter is spread over the ranks; -1 where it is otherwise."""
+    """Return the dimension along which a parameter is sharded, or -1 if it is not sharded along a single one."""
     placements = parameter.placements
     return int(placements[0].dim) if len(placements) == 1 and placements[0].is_shard() else -1
 
 
-def _cleared(parameter: torch.Tensor, sums: Sums, number: int) -> bool:
-    """Whether the gradient was cleared since the last backward."""
+def _cleared(parameter: torch.Tensor, sums: GradientSums, number: int) -> bool:
+    """Whether the gradient was cleared since the last backward; never True for a sharded parameter."""
     if hasattr(parameter, "to_local"):
         return False
     return sums.backward != number and (parameter.grad is None or not bool(parameter.grad.any()))
 
 
 class ShardedGradients:
-    """Tells ``gradients`` of each parameter's gradient; what waits for a later backward is told once."""
+    """Adds the gradients of `fully_shard` to ``gradients``; one that accumulates over backwards is added once."""
 
     def __init__(self, recorder: Recorder, gradients: LocalGradients) -> None:
         self._gradients = gradients
@@ -172,25 +177,25 @@ class ShardedGradients:
             from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
         except ImportError:
             return
-        if gradients.wanted:
-            recorder.replace(FSDPParamGroup, "post_backward", self._watched)
+        if gradients.enabled:
+            recorder.replace(FSDPParamGroup, "post_backward", self._wrap_post_backward)
 
-    def _watched(self, post_backward: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_post_backward(self, post_backward: Callable[..., Any]) -> Callable[..., Any]:
         def watch_group(group: Any, *args: Any) -> Any:
-            if not self._gradients.wanted:
+            if not self._gradients.enabled:
                 return post_backward(group, *args)
-            held = {id(each): each for each in group.fsdp_params if hasattr(each, "_unsharded_param")}
-            for each in held.values():
-                self._tell(each)
+            parameters = {id(each): each for each in group.fsdp_params if hasattr(each, "_unsharded_param")}
+            for each in parameters.values():
+                self._add(each)
             result = post_backward(group, *args)
-            for number, each in held.items():  # what was scattered, or put aside, is not there next time
+            for number, each in parameters.items():  # a gradient that was scattered or offloaded is not accumulated
                 if each._unsharded_param.grad is None:
                     self._waiting.pop(number, None)
             return result
 
         return watch_group
 
-    def _tell(self, sharded: Any) -> None:
+    def _add(self, sharded: Any) -> None:
         gradient = sharded._unsharded_param.grad
         if gradient is not None:
             total = gradient.detach().double()

@@ -1,4 +1,4 @@
-"""Whose parameters an optimizer has: the modules that hold them, their names, and the wrappers around them."""
+"""Modules whose parameters an optimizer updates, the parameters' names, and the wrappers around the modules."""
 
 import gc
 import sys
@@ -13,8 +13,12 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Owners:
-    """``roots``: the outermost modules that hold some of the parameters, without wrappers; ``wrappers``: around them;
-    ``names``: of each parameter by its id.
+    """Modules that have the parameters of an optimizer.
+
+    Attributes:
+        roots: outermost modules with some of the parameters, without wrappers.
+        wrappers: wrappers around these modules.
+        names: name of each parameter by its id.
     """
 
     roots: tuple[nn.Module, ...]
@@ -23,7 +27,7 @@ class Owners:
 
 
 def owners(parameters: Sequence[torch.Tensor]) -> Owners:
-    """Look through the modules that there are. Takes some hundredths of a second."""
+    """Search all modules of the process for these parameters; this takes some hundredths of a second."""
     wanted = {id(parameter) for parameter in parameters}
     modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
     holding = [each for each in modules if "_parameters" in vars(each) and wanted & _ids(each)]
@@ -39,7 +43,7 @@ def _ids(module: nn.Module) -> set[int]:
 
 
 def is_wrapper(module: nn.Module) -> bool:
-    """Whether it adds nothing to the module inside it but how it is run."""
+    """Whether a module only changes how the module inside it runs."""
     return isinstance(module, _averaging()) or type(module).__name__ in ("OptimizedModule", "DataParallel")
 
 
@@ -60,9 +64,10 @@ def syncs(wrapper: nn.Module) -> bool:
     return bool(wrapper._reducer.enabled)
 
 
-def sent(wrapper: nn.Module) -> dict[str, float] | None:
-    """What torch's DDP knows of its last averaging: how many all-reduces, and after which share of backward the first
-    began; None of another wrapper.
+def ddp_all_reduces(wrapper: nn.Module) -> dict[str, float] | None:
+    """Return torch's own record of DDP's last backward, or None for another wrapper.
+
+    ``all_reduces`` is their number, ``begun`` the share of backward after which the first one began.
     """
     if not isinstance(wrapper, nn.parallel.DistributedDataParallel):
         return None
@@ -75,24 +80,24 @@ def sent(wrapper: nn.Module) -> dict[str, float] | None:
 
 
 def replicas_of(wrapper: nn.Module) -> int:
-    """Over how many ranks it averages."""
+    """Return the number of ranks over which a wrapper averages."""
     group: Any = getattr(wrapper, "process_group", None) or getattr(wrapper, "group", None)
     return int(dist.get_world_size(group))
 
 
 def _names(roots: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> dict[int, str]:
-    """As the module calls them; with its class before them where two modules have one name."""
-    found: dict[int, str] = {}
+    """Return the parameters' names in their modules, with the class in front if two modules share a name."""
+    names: dict[int, str] = {}
     taken: set[str] = set()
     for module in sorted(roots, key=lambda each: _first(each, parameters)):
         for name, parameter in module.named_parameters():
-            if id(parameter) not in found:
+            if id(parameter) not in names:
                 unique = next(each for each in _spellings(type(module).__name__, name) if each not in taken)
                 taken.add(unique)
-                found[id(parameter)] = unique
+                names[id(parameter)] = unique
     for number, parameter in enumerate(parameters):
-        found.setdefault(id(parameter), f"parameter {number} {tuple(parameter.shape)}")
-    return found
+        names.setdefault(id(parameter), f"parameter {number} {tuple(parameter.shape)}")
+    return names
 
 
 def _first(module: nn.Module, parameters: Sequence[torch.Tensor]) -> int:

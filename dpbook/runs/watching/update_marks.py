@@ -1,7 +1,6 @@
 """Moments of each update: forward and backward begin, each gradient is ready, the optimizer steps.
 
-They are taken with the communication as it is, or over an emulated link, and with the parts of the model that sharding
-would gather as one.
+The communication is the script's own, or goes over an emulated link.
 """
 
 import functools
@@ -24,15 +23,17 @@ from dpbook.runs.watching import Recorder, owners, syncs
 
 
 def units(root: nn.Module) -> list[str]:
-    """The members of the outermost lists and sequences of modules, such as a transformer's blocks; without any, the
-    children of ``root``. Those without parameters are left out.
+    """Return the names of the modules that sharding would gather as one, such as a transformer's blocks.
+
+    They are the members of the outermost `ModuleList` and `Sequential` modules, or else the children of ``root``.
+    Modules without parameters are left out.
     """
-    return list(_members(root, "")) or [name for name, child in root.named_children() if _has_weights(child)]
+    return list(_members(root, "")) or [name for name, child in root.named_children() if _has_parameters(child)]
 
 
 def _members(module: nn.Module, prefix: str) -> Iterator[str]:
     for name, child in module.named_children():
-        if not _has_weights(child):
+        if not _has_parameters(child):
             continue
         if isinstance(module, nn.ModuleList | nn.Sequential):
             yield prefix + name
@@ -40,50 +41,50 @@ def _members(module: nn.Module, prefix: str) -> Iterator[str]:
             yield from _members(child, f"{prefix}{name}.")
 
 
-def _has_weights(module: nn.Module) -> bool:
+def _has_parameters(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
 def frozen(root: nn.Module) -> dict[str, int]:
-    """The elements of each parameter that is not trained."""
+    """Return the number of elements of each parameter that is not trained, by name."""
     return {name: parameter.numel() for name, parameter in root.named_parameters() if not parameter.requires_grad}
 
 
-# No deferred annotations here: torch compares those of a communication hook with its own types.
-
-
+# The annotations must not be deferred: torch compares those of a communication hook with its own types.
 Future: TypeAlias = torch.futures.Future[torch.Tensor]
 
 
-class Wire:
-    """Knows the wrappers, and from their first backward on when the sum of a bucket has arrived.
+class BucketHooks:
+    """Communication hooks on the wrappers of a script.
 
-    ``link``: the emulated one, in the updates in which ``held`` is set; None to emulate none. ``arrived`` is called
-    when a sum has arrived, on the CPU; elsewhere the host does not know.
+    Attributes:
+        wrappers: wrappers that the script created.
+        emulating: whether the link is emulated in the current update; without a link it has no effect.
+        arrived: called when the sum of a bucket has arrived, on the CPU only; on a device the host does not know.
     """
 
     def __init__(self, recorder: Recorder, link: Link | None) -> None:
         self.wrappers: list[DistributedDataParallel] = []
-        self.held = False
+        self.emulating = False
         self.arrived: Callable[[], None] = lambda: None
         self._link = link
         self._hooked: set[int] = set()
-        recorder.replace(DistributedDataParallel, "__init__", self._wraps)
+        recorder.replace(DistributedDataParallel, "__init__", self._wrap_init)
 
     @property
     def own_hook(self) -> bool:
-        """Whether a wrapper has a communication hook of the script's."""
+        """Whether the script registered a communication hook of its own."""
         return any(wrapper._comm_hooks and id(wrapper) not in self._hooked for wrapper in self.wrappers)
 
     def prepare(self) -> None:
-        """Before a backward: a script that has a hook of its own has registered it by now."""
+        """Register hooks before a backward, when a script has already registered its own."""
         for wrapper in self.wrappers:
             several = dist.get_world_size(wrapper.process_group) > 1
             if several and id(wrapper) not in self._hooked and not wrapper._comm_hooks:
                 wrapper.register_comm_hook(None, self._hook(wrapper.process_group))
                 self._hooked.add(id(wrapper))
 
-    def _wraps(self, init: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(init)
         def __init__(wrapper: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
             init(wrapper, *args, **kwargs)
@@ -95,28 +96,29 @@ class Wire:
         slow = SlowLink(self._link, group) if self._link else None
 
         def carry(state: Any, bucket: dist.GradBucket) -> Future:
-            if slow and self.held:
+            if slow and self.emulating:
                 return slow.hook(state, bucket)
             summed: Future = allreduce_hook(group, bucket)
-            return summed.then(self._note) if bucket.buffer().device.type == "cpu" else summed
+            return summed.then(self._note_arrival) if bucket.buffer().device.type == "cpu" else summed
 
         return carry
 
-    def _note(self, summed: Future) -> torch.Tensor:
+    def _note_arrival(self, summed: Future) -> torch.Tensor:
         self.arrived()
         return summed.value()
 
 
-class Marks:
-    """Watches the optimizers of a rank, and the modules and gradients of their parameters.
+class UpdateMarks:
+    """Records the moments of the updates of a rank.
 
-    An update ends with the last step before the next forward or backward. Its moments are written when the one after it
-    has ended: by then a device has come to them too. With ``check`` every second update is held back by the ``wire``.
+    An update ends with the last step before the next forward or backward. Its moments are written when the next update
+    has ended, because by then a device has reached them too. With ``check``, ``buckets`` emulates the link in every
+    second update.
     """
 
-    def __init__(self, recorder: Recorder, wire: Wire, world: int, *, check: bool) -> None:
-        self._recorder, self._wire, self._world, self._check = recorder, wire, world, check
-        wire.arrived = lambda: self._mark("arrived")
+    def __init__(self, recorder: Recorder, buckets: BucketHooks, world: int, *, check: bool) -> None:
+        self._recorder, self._buckets, self._world, self._check = recorder, buckets, world, check
+        buckets.arrived = lambda: self._mark("arrived")
         self._device = torch.device("cpu")
         self._numbers: dict[int, int] = {}
         self._tensors: list[dict[str, Any]] = []
@@ -126,34 +128,34 @@ class Marks:
         self._marks: list[tuple[str | int, DeviceMoment]] = []
         self._synced: list[bool] = []
         self._ended: dict[str, Any] | None = None
-        recorder.later(self._finish)
-        recorder.replace(Optimizer, "__init__", self._made)
-        recorder.replace(torch.autograd, "backward", self._watched)
-        recorder.later(register_optimizer_step_post_hook(lambda *_: self._mark("stepped")).remove)
+        recorder.on_close(self._finish)
+        recorder.replace(Optimizer, "__init__", self._wrap_init)
+        recorder.replace(torch.autograd, "backward", self._wrap_backward)
+        recorder.on_close(register_optimizer_step_post_hook(lambda *_: self._mark("stepped")).remove)
 
-    def _made(self, init: Callable[..., None]) -> Callable[..., None]:
+    def _wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(init)
         def __init__(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             init(optimizer, *args, **kwargs)
             with self._recorder.watching():
-                self._meet(optimizer)
+                self._register(optimizer)
 
         return __init__
 
-    def _meet(self, optimizer: Optimizer) -> None:
+    def _register(self, optimizer: Optimizer) -> None:
         parameters = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
-        found = owners(parameters)
-        self._compiled |= any(type(wrapper).__name__ == "OptimizedModule" for wrapper in found.wrappers)
-        for root in found.roots:
+        modules = owners(parameters)
+        self._compiled |= any(type(wrapper).__name__ == "OptimizedModule" for wrapper in modules.wrappers)
+        for root in modules.roots:
             if not any(root is known for known in self._roots):
                 self._roots.append(root)
-                self._recorder.later(root.register_forward_pre_hook(self._forward).remove)
+                self._recorder.on_close(root.register_forward_pre_hook(self._forward).remove)
         for parameter in parameters:
             if parameter.requires_grad and id(parameter) not in self._numbers:
                 number = self._numbers[id(parameter)] = len(self._tensors)
-                self._tensors.append(asdict(specification(found.names[id(parameter)], parameter)))
+                self._tensors.append(asdict(specification(modules.names[id(parameter)], parameter)))
                 ready = functools.partial(self._ready, number)
-                self._recorder.later(parameter.register_post_accumulate_grad_hook(ready).remove)
+                self._recorder.on_close(parameter.register_post_accumulate_grad_hook(ready).remove)
         if not self._marks and parameters:
             self._device = parameters[0].device
             self._mark("begun")
@@ -168,14 +170,14 @@ class Marks:
         if torch.is_grad_enabled() and not self._inside and not torch.compiler.is_compiling():
             self._begin("forward")
 
-    def _watched(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(backward)
         def watch_backward(*args: Any, **kwargs: Any) -> Any:
             if self._inside or not self._tensors:
                 return backward(*args, **kwargs)
-            self._wire.prepare()
+            self._buckets.prepare()
             self._begin("backward")
-            self._synced.append(bool(self._wire.wrappers) and all(map(syncs, self._wire.wrappers)))
+            self._synced.append(bool(self._buckets.wrappers) and all(map(syncs, self._buckets.wrappers)))
             self._inside = True
             try:
                 return backward(*args, **kwargs)
@@ -188,19 +190,19 @@ class Marks:
     def _begin(self, kind: str) -> None:
         if self._marks[-1][0] == "stepped":
             self._end()
-            if self._updates >= self._recorder.wanted.updates:
-                self._recorder.enough(self._world)
+            if self._updates >= self._recorder.options.updates:
+                self._recorder.finish(self._world)
         self._mark(kind)
 
     def _end(self) -> None:
         self._write()
-        self._ended = {"held": self._wire.held, "synced": self._synced, "marks": self._marks}
+        self._ended = {"emulated": self._buckets.emulating, "synced": self._synced, "marks": self._marks}
         self._marks, self._synced = self._marks[-1:], []
         self._updates += 1
-        self._wire.held = self._check and self._updates % 2 == 1
+        self._buckets.emulating = self._check and self._updates % 2 == 1
 
     def _write(self) -> None:
-        """The update that ended before the one that has just ended."""
+        """Write the moments of the previous update."""
         if self._ended is None:
             return
         marks = self._ended["marks"]
@@ -210,7 +212,7 @@ class Marks:
         self._recorder.note("update", **self._ended | {"marks": [(kind, first.until(at)) for kind, at in marks]})
 
     def _model(self) -> dict[str, Any]:
-        wrapper = next(iter(self._wire.wrappers), None)
+        wrapper = next(iter(self._buckets.wrappers), None)
         return {
             "device": self._device.type,
             "world": self._world,
@@ -220,7 +222,7 @@ class Marks:
             "compiled": self._compiled,
             "sharded": any(hasattr(p, "to_local") for root in self._roots for p in root.parameters()),
             "wrapped": wrapper is not None,
-            "own_hook": self._wire.own_hook,
+            "own_hook": self._buckets.own_hook,
             "buffers": sum(1 for root in self._roots for _ in root.buffers()),
             "cap": None if wrapper is None or wrapper.bucket_bytes_cap_default else wrapper.bucket_bytes_cap,
         }

@@ -35,15 +35,15 @@ from dpbook.ddp import (
 )
 from dpbook.overlap import Span
 from dpbook.ranks import execute, measure_accelerators
-from dpbook.runs.forecast.update_times import timed
+from dpbook.runs.forecast.update_times import time_update
 from dpbook.runs.launch.torch_probe import comes_back
 from dpbook.runs.trainer import Options, Trainer, metrics, prediction, trainer
 from dpbook.runs.trainer.__main__ import describe
 from dpbook.runs.trainer.metrics import Metrics
 from dpbook.runs.trainer.options import PRESETS
 from dpbook.runs.trainer.resource_check import least_memory
-from dpbook.runs.watching import Recorder, Wanted, read_journal
-from dpbook.runs.watching.update_marks import Marks, Wire
+from dpbook.runs.watching import Recorder, RecordingOptions, read_journal
+from dpbook.runs.watching.update_marks import BucketHooks, UpdateMarks
 
 SIM, CPU = torch.device("privateuseone", 0), torch.device("cpu")
 SMALL = {"width": 32, "depth": 1, "context": 16, "batch": 2, "warmup": 3, "save_every": 2, "lr": 0.01, "cap": 0.01}
@@ -284,12 +284,12 @@ def forecast_of(folder, rank, world):
     """Updates that go over a link in turn; and of some without a wrapper what passes took by moments and by kernels."""
 
     def updates(train, kind, **options):
-        recorder = Recorder(Path(folder, kind), rank, Wanted(100))
-        Marks(recorder, Wire(recorder, LINK), world, **options)
+        recorder = Recorder(Path(folder, kind), rank, RecordingOptions(100))
+        UpdateMarks(recorder, BucketHooks(recorder, LINK), world, **options)
         train()
         recorder.close("ended")
         events = [event for event in read_journal(recorder.folder, rank) if event["kind"] == "update"]
-        return [timed(event, world) for event in events]
+        return [time_update(event, world) for event in events]
 
     def alone():
         net = small_net(SIM)
@@ -306,7 +306,7 @@ def forecast_of(folder, rank, world):
         torch.accelerator.synchronize()
         kernels = busy(spans)
     return {
-        "held": [one.held for one in carried], "gradients": [len(one.gaps) for one in carried],
+        "held": [one.emulated for one in carried], "gradients": [len(one.gaps) for one in carried],
         "measured": (passes, kernels),
     }  # fmt: skip
 

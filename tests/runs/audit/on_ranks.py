@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def run_jobs(rank, jobs):
-    """Run jobs of (script, arguments, folder of the journals, fields of `Wanted`); return their CPU seconds.
+    """Run jobs of (script, arguments, folder of the journals, fields of `RecordingOptions`); return their CPU seconds.
 
     An exception of a script is raised.
     """
@@ -19,7 +19,7 @@ def run_jobs(rank, jobs):
     import torch.distributed as dist
 
     from dpbook.runs.watching.installation import watched
-    from dpbook.runs.watching.journal import Wanted
+    from dpbook.runs.watching.journal import RecordingOptions
 
     init, destroy, arguments = dist.init_process_group, dist.destroy_process_group, sys.argv
     dist.init_process_group = dist.destroy_process_group = lambda *args, **kwargs: None  # the group exists already
@@ -31,7 +31,7 @@ def run_jobs(rank, jobs):
             random.seed(99)
             sys.argv = [script, *argv]
             quietly = contextlib.redirect_stdout(io.StringIO())
-            with watched(Path(folder), Wanted(**wanted)), quietly, contextlib.suppress(SystemExit):
+            with watched(Path(folder), RecordingOptions(**wanted)), quietly, contextlib.suppress(SystemExit):
                 runpy.run_path(script, run_name="__main__")
             dist.barrier()
     finally:

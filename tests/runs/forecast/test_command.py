@@ -47,8 +47,8 @@ def forecast(folder, text, *options, argument="1000"):
 
 @processes
 def test_an_unchanged_script_is_forecast(tmp_path):
-    told = tmp_path.parent / f"{tmp_path.name}.json"
-    options = ("--gpus", "2,64", "--link", "25GbE,10Gb/s+20us", "--stages", "0,3", "--updates", 3, "--json", told)
+    path = tmp_path.parent / f"{tmp_path.name}.json"
+    options = ("--gpus", "2,64", "--link", "25GbE,10Gb/s+20us", "--stages", "0,3", "--updates", 3, "--json", path)
     done = forecast(tmp_path, STEPS, *options)
     assert done.returncode == 0, done.stderr
     head, columns, *rows = done.stdout.splitlines()
@@ -56,7 +56,7 @@ def test_an_unchanged_script_is_forecast(tmp_path):
     assert head.endswith("; 4 tensors, 3.266 KiB, ready order recorded")  # 8 · 64 + 64 + 64 · 4 + 4 floats
     assert columns.split() == ["link", "GPUs", "stage", "step", "exposed", "speed-up", "best", "cap"]
     assert [row.split()[:3] for row in rows[:3]] == [["25GbE", "2", "0"], ["25GbE", "2", "3"], ["25GbE", "64", "0"]]
-    data = json.loads(told.read_text())
+    data = json.loads(path.read_text())
     assert [(row["link"], row["world"], row["stage"]) for row in data["rows"]][-1] == ("10Gb/s+20us", 64, 3)
     assert data["measured"][0]["alone"] < data["rows"][0]["step"]
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
@@ -77,7 +77,7 @@ def test_a_forecast_beside_what_was_measured(tmp_path):
 @proof
 @processes
 @pytest.mark.parametrize(
-    ("text", "options", "told"),
+    ("text", "options", "message"),
     [
         (LOOP.format(step="pass"), (), "no update of an optimizer was seen"),
         (LOOP.format(step="raise ValueError('oh')"), (), "ValueError: oh"),
@@ -86,10 +86,10 @@ def test_a_forecast_beside_what_was_measured(tmp_path):
     ],
     ids=["no update", "raises", "exits", "no wrapper"],
 )
-def test_a_script_that_cannot_be_forecast_says_why(tmp_path, text, options, told):
+def test_a_script_that_cannot_be_forecast_says_why(tmp_path, text, options, message):
     done = forecast(tmp_path, text, *options, argument="20")
     assert (done.returncode, done.stdout) == (1, "")
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 @proof
@@ -106,7 +106,7 @@ def test_ctrl_c_ends_it(tmp_path):
 
 
 @each(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         (["--link", "warp"], "one of 1GbE, 25GbE"),
         (["--link", ","], "link must be a link"),
@@ -120,10 +120,10 @@ def test_ctrl_c_ends_it(tmp_path):
         (["--measure", "1"], "measure must be"),
     ],
 )
-def test_bad_options_are_told(tmp_path, capsys, wrong, told):
+def test_bad_options_are_told(tmp_path, capsys, wrong, message):
     (tmp_path / "train.py").write_text("")
     assert main(["forecast", *wrong, "--", str(tmp_path / "train.py")]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_a_script_is_needed_and_has_to_be_there(capsys):

@@ -10,15 +10,15 @@ from dpbook.core.errors import DpbookError, InvalidArgument
 from dpbook.overlap import Layer, Tensor
 from dpbook.planning import LINKS
 from dpbook.ranks import Sweep
-from dpbook.runs.forecast import Measured, as_json, connection, forecast, in_words, measured_here
-from dpbook.runs.forecast.links import SHORT
+from dpbook.runs.forecast import MeasuredStep, as_json, connection, fit_connection, forecast, format_forecast
+from dpbook.runs.forecast.links import SHORT_NAMES
 from tests.cases import each
 
-MEASURED = Measured((Layer("a", 0.01, 0.02, (Tensor("a", 2**20),)),), other=0.005, after=0.007, updates=12)
+MEASURED = MeasuredStep((Layer("a", 0.01, 0.02, (Tensor("a", 2**20),)),), other=0.005, after=0.007, updates=12)
 
 
 def test_every_link_that_is_known_has_a_short_name():
-    assert sorted(SHORT.values()) == sorted(LINKS)
+    assert sorted(SHORT_NAMES.values()) == sorted(LINKS)
 
 
 @each(
@@ -62,7 +62,7 @@ def test_what_is_no_link(text):
 )
 def test_a_note_says_that_nvlink_does_not_join_so_many_gpus(name, worlds, too_many):
     rows = forecast(MEASURED, worlds, [connection(name)])
-    notes = [line for line in in_words(MEASURED, rows).splitlines() if line.startswith("note: ")]
+    notes = [line for line in format_forecast(MEASURED, rows).splitlines() if line.startswith("note: ")]
     assert json.loads(as_json([MEASURED], rows))["notes"] == [note.removeprefix("note: ") for note in notes]
     assert len(notes) == bool(too_many)
     for note in notes:
@@ -73,9 +73,9 @@ def test_a_note_says_that_nvlink_does_not_join_so_many_gpus(name, worlds, too_ma
 def test_a_sweep_is_made_into_the_link_of_a_ring():
     nbytes, alpha, beta = np.array([1024, 2**20, 2**24]), 20e-6, 1e-9
     seconds = (6 * alpha + 1.5 * beta * nbytes)[:, None]  # a ring of four: 2 · 3 hops, 2 · 3/4 of the bytes
-    here = measured_here(Sweep(4, nbytes, seconds))
+    here = fit_connection(Sweep(4, nbytes, seconds))
     assert (here.link.latency, here.link.bandwidth) == (pytest.approx(alpha), pytest.approx(1 / beta))
     assert here.price(4)(2**20) == pytest.approx(seconds[1, 0])
     assert here.price(2)(2**20) == pytest.approx(2 * alpha + beta * 2**20)
     with pytest.raises(InvalidArgument):
-        measured_here(Sweep(1, nbytes, seconds))
+        fit_connection(Sweep(1, nbytes, seconds))

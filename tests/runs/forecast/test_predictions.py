@@ -5,7 +5,7 @@ import pytest
 from dpbook.collectives import AlphaBeta, Link
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import MIB, Layer, Tensor
-from dpbook.runs.forecast import Connection, Measured, NoForecast, checked, forecast
+from dpbook.runs.forecast import Connection, MeasuredStep, NoForecast, check_forecast, forecast
 from tests.cases import each
 
 FREE = Connection("free", Link.gigabytes(1000), {n: AlphaBeta(0, 0) for n in (2, 3, 8)})
@@ -20,8 +20,8 @@ def ring(world, nbytes):
     return 2 * (world - 1) * (1e-3 + nbytes / world / 125e6)
 
 
-ONE = Measured((layer("a", 10 * MIB),), other=0.005, after=0.007, updates=12)
-TWO = Measured((layer("a", 4 * MIB), layer("b", 4 * MIB)), other=0.005, after=0.007, cap=25 * MIB)
+ONE = MeasuredStep((layer("a", 10 * MIB),), other=0.005, after=0.007, updates=12)
+TWO = MeasuredStep((layer("a", 4 * MIB), layer("b", 4 * MIB)), other=0.005, after=0.007, cap=25 * MIB)
 
 
 @each("world", [2, 3, 8])
@@ -50,8 +50,8 @@ def test_a_smaller_cap_lets_the_wire_begin_a_layer_earlier():
 @each(("sync", "early"), [(True, 0), (False, 1)])
 def test_with_accumulation_only_what_is_synced_costs(sync, early):
     """One layer: each micro-batch that is synced is waited for."""
-    what = Measured(ONE.layers, 0.005, 0.007, accumulation=3, no_sync=sync)
-    (row,) = forecast(what, [2], [Connection("slow", SLOW)])
+    measured = MeasuredStep(ONE.layers, 0.005, 0.007, accumulation=3, no_sync=sync)
+    (row,) = forecast(measured, [2], [Connection("slow", SLOW)])
     assert row.step == pytest.approx(0.005 + 3 * 0.03 + (1 + 2 * early) * ring(2, 10 * MIB) + 0.007)
 
 
@@ -65,26 +65,26 @@ def test_stages_of_one_unit(stage, gathers):
 
 def test_frozen_weights_are_gathered_and_not_reduced():
     """Adapters: the gather of stage 3 carries the frozen weights too."""
-    what = Measured(ONE.layers, 0, 0, frozen={"base": 10 * MIB // 4})
-    (row,) = forecast(what, [4], [Connection("slow", SLOW)], [3])
+    measured = MeasuredStep(ONE.layers, 0, 0, frozen={"base": 10 * MIB // 4})
+    (row,) = forecast(measured, [4], [Connection("slow", SLOW)], [3])
     assert row.step == pytest.approx(ring(4, 20 * MIB) / 2 + 0.03 + ring(4, 10 * MIB) / 2)
 
 
 def test_a_unit_that_is_all_frozen_is_no_error():
     frozen = {"blocks.0.weight": 10 * MIB // 4}
-    what = Measured((layer("blocks.1.weight", MIB),), 0, 0, units=("blocks.0", "blocks.1"), frozen=frozen)
-    (row,) = forecast(what, [2], [Connection("slow", SLOW)], [3])
-    plain = forecast(Measured(what.layers, 0, 0, units=("blocks.1",)), [2], [Connection("slow", SLOW)], [3])[0]
+    measured = MeasuredStep((layer("blocks.1.weight", MIB),), 0, 0, units=("blocks.0", "blocks.1"), frozen=frozen)
+    (row,) = forecast(measured, [2], [Connection("slow", SLOW)], [3])
+    plain = forecast(MeasuredStep(measured.layers, 0, 0, units=("blocks.1",)), [2], [Connection("slow", SLOW)], [3])[0]
     assert row.step > plain.step
 
 
 def test_a_check_takes_the_scripts_own_buckets():
-    what = Measured(TWO.layers, 0.005, 0.007, world=3, cap=4 * MIB, held=0.1)
-    row = checked(what, Connection("slow", SLOW))
+    measured = MeasuredStep(TWO.layers, 0.005, 0.007, world=3, cap=4 * MIB, emulated_seconds=0.1)
+    row = check_forecast(measured, Connection("slow", SLOW))
     assert row.forecast == pytest.approx(0.052 + 2 * ring(3, 4 * MIB))
     assert row.miss == pytest.approx(row.forecast / 0.1 - 1)
     with pytest.raises(NoForecast, match="torch's DDP"):
-        checked(TWO, Connection("slow", SLOW))
+        check_forecast(TWO, Connection("slow", SLOW))
 
 
 @each(("worlds", "stages"), [([1], [0]), ([2], [4]), ([2.5], [0])])

@@ -11,9 +11,9 @@ from torch.optim import SGD, Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from dpbook.runs.forecast import NoForecast
-from dpbook.runs.forecast.measured_step import WARM, measured
-from dpbook.runs.watching import Recorder, Wanted, read_journal
-from dpbook.runs.watching.update_marks import Marks, Wire, units
+from dpbook.runs.forecast.measured_step import WARMUP_UPDATES, read_step
+from dpbook.runs.watching import Recorder, RecordingOptions, read_journal
+from dpbook.runs.watching.update_marks import BucketHooks, UpdateMarks, units
 
 SLEEP = 0.01
 
@@ -47,8 +47,8 @@ class Net(nn.Module):
 
 @contextlib.contextmanager
 def watched(folder, updates=100):
-    recorder = Recorder(folder, 0, Wanted(updates))
-    Marks(recorder, Wire(recorder, None), 1, check=False)
+    recorder = Recorder(folder, 0, RecordingOptions(updates))
+    UpdateMarks(recorder, BucketHooks(recorder, None), 1, check=False)
     try:
         yield
     except SystemExit:
@@ -68,36 +68,36 @@ def train(model, updates, optimizer=None, micro_batches=1):
             model(torch.ones(3, 4))  # an evaluation
 
 
-def seen(folder):
-    return measured([read_journal(folder, 0)])
+def read_recorded(folder):
+    return read_step([read_journal(folder, 0)])
 
 
 def test_layers_are_the_gradients_in_the_reverse_of_their_order_with_their_times(tmp_path):
     with watched(tmp_path):
-        train(Net(), WARM + 2)
-    found = seen(tmp_path)
-    assert [layer.name for layer in found.layers[:3]] == [f"blocks.{k}.weight" for k in range(3)]
-    assert {layer.name for layer in found.layers[3:]} == {"head.weight", "head.bias"}
-    assert min(layer.backward for layer in found.layers[:3]) > 0.5 * SLEEP
-    assert found.backward >= 3 * SLEEP
-    assert (found.updates, found.accumulation, found.world) == (2, 1, 1)
-    assert found.units == ("blocks.0", "blocks.1", "blocks.2")
-    assert found.frozen == {"frozen.weight": 16, "frozen.bias": 4}
+        train(Net(), WARMUP_UPDATES + 2)
+    step = read_recorded(tmp_path)
+    assert [layer.name for layer in step.layers[:3]] == [f"blocks.{k}.weight" for k in range(3)]
+    assert {layer.name for layer in step.layers[3:]} == {"head.weight", "head.bias"}
+    assert min(layer.backward for layer in step.layers[:3]) > 0.5 * SLEEP
+    assert step.backward >= 3 * SLEEP
+    assert (step.updates, step.accumulation, step.world) == (2, 1, 1)
+    assert step.units == ("blocks.0", "blocks.1", "blocks.2")
+    assert step.frozen == {"frozen.weight": 16, "frozen.bias": 4}
 
 
 def test_micro_batches_are_counted(tmp_path):
     with watched(tmp_path):
-        train(Net(), WARM + 1, micro_batches=3)
-    found = seen(tmp_path)
-    assert (found.accumulation, found.no_sync) == (3, True)
-    assert found.backward >= 9 * SLEEP
+        train(Net(), WARMUP_UPDATES + 1, micro_batches=3)
+    step = read_recorded(tmp_path)
+    assert (step.accumulation, step.no_sync) == (3, True)
+    assert step.backward >= 9 * SLEEP
 
 
 def test_enough_ends_the_script(tmp_path):
-    with watched(tmp_path, updates=WARM + 2):
+    with watched(tmp_path, updates=WARMUP_UPDATES + 2):
         train(Net(), 1000)
         pytest.fail("it went on")
-    assert seen(tmp_path).updates == 2
+    assert read_recorded(tmp_path).updates == 2
 
 
 def test_tied_weights_are_ready_once_and_checkpoints_are_inside_their_backward(tmp_path):
@@ -111,10 +111,10 @@ def test_tied_weights_are_ready_once_and_checkpoints_are_inside_their_backward(t
             return self.two(checkpoint(self.one, x.requires_grad_(), use_reentrant=True))
 
     with watched(tmp_path):
-        train(Tied(), WARM + 1)
-    found = seen(tmp_path)
-    assert sorted(layer.name for layer in found.layers) == ["one.bias", "one.weight", "two.bias"]
-    assert found.accumulation == 1
+        train(Tied(), WARMUP_UPDATES + 1)
+    step = read_recorded(tmp_path)
+    assert sorted(layer.name for layer in step.layers) == ["one.bias", "one.weight", "two.bias"]
+    assert step.accumulation == 1
 
 
 def test_optimizers_that_step_together_make_one_update(tmp_path):
@@ -130,9 +130,9 @@ def test_optimizers_that_step_together_make_one_update(tmp_path):
             def zero_grad(self):
                 model.zero_grad()
 
-        train(model, WARM + 2, Both())
-    found = seen(tmp_path)
-    assert (found.updates, len(found.layers)) == (2, 5)
+        train(model, WARMUP_UPDATES + 2, Both())
+    step = read_recorded(tmp_path)
+    assert (step.updates, len(step.layers)) == (2, 5)
 
 
 def test_a_closure_is_inside_its_step(tmp_path):
@@ -146,19 +146,19 @@ def test_a_closure_is_inside_its_step(tmp_path):
 
     with watched(tmp_path):
         optimizer = SGD(model.parameters(), 0.1)
-        for _ in range(WARM + 2):
+        for _ in range(WARMUP_UPDATES + 2):
             optimizer.step(closure)
-    found = seen(tmp_path)
-    assert (found.updates, found.accumulation, len(found.layers)) == (2, 1, 5)
+    step = read_recorded(tmp_path)
+    assert (step.updates, step.accumulation, len(step.layers)) == (2, 1, 5)
 
 
 def test_weights_that_are_trained_later_are_no_surprise(tmp_path):
     model = Net()
     with watched(tmp_path):
-        train(model, WARM + 1)
+        train(model, WARMUP_UPDATES + 1)
         train(model.requires_grad_(), 1)
     with pytest.raises(NoForecast, match="differ in which gradients"):
-        seen(tmp_path)
+        read_recorded(tmp_path)
 
 
 def test_nothing_of_the_scripts_is_changed(tmp_path):
