@@ -89,25 +89,29 @@ def waits_for_a_thread(number):
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
-        (endless, "a loop that does not end? (line {} of your code, in endless: while True:)"),
-        (endless_and_deaf, "a loop that does not end? (line {} of your code, in endless_and_deaf: while True:)"),
-        (endless_in_lines, "a loop that does not end? (line {} of your code, in endless_in_lines: while total:)"),
-        (endless_for, "a loop that does not end? (line {} of your code, in endless_for: for k in iter(int, 1):)"),
-        (endless_in_c, "a loop that does not end? (line {} of your code, in endless_in_c: return sum(iter(int, 1)))"),
-        (waits_for_a_thread, "a loop that does not end? (line {} of your code, in endless: while True:)"),
-        (waits, "does it wait for something that never comes? (line {} of your code, in waits: time.sleep(60))"),
-        (
-            deaf_and_blocked,
-            "does it wait for something that never comes? (line {} of your code, in deaf_and_blocked: while True:)",
-        ),
+        (endless, "endless: while True:"),
+        (endless_and_deaf, "endless_and_deaf: while True:"),
+        (endless_in_lines, "endless_in_lines: while total:"),
+        (endless_for, "endless_for: for k in iter(int, 1):"),
+        (endless_in_c, "endless_in_c: return sum(iter(int, 1))"),
+        (waits_for_a_thread, "endless: while True:"),
+        (waits, "waits: time.sleep(60)"),
+        (deaf_and_blocked, "deaf_and_blocked: while True:"),
     ],
 )
 def test_a_call_that_does_not_return_is_ended_and_its_loop_named(answer, line):
+    """On a busy machine the clock may end a loop before it has used its CPU time, so either reason may be given."""
     (case,) = judge_in_process(task_of(briefly), answer).cases
-    text, number = line.split("{}"), "".join(filter(str.isdigit, case.got.partition("(line ")[2].partition(" of")[0]))
     assert case.expected == "an answer in time"
-    assert case.got.endswith(f"{text[0]}{number}{text[1]}; later calls get less time")
+    assert case.got.startswith("none after ")
+    assert case.got.endswith(f" of your code, in {line}); later calls get less time")
     assert case.call == "name(0)"
+
+
+@pytest.mark.processes
+def test_an_answer_that_waits_is_not_called_a_loop():
+    (case,) = judge_in_process(task_of(briefly), waits).cases
+    assert case.got.startswith("none after 1.5 s: does it wait for something that never comes?")
 
 
 @pytest.mark.processes
