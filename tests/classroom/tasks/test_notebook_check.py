@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from dpbook.classroom import Check, Task, call, check, judge
+from dpbook.classroom import Check, Task, call, check, judge, task
 from dpbook.classroom.tasks import answer as answer_module
 from dpbook.classroom.tasks import notebook_check
 from dpbook.classroom.tasks.answer import LocalAnswer
@@ -171,7 +171,7 @@ def test_an_answer_that_ignores_its_timer_is_ended_all_the_same(monkeypatch):
 @pytest.mark.processes
 def test_a_report_is_the_one_of_an_answer_that_is_called_here(all_reduce):
     for answer in (all_reduce, lambda buffers: buffers + 1, lambda buffers: buffers[99], 7, None):
-        there, here = check("90.1", answer), judge(notebook_check.task("90.1"), LocalAnswer(answer))
+        there, here = check("90.1", answer), judge(task("90.1"), LocalAnswer(answer))
         assert there.cases == here.cases
 
 
