@@ -41,8 +41,6 @@ TODO = frozenset(
         "dpbook/book",
         "dpbook/ddp",
         "dpbook/figures",
-        "dpbook/runs/report",
-        "dpbook/runs/trainer",
         "tests",
         "tools",
     }

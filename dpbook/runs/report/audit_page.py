@@ -1,4 +1,4 @@
-"""An audit's verdict as a page of its own: no script, no picture, nothing from elsewhere."""
+"""Verdict of an audit as a self-contained HTML page, without scripts, pictures or external files."""
 
 import html
 
@@ -14,8 +14,8 @@ _STYLE = (
 
 
 def page(verdict: Verdict, program: str) -> str:
-    """The whole page; everything that comes from the run is text in it."""
-    rows = "\n".join(_row(line) for line in verdict.findings)
+    """Return the page; all text that comes from the run is escaped."""
+    rows = "\n".join(_row(finding) for finding in verdict.findings)
     cost = "" if verdict.cost is None else f" Watching cost {verdict.cost:.1%} of an update."
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Audit of {html.escape(program)}</title>'
@@ -24,17 +24,19 @@ def page(verdict: Verdict, program: str) -> str:
     )
 
 
-def _row(line: Finding) -> str:
-    found = line.result
-    where = [
-        f"rank {found.rank}" if found.rank is not None else "",
-        found.tensor or "",
-        f"update {found.update}" if found.update else "",
-        f"{found.place[0]}:{found.place[1]} {found.place[2]}" if found.place else "",
-        f"follows from: {line.because}" if line.because else "",
-        line.book if found.status in ("FAIL", "WARN") else "",
+def _row(finding: Finding) -> str:
+    result = finding.result
+    location = [
+        f"rank {result.rank}" if result.rank is not None else "",
+        result.tensor or "",
+        f"update {result.update}" if result.update else "",
+        f"{result.place[0]}:{result.place[1]} {result.place[2]}" if result.place else "",
+        f"follows from: {finding.because}" if finding.because else "",
+        finding.book if result.status in ("FAIL", "WARN") else "",
     ]
-    told = "<br>".join([html.escape(found.message), f"<code>{html.escape(' · '.join(filter(None, where)))}</code>"])
-    colour = _COLOURS[found.status]
-    kind = ' class="after"' if line.because else ""
-    return f'<tr{kind}><td style="color:{colour}"><b>{found.status}</b><td>{html.escape(line.claim)}<td>{told}'
+    evidence = "<br>".join(
+        [html.escape(result.message), f"<code>{html.escape(' · '.join(filter(None, location)))}</code>"]
+    )
+    colour = _COLOURS[result.status]
+    kind = ' class="after"' if finding.because else ""
+    return f'<tr{kind}><td style="color:{colour}"><b>{result.status}</b><td>{html.escape(finding.claim)}<td>{evidence}'

@@ -1,4 +1,4 @@
-"""``dpbook bench``: sweeps of message sizes over processes on this machine, as a table, as JSON and as a figure."""
+"""Benchmark of ``dpbook bench``: sweeps of message sizes over processes of this machine, as table, JSON and figure."""
 
 import datetime
 import itertools
@@ -15,23 +15,23 @@ from dpbook.collectives import ALGORITHMS, Fit, fit
 from dpbook.core import InvalidArgument, check_one_of, files, machine
 from dpbook.ranks import Sweep, sweep, sweep_accelerators
 
-OWN, ON_ACCELERATORS = "dist.all_reduce", "accelerators"
-"""torch.distributed's all-reduce on the CPU and on accelerators, among the names of algorithms."""
+TORCH, ON_ACCELERATORS = "dist.all_reduce", "accelerators"
+"""Names, beside those of algorithms, of torch.distributed's all-reduce on the CPU and on accelerators."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """A sweep for each algorithm over ``world`` ranks, by its name."""
+    """Sweeps over ``world`` ranks, by the name of the algorithm."""
 
     world: int
     sweeps: dict[str, Sweep]
 
     def fits(self) -> dict[str, Fit]:
-        """α and β of each, from the median at each size."""
+        """Fit α and β of each algorithm to the medians at each size."""
         return {name: fit(one.nbytes, one.seconds) for name, one in self.sweeps.items()}
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON takes it, with machine, versions and date."""
+        """Return plain data for JSON, with machine, versions and date."""
         return {
             "format": "dpbook.bench",
             "version": 2,
@@ -62,13 +62,13 @@ class Bench:
 
 
 def names_here(world: int) -> list[str]:
-    """What is swept if nothing is named: torch's all-reduce, a ring, and accelerators where there are so many."""
-    return [OWN, "ring", *([ON_ACCELERATORS] if len(machine.gpus()) >= world else [])]
+    """Return the default names: torch's all-reduce, a ring, and accelerators if there is one for each rank."""
+    return [TORCH, "ring", *([ON_ACCELERATORS] if len(machine.gpus()) >= world else [])]
 
 
 def run(
     world: int,
-    names: Sequence[str] = (OWN, "ring"),
+    names: Sequence[str] = (TORCH, "ring"),
     nbytes: Sequence[int] | None = None,
     repeats: int = 25,
     progress: Callable[[Iterable[str]], Iterable[str]] = iter,
@@ -77,9 +77,9 @@ def run(
 
     Bandwidths are those of nccl-tests: algbw is bytes over seconds, busbw what a link carries of it.
 
-    Raises `InvalidArgument` for an unknown name, and what `dpbook.ranks.sweeps` raises.
+    Raises `InvalidArgument` for an unknown name, and the errors of `dpbook.ranks.sweeps`.
     """
-    known = [OWN, ON_ACCELERATORS, *ALGORITHMS]
+    known = [TORCH, ON_ACCELERATORS, *ALGORITHMS]
     for name in names:
         check_one_of("algorithm", name, known)
     if not names:
@@ -90,13 +90,13 @@ def run(
         if name == ON_ACCELERATORS:
             sweeps[name] = sweep_accelerators(world, repeats=repeats, timeout=600, **sizes)
         else:
-            algorithm = None if name == OWN else ALGORITHMS[name](world)
+            algorithm = None if name == TORCH else ALGORITHMS[name](world)
             sweeps[name] = sweep(world, algorithm, repeats=repeats, timeout=600, **sizes)
     return Bench(world, sweeps)
 
 
 def write(bench: Bench, folder: Path) -> list[Path]:
-    """Write ``bench.json`` and ``bench.png`` into ``folder``; files of an earlier run are kept, beside a number."""
+    """Write ``bench.json`` and ``bench.png`` into ``folder``; a number in the name keeps those of earlier runs."""
     from dpbook import figures
 
     stems = (f"bench-{number}" if number > 1 else "bench" for number in itertools.count(1))

@@ -1,4 +1,4 @@
-"""The page of a training run: its cost beside the prediction, and what the figures mean, as one HTML file."""
+"""Page of a training run: its step times beside the prediction, with explanations, as one HTML file."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,18 +11,21 @@ from dpbook import figures
 from dpbook.collectives import bandwidth_lower_bound
 from dpbook.core import DpbookError, InvalidArgument, files, in_words, milliseconds, plural
 from dpbook.overlap import Timeline, read_profiles, split_waits
-from dpbook.runs.report.run_summary import LITTLE, WARM, Parts, Summary, kept_baseline, summarise
+from dpbook.runs.report.run_summary import SMALL_SHARE, WARMUP_STEPS, Parts, Summary, load_baseline, summarise
 from dpbook.runs.trainer import metrics
 
 
 def sentences(summary: Summary, alone: Summary | None) -> list[str]:
-    """The verdict; none for a run that measured no parts and has nothing beside it."""
+    """Return the sentences of the verdict; an empty list for a run without measured parts and without a baseline."""
     if not summary.settled:
-        return [f"Too short for a verdict: the first {WARM} steps allocate and settle the buckets; run {2 * WARM + 1}."]
-    said = list(_communication(summary))
+        return [
+            f"Too short for a verdict: the first {WARMUP_STEPS} steps allocate and settle the buckets; "
+            f"run {2 * WARMUP_STEPS + 1}."
+        ]
+    verdict = list(_communication(summary))
     if summary.world > 1 and alone is not None:
-        said.append(_efficiency_sentence(summary, alone))
-    return said
+        verdict.append(_efficiency_sentence(summary, alone))
+    return verdict
 
 
 def _communication(summary: Summary) -> Iterator[str]:
@@ -32,7 +35,7 @@ def _communication(summary: Summary) -> Iterator[str]:
     elif parts is not None:
         transfer = float(parts.transfer[0])
         of_step = f"{transfer / parts.step:.0%} of a step, {milliseconds(transfer)} of {milliseconds(parts.step)}"
-        if transfer < LITTLE * parts.step:
+        if transfer < SMALL_SHARE * parts.step:
             yield f"Communication costs little: what nothing hides of it is {of_step}."
         else:
             yield f"Communication is not hidden: {of_step}, is transfer during which nothing is computed."
@@ -55,20 +58,20 @@ def _waiting(parts: Parts) -> str:
             f"Rank {parts.slow} is slower: it computes for {milliseconds(slow)} where the others need "
             f"{milliseconds(float(np.median(others)))}, and waiting takes {waited}."
         )
-    if parts.wait < LITTLE:
+    if parts.wait < SMALL_SHARE:
         return "No rank is slow, and hardly any time goes to waiting."
     return f"Waiting for each other takes {waited}, though no rank alone is slow."
 
 
 def _efficiency_sentence(summary: Summary, alone: Summary) -> str:
-    """How far the run is from N times one process, and to what the difference goes."""
-    said = (
+    """Return the scaling efficiency in words, and the causes of the difference to N times one process."""
+    text = (
         f"Efficiency is {summary.efficiency(alone):.0%}: a step takes {milliseconds(summary.seconds)}, "
         f"with one process alone {milliseconds(alone.seconds)}"
     )
     here, there = summary.parts, alone.parts
-    if here is None or there is None or summary.efficiency(alone) > 1 - LITTLE:
-        return f"{said}."
+    if here is None or there is None or summary.efficiency(alone) > 1 - SMALL_SHARE:
+        return f"{text}."
     lost = {
         "slower computing": here.computing - there.computing,
         "waiting": here.waiting,
@@ -79,10 +82,10 @@ def _efficiency_sentence(summary: Summary, alone: Summary) -> str:
     }
     seconds = {name: float(each.mean()) for name, each in lost.items()}
     large = sorted(
-        (name for name in seconds if seconds[name] > LITTLE * here.step), key=seconds.__getitem__, reverse=True
+        (name for name in seconds if seconds[name] > SMALL_SHARE * here.step), key=seconds.__getitem__, reverse=True
     )
     causes = ", ".join(f"{name} ({milliseconds(seconds[name])})" for name in large)
-    return f"{said}; the difference is {causes}." if causes else f"{said}."
+    return f"{text}; the difference is {causes}." if causes else f"{text}."
 
 
 FILE = metrics.REPORT
@@ -93,8 +96,8 @@ TEMPLATES = Environment(loader=PackageLoader("dpbook", "data"), autoescape=True,
 def write(folder: Path, baseline: Path | None = None) -> Path:
     """Write ``report.html`` into the ``folder`` of a run and return its path; an older report is replaced.
 
-    ``baseline`` is the folder of the same training on one process: with it the report gives the scaling efficiency. By
-    default it is what a launch has kept for this, if it has. Raises `DpbookError`.
+    ``baseline`` is the folder of the same training on one process, from which the report computes the scaling
+    efficiency. By default it is the one that a launch measured, if there is one. Raises `DpbookError`.
     """
     summary, alone = _read(folder, baseline)
     prediction = summary.prediction
@@ -116,18 +119,18 @@ def write(folder: Path, baseline: Path | None = None) -> Path:
 
 
 def headline(folder: Path) -> str:
-    """A run in one line: loss, throughput, and efficiency where a launch has kept what it needs for that."""
+    """Return a run in one line: loss, throughput, and scaling efficiency if a launch measured a baseline."""
     summary, alone = _read(folder, None)
-    said = [_loss(summary), _throughput(summary)]
+    figures_in_words = [_loss(summary), _throughput(summary)]
     if alone is not None and summary.world > 1:
-        said.append(_efficiency(summary, alone))
-    return "; ".join(said)
+        figures_in_words.append(_efficiency(summary, alone))
+    return "; ".join(figures_in_words)
 
 
 def _read(folder: Path, baseline: Path | None) -> tuple[Summary, Summary | None]:
     summary = summarise(folder)
-    alone = summarise(baseline) if baseline else kept_baseline(folder, summary)
-    return summary, alone if summary.settled else None  # first steps beside settled ones would be no efficiency
+    alone = summarise(baseline) if baseline else load_baseline(folder, summary)
+    return summary, alone if summary.settled else None  # the first steps of a run are slower, so no efficiency
 
 
 def _loss(summary: Summary) -> str:
@@ -161,10 +164,10 @@ def _results(summary: Summary, alone: Summary | None) -> Iterator[tuple[str, str
     yield "sent by each rank", f"{in_words(bandwidth_lower_bound(summary.world, payload), 'B')} per step, if by a ring"
 
 
-def _half(summary: Summary, say: str, value: Callable[[float], float]) -> str:
-    """The spread: where half of the steps lie, a quarter on either side, in a ``value`` of their seconds."""
+def _half(summary: Summary, template: str, value: Callable[[float], float]) -> str:
+    """Return the quartiles of the step times in words, each converted by ``value``."""
     least, most = sorted(value(seconds) for seconds in np.percentile(summary.step_seconds, [25, 75]))
-    return f"half of the steps {say.format(least)} to {say.format(most)}"
+    return f"half of the steps {template.format(least)} to {template.format(most)}"
 
 
 def _utilisation(summary: Summary) -> str:
@@ -176,7 +179,7 @@ def _utilisation(summary: Summary) -> str:
 
 
 class _Rank(NamedTuple):
-    """A row of the table of ranks: its parts are a name, the time in words, and the share of the longest bar in %."""
+    """Row of the table of ranks: each part is a name, the time in words, and the share of the longest bar in %."""
 
     name: str
     slow: bool
@@ -187,8 +190,8 @@ def _ranks(parts: Parts) -> Iterator[_Rank]:
     table = np.array([getattr(parts, name) for name in SHOWN])
     for rank, seconds in enumerate(table.T):
         shares = 100 * seconds / table.sum(axis=0).max()
-        told = list(zip(SHOWN, map(milliseconds, seconds), shares.round(2), strict=True))
-        yield _Rank(f"rank {rank}", rank == parts.slow, told)
+        cells = list(zip(SHOWN, map(milliseconds, seconds), shares.round(2), strict=True))
+        yield _Rank(f"rank {rank}", rank == parts.slow, cells)
 
 
 def _predicted(summary: Summary, prediction: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -202,7 +205,7 @@ def _predicted(summary: Summary, prediction: dict[str, Any]) -> Iterator[tuple[s
 
 
 def _traced(paths: Sequence[Path], world: int) -> dict[str, Any] | None:
-    """A text and, for few ranks, a picture of the traces; None where there are none."""
+    """Return a text and, for up to 8 ranks, a picture of the traces; None if there are no traces."""
     if not paths:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the files of a training run say, in numbers."""
+"""Summary of a training run, computed from the files in its folder."""
 
 import json
 import re
@@ -25,26 +25,32 @@ ABOUT: Kinds = {
     "date": str,
 }  # fmt: skip
 PREDICTED: Kinds = dict.fromkeys(("seconds", "exposed", "communication", "alpha", "beta", "calls"), NUMBER)
-"""What a report needs of the description of a run, and of its prediction."""
-WARM = 5
-"""Steps at the beginning that do not count: the first ones allocate and settle the buckets."""
-LITTLE = 0.05
-"""Shares of a step below this are no finding."""
-STEADY = 2 / 3
-"""Share of the steps from which on it is no chance that the same rank is the longest."""
+"""Fields, with their types, that a report needs from the description of a run and from its prediction."""
+WARMUP_STEPS = 5
+"""First steps, which do not count: they allocate memory and settle the buckets."""
+SMALL_SHARE = 0.05
+"""Share of a step below which the verdict does not mention a part."""
+STEADY_SHARE = 2 / 3
+"""Share of the steps in which the same rank computes longest, from which on that is no coincidence."""
 MAY_DIFFER = {"name", "out", "all_reduce", "steps", "lr", "warmup", "clip", "seed", "save_every", "predict", "profile"}
-"""Options that leave the work of a step as it is; a process alone sums nothing."""
+"""Options that do not change the computation of a step; a single process sums nothing."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Median seconds of a step, and the mean of its parts on each rank over the middle half of the steps.
+    """Parts of a step in seconds: means over the middle half of the steps, one number per rank.
 
-    Not medians of the parts: where now one rank waits and now another, each of them would be next to nothing.
+    Medians of the parts would hide waiting that alternates between ranks.
 
-    ``transfer`` is communication that nothing hides, the same for all. It is what the rank needs for the sum that
-    waits for nobody, in each step the shortest; what the others need above it they wait. The ``rest`` of a step is
-    the exchange of the loss.
+    Attributes:
+        step: median of a whole step.
+        computing: forward and backward.
+        waiting: time of the sum beyond ``transfer``.
+        transfer: exposed communication, the same on all ranks: the shortest sum of all ranks in each step, because the
+            rank that computes longest waits for no other.
+        updating: optimizer step.
+        rest: remaining time, for the exchange of the loss.
+        longest: share of the steps in which the rank computes longest.
     """
 
     step: float
@@ -54,30 +60,30 @@ class Parts:
     updating: NDArray[np.float64]
     rest: NDArray[np.float64]
     longest: NDArray[np.float64]
-    """Share of the steps in which a rank computes longest."""
 
     @property
     def wait(self) -> float:
-        """Share of a step that goes to waiting, the mean over ranks."""
+        """Share of a step that is spent waiting, as the mean over ranks."""
         return float(self.waiting.mean()) / self.step
 
     @property
     def slow(self) -> int | None:
-        """The rank that computes longer than any other by a tenth and makes them wait; None where there is none.
+        """Rank that slows the others down, or None.
 
-        They wait for it if it waits less than half as long as they do; and it is so in most steps, not in a few.
+        It computes longer than any other by a tenth, waits less than half as long as they do, and computes longest in
+        most steps.
         """
-        if self.wait < LITTLE:
+        if self.wait < SMALL_SHARE:
             return None
         *others, last = np.argsort(self.computing)
         longer = self.computing[last] > 1.1 * self.computing[others].max()
-        steady = self.longest[last] >= STEADY
+        steady = self.longest[last] >= STEADY_SHARE
         return int(last) if longer and steady and self.waiting[last] < self.waiting[others].mean() / 2 else None
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the files of a run say; figures are over the steps after the first few."""
+    """Contents of a run's files; figures are over the steps after the warm-up."""
 
     about: dict[str, Any]
     lines: list[dict[str, Any]]
@@ -85,34 +91,34 @@ class Summary:
 
     @property
     def world(self) -> int:
-        """Ranks of the run."""
+        """Number of ranks."""
         return int(self.about["world"])
 
     @property
-    def own(self) -> list[dict[str, Any]]:
-        """The lines since the run was last resumed, maybe by other ranks, other code; all where none was left to do."""
+    def current(self) -> list[dict[str, Any]]:
+        """Lines since the last resume, which may have had other ranks or other code; all lines if there are none."""
         resumed_at = self.about.get("resumed_at", 0)
         return [line for line in self.lines if line["step"] > resumed_at] or self.lines
 
     @property
     def settled(self) -> bool:
-        """Whether there are steps enough that the first ones need not count."""
-        return self.own[-1]["step"] - _before(self.own[0]) > 2 * WARM and bool(self._warm)
+        """Whether there are enough steps to leave out the first ones."""
+        return self.current[-1]["step"] - _before(self.current[0]) > 2 * WARMUP_STEPS and bool(self._after_warmup)
 
     @property
     def counted(self) -> list[dict[str, Any]]:
-        """The lines that count."""
-        return self._warm if self.settled else self.own
+        """Lines that count."""
+        return self._after_warmup if self.settled else self.current
 
     @property
-    def _warm(self) -> list[dict[str, Any]]:
-        """The lines of steps that are none of the first."""
-        first = _before(self.own[0]) + WARM
-        return [line for line in self.own if _before(line) >= first]
+    def _after_warmup(self) -> list[dict[str, Any]]:
+        """Lines of the steps after the warm-up."""
+        first = _before(self.current[0]) + WARMUP_STEPS
+        return [line for line in self.current if _before(line) >= first]
 
     @property
     def step_seconds(self) -> list[float]:
-        """Of every step that counts, or the mean of those of a line."""
+        """Seconds of every step that counts; a line of several steps gives their mean."""
         return [float(line["seconds"]) for line in self.counted]
 
     @property
@@ -122,24 +128,26 @@ class Summary:
 
     @cached_property
     def parts(self) -> Parts | None:
-        """The parts of a step; None for a run that did not measure them on all its ranks."""
+        """Parts of a step; None if the run did not measure them on all its ranks."""
         if any(len(line.get(name, ())) != self.world for line in self.counted for name in metrics.PARTS):
             return None
         computing, summing, updating = (np.array([line[name] for line in self.counted]) for name in metrics.PARTS)
         transfer = np.broadcast_to(summing.min(axis=1, keepdims=True), summing.shape)
         step = np.array(self.step_seconds)[:, None]
-        rest = np.maximum(0.0, step - computing - summing - updating)  # a rank may begin before rank 0, which is timed
+        rest = np.maximum(
+            0.0, step - computing - summing - updating
+        )  # a rank may begin before rank 0, whose step is timed
         parts = (computing, summing - transfer, transfer, updating, rest)
         least, most = np.percentile(step, [25, 75])
         middle = ((least <= step) & (step <= most))[:, 0]
-        middle = middle if middle.any() else np.ones_like(middle)  # of two steps none lies between
+        middle = middle if middle.any() else np.ones_like(middle)  # of two steps, none lies between the quartiles
         longest = computing == computing.max(axis=1, keepdims=True)
         means = [part[middle].mean(axis=0) for part in parts]
         return Parts(self.seconds, *means, *[longest.mean(axis=0)])
 
     @property
     def unit(self) -> str:
-        """What the model reads."""
+        """Unit of the model's inputs."""
         return "tokens" if self.about["flops_per_token"] else "images"
 
     @property
@@ -148,14 +156,14 @@ class Summary:
         return float(self.about["tokens_per_step"]) / self.seconds
 
     def efficiency(self, alone: "Summary") -> float:
-        """Throughput, divided by that of as many processes as fast as the one ``alone``."""
+        """Return the throughput divided by that of as many processes as fast as the run ``alone``."""
         return self.tokens_per_second / (self.world * alone.tokens_per_second / alone.world)
 
     @property
     def model_flops_utilisation(self) -> float | None:
-        """MFU (`dpbook.planning.utilisation`) beside the bf16 peak of all devices.
+        """Model FLOPs utilisation (`dpbook.planning.utilisation`) relative to the bf16 peak of all devices.
 
-        None where no peak is known, and for a run in fp32, which does not use the units that have this peak.
+        None if no peak is known, and for a run in fp32, which does not use the units with this peak.
         """
         peak = peak_flops(str(self.about["device"]))
         if peak is None or self.about["flops_per_token"] is None or self.about["options"]["precision"] != "bf16":
@@ -164,28 +172,28 @@ class Summary:
 
 
 def _before(line: dict[str, Any]) -> int:
-    """The step after which the steps of a line begin; those of older runs have one each."""
+    """Return the step before the first one of a line; a line of an older run has one step."""
     return int(line["step"]) - int(line.get("steps", 1))
 
 
 DRIVER_NAMES = {
     "NVIDIA GeForce RTX 4090": "RTX 4090",
-    "(NVIDIA )?A100.*": "A100 80 GB",  # of either memory, on SXM or PCIe
+    "(NVIDIA )?A100.*": "A100 80 GB",  # with 40 or 80 GB, on SXM or PCIe
     "NVIDIA H100 80GB HBM3": "H100 SXM",  # not "NVIDIA H100 PCIe" or "NVL", which are slower
     "NVIDIA H200": "H200 SXM",
     "NVIDIA B200": "B200",
 }
-"""What drivers call the accelerators of our table, as patterns."""
+"""Patterns for the names that drivers give to the accelerators of our table."""
 
 
 def peak_flops(device: str) -> float | None:
-    """The bf16 peak of a device by the name that its driver gives it; None for one that is not in our table."""
+    """Return the bf16 peak of a device by its driver's name, in FLOP/s; None if it is not in our table."""
     names = [name for pattern, name in DRIVER_NAMES.items() if re.fullmatch(pattern, device)]
     return ACCELERATORS[names[0]].flops if names else None
 
 
 def summarise(folder: Path) -> Summary:
-    """Read a run's folder. Raises `DpbookError` where there is no run, a file of it is damaged, or it has no step."""
+    """Read a run's folder. Raises `DpbookError` if it has no run, a damaged file, or no step."""
     if not (folder / metrics.DESCRIPTION).is_file():
         raise DpbookError(f"{folder} is not the folder of a run: it has no {metrics.DESCRIPTION}")
     about = _object(folder / metrics.DESCRIPTION, ABOUT)
@@ -203,21 +211,21 @@ def summarise(folder: Path) -> Summary:
 
 
 def _object(path: Path, kinds: Kinds) -> dict[str, Any]:
-    """A JSON object with values of these ``kinds``."""
+    """Read a JSON object whose values have these ``kinds``. Raises `DpbookError`."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DpbookError(f"{path} cannot be read: {error}") from None
     wrong = [
-        name for name, kind in kinds.items() if not isinstance(found, dict) or not isinstance(found.get(name), kind)
+        name for name, kind in kinds.items() if not isinstance(content, dict) or not isinstance(content.get(name), kind)
     ]
     if wrong:
         raise DpbookError(f"{path} is not that of a run: no {', '.join(wrong)}, or of another kind")
-    return dict(found)
+    return dict(content)
 
 
-def kept_baseline(folder: Path, summary: Summary) -> Summary | None:
-    """What a launch has kept of one process; None if it kept nothing, or of a step that did other work."""
+def load_baseline(folder: Path, summary: Summary) -> Summary | None:
+    """Return the run on one process that a launch measured; None if there is none, or its step did other work."""
     if not (folder / ALONE).exists():
         return None
     alone = summarise(folder / ALONE)

@@ -1,6 +1,6 @@
-"""The training program that torchrun starts: `python -m dpbook.runs.trainer`.
+"""Training program that torchrun starts: `python -m dpbook.runs.trainer`.
 
-Importing this loads no torch: `options` serves the launcher's help too.
+Importing this package loads no torch, because the launcher's help uses `options` too.
 """
 
 from typing import TYPE_CHECKING

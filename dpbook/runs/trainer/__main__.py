@@ -3,7 +3,7 @@
 import gc
 
 if __name__ == "__main__":
-    gc.disable()  # what is loaded is no garbage; it is looked for again when the trainer is there
+    gc.disable()  # loading creates no garbage; collection resumes once the trainer exists
 
 import argparse
 import json
@@ -26,11 +26,11 @@ from dpbook.runs.trainer.prediction import predict
 from dpbook.runs.trainer.resume_check import changes, consequences, table
 from dpbook.runs.trainer.trainer import TIMEOUT, Trainer, train
 
-ALONE = {
+SINGLE_PROCESS = {
     "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
 }  # fmt: skip
-"""What torchrun would have told a single process."""
+"""Environment variables that torchrun would set for a single process."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,18 +43,18 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     device = bind()
     _run(options, device)
-    dist.destroy_process_group()  # not after an error: NCCL's waits for the other ranks, and the error would go untold
+    dist.destroy_process_group()  # not after an error: NCCL would wait for other ranks before it is shown
     return 0
 
 
 def bind() -> torch.device:
-    """Join the process group that torchrun describes; without torchrun, a group of this process alone.
+    """Join the process group that torchrun describes, or without torchrun a group of this process alone.
 
-    Where ranks have accelerators the group serves their tensors and those of the CPU, each by a backend of its own.
-    Every rank takes its own, before anything else does: else all would sit on the first. A rank of
-    `dpbook.ranks.start` has a group of gloo already.
+    With accelerators the group has one backend for their tensors and one for those of the CPU. Every rank selects its
+    accelerator before anything else uses one; otherwise all would be on the first. A rank of `dpbook.ranks.start`
+    already has a gloo group.
     """
-    os.environ.update(ALONE | os.environ)
+    os.environ.update(SINGLE_PROCESS | os.environ)
     device, backends = own_device()
     if dist.is_initialized():
         if device.type != "cpu":
@@ -69,15 +69,15 @@ def bind() -> torch.device:
 
 def _run(options: Options, device: torch.device) -> None:
     trainer = Trainer(options, device)
-    gc.freeze()  # all this stays, so no later look need go over it
+    gc.freeze()  # all of this stays, so later collections need not scan it
     gc.enable()
-    trainer.asked.listen()
+    trainer.preemption.listen()
     before = trainer.resume()
     first = dist.get_rank() == 0
     if first and before is not None:
         print(_resumed(before, trainer), file=sys.stderr, flush=True)
     metrics = Metrics(options.folder, trainer.step) if first else None
-    if first and trainer.step < options.steps:  # else its steps are another's, in another world maybe
+    if first and trainer.step < options.steps:  # otherwise the files describe the run that made the steps
         (options.folder / PREDICTION).unlink(missing_ok=True)
         write_atomically(options.folder / DESCRIPTION, (json.dumps(describe(trainer), indent=1) + "\n").encode())
     with tqdm(total=options.steps, initial=trainer.step, unit="step", disable=None if first else True) as progress:
@@ -93,7 +93,7 @@ def _run(options: Options, device: torch.device) -> None:
 
 
 def describe(trainer: Trainer) -> dict[str, Any]:
-    """What the report needs to know of a run, besides its metrics."""
+    """Return the description of a run that the report needs beside the metrics."""
     device = trainer.device
     return {
         "options": trainer.options.to_data(),
@@ -116,12 +116,15 @@ def describe(trainer: Trainer) -> dict[str, Any]:
 
 
 def _resumed(before: dict[str, Any], trainer: Trainer) -> str:
-    said = [f"resumed after step {before['step']} of {trainer.options.steps}"]
-    found = changes(before["options"], before["world"], trainer.options, trainer.world)
-    if found:
-        said[0] += ": this is not the run that it would have been"
-        said += [table(found), *(f"  {note}" for note in consequences(found, before["options"], trainer.options))]
-    return "\n".join(said)
+    lines = [f"resumed after step {before['step']} of {trainer.options.steps}"]
+    differences = changes(before["options"], before["world"], trainer.options, trainer.world)
+    if differences:
+        lines[0] += ": this is not the run that it would have been"
+        lines += [
+            table(differences),
+            *(f"  {note}" for note in consequences(differences, before["options"], trainer.options)),
+        ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The same training on one process for a few steps: what the scaling efficiency of a run is measured against."""
+"""Baseline of the scaling efficiency: the same training on one process for a few steps."""
 
 import shutil
 from collections.abc import Callable
@@ -10,14 +10,15 @@ from dpbook.runs.trainer import metrics
 from dpbook.runs.trainer.options import Options
 
 ALONE = "alone"
-"""In the folder of the run."""
+"""Folder of the baseline in the folder of the run."""
 STEPS_ALONE = 30
+"""Steps of the baseline."""
 
 
-def train_alone(options: Options, nproc: int, say: Callable[[str], None]) -> bool:
-    """Train as ``options`` say on one process, and keep what it measured in the run's folder; False if it failed.
+def train_alone(options: Options, nproc: int, report: Callable[[str], None]) -> bool:
+    """Train with ``options`` on one process, and save its metrics in the run's folder; return False if it failed.
 
-    It gets as many cores as each of the ``nproc`` ranks of a machine had, and the same batch as each of them.
+    The process has as many cores as each of the ``nproc`` ranks of a machine had, and the batch of one rank.
     """
     with temporary_folder("alone") as folder:
         alone = replace(
@@ -31,10 +32,10 @@ def train_alone(options: Options, nproc: int, say: Callable[[str], None]) -> boo
             profile=0,
         )
         program = ("-m", "dpbook.runs.trainer", *alone.to_arguments())
-        ended = launch(Launch(program, 1, threads=max(1, machine.cores() // nproc)), say)
+        ended = launch(Launch(program, 1, threads=max(1, machine.cores() // nproc)), report)
         if ended.status == 0:
-            kept = options.folder / ALONE
-            kept.mkdir(exist_ok=True)
+            target = options.folder / ALONE
+            target.mkdir(exist_ok=True)
             for file in (metrics.DESCRIPTION, metrics.FILE):
-                shutil.copyfile(alone.folder / file, kept / file)
+                shutil.copyfile(alone.folder / file, target / file)
         return ended.status == 0

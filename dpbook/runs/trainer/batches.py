@@ -1,4 +1,4 @@
-"""Which examples a rank sees in a step: a function of seed, step and rank alone, so that resuming changes nothing."""
+"""Examples of a rank in a step: they depend on seed, step and rank alone, so that resuming does not change them."""
 
 import gzip
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ IntArray = NDArray[np.int64]
 
 
 class Text:
-    """Sequences of ``tokens`` bytes of the text that ships with the package; one begins at every byte."""
+    """Sequences of ``tokens`` bytes of the packaged text; a sequence begins at every byte."""
 
     def __init__(self, tokens: int) -> None:
         packed = (DATA / "text" / "jargon.txt.gz").read_bytes()
@@ -28,13 +28,13 @@ class Text:
         return len(self.bytes) - self.tokens
 
     def examples(self, places: IntArray) -> Batch:
-        """The sequences that begin there, and the same one byte later: what is to be predicted."""
+        """Return the sequences that begin at ``places``, and the targets: the same sequences one byte later."""
         rows = torch.from_numpy(self.bytes[places[:, None] + np.arange(self.tokens + 1)].astype(np.int64))
         return rows[:, :-1], rows[:, 1:]
 
 
 class Digits:
-    """The digits for training, one token each."""
+    """Training digits, of one token each."""
 
     tokens = 1
 
@@ -51,10 +51,10 @@ class Digits:
 
 
 class Batches:
-    """This rank's micro-batches of any step, as the book's own sampler deals the examples out.
+    """Micro-batches of this rank in any step, as the book's `Sampler` divides the examples.
 
-    A global batch is the same for any number of ranks; one that an epoch's end leaves incomplete is left out. Raises
-    `InvalidArgument` where there are fewer examples than a global batch has.
+    A global batch is the same for any number of ranks; an incomplete one at the end of an epoch is dropped. Raises
+    `InvalidArgument` if the data have fewer examples than a global batch.
     """
 
     def __init__(self, source: Text | Digits, options: Options, rank: int, world: int) -> None:
@@ -65,22 +65,23 @@ class Batches:
             expected = f"at most the {len(source)} examples of the data: fewer ranks, or a smaller --batch"
             raise InvalidArgument("global batch", world * self.share, expected)
         self.sampler = Sampler(len(source), world, rank, seed=options.seed, fit=drop)
-        self.own = self.sampler.indices()
+        self.indices = self.sampler.indices()
 
     def __call__(self, step: int) -> Iterator[Batch]:
-        """One batch for each micro-batch of ``step``, from 0 on."""
+        """Yield the micro-batches of ``step``, counted from 0."""
         epoch, index = divmod(step, self.steps)
         if epoch != self.sampler.epoch:
             self.sampler.set_epoch(epoch)
-            self.own = self.sampler.indices()
-        places = self.own[index * self.share : (index + 1) * self.share]
+            self.indices = self.sampler.indices()
+        places = self.indices[index * self.share : (index + 1) * self.share]
         return map(self.source.examples, np.split(places, self.accumulation))
 
 
-class Ahead:
-    """The same micro-batches, which a thread makes ready while the step before them is taken.
+class PrefetchedBatches:
+    """The same micro-batches, prepared by a thread during the previous step.
 
-    ``pinned`` ones a GPU can copy by itself: from other memory the host would wait for what is queued before.
+    With ``pinned`` they are in pinned memory, from which a GPU copies asynchronously; a copy from other memory would
+    wait for all queued work.
     """
 
     def __init__(self, batches: Callable[[int], Iterator[Batch]], *, pinned: bool) -> None:
@@ -89,15 +90,15 @@ class Ahead:
         self._next: tuple[int, Future[list[Batch]]] | None = None
 
     def __call__(self, step: int) -> Iterator[Batch]:
-        """Those of ``step``; the next step's are begun."""
+        """Return the micro-batches of ``step``, and start to prepare those of the next step."""
         ready = self._next[1] if self._next and self._next[0] == step else self._begin(step)
-        found = ready.result()
+        batches = ready.result()
         self._next = step + 1, self._begin(step + 1)
-        return iter(found)
+        return iter(batches)
 
     def _begin(self, step: int) -> "Future[list[Batch]]":
         return self._thread.submit(self._make, step)
 
     def _make(self, step: int) -> list[Batch]:
-        made = list(self.batches(step))
-        return [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in made] if self.pinned else made
+        batches = list(self.batches(step))
+        return [(inputs.pin_memory(), targets.pin_memory()) for inputs, targets in batches] if self.pinned else batches

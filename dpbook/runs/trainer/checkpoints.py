@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: written beside the last good ones, and named only when complete."""
+"""Atomic checkpoints: a file is written under a temporary name, and renamed when it is complete."""
 
 import os
 import sys
@@ -13,21 +13,21 @@ from dpbook.core import DpbookError
 from dpbook.runs.trainer.run_folder import KEEP, checkpoint, steps
 
 
-def save(folder: Path, step: int, shared: dict[str, Any], own: dict[str, Any] | None) -> None:
-    """Write a checkpoint of ``step``; every rank calls it, and it returns when all of it is on the disk.
+def save(folder: Path, step: int, shared: dict[str, Any], shard: dict[str, Any] | None) -> None:
+    """Write a checkpoint of ``step``. Every rank calls it; it returns when the whole checkpoint is on the disk.
 
-    ``shared`` is the same on all ranks and written by rank 0; ``own`` differs and is written by each. Rank 0's file is
-    renamed to its name last: where it is, all of it is. Older ones but the last are removed after that.
+    ``shared`` is the same on all ranks and is written by rank 0; ``shard`` differs and is written by each rank.
+    Rank 0's file is renamed last: if it exists, the checkpoint is complete. Then all but the newest `KEEP` are removed.
     """
     rank = dist.get_rank()
     folder.mkdir(parents=True, exist_ok=True)
-    if own is not None:
-        _write({**own, "step": step}, _part(folder, step, rank))
+    if shard is not None:
+        _write({**shard, "step": step}, _part(folder, step, rank))
     dist.barrier()
     if rank == 0:
-        content = {**shared, "step": step, "world": dist.get_world_size(), "parts": own is not None}
+        content = {**shared, "step": step, "world": dist.get_world_size(), "parts": shard is not None}
         _write(content, checkpoint(folder, step))
-        for partial in folder.glob(".checkpoint-*.partial"):  # of a process that was killed
+        for partial in folder.glob(".checkpoint-*.partial"):  # left by a process that was killed
             partial.unlink()
         for old in steps(folder)[:-KEEP]:
             for path in folder.glob(f"checkpoint-{old:08}.*"):
@@ -36,33 +36,33 @@ def save(folder: Path, step: int, shared: dict[str, Any], own: dict[str, Any] | 
 
 
 def load(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
-    """The newest checkpoint that every rank can read, as `save` was given it, with "step" and "world", or None.
+    """Return the newest checkpoint that every rank can read, or None if the folder has none. Every rank calls it.
 
-    Every rank calls it. The second part is this rank's own: None where there is none, or where the world had another
-    size. A damaged one is told on rank 0's stderr, and put aside where there is a good one before it. Raises
-    `DpbookError` naming all of them if none can be read; None is for a folder without any.
+    The first part is ``shared`` of `save` with "step" and "world". The second is this rank's ``shard``; it is None if
+    there is none, or if the world size has changed. Rank 0 reports a damaged checkpoint on stderr, and renames it if an
+    older one can be read. Raises `DpbookError` that names all of them if none can be read.
     """
-    rank_0s = [steps(folder)]
-    dist.broadcast_object_list(rank_0s)  # all try the same, also where a disk is slow to show what there is
+    rank_0_steps = [steps(folder)]
+    dist.broadcast_object_list(rank_0_steps)  # all try the same steps, even if a network disk shows files late
     damaged: dict[int, str] = {}
-    for step in reversed(rank_0s[0]):
-        found, trouble = _try(folder, step)
-        if trouble := _first_of_all(trouble):
-            damaged[step] = trouble
+    for step in reversed(rank_0_steps[0]):
+        content, problem = _try(folder, step)
+        if problem := _first_of_all(problem):
+            damaged[step] = problem
             continue
         if dist.get_rank() == 0:
             for number, text in damaged.items():
                 print(f"{text}; it is put aside, and the one before is taken", file=sys.stderr, flush=True)
                 path = checkpoint(folder, number)
                 path.replace(path.with_name(f"{path.name}.damaged"))
-        return found
+        return content
     if damaged:
         raise DpbookError("; ".join([*damaged.values(), "no checkpoint is left to go on from"]))
     return None
 
 
 def _try(folder: Path, step: int) -> tuple[tuple[dict[str, Any], dict[str, Any] | None] | None, str]:
-    """The checkpoint of a step on this rank, or what is wrong with it."""
+    """Return the checkpoint of a step on this rank, or the error in words."""
     try:
         shared = _read(checkpoint(folder, step), step)
         part = _part(folder, step, dist.get_rank())
@@ -73,10 +73,10 @@ def _try(folder: Path, step: int) -> tuple[tuple[dict[str, Any], dict[str, Any] 
 
 
 def _first_of_all(text: str) -> str:
-    """What the first rank said that said something, on all ranks; "" if none did."""
-    said: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(said, text)
-    return next(filter(None, said), "")
+    """Return on all ranks the text of the first rank that has one; "" if none has."""
+    texts: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(texts, text)
+    return next(filter(None, texts), "")
 
 
 def _part(folder: Path, step: int, rank: int) -> Path:
@@ -93,7 +93,9 @@ def _write(content: dict[str, Any], path: Path) -> None:
         os.replace(partial, path)
     except BaseException as error:
         partial.unlink(missing_ok=True)
-        cause = error if isinstance(error, OSError) else error.__context__  # torch says "unexpected pos 704 vs 598"
+        cause = (
+            error if isinstance(error, OSError) else error.__context__
+        )  # torch's own message would be "unexpected pos 704 vs 598"
         if isinstance(cause, OSError):
             raise OSError(cause.errno, cause.strerror, str(path)) from error
         raise
@@ -101,7 +103,7 @@ def _write(content: dict[str, Any], path: Path) -> None:
 
 def _read(path: Path, step: int) -> dict[str, Any]:
     try:
-        with zipfile.ZipFile(path) as archive:  # torch itself does not look whether the bytes are still those
+        with zipfile.ZipFile(path) as archive:  # torch does not verify the checksums
             if damaged := archive.testzip():
                 raise ValueError(f"{damaged} has changed")
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
@@ -109,6 +111,6 @@ def _read(path: Path, step: int) -> dict[str, Any]:
             raise ValueError(f"it holds nothing of step {step}")
     except FileNotFoundError:
         raise DpbookError(f"{path} is missing") from None
-    except Exception as error:  # whatever torch raises for a file that is damaged or no checkpoint
+    except Exception as error:  # torch raises many types for a damaged file
         raise DpbookError(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {error})") from error
     return content

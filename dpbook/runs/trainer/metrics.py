@@ -6,28 +6,28 @@ from pathlib import Path
 from typing import Any
 
 FILE, DESCRIPTION, PREDICTION, REPORT = "metrics.jsonl", "run.json", "prediction.json", "report.html"
-"""In the folder of a run: a line per step; what was run, where; what the simulator says of a step; all of it shown."""
+"""Files in the folder of a run: metrics, description, predicted step, report."""
 PARTS = ("computing", "summing", "updating")
-"""Of a step: until a rank's own gradients are there, until their sum is, and until the weights are new."""
+"""Parts of a step: until the local gradients are ready, until they are summed, and until the weights are updated."""
 
 
 class Metrics:
-    """Rank 0's file of metrics. What a run that was ended wrote after ``resumed_at`` is dropped: it is done again."""
+    """Rank 0's file of metrics. Lines after the step ``resumed_at`` are dropped, because these steps run again."""
 
     def __init__(self, folder: Path, resumed_at: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / FILE
-        kept = [line for line in read(folder) if line["step"] <= resumed_at] if resumed_at else []
-        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        valid = [line for line in read(folder) if line["step"] <= resumed_at] if resumed_at else []
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in valid), encoding="utf-8")
 
     def append(self, **values: Any) -> None:
-        """Add a line; it is in the file when this returns."""
+        """Append a line to the file before returning."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run, one per step; one that was cut off by the end of the process is left out, or is no line."""
+    """Return the lines of a run; a line that was cut off when the process was killed is skipped."""
     path = folder / FILE
     if not path.exists():
         return []

@@ -1,4 +1,4 @@
-"""The models that the program trains: a small GPT on bytes, and a CNN on handwritten digits."""
+"""Models of the training program: a small GPT on bytes, and a CNN on handwritten digits."""
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ HEAD = 32
 
 
 class Block(nn.Module):  # type: ignore[misc]  # torch has no types here
-    """Causal attention and an MLP, each behind a norm and added to what came in."""
+    """Causal attention and an MLP, each after a norm and with a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Adapted(nn.Module):  # type: ignore[misc]
 
 
 def build(options: Options) -> nn.Module:
-    """The model that ``options`` ask for, from their seed."""
+    """Return the model of ``options``, initialised from their seed."""
     torch.manual_seed(options.seed)
     if options.model == "cnn":
         return CNN(recompute=options.checkpointing)
@@ -97,7 +97,7 @@ def build(options: Options) -> nn.Module:
 
 
 def flops_per_token(model: GPT) -> int:
-    """Operations of forward and backward per token, as `dpbook.planning.operations_per_token` counts them."""
+    """Return the operations of forward and backward per token (`dpbook.planning.operations_per_token`)."""
     matrices = [m.weight for m in model.modules() if isinstance(m, nn.Linear)]
     weights, trained = sum(w.numel() for w in matrices), sum(w.numel() for w in matrices if w.requires_grad)
     context, width = model.position.weight.shape

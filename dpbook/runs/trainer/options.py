@@ -1,4 +1,4 @@
-"""What the training program can be told, as a dataclass and on a command line. Loads no torch."""
+"""Options of the training program, as a dataclass and on a command line. Loads no torch."""
 
 import argparse
 from collections.abc import Container
@@ -20,18 +20,18 @@ PRESETS: dict[str, dict[str, Any]] = {
         "fused": True, "report_every": 10, "save_every": 0,
     },
 }  # fmt: skip
-"""Options that go together, by name: "gpu" keeps a GPU busy, with 152 million parameters and 16,384 tokens per rank."""
+"""Options by the name of a preset: "gpu" keeps a GPU busy, with 152 million parameters and 16,384 tokens per rank."""
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 
 
 def about(text: str, *, least: float = 0) -> dict[str, Any]:
-    """What a field means, and the smallest number that it may be."""
+    """Return the metadata of a field: its help text and its smallest value."""
     return {"help": text, "least": least}
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to train. Raises `InvalidArgument`."""
+    """Options of a training run. Raises `InvalidArgument`."""
 
     name: str = field(default="run", metadata=about("name of the run: a folder below --out"))
     out: str = field(default="runs", metadata=about("folder that holds the runs"))
@@ -85,11 +85,11 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        """Where the run's files are."""
+        """Folder of the run's files."""
         return Path(self.out) / self.name
 
     def schedule(self, world: int) -> Schedule | None:
-        """The all-reduce for ``world`` ranks, verified; None for torch's own. Raises `InvalidArgument`."""
+        """Return the verified all-reduce for ``world`` ranks; None for torch's own. Raises `InvalidArgument`."""
         if self.all_reduce == "torch":
             return None
         if self.all_reduce in SCHEDULES:
@@ -104,27 +104,29 @@ class Options:
         return schedule
 
     def to_arguments(self, names: Container[str] | None = None) -> list[str]:
-        """The command line that means these options, or those of them with some ``names``."""
-        said = []
+        """Return the command line of these options, or of those with some ``names``."""
+        arguments = []
         for name, value in self.to_data().items():
             if names is not None and name not in names:
                 continue
             flag = name.replace("_", "-")
-            said += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
-        return said
+            arguments += (
+                [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+            )
+        return arguments
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return plain data for JSON."""
         return asdict(self)
 
 
-def _check(name: str, given: Any, default: Any, least: float) -> None:
+def _check(name: str, value: Any, default: Any, least: float) -> None:
     if isinstance(default, bool):
-        check_type(name, given, bool, "True or False")
+        check_type(name, value, bool, "True or False")
     elif isinstance(default, int):
-        check_int(name, given, int(least))
+        check_int(name, value, int(least))
     elif isinstance(default, float):
-        check_float(name, given, minimum=least)
+        check_float(name, value, minimum=least)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -145,6 +147,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def from_namespace(parsed: argparse.Namespace) -> Options:
-    """The options of a parsed command line: what it gives, then what its preset says, then the defaults."""
+    """Return the options of a parsed command line; they override its preset, which overrides the defaults."""
     given = {spec.name: getattr(parsed, spec.name) for spec in fields(Options) if hasattr(parsed, spec.name)}
     return Options(**{**PRESETS.get(parsed.preset, {}), **given})

@@ -1,4 +1,4 @@
-"""What the simulator says of a step, from this model's layers and these ranks' all-reduces, measured after training."""
+"""Simulated step of a run, from layers and all-reduces that are measured after training."""
 
 from typing import Any
 
@@ -9,17 +9,17 @@ from dpbook.ranks import measure, now
 from dpbook.runs.trainer.trainer import Trainer, bucket_limits
 
 SIZES = tuple(2**power for power in range(14, 31, 2))
-"""16 KiB to 1 GiB."""
-ENOUGH = 2**24
-"""Bytes up to which every run is measured, on the CPU none further."""
+"""Message sizes in bytes: 16 KiB to 1 GiB."""
+ALWAYS_MEASURED_BYTES = 2**24
+"""Message size up to which every run is measured; on the CPU also the largest."""
 REPEATS = 5
 
 
 def predict(trainer: Trainer) -> dict[str, Any]:
-    """Measure, simulate, and return the predicted step with what it was made from; every rank calls it.
+    """Measure, simulate, and return the predicted step with its inputs. Every rank calls it.
 
-    The optimizer takes one more step, so this comes after the last checkpoint. Left out: what loads the data, and the
-    all-gather of a sharded optimizer.
+    The optimizer takes one more step, so this comes after the last checkpoint. The prediction omits data loading and
+    the all-gather of a sharded optimizer.
     """
     options = trainer.options
     sweep = measure(options.schedule(trainer.world), _sizes(trainer), REPEATS, trainer.device)
@@ -48,6 +48,6 @@ def predict(trainer: Trainer) -> dict[str, Any]:
 
 
 def _sizes(trainer: Trainer) -> list[int]:
-    """Those that are measured: on an accelerator up to what a step sends."""
-    largest = ENOUGH if trainer.device.type == "cpu" else max(ENOUGH, trainer.payload)
+    """Return the message sizes to measure: on an accelerator up to the bytes that a step sends."""
+    largest = ALWAYS_MEASURED_BYTES if trainer.device.type == "cpu" else max(ALWAYS_MEASURED_BYTES, trainer.payload)
     return [size for size in SIZES if size <= largest]

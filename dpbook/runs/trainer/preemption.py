@@ -1,4 +1,4 @@
-"""A run that is asked to end saves first: after the same update on all ranks, whichever of them was asked."""
+"""Preemption: a run that receives SIGTERM or SIGUSR1 on any rank saves after the same update on all ranks, and ends."""
 
 import os
 import signal
@@ -10,50 +10,55 @@ from types import FrameType
 from dpbook.ranks import PREEMPTION_VARIABLE
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""What a scheduler sends before it takes a node away."""
-PATIENCE, MOMENT = 20.0, 2.0
-"""Seconds after SIGTERM while the program trains: torchrun sends it too where another rank has failed, and no update
-comes then; after 30 it kills. And while it does not: for the guard to write down where this rank was."""
+"""Signals that a scheduler sends before it reclaims a node."""
+TRAINING_GRACE_SECONDS = 20.0
+"""Seconds from SIGTERM until a training process exits without a checkpoint. torchrun also sends SIGTERM if another rank
+has failed; then no update follows, and torchrun kills the process after 30 seconds."""
+IDLE_GRACE_SECONDS = 2.0
+"""The same while the program does not train: time for the guard to record where this rank was."""
 
 
 @dataclass
-class Asked:
-    """``came`` is set when this rank has been asked to end; the program sets ``heeded`` when all know of it.
+class PreemptionListener:
+    """Listens for signals that ask this rank to end.
 
-    Only while the program is ``training`` an update comes for which it is worth to wait.
+    Attributes:
+        requested: set when this rank has received such a signal.
+        acknowledged: set by the program when all ranks know of it.
+        training: whether the program trains; only then is it worth waiting for the next update.
     """
 
-    came: threading.Event = field(default_factory=threading.Event)
-    heeded: threading.Event = field(default_factory=threading.Event)
+    requested: threading.Event = field(default_factory=threading.Event)
+    acknowledged: threading.Event = field(default_factory=threading.Event)
     training: bool = False
 
     def listen(self) -> None:
-        """Take the signals from here on; only a main thread can.
+        """Handle the signals from now on; only the main thread can call it.
 
-        A thread reads which came: the main thread may wait inside a collective, for a rank that is gone.
+        A thread reads them, because the main thread may wait in a collective for a rank that has died.
         """
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
-        # First, so that no signal goes without an answer. The guard shares it, to write down where this rank is.
+        # The file descriptor comes first, so that no signal is lost. The guard shares it, to record where this rank is.
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in SIGNALS:
             signal.signal(number, _nothing)
         if (path := os.environ.get(PREEMPTION_VARIABLE)) and Path(path).exists():
-            self.came.set()
+            self.requested.set()
         threading.Thread(target=self._read, args=(reading,), daemon=True).start()
 
     def _read(self, reading: int) -> None:
         while number := os.read(reading, 1)[0]:
             if number in SIGNALS:
-                self.came.set()
+                self.requested.set()
             if number == signal.SIGTERM:
                 threading.Thread(target=self._give_up, daemon=True).start()
 
     def _give_up(self) -> None:
-        """End this process where its ranks do not come to an update in time."""
-        if not self.heeded.wait(PATIENCE if self.training else MOMENT):
+        """End this process if the ranks do not finish an update in time."""
+        if not self.acknowledged.wait(TRAINING_GRACE_SECONDS if self.training else IDLE_GRACE_SECONDS):
             os._exit(128 + signal.SIGTERM)
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """The thread has been told already."""
+    """Do nothing: the thread has received the signal already."""

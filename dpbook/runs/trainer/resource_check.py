@@ -1,4 +1,4 @@
-"""What the training program needs of a machine, found before it begins and without loading torch."""
+"""Check of the resources that a training run needs, before it begins and without loading torch."""
 
 import os
 import shutil
@@ -11,16 +11,16 @@ from dpbook.runs.launch import PreflightFinding
 from dpbook.runs.trainer.options import Options
 from dpbook.runs.trainer.run_folder import KEEP, steps
 
-PER_PROCESS = 400 * 2**20
-"""Bytes that Python with torch takes before there is a model."""
+PROCESS_BYTES = 400 * 2**20
+"""Memory that Python with torch takes before a model exists."""
 
 
 def requirements(
     options: Options, nproc: int, *, nnodes: int = 1, gpus: Sequence[machine.Gpu] | None = None
 ) -> list[PreflightFinding]:
-    """What is against a run with ``options`` on ``nproc`` ranks of each of ``nnodes`` machines like this one.
+    """Return the problems of a run with ``options`` on ``nproc`` ranks of each of ``nnodes`` machines like this one.
 
-    ``gpus`` are this machine's, looked up if None.
+    ``gpus`` are the GPUs of this machine; they are looked up if None.
     """
     devices = machine.gpus() if gpus is None else list(gpus)
     world = nproc * nnodes
@@ -28,12 +28,12 @@ def requirements(
         *_memory(nproc, world, options, devices),
         *_batch(world, options),
         *_all_reduce(world, options, devices),
-        *_room(options),
+        *_disk(options),
     ]
 
 
 def parameters(options: Options) -> int:
-    """The parameters of the program's model, as `program.models` builds it."""
+    """Return the number of parameters of the model that `dpbook.runs.trainer.models` builds."""
     if options.model == "cnn":
         return (9 * 16 + 16) + (16 * 9 * 32 + 32) + (512 * 64 + 64) + (64 * 10 + 10)
     width = options.width
@@ -42,22 +42,22 @@ def parameters(options: Options) -> int:
 
 
 def adapters(options: Options) -> int:
-    """The parameters of the adapters, which alone are trained where there are some."""
+    """Return the number of parameters of the adapters; if there are any, only they are trained."""
     return options.lora * options.depth * 16 * options.width if options.lora else 0
 
 
 def least_memory(options: Options, world: int) -> float:
-    """Bytes that a rank needs at least: fp32 weights, gradients and moments, without activations."""
+    """Return the bytes that a rank needs at least: fp32 weights, gradients and moments, without activations."""
     total, trained = parameters(options) + adapters(options), adapters(options) or parameters(options)
     stage = 1 if options.strategy == "zero1" else 0
     return memory_per_rank(total, world, stage, "autocast", trainable=trained).total
 
 
 def activations(options: Options) -> int:
-    """Bytes that the backward of a micro-batch needs of its forward; 0 for the CNN, where they are few.
+    """Return the bytes of activations that forward saves for the backward of a micro-batch; 0 for the CNN (few).
 
-    With fused attention, which keeps no scores. bf16 keeps what goes into products in two bytes, and the copies that
-    autocast makes of the weights; recomputation keeps what goes into a block, and all of one block at a time.
+    Attention is fused and saves no scores. With bf16 the inputs of products take two bytes, and autocast's copies of
+    the weights are saved too. With recomputation the inputs of all blocks are saved, and all of one block at a time.
     """
     if options.model == "cnn":
         return 0
@@ -72,30 +72,32 @@ def activations(options: Options) -> int:
 
 
 def checkpoint_bytes(options: Options) -> int:
-    """Of a checkpoint: fp32 weights, and two moments of each that is trained, in one file or in a shard per rank."""
+    """Return the size of a checkpoint: fp32 weights and two moments for each trained one, in one file or in shards."""
     total, trained = parameters(options) + adapters(options), adapters(options) or parameters(options)
     return 4 * (total + 2 * trained)
 
 
 def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[PreflightFinding]:
-    need, moving = least_memory(options, world), activations(options)
+    required, activation_bytes = least_memory(options, world), activations(options)
     if gpus:
         least = min(gpus[:nproc], key=lambda gpu: gpu.memory)
-        room, where = least.memory, f"a GPU ({least.name})"
+        available, owner = least.memory, f"a GPU ({least.name})"
     else:
         total = machine.memory()
         if total is None:
             return
-        room, where = total // nproc - PER_PROCESS, f"one of {nproc} ranks on this machine"
-    if need > room:
-        yield PreflightFinding(
-            "problem", f"the model needs {need / 1e9:,.1f} GB per rank, and {where} has {max(room, 0) / 1e9:,.1f} GB"
-        )
-    elif need + moving > room:
+        available, owner = total // nproc - PROCESS_BYTES, f"one of {nproc} ranks on this machine"
+    if required > available:
         yield PreflightFinding(
             "problem",
-            f"the model needs {need / 1e9:,.1f} GB per rank, the activations of a micro-batch {moving / 1e9:,.1f} GB, "
-            f"and {where} has {room / 1e9:,.1f} GB: a smaller --batch, or --checkpointing",
+            f"the model needs {required / 1e9:,.1f} GB per rank, and {owner} has {max(available, 0) / 1e9:,.1f} GB",
+        )
+    elif required + activation_bytes > available:
+        yield PreflightFinding(
+            "problem",
+            f"the model needs {required / 1e9:,.1f} GB per rank, "
+            f"the activations of a micro-batch {activation_bytes / 1e9:,.1f} GB, "
+            f"and {owner} has {available / 1e9:,.1f} GB: a smaller --batch, or --checkpointing",
         )
 
 
@@ -108,8 +110,8 @@ def _batch(world: int, options: Options) -> Iterator[PreflightFinding]:
         )
 
 
-def _room(options: Options) -> Iterator[PreflightFinding]:
-    """The folder of the runs, or the nearest one above that there is: may it be written to, and is there room?"""
+def _disk(options: Options) -> Iterator[PreflightFinding]:
+    """Check that the folder of the runs, or its nearest existing parent, is writable and has enough free space."""
     folder = options.folder
     while not folder.exists():
         folder = folder.parent
@@ -117,11 +119,12 @@ def _room(options: Options) -> Iterator[PreflightFinding]:
         yield PreflightFinding("problem", f"--out: {folder} is no folder that can be written to")
         return
     free = shutil.disk_usage(folder).free
-    need = (KEEP + 1 - min(KEEP, len(steps(options.folder)))) * checkpoint_bytes(options)
-    if need > free:
+    required = (KEEP + 1 - min(KEEP, len(steps(options.folder)))) * checkpoint_bytes(options)
+    if required > free:
         yield PreflightFinding(
             "problem",
-            f"--out: the disk of {folder} has {in_words(free, 'B')} free, and checkpoints need {in_words(need, 'B')}: "
+            f"--out: the disk of {folder} has {in_words(free, 'B')} free, "
+            f"and checkpoints need {in_words(required, 'B')}: "
             f"the newest {KEEP} are kept while another is written",
         )
 

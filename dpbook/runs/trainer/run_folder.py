@@ -1,4 +1,4 @@
-"""The folder of a run: its checkpoints by step, and a lock that lets one launch at a time write into it.
+"""Folder of a run: its checkpoints by step, and a lock that admits one launch at a time.
 
 Loads no torch.
 """
@@ -18,26 +18,29 @@ from dpbook.core import DpbookError, try_lock
 from dpbook.runs.trainer.metrics import DESCRIPTION
 
 KEEP = 2
-"""Checkpoints: the newest, and the one before, in case that one is damaged."""
+"""Number of checkpoints that are kept: the newest, and the previous one in case the newest is damaged."""
 _COMPLETE = re.compile(r"checkpoint-(\d{8})\.pt")
 
 
 def checkpoint(folder: Path, step: int) -> Path:
-    """The checkpoint of a step."""
+    """Return the path of the checkpoint of a step."""
     return folder / f"checkpoint-{step:08}.pt"
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps of the complete checkpoints, from the oldest to the newest."""
-    found = (_COMPLETE.fullmatch(path.name) for path in folder.glob("checkpoint-*.pt"))
-    return sorted(int(match[1]) for match in found if match)
+    """Return the steps of the complete checkpoints, from the oldest to the newest."""
+    matches = (_COMPLETE.fullmatch(path.name) for path in folder.glob("checkpoint-*.pt"))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 @dataclass(frozen=True)
-class Earlier:
-    """A run that can be continued: its newest ``step``, its ``options``, and how many ranks it had.
+class EarlierRun:
+    """Run that can be resumed.
 
-    ``options`` are None where its description cannot be read; ``world`` is 0 then.
+    Attributes:
+        step: step of the newest checkpoint.
+        options: options of the run, or None if its description cannot be read.
+        world: number of ranks, or 0 if its description cannot be read.
     """
 
     step: int
@@ -45,36 +48,36 @@ class Earlier:
     world: int
 
 
-def earlier(folder: Path) -> Earlier | None:
-    """The run in ``folder``; None where there is no complete checkpoint, and so nothing to continue."""
-    done = steps(folder)
-    if not done:
+def earlier_run(folder: Path) -> EarlierRun | None:
+    """Return the run in ``folder``, or None if it has no complete checkpoint to resume from."""
+    saved = steps(folder)
+    if not saved:
         return None
     try:
         about = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        return Earlier(done[-1], dict(about["options"]), int(about["world"]))
+        return EarlierRun(saved[-1], dict(about["options"]), int(about["world"]))
     except (OSError, ValueError, TypeError, KeyError):
-        return Earlier(done[-1], None, 0)
+        return EarlierRun(saved[-1], None, 0)
 
 
-FILE = ".lock"
+LOCK_FILE = ".lock"
 
 
 @contextmanager
-def locked(folder: Path, meeting: str | None, say: Callable[[str], None]) -> Iterator[None]:
-    """Keep other launches out of the ``folder`` of a run; it is made if need be.
+def locked(folder: Path, meeting: str | None, report: Callable[[str], None]) -> Iterator[None]:
+    """Lock the ``folder`` of a run against other launches; create it if it does not exist.
 
-    The launchers of one launch on several nodes name the same ``meeting``, and share the folder. The lock ends with the
-    process, also with one that is killed, or whose host is lost. Raises `DpbookError` if another launch has it. Where
-    the disk knows no locks that is told, and nobody is kept out.
+    The launchers of one launch on several nodes pass the same ``meeting`` and share the lock. The lock ends with the
+    process, even if it is killed or its host fails. Raises `DpbookError` if another launch has the lock. On a file
+    system without locks, ``report`` receives a warning and no launch is excluded.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             _take(folder, descriptor, meeting)
         except OSError as error:
-            say(f"warning: {folder} cannot be locked ({error.strerror}): take care that no other launch uses it")
+            report(f"warning: {folder} cannot be locked ({error.strerror}): take care that no other launch uses it")
         yield
     finally:
         os.close(descriptor)
@@ -82,23 +85,23 @@ def locked(folder: Path, meeting: str | None, say: Callable[[str], None]) -> Ite
 
 def _take(folder: Path, descriptor: int, meeting: str | None) -> None:
     if try_lock(descriptor):
-        who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%F %T"), "meeting": meeting}
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%F %T"), "meeting": meeting}
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(who).encode(), 0)
+        os.pwrite(descriptor, json.dumps(holder).encode(), 0)
         if meeting is None or try_lock(descriptor, shared=True):
             return
     holder = _holder(descriptor)
     if meeting is None or holder.get("meeting") != meeting or not try_lock(descriptor, shared=True):
-        who, where, since = (holder.get(name, "?") for name in ("pid", "host", "since"))
+        pid, host, since = (holder.get(name, "?") for name in ("pid", "host", "since"))
         raise DpbookError(
-            f"refused: {folder} is locked by pid {who} on host {where}, since {since}; "
+            f"refused: {folder} is locked by pid {pid} on host {host}, since {since}; "
             "wait for its end, or take another --name"
         )
 
 
 def _holder(descriptor: int) -> dict[str, Any]:
     try:
-        found = json.loads(os.pread(descriptor, 4096, 0))
-    except ValueError:  # it is just being written
+        content = json.loads(os.pread(descriptor, 4096, 0))
+    except ValueError:  # another process is writing it
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -1,4 +1,4 @@
-"""Where the seconds of a rank's step go, without holding up a device in the middle of it."""
+"""Clock for the parts of a step on one rank, without synchronising a device during the step."""
 
 from collections.abc import Iterable
 
@@ -9,34 +9,34 @@ from dpbook.ranks import DeviceMoment, moment, now
 from dpbook.runs.trainer.metrics import PARTS
 
 
-class Pace:
-    """The moments of a step of ``parameters`` on ``device``: a kernel's are taken on the device, which runs later.
+class StepClock:
+    """Moments of a step on ``device``, recorded in its queue: a device reaches them later than the host.
 
-    While its own gradients are summed a rank transfers and waits: the one that computes longest waits for nobody, so
-    that the shortest summing of all ranks is transfer, and what the others need above it is waiting.
+    While gradients are summed, a rank transfers and waits. The rank that computes longest waits for no other. The
+    shortest sum of all ranks is therefore transfer, and the additional time of the others is waiting.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
-        """Parameters are those that are trained, in the wrapper that they keep."""
+        """Register hooks on the trained parameters, which must be in their final wrapper."""
         self._device = device
         self._moments = [DeviceMoment()] * (len(PARTS) + 1)
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(lambda _: self._mark(1))
 
     def begin(self) -> None:
-        """The step begins: what it reads first counts as computing."""
+        """Mark the beginning of a step; reading its first batch counts as computing."""
         self._mark(0)
 
     def summed(self) -> None:
-        """The backward has returned that summed the gradients."""
+        """Mark the return of the backward that summed the gradients."""
         self._mark(2)
 
     def updated(self) -> None:
-        """The optimizer has stepped."""
+        """Mark the end of the optimizer's step."""
         self._mark(3)
 
     def seconds(self) -> list[float]:
-        """Of each of `PARTS` of the step that was taken last; waits until the device has done it."""
+        """Return the seconds of each of `PARTS` in the last step; waits until the device has finished it."""
         if self._device.type != "cpu":
             now(self._device)
         pairs = zip(self._moments, self._moments[1:], strict=False)

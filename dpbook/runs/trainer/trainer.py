@@ -1,4 +1,4 @@
-"""The training loop on one rank."""
+"""Training loop of one rank."""
 
 import contextlib
 import resource
@@ -18,37 +18,44 @@ from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
 from dpbook.overlap import MIB
 from dpbook.ranks import moment, now
 from dpbook.runs.trainer import checkpoints
-from dpbook.runs.trainer.batches import Ahead, Batches, Digits, Text
+from dpbook.runs.trainer.batches import Batches, Digits, PrefetchedBatches, Text
 from dpbook.runs.trainer.metrics import PARTS, Metrics
 from dpbook.runs.trainer.models import build
 from dpbook.runs.trainer.options import Options
-from dpbook.runs.trainer.preemption import Asked
+from dpbook.runs.trainer.preemption import PreemptionListener
 from dpbook.runs.trainer.resume_check import changes, obstacles
-from dpbook.runs.trainer.step_clock import Pace
+from dpbook.runs.trainer.step_clock import StepClock
 
 WRAPPERS = {"naive": NaiveDDP, "hook": HookDDP}
 ADAMW = {"betas": (0.9, 0.95)}
-"""Usual for transformers: with the default of 0.999 an odd batch early on throws the loss back."""
+"""Usual for transformers: with the default of 0.999 an unusual batch early in training raises the loss again."""
 PINS = ("cuda",)
-"""Devices, AMD's GPUs among them, that copy by themselves from host memory that is pinned."""
+"""Types of devices, including AMD's GPUs, that copy asynchronously from pinned host memory."""
 TIMEOUT = timedelta(minutes=10)
-"""Of a collective: a rank that has not come by then is lost."""
+"""Timeout of a collective."""
 TRACE_AFTER = 10
-"""Steps before a trace begins: the first ones allocate, and settle the buckets."""
+"""Steps before a trace begins: the first ones allocate memory and settle the buckets."""
 
 
 @dataclass
 class Trainer:
-    """A model with its wrapper and optimizer on this rank's ``device``, at ``step`` of the run in ``options``.
+    """Model with its wrapper and optimizer on one rank.
 
-    ``parts`` are those of the last step, `PARTS` by name: seconds of each rank, alike on all. ``pace`` has this rank's.
-    ``ending`` is True on all ranks after the first step before whose end one of them was ``asked`` to end.
+    Attributes:
+        options: options of the run.
+        device: device of this rank.
+        step: number of steps that are finished.
+        preemption: listener for the signals that ask this rank to end.
+        ending: whether a rank has been asked to end; `report` sets it on all ranks.
+        source: data set.
+        parts: seconds of each rank in the last step, by name of `PARTS`; `report` sets it on all ranks.
+        rate: learning rate of the last step.
     """
 
     options: Options
     device: torch.device
     step: int = 0
-    asked: Asked = field(default_factory=Asked)
+    preemption: PreemptionListener = field(default_factory=PreemptionListener)
     ending: bool = False
     source: Text | Digits = field(init=False)
     parts: dict[str, list[float]] = field(init=False, default_factory=dict)
@@ -60,10 +67,10 @@ class Trainer:
         self.source = Text(options.context) if options.model == "gpt" else Digits()
         batches = Batches(self.source, options, self.rank, self.world)
         on_cpu = self.device.type == "cpu"
-        self.batches = batches if on_cpu else Ahead(batches, pinned=self.device.type in PINS)
+        self.batches = batches if on_cpu else PrefetchedBatches(batches, pinned=self.device.type in PINS)
         self.module = build(options).to(self.device)
         self.trained = [p for p in self.module.parameters() if p.requires_grad]
-        if options.compile:  # part by part: what is compiled whole has no gradient before the end of backward
+        if options.compile:  # part by part: a model compiled as a whole has all its gradients at the end of backward
             for part in getattr(self.module, "blocks", [self.module]):
                 part.compile()
         self.model = _wrap(self.module, options, self.world)
@@ -72,65 +79,64 @@ class Trainer:
             self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, **adamw)
         else:
             self.optimizer = torch.optim.AdamW(self.trained, **adamw)
-        self.pace = Pace(self.trained, self.device)
+        self.step_clock = StepClock(self.trained, self.device)
 
     def resume(self) -> dict[str, Any] | None:
-        """Continue from the newest checkpoint; what it says of itself, or None where there is none.
+        """Resume from the newest checkpoint; return its shared part, or None if there is no checkpoint.
 
-        The buckets too are those of the run that was ended: with others the next sum would have other bits. A sharded
-        optimizer continues only in a world of the same size: in another its moments begin at zero. Raises
-        `InvalidArgument` for another model, and for a sharded optimizer where the checkpoint's was not, or the other
-        way round.
+        The buckets are restored too, because with other buckets the next sum would have other bits. A sharded
+        optimizer resumes only with the same number of ranks; otherwise its moments begin at zero. Raises
+        `InvalidArgument` for another model, and if only one of the two optimizers is sharded.
         """
-        found = checkpoints.load(self.options.folder)
-        if found is None:
+        loaded = checkpoints.load(self.options.folder)
+        if loaded is None:
             return None
-        shared, own = found
+        shared, shard = loaded
         self._check_fits(shared["options"])
         if self.options.strategy == "torch":
             self._rehearse()
         elif shared.get("order"):
             self.model.resume_order(shared["order"])
         self.module.load_state_dict(shared["model"])
-        state = own if self.options.strategy == "zero1" else shared
+        state = shard if self.options.strategy == "zero1" else shared
         if state is not None:
             self.optimizer.load_state_dict(state["optimizer"])
         self.step = shared["step"]
         return shared
 
     def _check_fits(self, before: dict[str, Any]) -> None:
-        """Whether weights of a run with other options have these shapes, and its optimizer is kept like this one."""
-        found = changes(before, self.world, self.options, self.world)
-        for name in obstacles(found):
-            change = next(one for one in found if one.name == name)
+        """Raise `InvalidArgument` if weights in the checkpoint have other shapes, or its optimizer has another form."""
+        changed = changes(before, self.world, self.options, self.world)
+        for name in obstacles(changed):
+            change = next(one for one in changed if one.name == name)
             raise InvalidArgument(name, change.now, f"as in the checkpoint ({change.before}), or --name another")
 
     def _rehearse(self) -> None:
-        """One backward that trains nothing: torch's DDP cuts its buckets anew in the forward that follows its first."""
+        """Run a backward without an update: torch's DDP rebuilds its buckets in the forward after the first one."""
         inputs, targets = (part.to(self.device) for part in next(self.batches(0)))
         with torch.autocast(self.device.type, torch.bfloat16, self.options.precision == "bf16"):
             self.model(inputs, targets).backward()
 
     def save(self) -> None:
-        """Write a checkpoint of the present step."""
+        """Write a checkpoint of the current step."""
         order = None if self.options.strategy == "torch" else self.model.ready_order
         shared = {"model": self.module.state_dict(), "options": self.options.to_data(), "order": order}
-        own = None
+        shard = None
         if self.options.strategy == "zero1":
-            own = {"optimizer": self.optimizer.state_dict()}
+            shard = {"optimizer": self.optimizer.state_dict()}
         else:
             shared["optimizer"] = self.optimizer.state_dict()
-        checkpoints.save(self.options.folder, self.step, shared, own)
+        checkpoints.save(self.options.folder, self.step, shared, shard)
 
     def train_step(self) -> dict[str, float]:
-        """One optimizer step, and what `report` says of it."""
+        """Run one optimizer step, and return its `report`."""
         self.advance()
         return self.report()
 
     def advance(self) -> None:
-        """One optimizer step. On an accelerator all of it is queued, and nothing waits."""
+        """Run one optimizer step. On an accelerator all of it is queued, and the host does not wait."""
         options = self.options
-        self.pace.begin()
+        self.step_clock.begin()
         self.rate = options.lr * min(1.0, (self.step + 1) / max(options.warmup, 1))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate
@@ -138,47 +144,47 @@ class Trainer:
         total, bf16 = torch.zeros((), device=self.device), options.precision == "bf16"
         for number, batch in enumerate(self.batches(self.step), start=1):
             inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
-            last = number == options.accumulation  # gradients are averaged there; till then they add up on each rank
+            last = number == options.accumulation  # gradients accumulate on each rank until then
             syncing = contextlib.nullcontext() if last else self.model.no_sync()
             with syncing, torch.autocast(self.device.type, torch.bfloat16, bf16):
                 loss = self.model(inputs, targets) / options.accumulation
                 loss.backward()
             total += loss.detach()
-        self.pace.summed()
+        self.step_clock.summed()
         self.loss, self.norm = total, nn.utils.clip_grad_norm_(self.trained, options.clip or float("inf"))
         self.optimizer.step()
-        self.pace.updated()
+        self.step_clock.updated()
         self.step += 1
 
     def report(self) -> dict[str, float]:
-        """Of the last step: the loss of the whole global batch, the norm of its gradient, the learning rate.
+        """Return the loss of the global batch in the last step, the norm of its gradient, and the learning rate.
 
-        Every rank calls it: one rank's loss is not the batch's. The same call tells `parts` to all, and whether one of
-        them was asked to end.
+        Every rank calls it, because the loss is averaged over ranks. The same all-reduce exchanges `parts`, and whether
+        a rank was asked to end.
         """
         shared = torch.zeros(2 + self.world * len(PARTS), device=self.device)
-        shared[0], shared[1] = self.loss, self.asked.came.is_set()
+        shared[0], shared[1] = self.loss, self.preemption.requested.is_set()
         mine = 2 + self.rank * len(PARTS)
-        shared[mine : mine + len(PARTS)] = torch.tensor(self.pace.seconds(), device=self.device)
+        shared[mine : mine + len(PARTS)] = torch.tensor(self.step_clock.seconds(), device=self.device)
         dist.all_reduce(shared)
-        total, asked, *seconds = shared.tolist()
-        self.ending = asked > 0
+        total, requested, *seconds = shared.tolist()
+        self.ending = requested > 0
         self.parts = {name: seconds[k :: len(PARTS)] for k, name in enumerate(PARTS)}
         return {"loss": float(total / self.world), "gradient_norm": float(self.norm), "lr": self.rate}
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens, or images, of a global batch."""
+        """Number of tokens, or of images, in a global batch."""
         examples: int = self.world * self.options.batch * self.options.accumulation
         return examples * self.source.tokens
 
     @property
     def payload(self) -> int:
-        """Bytes of gradients that a step averages."""
+        """Number of bytes of gradients that a step averages."""
         return int(sum(p.numel() * p.element_size() for p in self.trained))
 
     def memory(self) -> int:
-        """Peak bytes: of the accelerator where there is one, else of the process."""
+        """Return the peak memory in bytes: of the accelerator if there is one, else of the process."""
         if self.device.type != "cpu":
             return int(torch.accelerator.max_memory_allocated(self.device))
         peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -186,20 +192,20 @@ class Trainer:
 
 
 def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
-    """Train to the last step: metrics by rank 0, checkpoints, and a trace of some steps if asked for.
+    """Train to the last step; write metrics (on rank 0), checkpoints, and a trace of some steps if options ask for it.
 
-    The seconds of a line are those of a step, the mean since the line before, from one moment on the device to another.
-    Ranks that are asked to end save after the report in which all know of it, and go no further.
+    The seconds of a line are those of one step: the mean since the previous line, timed on the device. If a rank is
+    asked to end, all ranks save after the report in which they learn of it, and stop.
     """
     options = trainer.options
-    trainer.asked.training = True
+    trainer.preemption.training = True
     with _trace(trainer) as traced:
         while trainer.step < options.steps:
-            count = _steps_until_told(trainer)
+            count = _steps_until_report(trainer)
             begun = moment(trainer.device)
-            for left in reversed(range(count)):
+            for remaining in reversed(range(count)):
                 trainer.advance()
-                if left:
+                if remaining:
                     traced()
             values = trainer.report()
             ended = moment(trainer.device)
@@ -215,12 +221,12 @@ def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
                 progress.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
                 progress.update(count)
             if trainer.ending:
-                trainer.asked.heeded.set()
+                trainer.preemption.acknowledged.set()
                 trainer.save()
                 break
             if _saves(trainer):
                 trainer.save()
-    trainer.asked.training = False
+    trainer.preemption.training = False
 
 
 def _saves(trainer: Trainer) -> bool:
@@ -228,8 +234,8 @@ def _saves(trainer: Trainer) -> bool:
     return trainer.step == trainer.options.steps or bool(every and trainer.step % every == 0)
 
 
-def _steps_until_told(trainer: Trainer) -> int:
-    """How many steps are taken until there is a line of metrics, or a checkpoint."""
+def _steps_until_report(trainer: Trainer) -> int:
+    """Return the number of steps until the next line of metrics or the next checkpoint."""
     options, step = trainer.options, trainer.step
     intervals = filter(None, (options.report_every, options.save_every))
     return min(options.steps - step, *(every - step % every for every in intervals))
@@ -237,7 +243,7 @@ def _steps_until_told(trainer: Trainer) -> int:
 
 @contextlib.contextmanager
 def _trace(trainer: Trainer) -> Iterator[Any]:
-    """A function to be called after each step, which writes a trace of ``options.profile`` of them per rank."""
+    """Yield a function to call after each step; it writes a trace of ``options.profile`` steps for this rank."""
     if not trainer.options.profile:
         yield lambda: None
         return
@@ -251,14 +257,14 @@ def _trace(trainer: Trainer) -> Iterator[Any]:
 
 
 def fused_devices() -> list[str]:
-    """The types of devices on which torch has optimizers of one kernel."""
+    """Return the types of devices on which torch has fused optimizers."""
     from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
     return list(_get_fused_kernels_supported_devices())
 
 
 def bucket_limits(options: Options) -> tuple[int, int | None]:
-    """Bytes at which a bucket closes, and the first one, as `dpbook.overlap.plan` takes them."""
+    """Return the caps of a bucket and of the first bucket in bytes, as arguments of `dpbook.overlap.plan`."""
     if options.strategy in WRAPPERS:
         return 0, None  # a message per tensor
     cap = max(1, round(options.cap * MIB))

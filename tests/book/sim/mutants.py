@@ -27,7 +27,7 @@ from dpbook.ddp.reducer import Reducer
 from dpbook.ranks import devices, execute, measure, messages, own_device
 from dpbook.runs.trainer import Options
 from dpbook.runs.trainer.__main__ import bind
-from dpbook.runs.trainer.step_clock import Pace
+from dpbook.runs.trainer.step_clock import StepClock
 from dpbook.runs.trainer.trainer import Trainer
 from tests.book.sim.path_ranks import (
     CPU,
@@ -148,7 +148,7 @@ def steps_are_measured(folder):
     run = Trainer(Options(name="paced", out=folder, **SMALL), SIM)
     with sim.slower(1e-3), sim.watch() as spans:
         run.advance()
-        return WELL if sum(run.pace.seconds()) >= 0.6 * busy(spans) else "the parts of a step are too short"
+        return WELL if sum(run.step_clock.seconds()) >= 0.6 * busy(spans) else "the parts of a step are too short"
 
 
 CHECKS = (
@@ -168,7 +168,7 @@ MUTANTS = [
     Mutant("the clock is not synchronised", devices.now, 'device.type != "cpu"', "False", clocks_wait),
     Mutant("hooks see launches", devices.moment, 'device.type == "cpu"', "True", clocks_wait),
     Mutant(
-        "a step is measured by the host", Pace._mark, "moment(self._device)", "moment(torch.device('cpu'))",
+        "a step is measured by the host", StepClock._mark, "moment(self._device)", "moment(torch.device('cpu'))",
         steps_are_measured,
     ),
     Mutant("the link charges at launch", SlowCall.__init__, 'tensor.device.type != "cpu"', "False", link_waits),

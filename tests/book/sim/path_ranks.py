@@ -224,7 +224,11 @@ def trained(folder):
         begun = len(spans)
         trainer.train(run, lines, MagicMock())
         kernels = busy(spans[begun:])
-    with sim.slower(1e-3), patch.object(prediction, "REPEATS", 1), patch.object(prediction, "ENOUGH", 2**18):
+    with (
+        sim.slower(1e-3),
+        patch.object(prediction, "REPEATS", 1),
+        patch.object(prediction, "ALWAYS_MEASURED_BYTES", 2**18),
+    ):
         predicted, weights = prediction.predict(run), bits(run)
     first, last = metrics.read(lines.path.parent)
     parts = [sum(line[name][run.rank] for name in metrics.PARTS) for line in (first, last)]

@@ -24,17 +24,17 @@ def made_up(alpha, beta, world=2):
 
 
 @pytest.fixture
-def found():
+def bench():
     return benchmark.Bench(2, {"dist.all_reduce": made_up(1e-4, 1e-9), "ring": made_up(5e-4, 2e-9)})
 
 
-def test_it_fits_each_sweep(found):
-    for (alpha, beta), one in zip([(1e-4, 1e-9), (5e-4, 2e-9)], found.fits().values(), strict=True):
+def test_it_fits_each_sweep(bench):
+    for (alpha, beta), one in zip([(1e-4, 1e-9), (5e-4, 2e-9)], bench.fits().values(), strict=True):
         assert (one.model.alpha, one.model.beta) == pytest.approx((alpha, beta))
 
 
-def test_what_is_written_can_be_read_back_and_earlier_files_are_kept(found, tmp_path):
-    first, second = benchmark.write(found, tmp_path), benchmark.write(found, tmp_path)
+def test_what_is_written_can_be_read_back_and_earlier_files_are_kept(bench, tmp_path):
+    first, second = benchmark.write(bench, tmp_path), benchmark.write(bench, tmp_path)
     assert [path.name for path in (*first, *second)] == [
         "bench.json",
         "bench.png",
@@ -43,15 +43,15 @@ def test_what_is_written_can_be_read_back_and_earlier_files_are_kept(found, tmp_
     ]
     data = json.loads(first[0].read_text())
     again = data["sweeps"]["ring"]
-    assert np.median(again["seconds"], axis=1) == pytest.approx(found.sweeps["ring"].seconds)
+    assert np.median(again["seconds"], axis=1) == pytest.approx(bench.sweeps["ring"].seconds)
     assert again["busbw"] == pytest.approx(SIZES / (5e-4 + 2e-9 * SIZES))  # the factor of two ranks is 1
     assert fit(again["nbytes"], np.median(again["seconds"], axis=1)).model.beta == pytest.approx(again["beta"])
     assert {"machine", "versions", "date", "world"} <= set(data)
     assert first[1].read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_figure_tells_the_largest_bandwidth(found):
-    assert "ring: at most 104 MB/s" in figures.sweeps(found.sweeps, "Title").alt
+def test_the_figure_tells_the_largest_bandwidth(bench):
+    assert "ring: at most 104 MB/s" in figures.sweeps(bench.sweeps, "Title").alt
     with pytest.raises(InvalidArgument, match="measured"):
         figures.sweeps({}, "Title")
 
@@ -61,17 +61,17 @@ def test_accelerators_are_swept_too_where_each_rank_has_one(gpus, swept, capsys)
     """Up to 1 GiB, unless sizes are given."""
     asked = []
 
-    def made(world, *_, **options):
+    def sweeps_run(world, *_, **options):
         asked.append(options)
         return replace(made_up(1e-5, 1e-11), backend="nccl" if "nbytes" not in options else "gloo")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machine, "gpus", lambda: [machine.Gpu("H100", 80 * 10**9)] * gpus)
         patch.setattr(benchmark, "sweep", lambda *arguments, **options: made_up(1e-4, 1e-9))
-        patch.setattr(benchmark, "sweep_accelerators", made)
+        patch.setattr(benchmark, "sweep_accelerators", sweeps_run)
         assert main(["bench", "--nproc", "2"]) == 0
-        said = capsys.readouterr().out
-        assert ("accelerators, 2 ranks over nccl" in said) is (swept is None)
+        message = capsys.readouterr().out
+        assert ("accelerators, 2 ranks over nccl" in message) is (swept is None)
         assert asked == ([{"repeats": 25, "timeout": 600}] if swept is None else [])
 
 
@@ -86,15 +86,15 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     status = main(
         ["bench", "--algorithms", "dist.all_reduce,tree", "--largest", "12", "--repeats", "2", "--out", str(tmp_path)]
     )
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     assert status == 0
-    assert "dist.all_reduce, 2 ranks over gloo" in said
-    assert "tree, 2 ranks over gloo" in said
+    assert "dist.all_reduce, 2 ranks over gloo" in message
+    assert "tree, 2 ranks over gloo" in message
     assert (tmp_path / "bench.json").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--algorithms", "rings"], "algorithm must be one of dist.all_reduce, accelerators, parameter_server, tree"),
         (["--nproc", "0"], "world must be an integer of at least 1"),
@@ -103,6 +103,6 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
         (["--repeats", "0"], "repeats must be"),
     ],
 )
-def test_bad_arguments_are_named(arguments, said, capsys):
+def test_bad_arguments_are_named(arguments, message, capsys):
     assert main(["bench", *arguments]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -41,13 +41,13 @@ def run(folder, seconds=0.2, world=4, prediction=PREDICTION, parts=None, **about
     return folder
 
 
-def told(page):
+def table_rows(page):
     """Name and value of every row of its tables."""
     return dict(re.findall(r"<tr><th>(.*?)</th><td>(.*?)</td></tr>", page.read_text(encoding="utf-8")))
 
 
 def test_it_tells_what_the_metrics_say(tmp_path):
-    rows = told(run_page.write(run(tmp_path / "r")))
+    rows = table_rows(run_page.write(run(tmp_path / "r")))
     assert rows["loss"] == "0.1667 after step 30"
     assert rows["step"] == "200 ms, median of 25 (half of the steps 200 ms to 200 ms)"
     assert rows["throughput"] == "40,000 tokens/s over 4 ranks"
@@ -60,32 +60,32 @@ def test_it_tells_what_the_metrics_say(tmp_path):
 
 
 def test_the_prediction_stands_beside_the_measurement(tmp_path):
-    rows = told(run_page.write(run(tmp_path / "r")))
+    rows = table_rows(run_page.write(run(tmp_path / "r")))
     assert rows["simulated step"] == "220 ms, +10% beside the measured one (half of the steps +10% to +10%)"
     assert rows["of it exposed"] == "10 ms of 20 ms of communication"
     assert rows["all-reduce, fitted"] == "100 µs + 1 ns/B · n, in 1 call per step"
-    assert "simulated step" not in told(run_page.write(run(tmp_path / "s", prediction=None)))
+    assert "simulated step" not in table_rows(run_page.write(run(tmp_path / "s", prediction=None)))
 
 
 def test_efficiency_is_that_against_one_process(tmp_path):
     alone = run(tmp_path / "alone", seconds=0.15, world=1, tokens_per_step=2000)
-    rows = told(run_page.write(run(tmp_path / "r"), alone))
+    rows = table_rows(run_page.write(run(tmp_path / "r"), alone))
     assert rows["one process alone"] == "13,333 tokens/s, 150 ms per step"
     assert rows["scaling efficiency"] == "75% of 4 times one process (half of the steps 75% to 75%)"
 
 
 def test_the_process_that_a_launch_kept_is_compared_with_by_default(tmp_path):
     folder = run(tmp_path / "r")
-    assert "scaling efficiency" not in told(run_page.write(folder))
+    assert "scaling efficiency" not in table_rows(run_page.write(folder))
     run(folder / "alone", seconds=0.1, world=1, tokens_per_step=2000)
-    assert told(run_page.write(folder))["scaling efficiency"].startswith("50% of 4 times one process")
+    assert table_rows(run_page.write(folder))["scaling efficiency"].startswith("50% of 4 times one process")
 
 
 @pytest.mark.parametrize(("changed", "compared"), [({"name": "alone"}, True), ({"strategy": "torch"}, False)])
 def test_a_process_that_did_other_work_is_not_compared_with(tmp_path, changed, compared):
     folder = run(tmp_path / "r")
     run(folder / "alone", world=1, tokens_per_step=2000, options={**ABOUT["options"], **changed})
-    assert ("scaling efficiency" in told(run_page.write(folder))) == compared
+    assert ("scaling efficiency" in table_rows(run_page.write(folder))) == compared
 
 
 def test_beside_a_ratio_stands_where_half_of_the_steps_lie(tmp_path):
@@ -95,7 +95,7 @@ def test_beside_a_ratio_stands_where_half_of_the_steps_lie(tmp_path):
         line["seconds"] = (15 + line["step"]) / 100
     (folder / metrics.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
     run(folder / "alone", seconds=0.27, world=1, tokens_per_step=2000)
-    rows = told(run_page.write(folder))
+    rows = table_rows(run_page.write(folder))
     assert rows["step"] == "330 ms, median of 25 (half of the steps 270 ms to 390 ms)"
     assert rows["scaling efficiency"] == "82% of 4 times one process (half of the steps 69% to 100%)"
     assert rows["simulated step"].endswith("(half of the steps -44% to -19%)")
@@ -106,7 +106,7 @@ def test_beside_a_ratio_stands_where_half_of_the_steps_lie(tmp_path):
     [(1, 30, range(6, 31)), (10, 30, [20, 30]), (10, 12, [12]), (4, 12, [12]), (4, 9, [4, 8, 9]), (40, 30, [30])],
 )
 def test_a_line_of_several_steps_counts_if_none_of_them_is_among_the_first(every, last, counted):
-    """Of a run that was too short to have others all count."""
+    """All steps count in a run that is too short to leave some out."""
     steps = sorted({*range(every, last, every), last})
     lines = [{"step": b, "steps": b - a, "seconds": 0.1} for a, b in pairwise([0, *steps])]
     summary = run_summary.Summary({**ABOUT, "resumed_at": 0}, lines, None)
@@ -120,7 +120,7 @@ APART = {"computing": [0.12, 0.12, 0.12], "summing": [0.012, 0.052, 0.062], "upd
 
 
 @each(
-    ("parts", "said"),
+    ("parts", "message"),
     [
         (
             EVEN,
@@ -140,10 +140,10 @@ APART = {"computing": [0.12, 0.12, 0.12], "summing": [0.012, 0.052, 0.062], "upd
         (APART, ["Communication is not hidden: 6%", "Waiting for each other takes 15% of a step (30 ms"]),
     ],
 )
-def test_the_verdict_says_what_is_hidden_and_who_is_waited_for(tmp_path, parts, said):
+def test_the_verdict_says_what_is_hidden_and_who_is_waited_for(tmp_path, parts, message):
     found = sentences(run_summary.summarise(run(tmp_path / "r", world=3, parts=parts)), None)
-    assert len(found) == len(said)
-    assert [sentence[: len(start)] for sentence, start in zip(found, said, strict=True)] == said
+    assert len(found) == len(message)
+    assert [sentence[: len(start)] for sentence, start in zip(found, message, strict=True)] == message
 
 
 def test_the_verdict_says_what_is_lost_against_one_process(tmp_path):
@@ -206,7 +206,7 @@ def test_of_a_run_that_another_world_has_resumed_only_its_own_steps_count(tmp_pa
     two = {name: values[:2] for name, values in EVEN.items()}
     for step in range(16, 31):
         lines.append(step=step, loss=5 / step, seconds=9.0 if step <= 20 else 0.2, memory=10**9, **two)
-    rows = told(run_page.write(folder))
+    rows = table_rows(run_page.write(folder))
     assert rows["step"].startswith("200 ms, median of 10 ")
     assert len(run_summary.summarise(folder).parts.computing) == 2
     (folder / metrics.DESCRIPTION).write_text(json.dumps({**about, "resumed_at": 30}))  # there was nothing left to do
@@ -219,8 +219,8 @@ def test_a_short_run_has_no_verdict_and_no_efficiency(tmp_path):
     run(folder / "alone", world=1, parts=EVEN)
     path = folder / metrics.FILE
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:10]))
-    (said,) = sentences(run_summary.summarise(folder), None)
-    assert said.startswith("Too short for a verdict: the first 5 steps")
+    (message,) = sentences(run_summary.summarise(folder), None)
+    assert message.startswith("Too short for a verdict: the first 5 steps")
     assert "one process" not in run_page.headline(folder)
 
 
@@ -257,12 +257,12 @@ def test_the_line_for_the_terminal(tmp_path):
 
 
 def test_a_run_in_fp32_has_no_share_of_the_bf16_peak(tmp_path):
-    rows = told(run_page.write(run(tmp_path / "r", options={**ABOUT["options"], "precision": "fp32"})))
+    rows = table_rows(run_page.write(run(tmp_path / "r", options={**ABOUT["options"], "precision": "fp32"})))
     assert rows["model FLOPs utilisation"] == "no peak known for this device and precision"
 
 
 def test_an_unknown_device_has_no_utilisation(tmp_path):
-    rows = told(run_page.write(run(tmp_path / "r", device="x86_64")))
+    rows = table_rows(run_page.write(run(tmp_path / "r", device="x86_64")))
     assert rows["model FLOPs utilisation"] == "no peak known for this device and precision"
 
 
@@ -336,7 +336,7 @@ def test_it_is_one_page_with_its_pictures_drawn_and_not_escaped(tmp_path):
 
 
 @each(
-    ("file", "content", "said"),
+    ("file", "content", "message"),
     [
         (metrics.DESCRIPTION, "", "run.json cannot be read"),
         (metrics.DESCRIPTION, '{"world": 4, "opt', "run.json cannot be read"),
@@ -355,13 +355,13 @@ def test_it_is_one_page_with_its_pictures_drawn_and_not_escaped(tmp_path):
         (metrics.FILE, '{"step": 1}\n', "metrics.jsonl is damaged"),
     ],
 )
-def test_damaged_and_foreign_files_are_named(tmp_path_factory, capsys, file, content, said):
+def test_damaged_and_foreign_files_are_named(tmp_path_factory, capsys, file, content, message):
     folder = run(tmp_path_factory.mktemp("run") / "r")
     (folder / file).write_bytes(content.encode("latin-1"))
     assert main(["report", str(folder)]) == 1
     told = capsys.readouterr().err
     assert told.startswith("dpbook report: ")
-    assert said in told
+    assert message in told
 
 
 def test_a_file_or_a_folder_of_something_else_is_no_run(tmp_path, capsys):

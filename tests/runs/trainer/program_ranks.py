@@ -1,4 +1,4 @@
-"""What each rank does for test_program.py: runs of the training program, in one start per world."""
+"""Work of each rank for test_program.py: runs of the training program, in one start per world."""
 
 import dataclasses
 import io
@@ -115,7 +115,7 @@ def of_two(folder, name, strategy="zero1"):
 
 
 def damaged(rank, folder):
-    """What becomes of runs whose files are damaged: of rank 0's newest, of a shard of rank 2's, of both newest."""
+    """Resume runs with damaged files: the newest of rank 0, a shard of rank 2, both newest."""
     found = {}
     for name, damage in DAMAGES.items():
         for part in ("pt", "rank2"):
@@ -141,15 +141,15 @@ def damaged(rank, folder):
     return found
 
 
-def asked(rank, folder):
+def preempted(rank, folder):
     """Rank 2 alone is asked to end, before its second step: after which step each rank has saved, and which next."""
     trainer = Trainer(Options(name="asked", out=folder, steps=5, **{**SMALL, "save_every": 0}), CPU)
     trainer.train_step()
     if rank == 2:
-        trainer.asked.came.set()
+        trainer.preemption.requested.set()
     train(trainer, None, None)
     kept = checkpoints.steps(trainer.options.folder)
-    return trainer.step, kept, trainer.asked.heeded.is_set()
+    return trainer.step, kept, trainer.preemption.acknowledged.is_set()
 
 
 def big_batch(folder, world):
@@ -203,7 +203,7 @@ def variants(folder):
             "frozen without gradient": all(p.grad is None for p in frozen),
             "trained": sum(p.numel() for p in trainer.trained),
             "parts": trainer.parts,
-            "own parts": dict(zip(metrics.PARTS, trainer.pace.seconds(), strict=True)),
+            "own parts": dict(zip(metrics.PARTS, trainer.step_clock.seconds(), strict=True)),
         }
     return found
 
@@ -230,7 +230,7 @@ def everything(rank, world, folder):
                 "over schedules": over_schedules(folder),
                 "resumed": resumed(folder),
                 "damaged": damaged(rank, folder),
-                "asked": asked(rank, folder),
+                "preempted": preempted(rank, folder),
                 "big batch": big_batch(folder, world),
                 "variants": variants(folder),
                 "refusals": refusals(folder),

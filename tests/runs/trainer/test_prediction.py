@@ -28,36 +28,36 @@ def group():
 
 
 def test_the_group_of_ranks_with_gpus_takes_tensors_of_the_cpu_too(monkeypatch):
-    asked = []
+    calls = []
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
-    monkeypatch.setattr(torch.accelerator, "set_device_index", asked.append)
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: asked.append((backend, options)))
+    monkeypatch.setattr(torch.accelerator, "set_device_index", calls.append)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: calls.append((backend, options)))
     for name, value in {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "environ", dict(os.environ))  # which `bind` completes
     device = bind()
     assert device == torch.device("cuda", 3)
-    assert asked == [device, ("cpu:gloo,cuda:nccl", {"timeout": TIMEOUT, "device_id": device})]
+    assert calls == [device, ("cpu:gloo,cuda:nccl", {"timeout": TIMEOUT, "device_id": device})]
 
 
 @each(("kind", "count"), [(None, 0), ("cuda", 2), ("mps", 4)])
 def test_ranks_without_an_accelerator_of_their_own_or_a_backend_for_it_are_on_the_cpu(kind, count):
-    asked = []
+    calls = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             torch.accelerator, "current_accelerator", lambda check_available: torch.device(kind) if kind else None
         )
         patch.setattr(torch.accelerator, "device_count", lambda: count)
-        patch.setattr(dist, "init_process_group", lambda backend, **options: asked.append((backend, options)))
+        patch.setattr(dist, "init_process_group", lambda backend, **options: calls.append((backend, options)))
         patch.setattr(os, "environ", {**os.environ, "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"})
         assert bind() == torch.device("cpu")
-    assert asked == [("gloo", {"timeout": TIMEOUT})]
+    assert calls == [("gloo", {"timeout": TIMEOUT})]
 
 
 @each("gpus", [0, 8])
 def test_a_rank_that_has_a_group_keeps_it_on_the_cpu_and_changes_it_for_its_accelerator(gpus):
-    asked = []
+    calls = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda") if gpus else None
@@ -65,10 +65,10 @@ def test_a_rank_that_has_a_group_keeps_it_on_the_cpu_and_changes_it_for_its_acce
         patch.setattr(torch.accelerator, "device_count", lambda: gpus)
         patch.setattr(dist, "is_initialized", lambda: True)
         patch.setattr(dist, "init_process_group", lambda *told, **options: pytest.fail("it has a group"))
-        patch.setattr(program, "regroup", lambda *told: asked.append(told))
+        patch.setattr(program, "regroup", lambda *arguments: calls.append(arguments))
         patch.setattr(os, "environ", {**os.environ, "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"})
         device = bind()
-    assert (device, asked) == (
+    assert (device, calls) == (
         (torch.device("cuda", 3), [(torch.device("cuda", 3), "cpu:gloo,cuda:nccl")])
         if gpus
         else (torch.device("cpu"), [])
@@ -99,7 +99,7 @@ def test_all_reduces_are_measured_up_to_what_a_step_sends_between_accelerators(k
 
 
 def test_there_is_a_line_of_metrics_for_some_steps_and_before_each_checkpoint(group, tmp_path):
-    """What it says of its last step is what a run says that tells every step."""
+    """Its line for the last step is that of a run which reports every step."""
     often = trained(Options(out=str(tmp_path), name="often", steps=10, save_every=0, **SMALL))
     seldom = trained(Options(out=str(tmp_path), name="seldom", steps=10, save_every=3, report_every=4, **SMALL))
     assert [(line["step"], line["steps"]) for line in seldom] == [(3, 3), (4, 1), (6, 2), (8, 2), (9, 1), (10, 1)]

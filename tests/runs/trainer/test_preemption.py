@@ -16,15 +16,15 @@ from dpbook.runs.trainer import preemption
 from dpbook.runs.launch.rank_evidence import RankEvidence
 folder = Path(sys.argv.pop(1))
 RankEvidence(folder, 0, open(folder / "stack-0.txt", "a")).watch()  # as the guard does
-preemption.PATIENCE = float(sys.argv[2])
-rank = preemption.Asked(training=sys.argv[1] == "training")
+preemption.TRAINING_GRACE_SECONDS = float(sys.argv[2])
+rank = preemption.PreemptionListener(training=sys.argv[1] == "training")
 rank.listen()
 def wait():
-    print("waits" if not rank.came.is_set() else "asked before", flush=True)
-    rank.came.wait(60)
+    print("waits" if not rank.requested.is_set() else "asked before", flush=True)
+    rank.requested.wait(60)
     if sys.argv[3:] == ["update"]:
-        rank.heeded.set()
-        time.sleep(2 * preemption.PATIENCE)
+        rank.acknowledged.set()
+        time.sleep(2 * preemption.TRAINING_GRACE_SECONDS)
         print("saved", flush=True)
     else:
         time.sleep(60)
@@ -40,7 +40,7 @@ def rank(folder, *arguments):
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("arguments", "number", "status", "said"),
+    ("arguments", "number", "status", "output"),
     [
         (("training", "1.5", "update"), signal.SIGTERM, 0, "saved\n"),
         pytest.param(("training", "1.5", "update"), signal.SIGUSR1, 0, "saved\n", marks=pytest.mark.proof),
@@ -48,11 +48,11 @@ def rank(folder, *arguments):
         pytest.param(("loading", "60"), signal.SIGTERM, 128 + signal.SIGTERM, "", marks=pytest.mark.proof),
     ],
 )
-def test_a_rank_that_is_asked_ends_after_the_update_or_where_none_comes(tmp_path, arguments, number, status, said):
+def test_a_rank_that_is_asked_ends_after_the_update_or_where_none_comes(tmp_path, arguments, number, status, output):
     process = rank(tmp_path, *arguments)
     assert process.stdout.readline() == "waits\n"
     process.send_signal(number)
-    assert process.communicate(timeout=60)[0] == said
+    assert process.communicate(timeout=60)[0] == output
     assert process.returncode == status
     dumped = (tmp_path / "stack-0.txt").read_text()
     assert ("in wait" in dumped) == (number == signal.SIGTERM)  # where it was, for the launcher to tell

@@ -21,10 +21,10 @@ from dpbook.core import checkout
 from dpbook.core.errors import InvalidArgument
 from dpbook.ranks import start
 from dpbook.runs.trainer import checkpoints, metrics
-from dpbook.runs.trainer.batches import Ahead, Batches, Digits, Text
+from dpbook.runs.trainer.batches import Batches, Digits, PrefetchedBatches, Text
 from dpbook.runs.trainer.models import build, flops_per_token
 from dpbook.runs.trainer.options import Options, add_options, from_namespace
-from dpbook.runs.trainer.step_clock import Pace
+from dpbook.runs.trainer.step_clock import StepClock
 from tests.cases import each
 
 DAMAGES = ("empty", "cut", "garbled", "a bit", "other content", "missing")
@@ -72,8 +72,8 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_was_never_ended(ranks, nam
 @pytest.mark.parametrize(("name", "before"), [("zero1", "bucketed"), ("bucketed", "zero1")])
 def test_an_optimizer_that_is_sharded_does_not_resume_one_that_was_not(ranks, name, before):
     for rank in ranks:
-        said = rank["resumed"][f"{name} after {before}"]
-        assert said.startswith(f"strategy must be as in the checkpoint ({before}), or --name another")
+        output = rank["resumed"][f"{name} after {before}"]
+        assert output.startswith(f"strategy must be as in the checkpoint ({before}), or --name another")
 
 
 @pytest.mark.processes
@@ -90,25 +90,25 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(ranks, part, n
     if (part, name) == ("pt", "missing"):
         return
     for number, rank in enumerate(ranks):
-        step, said, aside, kept = rank["damaged"][f"{part} {name}"]
+        step, output, aside, kept = rank["damaged"][f"{part} {name}"]
         assert (step, aside, kept) == (1, True, [1, 2])
         if number == 0:
-            assert f"checkpoint-00000002.{part} " in said
-            assert said.endswith("; it is put aside, and the one before is taken\n")
+            assert f"checkpoint-00000002.{part} " in output
+            assert output.endswith("; it is put aside, and the one before is taken\n")
 
 
 @pytest.mark.processes
 def test_where_all_checkpoints_are_damaged_all_are_named_and_kept(ranks):
     for rank in ranks:
-        said, kept = rank["damaged"]["both"]
-        assert re.search(r"checkpoint-00000002\.pt cannot be read .*checkpoint-00000001\.pt cannot be read", said)
-        assert said.endswith("no checkpoint is left to go on from")
+        output, kept = rank["damaged"]["both"]
+        assert re.search(r"checkpoint-00000002\.pt cannot be read .*checkpoint-00000001\.pt cannot be read", output)
+        assert output.endswith("no checkpoint is left to go on from")
         assert kept == [1, 2]
 
 
 @pytest.mark.processes
 def test_ranks_of_which_one_is_asked_to_end_save_after_the_same_step(ranks):
-    assert [rank["asked"] for rank in ranks] == [[2, [2], True]] * 3
+    assert [rank["preempted"] for rank in ranks] == [[2, [2], True]] * 3
 
 
 @pytest.mark.processes
@@ -153,7 +153,7 @@ def test_every_rank_knows_how_long_each_took_for_the_parts_of_a_step(ranks):
 def test_a_step_is_cut_where_its_last_gradient_and_its_sum_are_there():
     """The clock goes on by 1 s each time it is read, here by a hook of each of three tensors in two micro-batches."""
     module = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, bias=False))
-    pace = Pace(module.parameters(), torch.device("cpu"))
+    pace = StepClock(module.parameters(), torch.device("cpu"))
     with patch("time.perf_counter", side_effect=itertools.count(10)):
         pace.begin()
         for _ in range(2):
@@ -185,7 +185,10 @@ class Places:
 def test_what_is_made_ready_ahead_is_what_is_read(steps):
     """Whatever is asked for next: a prediction reads the first batch once more."""
     options = Options(batch=3, accumulation=2)
-    plain, ahead = Batches(Places(50), options, 1, 2), Ahead(Batches(Places(50), options, 1, 2), pinned=False)
+    plain, ahead = (
+        Batches(Places(50), options, 1, 2),
+        PrefetchedBatches(Batches(Places(50), options, 1, 2), pinned=False),
+    )
     for step in steps:
         assert list(ahead(step)) == list(plain(step))
 
@@ -193,7 +196,7 @@ def test_what_is_made_ready_ahead_is_what_is_read(steps):
 def test_what_is_made_ready_for_a_gpu_is_pinned_before_it_is_asked_for(monkeypatch):
     pinned = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.shape) or tensor)
-    ahead = Ahead(Batches(Text(8), Options(batch=3), 0, 2), pinned=True)
+    ahead = PrefetchedBatches(Batches(Text(8), Options(batch=3), 0, 2), pinned=True)
     list(ahead(0))
     ahead._thread.shutdown()
     assert pinned == [(3, 8)] * 4  # of two steps
@@ -264,7 +267,7 @@ def test_the_gpt_counts_the_operations_that_torch_counts(width, depth, context):
 
 
 def test_frozen_weights_need_no_gradient_of_their_own():
-    """What torch saves in the first block, before which nothing is trained, is counted all the same."""
+    """The count includes activations of the first block, before which nothing is trained."""
     model = build(Options(width=64, depth=3, context=16, lora=2))
     first = 2 * (3 * 64 * 64 + 2 * 64)
     assert flops_per_token(model) == counted(model, 16) + first
@@ -320,7 +323,7 @@ def test_options_become_the_command_line_that_means_them(options):
 
 
 @each(
-    ("options", "said"),
+    ("options", "output"),
     [
         ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
         ({"model": "bert"}, "model must be one of gpt, cnn, got 'bert'"),
@@ -333,8 +336,8 @@ def test_options_become_the_command_line_that_means_them(options):
         ({"checkpointing": 1}, "checkpointing must be True or False"),
     ],
 )
-def test_bad_options_are_named(options, said):
-    with pytest.raises(InvalidArgument, match=said.replace("(", r"\(")):
+def test_bad_options_are_named(options, output):
+    with pytest.raises(InvalidArgument, match=output.replace("(", r"\(")):
         Options(**options)
 
 

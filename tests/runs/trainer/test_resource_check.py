@@ -91,14 +91,14 @@ def test_recomputation_saves_what_goes_into_a_block_and_needs_one_block_at_a_tim
     assert activations(plain) > activations(shallow)
 
 
-@each(("batch", "said"), [(16, []), (64, ["activations of a micro-batch 29"])])
-def test_the_gpus_preset_fits_a_small_gpu_and_four_times_its_batch_does_not(batch, said):
-    """Of 24 GB. 152 million parameters take 2.4 GB, 16,384 tokens in 12 blocks 7.5 GB."""
+@each(("batch", "message"), [(16, []), (64, ["activations of a micro-batch 29"])])
+def test_the_gpus_preset_fits_a_small_gpu_and_four_times_its_batch_does_not(batch, message):
+    """The GPU has 24 GB. 152 million parameters take 2.4 GB, 16,384 tokens in 12 blocks 7.5 GB."""
     options = Options(**{**PRESETS["gpu"], "batch": batch})
     assert parameters(options) == pytest.approx(152e6, rel=0.01)
     found = said_by(options, 1, gpus=[Gpu("RTX 4090", 24 * 10**9)])
-    assert len(found) == len(said)
-    assert all(text in told for text, told in zip(said, found, strict=True))
+    assert len(found) == len(message)
+    assert all(text in told for text, told in zip(message, found, strict=True))
 
 
 def test_ranks_without_a_step_are_foreseen():
@@ -114,7 +114,7 @@ def test_parameters_are_counted_as_they_are_built(options):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (None, r"\(\[Errno 2\] No such file"),
         ("{}", r"\(text must be of format 'dpbook.schedule'"),
@@ -128,12 +128,12 @@ def test_parameters_are_counted_as_they_are_built(options):
     ],
     ids=["no file", "no schedule", "another world", "no all-reduce", "a broken promise", "one size"],
 )
-def test_a_schedule_that_cannot_sum_these_gradients_is_foreseen(content, said, tmp_path):
+def test_a_schedule_that_cannot_sum_these_gradients_is_foreseen(content, message, tmp_path):
     path = tmp_path / "mine.json"
     if content is not None:
         path.write_text(content, encoding="utf-8")
     found = said_by(Options(all_reduce=str(path)), 2, gpus=[])
-    assert any(re.search(f"^problem: all_reduce .*{said}", text) for text in found), found
+    assert any(re.search(f"^problem: all_reduce .*{message}", text) for text in found), found
 
 
 @pytest.mark.parametrize("name", ["ring", "gloo_ring", "mine.json"])
@@ -164,8 +164,8 @@ def test_a_disk_without_room_for_the_checkpoints_is_foreseen(tmp_path, disk):
     disk["free"] = 3 * checkpoint_bytes(options)
     assert said_by(options, 2, gpus=GPUS) == []
     disk["free"] -= 1
-    (said,) = said_by(options, 2, gpus=GPUS)
-    assert re.search(rf"problem: --out: the disk of {tmp_path} has .* free, and checkpoints need", said)
+    (message,) = said_by(options, 2, gpus=GPUS)
+    assert re.search(rf"problem: --out: the disk of {tmp_path} has .* free, and checkpoints need", message)
     options.folder.mkdir(parents=True)
     for step in (1, 2):
         (options.folder / f"checkpoint-0000000{step}.pt").touch()  # they have their room already
@@ -175,5 +175,5 @@ def test_a_disk_without_room_for_the_checkpoints_is_foreseen(tmp_path, disk):
 @pytest.mark.parametrize("name", ["file", "file/below"])
 def test_a_folder_that_cannot_be_written_to_is_foreseen(tmp_path, name):
     (tmp_path / "file").touch()
-    (said,) = said_by(Options(out=str(tmp_path / name)), 2, gpus=GPUS)
-    assert said == f"problem: --out: {tmp_path / 'file'} is no folder that can be written to"
+    (message,) = said_by(Options(out=str(tmp_path / name)), 2, gpus=GPUS)
+    assert message == f"problem: --out: {tmp_path / 'file'} is no folder that can be written to"

@@ -83,10 +83,10 @@ def test_on_a_disk_without_locks_nobody_is_kept_out_and_that_is_told(tmp_path, m
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    said = []
-    assert enters(tmp_path, say=said.append)
-    assert len(said) == 1
-    assert said[0].startswith(f"warning: {tmp_path} cannot be locked ({os.strerror(number)})")
+    message = []
+    assert enters(tmp_path, say=message.append)
+    assert len(message) == 1
+    assert message[0].startswith(f"warning: {tmp_path} cannot be locked ({os.strerror(number)})")
 
 
 def earlier_run(folder, step=50, world=2, **options):
@@ -100,7 +100,7 @@ def earlier_run(folder, step=50, world=2, **options):
 
 @pytest.fixture
 def relaunch(tmp_path, monkeypatch, capsys):
-    """Launch the run in tmp_path/r once more; what is said, and whether ranks were started."""
+    """Launch the run in tmp_path/r once more; return its output and whether ranks were started."""
 
     def run(*arguments, nproc=2):
         started = []
@@ -111,9 +111,9 @@ def relaunch(tmp_path, monkeypatch, capsys):
         )
         where = ("--out", str(tmp_path), "--name", "r", "--width", "64", "--steps", "100")
         status = main(["launch", "--nproc", str(nproc), *where, *arguments])
-        said = "".join(capsys.readouterr())
-        assert started or status == (0 if "finished" in said else 1)
-        return said, bool(started)
+        message = "".join(capsys.readouterr())
+        assert started or status == (0 if "finished" in message else 1)
+        return message, bool(started)
 
     return run
 
@@ -127,9 +127,9 @@ def test_the_same_command_goes_on(tmp_path, relaunch):
 
 def test_other_options_are_refused_with_what_differs_and_continued_by_a_word(tmp_path, relaunch):
     earlier_run(tmp_path, lr=0.001)
-    said, started = relaunch("--lr", "0.01", "--batch", "16")
+    message, started = relaunch("--lr", "0.01", "--batch", "16")
     assert not started
-    assert said.splitlines()[-6:-1] == [
+    assert message.splitlines()[-6:-1] == [
         f"dpbook launch: refused: {tmp_path / 'r'} holds a run with other options, of step 50",
         "  option  before  now",
         "  batch   8       16",
@@ -137,12 +137,12 @@ def test_other_options_are_refused_with_what_differs_and_continued_by_a_word(tmp
         "  each rank's share of the global batch goes from 8 to 16 examples, and the place in the data is counted in "
         "steps: it is where a run of 16 from the start would be, so that some examples are left out or come again",
     ]
-    assert said.endswith("--name another begins a new run; --continue-changed goes on with this one\n")
+    assert message.endswith("--name another begins a new run; --continue-changed goes on with this one\n")
     assert relaunch("--lr", "0.01", "--batch", "16", "--continue-changed")[1]
 
 
 @each(
-    ("before", "now", "nproc", "said"),
+    ("before", "now", "nproc", "message"),
     [
         ({"batch": 8}, ["--batch", "8"], 3, "the global batch goes from 16 to 24 examples"),
         ({"batch": 9}, ["--batch", "6"], 3, "the global batch stays as large, and the place in the data is the same"),
@@ -152,16 +152,16 @@ def test_other_options_are_refused_with_what_differs_and_continued_by_a_word(tmp
         ({"strategy": "zero1"}, ["--strategy", "zero1"], 3, "the moments of the sharded optimizer begin at zero"),
     ],
 )
-def test_what_becomes_of_data_and_state_is_told(tmp_path_factory, relaunch, before, now, nproc, said):
+def test_what_becomes_of_data_and_state_is_told(tmp_path_factory, relaunch, before, now, nproc, message):
     folder = tmp_path_factory.mktemp("runs")
     earlier_run(folder, **before)
     where = ("--out", str(folder), *now)
-    assert said in relaunch(*where, nproc=nproc)[0]
+    assert message in relaunch(*where, nproc=nproc)[0]
     assert relaunch(*where, "--continue-changed", nproc=nproc)[1]
 
 
 @each(
-    ("before", "now", "said"),
+    ("before", "now", "message"),
     [
         ({}, ["--width", "128"], "another width: the weights in the checkpoint have other shapes"),
         ({}, ["--model", "cnn"], "another model: the weights"),
@@ -175,31 +175,31 @@ def test_what_becomes_of_data_and_state_is_told(tmp_path_factory, relaunch, befo
     ],
 )
 def test_another_model_and_an_optimizer_kept_otherwise_are_never_continued(
-    tmp_path_factory, relaunch, before, now, said
+    tmp_path_factory, relaunch, before, now, message
 ):
     folder = tmp_path_factory.mktemp("runs")
     earlier_run(folder, **before)
     for word in ([], ["--continue-changed"], ["--no-preflight"]):
         told, started = relaunch("--out", str(folder), *now, *word)
         assert not started
-        assert said in told
+        assert message in told
         assert told.endswith("\n--name another begins a new run\n")
 
 
 def test_fewer_steps_than_are_done_are_refused(tmp_path, relaunch):
     earlier_run(tmp_path)
-    said, started = relaunch("--steps", "49", "--continue-changed")
+    message, started = relaunch("--steps", "49", "--continue-changed")
     assert not started
-    assert "has done 50 steps already, more than --steps 49" in said
+    assert "has done 50 steps already, more than --steps 49" in message
 
 
 def test_a_finished_run_says_so_and_how_to_go_on(tmp_path, relaunch):
     folder = earlier_run(tmp_path, step=100)
     assert relaunch()[1]  # its report is missing
     (folder / metrics.REPORT).touch()
-    said, started = relaunch()
+    message, started = relaunch()
     assert not started
-    assert "is finished: it has its 100 steps; more --steps go on with it, --name another begins a new run" in said
+    assert "is finished: it has its 100 steps; more --steps go on with it, --name another begins a new run" in message
     assert relaunch("--steps", "101")[1]
     assert not (folder / metrics.REPORT).exists()  # it would be that of fewer steps
 
@@ -208,9 +208,9 @@ def test_a_finished_run_says_so_and_how_to_go_on(tmp_path, relaunch):
 def test_a_run_whose_options_are_unknown_is_continued_by_the_word_alone(tmp_path, relaunch, content):
     folder = earlier_run(tmp_path)
     (folder / metrics.DESCRIPTION).write_text(content)
-    said, started = relaunch()
+    message, started = relaunch()
     assert not started
-    assert "holds a run whose options cannot be read (run.json)" in said
+    assert "holds a run whose options cannot be read (run.json)" in message
     assert relaunch("--continue-changed")[1]
 
 
@@ -221,7 +221,7 @@ def test_a_folder_without_a_checkpoint_is_begun_anew(tmp_path, relaunch):
 
 def test_a_locked_run_is_not_started(tmp_path, relaunch):
     with locked(tmp_path / "r", None, quiet):
-        said, started = relaunch("--no-preflight")
+        message, started = relaunch("--no-preflight")
     assert not started
-    assert f"dpbook launch: refused: {tmp_path / 'r'} is locked by pid {os.getpid()} on host" in said
+    assert f"dpbook launch: refused: {tmp_path / 'r'} is locked by pid {os.getpid()} on host" in message
     assert relaunch()[1]
