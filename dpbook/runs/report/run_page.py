@@ -31,18 +31,18 @@ def sentences(summary: Summary, alone: Summary | None) -> list[str]:
 def _communication(summary: Summary) -> Iterator[str]:
     parts = summary.parts
     if summary.world == 1:
-        yield "One process: nothing is communicated, and nobody waits."
+        yield "One process: no communication and no waiting."
     elif parts is not None:
         transfer = float(parts.transfer[0])
         of_step = f"{transfer / parts.step:.0%} of a step, {milliseconds(transfer)} of {milliseconds(parts.step)}"
         if transfer < SMALL_SHARE * parts.step:
-            yield f"Communication costs little: what nothing hides of it is {of_step}."
+            yield f"Communication costs little: exposed communication takes {of_step}."
         else:
             yield f"Communication is not hidden: {of_step}, is transfer during which nothing is computed."
         if _sends_weights(summary):
             updating = float(parts.updating.mean())
             share = f"{updating / parts.step:.0%} of a step ({milliseconds(updating)})"
-            yield f"The update takes {share}; in it the ranks send each other the new weights, which nothing hides."
+            yield f"The update takes {share}; in it the ranks send each other the new weights, which is not hidden."
         yield _waiting(parts)
 
 
@@ -59,8 +59,8 @@ def _waiting(parts: Parts) -> str:
             f"{milliseconds(float(np.median(others)))}, and waiting takes {waited}."
         )
     if parts.wait < SMALL_SHARE:
-        return "No rank is slow, and hardly any time goes to waiting."
-    return f"Waiting for each other takes {waited}, though no rank alone is slow."
+        return "No rank is slow, and hardly any time is spent waiting."
+    return f"Waiting for each other takes {waited}, though no single rank is slow."
 
 
 def _efficiency_sentence(summary: Summary, alone: Summary) -> str:

@@ -119,7 +119,7 @@ def _resumed(before: dict[str, Any], trainer: Trainer) -> str:
     lines = [f"resumed after step {before['step']} of {trainer.options.steps}"]
     differences = changes(before["options"], before["world"], trainer.options, trainer.world)
     if differences:
-        lines[0] += ": this is not the run that it would have been"
+        lines[0] += ": its options have changed"
         lines += [
             table(differences),
             *(f"  {note}" for note in consequences(differences, before["options"], trainer.options)),

@@ -52,12 +52,16 @@ def load(folder: Path) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
             continue
         if dist.get_rank() == 0:
             for number, text in damaged.items():
-                print(f"{text}; it is put aside, and the one before is taken", file=sys.stderr, flush=True)
+                print(
+                    f"{text}; it is renamed to *.damaged, and the previous checkpoint is used",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 path = checkpoint(folder, number)
                 path.replace(path.with_name(f"{path.name}.damaged"))
         return content
     if damaged:
-        raise DpbookError("; ".join([*damaged.values(), "no checkpoint is left to go on from"]))
+        raise DpbookError("; ".join([*damaged.values(), "no readable checkpoint is left to resume from"]))
     return None
 
 

@@ -66,17 +66,17 @@ def consequences(differences: list[Change], before: Mapping[str, Any], options: 
     if old_batch != new_batch:
         share = "the global batch" if ranks else "each rank's share of the global batch"
         yield (
-            f"{share} goes from {old_batch} to {new_batch} examples, and the place in the data is counted in steps: it "
-            f"is where a run of {new_batch} from the start would be, so that some examples are left out or come again"
+            f"{share} changes from {old_batch} to {new_batch} examples. The position in the data is counted in steps: "
+            f"it is that of a run with {new_batch} from the start, so some examples are skipped or repeated"
         )
     elif any(one.name in BATCH_OPTIONS for one in differences):
-        yield "the global batch stays as large, and the place in the data is the same"
+        yield "the size of the global batch and the position in the data stay the same"
     if _of(differences, "seed"):
-        yield "the weights go on from the checkpoint; the order of the data is another from there on"
+        yield "the weights are resumed from the checkpoint; the order of the data changes from there on"
     if ranks and options.strategy == "zero1":
-        yield "the moments of the sharded optimizer begin at zero: their shards fit the same number of ranks alone"
+        yield "the moments of the sharded optimizer begin at zero: their shards fit only the same number of ranks"
     elif _of(differences, "strategy"):
-        yield "every rank keeps the optimizer's whole state, which goes on; sums of another order have other bits"
+        yield "every rank keeps the optimizer's whole state, which is resumed; sums in another order have other bits"
 
 
 def refuse_to_mix(options: Options, ranks: int, *, changed: bool) -> None:
@@ -96,7 +96,7 @@ def refuse_to_mix(options: Options, ranks: int, *, changed: bool) -> None:
         if not changed:
             raise DpbookError(
                 f"refused: {options.folder} holds a run whose options cannot be read (run.json); "
-                f"--name another begins a new run, {CONTINUE_FLAG} goes on with this one all the same"
+                f"--name another begins a new run, {CONTINUE_FLAG} resumes this one nevertheless"
             )
         return
     differences = changes(before.options, before.world, options, ranks)
@@ -105,10 +105,10 @@ def refuse_to_mix(options: Options, ranks: int, *, changed: bool) -> None:
         head = f"refused: {options.folder} holds a run with other options, of step {before.step:,}"
         way = "--name another begins a new run"
         if fatal:
-            notes = [f"it cannot go on with another {name}: {reason}" for name, reason in fatal.items()]
+            notes = [f"it cannot resume with another {name}: {reason}" for name, reason in fatal.items()]
         else:
             notes = list(consequences(differences, before.options, options))
-            way = f"{way}; {CONTINUE_FLAG} goes on with this one"
+            way = f"{way}; {CONTINUE_FLAG} resumes this one"
         raise DpbookError("\n".join([head, table(differences), *(f"  {note}" for note in notes), way]))
 
 

@@ -556,7 +556,7 @@ DOUBTFUL = {
 }
 
 UNSEEN = {"no backward": bare() + sampled() + loop(backward=BY_AUTOGRAD)}
-"""Right, but without what a replay needs."""
+"""Right scripts that lack something that a replay needs."""
 
 RESUMED = """
 import argparse
@@ -594,4 +594,4 @@ for i, (x, y) in enumerate(loader):
     if options.out and not options.resume:
         torch.save(state | {{"random": torch.get_rng_state()}}, f"{{options.out}}/{{rank}}.pt")
 """.format(model=model("nn.Dropout(0.2)", optimizer="torch.optim.AdamW(model.parameters(), lr=0.01)"))
-"""Saves after every update, and goes on with all of it, or without what it is told to forget."""
+"""Script that saves after every update, and resumes with all state or without the parts that an option names."""

@@ -274,7 +274,7 @@ def script(parts, fault=""):
     seed = f"1 + (rank == {parts.odd})" if fault == "different starts" else "1"
     net = _net(parts)
     if parts.words:
-        tied = parts.first and parts.wrapper != "sharded"  # which has each layer in a group of its own
+        tied = parts.first and parts.wrapper != "sharded"  # sharded wrappers have each layer in a group of its own
         data += LM.format(middle=parts.middle, tied="self.head.weight = self.embed.weight" if tied else "")
     text = f"torch.manual_seed({seed})\n{model} = {WRAPPERS[parts.wrapper].format(net)}\ntorch.manual_seed(70 + rank)\n"
     rate = f"0.01 * (1 + (rank == {parts.odd}))" if fault == "a rate of its own" else "0.01"

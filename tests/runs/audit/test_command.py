@@ -1,4 +1,4 @@
-"""Does the command tell of a stranger's script what is wrong with it, and leave nothing behind?"""
+"""Does the command name the fault of an unknown script, and leave no files behind?"""
 
 import atexit
 import functools

@@ -100,8 +100,8 @@ def test_ctrl_c_ends_it(tmp_path):
     while not (tmp_path / "begun").exists() and child.poll() is None:
         time.sleep(0.1)
     child.send_signal(signal.SIGINT)
-    told, error = child.communicate(timeout=120)
-    assert (child.returncode, told) == (128 + signal.SIGINT, "")
+    output, error = child.communicate(timeout=120)
+    assert (child.returncode, output) == (128 + signal.SIGINT, "")
     assert "ended before enough was seen" in error
 
 

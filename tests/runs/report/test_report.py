@@ -125,7 +125,7 @@ APART = {"computing": [0.12, 0.12, 0.12], "summing": [0.012, 0.052, 0.062], "upd
         (
             EVEN,
             [
-                "Communication costs little: what nothing hides of it is 2% of a step, 4 ms of 200 ms.",
+                "Communication costs little: exposed communication takes 2% of a step, 4 ms of 200 ms.",
                 "No rank is slow",
             ],
         ),
@@ -162,7 +162,7 @@ def test_who_waits_as_long_as_the_others_is_not_called_slow(tmp_path):
     *_, last = sentences(run_summary.summarise(run(tmp_path / "r", world=3, parts=parts)), None)
     assert (
         last
-        == "Waiting for each other takes 13% of a step (26.7 ms, the mean over ranks), though no rank alone is slow."
+        == "Waiting for each other takes 13% of a step (26.7 ms, the mean over ranks), though no single rank is slow."
     )
 
 

@@ -94,7 +94,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(ranks, part, n
         assert (step, aside, kept) == (1, True, [1, 2])
         if number == 0:
             assert f"checkpoint-00000002.{part} " in output
-            assert output.endswith("; it is put aside, and the one before is taken\n")
+            assert output.endswith("; it is renamed to *.damaged, and the previous checkpoint is used\n")
 
 
 @pytest.mark.processes
@@ -102,7 +102,7 @@ def test_where_all_checkpoints_are_damaged_all_are_named_and_kept(ranks):
     for rank in ranks:
         output, kept = rank["damaged"]["both"]
         assert re.search(r"checkpoint-00000002\.pt cannot be read .*checkpoint-00000001\.pt cannot be read", output)
-        assert output.endswith("no checkpoint is left to go on from")
+        assert output.endswith("no readable checkpoint is left to resume from")
         assert kept == [1, 2]
 
 

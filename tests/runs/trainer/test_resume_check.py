@@ -134,20 +134,20 @@ def test_other_options_are_refused_with_what_differs_and_continued_by_a_word(tmp
         "  option  before  now",
         "  batch   8       16",
         "  lr      0.001   0.01",
-        "  each rank's share of the global batch goes from 8 to 16 examples, and the place in the data is counted in "
-        "steps: it is where a run of 16 from the start would be, so that some examples are left out or come again",
+        "  each rank's share of the global batch changes from 8 to 16 examples. The position in the data is counted in "
+        "steps: it is that of a run with 16 from the start, so some examples are skipped or repeated",
     ]
-    assert message.endswith("--name another begins a new run; --continue-changed goes on with this one\n")
+    assert message.endswith("--name another begins a new run; --continue-changed resumes this one\n")
     assert relaunch("--lr", "0.01", "--batch", "16", "--continue-changed")[1]
 
 
 @each(
     ("before", "now", "nproc", "message"),
     [
-        ({"batch": 8}, ["--batch", "8"], 3, "the global batch goes from 16 to 24 examples"),
-        ({"batch": 9}, ["--batch", "6"], 3, "the global batch stays as large, and the place in the data is the same"),
-        ({}, ["--seed", "1"], 2, "the order of the data is another from there on"),
-        ({}, ["--strategy", "hook"], 2, "every rank keeps the optimizer's whole state, which goes on"),
+        ({"batch": 8}, ["--batch", "8"], 3, "the global batch changes from 16 to 24 examples"),
+        ({"batch": 9}, ["--batch", "6"], 3, "the size of the global batch and the position in the data stay the same"),
+        ({}, ["--seed", "1"], 2, "the order of the data changes from there on"),
+        ({}, ["--strategy", "hook"], 2, "every rank keeps the optimizer's whole state, which is resumed"),
         ({"strategy": "naive"}, ["--strategy", "torch"], 2, "every rank keeps the optimizer's whole state"),
         ({"strategy": "zero1"}, ["--strategy", "zero1"], 3, "the moments of the sharded optimizer begin at zero"),
     ],
