@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _missing(command: str, script: list[str] | None) -> list[str]:
-    """What is not installed of the extra ``book``, for a command that needs it: a stranger's script needs none."""
+    """Return the packages of the extra ``book`` that are missing, for a command that needs them."""
     needs = command in ("lab", "validate", "bench", "report", "slides") or (command == "launch" and script is None)
     return [name for name in BOOK if importlib.util.find_spec(name) is None] if needs else []
 

@@ -229,7 +229,7 @@ def _stretches(profiler: Any, names: Sequence[tuple[str, bool]], device: str) ->
 
 
 def _activations(stretches: Sequence[_Stretch], units: Sequence[str]) -> dict[str, int]:
-    """What each unit's forward adds. What is given back when it is over was its input, or another for the moment."""
+    """Return the bytes that each unit's forward adds, without those that it gives back when it is over."""
     found = dict.fromkeys(units, 0)
     before = ROOT
     for at in stretches:
@@ -240,7 +240,7 @@ def _activations(stretches: Sequence[_Stretch], units: Sequence[str]) -> dict[st
 
 
 def _scratch(stretches: Sequence[_Stretch], activations: dict[str, int]) -> dict[str, int]:
-    """What is there at the peak of each unit's backward beyond the ``activations`` that it has not left."""
+    """Return the bytes at the peak of each unit's backward, beyond the ``activations`` that it still needs."""
     found, left = dict.fromkeys(activations, 0), dict(activations)
     backward = [at for at in stretches if at.backward]
     for at, after in zip(backward, [*backward[1:], None], strict=True):

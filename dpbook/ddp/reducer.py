@@ -32,7 +32,7 @@ LARGE = 2**15
 
 @dataclass
 class Tally:
-    """What a wrapper has sent so far: syncs, collectives of gradients, and the bytes of their buffers."""
+    """Counts of what a wrapper has sent so far: syncs, collectives of gradients, and the bytes of their buffers."""
 
     syncs: int = 0
     calls: int = 0
@@ -225,7 +225,7 @@ class Reducer:
             bucket.handle = None
 
     def _unused_everywhere(self, unused: Sequence[int]) -> set[int]:
-        """Which parameters got no gradient on any rank: their gradient stays as it was."""
+        """Return the parameters that got no gradient on any rank: their gradient stays as it was."""
         used = torch.ones(len(self.parameters), dtype=torch.int32, device=self.parameters[0].device)
         used[list(unused)] = 0
         dist.all_reduce(used, group=self.group)

@@ -87,7 +87,7 @@ class BackgroundAllReduce:
 
 
 def _needs_one_argument(function: object) -> bool:
-    """As a function from the world to a schedule does; a rank program needs two."""
+    """Return True for a function from the world to a schedule, which needs one argument; a rank program needs two."""
     try:
         parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
     except (TypeError, ValueError):  # no function, or one that does not say
@@ -97,7 +97,7 @@ def _needs_one_argument(function: object) -> bool:
 
 
 def _carry_out(calls: SimpleQueue[Call | None]) -> None:
-    """What the thread does: one call after another, until None comes. It holds nothing while it waits for the next."""
+    """Carry out one call after another in the thread, until None comes. It holds nothing while it waits."""
     failure = None
     while (call := calls.get()) is not None:
         run, tensor, done = call

@@ -34,7 +34,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch can do here. ``cuda``: the CUDA version it was built for; ``gloo``: what failed, if anything did."""
+    """Abilities of torch here. ``cuda``: the CUDA version it was built for; ``gloo``: the failure, if there was one."""
 
     cuda: str | None = None
     gpus: tuple[Gpu, ...] = ()
@@ -143,7 +143,7 @@ def _requirements(pyproject: Path) -> list[tuple[str, str]]:
 
 
 def _package(name: str, needs: str, asked: Future[Torch | None] | None = None) -> Package:
-    """What is installed, and whether it can be loaded; of torch its answer to ``asked``, if any, says so already."""
+    """Return what is installed, and whether it can be loaded; torch's answer to ``asked``, if any, says so."""
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -164,7 +164,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 
 def _ask_torch() -> Torch | None:
-    """What torch can do here; None where it does not answer."""
+    """Return what torch can do here, or None where it does not answer."""
     said, problem = _run_python("-m", "dpbook.runs.launch.torch_probe")
     if problem:
         return None
@@ -195,7 +195,7 @@ def _needs(chapter: checkout.Chapter, torch: Torch) -> Needs:
 
 
 def _messages(torch: Torch) -> list[str]:
-    """What is wrong with messages from GPU to GPU; with one GPU there are none."""
+    """Return the faults of messages between GPUs; with one GPU there are none."""
     from dpbook.runs.launch import check_peers  # a doctor is needed where what this loads is missing
 
     return [finding.text for finding in check_peers()] if len(torch.gpus) > 1 else []

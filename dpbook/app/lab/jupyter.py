@@ -41,7 +41,7 @@ def server_command(
 
 
 def first_page(directory: Path) -> str:
-    """Where a reader begins: the first chapter, or JupyterLab itself where there is none."""
+    """Return the page on which a reader begins: the first chapter, or JupyterLab itself where there is none."""
     return f"/lab/tree/{FIRST}" if (directory / FIRST).is_file() else "/lab"
 
 

@@ -60,7 +60,7 @@ def with_predictions(content: bytes, there: bytes) -> bytes:
 
 
 def predictions(content: bytes) -> dict[str, str]:
-    """What is predicted in a notebook, by the ids of the cells that ask."""
+    """Return the predictions in a notebook, by the ids of the cells that ask for them."""
     try:
         cells = _by_id(content)
         return {name: cell["metadata"][PREDICTION] for name, cell in cells.items() if cell["metadata"].get(PREDICTION)}
@@ -83,7 +83,7 @@ def with_answers(content: bytes, there: bytes) -> bytes:
 
 
 def digest(name: str, content: bytes) -> str:
-    """What changes when a reader changes the file: of a notebook what its cells say, of any other file every byte."""
+    """Return a digest of the reader's changes: the text of a notebook's cells, or every byte of any other file."""
     try:
         return hashed(json.dumps(_said(content)).encode()) if name.endswith(".ipynb") else hashed(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, whatever its name

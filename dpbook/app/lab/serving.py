@@ -147,12 +147,12 @@ def _runtime_folder(env: Mapping[str, str]) -> Path:
 
 
 def _address_file(folder: Path, pid: int) -> Path:
-    """Where a server of this process id writes its address, just before it listens or just after."""
+    """Return the file in which a server of this process id writes its address, just before or after it listens."""
     return folder / f"jpserver-{pid}.json"
 
 
 def _said(file: Path) -> dict[str, Any] | None:
-    """What the server says of itself; None as long as it is not there, or half-written."""
+    """Return the server's own description, or None as long as it is not there or half-written."""
     try:
         said: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return said if {"url", "token", "port", "hostname"} <= said.keys() else None

@@ -31,7 +31,7 @@ FORMAT = 2  # of the manifest; in format 1, ``written`` held hashes of whole fil
 
 @dataclass
 class Report:
-    """What one copy did, as paths relative to the workbook."""
+    """Files of one copy by what became of them, as paths relative to the workbook."""
 
     new: list[str] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)
@@ -177,5 +177,5 @@ def _put(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> None
 
 
 def _digests(name: str, content: bytes) -> tuple[str, str]:
-    """What a manifest may hold for ``content``: its digest, or in format 1 the hash of the whole file."""
+    """Return both forms of ``content`` in a manifest: its digest, or in format 1 the hash of the whole file."""
     return digest(name, content), hashed(content)

@@ -50,7 +50,7 @@ def defined(module: str) -> set[str]:
 
 @cache
 def offered(module: str) -> dict[str, tuple[str, str]]:
-    """What a door imports, by name: (module, name there)."""
+    """Return the names that a door imports, with the module and the name there."""
     return {alias.asname or alias.name: (base, alias.name) for base, alias in pairs(tree(module)) if alias}
 
 
@@ -100,7 +100,7 @@ def code(notebook: Path) -> ast.Module:
 
 
 def touched(notebooks: Iterable[Path], base: str = "HEAD") -> list[Path]:
-    """Those of ``notebooks`` that have changed since the revision ``base``, or use something of dpbook that has.
+    """Return those of ``notebooks`` that have changed since the revision ``base``, or use something of dpbook that has.
 
     What has changed is what git says of the working tree, files that it does not know yet included.
     Raises `DpbookError` where git has no answer.
@@ -144,7 +144,7 @@ def _uses_of(module: str) -> set[str]:
 
 
 def _uses(parsed: ast.Module) -> set[str]:
-    """What is imported, and what is named in a string, as in a child's command: a module, or a package's program."""
+    """Yield what is imported or named in a string, as in a child's command: a module, or a package's program."""
     texts = [node.value for node in ast.walk(parsed) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     named = {program if (program := f"{text}.__main__") in SOURCES else text for text in texts}
     return {module for module in used(parsed) | named if module in SOURCES}

@@ -64,7 +64,7 @@ class Kernel:
         return not self._running.wait(0)
 
     def interrupt(self) -> None:
-        """As the stop button does."""
+        """Interrupt the kernel as the stop button does."""
         self.client.control_channel.send(self.client.session.msg("interrupt_request", {}))
 
     def stop(self) -> None:

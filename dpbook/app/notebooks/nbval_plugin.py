@@ -1,4 +1,4 @@
-"""What strict comparison of notebooks needs beyond nbval. Loaded by ``dpbook validate`` (``pytest -p``).
+"""Strict comparison of notebooks, beyond nbval's own. Loaded by ``dpbook validate`` (``pytest -p``).
 
 - a code cell that was never executed fails: nbval passes it without comparing anything;
 - a kernel that dies fails its cell at once: nbval waits for the whole cell time-out;
@@ -80,7 +80,7 @@ class _ForkedKernel(_Kernel):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where notebooks that fail are left."""
+    """Add the option for the folder of notebooks that fail."""
     parser.addoption("--failed", metavar="DIR", help="leave each notebook that fails here, as it ran")
 
 
@@ -112,7 +112,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def plots(outputs: Sequence[Any]) -> list[list[str]]:
-    """What each PNG among ``outputs`` draws, as `Plot` puts it into the metadata."""
+    """Return the description of each PNG among ``outputs``, which `Plot` puts into the metadata."""
     return [output["metadata"].get(DRAWN, []) for output in outputs if "image/png" in output.get("data", {})]
 
 

@@ -50,7 +50,7 @@ def clip(rows: Sequence[Row], max_norm: float, group: dist.ProcessGroup | None =
 
 
 def slices(units: Sequence[Unit], prefix: str) -> dict[str, Slice]:
-    """What this rank has of every parameter, by all its names."""
+    """Return this rank's slice of every parameter, by all its names."""
     return {
         prefix + name: row.slice_of(index, member.parameter.detach())
         for row in _rows(units)
@@ -135,7 +135,7 @@ class ShardedState:
         self.model, self.optimizer = model, optimizer
 
     def state_dict(self) -> dict[str, Any]:
-        """What is to be saved, or to be filled by loading."""
+        """Return the state to save, or to fill by loading."""
         return {"model": self.model.state_dict(), "optim": self.model.optimizer_state(self.optimizer)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -298,4 +298,4 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
 
 
 def _nobody(event: Event) -> None:
-    """Who observes nothing."""
+    """Observe nothing."""

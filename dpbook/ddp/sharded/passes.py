@@ -33,7 +33,7 @@ class _Weight:
 
 
 class SavedWeights:
-    """What forward saves for backward inside of `watched`; ``reach`` is called with a unit whose weights are away."""
+    """Weights that forward saves for backward within `watched`; ``reach`` is called with a unit to gather."""
 
     def __init__(self, units: Sequence[Unit], reach: Callable[[Unit], None]) -> None:
         self.reach = reach

@@ -45,12 +45,12 @@ class Row:
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Where each member begins and ends in the row."""
+        """Begin and end of each member in the row."""
         return list(zip(self.offsets, self.offsets[1:], strict=False))
 
     @property
     def pieces(self) -> list[tuple[int, int]]:
-        """Where each member's slice begins and ends in the shard."""
+        """Begin and end of each member's slice in the shard."""
         begin, end = self.mine.start, self.mine.stop
         return [(min(max(a, begin), end) - begin, min(max(b, begin), end) - begin) for a, b in self.spans]
 
@@ -138,7 +138,7 @@ class Row:
         weight.grad = None
 
     def slice_of(self, index: int, values: torch.Tensor) -> Slice:
-        """What this rank has of a member, or of what an optimizer keeps of it: ``values``, as long as its slice."""
+        """Return this rank's part of a member, or of an optimizer's state for it: ``values``, as long as its slice."""
         begin = max(self.offsets[index], self.mine.start) - self.offsets[index]
         return Slice(values, self.shapes[index], begin)
 
@@ -162,5 +162,5 @@ class Row:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """What changes whenever the shard is written."""
+        """Numbers that change whenever the shard is written."""
         return tuple(member.parameter._version for member in self.members)

@@ -40,7 +40,7 @@ class Away:
 
 
 class Event(NamedTuple):
-    """What has happened to a unit; ``nbytes`` of whole weights or whole gradients that it is about.
+    """A change of a unit; ``nbytes`` counts the whole weights or whole gradients that it is about.
 
     "gather": its weights are under way; "gathered": they are there; "forward", "recompute", "backward": it begins to
     compute; "free": its whole weights are given back; "reduce": its gradients are under way; "reduced": this rank's
@@ -163,7 +163,7 @@ class Unit:
 
     @property
     def versions(self) -> list[tuple[int, ...]]:
-        """What changes whenever a shard is written."""
+        """Numbers that change whenever a shard is written."""
         return [row.versions for row in self.rows]
 
     def check_versions(self, rows: Sequence[Row], versions: Sequence[tuple[int, ...]]) -> None:
