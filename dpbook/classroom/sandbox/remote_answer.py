@@ -25,11 +25,11 @@ from dpbook.classroom.tasks.answer import (
     Wrong,
 )
 from dpbook.classroom.tasks.answer_errors import blame, causes
+from dpbook.classroom.tasks.call_limit import AFTER_TIMEOUT
 from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
 from dpbook.classroom.tasks.text import describe_kind
 
 LOAD_SECONDS = 4.0
-AFTER_TIME_UP = 0.25
 HURRIED = {False: 1 / 8, True: 1 / 2}
 """Share of its time that an answer has which is hurried, without and with torch, whose first calls take long."""
 HURRIED_MOST = 2.0
@@ -178,7 +178,7 @@ class RemoteAnswer:
     def _run(self, work: Callable[[], Any], seconds: float, loading: bool = False) -> Any:
         """``work()`` within the limits, and what it raises as `Wrong`."""
         seconds = min(self._share * (seconds if loading else min(seconds, self._clock.whole)), self._most)
-        self._clock.begin_call(AFTER_TIME_UP * seconds if self.late else seconds, loading)
+        self._clock.begin_call(AFTER_TIMEOUT * seconds if self.late else seconds, loading)
         try:
             return work()
         except Wrong:
