@@ -62,7 +62,6 @@ def _run_all(rank: int, jobs: Sequence[tuple[str, list[str], dict[str, Any]]]) -
     """On each rank: the error of each script, or ""."""
     import torch.distributed as dist
 
-    from dpbook.runs.watching import RecordingOptions
     from dpbook.runs.watching import watched as watching
 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size()), "LOCAL_RANK": str(rank)}
@@ -72,7 +71,7 @@ def _run_all(rank: int, jobs: Sequence[tuple[str, list[str], dict[str, Any]]]) -
             os.chdir(folder)
             sys.argv = [SCRIPT, *arguments]
             with (
-                watching(Path(folder), RecordingOptions(**wanted)),
+                watching(Path(folder), wanted),
                 open(SAID.format(rank), "w", encoding="utf-8") as out,
             ):
                 raised.append(_run(out))

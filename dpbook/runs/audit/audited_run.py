@@ -4,8 +4,6 @@ import json
 import shlex
 import statistics
 import tempfile
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +14,14 @@ from dpbook.runs.audit.findings import Finding, format_findings, link_causes, so
 from dpbook.runs.audit.journals import RunJournals, read_journals
 from dpbook.runs.audit.replay import AFTER, NAME, replay_findings
 from dpbook.runs.audit.resume import resume_findings
-from dpbook.runs.launch import Launch, launch
-from dpbook.runs.watching.journal import AUDIT_VARIABLE, read_journal
+from dpbook.runs.launch import Launch
+from dpbook.runs.watching.journal import read_journal
+from dpbook.runs.watching.watched_launch import Reporter, launch_watched
 
-PROGRESS_SECONDS = 30.0
-"""Seconds between two reports of progress while the first update is awaited."""
 FORMAT = 1
 """Version of the JSON form of a verdict."""
 _CAUSES = {check.name: check.after for check in CHECKS} | {NAME: AFTER}
 """For each check, the checks whose failure may explain its own."""
-
-Reporter = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -159,32 +154,25 @@ def _with(spec: Audit, options: str, folder: Path) -> Audit:
 def _run(spec: Audit, folder: Path, report: Reporter, **wanted: Any) -> tuple[RunJournals, int]:
     """Make one run; return its journals and the number of the signal that stopped it (0: none)."""
     folder.mkdir()
-    request = {"folder": str(folder), "updates": spec.updates, "every": spec.every, "replay": spec.replay}
-    variables = {AUDIT_VARIABLE: json.dumps({**request, "timeout": spec.timeout, **wanted})}
-    causes: list[str] = []
-    finished = threading.Event()
-    waiting = threading.Thread(target=_report_progress, args=(folder, spec.nproc, finished, report), daemon=True)
-    waiting.start()
-    try:
-        watcher = "dpbook.runs.watching.installation"
-        ended = launch(spec.launch(watcher=watcher, variables=variables, logs=folder / "logs"), causes.append)
-    finally:
-        finished.set()
+    options = {"updates": spec.updates, "every": spec.every, "replay": spec.replay, "timeout": spec.timeout, **wanted}
+    ended, reason = launch_watched(
+        spec.launch(logs=folder / "logs"), folder, options, moments=False,
+        progress=lambda: _progress(folder, spec.nproc), report=report,
+    )  # fmt: skip
     stopped = ended.status - 128 if ended.status > 128 else 0
-    return read_journals(folder, spec.nproc, "" if stopped else "\n".join(causes)), stopped
+    return read_journals(folder, spec.nproc, "" if stopped else reason), stopped
 
 
-def _report_progress(folder: Path, world: int, finished: threading.Event, report: Reporter) -> None:
-    """Report every `PROGRESS_SECONDS` how far the ranks are, until all have made the first update."""
-    while not finished.wait(PROGRESS_SECONDS):
-        kinds = [[event["kind"] for event in read_journal(folder, rank)] for rank in range(world)]
-        if all("step" in of_rank for of_rank in kinds):
-            return
-        progress = "; ".join(
-            f"rank {rank}: {', '.join(plural(of_rank.count(kind), kind) for kind in ('forward', 'backward'))}"
-            for rank, of_rank in enumerate(kinds)
-        )
-        report(f"waiting for the first update ({progress}); Ctrl-C ends it with a verdict on what was seen")
+def _progress(folder: Path, world: int) -> str | None:
+    """Return how far the ranks are, or None when all have made the first update."""
+    kinds = [[event["kind"] for event in read_journal(folder, rank)] for rank in range(world)]
+    if all("step" in of_rank for of_rank in kinds):
+        return None
+    progress = "; ".join(
+        f"rank {rank}: {', '.join(plural(of_rank.count(kind), kind) for kind in ('forward', 'backward'))}"
+        for rank, of_rank in enumerate(kinds)
+    )
+    return f"waiting for the first update ({progress}); Ctrl-C ends it with a verdict on what was seen"
 
 
 def _updates(run: RunJournals) -> int:

@@ -3,9 +3,7 @@
 Loads no torch.
 """
 
-import json
 import statistics
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +13,9 @@ from dpbook.collectives import Link
 from dpbook.core import DpbookError, check_int, plural, temporary_folder
 from dpbook.overlap import Layer, Tensor
 from dpbook.runs.forecast.update_times import UpdateTimes, notes, time_update
-from dpbook.runs.launch import Launch, launch
+from dpbook.runs.launch import Launch
 from dpbook.runs.watching import read_journal
-from dpbook.runs.watching.journal import FORECAST_VARIABLE
+from dpbook.runs.watching.watched_launch import Reporter, launch_watched
 
 WARMUP_UPDATES = 3
 """First updates, which do not count: torch's DDP rebuilds its buckets, and memory is allocated."""
@@ -160,12 +158,6 @@ def _medians(
     )
 
 
-PROGRESS_SECONDS = 30.0
-"""Seconds between two reports of progress."""
-
-Reporter = Callable[[str], None]
-
-
 class ScriptStopped(NoForecast):
     """Raised if a signal ended the script; ``status`` is 128 plus its number."""
 
@@ -198,10 +190,9 @@ class Script:
         check_int("updates", self.updates, 1)
         self.launch()
 
-    def launch(self, **variables: str) -> Launch:
-        """Return the launch of the script; it is recorded if ``variables`` has the options of the recording."""
-        watcher = "dpbook.runs.watching.forecast_installation" if variables else None
-        return Launch(self.program, self.nproc, start_timeout=self.start_timeout, watcher=watcher, variables=variables)
+    def launch(self) -> Launch:
+        """Return the launch of the script."""
+        return Launch(self.program, self.nproc, start_timeout=self.start_timeout)
 
 
 def measure_step(script: Script, report: Reporter = lambda text: None) -> MeasuredStep:
@@ -212,24 +203,19 @@ def measure_step(script: Script, report: Reporter = lambda text: None) -> Measur
         ScriptStopped: after Ctrl-C.
     """
     with temporary_folder("forecast") as folder:
-        causes: list[str] = []
         link = (script.link.latency, script.link.bandwidth) if script.link else None
         wanted = WARMUP_UPDATES + script.updates * (2 if script.check else 1)
-        request = json.dumps({"folder": str(folder), "updates": wanted, "check": script.check, "link": link})
-        finished = threading.Event()
-        threading.Thread(target=_report_progress, args=(folder, wanted, finished, report), daemon=True).start()
-        try:
-            ended = launch(script.launch(**{FORECAST_VARIABLE: request}), causes.append)
-        finally:
-            finished.set()
+        ended, reason = launch_watched(
+            script.launch(), folder, {"updates": wanted, "check": script.check, "link": link}, moments=True,
+            progress=lambda: _progress(folder, wanted), report=report,
+        )  # fmt: skip
         if ended.status > 128:
             raise ScriptStopped(ended.status)
         if ended.status:
-            raise NoForecast("the script failed: " + "\n".join(causes))
+            raise NoForecast(f"the script failed: {reason}")
         return read_step([read_journal(folder, rank) for rank in range(script.nproc)])
 
 
-def _report_progress(folder: Path, updates: int, finished: threading.Event, report: Reporter) -> None:
-    while not finished.wait(PROGRESS_SECONDS):
-        recorded = sum(event["kind"] == "update" for event in read_journal(folder, 0))
-        report(f"{recorded} of {plural(updates, 'update')} seen; Ctrl-C ends it")
+def _progress(folder: Path, updates: int) -> str:
+    recorded = sum(event["kind"] == "update" for event in read_journal(folder, 0))
+    return f"{recorded} of {plural(updates, 'update')} seen; Ctrl-C ends it"

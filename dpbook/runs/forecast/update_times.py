@@ -145,5 +145,3 @@ def _notes_on_model(model: Mapping[str, Any], order: Sequence[int]) -> Iterator[
         yield "no DistributedDataParallel: averaging of its own is counted as the optimizer's"
     if model["buffers"] and model["wrapped"]:
         yield f"left out: DDP's broadcast of {model['buffers']} buffers before a forward"
-    if model["compiled"]:
-        yield "a compiled model: its forward is counted as other"

@@ -1,48 +1,66 @@
-"""Start to record a rank; the guard of a launch calls this before the script begins."""
+"""Start to watch a rank; the guard of a launch calls `install` before the script begins."""
 
 import atexit
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
-from dpbook.runs.watching.calls import Calls
-from dpbook.runs.watching.journal import AUDIT_VARIABLE, Recorder, RecordingOptions
-from dpbook.runs.watching.loaders import Loaders
-from dpbook.runs.watching.local_gradients import LocalGradients, ShardedGradients
-from dpbook.runs.watching.passes import Backwards, Forwards
-from dpbook.runs.watching.updates import Updates
+from dpbook.collectives import Link
+from dpbook.runs.watching.hooks import TrainingHooks
+from dpbook.runs.watching.journal import REQUEST_VARIABLE, Recorder, RecordingOptions
 
 
 def install() -> None:
-    """Record this process until it ends, with the options in the environment variable."""
-    request = json.loads(os.environ[AUDIT_VARIABLE])
-    folder = Path(request.pop("folder"))
-    recorder = watch(folder, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), RecordingOptions(**request))
-    atexit.register(recorder.close, "ended")
+    """Watch this process until it ends, as the request in the environment variable says."""
+    request = json.loads(os.environ[REQUEST_VARIABLE])
+    folder, rank, world = Path(request["folder"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    start = record_moments if request["moments"] else record_contents
+    atexit.register(start(folder, rank, world, request["options"]).close, "ended")
 
 
-def watch(folder: Path, rank: int, world: int, options: RecordingOptions) -> Recorder:
-    """Start to record; `Recorder.close` ends it."""
-    recorder = Recorder(folder, rank, options)
-    gradients = LocalGradients(options.replay > 0)
+def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
+    """Record what an audit compares: hashes, losses, calls. ``options`` are those of `RecordingOptions`."""
+    from dpbook.runs.watching.calls import Calls
+    from dpbook.runs.watching.loaders import Loaders
+    from dpbook.runs.watching.local_gradients import LocalGradients, ShardedGradients
+    from dpbook.runs.watching.passes import Passes
+    from dpbook.runs.watching.updates import Updates
+
+    recorder = Recorder(folder, rank, RecordingOptions(**options))
+    hooks = TrainingHooks(recorder)
+    gradients = LocalGradients(recorder.options.replay > 0)
     recorder.on_close(gradients.forget_hooks)
     ShardedGradients(recorder, gradients)
-    loaders = Loaders(recorder)
-    forwards = Forwards(recorder, loaders)
-    Backwards(recorder, forwards, gradients)
+    Passes(recorder, hooks, Loaders(recorder), gradients)
     Calls(recorder)
-    Updates(recorder, forwards, gradients, world)
+    Updates(recorder, hooks, gradients, world)
+    return recorder
+
+
+def record_moments(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
+    """Record what a forecast needs: the moments of each update.
+
+    ``options`` are the number of ``updates``, ``link`` (latency and bandwidth, or None) and whether every second update
+    is to go over the emulated link (``check``).
+    """
+    from dpbook.runs.watching.update_marks import BucketHooks, UpdateMarks
+
+    recorder = Recorder(folder, rank, RecordingOptions(options["updates"]))
+    hooks = TrainingHooks(recorder)
+    link = Link(*options["link"]) if options["link"] else None
+    UpdateMarks(recorder, hooks, BucketHooks(hooks, link), world, check=options["check"])
     return recorder
 
 
 @contextmanager
-def watched(folder: Path, options: RecordingOptions) -> Iterator[Recorder]:
-    """Record what the block does, in the existing process group."""
-    recorder = watch(folder, dist.get_rank(), dist.get_world_size(), options)
+def watched(folder: Path, options: Mapping[str, Any]) -> Iterator[Recorder]:
+    """Record what the block does for an audit, in the existing process group."""
+    recorder = record_contents(folder, dist.get_rank(), dist.get_world_size(), options)
     try:
         yield recorder
     finally:

@@ -44,8 +44,8 @@ JOURNAL = "journal-{}.jsonl"
 """The events of one rank, by its number."""
 REPLAY_ARRAYS, FINAL_PARAMETERS = "replay-{}-{}.npz", "parameters-{}-{}.npz"
 """Gradients of a replay, and parameters at the end: by rank and optimizer."""
-AUDIT_VARIABLE, FORECAST_VARIABLE = "DPBOOK_AUDIT", "DPBOOK_FORECAST"
-"""Environment variables by which an audit or a forecast passes its request to the ranks, as JSON."""
+REQUEST_VARIABLE = "DPBOOK_WATCHING"
+"""Environment variable with the request of an audit or a forecast for the ranks, as JSON."""
 
 
 def array_key(kind: str, name: str, line: str = "") -> str:

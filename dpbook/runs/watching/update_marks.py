@@ -4,7 +4,6 @@ The communication is the script's own, or goes over an emulated link.
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, TypeAlias
@@ -14,12 +13,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer
 
 from dpbook.collectives import Link
 from dpbook.ddp import SlowLink, specification
 from dpbook.ranks import DeviceMoment, moment
-from dpbook.runs.watching import Recorder, owners, syncs
+from dpbook.runs.watching.hooks import Owners, TrainingHooks, TrainingListener, parameters_of
+from dpbook.runs.watching.journal import Recorder
 
 
 def units(root: nn.Module) -> list[str]:
@@ -55,21 +55,23 @@ Future: TypeAlias = torch.futures.Future[torch.Tensor]
 
 
 class BucketHooks:
-    """Communication hooks on the wrappers of a script.
+    """Communication hooks on the DDP wrappers of a script.
 
     Attributes:
-        wrappers: wrappers that the script created.
         emulating: whether the link is emulated in the current update; without a link it has no effect.
         arrived: called when the sum of a bucket has arrived, on the CPU only; on a device the host does not know.
     """
 
-    def __init__(self, recorder: Recorder, link: Link | None) -> None:
-        self.wrappers: list[DistributedDataParallel] = []
+    def __init__(self, hooks: TrainingHooks, link: Link | None) -> None:
         self.emulating = False
         self.arrived: Callable[[], None] = lambda: None
-        self._link = link
+        self._hooks, self._link = hooks, link
         self._hooked: set[int] = set()
-        recorder.replace(DistributedDataParallel, "__init__", self._wrap_init)
+
+    @property
+    def wrappers(self) -> list[DistributedDataParallel]:
+        """Wrappers that the script created, of torch's own class."""
+        return [each for each in self._hooks.wrappers.values() if isinstance(each, DistributedDataParallel)]
 
     @property
     def own_hook(self) -> bool:
@@ -83,14 +85,6 @@ class BucketHooks:
             if several and id(wrapper) not in self._hooked and not wrapper._comm_hooks:
                 wrapper.register_comm_hook(None, self._hook(wrapper.process_group))
                 self._hooked.add(id(wrapper))
-
-    def _wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(init)
-        def __init__(wrapper: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
-            init(wrapper, *args, **kwargs)
-            self.wrappers.append(wrapper)
-
-        return __init__
 
     def _hook(self, group: dist.ProcessGroup) -> Callable[[Any, dist.GradBucket], Future]:
         slow = SlowLink(self._link, group) if self._link else None
@@ -108,7 +102,7 @@ class BucketHooks:
         return summed.value()
 
 
-class UpdateMarks:
+class UpdateMarks(TrainingListener):
     """Records the moments of the updates of a rank.
 
     An update ends with the last step before the next forward or backward. Its moments are written when the next update
@@ -116,44 +110,31 @@ class UpdateMarks:
     second update.
     """
 
-    def __init__(self, recorder: Recorder, buckets: BucketHooks, world: int, *, check: bool) -> None:
-        self._recorder, self._buckets, self._world, self._check = recorder, buckets, world, check
+    def __init__(
+        self, recorder: Recorder, hooks: TrainingHooks, buckets: BucketHooks, world: int, *, check: bool
+    ) -> None:
+        self._recorder, self._hooks, self._buckets = recorder, hooks, buckets
+        self._world, self._check = world, check
         buckets.arrived = lambda: self._mark("arrived")
         self._device = torch.device("cpu")
         self._numbers: dict[int, int] = {}
         self._tensors: list[dict[str, Any]] = []
         self._roots: list[nn.Module] = []
-        self._compiled = self._inside = False
         self._updates = 0
         self._marks: list[tuple[str | int, DeviceMoment]] = []
         self._synced: list[bool] = []
         self._ended: dict[str, Any] | None = None
         recorder.on_close(self._finish)
-        recorder.replace(Optimizer, "__init__", self._wrap_init)
-        recorder.replace(torch.autograd, "backward", self._wrap_backward)
-        recorder.on_close(register_optimizer_step_post_hook(lambda *_: self._mark("stepped")).remove)
+        hooks.add(self)
 
-    def _wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(init)
-        def __init__(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-            init(optimizer, *args, **kwargs)
-            with self._recorder.watching():
-                self._register(optimizer)
-
-        return __init__
-
-    def _register(self, optimizer: Optimizer) -> None:
-        parameters = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
-        modules = owners(parameters)
-        self._compiled |= any(type(wrapper).__name__ == "OptimizedModule" for wrapper in modules.wrappers)
-        for root in modules.roots:
-            if not any(root is known for known in self._roots):
-                self._roots.append(root)
-                self._recorder.on_close(root.register_forward_pre_hook(self._forward).remove)
+    def optimizer_created(self, optimizer: Optimizer, owners: Owners) -> None:
+        """Mark the moment at which each of its gradients is ready, from now on."""
+        parameters = parameters_of(optimizer)
+        self._roots += [root for root in owners.roots if not any(root is known for known in self._roots)]
         for parameter in parameters:
             if parameter.requires_grad and id(parameter) not in self._numbers:
                 number = self._numbers[id(parameter)] = len(self._tensors)
-                self._tensors.append(asdict(specification(modules.names[id(parameter)], parameter)))
+                self._tensors.append(asdict(specification(owners.names[id(parameter)], parameter)))
                 ready = functools.partial(self._ready, number)
                 self._recorder.on_close(parameter.register_post_accumulate_grad_hook(ready).remove)
         if not self._marks and parameters:
@@ -166,26 +147,25 @@ class UpdateMarks:
     def _ready(self, number: int, parameter: torch.Tensor) -> None:
         self._mark(number)
 
-    def _forward(self, module: nn.Module, args: Any) -> None:
-        if torch.is_grad_enabled() and not self._inside and not torch.compiler.is_compiling():
-            self._begin("forward")
+    def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
+        """Mark it; it may be the first of an update."""
+        self._begin("forward")
 
-    def _wrap_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(backward)
-        def watch_backward(*args: Any, **kwargs: Any) -> Any:
-            if self._inside or not self._tensors:
-                return backward(*args, **kwargs)
+    def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
+        """Mark it, and note whether it will be averaged."""
+        if self._tensors:
             self._buckets.prepare()
             self._begin("backward")
-            self._synced.append(bool(self._buckets.wrappers) and all(map(syncs, self._buckets.wrappers)))
-            self._inside = True
-            try:
-                return backward(*args, **kwargs)
-            finally:
-                self._inside = False
-                self._mark("returned")
+            self._synced.append(bool(self._hooks.sync()))
 
-        return watch_backward
+    def backward_ends(self) -> None:
+        """Mark it."""
+        if self._tensors:
+            self._mark("returned")
+
+    def step_ends(self, optimizer: Optimizer) -> None:
+        """Mark it."""
+        self._mark("stepped")
 
     def _begin(self, kind: str) -> None:
         if self._marks[-1][0] == "stepped":
@@ -219,7 +199,6 @@ class UpdateMarks:
             "tensors": self._tensors,
             "units": [name for root in self._roots for name in units(root)],
             "frozen": {name: elements for root in self._roots for name, elements in frozen(root).items()},
-            "compiled": self._compiled,
             "sharded": any(hasattr(p, "to_local") for root in self._roots for p in root.parameters()),
             "wrapped": wrapper is not None,
             "own_hook": self._buckets.own_hook,

@@ -1,21 +1,25 @@
 """Hooks on optimizers: hashes of the gradients before a step, and of the parameters and state after it."""
 
-import functools
-import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import Optimizer
 
 from dpbook.runs.watching.hashing import digests, local_part
+from dpbook.runs.watching.hooks import (
+    Owners,
+    TrainingHooks,
+    TrainingListener,
+    averages,
+    ddp_all_reduces,
+    parameters_of,
+    replicas_of,
+)
 from dpbook.runs.watching.journal import FINAL_PARAMETERS, Recorder, place
 from dpbook.runs.watching.local_gradients import LocalGradients
-from dpbook.runs.watching.modules import averages, ddp_all_reduces, owners, replicas_of
-from dpbook.runs.watching.passes import Forwards
 
 
 class LocalGradientSums:
@@ -58,34 +62,27 @@ _REPLAY_UPDATES = 5
 """Updates after the replayed one, in which other optimizers may still make theirs."""
 
 
-class Updates:
+class Updates(TrainingListener):
     """Records every optimizer of the process."""
 
-    def __init__(self, recorder: Recorder, forwards: Forwards, gradients: LocalGradients, world: int) -> None:
-        self._recorder, self._forwards, self._gradients, self._world = recorder, forwards, gradients, world
+    def __init__(self, recorder: Recorder, hooks: TrainingHooks, gradients: LocalGradients, world: int) -> None:
+        self._recorder, self._hooks, self._gradients, self._world = recorder, hooks, gradients, world
         self._local_sums = LocalGradientSums(recorder)
         self._numbers: dict[int, int] = {}
         self._names: dict[int, dict[str, torch.Tensor]] = {}
         self._updates: dict[int, int] = {}
         self._created = self._saved = 0
         self._optimizers: list[Optimizer] = []  # keeps them alive, so that no id is used twice
-        recorder.replace(Optimizer, "__init__", self._wrap_init)
-        recorder.on_close(register_optimizer_step_pre_hook(self._before).remove)
-        recorder.on_close(register_optimizer_step_post_hook(self._after).remove)
+        hooks.add(self)
 
-    def _wrap_init(self, init: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(init)
-        def __init__(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-            init(optimizer, *args, **kwargs)
-            self._created += 1
-            with self._recorder.watching():
-                self._forwards.watch(owners(_parameters(optimizer)))
-                self._gradients.follow(_parameters(optimizer))
-                self._local_sums.follow(_parameters(optimizer))
+    def optimizer_created(self, optimizer: Optimizer, owners: Owners) -> None:
+        """Follow the gradients of its parameters from now on."""
+        self._created += 1
+        self._gradients.follow(parameters_of(optimizer))
+        self._local_sums.follow(parameters_of(optimizer))
 
-        return __init__
-
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """Write the gradients with which the optimizer steps."""
         with self._recorder.watching():
             number = self._numbers.get(id(optimizer))
             if number is None:
@@ -117,7 +114,8 @@ class Updates:
                 place=place(),
             )
 
-    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def step_ends(self, optimizer: Optimizer) -> None:
+        """Write the parameters after the step; end the script after its last update."""
         number = self._numbers[id(optimizer)]
         update, options = self._updates[number], self._recorder.options
         with self._recorder.watching():
@@ -129,7 +127,7 @@ class Updates:
                     update=update,
                     parameters=parameters,
                     state=self._state(optimizer),
-                    sent=next(filter(None, map(ddp_all_reduces, self._forwards.wrappers.values())), None),
+                    sent=next(filter(None, map(ddp_all_reduces, self._hooks.wrappers.values())), None),
                 )
             if update == options.keep:
                 self._save_parameters(number)
@@ -144,10 +142,9 @@ class Updates:
         number = self._numbers[id(optimizer)] = len(self._optimizers)
         self._optimizers.append(optimizer)
         self._updates[number] = 0
-        parameters = _parameters(optimizer)
+        parameters = parameters_of(optimizer)
         self._local_sums.follow(parameters)
-        modules = owners(parameters)
-        self._forwards.watch(modules)
+        modules = self._hooks.watch(optimizer)
         named = self._names[number] = {modules.names[id(each)]: each for each in parameters}
         wrapped = {id(each) for wrapper in modules.wrappers if averages(wrapper) for each in wrapper.parameters()}
         worlds = [replicas_of(wrapper) for wrapper in modules.wrappers if averages(wrapper)]
@@ -171,7 +168,7 @@ class Updates:
             return None
         tensors = {
             f"{place}.{key}": value
-            for place, parameter in enumerate(_parameters(optimizer))
+            for place, parameter in enumerate(parameters_of(optimizer))
             for key, value in optimizer.state.get(parameter, {}).items()
             if isinstance(value, torch.Tensor)
         }
@@ -180,10 +177,6 @@ class Updates:
     def _save_parameters(self, number: int) -> None:
         arrays = {name: local_part(each).detach().double().cpu().numpy() for name, each in self._names[number].items()}
         np.savez(self._recorder.folder / FINAL_PARAMETERS.format(self._recorder.rank, number), **arrays)
-
-
-def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
-    return list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
 def _infinite(gradients: dict[str, torch.Tensor]) -> list[str]:

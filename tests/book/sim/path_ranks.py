@@ -42,8 +42,8 @@ from dpbook.runs.trainer.__main__ import describe
 from dpbook.runs.trainer.metrics import Metrics
 from dpbook.runs.trainer.options import PRESETS
 from dpbook.runs.trainer.resource_check import least_memory
-from dpbook.runs.watching import Recorder, RecordingOptions, read_journal
-from dpbook.runs.watching.update_marks import BucketHooks, UpdateMarks
+from dpbook.runs.watching import read_journal
+from dpbook.runs.watching.installation import record_moments
 
 SIM, CPU = torch.device("privateuseone", 0), torch.device("cpu")
 SMALL = {"width": 32, "depth": 1, "context": 16, "batch": 2, "warmup": 3, "save_every": 2, "lr": 0.01, "cap": 0.01}
@@ -288,8 +288,8 @@ def forecast_of(folder, rank, world):
     """Updates that go over a link in turn; and of some without a wrapper what passes took by moments and by kernels."""
 
     def updates(train, kind, **options):
-        recorder = Recorder(Path(folder, kind), rank, RecordingOptions(100))
-        UpdateMarks(recorder, BucketHooks(recorder, LINK), world, **options)
+        link = (LINK.latency, LINK.bandwidth)
+        recorder = record_moments(Path(folder, kind), rank, world, {"updates": 100, "link": link, **options})
         train()
         recorder.close("ended")
         events = [event for event in read_journal(recorder.folder, rank) if event["kind"] == "update"]

@@ -19,7 +19,6 @@ def run_jobs(rank, jobs):
     import torch.distributed as dist
 
     from dpbook.runs.watching.installation import watched
-    from dpbook.runs.watching.journal import RecordingOptions
 
     init, destroy, arguments = dist.init_process_group, dist.destroy_process_group, sys.argv
     dist.init_process_group = dist.destroy_process_group = lambda *args, **kwargs: None  # the group exists already
@@ -31,7 +30,7 @@ def run_jobs(rank, jobs):
             random.seed(99)
             sys.argv = [script, *argv]
             quietly = contextlib.redirect_stdout(io.StringIO())
-            with watched(Path(folder), RecordingOptions(**wanted)), quietly, contextlib.suppress(SystemExit):
+            with watched(Path(folder), wanted), quietly, contextlib.suppress(SystemExit):
                 runpy.run_path(script, run_name="__main__")
             dist.barrier()
     finally:

@@ -12,8 +12,9 @@ from torch.utils.checkpoint import checkpoint
 
 from dpbook.runs.forecast import NoForecast
 from dpbook.runs.forecast.measured_step import WARMUP_UPDATES, read_step
-from dpbook.runs.watching import Recorder, RecordingOptions, read_journal
-from dpbook.runs.watching.update_marks import BucketHooks, UpdateMarks, units
+from dpbook.runs.watching import read_journal
+from dpbook.runs.watching.installation import record_moments
+from dpbook.runs.watching.update_marks import units
 
 SLEEP = 0.01
 
@@ -47,8 +48,7 @@ class Net(nn.Module):
 
 @contextlib.contextmanager
 def watched(folder, updates=100):
-    recorder = Recorder(folder, 0, RecordingOptions(updates))
-    UpdateMarks(recorder, BucketHooks(recorder, None), 1, check=False)
+    recorder = record_moments(folder, 0, 1, {"updates": updates, "link": None, "check": False})
     try:
         yield
     except SystemExit:
@@ -152,6 +152,23 @@ def test_a_closure_is_inside_its_step(tmp_path):
     assert (step.updates, step.accumulation, len(step.layers)) == (2, 1, 5)
 
 
+def test_a_compiled_model_has_a_forward(tmp_path):
+    class SlowForward(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x):
+            torch.compiler.disable(time.sleep)(SLEEP)
+            return self.layer(x)
+
+    with watched(tmp_path):
+        train(torch.compile(SlowForward(), backend="eager"), WARMUP_UPDATES + 2)
+    step = read_recorded(tmp_path)
+    assert step.forward >= SLEEP
+    assert {layer.name for layer in step.layers} == {"layer.weight", "layer.bias"}
+
+
 def test_weights_that_are_trained_later_are_no_surprise(tmp_path):
     model = Net()
     with watched(tmp_path):
@@ -162,14 +179,16 @@ def test_weights_that_are_trained_later_are_no_surprise(tmp_path):
 
 
 def test_nothing_of_the_scripts_is_changed(tmp_path):
-    before = Optimizer.__init__, DistributedDataParallel.__init__, torch.autograd.backward
+    def hooked():
+        return Optimizer.__init__, DistributedDataParallel.__init__, torch.autograd.backward, nn.Module.__call__
+
+    before = hooked()
     watched_model, plain = Net(), Net()
     plain.load_state_dict(watched_model.state_dict())
     with watched(tmp_path):
         train(watched_model, 3)
     train(plain, 3)
-    assert (Optimizer.__init__, DistributedDataParallel.__init__, torch.autograd.backward) == before
-    assert not watched_model._forward_pre_hooks
+    assert hooked() == before
     assert not any(p._post_accumulate_grad_hooks for p in watched_model.parameters())
     assert all(map(torch.equal, watched_model.parameters(), plain.parameters()))
 

@@ -1,0 +1,279 @@
+"""Hooks on a training step: wrappers, forwards, backwards and optimizers, installed once for all listeners."""
+
+import functools
+import gc
+import itertools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from dpbook.runs.watching.journal import Recorder
+
+
+class TrainingListener:
+    """Base of the classes that `TrainingHooks` calls at each event. Its methods do nothing."""
+
+    def optimizer_created(self, optimizer: Optimizer, owners: "Owners") -> None:
+        """An optimizer was created; ``owners`` are the modules that have its parameters now."""
+
+    def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
+        """The outermost module with trained parameters is called, with gradients enabled."""
+
+    def forward_ends(self, module: nn.Module) -> None:
+        """The call of `forward_begins` returned or raised an error."""
+
+    def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
+        """The script differentiates ``tensors``."""
+
+    def backward_ends(self) -> None:
+        """The call of `backward_begins` returned or raised an error."""
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to step."""
+
+    def step_ends(self, optimizer: Optimizer) -> None:
+        """An optimizer has stepped."""
+
+
+class TrainingHooks:
+    """Hooks on the training steps of a process, until ``recorder`` closes.
+
+    A forward inside another, and a forward or backward inside a backward (a re-entrant checkpoint), are part of it.
+
+    Attributes:
+        wrappers: wrappers that average gradients over ranks, by id.
+        in_wrapper: whether the current forward was called by one of them.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.wrappers: dict[int, nn.Module] = {}
+        self._recorder = recorder
+        self._listeners: list[TrainingListener] = []
+        self._watched: dict[int, weakref.ref[nn.Module]] = {}
+        self._forward = threading.local()
+        self._in_backward = False
+        recorder.replace(nn.parallel.DistributedDataParallel, "__init__", self._wrap_wrapper)
+        recorder.replace(nn.Module, "__call__", self._wrap_call)
+        recorder.replace(torch.autograd, "backward", self._wrap_backward)
+        recorder.replace(Optimizer, "__init__", self._wrap_optimizer)
+        recorder.on_close(register_optimizer_step_pre_hook(self._step_begins).remove)
+        recorder.on_close(register_optimizer_step_post_hook(self._step_ends).remove)
+
+    def add(self, listener: TrainingListener) -> None:
+        """Call ``listener`` at each event from now on."""
+        self._listeners.append(listener)
+
+    @property
+    def in_wrapper(self) -> bool:
+        """Whether a wrapper called the current forward."""
+        return getattr(self._forward, "wrapper", False)
+
+    def sync(self) -> bool | None:
+        """Whether a backward would be averaged now; None if no wrapper is known."""
+        return all(map(syncs, self.wrappers.values())) if self.wrappers else None
+
+    def watch(self, optimizer: Optimizer) -> "Owners":
+        """Watch the modules that have the optimizer's parameters, and return them.
+
+        It is called again before the first step, because a script may wrap its model after it creates the optimizer.
+        """
+        modules = owners(parameters_of(optimizer))
+        # a compiled module never calls the module that it was made from
+        compiled = [each for each in modules.wrappers if type(each).__name__ == "OptimizedModule"]
+        for root in (*modules.roots, *compiled):
+            self._watched.setdefault(id(root), weakref.ref(root))
+        self.wrappers.update({id(wrapper): wrapper for wrapper in modules.wrappers if averages(wrapper)})
+        return modules
+
+    def _wrap_wrapper(self, init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def __init__(wrapper: nn.Module, *args: Any, **kwargs: Any) -> None:
+            init(wrapper, *args, **kwargs)
+            self.wrappers[id(wrapper)] = wrapper
+
+        return __init__
+
+    def _wrap_optimizer(self, init: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(init)
+        def __init__(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            init(optimizer, *args, **kwargs)
+            with self._recorder.watching():
+                modules = self.watch(optimizer)
+                for listener in self._listeners:
+                    listener.optimizer_created(optimizer, modules)
+
+        return __init__
+
+    def _wrap_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return call(module, *args, **kwargs)
+            if id(module) in self.wrappers:
+                self._forward.wrapper = True
+                try:
+                    return call(module, *args, **kwargs)
+                finally:
+                    self._forward.wrapper = False
+            if id(module) in self._watched and self._is_outermost(module):
+                return self._watch_call(call, module, args, kwargs)
+            return call(module, *args, **kwargs)
+
+        return __call__
+
+    def _is_outermost(self, module: nn.Module) -> bool:
+        inside = self._in_backward or getattr(self._forward, "running", False)
+        return not inside and torch.is_grad_enabled() and self._watched[id(module)]() is module
+
+    def _watch_call(
+        self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        for listener in self._listeners:
+            listener.forward_begins(module, [args, kwargs])
+        self._forward.running = True
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            self._forward.running = False
+            for listener in self._listeners:
+                listener.forward_ends(module)
+
+    def _wrap_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(backward)
+        def watch_backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._in_backward:
+                return backward(tensors, *args, **kwargs)
+            for listener in self._listeners:
+                listener.backward_begins(tensors, args[0] if args else kwargs.get("grad_tensors"))
+            self._in_backward = True
+            try:
+                return backward(tensors, *args, **kwargs)
+            finally:
+                self._in_backward = False
+                for listener in self._listeners:
+                    listener.backward_ends()
+
+        return watch_backward
+
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for listener in self._listeners:
+            listener.step_begins(optimizer)
+
+    def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for listener in self._listeners:
+            listener.step_ends(optimizer)
+
+
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return all parameters of an optimizer, over its groups."""
+    return list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Modules that have the parameters of an optimizer.
+
+    Attributes:
+        roots: outermost modules with some of the parameters, without wrappers.
+        wrappers: wrappers around these modules.
+        names: name of each parameter by its id.
+    """
+
+    roots: tuple[nn.Module, ...]
+    wrappers: tuple[nn.Module, ...]
+    names: dict[int, str]
+
+
+def owners(parameters: Sequence[torch.Tensor]) -> Owners:
+    """Search all modules of the process for these parameters; this takes some hundredths of a second."""
+    wanted = {id(parameter) for parameter in parameters}
+    modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+    holding = [each for each in modules if "_parameters" in vars(each) and wanted & _ids(each)]
+    wrappers = tuple(each for each in holding if is_wrapper(each))
+    bare = [each for each in holding if not is_wrapper(each)]
+    inside = {id(child) for each in bare for child in each.modules() if child is not each}
+    roots = tuple(each for each in bare if id(each) not in inside)
+    return Owners(roots, wrappers, _names(roots, parameters))
+
+
+def _ids(module: nn.Module) -> set[int]:
+    return {id(parameter) for parameter in module.parameters()}
+
+
+def is_wrapper(module: nn.Module) -> bool:
+    """Whether a module only changes how the module inside it runs."""
+    return isinstance(module, _averaging()) or type(module).__name__ in ("OptimizedModule", "DataParallel")
+
+
+def _averaging() -> tuple[type, ...]:
+    ours = sys.modules.get("dpbook.ddp.wrappers")
+    return (nn.parallel.DistributedDataParallel, *([ours.DDP] if ours else []))
+
+
+def averages(wrapper: nn.Module) -> bool:
+    """Whether the wrapper averages gradients over ranks."""
+    return isinstance(wrapper, _averaging())
+
+
+def syncs(wrapper: nn.Module) -> bool:
+    """Whether the next backward through the wrapper averages over the ranks."""
+    if isinstance(wrapper, nn.parallel.DistributedDataParallel):
+        return bool(wrapper.require_backward_grad_sync)
+    return bool(wrapper._reducer.enabled)
+
+
+def ddp_all_reduces(wrapper: nn.Module) -> dict[str, float] | None:
+    """Return torch's own record of DDP's last backward, or None for another wrapper.
+
+    ``all_reduces`` is their number, ``begun`` the share of backward after which the first one began.
+    """
+    if not isinstance(wrapper, nn.parallel.DistributedDataParallel):
+        return None
+    known: Any = wrapper._get_ddp_logging_data()
+    begun, backward = known.get("backward_comm_time_start", 0), known.get("backward_compute_time_start", 0)
+    took = known.get("backward_compute_time", 0)
+    if not begun or not backward or not took:
+        return None
+    return {"all_reduces": known["num_buckets_reduced"], "begun": min(1.0, max(0.0, (begun - backward) / took))}
+
+
+def replicas_of(wrapper: nn.Module) -> int:
+    """Return the number of ranks over which a wrapper averages."""
+    group: Any = getattr(wrapper, "process_group", None) or getattr(wrapper, "group", None)
+    return int(dist.get_world_size(group))
+
+
+def _names(roots: Sequence[nn.Module], parameters: Sequence[torch.Tensor]) -> dict[int, str]:
+    """Return the parameters' names in their modules, with the class in front if two modules share a name."""
+    names: dict[int, str] = {}
+    taken: set[str] = set()
+    for module in sorted(roots, key=lambda each: _first(each, parameters)):
+        for name, parameter in module.named_parameters():
+            if id(parameter) not in names:
+                unique = next(each for each in _spellings(type(module).__name__, name) if each not in taken)
+                taken.add(unique)
+                names[id(parameter)] = unique
+    for number, parameter in enumerate(parameters):
+        names.setdefault(id(parameter), f"parameter {number} {tuple(parameter.shape)}")
+    return names
+
+
+def _first(module: nn.Module, parameters: Sequence[torch.Tensor]) -> int:
+    ids = _ids(module)
+    return next(place for place, parameter in enumerate(parameters) if id(parameter) in ids)
+
+
+def _spellings(module: str, name: str) -> Iterator[str]:
+    yield name
+    yield f"{module}.{name}"
+    number = 2
+    while True:
+        yield f"{module} {number}.{name}"
+        number += 1

@@ -1,0 +1,57 @@
+"""Launch a script with hooks in its ranks, and report progress until it ends. Loads no torch."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpbook.runs.launch import Launch, LaunchResult, launch
+from dpbook.runs.watching.journal import REQUEST_VARIABLE
+
+PROGRESS_SECONDS = 30.0
+"""Seconds between two reports of progress."""
+
+Reporter = Callable[[str], None]
+"""Receives a sentence whenever there is progress to report."""
+
+
+def launch_watched(
+    spec: Launch,
+    folder: Path,
+    options: Mapping[str, Any],
+    *,
+    moments: bool,
+    progress: Callable[[], str | None],
+    report: Reporter,
+) -> tuple[LaunchResult, str]:
+    """Launch ``spec``; return its result, and the reason if it failed.
+
+    Args:
+        spec: launch of the script.
+        folder: folder for the journals of the ranks.
+        options: options of the recording, as in `dpbook.runs.watching.installation`.
+        moments: record the moments of each update, for a forecast, and not the contents, for an audit.
+        progress: returns a sentence on the progress for ``report`` every `PROGRESS_SECONDS`, or None to end that.
+        report: receives these sentences.
+    """
+    request = json.dumps({"folder": str(folder), "moments": moments, "options": dict(options)})
+    reasons: list[str] = []
+    finished = threading.Event()
+    threading.Thread(target=_report_progress, args=(progress, finished, report), daemon=True).start()
+    try:
+        watched = replace(
+            spec, watcher="dpbook.runs.watching.installation", variables={**spec.variables, REQUEST_VARIABLE: request}
+        )
+        return launch(watched, reasons.append), "\n".join(reasons)
+    finally:
+        finished.set()
+
+
+def _report_progress(progress: Callable[[], str | None], finished: threading.Event, report: Reporter) -> None:
+    while not finished.wait(PROGRESS_SECONDS):
+        sentence = progress()
+        if sentence is None:
+            return
+        report(sentence)
