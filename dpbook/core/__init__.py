@@ -18,7 +18,7 @@ from dpbook.core.errors import (
     check_one_of,
     check_type,
 )
-from dpbook.core.files import DATA, PACKAGE, parse, write_atomically
+from dpbook.core.files import DATA, PACKAGE, parse, render_page, write_atomically
 from dpbook.core.machine import Gpu
 from dpbook.core.pickling import INSTALLED, pickle_by_value
 from dpbook.core.processes import PARENT, end_with_parent, exit_without_teardown, print_error_and_exit

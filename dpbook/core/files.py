@@ -1,12 +1,16 @@
-"""Files: data of the package, atomic writes, and JSON with a format and a version."""
+"""Files: data of the package, atomic writes, JSON with a format and a version, and pages from templates."""
 
+import functools
 import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpbook.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 PACKAGE = Path(__file__).parents[1]
 """Folder of the package; in a checkout, ``chapters`` is beside it."""
@@ -41,3 +45,15 @@ def parse(text: str, format_: str, version: int) -> dict[str, Any]:
         actual = {key: data.get(key) for key in ("format", "version")} if isinstance(data, dict) else data
         raise InvalidArgument("text", actual, f"of format {format_!r}, version {version}")
     return data
+
+
+def render_page(name: str, /, **values: Any) -> str:
+    """Return the HTML of the template ``name`` among the package's data; ``values`` are escaped."""
+    return _templates().get_template(f"{name}.jinja").render(**values)
+
+
+@functools.cache
+def _templates() -> "Environment":
+    from jinja2 import Environment, PackageLoader
+
+    return Environment(loader=PackageLoader("dpbook", "data"), autoescape=True, trim_blocks=True, lstrip_blocks=True)

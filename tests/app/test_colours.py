@@ -9,13 +9,13 @@ from dpbook.classroom.gradebook import pages
 from dpbook.core import palette
 from dpbook.runs.audit import Finding, Verdict
 from dpbook.runs.audit.findings import CheckResult
-from dpbook.runs.report import audit_page
+from dpbook.runs.report.pages import audit_page
 from tests.classroom.gradebook.test_gradebook import submission
 
 
 def audit():
     lines = tuple(Finding("name", "a claim", CheckResult(status, "a sentence")) for status in ("FAIL", "PASS"))
-    return audit_page.page(Verdict(lines, 2, None), "train.py")
+    return audit_page(Verdict(lines, 2, None), "train.py")
 
 
 def report():

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from dpbook.core import palette
-from dpbook.runs.report import run_page
+from dpbook.runs.report import pages
 from tests.runs.report.test_report import SLOW, run
 
 pytest.importorskip("playwright.sync_api")
@@ -15,7 +15,7 @@ pytest.importorskip("playwright.sync_api")
 def path(tmp_path_factory):
     folder = run(tmp_path_factory.mktemp("runs") / "r", world=3, parts=SLOW)
     run(folder / "alone", seconds=0.1, world=1, tokens_per_step=2000)
-    return run_page.write(folder)
+    return pages.write(folder)
 
 
 def hexadecimal(colour):

@@ -78,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         args.json.write_text(verdict.as_json() + "\n", encoding="utf-8")
     if args.html:
-        from dpbook.runs.report import audit_page
+        from dpbook.runs.report import pages
 
-        args.html.write_text(audit_page.page(verdict, " ".join(args.script)), encoding="utf-8")
+        args.html.write_text(pages.audit_page(verdict, " ".join(args.script)), encoding="utf-8")
     warned = args.strict and any(line.result.status == "WARN" for line in verdict.findings)
     return 1 if warned and verdict.status == 0 else verdict.status
 

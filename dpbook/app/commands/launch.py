@@ -164,14 +164,14 @@ def _options(args: argparse.Namespace) -> Options | None:
 
 
 def _report(what: Launch, options: Options, *, alone: bool) -> None:
-    from dpbook.runs.report import run_page
+    from dpbook.runs.report import pages
     from dpbook.runs.trainer import STEPS_ALONE, train_alone
 
     if alone and what.nnodes * what.nproc > 1:
         _say(f"{STEPS_ALONE} steps on one process, to compare with (--no-alone leaves them out)")
         train_alone(options, what.nproc, _say)
-    path = run_page.write(options.folder)
-    print(f"{run_page.headline(options.folder)}\nreport: {path}")
+    path = pages.write(options.folder)
+    print(f"{pages.headline(options.folder)}\nreport: {path}")
 
 
 def _say(text: str) -> None:

@@ -12,7 +12,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report, and say where it is."""
-    from dpbook.runs.report import run_page
+    from dpbook.runs.report import pages
 
-    print(run_page.write(args.folder, args.baseline))
+    print(pages.write(args.folder, args.baseline))
     return 0

@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader
-
 from dpbook.classroom.marks import Marks, SubmissionMarks, TaskMarks
-from dpbook.core import palette, write_atomically
+from dpbook.core import palette, render_page, write_atomically
 
-TEMPLATES = Environment(loader=PackageLoader("dpbook", "data"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 CLASS = "class.html"
 
 
@@ -28,7 +25,7 @@ def write(marks: Marks, folder: Path) -> list[Path]:
 
 def learner(submission: SubmissionMarks) -> str:
     """Return a learner's page: the expected and the returned value of each task, and why they matter."""
-    return TEMPLATES.get_template("marks.html.jinja").render(submission=submission, palette=palette)
+    return render_page("marks.html", submission=submission, palette=palette)
 
 
 def whole_class(marks: Marks, files: list[str]) -> str:
@@ -38,7 +35,8 @@ def whole_class(marks: Marks, files: list[str]) -> str:
         (one, file, {each.chapter: each for each in one.exercises})
         for one, file in zip(marks.submissions, files, strict=True)
     ]
-    return TEMPLATES.get_template(f"{CLASS}.jinja").render(
+    return render_page(
+        CLASS,
         palette=palette,
         marks=marks,
         rows=rows,

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import mistune
-from jinja2 import Environment, PackageLoader
 
-from dpbook.core import DpbookError, files, palette
+from dpbook.core import DpbookError, palette, render_page, write_atomically
 
 EM = 10
 """Units of a formula's own coordinates that are as high as the text around it."""
@@ -88,7 +87,6 @@ _READER = mistune.create_markdown(renderer=_Renderer(), plugins=["table", "math"
 
 
 Cell = dict[str, Any]
-TEMPLATES = Environment(loader=PackageLoader("dpbook", "data"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 MOST_LINES = 12
 ANSWER = re.compile(r"<details>\s*<summary>Answer</summary>(.*?)</details>", re.DOTALL)
 PREDICT = "**Predict.**"
@@ -115,11 +113,11 @@ def write(notebook: Path, folder: Path) -> Path:
         raise DpbookError(f"{notebook} cannot be read as a notebook ({error!r})") from None
     if not made:
         raise DpbookError(f"{notebook} has no cell from which a slide can be made")
-    page = TEMPLATES.get_template("slides.html.jinja").render(title=made[0].heading, slides=made, palette=palette)
+    page = render_page("slides.html", title=made[0].heading, slides=made, palette=palette)
     path = folder / f"{notebook.stem}.html"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files.write_atomically(path, page.encode())
+        write_atomically(path, page.encode())
     except OSError as error:
         raise DpbookError(f"{path} cannot be written ({error.strerror})") from None
     return path

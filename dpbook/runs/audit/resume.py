@@ -16,7 +16,7 @@ import numpy as np
 from dpbook.core import plural
 from dpbook.runs.audit.findings import CheckResult, Finding, link_causes, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank, first_difference
-from dpbook.runs.audit.replay_gradients import load
+from dpbook.runs.audit.replay import load
 from dpbook.runs.watching.journal import FINAL_PARAMETERS, Event
 
 BOOK = "chapter 11"

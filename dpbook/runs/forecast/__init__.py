@@ -3,13 +3,15 @@
 `dpbook.runs.watching` times the ranks, with torch. Everything here reads their journals, with NumPy alone.
 """
 
-from dpbook.runs.forecast.links import Connection, connection, fit_connection
 from dpbook.runs.forecast.measured_step import MeasuredStep, NoForecast, Script, ScriptStopped, measure_step
 from dpbook.runs.forecast.predictions import (
+    Connection,
     ForecastCheck,
     ForecastRow,
     as_json,
     check_forecast,
+    connection,
+    fit_connection,
     forecast,
     format_checks,
     format_forecast,

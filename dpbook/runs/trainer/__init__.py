@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 from dpbook.core import lazy_exports
 from dpbook.runs.trainer import metrics
-from dpbook.runs.trainer.baseline import ALONE, STEPS_ALONE, train_alone
+from dpbook.runs.trainer.metrics import ALONE, STEPS_ALONE, train_alone
 from dpbook.runs.trainer.options import Options, add_options, from_namespace
 from dpbook.runs.trainer.resource_check import requirements
-from dpbook.runs.trainer.resume_check import is_finished, refuse_to_mix
-from dpbook.runs.trainer.run_folder import locked
+from dpbook.runs.trainer.run_folder import is_finished, locked, refuse_to_mix
 from dpbook.runs.trainer.run_folder import steps as saved_steps
 
 if TYPE_CHECKING:
     from dpbook.runs.trainer.__main__ import main
-    from dpbook.runs.trainer.models import Adapted, build
     from dpbook.runs.trainer.trainer import Trainer
+    from dpbook.runs.trainer.workloads import Adapted, build
 
-__getattr__ = lazy_exports(__name__, Adapted="models", Trainer="trainer", build="models", main="__main__")
+__getattr__ = lazy_exports(__name__, Adapted="workloads", Trainer="trainer", build="workloads", main="__main__")

@@ -20,11 +20,11 @@ from tqdm import tqdm
 from dpbook.core import DpbookError, exit_without_teardown, machine, print_error_and_exit, write_atomically
 from dpbook.ranks import own_device, regroup
 from dpbook.runs.trainer.metrics import DESCRIPTION, PREDICTION, Metrics
-from dpbook.runs.trainer.models import flops_per_token
 from dpbook.runs.trainer.options import Options, add_options, from_namespace
 from dpbook.runs.trainer.prediction import predict
-from dpbook.runs.trainer.resume_check import changes, consequences, table
+from dpbook.runs.trainer.run_folder import changes, consequences, table
 from dpbook.runs.trainer.trainer import TIMEOUT, Trainer, train
+from dpbook.runs.trainer.workloads import flops_per_token
 
 SINGLE_PROCESS = {
     "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",

@@ -1,9 +1,16 @@
-"""Metrics of a run: one JSON object per line, appended by rank 0 and read back by the report."""
+"""Metrics of a run, JSON lines that rank 0 appends, and those of its baseline on one process."""
 
 import json
+import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from dpbook.core import machine, temporary_folder
+from dpbook.runs.launch import Launch, launch
+from dpbook.runs.trainer.options import Options
 
 FILE, DESCRIPTION, PREDICTION, REPORT = "metrics.jsonl", "run.json", "prediction.json", "report.html"
 """Files in the folder of a run: metrics, description, predicted step, report."""
@@ -36,3 +43,35 @@ def read(folder: Path) -> list[dict[str, Any]]:
         with suppress(ValueError):
             lines.append(json.loads(line))
     return [line for line in lines if isinstance(line, dict) and "step" in line]
+
+
+ALONE = "alone"
+"""Folder of the baseline in the folder of the run."""
+STEPS_ALONE = 30
+"""Steps of the baseline."""
+
+
+def train_alone(options: Options, nproc: int, report: Callable[[str], None]) -> bool:
+    """Train with ``options`` on one process, and save its metrics in the run's folder; return False if it failed.
+
+    The process has as many cores as each of the ``nproc`` ranks of a machine had, and the batch of one rank.
+    """
+    with temporary_folder("alone") as folder:
+        alone = replace(
+            options,
+            out=str(folder),
+            name=ALONE,
+            all_reduce="torch",
+            steps=STEPS_ALONE,
+            save_every=0,
+            predict=False,
+            profile=0,
+        )
+        program = ("-m", "dpbook.runs.trainer", *alone.to_arguments())
+        ended = launch(Launch(program, 1, threads=max(1, machine.cores() // nproc)), report)
+        if ended.status == 0:
+            target = options.folder / ALONE
+            target.mkdir(exist_ok=True)
+            for file in (DESCRIPTION, FILE):
+                shutil.copyfile(alone.folder / file, target / file)
+        return ended.status == 0

@@ -33,7 +33,7 @@ def requirements(
 
 
 def parameters(options: Options) -> int:
-    """Return the number of parameters of the model that `dpbook.runs.trainer.models` builds."""
+    """Return the number of parameters of the model that `dpbook.runs.trainer.workloads` builds."""
     if options.model == "cnn":
         return (9 * 16 + 16) + (16 * 9 * 32 + 32) + (512 * 64 + 64) + (64 * 10 + 10)
     width = options.width

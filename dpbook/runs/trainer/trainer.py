@@ -1,9 +1,9 @@
-"""Training loop of one rank."""
+"""Training loop of one rank, and the clock of the parts of its steps."""
 
 import contextlib
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -16,15 +16,51 @@ from torch.nn.parallel import DistributedDataParallel
 from dpbook.core import InvalidArgument
 from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
 from dpbook.overlap import MIB
-from dpbook.ranks import moment, now
+from dpbook.ranks import DeviceMoment, moment, now
 from dpbook.runs.trainer import checkpoints
-from dpbook.runs.trainer.batches import Batches, Digits, PrefetchedBatches, Text
 from dpbook.runs.trainer.metrics import PARTS, Metrics
-from dpbook.runs.trainer.models import build
 from dpbook.runs.trainer.options import Options
 from dpbook.runs.trainer.preemption import PreemptionListener
-from dpbook.runs.trainer.resume_check import changes, obstacles
-from dpbook.runs.trainer.step_clock import StepClock
+from dpbook.runs.trainer.run_folder import changes, obstacles
+from dpbook.runs.trainer.workloads import Batches, Digits, PrefetchedBatches, Text, build
+
+
+class StepClock:
+    """Moments of a step on ``device``, recorded in its queue: a device reaches them later than the host.
+
+    While gradients are summed, a rank transfers and waits. The rank that computes longest waits for no other. The
+    shortest sum of all ranks is therefore transfer, and the additional time of the others is waiting.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
+        """Register hooks on the trained parameters, which must be in their final wrapper."""
+        self._device = device
+        self._moments = [DeviceMoment()] * (len(PARTS) + 1)
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(lambda _: self._mark(1))
+
+    def begin(self) -> None:
+        """Mark the beginning of a step; reading its first batch counts as computing."""
+        self._mark(0)
+
+    def summed(self) -> None:
+        """Mark the return of the backward that summed the gradients."""
+        self._mark(2)
+
+    def updated(self) -> None:
+        """Mark the end of the optimizer's step."""
+        self._mark(3)
+
+    def seconds(self) -> list[float]:
+        """Return the seconds of each of `PARTS` in the last step; waits until the device has finished it."""
+        if self._device.type != "cpu":
+            now(self._device)
+        pairs = zip(self._moments, self._moments[1:], strict=False)
+        return [before.until(after) for before, after in pairs]
+
+    def _mark(self, place: int) -> None:
+        self._moments[place] = moment(self._device)
+
 
 WRAPPERS = {"naive": NaiveDDP, "hook": HookDDP}
 ADAMW = {"betas": (0.9, 0.95)}

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from dpbook.runs.watching.divisors import Reduction, reductions
 from dpbook.runs.watching.hashing import digests, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
 from dpbook.runs.watching.loaders import Loaders
-from dpbook.runs.watching.local_gradients import LocalGradients
+from dpbook.runs.watching.local_gradients import LocalGradients, Reduction, reductions
 
 _MAX_TENSORS = 8
 _COMPILED = "_orig_mod."

@@ -27,8 +27,7 @@ from dpbook.ddp.reducer import Reducer
 from dpbook.ranks import devices, execute, measure, messages, own_device
 from dpbook.runs.trainer import Options
 from dpbook.runs.trainer.__main__ import bind
-from dpbook.runs.trainer.step_clock import StepClock
-from dpbook.runs.trainer.trainer import Trainer
+from dpbook.runs.trainer.trainer import StepClock, Trainer
 from tests.book.sim.path_ranks import (
     CPU,
     SIM,

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dpbook.runs.watching.divisors import reductions
+from dpbook.runs.watching.local_gradients import reductions
 from tests.cases import each
 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)

@@ -11,7 +11,7 @@ from dpbook.overlap import Layer, Tensor
 from dpbook.planning import LINKS
 from dpbook.ranks import Sweep
 from dpbook.runs.forecast import MeasuredStep, as_json, connection, fit_connection, forecast, format_forecast
-from dpbook.runs.forecast.links import SHORT_NAMES
+from dpbook.runs.forecast.predictions import SHORT_NAMES
 from tests.cases import each
 
 MEASURED = MeasuredStep((Layer("a", 0.01, 0.02, (Tensor("a", 2**20),)),), other=0.005, after=0.007, updates=12)

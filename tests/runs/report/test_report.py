@@ -11,8 +11,8 @@ from dpbook.core import milliseconds
 from dpbook.core.errors import DpbookError
 from dpbook.overlap import read_profiles, recorded_traces, split_waits
 from dpbook.planning import ACCELERATORS
-from dpbook.runs.report import run_page, run_summary
-from dpbook.runs.report.run_page import sentences
+from dpbook.runs.report import pages, run_summary
+from dpbook.runs.report.pages import sentences
 from dpbook.runs.trainer import metrics
 from tests.cases import each
 
@@ -47,7 +47,7 @@ def table_rows(page):
 
 
 def test_it_tells_what_the_metrics_say(tmp_path):
-    rows = table_rows(run_page.write(run(tmp_path / "r")))
+    rows = table_rows(pages.write(run(tmp_path / "r")))
     assert rows["loss"] == "0.1667 after step 30"
     assert rows["step"] == "200 ms, median of 25 (half of the steps 200 ms to 200 ms)"
     assert rows["throughput"] == "40,000 tokens/s over 4 ranks"
@@ -60,32 +60,32 @@ def test_it_tells_what_the_metrics_say(tmp_path):
 
 
 def test_the_prediction_stands_beside_the_measurement(tmp_path):
-    rows = table_rows(run_page.write(run(tmp_path / "r")))
+    rows = table_rows(pages.write(run(tmp_path / "r")))
     assert rows["simulated step"] == "220 ms, +10% beside the measured one (half of the steps +10% to +10%)"
     assert rows["of it exposed"] == "10 ms of 20 ms of communication"
     assert rows["all-reduce, fitted"] == "100 µs + 1 ns/B · n, in 1 call per step"
-    assert "simulated step" not in table_rows(run_page.write(run(tmp_path / "s", prediction=None)))
+    assert "simulated step" not in table_rows(pages.write(run(tmp_path / "s", prediction=None)))
 
 
 def test_efficiency_is_that_against_one_process(tmp_path):
     alone = run(tmp_path / "alone", seconds=0.15, world=1, tokens_per_step=2000)
-    rows = table_rows(run_page.write(run(tmp_path / "r"), alone))
+    rows = table_rows(pages.write(run(tmp_path / "r"), alone))
     assert rows["one process alone"] == "13,333 tokens/s, 150 ms per step"
     assert rows["scaling efficiency"] == "75% of 4 times one process (half of the steps 75% to 75%)"
 
 
 def test_the_process_that_a_launch_kept_is_compared_with_by_default(tmp_path):
     folder = run(tmp_path / "r")
-    assert "scaling efficiency" not in table_rows(run_page.write(folder))
+    assert "scaling efficiency" not in table_rows(pages.write(folder))
     run(folder / "alone", seconds=0.1, world=1, tokens_per_step=2000)
-    assert table_rows(run_page.write(folder))["scaling efficiency"].startswith("50% of 4 times one process")
+    assert table_rows(pages.write(folder))["scaling efficiency"].startswith("50% of 4 times one process")
 
 
 @pytest.mark.parametrize(("changed", "compared"), [({"name": "alone"}, True), ({"strategy": "torch"}, False)])
 def test_a_process_that_did_other_work_is_not_compared_with(tmp_path, changed, compared):
     folder = run(tmp_path / "r")
     run(folder / "alone", world=1, tokens_per_step=2000, options={**ABOUT["options"], **changed})
-    assert ("scaling efficiency" in table_rows(run_page.write(folder))) == compared
+    assert ("scaling efficiency" in table_rows(pages.write(folder))) == compared
 
 
 def test_beside_a_ratio_stands_where_half_of_the_steps_lie(tmp_path):
@@ -95,7 +95,7 @@ def test_beside_a_ratio_stands_where_half_of_the_steps_lie(tmp_path):
         line["seconds"] = (15 + line["step"]) / 100
     (folder / metrics.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
     run(folder / "alone", seconds=0.27, world=1, tokens_per_step=2000)
-    rows = table_rows(run_page.write(folder))
+    rows = table_rows(pages.write(folder))
     assert rows["step"] == "330 ms, median of 25 (half of the steps 270 ms to 390 ms)"
     assert rows["scaling efficiency"] == "82% of 4 times one process (half of the steps 69% to 100%)"
     assert rows["simulated step"].endswith("(half of the steps -44% to -19%)")
@@ -206,12 +206,12 @@ def test_of_a_run_that_another_world_has_resumed_only_its_own_steps_count(tmp_pa
     two = {name: values[:2] for name, values in EVEN.items()}
     for step in range(16, 31):
         lines.append(step=step, loss=5 / step, seconds=9.0 if step <= 20 else 0.2, memory=10**9, **two)
-    rows = table_rows(run_page.write(folder))
+    rows = table_rows(pages.write(folder))
     assert rows["step"].startswith("200 ms, median of 10 ")
     assert len(run_summary.summarise(folder).parts.computing) == 2
     (folder / metrics.DESCRIPTION).write_text(json.dumps({**about, "resumed_at": 30}))  # there was nothing left to do
     assert run_summary.summarise(folder).parts is None
-    run_page.write(folder)
+    pages.write(folder)
 
 
 def test_a_short_run_has_no_verdict_and_no_efficiency(tmp_path):
@@ -221,11 +221,11 @@ def test_a_short_run_has_no_verdict_and_no_efficiency(tmp_path):
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:10]))
     (message,) = sentences(run_summary.summarise(folder), None)
     assert message.startswith("Too short for a verdict: the first 5 steps")
-    assert "one process" not in run_page.headline(folder)
+    assert "one process" not in pages.headline(folder)
 
 
 def test_every_rank_has_its_row_and_a_slow_one_is_marked(tmp_path):
-    page = run_page.write(run(tmp_path / "r", world=3, parts=SLOW)).read_text(encoding="utf-8")
+    page = pages.write(run(tmp_path / "r", world=3, parts=SLOW)).read_text(encoding="utf-8")
     rows = re.findall(r'<tr( class="slow")?><th scope="row">(.*?)</th>(.*?)</tr>', page)
     assert [(bool(slow), name) for slow, name, _ in rows] == [
         (False, "rank 0"), (False, "rank 1"), (True, "rank 2, slower")
@@ -238,31 +238,31 @@ def test_every_rank_has_its_row_and_a_slow_one_is_marked(tmp_path):
 
 
 def test_a_run_that_measured_no_parts_has_no_verdict_and_no_rows(tmp_path):
-    page = run_page.write(run(tmp_path / "r")).read_text(encoding="utf-8")
+    page = pages.write(run(tmp_path / "r")).read_text(encoding="utf-8")
     assert 'class="verdict"' not in page
     assert 'class="ranks"' not in page
 
 
 def test_times_are_written_as_people_write_them(tmp_path):
-    page = run_page.write(run(tmp_path / "r", seconds=1.2096)).read_text(encoding="utf-8")
+    page = pages.write(run(tmp_path / "r", seconds=1.2096)).read_text(encoding="utf-8")
     assert "1,210 ms, median of 25" in page
     assert not re.findall(r"\de[+-]\d|\b1 (?:calls|ranks|cores)\b", re.sub(r"data:[^\"]*", "", page))
 
 
 def test_the_line_for_the_terminal(tmp_path):
     folder = run(tmp_path / "r")
-    assert run_page.headline(folder) == "loss 0.1667 after step 30; 40,000 tokens/s over 4 ranks"
+    assert pages.headline(folder) == "loss 0.1667 after step 30; 40,000 tokens/s over 4 ranks"
     run(folder / "alone", seconds=0.1, world=1, tokens_per_step=2000)
-    assert run_page.headline(folder).endswith("over 4 ranks; 50% of 4 times one process")
+    assert pages.headline(folder).endswith("over 4 ranks; 50% of 4 times one process")
 
 
 def test_a_run_in_fp32_has_no_share_of_the_bf16_peak(tmp_path):
-    rows = table_rows(run_page.write(run(tmp_path / "r", options={**ABOUT["options"], "precision": "fp32"})))
+    rows = table_rows(pages.write(run(tmp_path / "r", options={**ABOUT["options"], "precision": "fp32"})))
     assert rows["model FLOPs utilisation"] == "no peak known for this device and precision"
 
 
 def test_an_unknown_device_has_no_utilisation(tmp_path):
-    rows = table_rows(run_page.write(run(tmp_path / "r", device="x86_64")))
+    rows = table_rows(pages.write(run(tmp_path / "r", device="x86_64")))
     assert rows["model FLOPs utilisation"] == "no peak known for this device and precision"
 
 
@@ -291,15 +291,13 @@ def test_traces_are_drawn_with_waiting_apart_and_a_damaged_one_is_said(tmp_path)
     whole = read_profiles(recorded_traces())
     spent = milliseconds(whole.busy("communication"))
     waited = milliseconds(split_waits(whole).busy("wait"))
-    assert f"{waited} of {spent} in collectives are waiting; " in run_page.write(folder).read_text(encoding="utf-8")
+    assert f"{waited} of {spent} in collectives are waiting; " in pages.write(folder).read_text(encoding="utf-8")
     (folder / "trace-rank0.json.gz").write_bytes(b"nothing")
-    assert "The traces cannot be read" in run_page.write(folder).read_text(encoding="utf-8")
+    assert "The traces cannot be read" in pages.write(folder).read_text(encoding="utf-8")
 
 
 def test_nothing_in_it_comes_from_elsewhere_and_names_are_escaped(tmp_path):
-    page = run_page.write(run(tmp_path / "r", options={**ABOUT["options"], "strategy": "<b>"})).read_text(
-        encoding="utf-8"
-    )
+    page = pages.write(run(tmp_path / "r", options={**ABOUT["options"], "strategy": "<b>"})).read_text(encoding="utf-8")
     assert not re.findall(r'(?:src|href)="(?!data:)', page)
     assert "&lt;b&gt;" in page
 
@@ -312,11 +310,11 @@ def test_the_command_writes_it_again(tmp_path, capsys):
 
 def test_what_is_no_run_is_said(tmp_path, capsys):
     with pytest.raises(DpbookError, match="is not the folder of a run"):
-        run_page.write(tmp_path)
+        pages.write(tmp_path)
     run(tmp_path / "r")
     (tmp_path / "r" / metrics.FILE).write_text("")
     with pytest.raises(DpbookError, match="holds no step yet"):
-        run_page.write(tmp_path / "r")
+        pages.write(tmp_path / "r")
     assert main(["report", str(tmp_path / "nowhere")]) == 1
     assert "nowhere is not the folder of a run" in capsys.readouterr().err
 
@@ -325,7 +323,7 @@ def test_it_is_one_page_with_its_pictures_drawn_and_not_escaped(tmp_path):
     folder = run(tmp_path / "r")
     for rank, path in enumerate(recorded_traces()):
         (folder / f"trace-rank{rank}.json.gz").write_bytes(path.read_bytes())
-    page = run_page.write(folder).read_text(encoding="utf-8")
+    page = pages.write(folder).read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert re.findall(r"<h[12]>(.*?)</h", page) == [
         *("Run r", "Loss", "Time of a step", "Where the time goes", "What was run")

@@ -161,8 +161,7 @@ def big_batch(folder, world):
 
 def one_process(options):
     """The same training by hand: no wrapper, no process group."""
-    from dpbook.runs.trainer.batches import Batches, Text
-    from dpbook.runs.trainer.models import build
+    from dpbook.runs.trainer.workloads import Batches, Text, build
 
     model, batches = build(options), Batches(Text(options.context), options, 0, 1)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95))

@@ -21,10 +21,9 @@ from dpbook.core import checkout
 from dpbook.core.errors import InvalidArgument
 from dpbook.ranks import start
 from dpbook.runs.trainer import checkpoints, metrics
-from dpbook.runs.trainer.batches import Batches, Digits, PrefetchedBatches, Text
-from dpbook.runs.trainer.models import build, flops_per_token
 from dpbook.runs.trainer.options import Options, add_options, from_namespace
-from dpbook.runs.trainer.step_clock import StepClock
+from dpbook.runs.trainer.trainer import StepClock
+from dpbook.runs.trainer.workloads import Batches, Digits, PrefetchedBatches, Text, build, flops_per_token
 from tests.cases import each
 
 DAMAGES = ("empty", "cut", "garbled", "a bit", "other content", "missing")

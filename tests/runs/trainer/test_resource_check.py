@@ -9,7 +9,6 @@ import torch
 
 from dpbook.collectives import FixedBounds, Round, Schedule, reduce_scatter, ring, to_json
 from dpbook.core.machine import Gpu
-from dpbook.runs.trainer.models import build
 from dpbook.runs.trainer.options import PRESETS, Options
 from dpbook.runs.trainer.resource_check import (
     activations,
@@ -19,6 +18,7 @@ from dpbook.runs.trainer.resource_check import (
     parameters,
     requirements,
 )  # fmt: skip
+from dpbook.runs.trainer.workloads import build
 from tests.cases import each
 
 GPUS = [Gpu("H100", 80 * 10**9)] * 4

@@ -1,29 +1,29 @@
 """Checks of a recorded run, ordered so that causes stand before their consequences."""
 
-from dpbook.runs.audit.checks import averaging, counts, data, equality, step
+from dpbook.runs.audit.checks import averaging, data, step
 from dpbook.runs.audit.checks.definition import RunCheck
 from dpbook.runs.audit.findings import Finding
 from dpbook.runs.audit.journals import RunJournals
 
 CHECKS: tuple[RunCheck, ...] = (
     averaging.group,
-    equality.start,
+    averaging.start,
     data.examples,
     data.parts,
     data.epochs,
     data.batches,
     data.evaluation,
-    counts.mean,
+    data.mean,
     averaging.unused,
     averaging.twice,
     averaging.sync,
     averaging.clip,
     averaging.scaled,
     averaging.scaler,
-    equality.gradients,
-    equality.rates,
-    equality.replicas,
-    equality.buffers,
+    averaging.gradients,
+    averaging.rates,
+    averaging.replicas,
+    averaging.buffers,
     averaging.overlap,
     step.random,
     step.scheduler,

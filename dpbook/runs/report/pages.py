@@ -1,16 +1,25 @@
-"""Page of a training run: its step times beside the prediction, with explanations, as one HTML file."""
+"""HTML pages of a training run (step times beside the prediction) and of an audit. Each is one file without scripts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jinja2 import Environment, PackageLoader
 
 from dpbook import figures
 from dpbook.collectives import bandwidth_lower_bound
-from dpbook.core import DpbookError, InvalidArgument, files, in_words, milliseconds, plural
+from dpbook.core import (
+    DpbookError,
+    InvalidArgument,
+    in_words,
+    milliseconds,
+    palette,
+    plural,
+    render_page,
+    write_atomically,
+)
 from dpbook.overlap import Timeline, read_profiles, split_waits
+from dpbook.runs.audit import Finding, Verdict
 from dpbook.runs.report.run_summary import SMALL_SHARE, WARMUP_STEPS, Parts, Summary, load_baseline, summarise
 from dpbook.runs.trainer import metrics
 
@@ -90,7 +99,6 @@ def _efficiency_sentence(summary: Summary, alone: Summary) -> str:
 
 FILE = metrics.REPORT
 SHOWN = ("computing", "waiting", "transfer", "updating", "rest")
-TEMPLATES = Environment(loader=PackageLoader("dpbook", "data"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 
 
 def write(folder: Path, baseline: Path | None = None) -> Path:
@@ -101,7 +109,8 @@ def write(folder: Path, baseline: Path | None = None) -> Path:
     """
     summary, alone = _read(folder, baseline)
     prediction = summary.prediction
-    page = TEMPLATES.get_template(f"{FILE}.jinja").render(
+    page = render_page(
+        FILE,
         name=summary.about["options"]["name"],
         verdict=sentences(summary, alone),
         results=_results(summary, alone),
@@ -114,7 +123,7 @@ def write(folder: Path, baseline: Path | None = None) -> Path:
         traces=_traced(sorted(folder.glob("trace-rank*.json.gz")), summary.world),
         facts=_facts(summary.about),
     )
-    files.write_atomically(folder / FILE, page.encode())
+    write_atomically(folder / FILE, page.encode())
     return folder / FILE
 
 
@@ -234,3 +243,25 @@ def _facts(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "versions", f"torch {about['torch']}, Python {about['python']}"
     yield "date", str(about["date"])
     yield "options", ", ".join(f"{key} {value}" for key, value in options.items())
+
+
+_COLOURS = {"PASS": palette.PASS, "FAIL": palette.FAIL, "WARN": "#8a5a00", "----": "#666666"}
+
+
+def audit_page(verdict: Verdict, program: str) -> str:
+    """Return the page of an audit; all text that comes from the run is escaped."""
+    rows = [(finding, _COLOURS[finding.result.status], _location(finding)) for finding in verdict.findings]
+    return render_page("audit.html", program=program, verdict=verdict, rows=rows)
+
+
+def _location(finding: Finding) -> str:
+    result = finding.result
+    parts = [
+        f"rank {result.rank}" if result.rank is not None else "",
+        result.tensor or "",
+        f"update {result.update}" if result.update else "",
+        f"{result.place[0]}:{result.place[1]} {result.place[2]}" if result.place else "",
+        f"follows from: {finding.because}" if finding.because else "",
+        finding.book if result.status in ("FAIL", "WARN") else "",
+    ]
+    return " · ".join(filter(None, parts))
