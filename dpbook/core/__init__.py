@@ -18,10 +18,15 @@ from dpbook.core.errors import (
     check_one_of,
     check_type,
 )
-from dpbook.core.files import DATA, PACKAGE, parse, render_page, write_atomically
+from dpbook.core.files import DATA, PACKAGE, parse, render_page, temporary_folder, try_lock, write_atomically
 from dpbook.core.machine import Gpu
-from dpbook.core.pickling import INSTALLED, pickle_by_value
-from dpbook.core.processes import PARENT, end_with_parent, exit_without_teardown, print_error_and_exit
+from dpbook.core.processes import (
+    INSTALLED,
+    PARENT,
+    end_with_parent,
+    exit_without_teardown,
+    handling_signals,
+    pickle_by_value,
+    print_error_and_exit,
+)
 from dpbook.core.quantities import bytes_in_words, gibibytes, in_binary, in_words, milliseconds, plural, shortened
-from dpbook.core.scratch import temporary_folder, try_lock
-from dpbook.core.signals import handling_signals

@@ -1,12 +1,11 @@
 """Plans for a cluster: memory per rank, step time, stragglers, failures, and the limits of data parallelism."""
 
-from dpbook.planning.cluster import ACCELERATORS, LINKS, Accelerator, Cluster, Mesh
-from dpbook.planning.collective_prices import NVLS_SHARE, Algorithm, all_reduce
+from dpbook.planning.cluster import ACCELERATORS, LINKS, NVLS_SHARE, Accelerator, Algorithm, Cluster, Mesh, all_reduce
 from dpbook.planning.failures import LLAMA_3, Interruptions, Recovery, Shares
-from dpbook.planning.job import Job
-from dpbook.planning.rank_memory import (
+from dpbook.planning.job import (
     RECIPES,
     STAGES,
+    Job,
     Memory,
     Recipe,
     activation_bytes,

@@ -17,8 +17,7 @@ import numpy as np
 from dpbook.collectives import Topology
 from dpbook.core import InvalidArgument, check_float, check_int
 from dpbook.overlap import Plan, Sharding, Sizes, TimedProgram, Unit, Wires
-from dpbook.planning.cluster import Cluster
-from dpbook.planning.collective_prices import Price, all_reduce, wires
+from dpbook.planning.cluster import Cluster, Price, all_reduce, wires
 from dpbook.planning.job import Job
 
 WEIGHT_BYTES = 2

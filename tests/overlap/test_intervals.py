@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.core.errors import InvalidArgument
-from dpbook.overlap.timeline.intervals import difference, intersection, length, union
+from dpbook.overlap.timeline.spans import difference, intersection, length, union
 
 moment = st.integers(0, 30)
 several = st.lists(st.tuples(moment, moment).map(sorted), max_size=8)

@@ -3,7 +3,7 @@
 import pytest
 
 from dpbook.collectives import Link, Topology
-from dpbook.planning.collective_prices import all_reduce
+from dpbook.planning.cluster import all_reduce
 from tests.cases import each
 
 FABRIC, NETWORK = Link(3e-6, 450e9), Link(5e-6, 50e9)

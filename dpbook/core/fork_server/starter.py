@@ -20,9 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from dpbook.core.files import PACKAGE
+from dpbook.core.files import PACKAGE, temporary_folder
 from dpbook.core.processes import PARENT
-from dpbook.core.scratch import temporary_folder
 
 LAUNCHER_LOG = "starter.txt"
 """File in the folder of a start: output of the launcher, the process that started the others."""

@@ -1,4 +1,3 @@
 """Timelines: spans of a simulated step, or of a profiler's trace."""
 
-from dpbook.overlap.timeline.intervals import difference, length, union
-from dpbook.overlap.timeline.spans import Span, Timeline
+from dpbook.overlap.timeline.spans import Span, Timeline, difference, length, union

@@ -1,7 +1,7 @@
 """Wrong answers to exercise 07, each with the mistake that people make."""
 
 from dpbook.classroom.tasks.mutants import Mutant
-from dpbook.overlap.timeline.intervals import difference, length, union
+from dpbook.overlap.timeline.spans import difference, length, union
 
 
 def of_kind(spans, *kinds):

@@ -1,7 +1,7 @@
 """Wrong answers to exercise 12, each with the mistake that people make."""
 
 from dpbook.classroom.tasks.mutants import Mutant
-from dpbook.overlap.timeline.intervals import difference, intersection, length, union
+from dpbook.overlap.timeline.spans import difference, intersection, length, union
 
 
 def _calls(spans, rank, by="start"):
