@@ -96,12 +96,12 @@ def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> int:
         raise DpbookError("JupyterLab is not installed here: `make lab` installs it into .venv")
     check_address(ip, port)
     target = checkout.root() / "workbook"
-    serving.tell(f"Your copy of the notebooks: {target}\n", sys.stdout)
+    serving.print_line(f"Your copy of the notebooks: {target}", sys.stdout)
     try:
         done = workbook.refresh(checkout.root(), target)
     except OSError as error:
         raise DpbookError(f"your copy cannot be written: {error.filename}: {error.strerror}") from None
-    serving.tell(f"{done}\nStarting JupyterLab\n", sys.stdout)
+    serving.print_line(f"{done}\nStarting JupyterLab", sys.stdout)
     opens = browser and has_display(os.environ)
     command = server_command(target, ip=ip, port=port, browser=opens, allow_root=allow_root)
     return serving.serve(
