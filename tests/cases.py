@@ -6,7 +6,7 @@ import reprlib
 
 
 def each(names, cases):
-    """As ``pytest.mark.parametrize``, in one item: the first case that fails is named, and ends the test.
+    """Decorator like ``pytest.mark.parametrize``, in one item: the first case that fails is named, and ends the test.
 
     Fixtures are made once for all cases. ``cases`` may be a function of other arguments of the test.
     """

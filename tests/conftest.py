@@ -1,4 +1,4 @@
-"""What holds for all tests: a busy machine fails none, no option reaches a child's run; what was left out."""
+"""Rules for all tests: a busy machine fails none, no option reaches a child's run; skipped tests are reported."""
 
 import gc
 import os
@@ -36,7 +36,7 @@ INSTALL = """Install Chromium to run them:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection():
-    """What is imported and collected stays: Python need not look again and again for garbage in it."""
+    """Keep all that is imported and collected out of garbage collection."""
     gc.disable()
     try:
         return (yield)
@@ -64,7 +64,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session):
-    """What was skipped for want of a browser is said after everything else, with what helps."""
+    """Report the tests that were skipped for lack of a browser after everything else, with advice."""
     result = yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter else []

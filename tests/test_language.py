@@ -35,16 +35,7 @@ BANNED = frozenset(
 """Participles, pronouns and adverbs that say nothing alone about the thing they name."""
 FRAGMENT = re.compile(r"(What|Who|Which|How|Whether who|Of|Those|That which|As|Where)\b")
 """Beginnings of a clause that has no subject of its own."""
-TODO = frozenset(
-    {
-        "dpbook/app",
-        "dpbook/book",
-        "dpbook/ddp",
-        "dpbook/figures",
-        "tests",
-        "tools",
-    }
-)
+TODO = frozenset({"dpbook/book", "dpbook/figures", "tests/figures"})
 """Folders whose names and docstrings are still to be rewritten."""
 HELPERS = frozenset({"each"})
 """Names that are banned for the package and are an established helper of the tests."""
@@ -89,7 +80,12 @@ def fragments(tree):
     """Docstrings of a module whose first line has no subject, as "line: beginning"."""
     documented = [tree, *definitions(tree)]
     first = [(getattr(node, "lineno", 1), ast.get_docstring(node) or "") for node in documented]
-    return [f"{line}: {text.splitlines()[0]}" for line, text in first if FRAGMENT.match(text)]
+    return [f"{line}: {text.splitlines()[0]}" for line, text in first if is_fragment(text)]
+
+
+def is_fragment(docstring):
+    """Whether a docstring begins with a clause that has no subject; a question is a sentence."""
+    return bool(FRAGMENT.match(docstring)) and "?" not in docstring.splitlines()[0]
 
 
 def test_public_names_are_terms():
@@ -137,7 +133,7 @@ def test_a_banned_name_is_found(source, faults):
 
 
 @each(
-    ("docstring", "is_fragment"),
+    ("docstring", "expected"),
     [
         ("Of each stage; as a ghost they are faint.", True),
         ("What came stands for no value.", True),
@@ -146,7 +142,8 @@ def test_a_banned_name_is_found(source, faults):
         ("Bytes that each rank sends, per round.", False),
         ("Official name of an algorithm.", False),
         ("Whether a rank has finished.", False),
+        ("What does a start cost?", False),
     ],
 )
-def test_a_docstring_without_a_subject_is_found(docstring, is_fragment):
-    assert bool(fragments(ast.parse(f'def f():\n    """{docstring}"""'))) == is_fragment
+def test_a_docstring_without_a_subject_is_found(docstring, expected):
+    assert bool(fragments(ast.parse(f'def f():\n    """{docstring}"""'))) == expected

@@ -39,7 +39,7 @@ def test_every_line_of_the_constraints_is_a_pin_of_a_public_version():
 
 @pytest.fixture
 def checkout(tmp_path):
-    """What the set-up needs of a checkout, and nothing else."""
+    """Files of a checkout that the set-up needs."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "tools/venv.sh"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -171,7 +171,7 @@ def test_on_a_terminal_one_line_tells_all_of_it(checkout):
 
 
 def read(terminal):
-    """What is left in a terminal that nobody writes into any more."""
+    """Text that stays in a terminal that nobody writes to any more."""
     try:
         return terminal.read(4096)
     except OSError:  # Linux says it so

@@ -27,7 +27,7 @@ def jobs(workflow):
 
 
 def complaints(steps):
-    """What a job's steps name that there is not."""
+    """Names in a job's steps that do not exist."""
     made = set()
     for step in steps:
         for line in step.get("run", "").splitlines():

@@ -59,9 +59,9 @@ def render_page(name: str, /, **values: Any) -> str:
 
 @functools.cache
 def _templates() -> "Environment":
-    from jinja2 import Environment, PackageLoader
+    from jinja2 import Environment, FileSystemLoader
 
-    return Environment(loader=PackageLoader("dpbook", "data"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return Environment(loader=FileSystemLoader(DATA), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 
 
 PREFIX, LOCK_NAME = "dpbook-", "held"

@@ -103,9 +103,9 @@ def test_the_first_chapter_is_opened_where_there_is_one(tmp_path):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems always have a display")
-@pytest.mark.parametrize(("env", "seen"), [({}, False), ({"DISPLAY": ":0"}, True), ({"WAYLAND_DISPLAY": "w"}, True)])
-def test_a_browser_is_opened_only_where_it_can_be_seen(env, seen):
-    assert jupyter.has_display(env) is seen
+@pytest.mark.parametrize(("env", "opens"), [({}, False), ({"DISPLAY": ":0"}, True), ({"WAYLAND_DISPLAY": "w"}, True)])
+def test_a_browser_is_opened_only_where_it_can_be_seen(env, opens):
+    assert jupyter.has_display(env) is opens
 
 
 def test_the_kernels_find_the_checkout_before_anything_else():

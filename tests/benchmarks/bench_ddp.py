@@ -22,12 +22,12 @@ LINK = Link.gigabits(0.5, latency=1e-4)
 
 
 def on_two_ranks(function, *args):
-    """What rank 0 measured."""
+    """Times that rank 0 measured."""
     return start(function, [(rank, *args) for rank in range(2)], timeout=900)[0]
 
 
 def ratios(times: dict, above: str, below: str) -> list[float]:
-    """Of neighbours in time, so that what the machine does meanwhile counts little."""
+    """Ratios of neighbours in time, so that other work of the machine counts little."""
     return [a / b for a, b in zip(times[above], times[below], strict=True)]
 
 

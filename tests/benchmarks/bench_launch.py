@@ -41,7 +41,7 @@ def launch_times(repeats: int) -> list[float]:
 
 
 def resumed(trials: int) -> tuple[int, list[float]]:
-    """How many of so many killed runs ended with the weights of one that was not killed, and what all took."""
+    """Number of killed runs that ended with the weights of a run that was not killed, and the seconds of all."""
     alike, times = 0, []
     with tempfile.TemporaryDirectory() as name:
         quiet = Path(name) / "quiet"

@@ -1,4 +1,4 @@
-"""What the ranks of bench_ddp.py and real_link.py do: steps of several wrappers in turn, each timed by the clock."""
+"""Steps of several wrappers in turn on the ranks of bench_ddp.py and real_link.py, each timed by the clock."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ ip netns exec dpbook{rank} tc qdisc add dev dpbook{rank} root tbf rate {SPEED}mb
 
 
 def over_the_real_link(repeats: int) -> dict[str, list[float]]:
-    """What rank 0 measured, between the two namespaces."""
+    """Times that rank 0 measured, between the two namespaces."""
     subprocess.run(["bash", "-ec", SETUP], check=True)
     try:
         with tempfile.TemporaryDirectory() as folder:

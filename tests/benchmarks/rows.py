@@ -1,4 +1,4 @@
-"""What the benchmarks print: a line for the machine, and a row per measurement with its median, spread and goal."""
+"""Rows that the benchmarks print: a line for the machine, and a row per measurement with median, spread and goal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Load:
 
 
 def slowdown() -> float:
-    """How many times as long as it computes the slowest core takes for a sum."""
+    """Ratio of the slowest core's time for a sum to the fastest core's."""
     with ThreadPoolExecutor(machine.cores()) as pool:
         return max(pool.map(lambda _: _spin(), range(machine.cores())))
 
@@ -57,7 +57,7 @@ LOAD = Load()
 class Row:
     """A row of the table; made when its ``values`` have just been measured."""
 
-    what: str
+    name: str
     values: list[float]
     unit: str
     at_least: float | None = None
@@ -72,7 +72,7 @@ class Row:
             goals.append(f"≤ {self.at_most:g}: {'met' if middle <= self.at_most else missed}")
         goal = ", ".join(goals) or ("under load" if self.under_load else "–")
         spread = f"{min(self.values):.2f} to {max(self.values):.2f}"
-        return f"{self.what:<{WIDTH}}{middle:>9.2f} {self.unit:<4}{spread:>19}   {goal}"
+        return f"{self.name:<{WIDTH}}{middle:>9.2f} {self.unit:<4}{spread:>19}   {goal}"
 
 
 def seconds(call: Callable[[], object]) -> float:

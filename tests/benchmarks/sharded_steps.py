@@ -1,4 +1,4 @@
-"""What the ranks of bench_sharded.py do: steps of fully sharded models, ours and torch's, timed and weighed."""
+"""Steps of fully sharded models, ours and torch's, on the ranks of bench_sharded.py, timed and weighed."""
 
 from __future__ import annotations
 

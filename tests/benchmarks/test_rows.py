@@ -8,7 +8,7 @@ from tests.cases import each
 
 
 @each(
-    ("values", "goals", "under_load", "said"),
+    ("values", "goals", "under_load", "message"),
     [
         ([1.0, 2.0, 9.0], {"at_least": 2}, False, "≥ 2: met"),
         ([1.0, 2.0, 9.0], {"at_most": 1.5}, False, "≤ 1.5: MISSED"),
@@ -18,8 +18,8 @@ from tests.cases import each
         ([1.0], {}, False, "–"),
     ],
 )
-def test_a_goal_that_is_missed_on_a_busy_machine_says_so(values, goals, under_load, said):
-    assert str(Row("what", values, "×", **goals, under_load=under_load)).endswith(f"   {said}")
+def test_a_goal_that_is_missed_on_a_busy_machine_says_so(values, goals, under_load, message):
+    assert str(Row("what", values, "×", **goals, under_load=under_load)).endswith(f"   {message}")
 
 
 def test_load_before_a_row_or_after_it_counts(monkeypatch):

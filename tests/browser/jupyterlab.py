@@ -185,7 +185,7 @@ class Notebook:
 
 
 class Watch:
-    """What went wrong in a page unseen: errors of its scripts, and requests to any other host."""
+    """Faults of a page that nobody sees: errors of its scripts, and requests to any other host."""
 
     def __init__(self, page: Page) -> None:
         self.page = page

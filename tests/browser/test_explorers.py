@@ -163,7 +163,7 @@ def a_knob_turned_before_the_page_knows_its_kernel_turns(notebook, explorer):
 
 
 def a_knob_turned_back_is_stored_where_it_was(notebook, explorer):
-    """What was stored on the way is not what is found again."""
+    """A state that was stored on the way differs from the final one."""
     for key, buckets in ("ArrowLeft", "20"), ("ArrowRight", "50"):
         explorer.get_by_role("slider", name="buckets").press(key)
         expect(explorer.locator("img")).to_have_attribute("alt", re.compile(f"^With {buckets} buckets"))

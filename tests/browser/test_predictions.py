@@ -27,7 +27,7 @@ def notebook(lab, open_notebook):
 
 
 def fields(notebook):
-    """Where readers write what they predict, and what is shown of it: one each in every view of the notebook."""
+    """Fields in which readers write a prediction, and its display: one each in every view of the notebook."""
     return notebook.panel.get_by_label("Your prediction"), notebook.panel.locator(".dpbook-predicted")
 
 

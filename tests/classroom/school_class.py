@@ -144,13 +144,13 @@ def _number(task: str) -> str:
 
 @dataclass
 class Run:
-    """What a run of ``dpbook grade --json`` wrote, seconds on the clock, the most memory of its processes in bytes, and
+    """Report of ``dpbook grade --json``, seconds on the clock, the most memory of its processes in bytes, and
     those that it left."""
 
     marks: dict[str, Any]
     seconds: float
     memory: int
-    left: set[int]
+    leftover: set[int]
 
     @property
     def points(self) -> dict[str, dict[str, tuple[int, int]]]:

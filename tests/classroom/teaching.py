@@ -51,10 +51,10 @@ that a person gives. [tasks.md](tasks.md) has the tasks of each exercise, [READM
 
 @dataclass(frozen=True)
 class Objective:
-    """What a reader can do at the end of a chapter, and where it is asked for: ids of tasks, or "in words"."""
+    """Goals of a chapter, and the place that asks for each: ids of tasks, or "in words"."""
 
     text: str
-    asked: tuple[str, ...]
+    places: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Unit:
 
     @property
     def points(self) -> int:
-        """Of the tasks that a check judges."""
+        """Goals of the tasks that a check judges."""
         return sum(task.points for task in self.tasks)
 
     @property
@@ -110,7 +110,7 @@ def _unit(chapter: checkout.Chapter) -> Unit:
 
 
 def objectives(opening: str) -> list[Objective]:
-    """Those that the first cell of a chapter lists, without the places where they are asked for."""
+    """Goals that the first cell of a chapter lists, without the places that ask for them."""
     found = _OBJECTIVE.findall(opening)
     return [Objective(_REFERENCES.sub("", text), tuple(_asked(text))) for text in found]
 
@@ -166,11 +166,11 @@ def _rows(unit: Unit, task: Task, wrong: tuple[Mutant, ...]) -> list[str]:
 
 def _serves(unit: Unit, place: str) -> str:
     """The numbers of the objectives that a task asks for."""
-    return ", ".join(str(n) for n, one in enumerate(unit.objectives, 1) if place in one.asked) or "–"
+    return ", ".join(str(n) for n, one in enumerate(unit.objectives, 1) if place in one.places) or "–"
 
 
 def _places(objective: Objective) -> str:
-    return f" → {', '.join(objective.asked)}" if objective.asked else ""
+    return f" → {', '.join(objective.places)}" if objective.places else ""
 
 
 def plans() -> list[list[list[str]]]:
@@ -215,7 +215,7 @@ def _points(of: list[Unit]) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """What each of the pages is to hold."""
+    """Required content of each page."""
     book = units()
     return {PLACE / "tasks.md": tasks_page(book), PLACE / "syllabus.md": syllabus_page(book)}
 

@@ -133,10 +133,10 @@ def test_a_forgotten_return_is_told_as_one_and_once(path):
 @each("right_ones", range(4))
 def test_which_of_several_predictions_is_wrong_is_not_told(right_ones):
     right = answers(read(EXERCISES / "solutions" / "01_four_phase_loop.ipynb"))["01.5"]
-    said = {name: meter if k < right_ones else "drift" for k, (name, meter) in enumerate(right.items())}
-    case = judge(task("01.5"), LocalAnswer(said)).cases[right_ones // 3]
+    message = {name: meter if k < right_ones else "drift" for k, (name, meter) in enumerate(right.items())}
+    case = judge(task("01.5"), LocalAnswer(message)).cases[right_ones // 3]
     assert not case.passed
-    assert [name for name in said if name in case.expected + case.why] == []
+    assert [name for name in message if name in case.expected + case.why] == []
     assert ("no mistake" in case.where) == (right_ones < 3)  # all runs of the check, whichever of them is wrong
 
 
@@ -147,7 +147,7 @@ def test_no_letter_of_02_2_is_called_wrong():
 
 
 @each(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("computation only", "days, at most"),
         ("everything sharded", "bytes on a rank that has"),
@@ -155,10 +155,10 @@ def test_no_letter_of_02_2_is_called_wrong():
         ("efficiency forgotten", "an efficiency of"),
     ],
 )
-def test_the_condition_that_a_size_breaks_is_told(name, said):
+def test_the_condition_that_a_size_breaks_is_told(name, message):
     (mutant,) = [each for each in wrong_answers(13).MUTANTS if (each.task, each.name) == ("13.2", name)]
     (case,) = judge(task("13.2"), LocalAnswer(mutant.answer), only={mutant.caught_by}).cases
-    assert said in case.got
+    assert message in case.got
 
 
 def test_what_a_rank_keeps_at_a_stage_is_told():

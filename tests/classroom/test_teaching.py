@@ -37,14 +37,14 @@ def test_every_objective_is_read_with_the_tasks_that_ask_for_it():
 
 
 def test_an_objective_leads_to_a_task_that_there_is_and_each_task_serves_one():
-    asked = {place for unit in teaching.units() for one in unit.objectives for place in one.asked} - {"in words"}
+    asked = {place for unit in teaching.units() for one in unit.objectives for place in one.places} - {"in words"}
     assert asked == {task.id for task in list_tasks() if task.chapter not in (0, 90)}
-    in_words = [unit for unit in teaching.units() if any("in words" in one.asked for one in unit.objectives)]
+    in_words = [unit for unit in teaching.units() if any("in words" in one.places for one in unit.objectives)]
     assert [unit.number for unit in in_words if not unit.words] == []
 
 
 def test_every_wrong_answer_is_in_the_table_once():
-    """As many names in a task's rows as there are mutants of it."""
+    """A task's rows have as many names as the task has mutants."""
     listed, id = Counter(), ""
     for row in (teaching.PLACE / "tasks.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in row.strip("|").split("|")]

@@ -1,4 +1,4 @@
-"""What each rank does for test_ddp.py, in one start per world: every scenario, with every wrapper; results as data."""
+"""Scenarios for the ranks of test_ddp.py, in one start per world, with every wrapper; results as data."""
 
 import contextlib
 import copy
@@ -260,7 +260,7 @@ def channels_last(name, rank):
 
 
 def books(rank, world):
-    """What the wrappers say of themselves."""
+    """Representations of the wrappers."""
     found = {}
     for name in WRAPPERS:
         module = seeded(rank, Tied)
@@ -305,7 +305,7 @@ def in_time(rank, world):
 
 
 def faults(rank, world):
-    """What must be refused on every rank, and a backward that raises, after which the next is right."""
+    """Errors that every rank must raise, and a backward that raises, after which the next is right."""
 
     class Raises(torch.autograd.Function):
         @staticmethod

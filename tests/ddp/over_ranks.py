@@ -1,4 +1,4 @@
-"""What each rank does for test_over.py, in one start per world: training over schedules and rank programs."""
+"""Training over schedules and rank programs, on the ranks of test_over.py, in one start per world."""
 
 import copy
 import threading
@@ -147,7 +147,7 @@ class Paused(nn.Module):
 
 
 def overlap(rank, world):
-    """Which wrappers have a sum complete in the middle of backward, which waits there for one to be (step 2)."""
+    """Wrappers that have a sum complete in the middle of backward, which waits there for one to be (step 2)."""
     found = {}
     for name in ("torch", *WRAPPERS):
         summed, log = threading.Event(), []
@@ -196,12 +196,12 @@ def within(rank, world):
     """A sum over all ranks but the first."""
     group, x = dist.new_group(range(1, world)), torch.full((7,), float(rank))
     if rank == 0:
-        return said(lambda: over(ring, group))
+        return error_of(lambda: over(ring, group))
     over(ring, group)(x).wait()
     return x.tolist()
 
 
-def said(call):
+def error_of(call):
     try:
         call()
     except Exception as error:
@@ -210,18 +210,18 @@ def said(call):
 
 
 def refused(rank, world):
-    """What is refused at once, on every rank."""
+    """Arguments that every rank refuses at once."""
     of_nine = Schedule(world, 1, list(tree(world).rounds), FixedBounds((0, 9)))
     return {
-        "another world": said(lambda: over(ring(world + 1))),
-        "no all-reduce": said(lambda: over(reduce_scatter)),
-        "a broken promise": said(lambda: over(Schedule(world, 1, [Round.of(0, 1, 0, True)], name="too short"))),
-        "no schedule": said(lambda: over("ring")),
-        "makes no schedule": said(lambda: over(lambda world: world)),
-        "two dimensions": said(lambda: over(ring)(torch.zeros(2, 2))),
-        "another size": said(lambda: over(of_nine)(torch.zeros(8))),
-        "elsewhere": said(lambda: over(ring)(torch.zeros(4, device="meta"))),
-        "no array": said(lambda: over(ring_program)(torch.zeros(4, dtype=torch.bfloat16))),
+        "another world": error_of(lambda: over(ring(world + 1))),
+        "no all-reduce": error_of(lambda: over(reduce_scatter)),
+        "a broken promise": error_of(lambda: over(Schedule(world, 1, [Round.of(0, 1, 0, True)], name="too short"))),
+        "no schedule": error_of(lambda: over("ring")),
+        "makes no schedule": error_of(lambda: over(lambda world: world)),
+        "two dimensions": error_of(lambda: over(ring)(torch.zeros(2, 2))),
+        "another size": error_of(lambda: over(of_nine)(torch.zeros(8))),
+        "elsewhere": error_of(lambda: over(ring)(torch.zeros(4, device="meta"))),
+        "no array": error_of(lambda: over(ring_program)(torch.zeros(4, dtype=torch.bfloat16))),
     }
 
 
@@ -236,11 +236,11 @@ def failing(rank, world):
     direct, *others = [
         over(raises, dist.new_group(timeout=SOON)) for _ in range(3)
     ]  # before any fails: later the ranks are apart
-    found = {call: said(lambda: direct(torch.ones(9)).wait()) for call in ("call", "next call")}
+    found = {call: error_of(lambda: direct(torch.ones(9)).wait()) for call in ("call", "next call")}
     for name, all_reduce in zip(("torch", "bucketed"), others, strict=True):
         model = wrap(name, network(), all_reduce)
         dist.barrier()
-        found[name] = said(lambda model=model: model(torch.ones(2, 30)).sum().backward())
+        found[name] = error_of(lambda model=model: model(torch.ones(2, 30)).sum().backward())
     dist.barrier()
     return found
 

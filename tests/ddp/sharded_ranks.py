@@ -1,4 +1,4 @@
-"""What each rank does for test_fully_sharded.py, in one start: worlds are groups of the ranks; results as data."""
+"""Scenarios for the ranks of test_fully_sharded.py, in one start: worlds are groups of ranks; results as data."""
 
 import copy
 import itertools
@@ -108,7 +108,7 @@ def train(model, inputs, steps=STEPS):
     return history
 
 
-def apart(a, b):
+def distance(a, b):
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
@@ -127,7 +127,7 @@ def against_torch(group, rank, world):
         histories = {name: train(model, mine) for name, model in models.items()}
         again = train(sharded(seeded(make, seed), group), mine)
         found.append(
-            {name: apart(whole(model), reference) for name, model in models.items()}
+            {name: distance(whole(model), reference) for name, model in models.items()}
             | {"equal": histories["ours"] == again, "moves": len({repr(step) for step in again})}
         )
     return found
@@ -152,15 +152,15 @@ def same_bits(group, rank, world):
 
 
 def disorder(events, depth):
-    """What is wrong in the events of a forward: each gather begins ``depth`` units ahead, and is awaited when it must.
+    """Faults in the events of a forward: each gather begins ``depth`` units ahead, and is awaited in time.
 
     A gather that is waited for where it begins would be done too early, however early it began.
     """
-    told, wrong = [(event.what, event.unit) for event in events], []
-    order = [unit for what, unit in told if what == "forward"]
-    at = {(what, unit): place for place, (what, unit) in enumerate(told)}
+    told, wrong = [(event.kind, event.unit) for event in events], []
+    order = [unit for event, unit in told if event == "forward"]
+    at = {(event, unit): place for place, (event, unit) in enumerate(told)}
     for place, unit in enumerate(order):
-        begun, there, computed = (at.get((what, unit)) for what in ("gather", "gathered", "forward"))
+        begun, there, computed = (at.get((event, unit)) for event in ("gather", "gathered", "forward"))
         if begun is None:  # of a module around all units without a parameter of its own
             continue
         earlier = [at["forward", other] for other in order[:place]]
@@ -294,7 +294,7 @@ def precision(group, rank, world):
     numbers(torch.full((1, 3), 256.0 if rank == 0 else 1.0)).sum().backward()
     return {
         "gathers": sorted({dtype for dtype, _ in gathers}), "sums": sorted({dtype for dtype, _ in sums}), "kept": kept,
-        "apart": apart(whole(model), whole(other)),
+        "apart": distance(whole(model), whole(other)),
         "average": sorted({v for p in numbers.parameters() for v in p.grad.tolist()}),
     }  # fmt: skip
 
@@ -310,16 +310,16 @@ class Logged:
         self.log.append(("waited", self.name))
 
 
-def logged(half, what, log, units):
+def logged(half, event, log, units):
     def begin(row):
-        log.append((what, units[row.numel()]))
+        log.append((event, units[row.numel()]))
         return Logged(half(row), log, log[-1])
 
     return begin
 
 
 def order(group, rank, world):
-    """What happens when, in a third step: gathers as they are begun and waited for, and what the modules compute."""
+    """Events of a third step, in order: gathers as they begin and are awaited, and the modules that compute."""
     found = {}
     for name, options in {
         "prefetch": {}, "none": {"prefetch": 0}, "two": {"prefetch": 2}, "kept": {"reshard_after_forward": False},
@@ -368,9 +368,9 @@ def adapters(group, rank, world):
         net(net(torch.ones(2, 8))).sum().backward()
         torch.optim.SGD(net.parameters(), lr=0.1).step()
     signs = {"gather": 1, "free": -1}
-    whole = list(itertools.accumulate(signs.get(event.what, 0) * event.nbytes for event in once))
-    unit = max(event.nbytes for event in once if event.what == "gather")
-    return max(whole) / unit, whole[-1], apart(values(model.unwrap()), values(alone))
+    whole = list(itertools.accumulate(signs.get(event.kind, 0) * event.nbytes for event in once))
+    unit = max(event.nbytes for event in once if event.kind == "gather")
+    return max(whole) / unit, whole[-1], distance(values(model.unwrap()), values(alone))
 
 
 def halves_of_ours(group, rank, world, mine):
@@ -389,7 +389,7 @@ def halves_of_ours(group, rank, world, mine):
     train(model, lambda step: tokens(step, rank))
     usual = sharded(seeded(Net), group)
     train(usual, lambda step: tokens(step, rank))
-    found["apart"] = apart(whole(model), whole(usual))
+    found["apart"] = distance(whole(model), whole(usual))
     found["refused"] = [
         refusal(lambda bad=bad: over_half(bad, group))
         for bad in (collectives.ring, collectives.reduce_scatter(world + 1), "ring")
@@ -434,7 +434,7 @@ class Thief(nn.Module):
 
 
 def refusals(group, rank, world):
-    """What is refused on every rank, and that a model works after it."""
+    """Errors that every rank raises, and a model that works after them."""
     x = torch.ones(2, 4)
     thief = FullySharded(seeded(Thief), group=group, units=lambda m: isinstance(m, nn.Linear))
     said = {"outside": refusal(lambda: thief(x))}
@@ -549,26 +549,26 @@ def uses(group, rank, world):
     torch.optim.SGD(alone.parameters(), lr=0.1).step()
     names = list(model.state_dict()) == list(alone.state_dict())
     with torch.no_grad():
-        shown = apart({"y": model(x).double()}, {"y": alone(x).double()})
+        shown = distance({"y": model(x).double()}, {"y": alone(x).double()})
     model(x)  # no backward follows: what it leaves gathered must not be used once the weights have changed
     with torch.no_grad():
         for net in (model, alone):
             for p in net.parameters():
                 p.mul_(1.5)
-        shown = max(shown, apart({"y": model(y).double()}, {"y": alone(y).double()}))
+        shown = max(shown, distance({"y": model(y).double()}, {"y": alone(y).double()}))
     with torch.inference_mode():
-        shown = max(shown, apart({"y": model(y).double()}, {"y": alone(y).double()}))
-    found["two forwards"] = apart(values(model.unwrap()), values(alone)), shown, names
+        shown = max(shown, distance({"y": model(y).double()}, {"y": alone(y).double()}))
+    found["two forwards"] = distance(values(model.unwrap()), values(alone)), shown, names
     found["unwrapped"] = refusal(lambda: FullySharded(module, group=group))
     loaded = sharded(seeded(Net, 5), group)
     loaded.load_state_dict(alone.state_dict())
-    found["loaded"] = apart(whole(loaded), values(alone))
+    found["loaded"] = distance(whole(loaded), values(alone))
     nets = [seeded(Recurrent) for _ in range(2)]
     twice = FullySharded(nets[0], units=[nets[0].block], group=group)
     for net in (twice, nets[1]):
         net(torch.ones(2, 3)).sum().backward()
         torch.optim.SGD(net.parameters(), lr=0.1).step()
-    found["reentrant"] = apart(values(twice.unwrap()), values(nets[1]))
+    found["reentrant"] = distance(values(twice.unwrap()), values(nets[1]))
     outer = nn.ModuleDict({"inner": sharded(seeded(Net), group)})
     found["prefixed"] = sorted(outer.state_dict()) == sorted(f"inner.{name}" for name in alone.state_dict())
     for name, loss_and_aside in {"aside alone": False, "aside too": True}.items():
@@ -580,7 +580,7 @@ def uses(group, rank, world):
             (loss + out if loss_and_aside else loss).backward()
             torch.optim.SGD(net.parameters(), lr=0.1).step()
         whole_left = sum(row.alive for unit in model.units for row in unit.rows)
-        found[name] = apart(values(model.unwrap()), values(nets[1])), whole_left
+        found[name] = distance(values(model.unwrap()), values(nets[1])), whole_left
     ways = {
         "aside, one unit": (Keeper, None, lambda net, module: (net(torch.ones(2, 4)), module.aside)[1]),
         "recomputed from outside": (Recurrent, "block", lambda net, _: checkpoint(net, leaf, use_reentrant=True).sum()),
@@ -594,10 +594,10 @@ def uses(group, rank, world):
             loss(net, module).backward()
             torch.optim.SGD(net.parameters(), lr=0.1).step()
         whole_left = sum(row.alive for unit in model.units for row in unit.rows)
-        found[name] = apart(values(model.unwrap()), values(nets[1])), whole_left
+        found[name] = distance(values(model.unwrap()), values(nets[1])), whole_left
     found["no parameters"] = float(FullySharded(nn.Tanh(), group=group).clip_grad_norm_(1.0))
     started = sharded(seeded(Net, rank), group)
-    found["start"] = apart(whole(started), values(seeded(Net, 0)))
+    found["start"] = distance(whole(started), values(seeded(Net, 0)))
     return found
 
 
@@ -619,7 +619,7 @@ def hybrid(rank, mesh):
         "torch": crossings(across, lambda m: torchs_hybrid(m, mesh), rank),
     }
     return {
-        "shards": history, "apart": apart(whole(model), values(alone)), "norm": norm, "crossings": crossing,
+        "shards": history, "apart": distance(whole(model), values(alone)), "norm": norm, "crossings": crossing,
     }  # fmt: skip
 
 
@@ -716,7 +716,7 @@ def spare(rank, groups, for_saving, folder):
     How far both end from a run that is not saved.
     """
 
-    def made(group, seed):
+    def built(group, seed):
         module = seeded(Spare, seed)
         model = FullySharded(module, units=list(module), group=group)
         return model, torch.optim.AdamW(model.parameters(), lr=0.03, weight_decay=0.1)
@@ -734,18 +734,18 @@ def spare(rank, groups, for_saving, folder):
     steps(reference, optimizer, True)
     found = []
     if rank < 3:
-        model, optimizer = made(groups[3], 0)
+        model, optimizer = built(groups[3], 0)
         steps(model, optimizer, False)
         saving = dcp.async_save({"app": ShardedState(model, optimizer)}, checkpoint_id=folder, process_group=for_saving)
         steps(model, optimizer, True)
         saving.result()
-        found.append(apart(values(model.unwrap()), values(reference)))
+        found.append(distance(values(model.unwrap()), values(reference)))
     dist.barrier()
     if rank < 2:
-        model, optimizer = made(groups[2], 7)
+        model, optimizer = built(groups[2], 7)
         dcp.load({"app": ShardedState(model, optimizer)}, checkpoint_id=folder, process_group=groups[2])
         steps(model, optimizer, True)
-        found.append(apart(values(model.unwrap()), values(reference)))
+        found.append(distance(values(model.unwrap()), values(reference)))
     dist.barrier()
     return found
 

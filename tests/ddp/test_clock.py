@@ -44,15 +44,15 @@ def messages(spans):
     return [span for span in spans if span.kind == "communication"]
 
 
-@pytest.mark.parametrize(("which", "count"), [(0, 8), (1, 4)])
-def test_every_message_takes_what_the_link_says_one_after_another(steps, which, count):
+@pytest.mark.parametrize(("wrapper", "count"), [(0, 8), (1, 4)])
+def test_every_message_takes_what_the_link_says_one_after_another(steps, wrapper, count):
     for rank in steps:
-        spans, _ = rank[which]
+        spans, _ = rank[wrapper]
         sent = messages(spans)
         assert len(sent) == count
         assert all(a.end <= b.start for a, b in itertools.pairwise(sent))
         price = closed_forms.ring(2, LINK)
-        elements = reversed(ELEMENTS) if which == 0 else [420] * 4
+        elements = reversed(ELEMENTS) if wrapper == 0 else [420] * 4
         assert [s.duration for s in sent] == pytest.approx([price(4 * n) for n in elements], rel=1e-4)
 
 

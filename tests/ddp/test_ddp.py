@@ -36,27 +36,27 @@ def test_all_ranks_begin_with_rank_0s_values(ranks, name):
     assert same_on_all(ranks, "trajectories", "start", name) == ranks[0]["trajectories"]["start"]["torch"]
 
 
-@pytest.mark.parametrize("how", ["plain", "kept", "accumulated"])
+@pytest.mark.parametrize("options", ["plain", "kept", "accumulated"])
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_replicas_are_equal_after_every_step(ranks, name, how):
+def test_replicas_are_equal_after_every_step(ranks, name, options):
     """Parameters: the statistics of batch norm are each rank's own until the next forward."""
-    trained = [[step[:-BUFFERS] for step in rank["trajectories"][how][name]] for rank in ranks]
+    trained = [[step[:-BUFFERS] for step in rank["trajectories"][options][name]] for rank in ranks]
     assert all(steps == trained[0] for steps in trained)
     assert len({repr(step) for step in trained[0]}) == len(trained[0])  # and they move
 
 
-@pytest.mark.parametrize("how", ["plain", "kept", "accumulated"])
-def test_bucketed_has_the_bits_of_torchs_ddp_after_every_step(ranks, how):
+@pytest.mark.parametrize("options", ["plain", "kept", "accumulated"])
+def test_bucketed_has_the_bits_of_torchs_ddp_after_every_step(ranks, options):
     """With three ranks the chunks of a bucket decide the order of summation: the layouts must agree too."""
     for rank in ranks:
-        assert rank["trajectories"][how]["bucketed"] == rank["trajectories"][how]["torch"]
+        assert rank["trajectories"][options]["bucketed"] == rank["trajectories"][options]["torch"]
 
 
-@pytest.mark.parametrize("how", ["plain", "kept", "accumulated"])
-def test_naive_and_hook_send_the_same_messages_and_have_the_same_bits(ranks, how):
+@pytest.mark.parametrize("options", ["plain", "kept", "accumulated"])
+def test_naive_and_hook_send_the_same_messages_and_have_the_same_bits(ranks, options):
     """On two ranks torch's too: a sum of two has no order."""
     for rank in ranks:
-        found = rank["trajectories"][how]
+        found = rank["trajectories"][options]
         assert found["naive"] == found["hook"]
         assert len(ranks) > 2 or found["naive"] == found["torch"]
 
@@ -146,7 +146,7 @@ def test_gradients_have_the_memory_format_of_their_weights(ranks, name):
 
 
 def parameters():
-    """What `Tied` trains, by hand: the tied weight once, no frozen one."""
+    """Tensors that `Tied` trains, by hand: the tied weight once, no frozen one."""
     return [
         Tensor("embed.weight", (11, 8)), Tensor("conv.weight", (8, 8, 3)), Tensor("conv.bias", 8),
         Tensor("norm.weight", 8), Tensor("norm.bias", 8),

@@ -20,7 +20,7 @@ def ranks(request, tmp_path_factory):
 
 
 def of(ranks, name, world):
-    """What each rank of a world found."""
+    """Results of each rank of a world."""
     return [rank[name, world] for rank in ranks[:world]]
 
 

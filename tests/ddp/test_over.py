@@ -100,7 +100,7 @@ def test_a_group_sums_over_its_own_ranks(ranks):
 
 
 @pytest.mark.parametrize(
-    ("case", "told"),
+    ("case", "message"),
     [
         ("another world", "InvalidArgument: schedule must be for"),
         ("no all-reduce", "InvalidArgument: schedule must be an all-reduce"),
@@ -113,8 +113,8 @@ def test_a_group_sums_over_its_own_ranks(ranks):
         ("no array", "InvalidArgument: buffer must be of a dtype that NumPy has"),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused_on_every_rank(ranks, case, told):
-    assert all(rank["refused"][case].startswith(told) for rank in ranks), ranks[0]["refused"][case]
+def test_what_cannot_be_carried_out_is_refused_on_every_rank(ranks, case, message):
+    assert all(rank["refused"][case].startswith(message) for rank in ranks), ranks[0]["refused"][case]
 
 
 @pytest.mark.parametrize("name", ["call", "torch", "bucketed"])

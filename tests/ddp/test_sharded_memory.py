@@ -149,7 +149,7 @@ def test_measured_bytes_are_those_that_one_counts():
 
 
 def test_what_is_collected_meanwhile_is_not_counted():
-    """What was there before becomes garbage, and the loss makes so many objects that Python would look for it."""
+    """Earlier objects become garbage, and the loss makes so many objects that Python would look for it."""
     module, x, before = wide(), torch.ones(2, 96), []
 
     def loss():

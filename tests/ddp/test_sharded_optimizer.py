@@ -52,7 +52,7 @@ def train(rank, model, optimizer, steps=STEPS, first=0):
 
 
 def state_bytes(optimizer):
-    """What an optimizer keeps, steps left out."""
+    """State of an optimizer, without its steps."""
     tensors = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor) and t.numel() > 1]
     return sum(t.numel() * t.element_size() for t in tensors)
 
@@ -84,7 +84,7 @@ def on_one_rank(rank, world):
 
 
 def peak_of_training(make, count=240_000):
-    """What two steps need at their peak, from the weights on, in multiples of these, as torch's allocator tells it."""
+    """Peak memory of two steps, from the weights on, in multiples of these, by torch's allocator."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         weights = nn.Parameter(torch.ones(count))
         optimizer = make([weights])

@@ -26,7 +26,7 @@ def parsed(source):
 
 
 def shows(tree):
-    """What a cell prints, and what it ends with."""
+    """Output of a cell, and the value or error with which it ends."""
     printed = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and names(node.func) == {"print"}]
     return printed + [node for node in tree.body[-1:] if isinstance(node, ast.Expr)]
 

@@ -1,4 +1,4 @@
-"""What a published notebook must and must not hold. A check takes a notebook (parsed JSON) and returns complaints."""
+"""Rules for published notebooks. A check takes a notebook (parsed JSON) and returns complaints."""
 
 import functools
 import math
@@ -143,7 +143,7 @@ def plots_without_data(notebook):
 
 
 def printed_errors(notebook):
-    """Where nothing is compared, nobody would see that an error is what a cell shows."""
+    """Complain about an error in a cell whose output is not compared: nobody would see it."""
     return [
         f"cell {n} is not compared, and shows an error"
         for n, cell in code_cells(notebook)
@@ -175,7 +175,7 @@ def measurements(notebook):
 
 
 def unheld(notebook):
-    """What is not compared is held by a claim; of what is the reader's own (``yours``) the book claims nothing."""
+    """Complain about output that is not compared without a claim; the book claims nothing of a reader's (``yours``)."""
     cells = code_cells(notebook)
     sources = [text(cell["source"]) for _, cell in cells]
     return [

@@ -22,7 +22,7 @@ def cells(path):
 
 
 def ways_on(path):
-    """What the last cell calls its links, with the notebooks that they lead to and the names that these have there."""
+    """Names of the links in the last cell, with the notebooks that they lead to and the names of these there."""
     last = cells(path)[-1]
     assert last["id"] == "ways-on", path.name
     found = [ENTRY.match(line) for line in text(last["source"]).splitlines() if line.startswith("- ")]

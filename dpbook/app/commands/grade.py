@@ -133,8 +133,8 @@ def _ending() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _progress(done: int, of: int) -> None:
-    print(f"\r{done} of {of} tasks graded", end="\n" if done == of else "", file=sys.stderr, flush=True)
+def _progress(graded: int, total: int) -> None:
+    print(f"\r{graded} of {total} tasks graded", end="\n" if graded == total else "", file=sys.stderr, flush=True)
 
 
 def _say(*lines: str) -> None:

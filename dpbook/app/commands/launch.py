@@ -66,17 +66,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look before, start, and report; a signal that comes before or after the ranks ends this process in order."""
-    came: list[int] = []
+    signals: list[int] = []
 
     def leave(number: int, frame: FrameType | None) -> None:
-        came.append(number)  # what is raised here Python may drop, as between two imports: `launch` looks
+        signals.append(number)  # what is raised here Python may drop, as between two imports: `launch` looks
         sys.exit(128 + number)
 
     with handling_signals(leave):
-        return _run(args, came)
+        return _run(args, signals)
 
 
-def _run(args: argparse.Namespace, came: list[int]) -> int:
+def _run(args: argparse.Namespace, signals: list[int]) -> int:
     from dpbook.core import machine
     from dpbook.runs.launch import Launch, check_peers, default_processes, gpus_without_torch_build, launch, preflight
     from dpbook.runs.trainer import requirements
@@ -86,39 +86,39 @@ def _run(args: argparse.Namespace, came: list[int]) -> int:
         return 0
     options = _options(args)
     gpus = machine.gpus()
-    found = gpus_without_torch_build(gpus)
-    if found:
+    findings = gpus_without_torch_build(gpus)
+    if findings:
         gpus = []
     nproc = args.nproc if args.nproc is not None else default_processes(gpus)
     program = tuple(args.script or ()) or ("-m", "dpbook.runs.trainer", *args.unknown)
-    what = Launch(
+    spec = Launch(
         program, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts, args.start_timeout, args.check_calls,
         torchrun_report=args.torchrun_report, hang_timeout=args.hang_timeout,
         logs=args.logs or (options.folder / "logs" if options else None),
     )  # fmt: skip
-    found += preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, gpus=gpus)
+    findings += preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, gpus=gpus)
     if options is not None:
-        found += requirements(options, nproc, nnodes=args.nnodes, gpus=gpus)
-    if min(nproc, len(gpus)) > 1 and not args.no_preflight and all(each.kind == "warning" for each in found):
-        found += check_peers()
-    for finding in sorted(found, key=lambda finding: finding.kind != "problem"):
+        findings += requirements(options, nproc, nnodes=args.nnodes, gpus=gpus)
+    if min(nproc, len(gpus)) > 1 and not args.no_preflight and all(each.kind == "warning" for each in findings):
+        findings += check_peers()
+    for finding in sorted(findings, key=lambda finding: finding.kind != "problem"):
         _say(str(finding))
-    if any(finding.kind == "problem" for finding in found) and not args.no_preflight:
+    if any(finding.kind == "problem" for finding in findings) and not args.no_preflight:
         _say("not started (--no-preflight starts all the same)")
         return 1
     if options is None:
-        return launch(what, _say, came).status
-    return _train(what, options, came, changed=args.continue_changed, alone=not args.no_alone)
+        return launch(spec, _say, signals).status
+    return _train(spec, options, signals, changed=args.continue_changed, alone=not args.no_alone)
 
 
-def _train(what: Launch, options: Options, came: list[int], *, changed: bool, alone: bool) -> int:
+def _train(spec: Launch, options: Options, signals: list[int], *, changed: bool, alone: bool) -> int:
     """Start our program where its folder is free and holds no other run, and say what can be done with it then."""
     from dpbook.runs.launch import launch
     from dpbook.runs.trainer import is_finished, locked, metrics, refuse_to_mix, saved_steps
 
     page = options.folder / metrics.REPORT
-    with locked(options.folder, what.endpoint if what.nnodes > 1 else None, _say):
-        refuse_to_mix(options, what.nnodes * what.nproc, changed=changed)
+    with locked(options.folder, spec.endpoint if spec.nnodes > 1 else None, _say):
+        refuse_to_mix(options, spec.nnodes * spec.nproc, changed=changed)
         if is_finished(options) and page.exists():
             _say(
                 f"{options.folder} is finished: it has its {options.steps:,} steps; more --steps go on with it, "
@@ -127,13 +127,13 @@ def _train(what: Launch, options: Options, came: list[int], *, changed: bool, al
             print(f"report: {page}")
             return 0
         page.unlink(missing_ok=True)
-        ended = launch(what, _say, came)
+        ended = launch(spec, _say, signals)
         if ended.status == 0 and not ended.had_rank_0:  # a disk may be slow to show this node what rank 0 has written
             return 0
         done = saved_steps(options.folder)[-1:]
         if ended.status in (0, CONTINUED) and done == [options.steps]:
             if ended.had_rank_0:
-                _report(what, options, alone=alone)
+                _report(spec, options, alone=alone)
             return 0
         if done:
             _say(f"checkpoint of step {done[0]:,} kept; the same command goes on")
@@ -163,13 +163,13 @@ def _options(args: argparse.Namespace) -> Options | None:
     return None if args.script else from_namespace(parser.parse_args(args.unknown))
 
 
-def _report(what: Launch, options: Options, *, alone: bool) -> None:
+def _report(spec: Launch, options: Options, *, alone: bool) -> None:
     from dpbook.runs.report import pages
     from dpbook.runs.trainer import STEPS_ALONE, train_alone
 
-    if alone and what.nnodes * what.nproc > 1:
+    if alone and spec.nnodes * spec.nproc > 1:
         _say(f"{STEPS_ALONE} steps on one process, to compare with (--no-alone leaves them out)")
-        train_alone(options, what.nproc, _say)
+        train_alone(options, spec.nproc, _say)
     path = pages.write(options.folder)
     print(f"{pages.headline(options.folder)}\nreport: {path}")
 

@@ -142,8 +142,8 @@ def _requirements(pyproject: Path) -> list[tuple[str, str]]:
     return [(match[1], match[2]) for match in split if match]
 
 
-def _package(name: str, needs: str, asked: Future[Torch | None] | None = None) -> Package:
-    """Return what is installed, and whether it can be loaded; torch's answer to ``asked``, if any, says so."""
+def _package(name: str, needs: str, loaded: Future[Torch | None] | None = None) -> Package:
+    """Return the installed version and whether it can be loaded; ``loaded`` is what torch reported, if known."""
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -151,7 +151,7 @@ def _package(name: str, needs: str, asked: Future[Torch | None] | None = None) -
     least = needs.removeprefix(">=")
     if _release(version) < _release(least):
         return Package(name, needs, version, f"older than {least}")
-    if name == "torch" and asked and asked.result():
+    if name == "torch" and loaded and loaded.result():
         return Package(name, needs, version, "")
     _, problem = _run_python("-c", f"import {name}")
     return Package(name, needs, version, problem)

@@ -71,10 +71,10 @@ def predictions(content: bytes) -> dict[str, str]:
 def with_answers(content: bytes, there: bytes) -> bytes:
     """The notebook ``content`` with the answers and predictions of another, by the ids of the cells; not its stubs."""
 
-    def carry(cells: list[Cell], own: dict[str, Cell]) -> bool:
+    def carry(cells: list[Cell], answers: dict[str, Cell]) -> bool:
         found = False
         for cell in cells:
-            answer = _source(own[cell["id"]]) if cell["id"] in own else ""
+            answer = _source(answers[cell["id"]]) if cell["id"] in answers else ""
             if cell["metadata"].get("nbgrader", {}).get("solution") and not UNANSWERED.fullmatch(answer):
                 cell["source"], found = answer.splitlines(keepends=True), True
         return found

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
@@ -35,7 +36,7 @@ def serve(command: Sequence[str], env: Mapping[str, str], log: Path, *, page: st
         port: port that was asked for.
         opens: whether it opens a browser by itself.
     """
-    parent, signals = os.getpid(), []
+    parent, signals = os.getpid(), list[int]()
 
     def bind_to_parent() -> None:
         os.environ[PARENT] = str(parent)
@@ -55,7 +56,12 @@ def serve(command: Sequence[str], env: Mapping[str, str], log: Path, *, page: st
     description = _runtime_folder(env) / f"jpserver-{child.pid}.json"
     with suppress(OSError):  # of an earlier server with this process id, as in a container
         description.unlink()
-    with handling_signals(lambda number, frame: (signals.append(number), child.terminate())):
+
+    def end_server(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        child.terminate()
+
+    with handling_signals(end_server):
         address = _wait_for_address(child, description)
         if address is not None:
             print_line(_announcement(address, page, log, port, opens), sys.stdout)

@@ -36,7 +36,7 @@ class Report:
     new: list[str] = field(default_factory=list)
     restored: list[str] = field(default_factory=list)
     updated: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
     beside: list[tuple[str, str]] = field(default_factory=list)
     current: list[str] = field(default_factory=list)
     imports: list[tuple[str, Renamed]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Report:
                 (self.new, "new"),
                 (self.restored, "restored (you had deleted them)"),
                 (self.updated, "updated"),
-                (self.kept, "yours, left alone"),
+                (self.changed, "yours, left alone"),
             )
             if names
         ]
@@ -127,13 +127,13 @@ def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest,
             _put(name, update, workbook, manifest)
             report.updated.append(name)
         elif offered:
-            report.kept.append(name)
+            report.changed.append(name)
         else:
             answered = _with_answers(name, content, workbook, manifest)
             beside = _free_name(name, answered, workbook, manifest)
             _put(beside, answered, workbook, manifest)
             report.beside.append((name, beside))
-    if target.exists() and name in (*report.kept, *(own for own, _ in report.beside)):
+    if target.exists() and name in (*report.changed, *(own for own, _ in report.beside)):
         report.imports += [(name, renamed) for renamed in renamed_imports(target.read_bytes())]
     manifest.offered[name] = version
 

@@ -2,4 +2,4 @@
 
 from dpbook.ddp.sharded.fully_sharded import FullySharded, ShardedState
 from dpbook.ddp.sharded.halves import Half, over_half
-from dpbook.ddp.sharded.unit import Event
+from dpbook.ddp.sharded.unit import UnitEvent

@@ -116,7 +116,7 @@ class Reducing:
         gradient = row.gradient
         assert gradient is not None  # what is reduced has some
         gradient.mul_(self.scale)
-        unit.tell("reduce", gradient.numel() * gradient.element_size())
+        unit.notify("reduce", gradient.numel() * gradient.element_size())
         self._under_way = _Sum(unit, row, self.reduce_scatter(gradient))
 
     def _settle(self) -> None:
@@ -128,7 +128,7 @@ class Reducing:
         assert gradient is not None
         done.handle.wait()
         done.piece, done.row.gradient = gradient[done.row.mine].clone(), None
-        done.unit.tell("reduced", gradient.numel() * gradient.element_size())
+        done.unit.notify("reduced", gradient.numel() * gradient.element_size())
         if self.across is None:
             done.row.deliver(done.piece)
         else:

@@ -21,7 +21,7 @@ from dpbook.ddp.sharded.communication import Prefetching, Reducing
 from dpbook.ddp.sharded.halves import Half
 from dpbook.ddp.sharded.passes import Passes, in_backward
 from dpbook.ddp.sharded.row import Row
-from dpbook.ddp.sharded.unit import Event, Observer, Unit, check_unchanged
+from dpbook.ddp.sharded.unit import Observer, Unit, UnitEvent, check_unchanged
 from dpbook.ddp.sharded.units import Slice, Units, divide
 from dpbook.ddp.wrappers import broadcast, check_alike, check_not_wrapped, mark, unmark
 
@@ -173,7 +173,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
             micro-batch the bytes of ZeRO's stage 2. Between steps shards alone are kept, and every forward gathers.
         prefetch: how many units are gathered ahead of the one that computes.
         all_gather, reduce_scatter: begin a half of an all-reduce over ``group`` in place; default: torch.distributed's.
-        observer: is told every `Event`.
+        observer: is told every `UnitEvent`.
 
     Raises `InvalidArgument` for a module that is wrapped already and for units that cannot be, and in a forward where
     parameters were since added, replaced, moved, converted, frozen or thawed, or have hooks; `ReplicasDiffer` where the
@@ -297,5 +297,5 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         return clip([row for unit in self.units for row in unit.rows], max_norm, self.group)
 
 
-def _nobody(event: Event) -> None:
+def _nobody(event: UnitEvent) -> None:
     """Observe nothing."""

@@ -19,7 +19,7 @@ from dpbook.core import InvalidArgument
 from dpbook.ddp.reducer import tensors_in
 from dpbook.ddp.sharded.communication import Prefetching, Reducing
 from dpbook.ddp.sharded.row import Row
-from dpbook.ddp.sharded.unit import Call, Unit
+from dpbook.ddp.sharded.unit import ForwardCall, Unit
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,10 @@ class Passes:
         if in_backward():
             self._wait_for_end()
             unit.gather()
-            unit.tell("recompute")
+            unit.notify("recompute")
         else:
             self.prefetching.enter(unit)
-            unit.tell("forward")
+            unit.notify("forward")
         inputs = (args, kwargs) if self.dtype is None else tree_map(self._converted, (args, kwargs))
         if not in_backward():
             unit.enter([tensor for tensor in tensors_in(inputs) if tensor.requires_grad])
@@ -163,14 +163,14 @@ class Passes:
         unit.hide() if self._forward_runs else unit.show_shards()
 
     def _come_back(
-        self, way: list[Unit], here: int, versions: list[tuple[int, ...]], inputs: Call, gradient: torch.Tensor
+        self, way: list[Unit], here: int, versions: list[tuple[int, ...]], inputs: ForwardCall, gradient: torch.Tensor
     ) -> None:
         """Backward reaches the output of ``way[here]``, whose weights had these ``versions`` in forward."""
         way[here].check_versions(way[here].rows, versions)
         self._begin_backward()
         self.prefetching.come_back(way, here)
         way[here].come_back(inputs)
-        way[here].tell("backward")
+        way[here].notify("backward")
 
     def _come_otherwise(self, unit: Unit) -> None:
         """Backward needs the weights of a unit to whose output it has not come, or not yet."""

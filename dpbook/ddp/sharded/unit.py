@@ -14,8 +14,8 @@ from dpbook.ddp.sharded.row import Row
 from dpbook.ddp.sharded.units import Member, Share
 
 
-class Away:
-    """In place of a parameter whose unit does not compute: says what it was, and raises when it is computed with."""
+class HiddenParameter:
+    """Placeholder of a parameter while its unit does not compute; it raises an error when it is computed with."""
 
     def __init__(self, name: str, unit: str, weight: nn.Parameter) -> None:
         self.shape, self.dtype, self.device, self.requires_grad = (
@@ -39,7 +39,7 @@ class Away:
         raise DpbookError("a parameter is used outside its unit")
 
 
-class Event(NamedTuple):
+class UnitEvent(NamedTuple):
     """A change of a unit; ``nbytes`` counts the whole weights or whole gradients that it is about.
 
     "gather": its weights are under way; "gathered": they are there; "forward", "recompute", "backward": it begins to
@@ -48,20 +48,20 @@ class Event(NamedTuple):
     moments: "gathered" says that what is queued from then on finds the weights.
     """
 
-    what: str
+    kind: str
     unit: str
     nbytes: int
 
 
-Observer = Callable[[Event], object]
+Observer = Callable[[UnitEvent], object]
 
 
 @dataclass(eq=False)
-class Call:
-    """A forward of a unit: how many of its inputs have a gradient, and how many of them backward has not reached."""
+class ForwardCall:
+    """A forward of a unit: number of its inputs with a gradient, and of those that backward has not reached."""
 
     inputs: int
-    left: int = 0
+    remaining: int = 0
 
 
 class Unit:
@@ -85,12 +85,12 @@ class Unit:
             for (dtype, *_), members in kinds.items()
         ]
         self.contains_units = False
-        self.calls: list[Call] = []
-        self._in_backward: set[Call] = set()
+        self.calls: list[ForwardCall] = []
+        self._in_backward: set[ForwardCall] = set()
 
-    def tell(self, what: str, nbytes: int = 0) -> None:
-        """Tell the observer."""
-        self.observer(Event(what, self.name, nbytes))
+    def notify(self, kind: str, nbytes: int = 0) -> None:
+        """Pass an event to the observer."""
+        self.observer(UnitEvent(kind, self.name, nbytes))
 
     def begin_to_gather(self) -> None:
         """Begin to gather what has no memory yet."""
@@ -98,7 +98,7 @@ class Unit:
         for row in rows:
             row.begin_to_gather(self.all_gather)
         if rows:
-            self.tell("gather", sum(row.nbytes for row in rows))
+            self.notify("gather", sum(row.nbytes for row in rows))
 
     def gather(self) -> None:
         """Return when the whole weights are there, and give them to the modules."""
@@ -107,7 +107,7 @@ class Unit:
         for row in under_way:
             row.wait()
         if under_way:
-            self.tell("gathered", sum(row.nbytes for row in under_way))
+            self.notify("gathered", sum(row.nbytes for row in under_way))
         for row in self.rows:
             self._show(row, row.weights)
 
@@ -118,25 +118,25 @@ class Unit:
             row.free()
             self._hide(row)
         if alive:
-            self.tell("free", sum(row.nbytes for row in alive))
+            self.notify("free", sum(row.nbytes for row in alive))
 
     def enter(self, inputs: list[torch.Tensor]) -> None:
         """Forward begins, with these ``inputs`` that have a gradient."""
-        call = Call(len(inputs))
+        call = ForwardCall(len(inputs))
         self.calls.append(call)
         if not self.contains_units and torch.is_grad_enabled() and not all(row.trained for row in self.rows):
             for tensor in inputs:
                 tensor.register_hook(partial(self._reach_input, call))
 
-    def come_back(self, call: Call) -> None:
+    def come_back(self, call: ForwardCall) -> None:
         """Backward begins to compute the gradients of a ``call``."""
         if call not in self._in_backward:
             self._in_backward.add(call)
-            call.left = call.inputs
+            call.remaining = call.inputs
 
-    def _reach_input(self, call: Call, gradient: torch.Tensor) -> None:
-        call.left -= 1
-        if call.left == 0:
+    def _reach_input(self, call: ForwardCall, gradient: torch.Tensor) -> None:
+        call.remaining -= 1
+        if call.remaining == 0:
             self._in_backward.discard(call)
             self.free_frozen()
 
@@ -185,7 +185,7 @@ class Unit:
             self._hide(row)
 
     def _hide(self, row: Row) -> None:
-        self._show(row, [Away(m.name, self.name, w) for m, w in zip(row.members, row.weights, strict=True)])
+        self._show(row, [HiddenParameter(m.name, self.name, w) for m, w in zip(row.members, row.weights, strict=True)])
 
     def _show(self, row: Row, parameters: list[Any]) -> None:
         for member, parameter in zip(row.members, parameters, strict=True):
@@ -198,7 +198,7 @@ def check_unchanged(module: nn.Module, units: Sequence[Unit]) -> None:
     rows = [row for unit in units for row in unit.rows]
     ours = {p for row in rows for p in (*row.weights, *(member.parameter for member in row.members))}
     for name, parameter in module.named_parameters():
-        if not isinstance(parameter, Away) and parameter not in ours:
+        if not isinstance(parameter, HiddenParameter) and parameter not in ours:
             expected = "there when the module is wrapped: `unwrap` it first, and wrap it again"
             raise InvalidArgument(name, "a parameter that was added or replaced later", expected)
     for row in rows:

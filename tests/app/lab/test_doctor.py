@@ -19,7 +19,7 @@ def diagnosis():
 @pytest.mark.processes
 def test_every_direct_dependency_is_looked_at(diagnosis):
     assert [p.name for p in diagnosis.packages] == [
-        *("numpy", "torch", "cloudpickle", "jupyterlab", "matplotlib", "tqdm", "filelock", "jinja2")
+        *("numpy", "torch", "jinja2", "cloudpickle", "jupyterlab", "matplotlib", "tqdm", "filelock")
     ]
 
 

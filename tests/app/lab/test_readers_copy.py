@@ -87,7 +87,7 @@ def book(tmp_path):
 
 
 def predict(path, guess):
-    """What JupyterLab stores: the prediction in the metadata, and the outputs of the cells that have run."""
+    """Notebook as JupyterLab stores it: the prediction in the metadata, and the outputs of the cells that have run."""
     found = json.loads(path.read_bytes())
     found["cells"][2]["metadata"][KEY] = guess
     found["cells"][3] = code("answers")

@@ -58,7 +58,7 @@ def served(folder, script, port=8888):
 
 
 def until(process, last):
-    """What it prints up to the line that begins with ``last``."""
+    """Lines that it prints, up to the one that begins with ``last``."""
     lines = []
     while not lines or not lines[-1].startswith(last):
         line = process.stdout.readline()
@@ -68,7 +68,7 @@ def until(process, last):
 
 
 def port_of(folder):
-    """Where it listens, as it has told."""
+    """Port on which it listens, from its own file."""
     (file,) = folder.glob("jpserver-*.json")
     return json.loads(file.read_text())["port"]
 

@@ -55,7 +55,7 @@ def test_a_changed_file_stays_when_the_book_has_nothing_new(book, work):
     refresh(book, work)
     (work / CHAPTER).write_text("mine")
     report = refresh(book, work)
-    assert (report.kept, report.beside) == ([CHAPTER], [])
+    assert (report.changed, report.beside) == ([CHAPTER], [])
     assert (work / CHAPTER).read_text() == "mine"
 
 
@@ -66,7 +66,7 @@ def test_a_new_version_is_laid_beside_a_changed_file_once(book, work):
     assert refresh(book, work).beside == [(CHAPTER, "chapters/01_loop.new.ipynb")]
     assert (work / CHAPTER).read_text() == "mine"
     (work / "chapters/01_loop.new.ipynb").unlink()
-    assert refresh(book, work).kept == [CHAPTER]
+    assert refresh(book, work).changed == [CHAPTER]
     assert not (work / "chapters/01_loop.new.ipynb").exists()
 
 
@@ -210,7 +210,7 @@ def notebook(*sources, outputs=(), metadata=None, lines=False):
 
 
 def run_and_save(path):
-    """What JupyterLab does to a file whose cells are run one by one: nothing in it is the reader's."""
+    """File after JupyterLab has run its cells one by one: nothing in it is the reader's."""
     stored = json.loads(path.read_text())
     stored["metadata"]["language_info"] = {"name": "python", "version": "3.11.2"}
     for count, cell in enumerate(stored["cells"], start=1):
@@ -277,7 +277,7 @@ def test_a_notebook_whose_cells_the_reader_has_changed_is_kept(book, work, opene
     change_cells(mine, change)
     run_and_save(mine)
     saved = mine.read_text()
-    assert refresh(book, work).kept == [CHAPTER]
+    assert refresh(book, work).changed == [CHAPTER]
     source.write_text(SECOND)
     assert refresh(book, work).beside == [(CHAPTER, "chapters/01_loop.new.ipynb")]
     assert mine.read_text() == saved

@@ -55,7 +55,7 @@ def kernel(tmp_path):
 
 
 def value(client, code):
-    """Of the last line of ``code``, as what it prints, or the name of the error."""
+    """Value of the last line of ``code``, as the kernel prints it, or the name of the error."""
     found = {}
 
     def keep(message):

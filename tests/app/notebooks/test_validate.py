@@ -97,7 +97,7 @@ def test_a_semicolon_silences_and_a_skipped_cell_is_not_run(written):
 
 
 def test_a_kernel_finds_the_server_of_ranks_that_all_notebooks_share(written):
-    """Which is one that was loaded with the kernel's own settings. Nobody has needed it, so it has not been started."""
+    """A spare kernel that was loaded with the kernel's own settings is not started until somebody needs it."""
     said = json.loads(written.read_text())["cells"][6]["outputs"][0]["text"]
     assert said == (["fork True\n"] if starter.START_METHOD == "fork" else ["spawn False\n"])
 
@@ -139,7 +139,7 @@ CELLS_RUN = 9
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory):
+def folders(tmp_path_factory):
     """The folder for notebooks that fail."""
     return tmp_path_factory.mktemp("left") / "new"
 
@@ -150,8 +150,8 @@ def temporary(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def lies(written, left, temporary, tmp_path_factory):
-    """What validation says, outside the checkout, of notebooks in which some cells no longer tell the truth."""
+def lies(written, folders, temporary, tmp_path_factory):
+    """Output of validation, outside the checkout, of notebooks with some cells whose stored outputs are wrong."""
     folder = tmp_path_factory.mktemp("lies")
     stored = {name: nbformat.read(written, as_version=4) for name, *_ in LIES.values()}
     for name, number, change, _ in LIES.values():
@@ -160,13 +160,13 @@ def lies(written, left, temporary, tmp_path_factory):
         nbformat.write(notebook, folder / f"{name}.ipynb")
     dies = new_notebook(cells=[new_code_cell("import os\nos._exit(3)", execution_count=1)])
     nbformat.write(dies, folder / "dies.ipynb")
-    run = dpbook("--jobs", 1, "--failed", left, folder, TMPDIR=str(temporary), MPLBACKEND="agg")
+    run = dpbook("--jobs", 1, "--failed", folders, folder, TMPDIR=str(temporary), MPLBACKEND="agg")
     assert run.returncode == 1, run.stdout
     return run.stdout
 
 
-def test_notebooks_that_fail_are_left_as_they_ran(lies, left):
-    ran = {path.stem: nbformat.read(path, as_version=4) for path in left.rglob("*.ipynb")}
+def test_notebooks_that_fail_are_left_as_they_ran(lies, folders):
+    ran = {path.stem: nbformat.read(path, as_version=4) for path in folders.rglob("*.ipynb")}
     assert set(ran) == {"a", "b", "c", "dies"}
     said = {
         (name, n): cell.outputs[-1].text

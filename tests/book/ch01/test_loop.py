@@ -41,9 +41,9 @@ def test_the_words_say_what_the_picture_shows():
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "world", "said"),
+    ("x", "y", "world", "message"),
     [(X, X[:3], 2, "x and y"), (X, X, 3, "global batch"), (X, X, 5, "world"), (np.ones((2, 2)), X, 2, "x and y")],
 )
-def test_bad_input_is_named(x, y, world, said):
-    with pytest.raises(InvalidArgument, match=said):
+def test_bad_input_is_named(x, y, world, message):
+    with pytest.raises(InvalidArgument, match=message):
         ch01.play_loop(x, y, world, lr=0.01, steps=1)

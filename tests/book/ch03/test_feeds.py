@@ -98,7 +98,7 @@ def test_nothing_is_cut_off_or_overlaps(feeds):
 
 
 @each(
-    ("feeds", "said"),
+    ("feeds", "message"),
     [
         ({}, "feeds"),
         ([small()], "feeds"),
@@ -109,9 +109,9 @@ def test_nothing_is_cut_off_or_overlaps(feeds):
         ({"a": small(), "b": small(epochs=1)}, "one number of epochs"),
     ],
 )
-def test_bad_input_is_named(feeds, said):
+def test_bad_input_is_named(feeds, message):
     for show in (ch03.play_feeds, ch03.draw_feeds):
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=message):
             show(feeds)
 
 

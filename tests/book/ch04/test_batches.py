@@ -21,7 +21,7 @@ from tests.figures.reading import outside, overlapping, parse, texts
 
 
 def updates(micro_batches, accumulation, leftover, epochs):
-    """What each update is if every gradient is 1, from the turns of the library."""
+    """Updates of the library's loop if every gradient is 1."""
     held, done = Fraction(0), []
     for _ in range(epochs):
         for turn in replicas.accumulate(micro_batches, accumulation, leftover):
@@ -32,7 +32,7 @@ def updates(micro_batches, accumulation, leftover, epochs):
     return done
 
 
-def told(picture):
+def alt_text(picture):
     """The updates below the micro-batches; one of a single micro-batch has no room for the word."""
     lines = [line.removeprefix("update ") for line in texts(parse(picture))]
     return [line.removeprefix("by ") for line in lines if line.startswith("by ")]
@@ -43,13 +43,13 @@ def told(picture):
 def test_the_updates_are_those_of_the_library(micro_batches, accumulation, leftover):
     picture = draw_accumulation(micro_batches, accumulation, leftover, epochs=3)
     expected = updates(micro_batches, accumulation, leftover, 3)
-    assert told(picture) == [f"{float(update):.4g}" for update in expected]
-    assert picture.alt.endswith(f"Updates so far: {', '.join(told(picture)) or 'none'}.")
+    assert alt_text(picture) == [f"{float(update):.4g}" for update in expected]
+    assert picture.alt.endswith(f"Updates so far: {', '.join(alt_text(picture)) or 'none'}.")
 
 
 def test_the_leftover_of_seven_by_four():
-    assert told(draw_accumulation(7, 4)) == ["1", "1.75"]
-    assert told(draw_accumulation(7, 4, "step")) == ["1"] * 4
+    assert alt_text(draw_accumulation(7, 4)) == ["1", "1.75"]
+    assert alt_text(draw_accumulation(7, 4, "step")) == ["1"] * 4
 
 
 def test_a_wrong_update_has_the_alarm_colour_and_a_right_one_has_not():

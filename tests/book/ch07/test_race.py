@@ -24,7 +24,7 @@ RUNNERS = {"late": step((60, 120)), "early": step((30, 60), (60, 80))}
 
 
 def at(viewer, share):
-    """What is written at this share of the longest step."""
+    """Label at this share of the longest step."""
     viewer.after = round(share * viewer._steps)
     assert viewer.after == share * viewer._steps
     return texts(parse(viewer.picture))

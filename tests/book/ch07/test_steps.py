@@ -17,8 +17,8 @@ def launching(step):
     return step.busy("launch") / step.busy("computation")
 
 
-def apart(step):
-    """How far the slowest rank is from the next one, in computation."""
+def lead(step):
+    """Distance of the slowest rank from the next one, in computation."""
     *_, second, slowest = sorted(step.busy("computation", rank) for rank in step.ranks)
     return slowest / second
 
@@ -36,7 +36,7 @@ def early(step):
 
 MARKS = {
     "launch-bound": lambda step: launching(step) > 1,
-    "straggler": lambda step: apart(step) >= 1.4,
+    "straggler": lambda step: lead(step) >= 1.4,
     "extra syncs": early,
     "blocking hook": lambda step: step.hidden() == 0 and launching(step) < 1,
     "giant bucket": lambda step: largest(step) > 0.5,
@@ -56,7 +56,7 @@ def test_what_is_no_fault_is_well_away_from_one(fault):
     for seed in SEEDS:
         step = sample(fault, seed)
         assert fault == "launch-bound" or launching(step) < 0.5
-        assert fault == "straggler" or apart(step) <= 1.05 + 1e-9
+        assert fault == "straggler" or lead(step) <= 1.05 + 1e-9
         assert fault != "healthy" or step.overlap() > 0.5
 
 

@@ -31,7 +31,7 @@ def bits(training):
     return [p.detach().cpu().numpy().tobytes() for p in training.adapters.values()]
 
 
-def told(rank, number, after, parsed, device=CPU):
+def after_signal(rank, number, after, parsed, device=CPU):
     """A run whose process is sent a signal in a step, the ``after``-th from its start, if it is of ``rank``."""
     calls, step = [], train_adapters.Run.train_step
 
@@ -46,10 +46,10 @@ def told(rank, number, after, parsed, device=CPU):
 
 
 def ended(folder):
-    """Where a run stood that one rank alone was told to end, then another; and whether it ends as one that was not."""
+    """Steps at which a run ended if one rank, then another, got a signal; and whether its result is as without."""
     whole = bits(train_adapters.run(options(f"{folder}/whole"), CPU))
     cut = options(f"{folder}/cut")
-    first, second = told(1, signal.SIGTERM, 4, cut), told(2, signal.SIGUSR1, 2, cut)
+    first, second = after_signal(1, signal.SIGTERM, 4, cut), after_signal(2, signal.SIGUSR1, 2, cut)
     again = train_adapters.run(cut, CPU)
     return (first.step, second.step, again.step), bits(first) != whole, bits(again) == whole
 
@@ -97,7 +97,7 @@ def gradient(rank, folder):
 
 
 def recomputed(folder):
-    """How often a block is computed in a step of two micro-batches."""
+    """Number of times that a block is computed in a step of two micro-batches."""
     training, calls = train_adapters.Run(options(folder), CPU), []
     training.ddp.module.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
     training.train_step()

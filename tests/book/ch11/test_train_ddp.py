@@ -29,7 +29,7 @@ def bits(training):
     return [p.detach().numpy().tobytes() for p in training.ddp.parameters()]
 
 
-def told(rank, number, after, parsed, device=CPU):
+def after_signal(rank, number, after, parsed, device=CPU):
     """A run whose process is sent a signal in a step, the ``after``-th from its start, if it is of ``rank``."""
     calls, step = [], train_ddp.train_step
 
@@ -44,16 +44,16 @@ def told(rank, number, after, parsed, device=CPU):
 
 
 def ended(folder):
-    """Where a run stood that one rank alone was told to end, then another; and whether it ends as one that was not."""
+    """Steps at which a run ended if one rank, then another, got a signal; and whether its result is as without."""
     whole = bits(train_ddp.run(options(f"{folder}/whole"), CPU))
     cut = options(f"{folder}/cut")
-    first, second = told(1, signal.SIGTERM, 11, cut), told(2, signal.SIGUSR1, 2, cut)
+    first, second = after_signal(1, signal.SIGTERM, 11, cut), after_signal(2, signal.SIGUSR1, 2, cut)
     stood = [(training.epoch, training.step) for training in (first, second)]
     return stood, bits(first) != whole, bits(train_ddp.run(cut, CPU)) == whole
 
 
 def others(folder):
-    """What is said where the options, or the number of ranks, are not those of the checkpoint."""
+    """Error if the options, or the number of ranks, are not those of the checkpoint."""
     found = []
     for changes in (("--batch", "2"), ("--lr", "0.5", "--seed", "1")):
         with pytest.raises(SystemExit) as said:
@@ -104,7 +104,7 @@ def halves(folder):
 
 
 class Noise(train_ddp.Sequences):
-    """What torch's generator draws where it is loaded, as augmentation does."""
+    """Numbers that torch's generator draws in the loading process, as augmentation does."""
 
     def __getitem__(self, index):
         return torch.randint(train_ddp.TOKENS, (9,))
@@ -118,7 +118,7 @@ def drawn(folder):
 
 
 def too_few(folder):
-    """What is said of 23 examples, where a step of three ranks takes 24."""
+    """Message about 23 examples, if a step of three ranks takes 24."""
     with pytest.raises(SystemExit) as said:
         train_ddp.run(options(f"{folder}/few", "--examples", "23"), CPU)
     return str(said.value)

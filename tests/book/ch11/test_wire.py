@@ -14,7 +14,7 @@ from tests.figures.reading import parse, readable, rings, texts
 
 
 def marks(picture, colour):
-    """Where the links' marks are, from the top."""
+    """Heights of the links' marks, from the top."""
     return [x for x, _ in sorted(rings(parse(picture), colour, colour), key=lambda place: place[1])]
 
 

@@ -31,7 +31,7 @@ def test_what_is_recorded_are_the_functions_of_the_notebook_to_the_letter():
     assert len(sources) == cells.count("@on_sim(") > 10
 
 
-def held():
+def cached():
     """The name of a function that is recorded, as another one."""
     return 0, 25
 
@@ -39,8 +39,8 @@ def held():
 def test_a_function_is_played_only_as_it_was_recorded(absent):
     kept = sim_runs.recording()["results"]["held"]
     assert sim_runs.played("held", "\n".join(kept["source"]) + "\n", "why") == kept["result"] == [0, 25]
-    with pytest.raises(DpbookError, match=r"held is not what was recorded, and cannot run here: torch 2\.9"):
-        on_sim()(held)()
+    with pytest.raises(DpbookError, match=r"cached is not what was recorded, and cannot run here: torch 2\.9"):
+        on_sim()(cached)()
 
 
 def test_the_reader_is_told_what_is_played(absent):

@@ -21,7 +21,7 @@ def lengths(root, colour):
 
 
 def capacity_at(root):
-    """Where the line of the capacity is."""
+    """Position of the line of the capacity."""
     return float(bars(root, palette.EXPOSED)[0].get("x")) + 1
 
 
@@ -80,7 +80,7 @@ def test_the_memory_explorer_names_the_first_stage_that_fits():
 
 
 def test_it_says_from_how_many_gpus_on_a_stage_fits():
-    """Of 68,976,648,192 parameters: 141 GB hold 2 bytes of each, and 14 of each over 512 but not over 256."""
+    """68,976,648,192 parameters: 141 GB hold 2 bytes of each, and 14 of each over 512 ranks but not over 256."""
     parameters = MODELS["Llama-2 70B"].parameters
     assert 2 * parameters + 14 * parameters / 512 <= 141e9 < 2 * parameters + 14 * parameters / 256
     assert 16 * parameters / 8 <= 141e9 < 16 * parameters / 4

@@ -71,7 +71,7 @@ def test_every_choice_of_the_explorer_is_readable_and_as_high_as_the_first():
 
 
 @each(
-    ("preset", "told"),
+    ("preset", "message"),
     [
         ("70 B on 256 H100", "256 GPUs: 305,"),
         ("70 B on 256 H100", "1,103.6 of 80 GB before activations: DOES NOT FIT"),
@@ -79,25 +79,25 @@ def test_every_choice_of_the_explorer_is_readable_and_as_high_as_the_first():
         ("DeepSeek-V3", "2,048 GPUs: 4,"),
     ],
 )
-def test_the_explorer_says_what_fits_and_how_fast(preset, told):
+def test_the_explorer_says_what_fits_and_how_fast(preset, message):
     figure = ch13.explore_scaling(preset).figure
-    assert told in figure.alt
-    assert any(told in line for line in texts(parse(figure)))
+    assert message in figure.alt
+    assert any(message in line for line in texts(parse(figure)))
 
 
 @each(
-    ("turned", "told"),
+    ("turned", "message"),
     [
         ({"accumulation": "8"}, "sequences are cut: 512 of 4,096 tokens in a micro-batch"),
         ({"stage": "ZeRO-1"}, "ZeRO runs in rings, not by Tree"),
         ({"algorithm": "NVLSTree", "accelerator": "A100 80 GB"}, "no switches that add on A100 80 GB"),
     ],
 )
-def test_the_explorer_says_what_is_odd_in_a_choice(turned, told):
+def test_the_explorer_says_what_is_odd_in_a_choice(turned, message):
     explorer = ch13.explore_scaling()
-    assert told not in explorer.figure.alt
+    assert message not in explorer.figure.alt
     explorer.set(**turned)
-    assert explorer.figure.alt.endswith(told)
+    assert explorer.figure.alt.endswith(message)
 
 
 def test_one_is_on_both_curves_and_so_is_the_last_position():

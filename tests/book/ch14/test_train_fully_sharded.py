@@ -53,7 +53,7 @@ def bits(training):
     return [each.tobytes() for each in weights(training)]
 
 
-def told(rank, number, after, parsed, device=CPU):
+def after_signal(rank, number, after, parsed, device=CPU):
     """A run whose process is sent a signal in a step, the ``after``-th from its start, if it is of ``rank``."""
     calls, step = [], script.Training.train_step
 
@@ -82,7 +82,7 @@ def expected(training, settings):
 
 
 def gradient(folder, *form):
-    """How far loss, norm and gradient of a step are from those of one batch, and how often ranks spoke for it."""
+    """Differences of loss, norm and gradient of a step from those of one batch, and how many ranks printed."""
     settings = options(folder, *form)
     training = script.Training(settings, CPU)
     whole, parts = expected(training, settings)
@@ -111,9 +111,9 @@ def held_out(folder):
 
 
 def refused(*arguments):
-    with pytest.raises(SystemExit) as said:
+    with pytest.raises(SystemExit) as message:
         script.run(options(*arguments), CPU)
-    return str(said.value)
+    return str(message.value)
 
 
 def unfilled(folder):
@@ -132,7 +132,7 @@ def ended(folder):
     """A run with dropout that one rank alone is told to end: where it stood, and if it goes on to the same bits."""
     whole = bits(script.run(options(f"{folder}/noisy", *NOISY), CPU))
     cut = options(f"{folder}/noisy-cut", *NOISY)
-    first = told(1, signal.SIGUSR1, 2, cut)
+    first = after_signal(1, signal.SIGUSR1, 2, cut)
     return first.step, bits(first) != whole, bits(script.run(cut, CPU)) == whole
 
 
@@ -141,7 +141,7 @@ def three(rank, folder):
     found = {"gradient": {name: gradient(folder, *form) for name, form in FORMS.items()}}
     found |= {"bf16": gradient(folder, "--precision", "bf16"), "held out": held_out(folder), "ended": ended(folder)}
     found["whole"] = weights(script.run(options(f"{folder}/whole"), CPU))
-    found["cut"] = told(2, signal.SIGTERM, 3, options(f"{folder}/cut")).step
+    found["cut"] = after_signal(2, signal.SIGTERM, 3, options(f"{folder}/cut")).step
     found["other"] = refused(f"{folder}/cut", "--batch", "6", "--seed", "1").partition("step-00000003 ")[2]
     found["batch"] = refused(folder, "--batch", "10")
     found["shards"] = refused(folder, "--shards", "2")
@@ -150,7 +150,7 @@ def three(rank, folder):
 
 
 def two(rank, folder):
-    """What three have saved, gone on with; beside it lies what a save that was killed has left."""
+    """A checkpoint of three ranks is resumed; beside it lies the rest of a save that was killed."""
     torch.set_num_threads(1)
     training = script.run(options(f"{folder}/cut"), CPU)
     left = sorted(path.name for path in os.scandir(f"{folder}/cut"))
@@ -164,7 +164,7 @@ def four(rank, folder):
     forms = {"whole sums": [], "sums in shards": ["--scatter-each"], "recomputed": ["--checkpointing"]}
     found = {"gradient": {name: gradient(folder, *hybrid, *form) for name, form in forms.items()}}
     whole = weights(script.run(options(f"{folder}/hybrid", *hybrid), CPU))
-    told(3, signal.SIGTERM, 2, options(f"{folder}/hybrid-cut", *hybrid))
+    after_signal(3, signal.SIGTERM, 2, options(f"{folder}/hybrid-cut", *hybrid))
     again = weights(script.run(options(f"{folder}/hybrid-cut"), CPU))
     return found | {"far": max(float(abs(a - b).max()) for a, b in zip(whole, again, strict=True))}
 
@@ -256,7 +256,7 @@ def test_what_cannot_go_on_or_fill_a_step_is_refused(ranks):
 
 
 @each(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--micro", "0"], "argument --micro: 0 is less than 1"),
         (["--save-every", "0"], "argument --save-every: 0 is less than 1"),
@@ -264,10 +264,10 @@ def test_what_cannot_go_on_or_fill_a_step_is_refused(ranks):
         (["--width", "30"], "--width 30 is not shared evenly by 4 heads"),
     ],
 )
-def test_a_number_that_no_step_can_have_is_refused_before_anybody_waits(capsys, arguments, said):
+def test_a_number_that_no_step_can_have_is_refused_before_anybody_waits(capsys, arguments, message):
     with pytest.raises(SystemExit):
         script.parse(arguments)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.proof

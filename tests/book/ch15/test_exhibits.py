@@ -52,33 +52,33 @@ def test_a_name_that_there_is_not_is_refused():
         exhibit("paddings")
 
 
-def found(of):
+def faulty(of):
     return {one.name: differences(one, lines) for one, lines in zip(of, verdicts(of).values(), strict=True)}
 
 
-def left(of):
+def cured(of):
     return {name: [line.name for line in bad(lines)] for name, lines in verdicts(of, cured=True).items()}
 
 
 @pytest.mark.processes
 def test_the_cause_is_named_first_its_consequences_follow_and_nothing_else_fires():
-    assert found(FEW) == {one.name: [] for one in FEW}
+    assert faulty(FEW) == {one.name: [] for one in FEW}
 
 
 @pytest.mark.processes
 @proof
 def test_every_exhibit_that_audit_judges_is_told_as_it_declares():
-    assert found(TOGETHER) == {one.name: [] for one in TOGETHER}
+    assert faulty(TOGETHER) == {one.name: [] for one in TOGETHER}
 
 
 @pytest.mark.processes
 @proof
 def test_nothing_fires_after_the_cure():
-    assert left(TOGETHER) == {one.name: [] for one in TOGETHER}
+    assert cured(TOGETHER) == {one.name: [] for one in TOGETHER}
 
 
 @pytest.mark.processes
 @proof
 @pytest.mark.parametrize("one", [one for one in exhibits() if one.tool in ALONE], ids=lambda one: one.name)
 def test_launch_and_preflight_tell_theirs_and_nothing_after_the_cure(one):
-    assert (found([one]), left([one])) == ({one.name: []}, {one.name: []})
+    assert (faulty([one]), cured([one])) == ({one.name: []}, {one.name: []})

@@ -73,9 +73,9 @@ def test_the_command_writes_the_script_and_overwrites_no_other(tmp_path, monkeyp
     path = tmp_path / "mystery-7" / "train.py"
     assert path.read_text() == SEVEN.script
     assert main(["mystery", "--seed", "7"]) == 0
-    told = capsys.readouterr().out
-    assert f"  {RIGHT}  {SEVEN.exhibit.title}" in told
-    assert SEVEN.exhibit.name not in told
+    message = capsys.readouterr().out
+    assert f"  {RIGHT}  {SEVEN.exhibit.title}" in message
+    assert SEVEN.exhibit.name not in message
     path.write_text("mine")
     assert main(["mystery", "--seed", "7"]) == 1
     assert path.read_text() == "mine"
@@ -91,13 +91,13 @@ def test_the_command_grades_and_writes_nothing_then(tmp_path, monkeypatch, capsy
     assert main([*answer, RIGHT]) == 0
     assert SEVEN.exhibit.why in capsys.readouterr().out
     assert main([*answer, WRONG]) == 1
-    told = capsys.readouterr().out
-    assert ("cause  wrong" in told, SEVEN.exhibit.why in told) == (True, False)
+    message = capsys.readouterr().out
+    assert ("cause  wrong" in message, SEVEN.exhibit.why in message) == (True, False)
     assert list(tmp_path.iterdir()) == []
 
 
 @each(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--seed", "-1"], "seed"),
         (["--seed", "7", "--cause", "a"], "all of --cause, --rank and --line"),
@@ -105,10 +105,10 @@ def test_the_command_grades_and_writes_nothing_then(tmp_path, monkeypatch, capsy
         (["--seed", "7", "--cause", "q", "--rank", "all", "--line", "3"], "one of the letters a, b, c, d, e, f"),
     ],
 )
-def test_bad_options_are_told(tmp_path, monkeypatch, capsys, options, told):
+def test_bad_options_are_told(tmp_path, monkeypatch, capsys, options, message):
     monkeypatch.chdir(tmp_path)
     assert main(["mystery", *options]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -30,7 +30,7 @@ SCRIPT = ["--steps", "13", "--begin", "3", "--every", "4"]
 
 
 def gathered(array):
-    """What each rank has."""
+    """Input of each rank."""
     found = [None] * dist.get_world_size()
     dist.all_gather_object(found, np.asarray(array))
     return found
@@ -42,19 +42,19 @@ def mean(array):
 
 
 def fed_back():
-    """What ranks hold back at the end of some steps of PowerSGD, and how much they have too little or too much."""
+    """Residuals of PowerSGD on each rank at the end of some steps, and the error of their sum."""
     own, applied, states = [], [], []
 
-    def seen(state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        def note(done):
-            applied.append(done.value().numpy().copy())
-            return done.value()
+    def counted(state, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def note(future):
+            applied.append(future.value().numpy().copy())
+            return future.value()
 
         states.append(state)
         own.append(bucket.buffer().numpy().copy())
         return powerSGD_hook(state, bucket).then(note)
 
-    with patch.object(hooks, "powerSGD_hook", seen):
+    with patch.object(hooks, "powerSGD_hook", counted):
         hooks.train(Setting("powersgd", steps=9, begin=2))
     residual = mean(states[-1].error_dict[0].numpy())
     lost = mean(sum(own[2:])) - sum(applied[2:]) - residual
@@ -79,7 +79,7 @@ def by_hand(options):
 
 
 def script():
-    """How far the script's weights are from those by hand, how far apart the ranks then were and at the end are."""
+    """Distance of the script's weights from those by hand, and of the ranks from each other then and at the end."""
     options = train_post_local.parse(SCRIPT)
     ddp = train_post_local.run(options, CPU)
     expected, apart = by_hand(options)
@@ -88,7 +88,7 @@ def script():
 
 
 def buffers():
-    """What the script sends in a local step of a model with batch norm, and how far its statistics are apart then."""
+    """Bytes that the script sends in a local step of a model with batch norm, and the spread of its statistics then."""
     options, handed = train_post_local.parse([*SCRIPT, "--steps", "6"]), []
     normed = partial(nn.BatchNorm1d, 64)
 
@@ -122,7 +122,7 @@ def ranks():
 
 
 def check_bytes(trained, setting, world):
-    """What each rank handed over, and what all wrote: headers, the same of every message, beyond what was predicted."""
+    """Bytes that each rank passed to the hook and that all wrote: headers, equal for every message, are extra."""
     for rank in trained:
         assert rank.payload == payload(setting).tolist()
     if process_stats.IO_COUNTERS.exists():

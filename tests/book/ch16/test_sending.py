@@ -50,7 +50,7 @@ def test_halves_are_half():
 
 
 def test_a_ring_in_each_group_and_one_of_all():
-    """Of 6 ranks in threes: an all-reduce of all sends 10 times its bytes, one in each of two groups 2 · 4 times."""
+    """6 ranks in threes: one all-reduce sends 10 times its bytes, one in each of two groups 2 · 4 times."""
     setting = Setting("local", steps=4, begin=1, every=2, group=3)
     assert (wire(setting, 6) // (4 * WHOLE)).tolist() == [10, 10 + 8, 8, 10 + 8]
     assert (wire(Setting(steps=1), 3) // (4 * WHOLE)).tolist() == [4]

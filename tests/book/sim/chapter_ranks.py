@@ -1,4 +1,4 @@
-"""What each rank does for test_chapters.py: cells of chapters 11 and 12, whose tensors lie on the stand-in."""
+"""Cells of chapters 11 and 12 on the ranks of test_chapters.py, whose tensors are on the simulated device."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ def cells(chapter):
 
 
 def start_here(function, args):
-    """What `ranks.start` is to a cell, where the ranks are there already: all get what each has found."""
+    """Replacement of `ranks.start` in a cell if the ranks exist already: every rank gets the results of all."""
     found = [None] * dist.get_world_size()
     dist.all_gather_object(found, function(*args[dist.get_rank()]))
     return found

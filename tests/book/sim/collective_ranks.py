@@ -1,4 +1,4 @@
-"""What each rank does for test_collectives.py, in one start per world: results as data."""
+"""Scenarios for the ranks of test_collectives.py, in one start per world: results as data."""
 
 import gc
 from datetime import timedelta
@@ -86,7 +86,7 @@ def results(rank, world):
 
 
 def waiting(rank, world):
-    """What a kernel after an all-reduce reads, waited for and not, while the collective is held up."""
+    """Values that a kernel after an all-reduce reads, with and without a wait, while the collective is stopped."""
     x, stream = full(rank + 1), communicator(dist.group.WORLD).stream
     torch.accelerator.synchronize()
     with sim.hold(stream):
@@ -133,7 +133,7 @@ def order(rank, world):
 
 
 def blocking(rank, world):
-    """Which waits hold up the host: a barrier's, and one with a limit."""
+    """Waits that block the host: a barrier's, and one with a limit."""
     stream, x = communicator(dist.group.WORLD).stream, full(1)
     barrier = dist.barrier(async_op=True)
     barrier.wait()
@@ -146,7 +146,7 @@ def blocking(rank, world):
 
 
 def devices(rank, world):
-    """Which tensors the groups take."""
+    """Tensors that the groups accept."""
     both, alone, x = dist.group.WORLD, dist.new_group(backend="simccl"), torch.full((2,), float(rank + 1))
     gloo, y = dist.new_group(backend="gloo"), full(rank + 1)
     dist.all_reduce(y, group=gloo)

@@ -1,4 +1,4 @@
-"""What one process does for test_device.py: facts of the device, as data."""
+"""Scenarios for the process of test_device.py: facts of the device, as data."""
 
 import gc
 import io
@@ -49,7 +49,7 @@ def clocks():
 
 
 def two_streams():
-    """What a second stream does while the first is stopped: on its own, on old values, and behind an event."""
+    """Results of a second stream while the first is stopped: of its own work, on old values, and behind an event."""
     first, second = torch.accelerator.current_stream(), torch.Stream()
     x = torch.ones(3, device="sim")
     first.synchronize()
@@ -93,7 +93,7 @@ def memory():
 
 
 def handed_over(tell):
-    """What another stream reads in memory that its owner has freed meanwhile; with or without `record_stream`."""
+    """Values that another stream reads in memory that its owner has freed; with or without `record_stream`."""
     second = torch.Stream()
     x = torch.full((CROWD,), 1.0, device="sim")
     torch.accelerator.synchronize()
@@ -147,7 +147,7 @@ def late_error():
 
 
 def error_beside_work():
-    """What is raised of one stream while another has work left, and whether that was waited for."""
+    """Errors of one stream while another has work left, and whether the host waited for that."""
     second, x = torch.Stream(), torch.ones(3, device="sim")
     torch.accelerator.synchronize()
     F.embedding(torch.tensor([9], device="sim"), torch.ones(2, 2, device="sim"))
@@ -158,7 +158,7 @@ def error_beside_work():
 
 
 def hook_error():
-    """What is raised where a hook of a tensor, or of a parameter's gradient, raises, and the gradient after that."""
+    """Error if a hook of a tensor, or of a parameter's gradient, raises, and the gradient after that."""
     x, found = torch.ones(2, device="sim", requires_grad=True), []
     for register in (x.register_hook, x.register_post_accumulate_grad_hook):
         handle = register(lambda _: {}["label"])
@@ -180,7 +180,7 @@ def host_reads():
 
 
 def without_blocking():
-    """What the host finds in a copy that it did not wait for, before and after its kernel."""
+    """Values that the host reads in a copy without waiting, before and after its kernel."""
     x = torch.ones(2, device="sim")
     with sim.hold():
         host = x.to("cpu", non_blocking=True)

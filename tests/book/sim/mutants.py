@@ -35,9 +35,9 @@ from tests.book.sim.path_ranks import (
     advanced,
     busy,
     clocks,
-    kept,
     losses,
     on_the_link,
+    recorded_stream,
     refusal,
     wrapped,
 )
@@ -119,7 +119,7 @@ def goes_on(folder):
 
 
 def memory_is_kept(folder):
-    return WELL if kept() == [1.0] else "memory was handed out that another stream still reads"
+    return WELL if recorded_stream() == [1.0] else "memory was handed out that another stream still reads"
 
 
 _groups = count()
@@ -191,7 +191,7 @@ MUTANTS = [
 
 
 def everything(rank, world, folder):
-    """What each rank does for test_mutants.py: what all checks say of what is right, and each of its mutant."""
+    """Complaints of all checks on each rank of test_mutants.py about the right code, and about each mutant."""
     torch.set_num_threads(1)
     sim.join()
     right = {check.__name__: check(folder) for check in CHECKS}
@@ -199,7 +199,7 @@ def everything(rank, world, folder):
 
 
 def attempt(name, folder):
-    """What its check says of a mutant; nothing is left queued."""
+    """Complaint of its check about a mutant; no work stays queued."""
     (mutant,) = (one for one in MUTANTS if one.name == name)
     with mutation(mutant.function, mutant.old, mutant.new), patch.dict(globals(), PATIENCE=IN_VAIN):
         try:

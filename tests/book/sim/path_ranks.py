@@ -1,4 +1,4 @@
-"""What each rank does for test_paths.py: the library's own paths on the stand-in, in one start; results as data."""
+"""Paths of the library on the simulated device, on the ranks of test_paths.py, in one start; results as data."""
 
 import os
 import threading
@@ -77,7 +77,7 @@ def wrapped(name, where, hindered=None):
     return [p.detach().cpu().numpy().tobytes() for p in net.parameters()]
 
 
-def held():
+def allocated():
     """Collectives begin after the block: a host that waits for one in it would wait for ever."""
     return sim.hold(communicator(dist.group.WORLD).stream)
 
@@ -99,7 +99,7 @@ def fully_sharded(where, hindered=None, **options):
 
 
 def given_back():
-    """What a storage of 4,096 bytes gives back and takes again under a tensor and a view of it, which stay."""
+    """Bytes that a storage of 4,096 bytes frees and allocates again under a tensor and a view of it, which stay."""
     tensor = torch.ones(1024, device="sim")
     torch.accelerator.synchronize()  # what streams still hold is freed before anything is counted
     storage, view, before = tensor.untyped_storage(), tensor[3:5], torch.accelerator.memory_allocated()
@@ -122,7 +122,7 @@ def sharded(where, optimizer):
 
 
 def schedules(rank, world):
-    """What schedules leave in a buffer of the device, and what they must."""
+    """Buffers of the device after schedules, and the expected ones."""
     inputs = np.random.default_rng(0).normal(size=(world, 7)).astype(np.float32)
     found = {}
     for name in ("ring", "tree", "parameter_server"):
@@ -171,7 +171,7 @@ def busy(spans):
 
 
 def clocks():
-    """Of a step, of layers and of what was observed: the seconds that were measured, and those of the kernels alone."""
+    """Seconds of a step, of layers and of an observed step: as measured, and of the kernels alone."""
     net = small_net("sim")
     x = torch.ones(4, 5, device="sim")
     link = ObservedLink(LINK)
@@ -198,7 +198,7 @@ def clocks():
 
 
 def come(measure):
-    """What was measured; nothing where moments have not come, which is chance: the ranks must go on alike."""
+    """Measured values; none if moments are missing, which is chance: the ranks must continue alike."""
     try:
         return measure()
     except RuntimeError:
@@ -261,8 +261,8 @@ def advanced(folder, strategies, patience):
     return goes_on
 
 
-def kept():
-    """What another stream reads in memory that its owner has freed, who had told of the stream by `record_stream`."""
+def recorded_stream():
+    """Values that another stream reads in memory that its owner has freed after `record_stream`."""
     second, x = torch.Stream(), torch.full((1000,), 1.0, device="sim")
     torch.accelerator.synchronize()
     with sim.hold(second):
@@ -332,10 +332,10 @@ def everything(rank, world, folder, some_mutants):
     sharding = partial(ShardedOptimizer, optimizer=torch.optim.AdamW, lr=0.01, foreach=False)
     found = {
         "wrapped": {name: (wrapped(name, CPU), wrapped(name, SIM)) for name in WRAPPERS},
-        "held": {name: wrapped(name, SIM, held) for name in WRAPPERS if name != "torch"},
+        "held": {name: wrapped(name, SIM, allocated) for name in WRAPPERS if name != "torch"},
         "sharded": (sharded(SIM, adamw), sharded(SIM, sharding)), "schedules": schedules(rank, world),
         "fully sharded": {
-            "cpu": fully_sharded(CPU), "sim": fully_sharded(SIM), "held": fully_sharded(SIM, held),
+            "cpu": fully_sharded(CPU), "sim": fully_sharded(SIM), "held": fully_sharded(SIM, allocated),
             "slow": fully_sharded(SIM, lambda: sim.slower(SLOWER / 5)),
             "kept": fully_sharded(SIM, reshard_after_forward=False),
         },

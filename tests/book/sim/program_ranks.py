@@ -1,4 +1,4 @@
-"""What each rank does for test_programs.py: training programs on the stand-in, in one start; results as data."""
+"""Training programs on the simulated device, on the ranks of test_programs.py, in one start; results as data."""
 
 import dataclasses
 import signal
@@ -89,7 +89,7 @@ def sharded(folder):
 
 
 def compressed():
-    """Of each of torch's hooks: losses and bytes of some steps, on the CPU and on the device; the device's drift."""
+    """Losses and bytes of some steps with each of torch's hooks, on the CPU and on the device; the device's drift."""
     found = {}
     for method in ("exact", "fp16", "bf16", "local"):
         setting = Setting(method, steps=5, begin=1, every=3)

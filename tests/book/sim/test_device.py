@@ -72,9 +72,9 @@ def test_torch_finds_the_accelerator_and_its_module(facts):
     }  # fmt: skip
 
 
-@each("what", ["sum", "product", "in place", "cat", "model", "batch", "tokens", "targets", "out", "total"])
-def test_tensors_of_two_devices_are_refused(facts, what):
-    assert facts["mixed"][what].startswith("RuntimeError: Expected all tensors to be on the same device, but found")
+@each("case", ["sum", "product", "in place", "cat", "model", "batch", "tokens", "targets", "out", "total"])
+def test_tensors_of_two_devices_are_refused(facts, case):
+    assert facts["mixed"][case].startswith("RuntimeError: Expected all tensors to be on the same device, but found")
 
 
 def test_numbers_and_indices_of_the_cpu_are_taken(facts):

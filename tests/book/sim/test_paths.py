@@ -44,11 +44,11 @@ def test_a_sharded_optimizer_has_the_bits_of_the_whole_one(ranks):
         assert shared == whole
 
 
-@each("how", ["sim", "held", "slow", "kept"])
-def test_a_fully_sharded_model_has_the_bits_of_the_cpu(ranks, how):
+@each("options", ["sim", "held", "slow", "kept"])
+def test_a_fully_sharded_model_has_the_bits_of_the_cpu(ranks, options):
     """Also where kernels are slow, and where no collective of a step can begin before the host is through with it."""
     for rank in ranks:
-        assert rank["fully sharded"][how] == rank["fully sharded"]["cpu"]
+        assert rank["fully sharded"][options] == rank["fully sharded"]["cpu"]
     assert ranks[0]["fully sharded"]["cpu"] != ranks[1]["fully sharded"]["cpu"]
 
 
@@ -80,11 +80,11 @@ def test_an_emulated_link_carries_what_has_been_computed(ranks):
         assert rank["link"] == {"begun": True, "carried": True, "sum": [3.0], "average": [1.0]}
 
 
-@each(("what", "share"), [("step", 1.0), ("layers", 0.4), ("observed", 0.8)])
-def test_what_is_measured_takes_as_long_as_its_kernels(ranks, what, share):
+@each(("case", "share"), [("step", 1.0), ("layers", 0.4), ("observed", 0.8)])
+def test_what_is_measured_takes_as_long_as_its_kernels(ranks, case, share):
     """The kernels of `measure_layers` are those of two passes, one of which counts."""
     for rank in ranks:
-        measured, kernels = rank["clocks"][what]
+        measured, kernels = rank["clocks"][case]
         assert measured >= share * kernels > 0
 
 

@@ -45,7 +45,7 @@ def lines(content):
 
 
 def test_canvas_finds_its_columns_its_line_of_possible_points_and_each_students_points(tmp_path):
-    """As `lib/gradebook_importer.rb` of Canvas reads: Section is the last of who, tasks are all that follows."""
+    """Columns as `lib/gradebook_importer.rb` of Canvas reads them: Section ends the learner's, tasks follow."""
     known = roster(tmp_path, f'{CANVAS},Old (3)\n    Points Possible,,,,,5\n"Berg, Anna",17,s1,anna@u.example,A,4\n')
     content, told = spreadsheet(marks("anna"), "canvas", known)
     head, possible, anna = lines(content)
@@ -106,10 +106,10 @@ NAMES = [
 ]
 
 
-@each(["form", "who"], [("plain", 0), ("canvas", 0), ("canvas", 3), ("moodle", 0)])
-def test_a_name_is_a_name_and_never_a_formula(form, who):
+@each(["form", "name"], [("plain", 0), ("canvas", 0), ("canvas", 3), ("moodle", 0)])
+def test_a_name_is_a_name_and_never_a_formula(form, name):
     rows = lines(spreadsheet(marks(*NAMES), form)[0])
-    written = [row[who] for row in rows[1 if form == "moodle" else 2 :]]
+    written = [row[name] for row in rows[1 if form == "moodle" else 2 :]]
     assert [
         text.removeprefix("'") if name != "'q" else text for name, text in zip(NAMES, written, strict=True)
     ] == NAMES
@@ -165,14 +165,14 @@ def test_a_roster_that_is_no_text_is_refused(tmp_path):
 
 
 def test_gradescope_gets_a_test_for_each_task_and_what_was_left_out():
-    said = json.loads(json.dumps(results(Marks((submission("anna", second=4),), 7))))
-    assert [(t["name"], t["score"], t["max_score"], t["status"], t["visibility"]) for t in said["tests"]] == [
+    message = json.loads(json.dumps(results(Marks((submission("anna", second=4),), 7))))
+    assert [(t["name"], t["score"], t["max_score"], t["status"], t["visibility"]) for t in message["tests"]] == [
         ("First", 2, 3, "failed", "visible"), ("Second", 4, 4, "passed", "visible"),
     ]  # fmt: skip
-    assert said["score"] == 6
-    assert "4 < 5" in said["tests"][0]["output"]
-    assert "a remark" in said["tests"][0]["output"]
-    assert all(text in said["output"] for text in ("x.pdf left out", "2.ipynb: not graded", "In words: why?"))
+    assert message["score"] == 6
+    assert "4 < 5" in message["tests"][0]["output"]
+    assert "a remark" in message["tests"][0]["output"]
+    assert all(text in message["output"] for text in ("x.pdf left out", "2.ipynb: not graded", "In words: why?"))
     with pytest.raises(DpbookError, match="these are of 2"):
         results(marks("anna", "berta"))
 
@@ -250,7 +250,7 @@ def test_an_answer_in_words_is_shown_with_its_marks(tmp_path):
 
 
 @each(
-    ["options", "said"],
+    ["options", "message"],
     [
         (["--csv", "there.csv"], "there.csv exists, and nothing is replaced"),
         (["--gradescope", "there.csv"], "there.csv exists"),
@@ -261,13 +261,13 @@ def test_an_answer_in_words_is_shown_with_its_marks(tmp_path):
         (["--csv", "new.csv", "--roster", "none.csv"], "none.csv cannot be read"),
     ],
 )
-def test_what_cannot_be_written_is_told_before_anything_is_graded(options, said, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_written_is_told_before_anything_is_graded(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dpbook.classroom.marks.grade", lambda *args, **more: pytest.fail("graded"))
     hand_in(tmp_path / "full" / "01.ipynb", 1, {})
     (tmp_path / "there.csv").write_text("mine")
     assert command_line.main(["grade", "full", *options]) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert (tmp_path / "there.csv").read_text() == "mine"
 
 
@@ -275,16 +275,16 @@ def test_a_report_that_cannot_be_written_is_told_after_the_marks(tmp_path, monke
     monkeypatch.setattr("dpbook.classroom.marks.grade", lambda *a, **more: marks("anna"))
     hand_in(tmp_path / "01.ipynb", 1, {})
     assert command_line.main(["grade", str(tmp_path), "--csv", str(tmp_path / "01.ipynb" / "x.csv")]) == 1
-    said = capsys.readouterr()
-    assert "anna: 2 of 7 points" in said.out
-    assert "a report cannot be written" in said.err
+    message = capsys.readouterr()
+    assert "anna: 2 of 7 points" in message.out
+    assert "a report cannot be written" in message.err
 
 
 @each(
-    ["broken", "status", "said"],
+    ["broken", "status", "message"],
     [(BrokenPipeError(32, "Broken pipe"), 0, ""), (OSError(28, "No space"), 1, "No space")],
 )
-def test_marks_that_nobody_can_read_do_not_cost_the_reports(broken, status, said, tmp_path, monkeypatch, capsys):
+def test_marks_that_nobody_can_read_do_not_cost_the_reports(broken, status, message, tmp_path, monkeypatch, capsys):
     class Full(io.StringIO):
         def write(self, text):
             raise broken
@@ -295,7 +295,7 @@ def test_marks_that_nobody_can_read_do_not_cost_the_reports(broken, status, said
     report = tmp_path / f"{status}.csv"
     assert command_line.main(["grade", str(tmp_path / "01.ipynb"), "--csv", str(report)]) == status
     assert report.exists()
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_for_gradescope_a_folder_is_one_submission_whatever_is_in_it(tmp_path, monkeypatch):

@@ -70,5 +70,5 @@ def test_marks_are_those_of_each_graded_alone(run, place, submissions):
 
 def test_two_gigabytes_are_enough_and_nothing_is_left(run, place):
     assert 0.1 * GB < run.memory < 2 * GB
-    assert run.left == set()
+    assert run.leftover == set()
     assert [path.name for path in (place / "temporary").iterdir()] == ["marks.json"]

@@ -1,4 +1,4 @@
-"""What is taken of a notebook that learners hand in, and what is said of the rest."""
+"""Are the answers of a submitted notebook taken, and is the rest reported?"""
 
 import io
 import json
@@ -69,7 +69,7 @@ def with_a_helper(nb):
 
 
 @each(
-    ["change", "texts", "said"],
+    ["change", "texts", "messages"],
     [
         (lambda nb: None, "def step|def meters", None),
         (renamed, "def step|def meters", None),
@@ -85,17 +85,17 @@ def with_a_helper(nb):
         (with_a_helper, "def step|def meters", "helper stands in a cell of your own, and only answer cells are taken"),
     ],
 )
-def test_answers_are_found_and_what_is_odd_is_told(change, texts, said, tmp_path):
+def test_answers_are_found_and_what_is_odd_is_told(change, texts, messages, tmp_path):
     taken = take(hand_in(tmp_path / "handed.ipynb", 1, MINE, change=change))
     assert taken.chapter == 1
     found = [str(each.text)[: len(text)] for each, text in zip(taken.answers[1:3], texts.split("|"), strict=True)]
     assert found == texts.split("|")
     remarks = " ".join([*taken.remarks, *(remark for answer in taken.answers for remark in answer.remarks)])
-    assert (said in remarks) if said else remarks == ""
+    assert (messages in remarks) if messages else remarks == ""
 
 
 @each(
-    ["content", "said"],
+    ["content", "messages"],
     [
         ("no JSON", "no JSON"),
         ("[1]", "is no notebook"),
@@ -106,9 +106,9 @@ def test_answers_are_found_and_what_is_odd_is_told(change, texts, said, tmp_path
         ('{"cells": [{"cell_type": "code", "metadata": {"tags": 3, "nbgrader": {"grade_id": 5}}}]}', "no exercise"),
     ],
 )  # fmt: skip
-def test_what_is_no_exercise_is_refused_in_words(content, said, tmp_path):
+def test_what_is_no_exercise_is_refused_in_words(content, messages, tmp_path):
     (tmp_path / "it.ipynb").write_text(content)
-    with pytest.raises(Unreadable, match=said):
+    with pytest.raises(Unreadable, match=messages):
         take(tmp_path / "it.ipynb")
 
 
@@ -237,8 +237,8 @@ def test_a_terminal_without_our_letters_gets_the_table_all_the_same(tmp_path, mo
 
 
 def test_marks_are_plain_values_for_other_reports():
-    said = json.loads(json.dumps(marks().as_json()))
-    (first, second) = said["submissions"][0]["exercises"][0]["tasks"]
+    messages = json.loads(json.dumps(marks().as_json()))
+    (first, second) = messages["submissions"][0]["exercises"][0]["tasks"]
     assert (first["points"], first["possible"], first["judged_together"]) == (1, 3, True)
     assert first["checks"][1] == {"name": "b", "points": 2, "passed": False, "expected": "4", "came": "5\n6"}
     assert second["reason"] == "the cell is missing"
@@ -246,7 +246,7 @@ def test_marks_are_plain_values_for_other_reports():
 
 
 def test_the_learners_notebook_has_an_id_for_every_answer():
-    """What `take` relies on."""
+    """Assumptions of `take`."""
     for chapter in range(1, 16):
         nb = exercise(chapter)
         for each_cell in nb["cells"]:

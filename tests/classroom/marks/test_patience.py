@@ -1,4 +1,4 @@
-"""Who is waited for how long, whatever the order in which answers are judged."""
+"""Is each answer waited for as long as it should be, whatever the order of judging?"""
 
 import math
 import os
@@ -63,14 +63,15 @@ def test_one_text_in_two_notebooks_is_one_answer():
 
 
 @pytest.mark.parametrize(
-    ("computed", "left", "late"), [((0.9, 0.9, 0.9), 5.0, False), ((0.1, 1.1, 0.1), 5.0, True), ((0.9, 0.9), 1.5, True)]
+    ("computed", "remaining", "late"),
+    [((0.9, 0.9, 0.9), 5.0, False), ((0.1, 1.1, 0.1), 5.0, True), ((0.9, 0.9), 1.5, True)],
 )
-def test_each_rank_may_compute_as_long_as_a_call_and_all_as_long_as_the_check(computed, left, late, monkeypatch):
+def test_each_rank_may_compute_as_long_as_a_call_and_all_as_long_as_the_check(computed, remaining, late, monkeypatch):
     now = dict.fromkeys(range(len(computed)), 0.0)
     monkeypatch.setattr(clock, "seconds_of", now.__getitem__)
     watched = Clock()
     watched.known = list(now)
-    watched.begin_check(left)
+    watched.begin_check(remaining)
     watched.begin_call(1.0)
     watched._begun -= 100
     now |= enumerate(computed)

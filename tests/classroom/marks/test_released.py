@@ -36,7 +36,7 @@ def without_checks(nb):
 
 
 @each(
-    ["change", "left"],
+    ["change", "expected"],
     [
         (lambda nb: None, True),
         (without_everything, False),
@@ -45,12 +45,12 @@ def without_checks(nb):
         (without_checks, True),
     ],
 )
-def test_only_answers_are_taken_over(change, left, tmp_path):
+def test_only_answers_are_taken_over(change, expected, tmp_path):
     handed = hand_in(tmp_path / "01_x.ipynb", 1, MINE, change=change)
     released, whole = exercise(1), answered(exercise(1), take(handed))
     assert [c["id"] for c in whole["cells"]] == [c["id"] for c in released["cells"]]
     assert [c["metadata"] for c in whole["cells"]] == [c["metadata"] for c in released["cells"]]
-    given = {f"answer-{number}": source for number, source in MINE.items()} if left else {}
+    given = {f"answer-{number}": source for number, source in MINE.items()} if expected else {}
     expected = {c["id"]: given.get(c["id"], text(released, c["id"])) for c in released["cells"]}
     assert {c["id"]: text(whole, c["id"]) for c in whole["cells"]} == expected
     assert not any(c.get("outputs") for c in whole["cells"])
@@ -61,14 +61,15 @@ def test_what_cannot_be_read_leaves_the_stubs():
 
 
 @each(
-    ["written", "found"], [("Because.", "Because."), ("YOUR ANSWER HERE", "YOUR ANSWER HERE"), ("", "YOUR ANSWER HERE")]
+    ["written", "expected"],
+    [("Because.", "Because."), ("YOUR ANSWER HERE", "YOUR ANSWER HERE"), ("", "YOUR ANSWER HERE")],
 )
-def test_an_argument_in_words_is_taken_over(written, found, tmp_path):
+def test_an_argument_in_words_is_taken_over(written, expected, tmp_path):
     def write(nb):
         cell(nb, "words-02-1")["source"] = written
 
     handed = hand_in(tmp_path / "02_x.ipynb", 2, {}, change=write)
-    assert text(answered(exercise(2), take(handed)), "words-02-1") == found
+    assert text(answered(exercise(2), take(handed)), "words-02-1") == expected
 
 
 def marks(chapter=1, points=2):
@@ -78,9 +79,9 @@ def marks(chapter=1, points=2):
 
 
 def output(nb, id):
-    (found,) = cell(nb, id)["outputs"]
-    assert found["output_type"] == "execute_result"
-    return found["data"]["text/plain"], found["data"]["text/html"]
+    (expected,) = cell(nb, id)["outputs"]
+    assert expected["output_type"] == "execute_result"
+    return expected["data"]["text/plain"], expected["data"]["text/html"]
 
 
 def test_a_check_cells_value_is_its_points_and_it_shows_the_report():

@@ -80,11 +80,11 @@ def _sums(steps, signal, noise):
     return float(sum(noise(*pair) for pair in pairs) / sum(signal(*pair) for pair in pairs))
 
 
-def _warm_up(done, start=lambda lr: lr, factor=lambda k: k):
+def _warm_up(steps, start=lambda lr: lr, factor=lambda k: k):
     """``done(step, over)`` is the share of the way from the start to the peak."""
 
     def warm_up(steps, over, lr, k):
-        return [start(lr) + (factor(k) * lr - start(lr)) * done(step, over) for step in range(steps)]
+        return [start(lr) + (factor(k) * lr - start(lr)) * steps(step, over) for step in range(steps)]
 
     return warm_up
 

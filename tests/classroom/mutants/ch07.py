@@ -61,7 +61,7 @@ def last_end_counts(spans):
 
 
 def quotient(total, active, sequences, context, flops, bandwidth, itemsize, world):
-    """How often the ring fits into backward, whether that divides the sequences or not."""
+    """Number of rings that fit into backward, whether that divides the sequences or not."""
     ring = 2 * (world - 1) / world * itemsize * total / bandwidth
     backward = 4 * active * sequences * context / flops
     return sequences if ring == 0 else min(sequences, int(backward / ring))

@@ -94,7 +94,7 @@ def doubled(nbytes, cap):
 
 
 def whatever_is_ready(ready, nbytes, alpha, beta):
-    """As soon as the wire is free everything that is ready goes out."""
+    """Start everything that is ready as soon as the wire is free."""
     order, groups, free = per_tensor(ready, nbytes, alpha, beta), [], 0.0
     while order:
         free = max(free, ready[order[0][0]])

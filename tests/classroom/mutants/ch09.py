@@ -105,7 +105,7 @@ def neighbours(world, size):
     return [range(first, first + size) for first in range(0, world, size)]
 
 
-def apart(world, size):
+def strided(world, size):
     return [range(first, world, size) for first in range(size)]
 
 
@@ -159,12 +159,12 @@ MUTANTS = (
     Mutant("09.1", "everything through rank 0", through_rank_zero, "any world, in one process"),
     Mutant("09.1", "sendrecv by a back door", behind_the_comm, "any world, in one process"),
     Mutant("09.1", "a list that ranks share", shared_memory, "three processes"),
-    Mutant("09.2", "the two exchanged", groups(apart, neighbours), "rows and columns"),
+    Mutant("09.2", "the two exchanged", groups(strided, neighbours), "rows and columns"),
     Mutant(
-        "09.2", "copies and pieces exchanged", groups(lambda w, c: neighbours(w, w // c), apart), "rows and columns"
+        "09.2", "copies and pieces exchanged", groups(lambda w, c: neighbours(w, w // c), strided), "rows and columns"
     ),
     Mutant("09.2", "neighbours twice", groups(neighbours, neighbours), "rows and columns"),
-    Mutant("09.2", "one group short", groups(neighbours, lambda w, c: apart(w, c)[:-1]), "rows and columns"),
+    Mutant("09.2", "one group short", groups(neighbours, lambda w, c: strided(w, c)[:-1]), "rows and columns"),
     Mutant("09.3", "rank 0 is right", diagnose(agree=zero_is_right), "which rank, which call"),
     Mutant("09.3", "lines must agree", diagnose(fields=(*FIELDS, "line")), "which rank, which call"),
     Mutant("09.3", "positions from 1", diagnose(count=1), "which rank, which call"),
@@ -177,7 +177,7 @@ MUTANTS = (
 WORTHLESS = (
     ("09.1", lambda comm, x: None),
     ("09.1", _ring(lambda r, n: True)),
-    ("09.2", groups(apart, neighbours)),
+    ("09.2", groups(strided, neighbours)),
     ("09.3", always(0, 0, "skipped")),
     ("09.3", diagnose(agree=zero_is_right, count=1)),
 )

@@ -13,7 +13,7 @@ from dpbook.classroom.tasks.mutants import Mutant
 
 def naive(
     *,
-    what=lambda module: [*module.parameters(), *module.buffers()],
+    broadcast_tensors=lambda module: [*module.parameters(), *module.buffers()],
     divide=True,
     wait=True,
     send=None,
@@ -24,7 +24,7 @@ def naive(
     class Naive:
         def __init__(self, module, world, broadcast, all_reduce):
             self.module, self.world, self.all_reduce = module, world, all_reduce
-            for tensor in what(module):
+            for tensor in broadcast_tensors(module):
                 broadcast(tensor.data)
 
         def finish(self):
@@ -43,7 +43,7 @@ def naive(
 
 
 def state_only(module):
-    """What a checkpoint holds: buffers that are not persistent stay local."""
+    """Content of a checkpoint: buffers that are not persistent stay local."""
     return module.state_dict().values()
 
 
@@ -65,13 +65,13 @@ class WithoutMessages(naive()):
 
     def finish(self):
         meeting = MEETINGS.setdefault(self.world, threading.Barrier(self.world, timeout=5))
-        own = [p for p in self.module.parameters() if p.grad is not None]
-        BOARD[id(self)] = [p.grad for p in own]
+        bucketed_ddp = [p for p in self.module.parameters() if p.grad is not None]
+        BOARD[id(self)] = [p.grad for p in bucketed_ddp]
         meeting.wait()
         means = [sum(parts) / self.world for parts in zip(*BOARD.values(), strict=True)]
         meeting.wait()
         BOARD.clear()
-        for parameter, mean in zip(own, means, strict=True):
+        for parameter, mean in zip(bucketed_ddp, means, strict=True):
             parameter.grad = mean
         meeting.wait()
 
@@ -148,7 +148,7 @@ def first_half(module, world, all_reduce):
 
 
 def published(*, flush=False, drop=False, guard=True, clear=False, wait=False, above=False):
-    """As published; ``flush``, ``guard`` and ``clear`` are the repairs."""
+    """Method as published; ``flush``, ``guard`` and ``clear`` are the repairs."""
 
     class Published:
         def __init__(self, module, cap, world, all_reduce):
@@ -193,9 +193,9 @@ def published(*, flush=False, drop=False, guard=True, clear=False, wait=False, a
 # 10.4: the reader's own
 
 
-def own(
+def bucketed_ddp(
     *,
-    what=lambda module: [*module.parameters(), *module.buffers()],
+    broadcast_tensors=lambda module: [*module.parameters(), *module.buffers()],
     overlapped=True,
     ordered=True,
     forgets=False,
@@ -203,7 +203,7 @@ def own(
     divide=True,
     local=True,
     travels=True,
-    left=True,
+    stays_full=True,
 ):
     """A bucketed wrapper with one thing wrong."""
     lock = contextlib.nullcontext() if travels else threading.Lock()
@@ -211,7 +211,7 @@ def own(
     class MyDDP:
         def __init__(self, module, cap, world, broadcast, all_reduce):
             self.world, self.all_reduce, self.enabled = world, all_reduce, True
-            for tensor in what(module):
+            for tensor in broadcast_tensors(module):
                 broadcast(tensor.data)
             self.parameters = [p for p in module.parameters() if p.requires_grad]
             tensors = [overlap.Tensor(str(k), tuple(p.shape), "float64") for k, p in enumerate(self.parameters)]
@@ -257,7 +257,7 @@ def own(
             for k, p in enumerate(self.parameters):
                 if k in self.absent and p.grad is not None and not forgets:
                     self.view(k).copy_(p.grad / self.world)
-            for bucket in set(range(len(self.flat))) - set(self.messages) if left else ():
+            for bucket in set(range(len(self.flat))) - set(self.messages) if stays_full else ():
                 self.send(bucket)
             for message in self.messages.values():
                 message.wait()
@@ -280,13 +280,13 @@ BIG, IN_TIME = "the steps of the big batch", "sent in time, waited for at the en
 ONE, SEVERAL = "one bucket that never gets full", "several buckets"
 ORDER = "buckets in order, during backward"
 MUTANTS = (
-    Mutant("10.1", "no broadcast", naive(what=lambda module: []), BIG),
-    Mutant("10.1", "buffers left out", naive(what=lambda module: module.parameters()), BIG),
-    Mutant("10.1", "frozen parameters left out", naive(what=trained_only), BIG),
+    Mutant("10.1", "no broadcast", naive(broadcast_tensors=lambda module: []), BIG),
+    Mutant("10.1", "buffers left out", naive(broadcast_tensors=lambda module: module.parameters()), BIG),
+    Mutant("10.1", "frozen parameters left out", naive(broadcast_tensors=trained_only), BIG),
     Mutant("10.1", "no wait", naive(wait=False), BIG),
     Mutant("10.1", "the parameter averaged", naive(send=lambda parameter: parameter.data), BIG),
     Mutant("10.1", "zeros for what is frozen", naive(zeros=True), BIG),
-    Mutant("10.1", "the state dict", naive(what=state_only), BIG),
+    Mutant("10.1", "the state dict", naive(broadcast_tensors=state_only), BIG),
     Mutant("10.1", "trained, so it has a gradient", AsksRequiresGrad, BIG),
     Mutant("10.2", "handles never cleared", never_cleared, IN_TIME),
     Mutant("10.2", "a hook that waits", attached(at_once=True), IN_TIME),
@@ -300,14 +300,14 @@ MUTANTS = (
     Mutant("10.3", "an empty bucket sent", published(flush=True, clear=True, guard=False), SEVERAL),
     Mutant("10.3", "a bucket that is waited for", published(flush=True, clear=True, wait=True), SEVERAL),
     Mutant("10.3", "a cap to be exceeded", published(flush=True, clear=True, above=True), SEVERAL),
-    Mutant("10.4", "what does not come is 0", own(forgets=True), "accumulation"),
-    Mutant("10.4", "no_sync never ends", own(resumes=False), "accumulation"),
-    Mutant("10.4", "the state dict", own(what=state_only), "the gradients of the big batch"),
-    Mutant("10.4", "everything after backward", own(overlapped=False), ORDER),
-    Mutant("10.4", "sent as they get full", own(ordered=False), ORDER),
-    Mutant("10.4", "a bucket that never gets full stays", own(left=False), ORDER),
-    Mutant("10.4", "no_sync does nothing", own(local=False), "accumulation"),
-    Mutant("10.4", "a lock, which cannot travel", own(travels=False), "three real processes"),
+    Mutant("10.4", "what does not come is 0", bucketed_ddp(forgets=True), "accumulation"),
+    Mutant("10.4", "no_sync never ends", bucketed_ddp(resumes=False), "accumulation"),
+    Mutant("10.4", "the state dict", bucketed_ddp(broadcast_tensors=state_only), "the gradients of the big batch"),
+    Mutant("10.4", "everything after backward", bucketed_ddp(overlapped=False), ORDER),
+    Mutant("10.4", "sent as they get full", bucketed_ddp(ordered=False), ORDER),
+    Mutant("10.4", "a bucket that never gets full stays", bucketed_ddp(stays_full=False), ORDER),
+    Mutant("10.4", "no_sync does nothing", bucketed_ddp(local=False), "accumulation"),
+    Mutant("10.4", "a lock, which cannot travel", bucketed_ddp(travels=False), "three real processes"),
 )
 
 WORTHLESS = (
@@ -315,6 +315,6 @@ WORTHLESS = (
     ("10.1", WithoutMessages),
     ("10.2", attached(late=True)),
     ("10.3", published()),
-    ("10.4", own(divide=False)),
+    ("10.4", bucketed_ddp(divide=False)),
 )
 """Answers that must not earn a single point."""

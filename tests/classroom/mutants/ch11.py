@@ -16,7 +16,7 @@ from dpbook.classroom.tasks.mutants import Mutant
 def loop(
     *,
     sampled=True,
-    told=True,
+    reshuffled=True,
     local=True,
     divided=True,
     averaged=True,
@@ -34,7 +34,7 @@ def loop(
         optimizer = torch.optim.SGD(ddp.parameters(), rate)
         logged, total = [], torch.zeros((), dtype=torch.float64)
         for epoch in range(epochs):
-            if sampled and told:
+            if sampled and reshuffled:
                 sampler.set_epoch(epoch)
             for number, (x, y) in enumerate(loader, start=1):
                 last = number % accumulation == 0
@@ -87,7 +87,7 @@ def place(
 ALONE, TOGETHER = "one rank: the script as it was", "three real processes"
 NUMBERS, NODES = "six numbers", "nodes of different sizes"
 MUTANTS = (
-    Mutant("11.1", "no set_epoch", loop(told=False), ALONE),
+    Mutant("11.1", "no set_epoch", loop(reshuffled=False), ALONE),
     Mutant("11.1", "no no_sync", loop(local=False), ALONE),
     Mutant("11.1", "module. in the checkpoint", loop(plain=False), ALONE),
     Mutant("11.1", "no sampler", loop(sampled=False), TOGETHER),

@@ -11,7 +11,7 @@ def _stage(
     sharded=lambda w, g, o: (0, o, o + g, o + g + w),
     frozen=True,
     activations=lambda a, world, stage: a,
-    fits=lambda kept, capacity: kept <= capacity,
+    fits=lambda memory, capacity: memory <= capacity,
 ):
     """``sharded(weights, gradients, optimizer)`` are the bytes that each stage divides by the world."""
 
@@ -41,7 +41,7 @@ def usual_recipe(parameters, trained, world, capacity, recipe, extra):
 def _fewest(
     step=lambda f, b, ring: f + max(b, ring),
     ring=lambda n, p, rate: 2 * (n - 1) / n * 2 * p / rate,
-    kept=lambda p, n: 4 * p + 12 * p / n,
+    memory=lambda p, n: 4 * p + 12 * p / n,
     whole=True,
     efficient=lambda f, b, seconds: (f + b) / seconds,
     pick=min,
@@ -56,7 +56,7 @@ def _fewest(
             days = steps(run["tokens"] / (run["sequences"] * run["context"])) * seconds / 86400
             return (
                 below(days, run["days"])
-                and below(kept(run["parameters"], n), gpu["memory"])
+                and below(memory(run["parameters"], n), gpu["memory"])
                 and (run["sequences"] % n == 0 or not whole)
                 and below(run["efficiency"], efficient(f, b, seconds))
             )
@@ -85,7 +85,7 @@ def first_fastest(sizes, rank, name):
 
 
 def all_others(sizes, rank, name):
-    """Those who have the same coordinate, in place of those who differ in it alone."""
+    """Ranks that have the same coordinate, instead of those that differ in it alone."""
     apart = prod(list(sizes.values())[list(sizes).index(name) + 1 :])
     return [r for r in range(prod(sizes.values())) if r // apart % sizes[name] == rank // apart % sizes[name]]
 
@@ -105,11 +105,11 @@ MUTANTS = (
     Mutant("13.1", "activations sharded", _stage(activations=lambda a, n, stage: a / n if stage == 3 else a), STAGE),
     Mutant("13.1", "stage 3 if nothing fits", never_none, STAGE),
     Mutant("13.1", "always 16 bytes", usual_recipe, STAGE),
-    Mutant("13.1", "less, not at most", _stage(fits=lambda kept, capacity: kept < capacity), STAGE),
+    Mutant("13.1", "less, not at most", _stage(fits=lambda memory, capacity: memory < capacity), STAGE),
     Mutant("13.2", "computation only", _fewest(step=lambda f, b, ring: f + b), TIME),
     Mutant("13.2", "forward hides too", _fewest(step=lambda f, b, ring: max(f + b, ring)), TIME),
     Mutant("13.2", "half of the ring", _fewest(ring=lambda n, p, rate: (n - 1) / n * 2 * p / rate), TIME),
-    Mutant("13.2", "everything sharded", _fewest(kept=lambda p, n: 16 * p / n), TIME),
+    Mutant("13.2", "everything sharded", _fewest(memory=lambda p, n: 16 * p / n), TIME),
     Mutant("13.2", "less, not at most", _fewest(below=lambda value, limit: value < limit), TIME),
     Mutant("13.2", "steps rounded up", _fewest(steps=ceil), TIME),
     Mutant("13.2", "sequences cut", _fewest(whole=False), LIMITS),

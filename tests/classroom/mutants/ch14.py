@@ -117,7 +117,7 @@ class Synchronous(Right):
 
 
 class WaitsForTheSum(Right):
-    """Of the unit that has just computed, and not of the one before."""
+    """Free the unit that has just computed, not the one before."""
 
     def after_backward(self, unit, gradient):
         super().after_backward(unit, gradient)
@@ -166,7 +166,7 @@ def all_in_one(layers, limit):
 
 
 def equal_numbers(layers, limit):
-    """As many layers in each unit: the best of those that fit."""
+    """Best plan among those that fit, with equal numbers of layers in each unit."""
     count = len(layers)
     tried = [[list(range(i, min(i + m, count))) for i in range(0, count, m)] for m in range(1, count + 1)]
     return min((simulated(layers, g)[0], g) for g in tried if simulated(layers, g)[1] <= limit or len(g) == count)[1]

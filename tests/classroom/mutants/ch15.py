@@ -51,7 +51,7 @@ def near(records, shares, relative=1e-4):
 
 
 def explained(records, right, relative):
-    """What was applied: "" if it is the ``right`` mean."""
+    """Name of the rule that was applied: "" if it is the ``right`` mean."""
     world, shares = len(records), right([each["count"] for each in records])
     guesses = {("", None): shares, ("summed_gradients", None): [world * s for s in shares]}
     guesses["divided_twice", None] = [s / world for s in shares]
@@ -67,17 +67,17 @@ def _diagnose(
     """The reference with one thing wrong."""
 
     def tests(records):
-        def told(what):
-            return odd([repr(each[what]) for each in records])
+        def odd_rank(key):
+            return odd([repr(each[key]) for each in records])
 
-        yield "different_starts", told("before")
+        yield "different_starts", odd_rank("before")
         read = [each["examples"] for each in records]
         yield "no_sampler", next((r for r, mine in enumerate(read) if mine in read[:r]), None)
         yield "missing_value", nan(records)
         applied = [{n: a.tobytes() for n, a in each["gradient"].items()} for each in records]
         yield "past_the_wrapper", odd([repr(each) for each in applied])
-        yield "plateau", told("rate")
-        yield "lonely_scaler", told("after")
+        yield "plateau", odd_rank("rate")
+        yield "lonely_scaler", odd_rank("after")
 
     def diagnose(ranks):
         updates_of = list(zip(*ranks, strict=True))[:updates]

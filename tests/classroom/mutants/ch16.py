@@ -12,18 +12,18 @@ def each_rank(wanted, compress):
 
 
 def _send(
-    offered=lambda g, kept: g + kept,
+    offered=lambda g, residual: g + residual,
     sent=each_rank,
-    left=lambda g, kept, sent: g + kept - sent,
+    remaining=lambda g, residual, sent: g + residual - sent,
     start=False,
 ):  # fmt: skip
     """``start``: nothing is kept in the first step, when nothing was kept before."""
 
-    def send(gradients, kept, compress):
-        made = sent(offered(gradients, kept), compress)
-        if start and not kept.any():
+    def send(gradients, residual, compress):
+        made = sent(offered(gradients, residual), compress)
+        if start and not residual.any():
             return made, np.zeros_like(gradients)
-        return made, left(gradients, kept, made)
+        return made, remaining(gradients, residual, made)
 
     return send
 
@@ -32,28 +32,28 @@ def ranks_in_a_row(wanted, compress):
     return compress(wanted.ravel()).reshape(wanted.shape)
 
 
-def mean_left(gradients, kept, sent):
-    return np.tile((gradients + kept - sent).mean(axis=0), (len(sent), 1))
+def mean_remaining(gradients, residual, sent):
+    return np.tile((gradients + residual - sent).mean(axis=0), (len(sent), 1))
 
 
-def compressed_twice(gradients, kept, compress):
-    wanted = gradients + kept
+def compressed_twice(gradients, residual, compress):
+    wanted = gradients + residual
     return each_rank(wanted, compress), wanted - each_rank(wanted, compress)
 
 
-def in_place(gradients, kept, compress):
-    gradients += kept
+def in_place(gradients, residual, compress):
+    gradients += residual
     sent = each_rank(gradients, compress)
     return sent, gradients - sent
 
 
-def sends_all(gradients, kept, compress):
-    return gradients + kept, np.zeros_like(gradients)
+def sends_all(gradients, residual, compress):
+    return gradients + residual, np.zeros_like(gradients)
 
 
-def kept_is_sent_whole(gradients, kept, compress):
+def kept_is_sent_whole(gradients, residual, compress):
     sent = each_rank(gradients, compress)
-    return sent + kept, gradients - sent
+    return sent + residual, gradients - sent
 
 
 # 16.2
@@ -107,7 +107,7 @@ def average(rows):
 
 
 def last_writer(rows):
-    """What NumPy makes of ``total[places] += values`` where a place comes twice."""
+    """Result of NumPy for ``total[places] += values`` if a place occurs twice."""
     total = np.zeros(rows.shape[1])
     for row in rows:
         total = np.where(row != 0, row, total)
@@ -121,46 +121,46 @@ def by_senders(rows):
 def _mended(
     averaged=average,
     sent=dense,
-    left=lambda gradients, kept, sent: gradients + kept - sent,
+    remaining=lambda gradients, residual, sent: gradients + residual - sent,
 ):  # fmt: skip
-    def mended(gradients, kept, k):
-        rows = sent(gradients + kept, k)
-        return averaged(rows), left(gradients, kept, rows)
+    def mended(gradients, residual, k):
+        rows = sent(gradients + residual, k)
+        return averaged(rows), remaining(gradients, residual, rows)
 
     return mended
 
 
-def fraction_forgotten(gradients, kept, sent):
-    return np.where(sent != 0, 0, gradients + kept)
+def fraction_forgotten(gradients, residual, sent):
+    return np.where(sent != 0, 0, gradients + residual)
 
 
-def kept_forgotten(gradients, kept, sent):
-    return np.where(sent != 0, gradients + kept - sent, gradients)
+def kept_forgotten(gradients, residual, sent):
+    return np.where(sent != 0, gradients + residual - sent, gradients)
 
 
-def beside_the_average(gradients, kept, sent):
-    return gradients + kept - sent.mean(axis=0)
+def beside_the_average(gradients, residual, sent):
+    return gradients + residual - sent.mean(axis=0)
 
 
-def kept_in_fp16(gradients, kept, sent):
-    return (gradients + kept - sent).astype(np.float16).astype(float)
+def kept_in_fp16(gradients, residual, sent):
+    return (gradients + residual - sent).astype(np.float16).astype(float)
 
 
-def fractions_averaged(gradients, kept, sent):
-    wanted = gradients + kept
+def fractions_averaged(gradients, residual, sent):
+    wanted = gradients + residual
     return np.where(sent != 0, 0, wanted) + np.where(sent != 0, wanted - sent, 0).mean(axis=0)
 
 
-def as_given(gradients, kept, k):
-    wanted = gradients + kept
+def as_given(gradients, residual, k):
+    wanted = gradients + residual
     places = [np.argsort(np.abs(row))[-k:] for row in wanted]
     values = [row[chosen].astype(np.float16) for row, chosen in zip(wanted, places, strict=True)]
     total = np.zeros(wanted.shape[1])
     total[np.concatenate(places)] += np.concatenate(values)
-    left = gradients.copy()
-    for row, chosen in zip(left, places, strict=True):
+    remaining = gradients.copy()
+    for row, chosen in zip(remaining, places, strict=True):
         row[chosen] = 0
-    return total / len(gradients), left
+    return total / len(gradients), remaining
 
 
 # 16.4
@@ -191,11 +191,13 @@ ABOUT, BEST = "about as good as the best measured", "near the best of all"
 MANY, LARGE, KEPT, RUN = "many ranks, one step", "large numbers", "something kept before", "many ranks, many steps"
 WAIT, HIDDEN = "all wait for their meetings", "some meetings are hidden"
 MUTANTS = (
-    Mutant("16.1", "what was kept is never offered", _send(offered=lambda g, kept: g), SENT),
+    Mutant("16.1", "what was kept is never offered", _send(offered=lambda g, residual: g), SENT),
     Mutant("16.1", "ranks compressed as one vector", _send(sent=ranks_in_a_row), SENT),
     Mutant("16.1", "what was kept goes out whole", kept_is_sent_whole, SENT),
-    Mutant("16.1", "the old rest forgotten", _send(left=lambda g, kept, sent: g - sent), LOST),
-    Mutant("16.1", "beside the average", _send(left=lambda g, kept, sent: g + kept - sent.mean(axis=0)), LOST),
+    Mutant("16.1", "the old rest forgotten", _send(remaining=lambda g, residual, sent: g - sent), LOST),
+    Mutant(
+        "16.1", "beside the average", _send(remaining=lambda g, residual, sent: g + residual - sent.mean(axis=0)), LOST
+    ),
     Mutant("16.1", "nothing kept at first", _send(start=True), LOST),
     Mutant("16.1", "compressed twice", compressed_twice, LOST),
     Mutant("16.1", "added in place", in_place, STAYS),
@@ -209,12 +211,12 @@ MUTANTS = (
     Mutant("16.2", "a line through two", _best_period(line=first_and_second), BEST),
     Mutant("16.3", "of two at one place the last", _mended(averaged=last_writer), MANY),
     Mutant("16.3", "divided by those who sent", _mended(averaged=by_senders), MANY),
-    Mutant("16.3", "beside the average", _mended(left=beside_the_average), MANY),
-    Mutant("16.3", "what was rounded off", _mended(left=fraction_forgotten), LARGE),
+    Mutant("16.3", "beside the average", _mended(remaining=beside_the_average), MANY),
+    Mutant("16.3", "what was rounded off", _mended(remaining=fraction_forgotten), LARGE),
     Mutant("16.3", "not rounded at all", _mended(sent=lambda wanted, k: dense(wanted, k, float)), LARGE),
-    Mutant("16.3", "kept in half precision", _mended(left=kept_in_fp16), LARGE),
-    Mutant("16.3", "what had been kept", _mended(left=kept_forgotten), KEPT),
-    Mutant("16.3", "what was rounded off, shared by all", _mended(left=fractions_averaged), RUN),
+    Mutant("16.3", "kept in half precision", _mended(remaining=kept_in_fp16), LARGE),
+    Mutant("16.3", "what had been kept", _mended(remaining=kept_forgotten), KEPT),
+    Mutant("16.3", "what was rounded off, shared by all", _mended(remaining=fractions_averaged), RUN),
     Mutant("16.4", "the fewest bytes", fewest_bytes, WAIT),
     Mutant("16.4", "the fewest steps", lambda m, *link: min(m, key=lambda name: m[name]["steps"]), WAIT),
     Mutant("16.4", "the shortest step", _first_there(periods=lambda m: 1 / m["every"]), WAIT),
@@ -231,11 +233,11 @@ MUTANTS = (
 
 WORTHLESS = (
     ("16.1", sends_all),
-    ("16.1", lambda gradients, kept, compress: (np.zeros_like(gradients), np.zeros_like(kept))),
+    ("16.1", lambda gradients, residual, compress: (np.zeros_like(gradients), np.zeros_like(residual))),
     ("16.2", lambda *given: 1),
     ("16.2", lambda *given: 64),
     ("16.3", as_given),
-    ("16.3", lambda gradients, kept, k: (gradients.mean(axis=0), np.zeros_like(kept))),
+    ("16.3", lambda gradients, residual, k: (gradients.mean(axis=0), np.zeros_like(residual))),
     ("16.4", lambda methods, *link: "exact"),
     ("16.4", fewest_bytes),
 )

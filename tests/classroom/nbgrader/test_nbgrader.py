@@ -249,7 +249,7 @@ def test_a_release_is_what_the_books_own_learners_get_and_the_references_in_it_e
 
 
 def released(course):
-    """Of each chapter nbgrader's release of the exercise, made in this process and kept in no database."""
+    """nbgrader's release of the exercise of each chapter, made in this process and stored in no database."""
     import nbformat
     from nbgrader.preprocessors import SaveCells
     from traitlets.config import PyFileConfigLoader

@@ -11,7 +11,7 @@ FIRST = SOLUTIONS[0]
 
 
 def given(config):
-    """What the configuration in this folder gives to `configure`."""
+    """Values that the configuration in this folder passes to `configure`."""
     nodes = ast.walk(ast.parse((config / "nbgrader_config.py").read_text()))
     call = next(node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "configure")
     return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}

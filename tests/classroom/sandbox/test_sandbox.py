@@ -1,4 +1,4 @@
-"""What passes between a judge and an answer's process: arrays in common, values as JSON, and nothing else."""
+"""Do arrays, values as JSON, and nothing else pass between a judge and an answer's process?"""
 
 import json
 import socket

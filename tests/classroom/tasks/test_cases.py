@@ -69,7 +69,7 @@ class Text(HTMLParser):
 
 
 def contrast(one, other):
-    """As WCAG 2 defines it."""
+    """Contrast as WCAG 2 defines it."""
 
     def luminance(colour):
         parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]

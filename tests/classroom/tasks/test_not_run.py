@@ -8,7 +8,7 @@ from dpbook.core import DpbookError
 
 @pytest.fixture
 def names():
-    """What a notebook holds after its setup cell."""
+    """Namespace of a notebook after its setup cell."""
     names = {"kept": 1}
     exercise(90, names)
     return names

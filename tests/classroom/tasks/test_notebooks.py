@@ -178,7 +178,7 @@ BEGIN, END, HIDE, SHOW = "### BEGIN SOLUTION", "### END SOLUTION", "### BEGIN HI
 
 
 @each(
-    ("grade_id", "source", "said"),
+    ("grade_id", "source", "message"),
     [
         ("answer-90-1", [BEGIN], "line 1: BEGIN SOLUTION without its END"),
         ("answer-90-1", ["x", END], "line 2: END SOLUTION without its BEGIN"),
@@ -190,13 +190,13 @@ BEGIN, END, HIDE, SHOW = "### BEGIN SOLUTION", "### END SOLUTION", "### BEGIN HI
         ("check-90-1", [BEGIN, END], "BEGIN SOLUTION in a cell whose metadata does not allow it"),
     ],
 )
-def test_marks_that_do_not_pair_up_are_located(grade_id, source, said):
+def test_marks_that_do_not_pair_up_are_located(grade_id, source, message):
     nb = notebook()
     cell(nb, grade_id)["source"] = "\n".join(source)
     with pytest.raises(DpbookError) as error:
         learners(nb, "90_x.ipynb")
     assert str(error.value).startswith(f"90_x.ipynb, cell {grade_id}")
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_marks_in_a_markdown_cell_are_found():
@@ -306,7 +306,7 @@ def picture(source):
 
 
 @each(
-    ("change", "said"),
+    ("change", "message"),
     [
         (drop("answer-90-1"), "task 90.1 needs exactly one cell answer-90-1, there are 0"),
         (twice("check-90-1"), "task 90.1 needs exactly one cell check-90-1, there are 2"),
@@ -341,13 +341,13 @@ def picture(source):
         (picture("draw(all_reduce)"), "its output is kept for the learner, but comes from all_reduce"),
     ],
 )
-def test_a_fault_is_found(root, change, said):
+def test_a_fault_is_found(root, change, message):
     nb = notebook()
     change(nb)
     path = root / "exercises" / "solutions" / "90_x.ipynb"
     path.write_text(json.dumps(nb))
     found = faults(path)
-    assert any(said in fault for fault in found), found
+    assert any(message in fault for fault in found), found
     assert all(fault.startswith("90_x.ipynb") for fault in found)
 
 

@@ -70,7 +70,7 @@ def test_subclasses_become_their_base(value, expected):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (np.array([object()]), "an array of dtype object"),
         (iter([]), "a list_iterator"),
@@ -79,8 +79,8 @@ def test_subclasses_become_their_base(value, expected):
         ([[print]], "a builtin_function_or_method"),
     ],
 )
-def test_other_kinds_are_named(value, said):
-    with pytest.raises(NotPlain, match=said):
+def test_other_kinds_are_named(value, message):
+    with pytest.raises(NotPlain, match=message):
         plain(value)
 
 
@@ -175,7 +175,7 @@ def test_a_place_in_nested_data_is_named():
 
 
 def test_a_numpy_scalar_that_is_expected_is_a_plain_number():
-    """What an answer returns arrives as plain data: a judge that computes with NumPy must not ask for NumPy's type."""
+    """An answer's result arrives as plain data: a judge that computes with NumPy must not ask for NumPy's type."""
     expect_close(np.float64(0.5), 0.5, 1e-9)
     expect_equal(np.int64(3), 3)
     with pytest.raises(Wrong):

@@ -52,7 +52,7 @@ def test_nothing_is_kept_elsewhere(tmp_path, all_reduce):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "is damaged"),
         ("\x00", "is damaged"),
@@ -62,11 +62,11 @@ def test_nothing_is_kept_elsewhere(tmp_path, all_reduce):
         ('{"format": "dpbook.progress", "version": 1}', "is damaged"),
     ],
 )
-def test_an_unreadable_file_is_moved_aside(workbook, text, said):
+def test_an_unreadable_file_is_moved_aside(workbook, text, message):
     (workbook / "progress.json").write_text(text)
     (workbook / "progress.unreadable-1.json").write_text("an older one")
     assert best()["90.1"] is None
-    note = f"progress.json {said}; it is now progress.unreadable-2.json, and a new one was begun"
+    note = f"progress.json {message}; it is now progress.unreadable-2.json, and a new one was begun"
     assert check("90.1", 7).notes == (note,)
     assert (workbook / "progress.unreadable-2.json").read_text() == text
     assert (workbook / "progress.unreadable-1.json").read_text() == "an older one"
