@@ -17,7 +17,6 @@ WINGS = {"runs", "classroom", "book", "app"}
 OFFERED = {
     "dpbook.ddp.sharded.fully_sharded": "sharded training of any model",
     "dpbook.planning.scaling": "the planner of a cluster",
-    "dpbook.figures.steps.memory": "the memory of any sharded step over its time",
     "dpbook.planning.failures": "how often any job is to save",
     "dpbook.replicas.inexact.analysis": "closed forms of any method, and the distance of any run from another",
     **{

@@ -1,6 +1,6 @@
-"""Pictures and viewers, in one palette: schedules and timelines as SVG, data plots as PNG, each with its words.
+"""Pictures, plots, viewers and explorers in one palette, each as SVG with its alternative text.
 
-Importing this loads none of them: what draws is imported when it is first used.
+Importing this package loads none of them: a module that draws is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -8,29 +8,32 @@ from typing import TYPE_CHECKING
 from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:
-    from dpbook.figures.card.drawn import DRAWN, unlike
-    from dpbook.figures.card.explorer import Explorer, Knob
     from dpbook.figures.card.picture import Picture
-    from dpbook.figures.card.player import Viewer
-    from dpbook.figures.card.plot import Plot
-    from dpbook.figures.costs import cost_curves, fitted_sweep, sweeps
-    from dpbook.figures.groups import draw_groups
-    from dpbook.figures.plots import digits_grid, drift_and_gap, loss_curve, magnitude, run_loss, run_seconds
-    from dpbook.figures.schedules.frames import demonstration
-    from dpbook.figures.schedules.overview import draw_overview
-    from dpbook.figures.schedules.schedule import animate, draw_schedule, play
-    from dpbook.figures.steps.buckets import cap_sweep, draw_plan
-    from dpbook.figures.steps.memory import draw_memory
-    from dpbook.figures.steps.step import explore_buckets, explore_savings, play_step
-    from dpbook.figures.steps.timelines import draw_ranks, draw_timelines
+    from dpbook.figures.card.viewer import Explorer, Knob, Viewer
+    from dpbook.figures.plots import (
+        cost_curves,
+        digits_grid,
+        drift_and_gap,
+        fitted_sweep,
+        loss_curve,
+        magnitude,
+        run_loss,
+        run_seconds,
+        sweeps,
+    )
+    from dpbook.figures.schedules.overview import draw_groups, draw_overview
+    from dpbook.figures.schedules.states import demonstration
+    from dpbook.figures.schedules.table import animate, draw_schedule, play
+    from dpbook.figures.steps.buckets import cap_sweep, draw_plan, explore_buckets, explore_savings, play_step
+    from dpbook.figures.steps.timelines import draw_memory, draw_ranks, draw_timelines
 
 __getattr__ = lazy_exports(
-    __name__, DRAWN="card.drawn", Explorer="card.explorer", Knob="card.explorer", Picture="card.picture",
-    Plot="card.plot", Viewer="card.player", animate="schedules.schedule", cap_sweep="steps.buckets",
-    cost_curves="costs", demonstration="schedules.frames", digits_grid="plots", draw_groups="groups",
-    draw_memory="steps.memory", draw_overview="schedules.overview", draw_plan="steps.buckets",
-    draw_ranks="steps.timelines", draw_schedule="schedules.schedule", draw_timelines="steps.timelines",
-    drift_and_gap="plots", explore_buckets="steps.step", explore_savings="steps.step", fitted_sweep="costs",
-    loss_curve="plots", magnitude="plots", play="schedules.schedule", play_step="steps.step", run_loss="plots",
-    run_seconds="plots", sweeps="costs", unlike="card.drawn",
+    __name__, Explorer="card.viewer", Knob="card.viewer", Picture="card.picture", Viewer="card.viewer",
+    animate="schedules.table", cap_sweep="steps.buckets", cost_curves="plots", demonstration="schedules.states",
+    digits_grid="plots", draw_groups="schedules.overview", draw_memory="steps.timelines",
+    draw_overview="schedules.overview", draw_plan="steps.buckets", draw_ranks="steps.timelines",
+    draw_schedule="schedules.table", draw_timelines="steps.timelines", drift_and_gap="plots",
+    explore_buckets="steps.buckets", explore_savings="steps.buckets", fitted_sweep="plots", loss_curve="plots",
+    magnitude="plots", play="schedules.table", play_step="steps.buckets", run_loss="plots", run_seconds="plots",
+    sweeps="plots",
 )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from dpbook.app.notebooks.validation import KERNELSPEC
-from dpbook.figures.card.explorer import MIME
+from dpbook.figures.card.viewer import EXPLORER_MIME
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
@@ -169,7 +169,7 @@ def a_knob_turned_back_is_stored_where_it_was(notebook, explorer):
         expect(explorer.locator("img")).to_have_attribute("alt", re.compile(f"^With {buckets} buckets"))
         save_what_is_seen(notebook, explorer)
         stored = nbformat.read(notebook.server.directory / notebook.path, nbformat.NO_CONVERT)
-        assert f"With {buckets} buckets" in stored.cells[0].outputs[0].data[MIME]["figure"]
+        assert f"With {buckets} buckets" in stored.cells[0].outputs[0].data[EXPLORER_MIME]["figure"]
 
 
 def save_what_is_seen(notebook, explorer):

@@ -5,8 +5,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from dpbook.app.notebooks.validation import KERNELSPEC
-from dpbook.figures.card.explorer import MIME as EXPLORER
-from dpbook.figures.card.player import MIME as PLAYER
+from dpbook.figures.card.viewer import EXPLORER_MIME as EXPLORER
+from dpbook.figures.card.viewer import PLAYER_MIME as PLAYER
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
@@ -22,7 +22,9 @@ TITLE = MARKUP.replace("<", "&lt;").replace(">", "&gt;")
 FRAMES = '<g class="way"/>'.join(f'<g class="frame"><title>{TITLE}</title>{WITHIN}</g>' for _ in range(4))
 FILM = f'<svg xmlns="http://www.w3.org/2000/svg" width="90" height="90" onload="{RUN}">{WITHIN}{FRAMES}</svg>'
 KNOB = {"name": "__proto__", "label": MARKUP, "values": [MARKUP, "b"], "at": 0}
-PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="  # 1 × 1
+KNOBS = {"name": "x", "knobs": [KNOB]}
+IMAGE = "PHN2ZyB4bWxucz0iaHR0cDovL3d3dy53My5vcmcvMjAwMC9zdmciIHdpZHRoPSIxIiBoZWlnaHQ9IjEiLz4="  # an SVG of 1 × 1
+IMG = f'<img src="data:image/svg+xml;base64,{IMAGE}"'
 
 
 def output(kind, data, *, beside=None):
@@ -32,8 +34,8 @@ def output(kind, data, *, beside=None):
 HOSTILE = [
     output(PLAYER, {"step": MARKUP, "pace": 0, "at": 1.5, "svg": FILM}),
     output(EXPLORER, {"name": "x", "knobs": [KNOB], "figure": f"{MARKUP}<script>{RUN}</script><svg onload='{RUN}'/>"}),
-    output(EXPLORER, {"name": "x", "knobs": [KNOB]}, beside={"image/png": f'{PNG}"><script>{RUN}</script>'}),
-    output(EXPLORER, {"name": "x", "knobs": [KNOB]}, beside={"image/png": PNG}),
+    output(EXPLORER, KNOBS, beside={"text/html": f'{IMG} onload="{RUN}"><script>{RUN}</script>'}),
+    output(EXPLORER, KNOBS, beside={"text/html": f"{IMG}>"}),
 ]
 BROKEN = [
     output(PLAYER, {}),

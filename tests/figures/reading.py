@@ -1,4 +1,4 @@
-"""Reading pictures back: what the tests know of an SVG."""
+"""Readers of pictures: the tests parse an SVG and find its frames, texts, bars and marks."""
 
 from xml.etree import ElementTree
 
@@ -19,7 +19,7 @@ def parse(picture):
 
 
 def frames(film, kind="frame"):
-    """The frames of a film in order, each as a group with what it shares put in; or what is under way to them."""
+    """Return the frames of a film in order, each as a group with its shared parts; or the groups under way to them."""
     root = parse(film)
     shared = {part.get("id"): part for part in root.find(f"{NS}defs")}
     found = [group for group in root.findall(f"{NS}g") if group.get("class") == kind]
@@ -31,12 +31,17 @@ def frames(film, kind="frame"):
 
 
 def texts(root):
-    """Every line of text in the order it is drawn."""
+    """Return every line of text in the order in which it is drawn."""
     return ["".join(node.itertext()) for node in root.iter(f"{NS}text")]
 
 
+def shows(picture, colour):
+    """Return True if something in the picture has the colour."""
+    return f'"{colour}"' in picture.svg
+
+
 def outside(root):
-    """Texts and boxes that reach beyond the picture, by the same estimate of widths that lays it out."""
+    """Return texts and boxes that reach beyond the picture, by the same estimate of widths that lays it out."""
     _, _, width, height = map(float, root.get("viewBox").split())
     found = []
     turned = {id(t) for g in root.iter(f"{NS}g") if "rotate" in g.get("transform", "") for t in g.iter()}
@@ -57,7 +62,7 @@ def outside(root):
 
 
 def overlapping(root):
-    """Pairs of texts on one line whose estimated boxes overlap by more than the estimate's slack."""
+    """Return pairs of texts on one line whose estimated boxes overlap by more than the estimate's slack."""
     boxes = []
     for node in root.iter(f"{NS}text"):
         if node.get("x") == "0":
@@ -76,19 +81,19 @@ def overlapping(root):
 
 
 def bars(root, colour):
-    """Rectangles filled with a colour, without those of the legend, from left to right and from the top."""
+    """Return rectangles of a colour, without those of the legend, from the top and then from the left."""
     found = [node for node in root.iter(f"{NS}rect") if node.get("fill") == colour and not node.get("rx")]
     return sorted(found, key=lambda node: (float(node.get("y")), float(node.get("x"))))
 
 
 def rings(root, stroke, fill):
-    """The places of round marks, without those of the legend, of which there is one of a kind at most."""
+    """Return the places of round marks, without those of the legend, which has at most one of a kind."""
     found = [node for node in root.iter(f"{NS}circle") if (node.get("stroke"), node.get("fill")) == (stroke, fill)]
     return [(float(node.get("cx")), float(node.get("cy"))) for node in found]
 
 
 def readable(picture):
-    """Whether all of a picture is inside it, no text lies on another and none is smaller than 11 pixels."""
+    """Return True if nothing leaves the picture, no text overlaps another, and none is smaller than 11 pixels."""
     root = parse(picture)
     apart = root.findall(f"{NS}g[@transform]") or [root]  # pictures that were stacked
     small = [node.text for node in root.iter(f"{NS}text") if float(node.get("font-size")) < 11]

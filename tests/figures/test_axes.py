@@ -1,10 +1,9 @@
-"""Do scales, ticks, curves and legends put things where they belong?"""
+"""Do scales, ticks, curves and legends put things in the right place?"""
 
 import pytest
 
 from dpbook.figures.card.axes import Key, Scale, axis_across, axis_up, curve, decades, mark, seconds_in_words, window
-from dpbook.figures.card.card import Card
-from dpbook.figures.card.picture import Picture
+from dpbook.figures.card.picture import Card, Picture
 from tests.cases import each
 from tests.figures.reading import NS, parse, readable, texts
 

@@ -1,6 +1,7 @@
-"""Do the parts that all pictures share keep to their room, and say what they are for?"""
+"""Is SVG well-formed, escaped and short, and do the parts of a card stay in their room?"""
 
 import re
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -18,11 +19,47 @@ from dpbook.collectives import (
 )
 from dpbook.core import palette
 from dpbook.figures.card import Card, Mark, rect, ticks
-from dpbook.figures.card.arrows import arrow
-from dpbook.figures.card.svg import text_width
+from dpbook.figures.card.svg import arrow, document, element, escape, fit, number, text, text_width
 from dpbook.figures.schedules import schedule_name
 from tests.cases import each
 from tests.figures.reading import NS, outside, overlapping, parse, texts
+
+
+@given(st.text())
+def test_any_text_survives_as_xml_characters(content):
+    read = ElementTree.fromstring(element("a", escape(content), b=content))
+    same = all(c in "\t\n" or "\x20" <= c < "\ud800" or "\ue000" <= c <= "\ufffd" or c > "\uffff" for c in content)
+    if same:
+        assert (read.text or "") == content
+    assert "\x00" not in (read.text or "")
+
+
+@each(("value", "written"), [(3, "3"), (3.0, "3"), (2.5, "2.5"), (1 / 3, "0.33"), (-0.001, "0"), (1e5, "100000")])
+def test_numbers_are_short(value, written):
+    assert number(value) == written
+
+
+def test_attributes_keep_their_order_and_none_is_left_out():
+    assert element("rect", x=1, stroke_width=2.5, fill=None, class_="a") == '<rect x="1" stroke-width="2.5" class="a"/>'
+
+
+@given(st.text(min_size=1), st.floats(30, 500), st.booleans())
+def test_a_fitted_text_fits(content, room, bold):
+    shorter, size = fit(content, 14, room, bold=bold)
+    assert text_width(shorter, size, bold=bold) <= room + 1e-9 or len(shorter) <= 1
+    assert 0.75 * 14 <= size <= 14
+
+
+def test_a_text_that_fits_is_left_alone():
+    assert fit("rank 0", 12, 200) == ("rank 0", 12)
+
+
+def test_a_picture_has_a_name_and_a_description():
+    root = ElementTree.fromstring(document(10, 20, 'a "name" & <more>', "words", [text(1, 2, "x")]))
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == 'a "name" & <more>'
+    assert [child.text for child in root[:2]] == ['a "name" & <more>', "words"]
+
 
 MARKS = [Mark(f"the meaning of sign {n}", rect(0, 0, 14, 14)) for n in range(7)]
 
@@ -71,18 +108,18 @@ def test_ticks_are_round_and_as_many_as_have_room(end, most):
 
 
 @each(
-    ("end", "most", "found"),
+    ("end", "most", "expected"),
     [(28.0, 6, [0, 5, 10, 15, 20, 25]), (135, 8, [0, 20, 40, 60, 80, 100, 120]), (1, 4, [0, 0.5, 1])],
 )
-def test_the_ticks_of_known_axes(end, most, found):
-    assert ticks(end, most) == pytest.approx(found)
+def test_the_ticks_of_known_axes(end, most, expected):
+    assert ticks(end, most) == pytest.approx(expected)
 
 
 def test_an_arrow_ends_at_its_tip_and_is_dashed_where_it_is_stored():
-    way, head = re.findall(r"<path [^>]*>", arrow(((0, 5), (40, 5)), 2))
+    shaft, head = re.findall(r"<path [^>]*>", arrow(((0, 5), (40, 5)), 2))
     assert 'd="M40 5L' in head
-    assert "dasharray" not in way
-    assert f'stroke="{palette.COMMUNICATION}"' in way
+    assert "dasharray" not in shaft
+    assert f'stroke="{palette.COMMUNICATION}"' in shaft
     assert arrow(((0, 5), (40, 5)), 2, stored=True).count("stroke-dasharray") == 1
 
 

@@ -1,4 +1,4 @@
-"""Does the picture of memory show the bytes that are alive, when they are, on the axis of the timeline above it?"""
+"""Does the picture of memory show the bytes alive at each time, on the axis of the timeline above it?"""
 
 import re
 from itertools import combinations
@@ -10,7 +10,7 @@ from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures.steps import CONTENT_FILLS, draw_memory_until
 from dpbook.figures.steps.lanes import LEFT, WIDTH
-from dpbook.figures.steps.memory import HEIGHT
+from dpbook.figures.steps.timelines import MEMORY_HEIGHT
 from dpbook.overlap import Sharding, Sizes, Wires, equal_units, simulate_sharded
 from tests.cases import each
 from tests.figures.reading import NS, outside, overlapping, parse, texts
@@ -18,14 +18,14 @@ from tests.figures.test_palette import SIGHT, distance
 
 
 def step(stage=3, **options):
-    """Two units; of stage 3 the tight one of tests/overlap/test_sharding.py, whose memory is told there by hand."""
+    """A step of two units; the tight one of stage 3 is computed by hand in tests/overlap/test_sharding.py."""
     units = equal_units(2, 2, 4, 20, activations=14, input=2)
     wires = Wires(lambda n: 3, lambda n: 3, lambda n: 3)
     return simulate_sharded(units, Sharding(stage, 2, **options), wires, sizes=Sizes(1, 1, 2))
 
 
 def bands(picture):
-    """For each colour of an area its corners."""
+    """Return the corners of each area by its colour."""
     found = {}
     for node in parse(picture).iter(f"{NS}path"):
         if node.get("d").endswith("Z"):
@@ -35,7 +35,7 @@ def bands(picture):
 
 
 def height(corners, x):
-    """How high a band of steps is at a place where it has no corner."""
+    """Return the height of a band of steps at a place where it has no corner."""
     ys = []
     for (x0, y0), (x1, y1) in zip(corners, corners[1:] + corners[:1], strict=True):
         if y0 == y1 and min(x0, x1) < x < max(x0, x1):
@@ -55,7 +55,7 @@ def height(corners, x):
 def test_each_band_is_as_high_as_its_bytes(time, expected):
     found, x = bands(figures.draw_memory(step(), "Title")), LEFT + time / 19 * (WIDTH - LEFT - 20)
     for content, fill in CONTENT_FILLS.items():
-        high = height(found.get(fill, []), x) * 74 / HEIGHT
+        high = height(found.get(fill, []), x) * 74 / MEMORY_HEIGHT
         assert high == pytest.approx(expected.get(content, 0), abs=0.05)
 
 
@@ -76,11 +76,11 @@ def test_what_is_to_come_is_pale_and_the_peak_is_not_told_before():
 
 
 def test_several_steps_share_their_axes():
-    """Of 74 bytes at most, 50 more or less are as many pixels in each."""
+    """The peak is 74 bytes in both, so 20 bytes are as many pixels in each."""
     root = parse(figures.draw_memory({"3": step(), "2": step(2)}, "Title"))
     places = [float(n.get("y")) for n in root.iter(f"{NS}text") if n.text in ("0 B", "20 B")]
     zero, twenty, zero_2, twenty_2 = places
-    assert zero - twenty == pytest.approx(zero_2 - twenty_2) == pytest.approx(HEIGHT * 20 / 74, abs=0.02)
+    assert zero - twenty == pytest.approx(zero_2 - twenty_2) == pytest.approx(MEMORY_HEIGHT * 20 / 74, abs=0.02)
 
 
 @each("options", [{}, {"recompute": True}, {"prefetch": 0}, {"reshard": False}])

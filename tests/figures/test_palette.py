@@ -9,8 +9,8 @@ import pytest
 from dpbook.collectives import ring
 from dpbook.core import palette
 from dpbook.figures import draw_schedule
-from dpbook.figures.schedules.cells import EDGE, FILL
-from dpbook.figures.steps.looks import FILLS
+from dpbook.figures.schedules.table import EDGE, FILL
+from dpbook.figures.steps.lanes import FILLS
 from tests.cases import each
 
 COLOURS = {
@@ -34,7 +34,7 @@ XYZ = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.
 
 
 def lab(colour, sight):
-    """CIE L*a*b* (1976) under D65 of a colour as it is seen."""
+    """Return CIE L*a*b* (1976) under D65 of a colour as a reader sees it."""
     seen = np.clip(np.asarray(SIGHT[sight]) @ palette.linear(colour), 0, 1)
     ratio = np.asarray(XYZ) @ seen / [0.95047, 1.0, 1.08883]
     x, y, z = np.where(ratio > 216 / 24389, np.cbrt(ratio), (24389 / 27 * ratio + 16) / 116)
@@ -127,7 +127,7 @@ def test_the_dark_twin_of_paper_is_dark_and_that_of_ink_is_light():
 
 
 def test_a_picture_has_a_rule_for_each_of_its_colours():
-    """A colour without one would stay as it is on paper, on a dark card."""
+    """A colour without a twin would keep its light value on a dark card."""
     svg = draw_schedule(ring(4), 3).svg
     style = svg[svg.index("<style>") : svg.index("</style>")]
     for what, colour in set(re.findall(r'(fill|stroke)="(#[0-9a-f]{6})"', svg.replace(style, ""))):

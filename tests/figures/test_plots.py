@@ -1,18 +1,21 @@
-"""Do the data plots show what they are given, in a moderate PNG with fixed words?"""
+"""Do the data plots show their arguments, in a small SVG with fixed words?"""
 
-import io
 import re
 
 import matplotlib
 import numpy as np
 import pytest
 
+from dpbook import figures
+from dpbook.collectives import AlphaBeta, crossover, fit
 from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures import cap_sweep, digits_grid, drift_and_gap, loss_curve
-from dpbook.overlap import CapSweep
+from dpbook.figures.card import LINES, VARIES
+from dpbook.overlap import CapSweep, best_cap, equal_layers
 from dpbook.replicas import Run, digits, shard, split
 from tests.cases import each
+from tests.figures.reading import NS, parse, readable, shows
 
 
 def run(world=4, drift=0.0, gap=1e-16, steps=50):
@@ -20,61 +23,58 @@ def run(world=4, drift=0.0, gap=1e-16, steps=50):
     return Run(np.zeros((world, 3)), falling, 0.1, np.full(steps, drift), np.full(steps, gap))
 
 
-def pixels(plot):
-    return matplotlib.image.imread(io.BytesIO(plot.png))[..., :3]
+def lines(plot, colour):
+    """Return the points (n, 2) of each line of one colour, without the sign of the legend."""
+    paths = [node.get("d") for node in parse(plot).findall(f"{NS}path") if node.get("stroke") == colour]
+    return [np.array(re.findall(r"([-\d.]+) ([-\d.]+)", path), float) for path in paths]
 
 
-def shows(plot, colour):
-    """Whether some pixel has the colour."""
-    wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    return bool((abs(pixels(plot) - wanted) < 0.01).all(axis=-1).any())
-
-
+SMALL, LARGE = AlphaBeta(1e-5, 4e-9), AlphaBeta(1e-3, 1e-9)
+SIZES = np.geomspace(1e4, 1e8, 12)
+FIT = fit(SIZES, LARGE(SIZES) * np.where(SIZES < 1e6, 3, 1))
 SHARDS = shard(*split(*digits())[0], 4)
 PLOTS = {
     "loss": lambda: loss_curve([run(1), run(8)], "The curves are one"),
     "drift": lambda: drift_and_gap(run(), "No drift"),
     "digits": lambda: digits_grid(SHARDS, "Each rank sees its own"),
+    "curves": lambda: figures.cost_curves({"small": SMALL, "large": LARGE}, "They cross"),
+    "fit": lambda: figures.fitted_sweep(FIT, "It fits above 1 MB"),
+    "caps": lambda: cap_sweep(best_cap(equal_layers(8, 0.1, 0.2, 8000), AlphaBeta(0.01, 1e-5)), "One is best"),
 }
 
 
 @pytest.mark.parametrize("draw", PLOTS.values(), ids=list(PLOTS))
-def test_a_plot_is_a_small_png_with_its_words(draw):
+def test_a_plot_is_a_small_picture_with_its_words(draw):
     plot = draw()
     data, metadata = plot._repr_mimebundle_()
-    assert set(data) == {"image/png", "text/plain"}
-    assert data["text/plain"] == repr(plot) == plot.alt == metadata["image/png"]["alt"]
-    assert plot.png.startswith(b"\x89PNG")
-    assert len(plot.png) < 60_000
-    assert metadata["image/png"]["width"] < pixels(plot).shape[1]
-    assert metadata["needs_background"] == "light"  # where JupyterLab looks for it: not inside that of the image
+    assert set(data) == {"text/html", "text/plain"}
+    assert data["text/plain"] == repr(plot) == plot.alt
+    assert len(plot.svg) < 40_000
+    assert readable(plot)
+    assert "id=" not in plot.svg
+    assert metadata == {}
 
 
 @pytest.mark.parametrize("draw", PLOTS.values(), ids=list(PLOTS))
 def test_the_same_plot_has_the_same_bytes_and_leaves_no_settings(draw):
     before = dict(matplotlib.rcParams)
-    assert draw().png == draw().png
+    assert draw().svg == draw().svg
     assert dict(matplotlib.rcParams) == before
 
 
 def test_runs_that_lie_on_each_other_are_both_seen():
-    from dpbook.figures.card.plot import LINES
-
     plot = loss_curve({"one": run(), "other": run()}, "The same")
     assert shows(plot, LINES[0][0])
     assert shows(plot, LINES[1][0])
 
 
-@pytest.mark.parametrize("best", [0, 3, 6])
-def test_no_words_lie_on_the_curves_of_a_sweep(best):
-    """The dashed line just below the best point has no gap that is wider than between two of its dashes."""
+def test_the_best_cap_of_a_sweep_is_marked_on_its_curve():
     caps, durations = np.geomspace(1e4, 1e9, 7).astype(int), np.full(7, 1.1)
-    durations[best] = 1.0
+    durations[3] = 1.0
     plot = cap_sweep(CapSweep(caps, np.ones(7, int), durations, 0.9 * durations), "Title")
-    wanted = [int(palette.EXPOSED[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    lower_half = pixels(plot)[pixels(plot).shape[0] // 3 :]
-    (columns,) = np.nonzero((abs(lower_half - wanted) < 0.05).all(axis=-1).any(axis=0))
-    assert np.diff(columns).max() < 20
+    ((mark,), (curve,)) = (lines(plot, colour) for colour in (palette.INK, palette.COMPUTATION))
+    assert curve[:, 1].max() == mark[0, 1]
+    assert shows(plot, palette.EXPOSED)
 
 
 def test_a_loss_curve_says_where_it_begins_and_ends():
@@ -82,7 +82,7 @@ def test_a_loss_curve_says_where_it_begins_and_ends():
         loss_curve(run(8), "Down").alt
         == "Down. Loss of the global batch from the first to the last step: 8 replicas: 1 → 0.1."
     )
-    assert loss_curve(run(8), "Down", log=True).png != loss_curve(run(8), "Down").png
+    assert loss_curve(run(8), "Down", log=True).svg != loss_curve(run(8), "Down").svg
 
 
 @pytest.mark.parametrize(
@@ -99,24 +99,28 @@ def test_drift_and_gap_are_told_by_their_magnitude(drift, gap, words):
 
 
 def test_a_drift_of_zero_is_a_line_of_its_own():
-    from dpbook.figures.card.plot import LINES
-
+    """The line lies at the foot of the upper axes, below the smallest power of ten."""
     plot = drift_and_gap(run(drift=0, gap=1e-16), "Zero")
-    picture = pixels(plot)
-    blue = [int(LINES[0][0][i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    rows = np.flatnonzero((abs(picture - blue) < 0.01).all(axis=-1).sum(axis=1) > picture.shape[1] / 2)
-    assert rows.size
-    assert 0.35 * picture.shape[0] < rows.min() < 0.55 * picture.shape[0]  # at the foot of the upper half
+    (line,) = lines(plot, LINES[0][0])
+    assert len(set(line[:, 1])) == 1
+    words = {node.text: float(node.get("y")) for node in parse(plot).iter(f"{NS}text")}
+    assert words["10⁻¹⁷"] < line[0, 1] < words["gap, of gradients"]
 
 
 def test_a_drift_far_from_the_gap_leaves_the_gaps_axis_alone():
-    near, far = (pixels(drift_and_gap(run(drift=drift, gap=1e-16), "Two axes")) for drift in (1e-15, 1e3))
-    half = near.shape[0] // 2 + 20
-    assert np.array_equal(near[half:, 150:], far[half:, 150:])
+    near, far = (drift_and_gap(run(drift=drift, gap=1e-16), "Two axes") for drift in (1e-15, 1e3))
+    heights = [lines(plot, LINES[1][0])[0][:, 1] for plot in (near, far)]
+    np.testing.assert_array_equal(*heights)
+
+
+@pytest.mark.parametrize(("drift", "gap", "varies"), [(0, 0, False), (0, 1e-16, True), (1e-8, 0, True), (1, 2, False)])
+def test_errors_of_rounding_are_marked_as_different_between_processors(drift, gap, varies):
+    plot = drift_and_gap(run(drift=drift, gap=gap), "Title")
+    assert (f'<img class="{VARIES}"' in plot.html) == varies
 
 
 def test_labels_of_the_digits_are_told():
-    alt = digits_grid(SHARDS[:2], "Two", each=3).alt
+    alt = digits_grid(SHARDS[:2], "Two", per_rank=3).alt
     assert alt == f"Two. The first digits of each shard. Rank 0: {_first(0)}. Rank 1: {_first(1)}."
 
 
@@ -135,9 +139,26 @@ def _first(rank):
         (lambda: drift_and_gap(7, "Title"), "runs"),
         (lambda: digits_grid([], "Title"), "shards"),
         (lambda: digits_grid([(np.zeros((2, 3)), np.zeros(2))], "Title"), "shards"),
-        (lambda: digits_grid(SHARDS, "Title", each=0), "each"),
+        (lambda: digits_grid(SHARDS, "Title", per_rank=0), "per_rank"),
+        (lambda: figures.cost_curves({}, "Title"), "costs"),
+        (lambda: figures.cost_curves({"a": 3}, "Title"), "costs"),
+        (lambda: figures.cost_curves({"a": SMALL}, "Title", smallest=10, largest=5), "largest"),
+        (lambda: figures.cost_curves({"a": SMALL}, ""), "title"),
+        (lambda: figures.fitted_sweep(LARGE, "Title"), "fit"),
+        (lambda: cap_sweep([1], "Title"), "sweep"),
     ],
 )
 def test_bad_input_is_named(call, name):
     with pytest.raises(InvalidArgument, match=rf"^{re.escape(name)} "):
         call()
+
+
+def test_a_crossover_is_marked_where_it_is():
+    assert crossover(SMALL, LARGE) == pytest.approx(330e3)
+    assert "large becomes cheaper than small at 330 kB" in PLOTS["curves"]().alt
+    assert "becomes" not in figures.cost_curves({"small": SMALL}, "Alone").alt
+    assert "becomes" not in figures.cost_curves({"small": SMALL, "large": LARGE}, "No marks", mark=False).alt
+
+
+def test_a_fit_shows_where_it_is_good():
+    assert shows(PLOTS["fit"](), palette.tint(palette.COMPLETE, 0.18))

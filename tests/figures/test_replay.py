@@ -1,4 +1,4 @@
-"""Is the state of every cell what an independent count of contributions says?"""
+"""Does the state of every cell agree with an independent count of contributions?"""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ import pytest
 from dpbook.collectives import ALGORITHMS, Round, Schedule, all_gather, broadcast, count, parameter_server, ring, tree
 from dpbook.core.errors import InvalidArgument, ScheduleError
 from dpbook.figures import demonstration
-from dpbook.figures.schedules.frames import MAX_CHUNKS, MAX_RANKS, replay
+from dpbook.figures.schedules.states import MAX_CHUNKS, MAX_RANKS, replay
 from tests.cases import each
 from tests.figures.reading import DOUBLE, EXTRA_ROUND
 
@@ -16,7 +16,7 @@ WORLDS = [*range(1, 10), 16]
 
 
 def by_hand(schedule):
-    """The multiset of contributors of every cell after every round, message by message."""
+    """Return the multiset of contributors of every cell after every round, message by message."""
     cells = {(r, c): Counter([r]) for r in range(schedule.world) for c in range(schedule.n_chunks)}
     yield dict(cells)
     for round_ in schedule.rounds:
@@ -26,10 +26,10 @@ def by_hand(schedule):
         yield dict(cells)
 
 
-def kind_of(held, world):
-    if max(held.values()) > 1:
+def kind_of(counts, world):
+    if max(counts.values()) > 1:
         return "fault"
-    return "complete" if len(held) == world else "own" if len(held) == 1 else "partial"
+    return "complete" if len(counts) == world else "own" if len(counts) == 1 else "partial"
 
 
 @each("world", WORLDS)
@@ -40,7 +40,7 @@ def test_kinds_are_those_of_a_count_by_hand(build, world):
     assert len(states) == len(schedule.rounds) + 1
     for state, cells in zip(states, by_hand(schedule), strict=True):
         assert {(r, c): kind for r, row in enumerate(state.kinds) for c, kind in enumerate(row)} == {
-            cell: kind_of(held, world) for cell, held in cells.items()
+            cell: kind_of(counts, world) for cell, counts in cells.items()
         }
 
 
@@ -48,7 +48,7 @@ def test_kinds_are_those_of_a_count_by_hand(build, world):
 def test_a_contribution_counted_twice_is_a_fault(schedule):
     states = replay(schedule)
     for state, cells in zip(states, by_hand(schedule), strict=True):
-        faults = sum(max(held.values()) > 1 for held in cells.values())
+        faults = sum(max(counts.values()) > 1 for counts in cells.values())
         assert state.number_of("fault") == faults
     assert states[-1].number_of("fault") > 0
 

@@ -9,9 +9,8 @@ import pytest
 from dpbook.collectives import ALGORITHMS, Round, Schedule, parameter_server, recursive_doubling, ring, tree
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures import draw_schedule, play
-from dpbook.figures.schedules.arrows import levels
-from dpbook.figures.schedules.cells import EDGE
-from dpbook.figures.schedules.frames import MAX_RANKS
+from dpbook.figures.schedules.states import MAX_RANKS
+from dpbook.figures.schedules.table import EDGE, levels
 from tests.cases import each
 from tests.figures.reading import DOUBLE, EXTRA_ROUND, NS, outside, overlapping, parse, texts
 
@@ -31,7 +30,7 @@ def test_every_rank_and_chunk_is_there(build, world):
 @each("world", WORLDS)
 @each("build", ALGORITHMS.values())
 def test_nothing_leaves_the_picture_or_covers_another_text(build, world):
-    """In every state; they are those of `draw_schedule`, computed once."""
+    """The states are those of `draw_schedule`, computed once."""
     schedule = build(world)
     viewer = play(schedule)
     for after in range(len(schedule.rounds) + 1):

@@ -1,4 +1,4 @@
-"""Do pictures of steps show each span where and when it is, and the figures of its timeline?"""
+"""Do pictures of steps show each span of each rank in its place, and the figures of the timeline?"""
 
 import re
 
@@ -17,6 +17,7 @@ from dpbook.overlap import (
     Span,
     Timeline,
     equal_layers,
+    hook,
     layers_of,
     plan,
     read_profiles,
@@ -122,7 +123,7 @@ def test_a_recorded_trace_tells_its_phases_and_draws_no_line_that_it_does_not_kn
 
 
 def lines(root):
-    """From where to where, in pixels: the lines from gradients to calls."""
+    """Return the ends, in pixels, of the lines from gradients to calls."""
     paths = (node.get("d") for node in root.findall(f"{NS}path") if node.get("fill") == "none")
     found = (re.findall(r"M(\d+) [\d.]+v2L(\d+) ", path) for path in paths)
     return [tuple(map(int, ends)) for path in found for ends in path]
@@ -130,7 +131,7 @@ def lines(root):
 
 @pytest.mark.parametrize("name", ["hook", "naive"])
 def test_a_line_leads_from_the_end_of_a_backward_to_its_call(name):
-    """Ten layers: the backward of the last ends after 40 ms, of the next after 46.7; naive calls begin at 100 ms."""
+    """The backward of the last of ten layers ends after 40 ms, of the next after 46.7; naive calls begin at 100 ms."""
     timeline = step(name)
     one_ms = (880 - LEFT) / (1e3 * timeline.duration)
     ready = [1e3 * (1 / 30 + k * 2 / 300) for k in range(1, 11)]
@@ -171,7 +172,7 @@ def test_a_line_leads_from_a_launch_to_its_kernel():
 
 
 def test_gaps_are_called_idle():
-    """The naive step: its wire before 100 ms, its computation after."""
+    """In a flat step the wire is idle before 100 ms, and computation after."""
     root = parse(figures.draw_timelines(step("flat"), "Title"))
     gaps = [node for node in root.iter(f"{NS}line") if node.get("stroke") == palette.IDLE]
     late, early = (float(gap.get("x2")) - float(gap.get("x1")) for gap in gaps[1:])
@@ -216,7 +217,7 @@ def test_the_savings_are_those_of_the_formula():
 
 
 def axes(picture):
-    """The size, and the places and words of all marks on the axes: what must not change when a knob is turned."""
+    """Return the size, and the places and words of all marks on the axes, which no knob may change."""
     root = parse(picture)
     marks = (n for n in root.iter(f"{NS}text") if n.get("fill") == palette.MUTED or n.get("font-weight") == "700")
     numbers = {(n.get("x"), n.get("y"), n.text) for n in marks if re.fullmatch(r"[\d.]+( (ms|MiB))?", n.text)}
@@ -318,3 +319,49 @@ def test_pictures_are_stacked_in_full():
 def test_bad_input_is_named(call, name):
     with pytest.raises(InvalidArgument, match=name):
         call()
+
+
+def step_of_ranks(ranks):
+    layers = equal_layers(10, 0.1 / 3, 0.2 / 3, 1_000_000)
+    return simulate_step(layers, hook(layers), lambda n: 30e-9 * n, factors=[1 + rank / 10 for rank in range(ranks)])
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 8])
+def test_every_rank_has_its_lanes(ranks):
+    root = parse(figures.draw_ranks(step_of_ranks(ranks), "Title"))
+    assert [text for text in texts(root) if text.startswith("rank ")] == [f"rank {rank}" for rank in range(ranks)]
+    assert texts(root).count("communication") == ranks + 1  # once in the legend
+    assert outside(root) == []
+    assert overlapping(root) == []
+
+
+def test_each_rank_has_its_own_figures():
+    alt = figures.draw_ranks(step_of_ranks(3), "Title").alt
+    for rank in range(3):
+        assert f"rank {rank}: 123 ms, exposed {9 - 3 * rank} ms" in alt
+
+
+def test_a_window_that_begins_later_has_the_same_figures():
+    assert (
+        figures.draw_ranks(step_of_ranks(2).shifted(5.0), "Title").alt
+        == figures.draw_ranks(step_of_ranks(2), "Title").alt
+    )
+
+
+def test_a_recorded_step_fits():
+    root = parse(figures.draw_ranks(read_profiles(recorded_traces(), step=10), "A real step"))
+    assert outside(root) == []
+    assert overlapping(root) == []
+
+
+@pytest.mark.parametrize(
+    "timeline", [None, Timeline((), (0, 1)), step_of_ranks(9)], ids=["none", "no spans", "too many"]
+)
+def test_what_cannot_be_drawn_is_named(timeline):
+    with pytest.raises(InvalidArgument, match="timeline must be a Timeline of 1 to 8 ranks"):
+        figures.draw_ranks(timeline, "Title")
+
+
+def test_a_title_of_all_ranks_is_needed():
+    with pytest.raises(InvalidArgument, match="title"):
+        figures.draw_ranks(step_of_ranks(2), " ")

@@ -7,8 +7,7 @@ import statistics
 from collections import Counter
 
 from dpbook.core import checkout
-from dpbook.figures import DRAWN
-from dpbook.figures.card import player
+from dpbook.figures.card import viewer
 from tests.notebooks.claims import unclaimed
 
 MACHINE_PATH = re.compile(r"(?<![\w.$}~/:-])/((home|tmp|work|Users)/\w|root\b)|\b[A-Z]:\\\w")
@@ -96,8 +95,8 @@ def films(notebook):
     """Number, SVG and page of every player that is stored."""
     for number, cell in code_cells(notebook):
         for output in cell["outputs"]:
-            if player.MIME in output.get("data", {}):
-                yield number, output["data"][player.MIME]["svg"], text(output["data"]["text/html"])
+            if viewer.PLAYER_MIME in output.get("data", {}):
+                yield number, output["data"][viewer.PLAYER_MIME]["svg"], text(output["data"]["text/html"])
 
 
 def heavy_players(notebook):
@@ -107,7 +106,7 @@ def heavy_players(notebook):
 
 def old_players(notebook):
     """The script that each player carries for pages without the extension must be today's."""
-    script = (player.EXTENSION / "player.js").read_text(encoding="utf-8")
+    script = (viewer.EXTENSION / "player.js").read_text(encoding="utf-8")
     return [
         f"cell {n} carries an old player.js: dpbook validate --write"
         for n, _, page in films(notebook)
@@ -131,14 +130,13 @@ def cell_ids(notebook):
     return missing + [f"{count} cells have the id {name}" for name, count in Counter(ids).items() if name and count > 1]
 
 
-def plots_without_data(notebook):
-    """No PNG is compared; a plot that validation compares says what it draws."""
+def bitmaps(notebook):
+    """A bitmap is never compared, stays light on a dark page, and has no alternative text in JupyterLab."""
     return [
-        f"cell {n} shows a PNG that does not say what it draws: dpbook validate --write"
+        f"cell {n} shows a bitmap: draw it as SVG"
         for n, cell in code_cells(notebook)
-        if compared(cell)
         for output in cell["outputs"]
-        if "image/png" in output.get("data", {}) and not output["metadata"].get(DRAWN)
+        if {"image/png", "image/jpeg"} & set(output.get("data", {}))
     ]
 
 
@@ -244,7 +242,7 @@ EVERYWHERE = (
     machine_paths,
     cell_ids,
     pictures_without_words,
-    plots_without_data,
+    bitmaps,
     printed_errors,
     measurements,
 )

@@ -67,12 +67,8 @@ def film(svg="<svg/>", script=""):
     return {
         "output_type": "display_data",
         "metadata": {},
-        "data": {hygiene.player.MIME: {"svg": svg}, "text/html": script},
+        "data": {hygiene.viewer.PLAYER_MIME: {"svg": svg}, "text/html": script},
     }
-
-
-def png(**metadata):
-    return shown(image_png="AAAA", text_plain="a plot") | {"metadata": metadata}
 
 
 GOOD = notebook(
@@ -84,11 +80,10 @@ GOOD = notebook(
     code("t = time()\nprint(t)", stream("3 ms"), tags=["measurement", "nbval-ignore-output"], name="f"),
     code("assert t > 0", name="i"),
     code("whereabouts()", stream("a laptop"), tags=["yours", "nbval-ignore-output"], name="j"),
-    code("plot()", png(drawn=["title A"]), name="k"),
     code(
         "play()", shown(text_plain="viewer", text_html='<img src="data:image/png;base64,AA/tmp/" alt="ring">'), name="g"
     ),
-    code("play()", film("s" * 999_999, (hygiene.player.EXTENSION / "player.js").read_text()), name="h"),
+    code("play()", film("s" * 999_999, (hygiene.viewer.EXTENSION / "player.js").read_text()), name="h"),
 )
 
 IGNORED = ["nbval-ignore-output"]
@@ -110,7 +105,7 @@ BAD = [
     (hygiene.pictures_without_words, notebook(code("f()", shown(text_html='<img src="x.png">')))),
     (hygiene.pictures_without_words, notebook(code("f()", shown(text_html='<img alt="" src="x.png">')))),
     (hygiene.pictures_without_words, notebook(markdown("![](x.png)"))),
-    (hygiene.plots_without_data, notebook(code("plot()", png()))),
+    (hygiene.bitmaps, notebook(code("plot()", shown(image_png="AAAA", text_plain="a plot")))),
     (hygiene.printed_errors, notebook(code("f()", stream("Traceback (most recent call last):\n"), tags=IGNORED))),
     (hygiene.unheld, notebook(code("time()", stream("3 ms"), tags=["measurement"]))),
     (hygiene.unheld, notebook(code("t = time()\nt", stream("3 ms"), tags=IGNORED), code("assert u > 0"))),

@@ -17,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--largest", type=int, help="largest size: 2 to this power bytes (default: 24, between accelerators 30)"
     )
     parser.add_argument("--repeats", type=int, default=25, help="timed calls per size (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="folder to write bench.json and bench.png into")
+    parser.add_argument("--out", type=Path, help="folder to write bench.json and bench.svg into")
 
 
 def run(args: argparse.Namespace) -> int:

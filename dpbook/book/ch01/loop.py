@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpbook import collectives, replicas
 from dpbook.core import InvalidArgument, check_float, check_int, palette
-from dpbook.figures import Picture, Plot, Viewer
+from dpbook.figures import Picture, Viewer
 from dpbook.figures.card import LINES, MARGIN, Card, box, draw_lines, finish, in_style, new_figure, rect, text
 
 LEFT, TOP = 190, 96
@@ -119,15 +119,12 @@ def descend(rate: float, delay: int, steps: int) -> NDArray[np.float64]:
 
 
 @in_style
-def draw_paths(paths: Mapping[str, NDArray[Any]], title: str) -> Plot:
+def draw_paths(paths: Mapping[str, NDArray[Any]], title: str) -> Picture:
     """Plot one to four named paths from `descend`, whose minimum is at 0. Raises `InvalidArgument`."""
     if not isinstance(paths, Mapping) or not 1 <= len(paths) <= len(LINES):
         raise InvalidArgument("paths", paths, f"1 to {len(LINES)} paths by name")
     figure, axes = new_figure(title)
     draw_lines(axes, dict(paths))
     axes.set(xlabel="step", ylabel="parameter w; the minimum is at 0")
-    axes.legend(loc="upper left", ncols=2, handlelength=3)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + 0.3 * (high - low))  # room for the legend
     ends = "; ".join(f"{name}: {path[-1]:.2g}" for name, path in paths.items())
     return finish(figure, f"{title}. w at the end: {ends}.")

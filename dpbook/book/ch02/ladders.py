@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpbook.core import InvalidArgument, palette
-from dpbook.figures import Plot, magnitude
-from dpbook.figures.card import LINES, VARIES, draw_lines, finish, in_style, new_figure
+from dpbook.figures import Picture, magnitude
+from dpbook.figures.card import LINES, draw_lines, finish, in_style, new_figure
 from dpbook.replicas import Array
 from dpbook.replicas.inexact import bf16
 
@@ -29,7 +29,7 @@ def sum_in_bf16(buffers: Array) -> Array:
 
 
 @in_style
-def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: str = "largest error") -> Plot:
+def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: str = "largest error") -> Picture:
     """Place named errors on one logarithmic axis, left or right of the largest that rounding can explain.
 
     ``errors`` are 1 to 10 positive finite numbers, drawn from top to bottom; what is at or below ``bound``, which is
@@ -39,10 +39,7 @@ def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: st
         raise InvalidArgument("errors", errors, "1 to 10 positive finite numbers by name")
     if not _positive([bound]):
         raise InvalidArgument("bound", bound, "a positive finite number")
-    figure, axes = new_figure(title)
-    axes.set_title("")  # names of errors are long: the title begins above them, at the figure's edge
-    figure.suptitle(title, x=0.02, ha="left", fontsize=11.5, fontweight="bold")
-    figure.set_figheight(1.3 + 0.36 * len(errors))
+    figure, axes = new_figure(title, height=90 + 36 * len(errors))
     left, right = _limits(bound, list(errors.values()))
     axes.axvspan(left, bound, color=palette.PANEL, zorder=0)
     axes.axvline(bound, color=palette.INK, linewidth=1.6)
@@ -52,23 +49,21 @@ def error_ladder(errors: Mapping[str, float], bound: float, title: str, unit: st
     axes.set(xscale="log", xlim=(left, right), xlabel=unit, ylim=(len(errors) - 0.4, -0.9))
     axes.set_yticks(range(len(errors)), labels=list(errors))
     for x, align, words in ((bound / 1.5, "right", "rounding explains it"), (bound * 1.5, "left", "different")):
-        axes.text(x, -0.55, words, ha=align, va="center", fontsize=8.5, color=palette.MUTED)
+        axes.text(x, -0.55, words, ha=align, va="center", color=palette.MUTED)
     told = [f"{name}: " + (f"{error:.2g}" if error > bound else "within it") for name, error in errors.items()]
-    if min(errors.values()) <= bound:
-        axes.set_gid(VARIES)
-    return finish(figure, f"{title}. The bound on rounding is {magnitude(bound)}. {'; '.join(told)}.")
+    alt = f"{title}. The bound on rounding is {magnitude(bound)}. {'; '.join(told)}."
+    return finish(figure, alt, varies=min(errors.values()) <= bound)
 
 
 @in_style
-def distances(series: Mapping[str, ArrayLike], title: str, unit: str) -> Plot:
+def distances(series: Mapping[str, ArrayLike], title: str, unit: str) -> Picture:
     """Plot up to four named series of distances, one value per step from step 1, on a linear axis from 0."""
     named: dict[str, NDArray[Any]] = {name: np.asarray(values, float) for name, values in dict(series).items()}
     if not 1 <= len(named) <= len(LINES) or any(v.ndim != 1 or not np.isfinite(v).all() for v in named.values()):
         raise InvalidArgument("series", series, f"1 to {len(LINES)} one-dimensional, finite series by name")
     figure, axes = new_figure(title)
     draw_lines(axes, named)
-    axes.set(xlabel="step", ylabel=unit, ylim=(0, 1.15 * max(values.max() for values in named.values())))
-    axes.legend(loc="lower left", handlelength=3)
+    axes.set(xlabel="step", ylabel=unit, ylim=(0, 1.05 * max(values.max() for values in named.values())))
     ends = "; ".join(f"{name}: {values[0]:.3g} → {values[-1]:.3g}" for name, values in named.items())
     return finish(figure, f"{title}. {unit.capitalize()}, first to last step: {ends}.")
 

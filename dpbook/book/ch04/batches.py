@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dpbook.book.ch04.noise import NoiseScale
 from dpbook.core import InvalidArgument, check_int, palette
-from dpbook.figures import Picture, Plot, Viewer
+from dpbook.figures import Picture, Viewer
 from dpbook.figures.card import LINES, MARGIN, Card, box, draw_lines, finish, in_style, new_figure, text
 from dpbook.replicas import Leftover, accumulate
 
@@ -137,7 +137,7 @@ def _decimal(value: Fraction) -> str:
 @in_style
 def against_batch(
     batches: ArrayLike, series: Mapping[str, ArrayLike], title: str, unit: str, *, log: bool = False
-) -> Plot:
+) -> Picture:
     """Plot up to four named measurements against the batch size, which has a logarithmic axis.
 
     ``batches`` (n,) are positive sizes in examples; each gets a tick. ``series`` are measurements (n,) by name, finite;
@@ -158,8 +158,6 @@ def against_batch(
     axes.xaxis.minorticks_off()
     if not log:
         axes.set_ylim(bottom=0)
-    if len(named) > 1:
-        axes.legend(handlelength=3.5)
     told = "; ".join(f"{name}: " + ", ".join(f"{value:.2g}" for value in values) for name, values in named.items())
     return finish(figure, f"{title}. {unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {told}.")
 
@@ -167,7 +165,7 @@ def against_batch(
 @in_style
 def noise_scale_estimates(
     single: Sequence[NoiseScale], smoothed: Sequence[NoiseScale], direct: float, title: str
-) -> Plot:
+) -> Picture:
     """Plot the noise scale that single steps give, and their smoothed quotient, beside the ``direct`` one.
 
     The axis ends at three times ``direct``; single steps beyond it, or below 0, are drawn as triangles at its edge.
@@ -183,13 +181,12 @@ def noise_scale_estimates(
     above, below = scales > top, scales < 0
     for marker, which, label in (("o", ~(above | below), "single step"), ("^", above, None), ("v", below, None)):
         place = steps[which], scales[which].clip(0, top)
-        axes.plot(*place, marker, color=LINES[0][0], markersize=3.6, clip_on=False, label=label)
+        if which.any():  # an empty line would stretch the margin
+            axes.plot(*place, marker, color=LINES[0][0], markersize=3.6, clip_on=False, label=label)
     smooth = [estimate.scale for estimate in smoothed]
     axes.plot(steps, np.clip(smooth, 0, top), color=LINES[1][0], linewidth=2.2, zorder=3, label="smoothed")
     axes.axhline(direct, color=palette.INK, linestyle=":", linewidth=1.8, zorder=4, label="direct")
     axes.set(xlabel="step", ylabel="noise scale (examples)", ylim=(0, top))
-    axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), handlelength=3, borderaxespad=0.1)
-    axes.set_title(title, pad=28)
     about = [f"{float(f'{value:.2g}'):,.0f}" for value in (direct, smooth[-1])]  # two digits, without an exponent
     told = f"Directly measured: {about[0]} examples; smoothed over {len(single)} steps: {about[1]}."
     outside = (above | below).sum()

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 
 from dpbook.core import InvalidArgument, check_float, check_int, palette
-from dpbook.figures import Plot
-from dpbook.figures.card import VARIES, finish, in_style, new_figure
+from dpbook.figures import Picture
+from dpbook.figures.card import finish, in_style, new_figure
 from dpbook.replicas import MLP, Array, cross_entropy, permutation
 
 LOOKS = 0.02  # the goal is looked at after this share of steps more, and so after every step up to the 50th
@@ -150,7 +150,7 @@ class _Stack(MLP):
 
 
 @in_style
-def draw_races(races: Sequence[Race], title: str) -> Plot:
+def draw_races(races: Sequence[Race], title: str) -> Picture:
     """Draw the mean steps of each rate (columns) for each batch (rows); the darker, the nearer to the row's best.
 
     A dash stands for a rate at which some run did not reach the goal. Numbers beyond a row's best are of runs that
@@ -162,19 +162,19 @@ def draw_races(races: Sequence[Race], title: str) -> Plot:
     means = np.array([race.means for race in races])
     if not np.isfinite(means.min(axis=1)).all():
         raise InvalidArgument("races", races, "each with a rate whose runs all reach the goal")
-    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.patches import Rectangle
 
     figure, axes = new_figure(title)
     near = means.min(axis=1, keepdims=True) / means  # 1 at the best, 0 where it was given up
-    colours = LinearSegmentedColormap.from_list("near", [palette.PAPER, palette.tint(palette.COMPLETE, 0.6)])
-    axes.imshow(near**2, cmap=colours, vmin=0, vmax=1, aspect="auto", gid=VARIES)
+    axes.set(xlim=(-0.5, means.shape[1] - 0.5), ylim=(len(races) - 0.5, -0.5))
     for (row, column), steps in np.ndenumerate(means):
         words, weight = f"{steps:.0f}" if np.isfinite(steps) else "–", "bold" if near[row, column] == 1 else "normal"
-        gid = VARIES if column > races[row].best and np.isfinite(steps) else None
-        axes.text(column, row, words, ha="center", va="center", weight=weight, color=palette.INK, gid=gid)
+        colour = palette.tint(palette.COMPLETE, round(0.6 * float(near[row, column]) ** 2, 2))
+        axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=colour, linewidth=0))
+        axes.text(column, row, words, ha="center", va="center", weight=weight, color=palette.INK)
     axes.set_xticks(range(means.shape[1]), labels=[f"{rate:.2g}" for rate in races[0].rates])
     axes.set_yticks(range(len(races)), labels=[f"{race.batch}" for race in races])
     axes.set(xlabel="learning rate", ylabel="batch (examples)")
     axes.grid(visible=False)
     best = "; ".join(f"{race.batch}: {race.rates[race.best]:.2g}, {race.means[race.best]:.0f} steps" for race in races)
-    return finish(figure, f"{title}. The best rate of each batch and the steps that it needs: {best}.")
+    return finish(figure, f"{title}. The best rate of each batch and the steps that it needs: {best}.", varies=True)

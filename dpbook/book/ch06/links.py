@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpbook.collectives import AlphaBeta, Comm, Link, Message, Program, Schedule, Topology, closed_forms, cost, relabel
 from dpbook.core import InvalidArgument, check_int, check_type, palette
-from dpbook.figures import Plot
+from dpbook.figures import Picture
 from dpbook.figures.card import check_named, draw_lines, finish, in_style, new_figure
 from dpbook.ranks import Sweep
 
@@ -109,7 +109,7 @@ def price_scattered(schedule: Schedule, host: Sequence[int], ports: int) -> floa
 
 
 @in_style
-def against_measured(measured: Sweep, models: Mapping[str, AlphaBeta], title: str) -> Plot:
+def against_measured(measured: Sweep, models: Mapping[str, AlphaBeta], title: str) -> Picture:
     """Plot, for up to four models by name, predicted over measured time at every size: 1 is right, 0.5 half of it.
 
     Raises `InvalidArgument`.
@@ -121,6 +121,5 @@ def against_measured(measured: Sweep, models: Mapping[str, AlphaBeta], title: st
     draw_lines(axes, ratios, measured.nbytes, marker="o", markersize=4)
     axes.set(xscale="log", xlabel="bytes of the buffer", ylabel="predicted / measured time", ylim=(0, 1.5))
     axes.set_xticks([1e6, 1e9], labels=["1 MB", "1 GB"])
-    axes.legend(loc="upper left", handlelength=3, ncols=2)
     told = "; ".join(f"{name}: {ratio.min():.2f} to {ratio.max():.2f}" for name, ratio in ratios.items())
     return finish(figure, f"{title}. Predicted over measured time at {len(measured.nbytes)} sizes: {told}.")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.core import InvalidArgument, check_type, palette
-from dpbook.figures import Plot
+from dpbook.figures import Picture
 from dpbook.figures.card import finish, in_style, new_figure
 from dpbook.overlap import StepRecord
 
@@ -18,7 +18,7 @@ WORST = 90
 
 
 @in_style
-def step_prediction(record: StepRecord, title: str) -> Plot:
+def step_prediction(record: StepRecord, title: str) -> Picture:
     """Plot predicted and measured step times over the bucket cap; the bars reach from the fastest to the 90th per cent.
 
     ``title`` states the finding. Raises `InvalidArgument`.
@@ -37,14 +37,13 @@ def step_prediction(record: StepRecord, title: str) -> Plot:
     axes.set_xticks(caps, labels=[f"{cap:g}" for cap in caps])
     axes.minorticks_off()
     axes.set_ylim(0)
-    axes.legend(loc="lower right")
     medians = [(cap, median(record.predicted[cap]), median(record.measured[cap])) for cap in caps]
     told = "; ".join(f"{cap:g} MiB: {first:.0f} ms predicted, {then:.0f} measured" for cap, first, then in medians)
     return finish(figure, f"{title}. Medians of {len(record.measured[caps[0]])} steps: {told}.")
 
 
 @in_style
-def step_bars(links: Mapping[str, Times], title: str) -> Plot:
+def step_bars(links: Mapping[str, Times], title: str) -> Picture:
     """Draw a bar per wrapper over each of one or two links: median step times in ms, with their spread.
 
     ``links``: by name, the step times of each wrapper in milliseconds; the same wrappers for each. Raises
@@ -55,23 +54,20 @@ def step_bars(links: Mapping[str, Times], title: str) -> Plot:
     names = list(next(iter(links.values())))
     if any(list(times) != names for times in links.values()):
         raise InvalidArgument("links", [list(times) for times in links.values()], "times of the same wrappers")
-    figure, axes = new_figure(title)
+    figure, axes = new_figure(title, height=90 + 24 * len(links) * len(names))
     height = 0.8 / len(links)
-    figure.set_figheight(1.4 + 0.24 * len(links) * len(names))
     for place, ((link, times), colour) in enumerate(zip(links.items(), COLOURS, strict=False)):
         rows = np.arange(len(names)) + (place - (len(links) - 1) / 2) * height
         middle, low, high = _spread([times[name] for name in names])
         axes.barh(rows, middle, 0.92 * height, color=colour, label=link)
         axes.errorbar(middle, rows, xerr=[middle - low, high - middle], fmt="none", color=palette.INK, capsize=3)
         for row, value, end in zip(rows, middle, high, strict=True):
-            axes.text(end, row, f"  {value:.0f}", va="center", fontsize=9)
+            axes.annotate(f"{value:.0f}", (end, row), (5, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(names)), labels=names)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     longest = max(_spread(list(times.values()))[2].max() for times in links.values())
     axes.set(xlabel="milliseconds per step", xlim=(0, 1.12 * longest))
-    if len(links) > 1:
-        axes.legend(loc="lower right", fontsize=8.5)
     medians = {k: ", ".join(f"{name} {median(times[name]):.0f} ms" for name in names) for k, times in links.items()}
     told = "; ".join(f"{link}: {each}" for link, each in medians.items())
     return finish(figure, f"{title}. Median step times, {told}.")

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpbook.collectives import Link
 from dpbook.core import InvalidArgument, check_int, palette
-from dpbook.figures import Explorer, Knob, Plot
+from dpbook.figures import Explorer, Knob, Picture
 from dpbook.figures.card import draw_lines, finish, in_style, new_figure, seconds_in_words
 from dpbook.planning import LINKS
 from dpbook.replicas import Array, Method, Model, Momentum, RankGroup, Step, train
@@ -199,21 +199,19 @@ OTHER = (palette.MUTED, "-", 1.6)
 
 
 @in_style
-def curves(series: Mapping[str, Array], x: Array, title: str, *, across: str, up: str, log: str = "") -> Plot:
+def curves(series: Mapping[str, Array], x: Array, title: str, *, across: str, up: str, log: str = "") -> Picture:
     """Plot up to four named series over ``x``. ``log`` holds "x" and "y" where the axis is to be logarithmic."""
     figure, axes = new_figure(title)
     draw_lines(axes, series, x)
     axes.set(xlabel=across, ylabel=up)
     axes.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear")
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    if len(series) > 1:
-        axes.legend(handlelength=3)
     told = "; ".join(f"{name}: {values[0]:.2g} to {values[-1]:.2g}" for name, values in series.items())
     return finish(figure, f"{title}. {up} by {across}, from {x[0]:.3g} to {x[-1]:.3g}. {told}.")
 
 
 @in_style
-def race_over(found: Mapping[str, Raced], link: Link, scale: float) -> Plot:
+def race_over(found: Mapping[str, Raced], link: Link, scale: float) -> Picture:
     """Draw every method's test loss against simulated time over ``link``; the title names the first at `GOAL`."""
     clocks = {name: raced.clock(link, scale) for name, raced in found.items()}
     firsts = {name: raced.first(clocks[name], GOAL) for name, raced in found.items()}
@@ -231,7 +229,6 @@ def race_over(found: Mapping[str, Raced], link: Link, scale: float) -> Plot:
     axes.set_yticks([0.1, 0.2, 0.5, 1, 2], labels=["0.1", "0.2", "0.5", "1", "2"])
     axes.set_xticks([10, 100, 1_000, 10_000], labels=["10", "100", "1,000", "10,000"])
     axes.minorticks_off()
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), handlelength=3)
     told = [f"{name} {seconds_in_words(at) if np.isfinite(at) else 'never'}" for name, at in firsts.items()]
     return finish(figure, f"{title}. Test loss against simulated time. When each is at {GOAL:g}: {', '.join(told)}.")
 

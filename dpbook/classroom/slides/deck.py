@@ -220,11 +220,7 @@ def _images(cell: Cell) -> Iterator[str]:
     """The pictures that a cell shows; of a film the frames that move by themselves."""
     for output in cell["outputs"]:
         data = output.get("data", {})
-        if "image/png" in data:
-            alt = output["metadata"].get("image/png", {}).get("alt", "")
-            png = "".join(_text(data["image/png"]).split())
-            yield f'<img alt="{escape(alt)}" src="data:image/png;base64,{png}">'
-        elif found := IMAGE.search(_text(data.get("text/html", ""))):
+        if found := IMAGE.search(_text(data.get("text/html", ""))):
             yield re.sub(r' (width|style)="[^"]*"', "", found[0])
 
 

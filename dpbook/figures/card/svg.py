@@ -1,6 +1,6 @@
-"""Writing SVG: the same input gives the same bytes, every text is escaped, and no scripts.
+"""SVG elements, arrows and documents: the same input gives the same bytes, every text is escaped, and no scripts.
 
-A picture is always shown as an image of its own, so its ids and its style meet no one else's.
+A picture is always shown as an image of its own, so its ids and its style sheet cannot collide with another's.
 """
 
 import re
@@ -10,6 +10,8 @@ from functools import partial
 from dpbook.core import palette
 
 Attributes = dict[str, str | float | None]
+Point = tuple[float, float]
+Points = tuple[Point, ...]
 
 SANS = "system-ui, 'Segoe UI', Roboto, 'Helvetica Neue', 'DejaVu Sans', sans-serif"
 MONO = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -23,7 +25,7 @@ _NARROW, _WIDE = frozenset("ijl.,:;'|!()[]/ ftr-·"), frozenset("mwMW@%→…✓
 
 
 def number(value: float) -> str:
-    """At most two decimals, and none that say nothing."""
+    """Return ``value`` with at most two decimals, without trailing zeros."""
     if isinstance(value, int):
         return str(value)
     text = f"{value:.2f}".rstrip("0").rstrip(".")
@@ -31,7 +33,7 @@ def number(value: float) -> str:
 
 
 def escape(text: str) -> str:
-    """``text`` for use between tags and in attributes; characters that XML forbids become U+FFFD."""
+    """Return ``text`` for use between tags and in attributes; characters that XML forbids become U+FFFD."""
     if not text.isalnum():
         text = _FORBIDDEN.sub("\ufffd", text)
         text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
@@ -39,7 +41,7 @@ def escape(text: str) -> str:
 
 
 def element(tag: str, content: str | Iterable[str] = "", /, **attributes: str | float | None) -> str:
-    """An element around markup. ``stroke_width=2`` is written ``stroke-width="2"``; None is left out."""
+    """Return an element around markup. ``stroke_width=2`` is written ``stroke-width="2"``; None is left out."""
     body = content if isinstance(content, str) else "".join(content)
     names = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(value) if isinstance(value, str) else number(value)}"'
@@ -53,7 +55,7 @@ def text(
     x: float, y: float, content: str, size: float = 12, *, anchor: str | None = None, fill: str | None = None,
     bold: bool = False, mono: bool = False, room: float | None = None, halo: str | None = None,
 ) -> str:  # fmt: skip
-    """A line of text with its baseline at ``y``; it shrinks, and is then cut, to fit into ``room``.
+    """Return a line of text with its baseline at ``y``; it shrinks, and is then cut, to fit into ``room``.
 
     ``anchor`` is "middle" or "end" (default: start); ``halo`` is the colour of an outline that keeps it legible.
     """
@@ -68,27 +70,27 @@ def text(
 
 
 aside = partial(text, fill=palette.MUTED)
-"""A `text` that is read second: a subtitle, a unit, the name of a row."""
+"""Secondary `text`: a subtitle, a unit, the name of a row."""
 
 
 def rect(x: float, y: float, width: float, height: float, **attributes: str | float | None) -> str:
-    """A rectangle."""
+    """Return a rectangle whose upper left corner is at (``x``, ``y``)."""
     return element("rect", x=x, y=y, width=width, height=height, **attributes)
 
 
 def circle(x: float, y: float, radius: float, **attributes: str | float | None) -> str:
-    """A circle around a point."""
+    """Return a circle around (``x``, ``y``)."""
     return element("circle", cx=x, cy=y, r=radius, **attributes)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float = 1, dashes: str | None = None) -> str:
-    """A straight line."""
+    """Return a straight line."""
     stroke: Attributes = {"stroke": colour, "stroke_width": width, "stroke_dasharray": dashes}
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, **stroke)
 
 
 def text_width(content: str, size: float, *, bold: bool = False, mono: bool = False) -> float:
-    """The width of a line of text in pixels, rather too large than too small for the fonts in `SANS` and `MONO`."""
+    """Estimate the width of a line of text in pixels, for the widest of the fonts in `SANS` and `MONO`."""
     if mono:
         return MONO_ADVANCE * size * len(content)
     units = sum(0.42 if c in _NARROW else 1.0 if c in _WIDE else 0.66 for c in content)
@@ -96,7 +98,7 @@ def text_width(content: str, size: float, *, bold: bool = False, mono: bool = Fa
 
 
 def fit(content: str, size: float, room: float, *, bold: bool = False, mono: bool = False) -> tuple[str, float]:
-    """``content`` and a font size with which it is at most ``room`` wide: down to 3/4 of ``size``, then cut."""
+    """Return text and a font size with which it is at most ``room`` wide: down to 3/4 of ``size``, then cut."""
     width = text_width(content, size, bold=bold, mono=mono)
     if width <= room:
         return content, size
@@ -106,25 +108,60 @@ def fit(content: str, size: float, room: float, *, bold: bool = False, mono: boo
     return content, smaller
 
 
-def document(width: float, height: float, alt: str, description: str, body: Iterable[str], style: str = "") -> str:
-    """A whole picture on a card of paper, which turns dark on a dark page.
+def arrow(points: Points, width: float, *, stored: bool = False) -> str:
+    """Return an arrow through ``points``: the path of a message, dashed if it is ``stored`` instead of added."""
+    tip, base = points[-1], towards(points[-1], points[-2], 4 + 1.6 * width)
+    dx, dy = 0.55 * (tip[0] - base[0]), 0.55 * (tip[1] - base[1])
+    head = f"M{_pair(*tip)}L{_pair(base[0] - dy, base[1] + dx)}L{_pair(base[0] + dy, base[1] - dx)}z"
+    stroke: Attributes = {
+        "stroke": palette.COMMUNICATION,
+        "stroke_width": width,
+        "stroke_dasharray": "6 3" if stored else None,
+    }
+    shaft = element("path", d=path_data((*points[:-1], base)), fill="none", **stroke)
+    return shaft + element("path", d=head, fill=palette.COMMUNICATION)
 
-    ``alt`` is its name for a screen reader, ``description`` everything it shows, in words. ``style`` is added to the
-    style sheet of the dark.
+
+def path_data(points: Points, radius: float = 7) -> str:
+    """Return path data through ``points``, with rounded corners."""
+    data = f"M{_pair(*points[0])}"
+    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
+        begin, end = towards(corner, before, radius), towards(corner, after, radius)
+        data += f"L{_pair(*begin)}Q{_pair(*corner)} {_pair(*end)}"
+    return data + f"L{_pair(*points[-1])}"
+
+
+def towards(start: Point, end: Point, distance: float) -> Point:
+    """Return the point at ``distance`` from ``start`` on the line to ``end``, at most half-way."""
+    dx, dy = end[0] - start[0], end[1] - start[1]
+    length = (dx * dx + dy * dy) ** 0.5
+    share = min(distance / length, 0.5) if length else 0.0
+    return start[0] + share * dx, start[1] + share * dy
+
+
+def _pair(x: float, y: float) -> str:
+    return f"{number(x)} {number(y)}"
+
+
+def document(width: float, height: float, alt: str, description: str, body: Iterable[str], style: str = "") -> str:
+    """Return a whole picture on a card of paper, which turns dark on a dark page.
+
+    ``alt`` is its name for a screen reader, ``description`` describes everything in it. ``style`` is appended to its
+    style sheet.
     """
     card = element("rect", width=width, height=height, rx=10, fill=palette.PAPER) + "".join(body)
     parts = [element("title", escape(alt))]
     parts += [element("desc", escape(description))] if description else []
-    parts += [element("style", _in_the_dark(card) + style), card]
+    parts += [element("style", _dark_style(card) + style), card]
     return element(
         "svg", parts, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {number(width)} {number(height)}", width=width,
         height=height, role="img", aria_label=alt, font_family=SANS, fill=palette.INK,
     )  # fmt: skip
 
 
-def _in_the_dark(markup: str) -> str:
-    """A style sheet that gives each colour in ``markup`` its dark twin where the page is dark."""
+def _dark_style(markup: str) -> str:
+    """Return a style sheet that gives each colour in ``markup`` its dark twin where the page is dark."""
     rules = [f'svg[fill="{palette.INK}"]{{fill:{palette.dark(palette.INK)}}}']
     for colour in sorted(set(_COLOUR.findall(markup))):
-        rules += (f'[{what}="{colour}"]{{{what}:{palette.dark(colour)}}}' for what in ("fill", "stroke"))
+        rules += (f'[{part}="{colour}"]{{{part}:{palette.dark(colour)}}}' for part in ("fill", "stroke"))
     return f"@media (prefers-color-scheme:dark){{{''.join(rules)}}}"

@@ -1,3 +1,3 @@
-"""Pictures of a schedule: step by step, at a glance, moving."""
+"""Pictures of schedules and of groups of ranks."""
 
-from dpbook.figures.schedules.words import kind_name, schedule_name
+from dpbook.figures.schedules.states import kind_name, schedule_name

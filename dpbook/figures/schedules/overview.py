@@ -1,4 +1,4 @@
-"""Whole schedules at a glance: ranks from top to bottom, rounds from left to right, every message an arrow."""
+"""Overviews of ranks: a whole schedule with every message as an arrow, and the groups of a mesh."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from dpbook.collectives import Schedule, Traffic, count
 from dpbook.collectives.schedule import check_schedule
 from dpbook.core import InvalidArgument, bytes_in_words, check_int, palette, plural
-from dpbook.figures.card.arrows import Point, arrow, towards
-from dpbook.figures.card.card import Card, Mark
-from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.svg import MARGIN, aside, circle, line, number, text
-from dpbook.figures.schedules import words
-from dpbook.figures.schedules.cells import EDGE, FILL, badge
-from dpbook.figures.schedules.frames import Kind, State, replay
+from dpbook.figures.card.picture import Card, Mark, Picture, box, check_title
+from dpbook.figures.card.svg import MARGIN, Point, arrow, aside, circle, line, number, rect, text, towards
+from dpbook.figures.schedules.states import Kind, State, describe_message, kind_name, replay, schedule_name, sentence
+from dpbook.figures.schedules.table import EDGE, FILL, badge
+from dpbook.planning import Mesh
 
 MAX_RANKS, MAX_ROUNDS = 16, 32
 LEFT, PANEL_HEAD, RADIUS = 92, 46, 7
+"""Pixels: room for the names of ranks, for the name of a schedule, and the radius of a bead."""
 MEANING: dict[Kind, str] = {
     "own": "own only", "partial": "partial", "complete": "complete", "fault": "counted twice", "unknown": "nothing",
 }  # fmt: skip
@@ -34,27 +33,27 @@ class _Panel:
 
     @property
     def name(self) -> str:
-        return words.kind_name(self.schedule)
+        return kind_name(self.schedule)
 
     @property
-    def times(self) -> str:
-        """What the busiest rank sends or receives, in units of the buffer."""
+    def load(self) -> str:
+        """Bytes that the busiest rank sends or receives, in units of the buffer."""
         return f"{number(self.traffic.busiest_bytes / self.nbytes)} × the buffer"
 
     @property
     def numbers(self) -> str:
         rounds, messages = plural(self.traffic.rounds, "round"), plural(self.traffic.messages, "message", ",")
         busiest, whole = bytes_in_words(self.traffic.busiest_bytes), bytes_in_words(self.nbytes)
-        return f"{rounds}, {messages}; the busiest rank sends or receives {busiest}, {self.times} of {whole}"
+        return f"{rounds}, {messages}; the busiest rank sends or receives {busiest}, {self.load} of {whole}"
 
 
 def draw_overview(
     *schedules: Schedule, size: int | None = None, itemsize: int = 4, title: str | None = None
 ) -> Picture:
-    """Draw all rounds of one or more schedules under each other, on one scale of rounds.
+    """Draw all rounds of one or more schedules, one below the other, on one scale of rounds.
 
-    A rank's circle shows the worst of its chunks after the round: it is complete when all of them are. Under each name
-    stand rounds, messages and bytes for buffers of ``size`` elements (default: a million, or the only size that fits)
+    A rank's circle shows the worst of its chunks after the round: it is complete if all of them are. Below each name
+    are rounds, messages and bytes for buffers of ``size`` elements (default: a million, or the only size that fits)
     of ``itemsize`` bytes. ``title`` should state the finding; by default it names the fewest rounds and the least
     traffic. At most 16 ranks and 32 rounds; raises `InvalidArgument`.
     """
@@ -71,15 +70,15 @@ def draw_overview(
         card.y += round(PANEL_HEAD + panel.pitch * panel.schedule.world + 30)
     card.y += 14
     card.legend(_marks(panels))
-    told = " ".join(f"{words.sentence(words.schedule_name(p.schedule))}: {p.numbers}." for p in panels)
-    return card.picture(card.y + 8, told, " ".join(_rounds(panels)))
+    alt = " ".join(f"{sentence(schedule_name(p.schedule))}: {p.numbers}." for p in panels)
+    return card.picture(card.y + 8, alt, " ".join(_rounds(panels)))
 
 
 def _rounds(panels: Sequence[_Panel]) -> Iterator[str]:
-    """Every round of every schedule in words."""
+    """Describe every round of every schedule."""
     for state in (state for panel in panels for state in panel.states[1:]):
-        messages = "; ".join(words.tell(message, state.schedule.n_chunks) for message in state.messages)
-        yield f"{words.sentence(words.schedule_name(state.schedule))}, round {state.index}: {messages}."
+        messages = "; ".join(describe_message(message, state.schedule.n_chunks) for message in state.messages)
+        yield f"{sentence(schedule_name(state.schedule))}, round {state.index}: {messages}."
 
 
 def _panel(schedule: Schedule, size: int | None, itemsize: int) -> _Panel:
@@ -93,19 +92,19 @@ def _panel(schedule: Schedule, size: int | None, itemsize: int) -> _Panel:
 
 def _finding(panels: Sequence[_Panel]) -> str:
     if len(panels) == 1:
-        return f"{plural(panels[0].traffic.rounds, 'round')}, and {panels[0].times} through the busiest rank"
+        return f"{plural(panels[0].traffic.rounds, 'round')}, and {panels[0].load} through the busiest rank"
     quick = min(panels, key=lambda p: p.traffic.rounds)
     light = min(panels, key=lambda p: p.traffic.busiest_bytes / p.nbytes)
     other = " and" if quick is light else f", {light.name.lower()}"
-    return f"{words.sentence(quick.name)} needs the fewest rounds{other} moves the least through one rank"
+    return f"{sentence(quick.name)} needs the fewest rounds{other} moves the least through one rank"
 
 
 def _draw(panel: _Panel, top: float, step: float, room: float) -> Iterator[str]:
-    """One schedule: its name, its numbers, and its ranks as lines on which the rounds' states are beads."""
+    """Yield one schedule: its name, its numbers, and its ranks as lines with a bead for the state of each round."""
     rounds, world = len(panel.schedule.rounds), panel.schedule.world
     xs = [LEFT + index * step for index in range(rounds + 1)]
     ys = [top + PANEL_HEAD + (rank + 0.5) * panel.pitch for rank in range(world)]
-    yield text(MARGIN, top + 16, words.schedule_name(panel.schedule), 14, bold=True, room=room)
+    yield text(MARGIN, top + 16, schedule_name(panel.schedule), 14, bold=True, room=room)
     yield aside(MARGIN, top + 35, panel.numbers, room=room)
     for rank, y in enumerate(ys):
         yield aside(LEFT - 18, y + 4, f"rank {rank}", anchor="end")
@@ -129,7 +128,7 @@ def _arrow(start: Point, end: Point, reduce: bool) -> str:
 
 
 def _worst(kinds: Sequence[Kind]) -> Kind:
-    """What to say of a rank with several chunks: any fault, else complete or nothing only if all are."""
+    """Return the kind shown for a rank with several chunks: fault if one is; complete or nothing only if all are."""
     present = set(kinds) - {"empty"}
     if "fault" in present:
         return "fault"
@@ -144,9 +143,81 @@ def _bead(kind: Kind, x: float, y: float) -> str:
 
 
 def _marks(panels: Sequence[_Panel]) -> Iterator[Mark]:
-    seen = {_worst(kinds) for panel in panels for state in panel.states for kinds in state.kinds}
+    present = {_worst(kinds) for panel in panels for state in panel.states for kinds in state.kinds}
     for kind in MEANING:
-        if kind in seen:
+        if kind in present:
             yield Mark(MEANING[kind], _bead(kind, RADIUS, RADIUS))
     for reduce, name in ((True, "added"), (False, "stored")):
         yield Mark(name, arrow(((0, 7), (30, 7)), 1.8, stored=not reduce), 30)
+
+
+MAX_MESH_RANKS, MAX_DIMENSIONS = 32, 5
+MESH_LEFT, MESH_RIGHT, MESH_TOP = 84, 150, 84
+NODE_GAP, CELL_WIDTH, CELL_HEIGHT, ROW_HEIGHT = 14, 40, 38, 58
+GROUP_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdef"
+
+
+def draw_groups(mesh: Mesh, per_node: int, rank: int, title: str) -> Picture:
+    """Draw every rank of ``mesh`` once per dimension, with the letter of its group; the group of ``rank`` is marked.
+
+    Nodes of ``per_node`` ranks are framed. Up to 32 ranks and 5 dimensions; ``title`` states the finding. Raises
+    `InvalidArgument`.
+    """
+    if not isinstance(mesh, Mesh) or mesh.world > MAX_MESH_RANKS or len(mesh.sizes) > MAX_DIMENSIONS:
+        raise InvalidArgument("mesh", mesh, f"a Mesh of at most {MAX_MESH_RANKS} ranks and {MAX_DIMENSIONS} dimensions")
+    check_int("per_node", per_node, 1)
+    check_int("rank", rank, 0, mesh.world - 1)
+    check_title(title)
+    width = min(CELL_WIDTH, (1000 - MESH_LEFT - MESH_RIGHT) / mesh.world)
+    places = [MESH_LEFT + r * width + r // per_node * NODE_GAP for r in range(mesh.world)]
+    right = places[-1] + width
+    card = Card(max(right + MESH_RIGHT, 560), title)
+    card.add(*_nodes(mesh, per_node, places, width))
+    groups = []
+    for row, name in enumerate(mesh.sizes):
+        y = MESH_TOP + row * ROW_HEIGHT
+        card.add(*_row(mesh, name, rank, y, places, width))
+        nodes = mesh.nodes_per_group(per_node, name)
+        reach = "inside a node" if nodes == 1 else f"over {nodes} nodes"
+        card.add(aside(right + 16, y + CELL_HEIGHT / 2 + 4, reach, room=MESH_RIGHT - 24))
+        groups.append(f"{name}: {', '.join(map(str, mesh.group(rank, name)))}, {reach}")
+    alt = f"{mesh!r}, {per_node} in a node. The groups of rank {rank}: {'; '.join(groups)}."
+    return card.picture(MESH_TOP + len(mesh.sizes) * ROW_HEIGHT + 4, alt)
+
+
+def _nodes(mesh: Mesh, per_node: int, places: list[float], width: float) -> list[str]:
+    """Return a frame around each node, with its number above."""
+    parts = []
+    for node, first in enumerate(range(0, mesh.world, per_node)):
+        x, end = places[first], places[min(first + per_node, mesh.world) - 1] + width
+        frame = x - 4, MESH_TOP - 10, end - x + 8, len(mesh.sizes) * ROW_HEIGHT - 2
+        parts.append(rect(*frame, rx=8, fill="none", stroke=palette.MUTED, stroke_dasharray="5 4"))
+        label = f"node {node}" if end - x >= 44 else str(node)
+        parts.append(aside((x + end) / 2, MESH_TOP - 18, label, anchor="middle"))
+    return parts
+
+
+def _row(mesh: Mesh, name: str, rank: int, y: float, places: list[float], width: float) -> list[str]:
+    """Return the row of one dimension: its name and size, and all ranks."""
+    groups = mesh.groups(name).tolist()
+    letter = {r: GROUP_LETTERS[number] for number, group in enumerate(groups) for r in group}
+    parts = [
+        text(MARGIN, y + 17, name, 14, bold=True, room=MESH_LEFT - 30),
+        aside(MARGIN, y + 33, plural(mesh.sizes[name], "rank"), 11, room=MESH_LEFT - 30),
+    ]
+    for r, x in enumerate(places):
+        marked, middle = letter[r] == letter[rank], x + width / 2
+        parts += [
+            box(x + 2, y, width - 4, CELL_HEIGHT, palette.COMMUNICATION if marked else None, 0.3, r == rank),
+            text(middle, y + 16, str(r), 12, anchor="middle", bold=r == rank),
+            text(
+                middle,
+                y + 32,
+                letter[r],
+                11,
+                anchor="middle",
+                bold=marked,
+                fill=palette.INK if marked else palette.MUTED,
+            ),
+        ]
+    return parts

@@ -1,4 +1,11 @@
-"""Pictures of a training step: timelines, buckets, what overlap saves."""
+"""Pictures of a training step: timelines, buckets, memory, and the time that overlap saves."""
 
-from dpbook.figures.steps.memory import CONTENT_FILLS, draw_memory_until
-from dpbook.figures.steps.timelines import MOST_TIMELINES, check_timelines, draw_until, from_zero, until
+from dpbook.figures.steps.timelines import (
+    CONTENT_FILLS,
+    MOST_TIMELINES,
+    check_timelines,
+    draw_memory_until,
+    draw_until,
+    from_zero,
+    until,
+)

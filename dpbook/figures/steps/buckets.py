@@ -1,23 +1,48 @@
-"""Bucket plans: which tensors share a bucket, and what the cap does to the step."""
+"""Simulated steps: bucket plans, the cap that is best, and figures that a reader steps through or turns."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
+from dpbook import overlap
 from dpbook.core import check_type, in_binary, milliseconds, palette, plural
-from dpbook.figures.card.card import Card
-from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.plot import Plot, finish, in_style, new_figure
-from dpbook.figures.card.svg import MARGIN, aside, rect, text
-from dpbook.overlap import CapSweep, Plan
+from dpbook.figures.card.picture import Card, Picture, stacked
+from dpbook.figures.card.plot import finish, in_style, new_figure
+from dpbook.figures.card.svg import MARGIN, Attributes, aside, circle, element, rect, text
+from dpbook.figures.card.viewer import Explorer, Knob, Viewer
+from dpbook.figures.steps.timelines import check_timelines, draw_until, from_zero, until
+from dpbook.overlap import (
+    FIRST_CAP,
+    MIB,
+    CapSweep,
+    Layer,
+    Plan,
+    Price,
+    Strategy,
+    Timeline,
+    equal_layers,
+    hook,
+    naive_flat,
+    simulate_step,
+)
 
 WIDTH, LEFT, RIGHT, ROW, BAR = 900, 110, 160, 24, 17
+"""Pixels: width of the card, room beside the bars, height of a row and of a bar."""
 MOST_ROWS = 13
-"""Of buckets, and of the line that says how many are left out."""
+"""Rows of a plan: buckets, and the line that says how many are omitted."""
 MOST_TENSORS = 200
-"""In a bar; beyond it, its tensors are not told apart."""
+"""Tensors of a bar that are drawn one by one; a bar with more is drawn whole."""
+CURVE_LEFT, CURVE_RIGHT, CURVE_TOP, CURVE_HEIGHT = 132, 60, 34, 80
+"""Pixels: room beside the curve of an explorer, room above it, and its height."""
+CAPS_MIB = (1, 2, 5, 10, 25, 50, 100, 250, 640)
+COUNTS = (1, 2, 3, 4, 5, 8, 10, 20, 50)
+ROWS = 8
+"""Rows of buckets in an explorer, whose picture must not jump when their number changes."""
+MOST_MS = 150
+"""Longest computation and longest communication of `explore_savings`; its axis is twice as long."""
 
 
 def draw_plan(plan: Plan, cap: int | None = None, title: str | None = None) -> Picture:
-    """Draw each bucket as a bar of its tensors, in the order in which they are launched, against the ``cap`` (bytes).
+    """Draw each bucket as a bar of its tensors, in launch order, with the ``cap`` (bytes) as a line.
 
     Of more than 13 buckets the first 11 and the last are drawn. Raises `InvalidArgument`.
     """
@@ -25,8 +50,8 @@ def draw_plan(plan: Plan, cap: int | None = None, title: str | None = None) -> P
     return framed_plan(plan, cap, title, MOST_ROWS, int(plan.nbytes.max()), min(plan.calls, MOST_ROWS))
 
 
-def framed_plan(plan: Plan, cap: int | None, title: str | None, rows: int, widest: int, kept: int = 0) -> Picture:
-    """Draw a plan in at most so many ``rows``, of which ``kept`` are there in any case, up to ``widest`` bytes."""
+def framed_plan(plan: Plan, cap: int | None, title: str | None, rows: int, widest: int, min_rows: int = 0) -> Picture:
+    """Draw a plan in ``min_rows`` to ``rows`` rows, on an axis of ``widest`` bytes."""
     sizes = plan.nbytes.tolist()
     at = f" at a cap of {in_binary(cap)}" if cap else ""
     title = title or f"{plural(len(plan.tensors), 'tensor')} in {plural(plan.calls, 'bucket')}{at}"
@@ -34,10 +59,10 @@ def framed_plan(plan: Plan, cap: int | None, title: str | None, rows: int, wides
     scale = (WIDTH - LEFT - RIGHT) / max(widest, 1)
     card = Card(WIDTH, title, "first bucket to be launched at the top; every segment is a tensor")
     labels, top = [], card.y
-    for place, bucket in enumerate(shown):
-        if place and bucket != shown[place - 1] + 1:
-            left_out = plural(bucket - shown[place - 1] - 1, "bucket")
-            labels.append(aside(LEFT, card.y + 14, f"… {left_out} …", halo=palette.PAPER))
+    for row, bucket in enumerate(shown):
+        if row and bucket != shown[row - 1] + 1:
+            omitted = plural(bucket - shown[row - 1] - 1, "bucket")
+            labels.append(aside(LEFT, card.y + 14, f"… {omitted} …", halo=palette.PAPER))
             card.y += ROW
         card.add(*_bars(plan, bucket, card.y, scale))
         nbytes, members = plan.buckets[bucket].nbytes, plural(len(plan.buckets[bucket].tensors), "tensor")
@@ -45,31 +70,32 @@ def framed_plan(plan: Plan, cap: int | None, title: str | None, rows: int, wides
         size = f"{in_binary(nbytes)}, {members}"
         labels.append(text(LEFT + nbytes * scale + 8, card.y + 13, size, 11, halo=palette.PAPER))
         card.y += ROW
-    y = max(card.y, top + ROW * kept)
+    y = max(card.y, top + ROW * min_rows)
     if cap and cap <= widest:
         x = LEFT + cap * scale
         card.add(rect(x - 1, top - 4, 2, y - top + 2, fill=palette.EXPOSED))
         card.add(text(x, y + 12, f"cap {in_binary(cap)}", 11, anchor="middle", fill=palette.EXPOSED))
     card.add(*labels)
-    told = f", from {in_binary(min(sizes))} to {in_binary(max(sizes))}" if plan.calls > 1 else ""
-    return card.picture(y + MARGIN + 6, f"{in_binary(plan.total_bytes)} in all{told}.")
+    sizes_in_words = f", from {in_binary(min(sizes))} to {in_binary(max(sizes))}" if plan.calls > 1 else ""
+    return card.picture(y + MARGIN + 6, f"{in_binary(plan.total_bytes)} in all{sizes_in_words}.")
 
 
 def _bars(plan: Plan, bucket: int, y: float, scale: float) -> Iterator[str]:
+    """Yield a bar for each tensor of a bucket, in two alternating colours."""
     widths = [plan.tensors[t].nbytes * scale for t in plan.buckets[bucket].tensors]
     if len(widths) > MOST_TENSORS:
         widths = [sum(widths)]
-    x, seen = float(LEFT), 0
+    x, wide = float(LEFT), 0
     for width in widths:
-        fill = palette.COMMUNICATION if seen % 2 == 0 else palette.tint(palette.COMMUNICATION, 0.6)
-        seen += width >= 1  # biases between weights would give all weights one colour
+        fill = palette.COMMUNICATION if wide % 2 == 0 else palette.tint(palette.COMMUNICATION, 0.6)
+        wide += width >= 1  # counting the biases between them would give all weights one colour
         yield rect(x, y, max(width, 0.5), BAR, fill=fill)
         x += width
 
 
 @in_style
-def cap_sweep(sweep: CapSweep, title: str) -> Plot:
-    """Plot step time and exposed communication against the bucket cap, and mark the best."""
+def cap_sweep(sweep: CapSweep, title: str) -> Picture:
+    """Plot step time and exposed communication against the bucket cap, and mark the shortest step."""
     check_type("sweep", sweep, CapSweep, "a CapSweep, as overlap.best_cap returns it")
     figure, axes = new_figure(title)
     exposed = {"color": palette.EXPOSED, "linewidth": 2, "label": "exposed communication"}
@@ -78,8 +104,137 @@ def cap_sweep(sweep: CapSweep, title: str) -> Plot:
     shortest = f"shortest: {milliseconds(sweep.duration)} at {in_binary(sweep.best)}"
     axes.plot([sweep.best], [1e3 * sweep.duration], "o", color=palette.INK, markersize=7, zorder=5, label=shortest)
     axes.set(xscale="log", xlabel="bucket cap (bytes)", ylabel="milliseconds")
-    axes.set_ylim(0, 1.35e3 * float(sweep.durations.max()))  # room for the legend
-    axes.legend(loc="upper left", ncols=2)
+    axes.set_ylim(0, 1.1e3 * float(sweep.durations.max()))
     low, high, best = (in_binary(float(cap)) for cap in (sweep.caps[0], sweep.caps[-1], sweep.best))
     caps, least = plural(len(sweep.caps), "bucket cap"), milliseconds(sweep.duration)
     return finish(figure, f"{title}. Step time over {caps} from {low} to {high}; the shortest, {least}, is at {best}.")
+
+
+def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
+    """Step through one rank's timeline, from the end of one span to the end of the next, with meters.
+
+    The meters count computation, communication, and exposed communication so far. Raises
+    `InvalidArgument`.
+    """
+    check_timelines({"step": timeline}, "step", rank)
+    step = from_zero(timeline, rank)
+    moments = [0.0, *sorted({span.end for span in step.spans if span.duration > 0} | {step.end})]
+
+    def draw(after: int) -> Picture:
+        now = moments[after]
+        ended = ", ".join(span.name for span in step.spans if span.end == now and span.duration)
+        title = f"{milliseconds(now)} of {milliseconds(step.end)}: {f'{ended} ended' if ended else 'the step begins'}"
+        if after == len(moments) - 1:
+            exposed = milliseconds(step.exposed(rank))
+            title = f"The step took {milliseconds(step.end)}; {exposed} of communication were exposed"
+        return draw_until({"step": step}, title, now, meters=_meters(until(step, now), step, rank))
+
+    return Viewer(draw, len(moments) - 1, "event")
+
+
+def explore_savings() -> Explorer:
+    """Vary computation, communication and the number of equal buckets, and see how much of a naive step overlap saves.
+
+    Backward is two thirds of the computation; with k buckets, one is sent at the end of each k-th of it.
+    """
+
+    def draw(compute: float, communication: float, buckets: int, before: Mapping[str, Any] | None = None) -> Picture:
+        naive, overlapped = (_equal_step(strategy, compute, communication, buckets) for strategy in (naive_flat, hook))
+        saved = 1 - overlapped.duration / naive.duration
+        title = f"With {plural(buckets, 'bucket')} overlap saves {saved:.0%} of the naive step"
+        curve = {str(count): _equal_step(hook, compute, communication, count).duration for count in COUNTS}
+        last = (str(before["buckets"]), _equal_step(hook, **before).duration) if before else None
+        return stacked(
+            draw_until({"naive": naive, "overlapped": overlapped}, title, end=2e-3 * MOST_MS),
+            position_curve(curve, str(buckets), "The overlapped step over the number of buckets", 2e-3 * MOST_MS, last),
+        )
+
+    times = {f"{ms} ms": ms / 1e3 for ms in (10, 20, 35, 50, 67, 75, 100, MOST_MS)}
+    knobs = [
+        Knob("compute", "computation", times, "100 ms"),
+        Knob("communication", "communication", times, "35 ms"),
+        Knob("buckets", "buckets", {str(count): count for count in COUNTS}, "4"),
+    ]
+    return Explorer(draw, knobs)
+
+
+def _equal_step(
+    strategy: Callable[[Sequence[Layer]], Strategy], compute: float, communication: float, buckets: int
+) -> Timeline:
+    """Simulate a step of as many equal layers as ``buckets``."""
+    layers = equal_layers(buckets, compute / 3, compute * 2 / 3, buckets)
+    return simulate_step(layers, strategy(layers), lambda nbytes: communication * nbytes / buckets)
+
+
+def explore_buckets(
+    layers: Sequence[Layer], price: Price, caps: Sequence[int] = CAPS_MIB, first: int | None = FIRST_CAP
+) -> Explorer:
+    """Vary the bucket cap, in MiB, and see the buckets, the step, and its place among the steps of all caps.
+
+    ``price`` maps bytes to the seconds of a collective; ``first`` is the cap of the first bucket, as in `overlap.plan`.
+    All positions have the same axes, as long as the largest bucket and the longest step.
+    """
+    tensors = overlap.tensors_of(layers)
+    values = {f"{cap:g} MiB": round(cap * MIB) for cap in caps}
+    names = {cap: name for name, cap in values.items()}
+    knob = Knob("cap", "bucket cap", values, "25 MiB" if "25 MiB" in values else None)
+    plans = {cap: overlap.plan(tensors, cap, first) for cap in values.values()}
+    steps = {cap: simulate_step(layers, buckets, price) for cap, buckets in plans.items()}
+    curve = {name: steps[cap].duration for name, cap in values.items()}
+    longest, widest = max(curve.values()), max(int(buckets.nbytes.max()) for buckets in plans.values())
+
+    def draw(cap: int, before: Mapping[str, int] | None = None) -> Picture:
+        step, name = steps[cap], names[cap]
+        last = (names[before["cap"]], steps[before["cap"]].duration) if before else None
+        title = f"The step takes {milliseconds(step.duration)}, {milliseconds(step.exposed())} exposed"
+        return stacked(
+            framed_plan(plans[cap], cap, None, ROWS, widest, min_rows=ROWS),
+            draw_until({f"cap {name}": step}, title, end=longest),
+            position_curve(curve, name, "Step time over the bucket caps", longest, last),
+        )
+
+    return Explorer(draw, [knob])
+
+
+def _meters(so_far: Timeline, whole: Timeline, rank: int) -> str:
+    def ran(kind: str) -> str:
+        now = so_far.busy(kind, rank) if so_far.spans else 0.0  # type: ignore[arg-type]
+        return f"{milliseconds(now)} of {milliseconds(whole.busy(kind, rank))}"  # type: ignore[arg-type]
+
+    exposed = milliseconds(so_far.exposed(rank) if so_far.spans else 0.0)
+    return f"computed {ran('computation')} · communicated {ran('communication')} · exposed so far {exposed}"
+
+
+def position_curve(
+    curve: Mapping[str, float], chosen: str, title: str, most: float, last: tuple[str, float] | None = None
+) -> Picture:
+    """Draw ``curve``, seconds by the position of a knob, from 0 to ``most``, and mark the ``chosen`` position.
+
+    ``last`` is the position before, and its seconds; a ring marks it.
+    """
+    pitch, foot = (WIDTH - CURVE_LEFT - CURVE_RIGHT) / max(len(curve) - 1, 1), CURVE_TOP + CURVE_HEIGHT
+    places = {
+        name: (CURVE_LEFT + k * pitch, foot - CURVE_HEIGHT * s / most) for k, (name, s) in enumerate(curve.items())
+    }
+    body = [text(MARGIN, 18, title, 13, bold=True)]
+    for value, y in ((most, float(CURVE_TOP)), (0.0, float(foot))):
+        body.append(rect(CURVE_LEFT - 6, y, WIDTH - CURVE_LEFT - CURVE_RIGHT + 12, 1, fill=palette.IDLE))
+        body.append(aside(CURVE_LEFT - 12, y + 4, milliseconds(value), 11, anchor="end"))
+    x, y = places[chosen]
+    body.append(rect(x - 0.5, CURVE_TOP, 1, CURVE_HEIGHT, fill=palette.INK))
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in places.values())
+    body.append(element("polyline", points=points, fill="none", stroke=palette.COMPUTATION, stroke_width=2))
+    body += [circle(a, b, 3, fill=palette.COMPUTATION) for a, b in places.values()]
+    if last:
+        ring: Attributes = {"fill": "none", "stroke": palette.MUTED, "stroke_width": 2, "stroke_dasharray": "3 2"}
+        body.append(circle(places[last[0]][0], foot - CURVE_HEIGHT * last[1] / most, 7, **ring))
+        body.append(aside(WIDTH - MARGIN, 18, "dashed ring: the last position", 11, anchor="end"))
+    body.append(circle(x, y, 6, fill=palette.INK))
+    for name, (a, _) in places.items():
+        now = name == chosen
+        body.append(text(a, foot + 17, name, 11, anchor="middle", fill=palette.INK if now else palette.MUTED, bold=now))
+    where = f"you are here: {milliseconds(curve[chosen])}"
+    side, anchor = (6, None) if x < WIDTH / 2 else (-6, "end")
+    body.append(text(x + side, foot - 6, where, 12, anchor=anchor, halo=palette.PAPER))
+    alt = f"{title}: {', '.join(f'{name} {milliseconds(seconds)}' for name, seconds in curve.items())}; {where}."
+    return Picture(WIDTH, foot + 30, body, alt)

@@ -1,4 +1,4 @@
-"""The lanes of one rank: its spans, the gaps between them, and lines from a gradient to the call that carries it."""
+"""Lanes of one rank: its spans, the gaps between them, and lines from a gradient to the call that sends it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,64 +10,120 @@ import numpy as np
 
 from dpbook.core import palette
 from dpbook.figures.card.svg import aside, element, line, rect, text, text_width
-from dpbook.figures.steps.looks import FILLS, labels, look, number_of
 from dpbook.overlap import Span, Timeline
 from dpbook.overlap.timeline import difference, union
 
+FILLS = {
+    "forward": palette.FORWARD,
+    "backward": palette.BACKWARD,
+    "recompute": palette.COMPUTATION,
+    "update": palette.UPDATE,
+    "computation": palette.COMPUTATION,
+    "all-gather": palette.tint(palette.COMMUNICATION, 0.6),
+    "reduce-scatter": palette.COMMUNICATION,
+    "communication": palette.COMMUNICATION,
+    "wait": palette.tint(palette.COMMUNICATION, 0.3),
+    "launch": palette.MUTED,
+    "copy": palette.IDLE,
+}
+"""Colour of each kind of span, in the order of the legend. Its name, its letter or its lane also shows the kind."""
+PHASES = {"forward": "forward", "recompute": "recompute", "backward": "backward", "optimizer": "update"}
+"""Kinds in the legend by the first word of a computation's name."""
+HALVES = ("all-gather", "reduce-scatter")
+"""First words of the names of collectives that have a kind of their own: the two halves of an all-reduce."""
+WORDS = {
+    "forward": "F: forward", "recompute": "R: forward once more", "backward": "B: backward", "update": "U: update",
+    "all-gather": "G: all-gather", "reduce-scatter": "S: reduce-scatter", "wait": "waiting",
+}  # fmt: skip
+"""Words of the legend that differ from the name of the kind."""
+LETTERS = {name: words[0] for name, words in WORDS.items() if words[1] == ":"}
+"""Letter in a span that has no room for its name, by its kind."""
+
+
+def fill_key(span: Span) -> str:
+    """Return the key of a span in `FILLS`."""
+    first = span.name.partition(" ")[0]
+    if span.kind == "computation":
+        return PHASES.get(first, "computation")
+    return first if span.kind == "communication" and first in HALVES else span.kind
+
+
+def labels(span: Span, calls: Sequence[str] = ()) -> Iterator[str]:
+    """Yield labels for a span, the longest first; ``calls`` are numbers of the calls whose gradients it completes."""
+    number = trailing_number(span.name)
+    letter = LETTERS.get(fill_key(span), "")
+    if calls:
+        numbers = calls[0] if len(calls) == 1 else f"{calls[0]}–{calls[-1]}"
+        yield f"{span.name} → {numbers}"
+        yield f"{letter}{number}→{numbers}"
+    yield span.name
+    if letter and number:
+        yield letter + number
+    yield letter or (number if span.kind == "communication" else "")
+
+
+def trailing_number(name: str) -> str:
+    """Return the number at the end of a span's name, "3" for "all-reduce 3", or an empty text."""
+    last = name.rpartition(" ")[2]
+    return last if last.isdigit() else ""
+
+
 WIDTH, LEFT, RIGHT = 900, 132, 20
 LANE, BAR, LINK, FAN = 26, 22, 10, 24
-"""Pixels: from lane to lane, of a bar, and between two lanes where lines join them; launches begin close together."""
-MANY = 6
-"""Lines; more of them are drawn paler."""
-FINEST, NARROW = 0.75, 4.0
-"""Pixels: spans closer together than the first are drawn as one, up to the second."""
-ORDER = ("launch", "computation", "copy", "wait", "communication")
-"""The order of lanes: that in which work passes through them."""
+"""Pixels: from lane to lane, the height of a bar, and the room for lines between two lanes. Launches begin close
+together, so their lines need more room."""
+MOST_DARK_LINES = 6
+"""More lines than this are drawn paler."""
+MIN_GAP, MAX_MERGED = 0.75, 4.0
+"""Pixels: spans closer together than the first are drawn as one, up to the width of the second."""
+LANE_ORDER = ("launch", "computation", "copy", "wait", "communication")
+"""Order of lanes: that in which work passes through them."""
 
 
 @dataclass(frozen=True)
-class Scale:
-    """Time in seconds to a place on the page."""
+class TimeScale:
+    """Map from seconds, 0 to ``end``, to pixels of the card."""
 
     end: float
 
     def __call__(self, seconds: float) -> float:
+        """Return the place of a time."""
         return LEFT + min(seconds, self.end) / (self.end or 1.0) * (WIDTH - LEFT - RIGHT)
 
 
-HANDED_ON = {"computation": "gradient to its call", "launch": "launch to its kernel"}
-"""What lines mean, by the kind of span at whose end they begin."""
+LINK_MEANING = {"computation": "gradient to its call", "launch": "launch to its kernel"}
+"""Meaning of a line by the kind of span at whose end it begins."""
 
 
 class Link(NamedTuple):
-    """The span at whose end a gradient was complete, and the one that carries it; or a launch and its kernel."""
+    """Span at whose end a gradient is complete, and the call that sends it; or a launch and its kernel."""
 
-    made: Span
+    source: Span
     call: Span
 
 
 def links(timeline: Timeline) -> list[Link]:
-    """Each call of one rank, from where it first waits or moves, with what made its last gradient, where known.
+    """Return the links of one rank: from the span of a call's last gradient to the call, from a launch to its kernel.
 
-    Each kernel with its launch, where that is known.
+    A call begins where it first waits or transfers. A call or kernel whose source is unknown has no link.
     """
-    made = {span.end: span for span in timeline.spans if span.kind in HANDED_ON}
-    calls = sorted((span for span in timeline.spans if span.ready in made), key=lambda span: span.start)
+    sources = {span.end: span for span in timeline.spans if span.kind in LINK_MEANING}
+    calls = sorted((span for span in timeline.spans if span.ready in sources), key=lambda span: span.start)
     first = {(span.name, span.ready): span for span in reversed(calls)}
-    return [Link(made[span.ready], span) for span in calls if span is first[span.name, span.ready]]  # type: ignore[index]
+    return [Link(sources[span.ready], span) for span in calls if span is first[span.name, span.ready]]  # type: ignore[index]
 
 
 class Lanes:
-    """The lanes of a timeline of one rank, from ``y`` on, as they are at ``now``. Iterating draws them."""
+    """Lanes of a timeline of one rank, from ``y`` on, as they are at ``now``. Iterating draws them."""
 
-    def __init__(self, timeline: Timeline, y: float, scale: Scale, now: float = inf) -> None:
+    def __init__(self, timeline: Timeline, y: float, scale: TimeScale, now: float = inf) -> None:
         self.timeline, self.scale, self.now = timeline, scale, now
         self.links = links(timeline)
         targets = {link.call.lane for link in self.links}
-        room = FAN if any(link.made.kind == "launch" for link in self.links) else LINK
+        room = FAN if any(link.source.kind == "launch" for link in self.links) else LINK
         self.tops: dict[str, float] = {}
         self.bottom = y
-        for lane in _in_order(timeline):
+        for lane in _ordered_lanes(timeline):
             if lane in targets and not targets & self.tops.keys():
                 self.bottom += room
             self.tops[lane] = self.bottom
@@ -76,7 +132,7 @@ class Lanes:
     def __iter__(self) -> Iterator[str]:
         for lane, top in self.tops.items():
             yield aside(LEFT - 8, top + 15, cut(lane, LEFT - 20, 11), 11, anchor="end")
-            yield from self._ground(lane, top)
+            yield from self._background(lane, top)
         yield from self._lines()
         for lane, top in self.tops.items():
             spans = [span for span in self.timeline.spans if span.lane == lane]
@@ -85,8 +141,8 @@ class Lanes:
                 yield from self._bar(span, top)
             yield from self._names(merged, top)
 
-    def _ground(self, lane: str, top: float) -> Iterator[str]:
-        """The whole step in pale; what of it has passed without work is striped and called idle."""
+    def _background(self, lane: str, top: float) -> Iterator[str]:
+        """Yield the whole step in pale; time that has passed without work is striped and labelled idle."""
         left, right = self.scale(self.timeline.start), self.scale(self.timeline.end)
         yield rect(left, top, right - left, BAR, fill=palette.PANEL)
         spans = [(s.start, s.end) for s in self.timeline.spans if s.lane == lane]
@@ -102,43 +158,45 @@ class Lanes:
                 yield aside(x + width / 2, top + 15, "idle", 11, anchor="middle", halo=palette.PANEL)
 
     def _lines(self) -> Iterator[str]:
-        """From each gradient that is complete to its call; those that look the same are drawn once."""
-        shown = [link for link in self.links if link.made.end <= self.now]
-        ends = ((self.scale(a.end), self.tops[a.lane] + BAR, self.scale(b.start), self.tops[b.lane]) for a, b in shown)
+        """Yield a line from each complete gradient to its call; lines that look the same are drawn once."""
+        begun = [link for link in self.links if link.source.end <= self.now]
+        ends = ((self.scale(a.end), self.tops[a.lane] + BAR, self.scale(b.start), self.tops[b.lane]) for a, b in begun)
         path = dict.fromkeys(f"M{a:.0f} {b:g}v2L{c:.0f} {d - 2:g}v2" for a, b, c, d in ends)
         if path:
-            stroke, width = (palette.INK, 1) if len(self.links) <= MANY else (palette.tint(palette.INK, 0.5), 0.7)
+            stroke, width = (
+                (palette.INK, 1) if len(self.links) <= MOST_DARK_LINES else (palette.tint(palette.INK, 0.5), 0.7)
+            )
             yield element("path", d="".join(path), fill="none", stroke=stroke, stroke_width=width)
 
     def _bar(self, span: Span, top: float) -> Iterator[str]:
-        """Solid as far as it has run; what is still to come is an outline, striped if it has begun."""
+        """Yield a bar, solid as far as the span has run; the rest is an outline, striped if the span has begun."""
         x, end = self.scale(span.start), self.scale(span.end)
-        width, fill = max(end - x, 0.5), FILLS[look(span)]
+        width, fill = max(end - x, 0.5), FILLS[fill_key(span)]
         gap, rx = (0.8, 2) if width > 4 else (0.0, None)
-        done = min(max(self.scale(self.now) - x, 0.0), width) if self.now < span.end else width
-        if done < width:
+        elapsed = min(max(self.scale(self.now) - x, 0.0), width) if self.now < span.end else width
+        if elapsed < width:
             edge = palette.tint(fill, 0.6) if width > 4 else None
-            wide, ghost = max(width - gap - 1, 0.5), palette.tint(fill, 0.12)
-            yield rect(x + 0.5, top + 0.5, wide, BAR - 1, rx=rx, fill=ghost, stroke=edge)
-            if 0 < done < width - 3:
-                yield stripes(x + done, top, width - done - gap, palette.tint(fill, 0.6))
-        if done:
-            yield rect(x, top, max(done - gap, 0.4), BAR, rx=rx, fill=fill)
+            pale = palette.tint(fill, 0.12)
+            yield rect(x + 0.5, top + 0.5, max(width - gap - 1, 0.5), BAR - 1, rx=rx, fill=pale, stroke=edge)
+            if 0 < elapsed < width - 3:
+                yield stripes(x + elapsed, top, width - elapsed - gap, palette.tint(fill, 0.6))
+        if elapsed:
+            yield rect(x, top, max(elapsed - gap, 0.4), BAR, rx=rx, fill=fill)
 
     def _names(self, spans: list[Span], top: float) -> Iterator[str]:
-        """In each span the longest of its labels that fits; where none does, one for the whole run of its kind."""
+        """Yield in each span the longest label that fits; if none fits, one for the whole run of its kind."""
         completes: dict[Span, list[str]] = {}
         for link in self.links:
-            if link.made.kind == "computation" and (number := number_of(link.call.name)):
-                completes.setdefault(link.made, []).append(number)
-        for name, together in groupby(spans, key=look):
-            run = list(together)
-            found = [self._fitting(span, completes.get(span, ())) for span in run]
-            for span, label in zip(run, found, strict=True):
+            if link.source.kind == "computation" and (number := trailing_number(link.call.name)):
+                completes.setdefault(link.source, []).append(number)
+        for name, group in groupby(spans, key=fill_key):
+            run = list(group)
+            fitting = [self._fitting(span, completes.get(span, ())) for span in run]
+            for span, label in zip(run, fitting, strict=True):
                 if label:
                     x = (self.scale(span.start) + self.scale(span.end)) / 2
-                    yield text(x, top + 15, label, 11, anchor="middle", fill=self._on(span))
-            if not any(found) and run[0].kind == "computation":
+                    yield text(x, top + 15, label, 11, anchor="middle", fill=self._text_colour(span))
+            if not any(fitting) and run[0].kind == "computation":
                 yield from self._name_of_run(name, run[0].start, run[-1].end, sum(span.duration for span in run), top)
 
     def _fitting(self, span: Span, calls: Sequence[str]) -> str:
@@ -148,44 +206,46 @@ class Lanes:
     def _name_of_run(self, name: str, start: float, end: float, seconds: float, top: float) -> Iterator[str]:
         left, right = self.scale(start), self.scale(end)
         if seconds > 0.8 * (end - start) and text_width(name, 11) < right - left - 8:
-            over = end <= self.now
-            ink = palette.text_on(FILLS[name]) if over else palette.INK
-            halo = FILLS[name] if over else palette.PAPER
+            ended = end <= self.now
+            ink = palette.text_on(FILLS[name]) if ended else palette.INK
+            halo = FILLS[name] if ended else palette.PAPER
             yield text((left + right) / 2, top + 15, name, 11, anchor="middle", fill=ink, halo=halo)
 
-    def _on(self, span: Span) -> str:
-        """The colour of a text in the middle of a span."""
-        return palette.text_on(FILLS[look(span)]) if (span.start + span.end) / 2 < self.now else palette.INK
+    def _text_colour(self, span: Span) -> str:
+        """Return the colour of a text in the middle of a span."""
+        return palette.text_on(FILLS[fill_key(span)]) if (span.start + span.end) / 2 < self.now else palette.INK
 
 
-def stripes(x: float, y: float, width: float, colour: str, high: float = BAR) -> str:
-    """A bar of upright stripes: one thick dashed line, as a pattern would need an id."""
-    return line(x, y + high / 2, x + width, y + high / 2, colour, high, "1.5 4.5")
+def stripes(x: float, y: float, width: float, colour: str, height: float = BAR) -> str:
+    """Return a bar of upright stripes: one thick dashed line, because a pattern would need an id."""
+    return line(x, y + height / 2, x + width, y + height / 2, colour, height, "1.5 4.5")
 
 
-def _in_order(timeline: Timeline) -> list[str]:
+def _ordered_lanes(timeline: Timeline) -> list[str]:
     (rank,) = timeline.ranks
-    kinds = {lane: min(ORDER.index(s.kind) for s in timeline.spans if s.lane == lane) for lane in timeline.lanes(rank)}
+    kinds = {
+        lane: min(LANE_ORDER.index(s.kind) for s in timeline.spans if s.lane == lane) for lane in timeline.lanes(rank)
+    }
     return sorted(kinds, key=lambda lane: (kinds[lane], lane))
 
 
-def _merged(spans: Iterable[Span], scale: Scale) -> Iterator[Span]:
-    """Spans too narrow to tell apart, as one without a number."""
+def _merged(spans: Iterable[Span], scale: TimeScale) -> Iterator[Span]:
+    """Yield the spans of a lane; neighbours too narrow to be distinguished are one span without a number."""
     runs: dict[str, list[list[Span]]] = {}
     for span in spans:
-        own = runs.setdefault(look(span), [])
-        near = own and scale(span.start) - scale(own[-1][-1].end) < FINEST
-        if near and scale(span.end) - scale(own[-1][0].start) < NARROW:
-            own[-1].append(span)
+        of_kind = runs.setdefault(fill_key(span), [])
+        near = of_kind and scale(span.start) - scale(of_kind[-1][-1].end) < MIN_GAP
+        if near and scale(span.end) - scale(of_kind[-1][0].start) < MAX_MERGED:
+            of_kind[-1].append(span)
         else:
-            own.append([span])
-    for run in (run for own in runs.values() for run in own):
+            of_kind.append([span])
+    for run in (run for of_kind in runs.values() for run in of_kind):
         name = run[0].name.partition(" ")[0]
         yield run[0] if len(run) == 1 else run[0]._replace(name=name, end=max(span.end for span in run))
 
 
 def cut(words: str, room: float, size: float, bold: bool = False) -> str:
-    """As much of the words as fits: unlike `svg.fit`, in no smaller letters."""
+    """Return as much of ``words`` as fits into ``room`` pixels; unlike `svg.fit`, never in smaller letters."""
     while len(words) > 1 and text_width(words, size, bold=bold) > room:
         words = words.rstrip("…")[:-1] + "…"
     return words

@@ -1,33 +1,59 @@
-"""Timelines, one above the other on one axis of time, with the exposed part of communication marked under each."""
+"""Timelines above each other on one axis of time, with exposed communication and, for sharded steps, memory below."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
-from dpbook.core import InvalidArgument, check_int, check_type, milliseconds, palette, plural
-from dpbook.figures.card.card import Card, Mark, ticks
-from dpbook.figures.card.picture import Picture
-from dpbook.figures.card.plot import check_named, check_title
-from dpbook.figures.card.svg import MARGIN, aside, element, rect, text, text_width
-from dpbook.figures.steps.lanes import HANDED_ON, LEFT, WIDTH, Lanes, Scale, cut, links, stripes
-from dpbook.figures.steps.looks import FILLS, WORDS, look
-from dpbook.overlap import Timeline
+import numpy as np
+
+from dpbook.core import InvalidArgument, bytes_in_words, check_int, check_type, milliseconds, palette, plural
+from dpbook.figures.card.picture import Card, Mark, Picture, check_named, check_title, ticks
+from dpbook.figures.card.svg import MARGIN, aside, element, number, rect, text, text_width
+from dpbook.figures.steps.lanes import (
+    FILLS,
+    LEFT,
+    LINK_MEANING,
+    WIDTH,
+    WORDS,
+    Lanes,
+    TimeScale,
+    cut,
+    fill_key,
+    links,
+    stripes,
+)
+from dpbook.overlap import CONTENTS, Content, MemoryCurve, ShardedStep, Timeline
 from dpbook.overlap.timeline import difference
 
 NAME, STRIP, GAP, AXIS, GAUGE = 22, 16, 14, 40, 70
+"""Pixels: heights of a name, the strip of exposed communication, a gap and the axis; width of a gauge."""
 MOST_TIMELINES = 8
 
 Note = Callable[[Timeline], str]
 Gauges = Callable[[Timeline], Mapping[str, float]]
-Below = Callable[[str, float, Scale], tuple[Iterable[str], float]]
-"""What stands under a timeline: from its name, where there is room from, and the axis, the parts, and where they end.
-"""
+Below = Callable[[str, float, TimeScale], tuple[Iterable[str], float]]
+"""Drawing below a timeline: maps its name, the ``y`` at which there is room and the axis to parts and their end."""
+
+MEMORY_HEIGHT, MEMORY_TOP, MEMORY_FOOT = 120, 22, 20
+"""Pixels: height of the area of memory, and of the room above and below it."""
+MOST_STEPS = 4
+CONTENT_FILLS: dict[Content, str] = {
+    "optimizer": palette.IDLE, "weights": palette.MUTED, "gathered": palette.COMMUNICATION,
+    "gradients": palette.PARTIAL, "reduced": palette.COMPLETE, "buffers": palette.UPDATE,
+    "activations": palette.FORWARD,
+}  # fmt: skip
+CONTENT_WORDS: dict[Content, str] = {
+    "optimizer": "optimizer state", "weights": "weights", "gathered": "gathered weights",
+    "gradients": "whole gradients", "reduced": "own gradients",
+    "buffers": "buffers of collectives", "activations": "activations",
+}  # fmt: skip
+"""Words of the legend, in the order in which the contents are stacked."""
 
 
 def draw_timelines(timelines: Mapping[str, Timeline] | Timeline, title: str, *, rank: int = 0) -> Picture:
     """Draw the lanes of ``rank`` in each of up to 8 timelines, by name, all beginning at 0 of one axis.
 
-    ``title`` states the finding. Under each timeline a strip marks exposed communication: it runs, and computation
-    does not. Raises `InvalidArgument`.
+    ``title`` states the finding. Below each timeline a strip marks exposed communication, during which nothing
+    is computed. Raises `InvalidArgument`.
     """
     named = {"step": timelines} if isinstance(timelines, Timeline) else timelines
     check_timelines(named, title, rank)
@@ -41,8 +67,8 @@ def draw_ranks(timeline: Timeline, title: str) -> Picture:
     """
     ranks = timeline.ranks if isinstance(timeline, Timeline) else ()
     if not 1 <= len(ranks) <= MOST_TIMELINES:
-        found = plural(len(ranks), "rank") if isinstance(timeline, Timeline) else timeline
-        raise InvalidArgument("timeline", found, f"a Timeline of 1 to {MOST_TIMELINES} ranks")
+        value = plural(len(ranks), "rank") if isinstance(timeline, Timeline) else timeline
+        raise InvalidArgument("timeline", value, f"a Timeline of 1 to {MOST_TIMELINES} ranks")
     check_timelines({"step": timeline}, title, ranks[0])
     return draw_until({f"rank {rank}": from_zero(timeline, rank) for rank in ranks}, title)
 
@@ -59,18 +85,18 @@ def check_timelines(named: Mapping[str, Timeline], title: str, rank: int) -> Non
 
 
 def from_zero(timeline: Timeline, rank: int) -> Timeline:
-    """One rank's spans, the window beginning at 0."""
+    """Return the timeline of one rank, shifted so that its window begins at 0."""
     return timeline.of(rank).shifted(-timeline.start)
 
 
 def until(timeline: Timeline, now: float) -> Timeline:
-    """What has happened ``now``."""
+    """Return the part of a timeline before ``now``."""
     spans = tuple(s._replace(end=min(s.end, now)) for s in timeline.spans if s.start < now)
     return Timeline(spans, (0.0, now))
 
 
 def outcome(timeline: Timeline) -> str:
-    """How long a step takes, and how much communication is exposed in it, if there is any."""
+    """Return the duration of a step and its exposed communication in words."""
     if not timeline.busy("communication"):
         return f"{milliseconds(timeline.duration)}, no communication"
     return f"{milliseconds(timeline.duration)}, exposed {milliseconds(timeline.exposed())}"
@@ -83,18 +109,18 @@ def draw_until(
 ) -> Picture:  # fmt: skip
     """Draw timelines of one rank each that begin at 0, as they are at ``now``.
 
-    Beside each name stand a ``note`` and ``gauges``, shares from 0 to 1. ``meters`` is a line under the axis, which
-    ends at ``end`` seconds (by default with the longest timeline). What stands ``below`` each timeline may need
-    ``marks`` in a legend of its own.
+    Beside each name are a ``note`` and ``gauges``, shares from 0 to 1. ``meters`` is a line below the axis, which ends
+    at ``end`` seconds (by default with the longest timeline). The drawing ``below`` each timeline may need ``marks`` in
+    a legend of its own.
     """
-    scale = Scale(max(timeline.end for timeline in timelines.values()) if end is None else end)
+    scale = TimeScale(max(timeline.end for timeline in timelines.values()) if end is None else end)
     card = Card(WIDTH, title)
     card.legend(_marks(timelines))
     if marks:
         card.legend(marks)
     for name, timeline in timelines.items():
         shares = gauges(timeline) if gauges else {}
-        card.add(*_named(name, note(timeline), shares, card.y), *_gauges(shares, card.y))
+        card.add(*_name_and_note(name, note(timeline), shares, card.y), *_gauges(shares, card.y))
         lanes = Lanes(timeline, card.y + NAME, scale, now)
         card.add(*lanes, *_exposed(timeline, lanes.bottom, scale, now))
         if now < inf:
@@ -108,68 +134,68 @@ def draw_until(
     for line in _lines(meters):
         card.add(text(MARGIN, card.y + 12, line, 14))
         card.y += 24
-    told = "; ".join(f"{name}: {note(timeline)}" for name, timeline in timelines.items())
-    return card.picture(card.y + 6 * bool(meters), f"{told}." + (f" {meters}." if meters else ""))
+    alt = "; ".join(f"{name}: {note(timeline)}" for name, timeline in timelines.items())
+    return card.picture(card.y + 6 * bool(meters), f"{alt}." + (f" {meters}." if meters else ""))
 
 
-def _named(name: str, note: str, shares: Mapping[str, float], y: float) -> Iterator[str]:
-    """The name and what is noted beside it, in the room that the gauges leave."""
-    room = WIDTH - 2 * MARGIN - sum(map(_width, shares))
+def _name_and_note(name: str, note: str, shares: Mapping[str, float], y: float) -> Iterator[str]:
+    """Yield the name and the note beside it, in the room that the gauges leave."""
+    room = WIDTH - 2 * MARGIN - sum(map(_gauge_width, shares))
     shown = cut(name, room - text_width(note, 13) - 12, 14, bold=True)
     yield text(MARGIN, y + 14, shown, 14, bold=True)
     yield text(MARGIN + text_width(shown, 14, bold=True) + 12, y + 14, note, 13, fill=palette.INK)
 
 
-def _width(gauge: str) -> float:
+def _gauge_width(gauge: str) -> float:
     return 66 + GAUGE + text_width(gauge, 12)
 
 
-def _clock(end: float, now: float, top: float, bottom: float, scale: Scale) -> Iterator[str]:
-    """What time it is, and a thick mark at the end once that is reached."""
+def _clock(end: float, now: float, top: float, bottom: float, scale: TimeScale) -> Iterator[str]:
+    """Yield the line of the time ``now``, and a thick mark at the end once that is reached."""
     yield rect(scale(now) - 1, top - 4, 2, bottom - top + STRIP, fill=palette.INK)
     if end <= now:
         yield rect(scale(end) - 2, top - 4, 4, bottom - top + 4, fill=palette.INK)
 
 
 def _gauges(shares: Mapping[str, float], y: float) -> Iterator[str]:
-    """From the right margin on: a name, a bar filled to a share, and the share."""
+    """Yield gauges from the right margin on: a name, a bar filled to a share, and the share."""
     x = float(WIDTH - MARGIN)
     for name, share in reversed(list(shares.items())):
         yield text(x, y + 14, f"{share:.0%}", 12, anchor="end")
         yield rect(x - 42 - GAUGE, y + 4, GAUGE, 11, fill=palette.PANEL, stroke=palette.MUTED, stroke_width=0.8)
         yield rect(x - 42 - GAUGE, y + 4, GAUGE * share, 11, fill=palette.MUTED)
         yield aside(x - 50 - GAUGE, y + 14, name, anchor="end")
-        x -= _width(name)
+        x -= _gauge_width(name)
 
 
-def _exposed(timeline: Timeline, y: float, scale: Scale, now: float) -> Iterator[str]:
-    """The strip under the lanes: when communication runs and computation does not, as far as it has come."""
+def _exposed(timeline: Timeline, y: float, scale: TimeScale, now: float) -> Iterator[str]:
+    """Yield the strip of exposed communication below the lanes, up to ``now``."""
     (rank,) = timeline.ranks
     if not timeline.busy("communication"):
         return
-    bare = difference(timeline.when("communication", rank), timeline.when("computation", rank))
-    for start, end in bare.tolist():
+    exposed = difference(timeline.when("communication", rank), timeline.when("computation", rank))
+    for start, end in exposed.tolist():
         if start < now:
             yield rect(scale(start), y, max(scale(min(end, now)) - scale(start), 1), 5, fill=palette.EXPOSED)
     yield text(LEFT - 8, y + 9, "exposed", 11, anchor="end", fill=palette.EXPOSED)
 
 
 def _marks(timelines: Mapping[str, Timeline]) -> Iterator[Mark]:
-    """What the colours and signs mean that occur."""
+    """Yield the legend of the colours and signs that occur."""
     spans = [span for timeline in timelines.values() for span in timeline.spans]
-    looks = {look(span) for span in spans}
-    for key in (key for key in FILLS if key in looks):
+    keys = {fill_key(span) for span in spans}
+    for key in (key for key in FILLS if key in keys):
         yield Mark(WORDS.get(key, key), rect(0, 0, 14, 14, rx=3, fill=FILLS[key]))
-    yield Mark("idle", rect(0, 0, 14, 14, fill=palette.PANEL) + stripes(0, 0, 14, palette.IDLE, high=14))
-    handed_on = {link.made.kind for timeline in timelines.values() for link in links(timeline)}
-    for key in (key for key in HANDED_ON if key in handed_on):
-        yield Mark(HANDED_ON[key], element("path", d="M1 1v2L13 11v2", fill="none", stroke=palette.INK))
+    yield Mark("idle", rect(0, 0, 14, 14, fill=palette.PANEL) + stripes(0, 0, 14, palette.IDLE, height=14))
+    linked = {link.source.kind for timeline in timelines.values() for link in links(timeline)}
+    for key in (key for key in LINK_MEANING if key in linked):
+        yield Mark(LINK_MEANING[key], element("path", d="M1 1v2L13 11v2", fill="none", stroke=palette.INK))
     if any(span.kind == "communication" for span in spans):
         yield Mark("exposed communication", rect(0, 4, 14, 5, fill=palette.EXPOSED))
 
 
-def _axis(y: float, scale: Scale) -> Iterator[str]:
-    """Ticks at round numbers of milliseconds."""
+def _axis(y: float, scale: TimeScale) -> Iterator[str]:
+    """Yield the axis of time with ticks at round numbers of milliseconds."""
     if scale.end <= 0:
         return
     yield rect(LEFT, y, scale(scale.end) - LEFT, 1, fill=palette.MUTED)
@@ -181,7 +207,7 @@ def _axis(y: float, scale: Scale) -> Iterator[str]:
 
 
 def _lines(meters: str) -> list[str]:
-    """The meters in as many lines as they need, broken where a dot divides them."""
+    """Break the meters into as many lines as they need, at the dots between them."""
     lines: list[str] = []
     for part in meters.split(" · ") if meters else ():
         longer = f"{lines[-1]} · {part}" if lines else part
@@ -190,3 +216,88 @@ def _lines(meters: str) -> list[str]:
         else:
             lines.append(part)
     return lines
+
+
+def draw_memory(steps: Mapping[str, ShardedStep] | ShardedStep, title: str) -> Picture:
+    """Draw the lanes of up to 4 steps by name, and below each the memory that is alive, all on the same axes.
+
+    ``title`` states the finding. Raises `InvalidArgument`.
+    """
+    check_title(title)
+    named = {"step": steps} if isinstance(steps, ShardedStep) else steps
+    check_named("steps", named, MOST_STEPS, object, f"a ShardedStep, or 1 to {MOST_STEPS} of them by name")
+    for name, step in named.items():
+        check_type(f"steps[{name!r}]", step, ShardedStep, "a ShardedStep, as overlap.simulate_sharded returns it")
+    return draw_memory_until(named, title)
+
+
+def draw_memory_until(named: Mapping[str, ShardedStep], title: str, now: float = inf) -> Picture:
+    """Draw steps with their memory as they are at ``now``."""
+    curves = {name: step.memory for name, step in named.items()}
+    most = max(memory.peak for memory in curves.values())
+
+    def below(name: str, y: float, scale: TimeScale) -> tuple[Iterator[str], float]:
+        return _area(curves[name], y + MEMORY_TOP, scale, most, now), y + MEMORY_TOP + MEMORY_HEIGHT + MEMORY_FOOT
+
+    present = [content for content in CONTENTS if any(memory.alive[content].any() for memory in curves.values())]
+    marks = [Mark(CONTENT_WORDS[content], rect(0, 0, 14, 14, rx=3, fill=CONTENT_FILLS[content])) for content in present]
+    timelines = {name: step.timeline for name, step in named.items()}
+    picture = draw_until(timelines, title, now, below=below, marks=marks)
+    peaks = "; ".join(f"{name}: {_peak_in_words(memory)}" for name, memory in curves.items())
+    return Picture(picture.width, picture.height, picture.body, f"{picture.alt} Peak of memory: {peaks}.")
+
+
+def _area(memory: MemoryCurve, top: float, scale: TimeScale, most: int, now: float) -> Iterator[str]:
+    """Yield the contents stacked, their outline, and the peak once it is reached; from ``now`` on they are pale.
+
+    The pale part is the whole area under a veil, so that the frames of a film share the area.
+    """
+    foot, end = top + MEMORY_HEIGHT, memory.end
+    up = MEMORY_HEIGHT / (most or 1)
+    yield aside(LEFT - 8, top - 10, "memory", 11, anchor="end")
+    for nbytes in ticks(most, 4) if most else ():
+        yield rect(LEFT, foot - nbytes * up, scale(end) - LEFT, 1, fill=palette.IDLE)
+        yield aside(LEFT - 8, foot - nbytes * up + 4, bytes_in_words(nbytes), 11, anchor="end")
+    edges = [scale(t) for t in (*memory.times.tolist(), end)]
+    low = np.zeros(len(memory.times))
+    for content in CONTENTS:
+        high = low + memory.alive[content]
+        if (high > low).any():
+            yield _band(edges, (foot - low * up).tolist(), (foot - high * up).tolist(), CONTENT_FILLS[content])
+        low = high
+    if now < end:
+        x = scale(now)
+        yield rect(x, top, scale(end) - x, MEMORY_HEIGHT, fill=palette.PAPER, fill_opacity=0.85)
+    line = _steps(edges, (foot - memory.total * up).tolist())
+    yield element(
+        "path", d="M" + "L".join(line), fill="none", stroke=palette.INK if now >= end else palette.MUTED, stroke_width=1
+    )
+    if now >= memory.peak_time:
+        yield _peak_mark(memory, scale(memory.peak_time), foot - memory.peak * up)
+
+
+def _band(edges: list[float], low: list[float], high: list[float], fill: str) -> str:
+    """Return a filled band between two step lines."""
+    return element("path", d=f"M{'L'.join(_steps(edges, high) + _steps(edges, low)[::-1])}Z", fill=fill)
+
+
+def _steps(edges: list[float], heights: list[float]) -> list[str]:
+    """Return the corners of a step line: each height from its edge to the next."""
+    return [
+        f"{number(x)} {number(y)}"
+        for left, right, y in zip(edges, edges[1:], heights, strict=False)
+        for x in (left, right)
+    ]
+
+
+def _peak_mark(memory: MemoryCurve, x: float, y: float) -> str:
+    words = f"peak {bytes_in_words(memory.peak)}"
+    anchor = "end" if x - text_width(words, 12) > LEFT else None
+    return rect(x - 1, y - 5, 2, 10, fill=palette.INK) + text(x, y - 8, words, 12, anchor=anchor, halo=palette.PAPER)
+
+
+def _peak_in_words(memory: MemoryCurve) -> str:
+    """Return the peak of memory and its contents in words."""
+    alive = memory.at(memory.peak_time)
+    parts = ", ".join(f"{CONTENT_WORDS[content]} {bytes_in_words(n)}" for content, n in alive.items() if n)
+    return f"{bytes_in_words(memory.peak)} ({parts})"

@@ -96,13 +96,13 @@ def run(
 
 
 def write(bench: Bench, folder: Path) -> list[Path]:
-    """Write ``bench.json`` and ``bench.png`` into ``folder``; a number in the name keeps those of earlier runs."""
+    """Write ``bench.json`` and ``bench.svg`` into ``folder``; a number in the name keeps those of earlier runs."""
     from dpbook import figures
 
     stems = (f"bench-{number}" if number > 1 else "bench" for number in itertools.count(1))
     data = next(path for stem in stems if not (path := folder / f"{stem}.json").exists())
-    picture = data.with_suffix(".png")
+    picture = data.with_suffix(".svg")
     files.write_atomically(data, (json.dumps(bench.to_data(), indent=1) + "\n").encode())
     plot = figures.sweeps(bench.sweeps, f"Bus bandwidth over {bench.world} ranks on this machine")
-    files.write_atomically(picture, plot.png)
+    files.write_atomically(picture, f"{plot.svg}\n".encode())
     return [data, picture]

@@ -10,7 +10,7 @@ from dpbook.book.ch02.ladders import _limits
 from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
 from tests.cases import each
-from tests.figures.test_plots import pixels, shows
+from tests.figures.reading import NS, parse, shows
 
 ERRORS = {"rounded": 3e-16, "lost": 4e-4}
 
@@ -28,12 +28,12 @@ def test_the_words_name_what_lies_beyond_the_bound():
 
 
 def test_a_further_error_lies_further_right():
-    def column(error):
-        picture = pixels(error_ladder({"a": error, "far": 1.0}, 1e-12, "Title"))
-        red = [int(palette.EXPOSED[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        return np.flatnonzero((abs(picture - red) < 0.01).all(axis=-1).any(axis=0)).min()
+    def place(error):
+        root = parse(error_ladder({"a": error, "far": 1.0}, 1e-12, "Title"))
+        marks = [node.get("d") for node in root.iter(f"{NS}path") if node.get("fill") == palette.EXPOSED]
+        return min(float(re.match(r"M([\d.]+)", mark)[1]) for mark in marks)
 
-    assert column(1e-8) < column(1e-4)
+    assert place(1e-8) < place(1e-4)
 
 
 @pytest.mark.parametrize("errors", [[1e-3], [1e-16], [1e-11], [1e-306, 1e307]])

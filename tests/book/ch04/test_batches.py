@@ -1,6 +1,5 @@
 """Do the pictures of chapter 04 show what the library computes, and say it in words?"""
 
-import io
 import re
 from fractions import Fraction
 
@@ -13,9 +12,9 @@ from dpbook.book import ch04
 from dpbook.book.ch04 import NoiseScale, against_batch, draw_accumulation, noise_scale_estimates, play_accumulation
 from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
-from dpbook.figures.card.plot import LINES
+from dpbook.figures.card import LINES
 from tests.cases import each
-from tests.figures.reading import outside, overlapping, parse, texts
+from tests.figures.reading import outside, overlapping, parse, readable, shows, texts
 
 # Accumulation
 
@@ -129,18 +128,12 @@ def of_noise(*scales, direct=10.0):
     return noise_scale_estimates(single, list(ch04.smooth(single)), direct, "Title")
 
 
-def shows(plot, colour):
-    picture = matplotlib.image.imread(io.BytesIO(plot.png))[..., :3]
-    wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    return bool((abs(picture - wanted) < 0.01).all(axis=-1).any())
-
-
 def test_measurements_against_the_batch_are_told():
     plot = against({"linear": [0.5, 0.25, 1], "root": np.array([1, 2, 3])})
     assert plot.alt == "Title. Loss for batches of 1, 4, 16. linear: 0.5, 0.25, 1; root: 1, 2, 3."
     assert shows(plot, LINES[0][0])
     assert shows(plot, LINES[1][0])
-    assert against({"linear": [0.5, 0.25, 1]}, log=True).png != against({"linear": [0.5, 0.25, 1]}).png
+    assert against({"linear": [0.5, 0.25, 1]}, log=True).svg != against({"linear": [0.5, 0.25, 1]}).svg
 
 
 def test_the_noise_scale_is_told_with_its_outliers():
@@ -154,8 +147,9 @@ def test_the_noise_scale_is_told_with_its_outliers():
 def test_the_same_plot_has_the_same_bytes_and_leaves_no_settings(draw):
     before = dict(matplotlib.rcParams)
     plot = draw()
-    assert plot.png == draw().png
-    assert len(plot.png) < 60_000
+    assert plot.svg == draw().svg
+    assert len(plot.svg) < 20_000
+    assert readable(plot)
     assert dict(matplotlib.rcParams) == before
 
 

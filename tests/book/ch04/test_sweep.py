@@ -71,7 +71,7 @@ def test_the_table_tells_each_batchs_best():
         plot.alt
         == "Title. The best rate of each batch and the steps that it needs: 8: 0.2, 20 steps; 16: 0.2, 9 steps."
     )
-    assert plot.png == draw_races([raced(30, 20, np.inf), raced(12, 9, 10, batch=16)], "Title").png
+    assert plot.svg == draw_races([raced(30, 20, np.inf), raced(12, 9, 10, batch=16)], "Title").svg
 
 
 @each(

@@ -8,7 +8,7 @@ from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import StepRecord
 from tests.cases import each
-from tests.figures.test_plots import shows
+from tests.figures.reading import readable, shows
 
 EMULATED = {"naive": (30.0, 31.0, 35.0), "local": (10.0, 10.0, 11.0)}
 REAL = {"naive": (29.0, 33.0, 36.0), "local": (10.0, 12.0, 13.0)}
@@ -21,11 +21,12 @@ PLOTS = {
 
 
 @pytest.mark.parametrize("draw", PLOTS.values(), ids=list(PLOTS))
-def test_a_plot_is_a_small_png_with_its_words_and_leaves_no_settings(draw):
+def test_a_plot_is_a_small_picture_and_leaves_no_settings(draw):
     before = dict(matplotlib.rcParams)
     plot = draw()
-    assert plot.png == draw().png
-    assert len(plot.png) < 60_000
+    assert plot.svg == draw().svg
+    assert len(plot.svg) < 20_000
+    assert readable(plot)
     assert dict(matplotlib.rcParams) == before
 
 

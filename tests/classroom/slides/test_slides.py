@@ -36,7 +36,7 @@ class Page(HTMLParser):
 def pictures(notebook):
     """Number of outputs that show a picture."""
     data = [output.get("data", {}) for _, cell in code_cells(notebook) for output in cell["outputs"]]
-    return sum("image/png" in each or "<img" in text(each.get("text/html", "")) for each in data)
+    return sum("<img" in text(each.get("text/html", "")) for each in data)
 
 
 @each("path", CHAPTERS)

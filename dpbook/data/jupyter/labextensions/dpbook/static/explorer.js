@@ -1,4 +1,4 @@
-// A figure with knobs (dpbook/figures/card/explorer.py). The kernel draws; `ask` reaches it, `keep` stores what is shown.
+// A figure with knobs (dpbook/figures/card/viewer.py). The kernel draws; `ask` reaches it, `keep` stores what is shown.
 // What is shown comes from this notebook's kernel or, stored, from anyone: it becomes an image, never markup of the page.
 
 import {made} from './player.js';
@@ -20,7 +20,7 @@ const STYLE = `
 // The one image in `markup`, or null. Parsed apart from the page, nothing in it is loaded or run.
 function imageIn(markup) {
   const found = new DOMParser().parseFromString(markup, 'text/html').querySelector('img');
-  if (!found || !/^data:image\/(png|svg\+xml);base64,/.test(found.getAttribute('src'))) return null;
+  if (!found || !/^data:image\/svg\+xml;base64,/.test(found.getAttribute('src'))) return null;
   const image = made('img', {alt: found.alt, src: found.getAttribute('src')});
   if (Number(found.getAttribute('width'))) image.width = found.getAttribute('width');
   return image;

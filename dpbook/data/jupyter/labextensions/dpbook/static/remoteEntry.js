@@ -10,9 +10,7 @@
 
   const PLAYER = 'application/vnd.dpbook.player+json', EXPLORER = 'application/vnd.dpbook.explorer+json';
   const STYLE = `
-    .jp-RenderedHTMLCommon img[src^="data:image/"] { max-width: max(100%, 640px) !important }
-    [data-jp-theme-light="false"] .jp-RenderedImage img.jp-needs-light-background,
-    [data-jp-theme-light="false"] .dpbook-explorer img[src^="data:image/png"] { filter: invert(0.9) hue-rotate(180deg) }`;
+    .jp-RenderedHTMLCommon img[src^="data:image/"] { max-width: max(100%, 640px) !important }`;
 
   // Ask the kernel of the notebook in which `host` is; one call at a time.
   function asker(host) {
@@ -54,17 +52,6 @@
     return {ask, dispose};
   }
 
-  // The picture of an output with knobs, as markup: the one that was stored with them, or the one beside them.
-  function figureOf({data, metadata}) {
-    const {figure} = data[EXPLORER], png = data['image/png'];
-    if (figure) return figure;
-    if (!png) return String(data['text/html']);
-    const {alt = '', width = ''} = metadata['image/png'] ?? {}, image = document.createElement('img');
-    const attributes = {alt, width, src: `data:image/png;base64,${String(png).replaceAll(/\s/g, '')}`};
-    for (const [name, value] of Object.entries(attributes)) image.setAttribute(name, value);
-    return image.outerHTML;
-  }
-
   async function renderers() {
     const {Widget} = await module('@lumino/widgets');
     document.head.append(Object.assign(document.createElement('style'), {textContent: STYLE}));
@@ -93,7 +80,9 @@
           model.setData({data: {...model.data, [EXPLORER]: {...model.data[EXPLORER], knobs, figure}}});
           this.keeping = false;
         };
-        const stop = mount(this.node, {...model.data[EXPLORER], figure: figureOf(model)}, {ask, keep});
+        // The picture as markup: the one that was stored with the knobs, or the one beside them.
+        const figure = model.data[EXPLORER].figure ?? String(model.data['text/html']);
+        const stop = mount(this.node, {...model.data[EXPLORER], figure}, {ask, keep});
         this.end = () => { stop(); dispose(); };
       }
       dispose() {
