@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dpbook.classroom.slides import write
+from dpbook.classroom import write_slides
 from dpbook.core import checkout
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -23,7 +23,7 @@ def page(chromium):
 
 def opened(page, name, folder):
     (notebook,) = (checkout.root() / "chapters").glob(f"{name}_*.ipynb")
-    page.goto(write(notebook, folder).as_uri())
+    page.goto(write_slides(notebook, folder).as_uri())
     return page.locator(".slide").count()
 
 

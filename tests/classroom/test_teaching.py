@@ -5,8 +5,7 @@ import re
 from collections import Counter
 from functools import cache
 
-from dpbook.classroom import LocalAnswer, list_tasks, task
-from dpbook.classroom.course import varying
+from dpbook.classroom import LocalAnswer, list_tasks, task, varying
 from dpbook.classroom.tasks.notebook_cells import mark, source
 from dpbook.classroom.tasks.notebook_structure import answers, read
 from dpbook.core import checkout

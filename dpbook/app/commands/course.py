@@ -16,7 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the notebooks, and say which tasks have other numbers."""
-    from dpbook.classroom.course import varying, write_course
+    from dpbook.classroom import varying, write_course
     from dpbook.core import DpbookError, check_int, plural
 
     check_int("SEED", args.seed, 0)

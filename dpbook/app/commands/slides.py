@@ -17,12 +17,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write a deck for each chapter that is asked for."""
-    from dpbook.classroom import slides
+    from dpbook.classroom import write_slides
     from dpbook.core import check_one_of, checkout
 
     found = {path.name.partition("_")[0]: path for path in sorted((checkout.root() / "chapters").glob("*.ipynb"))}
     for name in args.chapters:
         check_one_of("chapter", name, found)
     for name in args.chapters or found:
-        print(slides.write(found[name], args.to), flush=True)
+        print(write_slides(found[name], args.to), flush=True)
     return 0

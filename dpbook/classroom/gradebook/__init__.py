@@ -1,5 +1,4 @@
 """Reports of marks: a spreadsheet for a gradebook, Gradescope's file, pages for learners and for the class."""
 
 from dpbook.classroom.gradebook import pages
-from dpbook.classroom.gradebook.gradebook import results, spreadsheet
-from dpbook.classroom.gradebook.roster import Roster, read
+from dpbook.classroom.gradebook.gradebook import Roster, read, results, spreadsheet

@@ -1,21 +1,183 @@
-"""Marks for submissions: each task is judged here, on values that come from the answer's own processes."""
+"""Marks for submissions, given by judges: processes that run no line of an answer, which has processes of its own.
 
+All answers are judged with less time first, and those that have not ended once more with all of it. So loops cost
+little, and a slow answer loses nothing. Where several answers of a submission never end, its others are not judged
+again: somebody else is waiting.
+"""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import resource
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from dpbook.classroom.marks import judges
-from dpbook.classroom.marks.cells import Exercise, program, take
-from dpbook.classroom.marks.judges import Judged, Work, judged, not_judged
 from dpbook.classroom.marks.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks
 from dpbook.classroom.marks.submissions import Handed, updated_name
-from dpbook.classroom.marks.submitted_notebook import Unreadable
-from dpbook.classroom.sandbox.containment import GUARDS
+from dpbook.classroom.marks.submitted_notebook import Exercise, Unreadable, needs_torch, program, take
+from dpbook.classroom.sandbox import containment
+from dpbook.classroom.sandbox.clock import PATIENCE
+from dpbook.classroom.sandbox.containment import GUARDS, MIB, mapped
+from dpbook.classroom.sandbox.remote_answer import RemoteAnswer
 from dpbook.classroom.sandbox.servers import Servers
-from dpbook.classroom.tasks.load_tasks import task
-from dpbook.classroom.tasks.numbers import current_course
+from dpbook.classroom.tasks.answer import CHECK_SECONDS
+from dpbook.classroom.tasks.expectations import current_course
+from dpbook.classroom.tasks.judging import judge
+from dpbook.classroom.tasks.load_tasks import list_tasks, task
+from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError
+
+MEMORY = 4096 * MIB
+HURRIED = 1 / 4
+"""Share of its time that a judge has for an answer which is hurried."""
+ALARM_AGAIN = 10.0
+"""Seconds after which a judge gets another alarm: Python drops what is raised in some callbacks."""
+ENDED = "the check could not be finished on what the answer gave back"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A task, and the cells that answer it: the same ones get the same marks, so they are judged once."""
+
+    task: str
+    cells: tuple[tuple[str, str], ...]
+    hurried: bool = True
+
+    @property
+    def torch(self) -> bool:
+        return needs_torch(self.cells)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Report of a judged task. ``late``: the answer has not ended in time."""
+
+    report: Report
+    together: bool = False
+    guards: Mapping[str, bool] = field(default_factory=dict)
+    late: bool = False
+
+
+def judged(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Judged]]:
+    """Each task with what came of it, in any order. A judge that is ended takes no other task with it."""
+    left = dict.fromkeys(work)
+    for one, result in _in_pool(work, servers, seed, jobs):
+        del left[one]
+        yield one, result
+    for one in left:  # one by one, to see whose it is
+        yield one, next((result for _, result in _in_pool([one], servers, seed, 1)), not_judged(one))
+
+
+def _in_pool(work: Sequence[Work], servers: Servers, seed: int, jobs: int) -> Iterator[tuple[Work, Judged]]:
+    """Judge as `judged` does, up to where a judge is ended."""
+    fork = multiprocessing.get_context("fork")
+    others = multiprocessing.active_children()
+    places = fork.SimpleQueue()
+    for number in range(jobs):
+        places.put(_cores(number, jobs))
+    with ProcessPoolExecutor(jobs, fork, _begin, (servers, seed, places)) as pool:
+        futures = {pool.submit(_judge, one): one for one in work}
+        with contextlib.suppress(BrokenProcessPool):
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            except (KeyboardInterrupt, SystemExit):  # what is being judged now may take minutes
+                for each in set(multiprocessing.active_children()) - set(others):
+                    each.kill()
+                raise
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _cores(number: int, jobs: int) -> set[int]:
+    """Return the cores on which a judge and its answers may run: its own one where each core has a judge.
+
+    What passes between processes on one core costs a fifth less than what wakes another.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    return {cores[number % len(cores)]} if jobs >= len(cores) else set(cores)
+
+
+_given: list[Any] = []
+
+
+def _begin(servers: Servers, seed: int, places: Any) -> None:
+    """A judge begins, which takes no more memory than it needs."""
+    containment.die_with_parent()
+    os.sched_setaffinity(0, places.get())
+    gc.freeze()
+    _given[:] = servers, seed
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_AS, (mapped() + MEMORY,) * 2)
+
+
+class _Late(BaseException):
+    """A check has taken too long on what it was given."""
+
+
+def _judge(one: Work) -> Judged:
+    servers, seed = _given
+    asked = task(one.task)
+    answer = RemoteAnswer(servers, one.cells, asked.answer, torch=one.torch, hurried=one.hurried)
+
+    def late(*_: object) -> None:
+        raise _Late
+
+    signal.signal(signal.SIGALRM, late)
+    most = 60 + PATIENCE * sum(check.seconds or CHECK_SECONDS for check in asked.checks)
+    signal.setitimer(signal.ITIMER_REAL, HURRIED * most if one.hurried else most, ALARM_AGAIN)
+    try:
+        return Judged(judge(asked, answer, seed), answer.beside, answer.guards, answer.late)
+    except _Late:
+        return replace(not_judged(one), late=True)
+    except DpbookError:
+        return not_judged(one)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        answer.close()
+
+
+def not_judged(one: Work, why: str = ENDED) -> Judged:
+    asked = next(each for each in list_tasks(int(one.task[:2])) if each.id == one.task)
+    cases = [Case(c.name, c.points, False, "a value that can be judged", why) for c in asked.checks]
+    return Judged(Report(asked.id, asked.title, tuple(cases)))
+
+
+PATIENT = 3
+"""Answers of a submission that may end not even with all their time, before its others are not judged again."""
+
+
+def again(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[Work]:
+    """Return those of a submission's ``answers`` to judge with all their time: the late ones, up to where `PATIENT`
+    of them are known not to have ended, or may come not to."""
+    chosen, lost = [], 0
+    for one in dict.fromkeys(answers):
+        if results[one].late and lost < PATIENT:
+            chosen.append(replace(one, hurried=False))
+            lost += chosen[-1] not in results or results[chosen[-1]].late
+    return chosen
+
+
+def remarks(answers: Iterable[Work], results: Mapping[Work, Judged]) -> list[str]:
+    """Return remarks for a submission on answers that were not judged again."""
+    late = sum(results[one].late for one in dict.fromkeys(answers))
+    left = late - len(again(answers, results))
+    if not left:
+        return []
+    return [
+        f"{late} answers did not end in a short time. The first of them were tried again with more, and {PATIENT} of "
+        f"these did not end either: the other {left} were not tried again"
+    ]
+
 
 Tell = Callable[[int, int], None]
 """Called with the number of tasks that are graded, and of all."""
@@ -42,7 +204,7 @@ def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = la
             for one, result in judged(waiting, servers, seed, jobs):
                 results[one] = result
                 tell(len(results), of)
-            every = list(dict.fromkeys(one for each in answers for one in judges.again(each.values(), results)))
+            every = list(dict.fromkeys(one for each in answers for one in again(each.values(), results)))
         servers.check()
     missing = [text for name, text in GUARDS.items() if not all(one.guards.get(name, True) for one in results.values())]
     marks = [_submission(*each, results) for each in zip(handed, taken, answers, strict=True)]
@@ -78,7 +240,7 @@ def _work(exercises: Sequence[Exercise | str]) -> dict[Place, Work]:
 def _submission(
     handed: Handed, exercises: Sequence[Exercise | str], answers: Mapping[Place, Work], results: Mapping[Work, Judged]
 ) -> SubmissionMarks:
-    again = {replace(one, hurried=True): one for one in judges.again(answers.values(), results)}
+    repeated = {replace(one, hurried=True): one for one in again(answers.values(), results)}
     marked = []
     for e, (path, exercise) in enumerate(zip(handed.notebooks, exercises, strict=True)):
         if isinstance(exercise, str):
@@ -87,13 +249,13 @@ def _submission(
         tasks = []
         for t, taken in enumerate(exercise.answers):
             one = answers.get((e, t))
-            result = results[again.get(one, one)] if one else None
+            result = results[repeated.get(one, one)] if one else None
             report, together = (result.report, result.together) if result else (None, False)
             tasks.append(TaskMarks(taken.task.id, taken.task.title, taken.task.points, report, taken.remarks, together))
         marks = ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks, exercise.words)
         marked.append(marks)
-    remarks = (*handed.remarks, *judges.remarks(answers.values(), results))
-    return _once(SubmissionMarks(handed.name, tuple(marked), remarks))
+    all_remarks = (*handed.remarks, *remarks(answers.values(), results))
+    return _once(SubmissionMarks(handed.name, tuple(marked), all_remarks))
 
 
 def _once(submission: SubmissionMarks) -> SubmissionMarks:

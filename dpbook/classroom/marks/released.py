@@ -9,10 +9,9 @@ from dataclasses import replace
 from html import escape
 from typing import Any
 
-from dpbook.classroom.marks.cells import Exercise
 from dpbook.classroom.marks.marks import ExerciseMarks, TaskMarks
-from dpbook.classroom.tasks.definition import Task
-from dpbook.classroom.tasks.load_tasks import list_tasks
+from dpbook.classroom.marks.submitted_notebook import Exercise
+from dpbook.classroom.tasks.load_tasks import Task, list_tasks
 from dpbook.classroom.tasks.notebook_cells import Cell, Notebook, mark, source, without_regions
 from dpbook.core import DpbookError, checkout
 

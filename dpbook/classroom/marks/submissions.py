@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpbook.classroom.marks.cells import exercise_of
-from dpbook.classroom.marks.submitted_notebook import is_archive
+from dpbook.classroom.marks.submitted_notebook import exercise_of, is_archive
 from dpbook.core import DpbookError
 
 MAX_DEPTH = 8

@@ -55,7 +55,7 @@ def _replaced(converter: Any, name: str, old: type, new: list[type]) -> list[typ
 
 
 class Stubs(ClearSolutions):  # type: ignore[misc]
-    """Solutions become the stubs of `dpbook.classroom.tasks.exercise_notebooks`."""
+    """Solutions become the stubs of `dpbook.classroom.tasks.notebook_cells`."""
 
     def preprocess_cell(self, cell: Any, resources: Resources, cell_index: int) -> Result:
         if _of_the_book(resources) and cell.cell_type == "code" and is_solution(cell):

@@ -22,8 +22,7 @@ import numpy as np
 from dpbook.classroom.sandbox import frames
 from dpbook.classroom.sandbox.encoding import SharedArrays, write
 from dpbook.classroom.sandbox.frames import Ended, Frames
-from dpbook.classroom.tasks.answer import Printed
-from dpbook.classroom.tasks.answer_errors import blame, causes, is_stub, last_line
+from dpbook.classroom.tasks.answer import Printed, blame, causes, is_stub, last_line
 from dpbook.classroom.tasks.plain_data import NotPlain, plain
 from dpbook.classroom.tasks.report import Report
 from dpbook.collectives.programs import line_of_caller

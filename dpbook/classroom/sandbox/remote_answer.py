@@ -23,8 +23,9 @@ from dpbook.classroom.tasks.answer import (
     NotAnswered,
     Through,
     Wrong,
+    blame,
+    causes,
 )
-from dpbook.classroom.tasks.answer_errors import blame, causes
 from dpbook.classroom.tasks.call_limit import AFTER_TIMEOUT
 from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
 from dpbook.classroom.tasks.text import describe_kind

@@ -17,8 +17,8 @@ from typing import Any
 
 from dpbook.classroom.tasks.answer import LocalAnswer
 from dpbook.classroom.tasks.call_limit import History, ProcessLimit
+from dpbook.classroom.tasks.expectations import begin_course
 from dpbook.classroom.tasks.judging import cases_of
-from dpbook.classroom.tasks.numbers import begin_course
 
 SOCKET = "socket"
 """File in the folder of the process: the socket of whoever started it."""

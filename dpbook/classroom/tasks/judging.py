@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from dpbook.classroom.tasks.answer import MAX_PRINTED, Answer, NotAnswered, Wrong
-from dpbook.classroom.tasks.definition import Check, Task
+from dpbook.classroom.tasks.load_tasks import Check, Task
 from dpbook.classroom.tasks.report import Case, Report
 from dpbook.classroom.tasks.text import as_lines, clean, one_line, written
 from dpbook.core import check_int

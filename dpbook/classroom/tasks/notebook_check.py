@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dpbook.classroom.tasks import check_process, load_tasks
-from dpbook.classroom.tasks.answer import CHECK_SECONDS, LocalAnswer, Wrong
-from dpbook.classroom.tasks.answer_errors import is_learners, running_loop
+from dpbook.classroom.tasks.answer import CHECK_SECONDS, LocalAnswer, Wrong, is_learners, running_loop
 from dpbook.classroom.tasks.call_limit import CALL, PATIENCE, STACK, History, Unfinished
 from dpbook.classroom.tasks.check_process import SOCKET, Request
-from dpbook.classroom.tasks.definition import Check, Task
+from dpbook.classroom.tasks.expectations import begin_course, current_course
 from dpbook.classroom.tasks.judging import failed_case, judge, report_of
-from dpbook.classroom.tasks.numbers import begin_course, current_course
+from dpbook.classroom.tasks.load_tasks import Check, Task
 from dpbook.classroom.tasks.reader_progress import record
 from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError, check_int, machine, pickle_by_value, temporary_folder

@@ -24,8 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dpbook.classroom.tasks.definition import Task
-from dpbook.classroom.tasks.load_tasks import list_tasks
+from dpbook.classroom.tasks.load_tasks import Task, list_tasks
 from dpbook.classroom.tasks.notebook_cells import (
     KEEP_OUTPUT,
     SETUP,

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from dpbook.classroom.tasks.definition import Task
-from dpbook.classroom.tasks.load_tasks import list_tasks
+from dpbook.classroom.tasks.load_tasks import Task, list_tasks
 from dpbook.core import DpbookError, checkout, palette, plural, write_atomically
 
 BAR = 20

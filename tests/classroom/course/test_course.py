@@ -12,8 +12,7 @@ from dpbook.app import command_line
 from dpbook.book.ch05 import broken_ring
 from dpbook.classroom import LocalAnswer, begin_course, exercise, judge, task
 from dpbook.classroom import check as check_here
-from dpbook.classroom.course import varying, write_course
-from dpbook.classroom.course.notebooks import of_course
+from dpbook.classroom.course import of_course, varying, write_course
 from dpbook.classroom.tasks.notebook_cells import source
 from dpbook.classroom.tasks.notebook_structure import learners, read
 from dpbook.core import DpbookError, checkout

@@ -10,7 +10,7 @@ import pytest
 from dpbook.app import command_line
 from dpbook.classroom.gradebook import Roster, pages, read, results, spreadsheet
 from dpbook.classroom.marks import ExerciseMarks, InWords, Marks, SubmissionMarks, TaskMarks
-from dpbook.classroom.marks.cells import take
+from dpbook.classroom.marks.submitted_notebook import take
 from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError, checkout
 from tests.cases import each

@@ -10,8 +10,7 @@ import pytest
 from dpbook.app import main
 from dpbook.classroom import task
 from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, find, table
-from dpbook.classroom.marks.cells import needs_torch, program, take
-from dpbook.classroom.marks.submitted_notebook import Unreadable
+from dpbook.classroom.marks.submitted_notebook import Unreadable, needs_torch, program, take
 from dpbook.classroom.tasks.report import Case, Report
 from dpbook.core import DpbookError
 from tests.cases import each

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dpbook.classroom.marks.judges import PATIENT, Judged, Work, again, remarks
+from dpbook.classroom.marks.grading import PATIENT, Judged, Work, again, remarks
 from dpbook.classroom.sandbox import clock
 from dpbook.classroom.sandbox.clock import Clock, TimeUp
 from dpbook.classroom.sandbox.remote_answer import RemoteAnswer
@@ -114,16 +114,16 @@ def test_who_has_used_up_the_time_of_a_check_is_told_so():
 
 DROPPED = """
 import contextlib, time
-from dpbook.classroom.marks import judges
+from dpbook.classroom.marks import grading
 
 def judge(*_):
     with contextlib.suppress(BaseException):
         time.sleep(60)
     time.sleep(60)
 
-judges.judge, judges.HURRIED, judges.ALARM_AGAIN = judge, 1e-4, 0.2
-judges._given[:] = None, 0
-print(judges._judge(judges.Work("01.1", ())).late)
+grading.judge, grading.HURRIED, grading.ALARM_AGAIN = judge, 1e-4, 0.2
+grading._given[:] = None, 0
+print(grading._judge(grading.Work("01.1", ())).late)
 """
 
 

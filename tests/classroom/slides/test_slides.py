@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import pytest
 
 from dpbook.app import command_line
-from dpbook.classroom.slides import write
-from dpbook.classroom.slides.deck import formula, slides
+from dpbook.classroom import write_slides
+from dpbook.classroom.slide_deck import formula, slides
 from dpbook.core import DpbookError, checkout
 from tests.cases import each
 from tests.notebooks.hygiene import code_cells, text
@@ -43,7 +43,7 @@ def pictures(notebook):
 def test_a_deck_has_the_chapters_questions_and_pictures_and_nothing_from_elsewhere(path, tmp_path):
     notebook = json.loads(path.read_text())
     words = "".join(text(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
-    page = write(path, tmp_path).read_text()
+    page = write_slides(path, tmp_path).read_text()
     deck = Page(page)
     questions = len(re.findall(r"<summary>Answer</summary>", words))
     assert [deck.kinds.count(kind) for kind in ("title", "question", "answer")] == [1, questions, questions]
@@ -52,7 +52,7 @@ def test_a_deck_has_the_chapters_questions_and_pictures_and_nothing_from_elsewhe
     assert all(image["alt"] for image in deck.images)
     assert not [address for address in deck.addresses if not address.startswith("data:image/")]
     assert not re.search(r"@import|url\(|fetch\(|<code>[^<]*\\[a-z]+[{ ]", page)
-    assert write(path, tmp_path).read_text() == page
+    assert write_slides(path, tmp_path).read_text() == page
 
 
 def markdown(source, name="m"):
@@ -157,7 +157,7 @@ def test_what_is_no_chapter_is_refused(written, tmp_path):
     path = tmp_path / "a.ipynb"
     path.write_text(written)
     with pytest.raises(DpbookError, match=r"a\.ipynb"):
-        write(path, tmp_path)
+        write_slides(path, tmp_path)
 
 
 def test_the_command_makes_the_chapters_asked_for(tmp_path, capsys):

@@ -15,8 +15,7 @@ import pytest
 from dpbook.classroom import Check, Task, call, check, judge, task
 from dpbook.classroom.tasks import answer as answer_module
 from dpbook.classroom.tasks import notebook_check
-from dpbook.classroom.tasks.answer import LocalAnswer
-from dpbook.classroom.tasks.answer_errors import running_loop
+from dpbook.classroom.tasks.answer import LocalAnswer, running_loop
 from dpbook.classroom.tasks.call_limit import DidNotReturn, History, ProcessLimit, Unfinished
 from dpbook.classroom.tasks.notebook_check import judge_in_process
 from dpbook.core import checkout

@@ -104,7 +104,7 @@ class Slide(NamedTuple):
     body: str
 
 
-def write(notebook: Path, folder: Path) -> Path:
+def write_slides(notebook: Path, folder: Path) -> Path:
     """Write the deck of a chapter's notebook into ``folder`` and return its path. Raises `DpbookError`."""
     try:
         read = json.loads(notebook.read_text(encoding="utf-8"))

@@ -1,3 +1,0 @@
-"""A chapter as slides: an HTML file that needs nothing else."""
-
-from dpbook.classroom.slides.deck import write
