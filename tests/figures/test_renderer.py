@@ -80,6 +80,13 @@ def test_round_marks_are_strokes_with_round_ends_and_others_are_shapes():
     assert len(paths(picture, fill=palette.COMPLETE)) == 1
 
 
+def test_hollow_marks_are_outlines():
+    picture = plot(lambda axes: axes.plot([1, 2], [1, 2], "o", color=palette.FAULT, markerfacecolor="none"))
+    (rings,) = (node for node in parse(picture).findall(f"{NS}path") if node.get("stroke") == palette.FAULT)
+    assert rings.get("fill") == "none"
+    assert rings.get("d").count("Z") == 2
+
+
 def test_the_title_the_unit_and_the_words_of_the_axes_are_text():
     picture = plot(lambda axes: axes.set_yticks([1], labels=["$10^{-3}$"]))
     assert texts(parse(picture))[0] == "Title"

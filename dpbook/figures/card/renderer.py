@@ -69,17 +69,17 @@ class CardRenderer(RendererBase):
     def draw_markers(
         self, gc: Any, marker_path: Path, marker_trans: Any, path: Path, trans: Any, rgbFace: Any = None
     ) -> None:  # fmt: skip
-        """Add all markers of a line as one element; a round one is a stroke without length and with round ends."""
+        """Add all markers of a line as one element; a full round one is a stroke without length and with round ends."""
         look, clip = _look(gc, rgbFace), gc.get_clip_rectangle()
         points = trans.transform(path.vertices)
         points = points[np.isfinite(points).all(axis=1)]
         if clip is not None:
             points = points[(points >= clip.min - 1).all(axis=1) & (points <= clip.max + 1).all(axis=1)]
         places = self._to_card.transform(points)
-        if not _is_straight(marker_path):
+        if not _is_straight(marker_path) and look["fill"] == look["stroke"]:
             size = marker_trans.transform_path(marker_path).get_extents().width + gc.get_linewidth()
             data = "".join(f"M{_place(x)} {_place(y)}h0" for x, y in places)
-            look = {"stroke": look["fill"], "stroke_width": size, "stroke_linecap": "round"}
+            look |= {"fill": None, "stroke_width": size, "stroke_linecap": "round"}
         else:
             flipped = marker_trans + Affine2D().scale(1, -1)
             data = "".join(_data(marker_path, flipped + Affine2D().translate(x, y)) for x, y in places)
