@@ -35,17 +35,13 @@ BANNED = frozenset(
 """Participles, pronouns and adverbs that say nothing alone about the thing they name."""
 FRAGMENT = re.compile(r"(What|Who|Which|How|Whether who|Of|Those|That which|As|Where)\b")
 """Beginnings of a clause that has no subject of its own."""
-TODO = frozenset({"dpbook/book"})
-"""Folders whose names and docstrings are still to be rewritten."""
 HELPERS = frozenset({"each"})
 """Names that are banned for the package and are an established helper of the tests."""
 
 
 def sources(folder):
-    """Paths of the Python files below ``folder`` that are not of a folder in `TODO`."""
-    paths = sorted((ROOT / folder).rglob("*.py"))
-    relative = [path.relative_to(ROOT) for path in paths]
-    return [path for path in relative if not any(path.is_relative_to(todo) for todo in TODO)]
+    """Paths of the Python files below ``folder``, relative to the checkout."""
+    return [path.relative_to(ROOT) for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def definitions(tree):
@@ -107,10 +103,6 @@ def test_names_and_docstrings_of_tests_and_tools_obey_the_same_rules(folder):
         path: [fault for fault in rows if fault.partition(": ")[2] not in HELPERS] for path, rows in faults.items()
     }
     assert {path: rows for path, rows in allowed.items() if rows} == {}
-
-
-def test_every_folder_that_is_to_be_rewritten_exists():
-    assert [folder for folder in TODO if not (ROOT / folder).is_dir()] == []
 
 
 def parsed(path):

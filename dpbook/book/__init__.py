@@ -1,1 +1,1 @@
-"""What one chapter and its exercise need and nobody else: a folder each; in its `judge` is what marks the exercise."""
+"""Code of single chapters: a folder for each, with a judge for the tasks of its exercise; and `sim`."""

@@ -23,8 +23,8 @@ def varying() -> list[Numbers[Any]]:
     """The tasks that have numbers of a course, in order. Imports all checks of the book."""
     found: list[Numbers[Any]] = []
     for chapter in sorted({each.number for each in checkout.chapters() if list_tasks(each.number)}):
-        checks = import_module(f"{PLACE.format(chapter)}.checks")
-        found += [each for each in vars(checks).values() if isinstance(each, Numbers)]
+        judge = import_module(f"{PLACE.format(chapter)}.judge")
+        found += [each for each in vars(judge).values() if isinstance(each, Numbers)]
     return sorted(found, key=lambda each: each.task)
 
 

@@ -34,7 +34,7 @@ TASKS = f"""# Objectives, tasks, points, misconceptions
 Each chapter begins with what its reader can do at the end; the exercise of the same number asks for it. A task has one
 or more checks with points of their own. Beside each check stand the wrong answers that it is known to catch, by their
 names: mistakes that people make, kept as code in `tests/classroom/mutants/chNN.py`. A wrong answer may fail other
-checks, too. What a check says to a learner stands in `dpbook/book/chNN/judge/tasks.toml`.
+checks, too. What a check says to a learner stands in `dpbook/book/chNN/tasks.toml`.
 
 A question in words has no check; [rubrics.md](rubrics.md) is about marking it. Task 00.1, one point, is a trial
 in chapter 00 and is handed in by nobody.

@@ -91,7 +91,7 @@ def test_pieces_in_the_order_of_backward_are_told_by_their_shapes():
 
     asked = task("14.2")
     case = judge(asked, LocalAnswer(Backward), 0, {asked.checks[0].name}).cases[0]
-    assert "what finish() returns must be arrays of the shapes of the shards" in case.got
+    assert "the result of finish() must be arrays of the shapes of the shards" in case.got
 
 
 def test_an_order_of_launch_is_not_blamed_on_dtypes():

@@ -129,7 +129,7 @@ def needed(notebook: Path) -> set[str]:
     found: set[str] = set()
     waiting = [*_uses(code(notebook))]
     if notebook.parent.name != "chapters":  # an exercise is judged by what is found through the number of its task
-        waiting += [module for module in SOURCES if module.startswith(f"dpbook.book.ch{notebook.stem[:2]}.judge.")]
+        waiting += {f"dpbook.book.ch{notebook.stem[:2]}.judge"} & SOURCES.keys()
     while waiting:
         module = waiting.pop()
         if module not in found:

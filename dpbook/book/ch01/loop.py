@@ -1,7 +1,4 @@
-"""The four-phase loop on the smallest model, drawn phase by phase; and gradient descent with stale gradients.
-
-Ranks are columns, phases are rows.
-"""
+"""The four-phase loop on the smallest model, drawn phase by phase, and gradient descent with stale gradients."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,14 +20,14 @@ ROWS = (
     ("3 average", "all ranks exchange, and each has the average", palette.COMMUNICATION),
     ("4 identical update", "each rank changes its own w by the average", palette.COMPLETE),
 )
-"""What is known before a step and after each of its phases."""
+"""Rows of the picture: the state before a step and after each of its phases. Columns are ranks."""
 
-Step = tuple[list[str], ...]
-"""For each of `ROWS` a text per rank."""
+StepTexts = tuple[list[str], ...]
+"""For each of `ROWS`, a text per rank."""
 
 
 def play_loop(x: ArrayLike, y: ArrayLike, world: int, lr: float, steps: int) -> Viewer:
-    """Step through data-parallel training of the model w·x, phase by phase, from w = 0.
+    """StepTexts through data-parallel training of the model w·x, phase by phase, from w = 0.
 
     ``x`` and ``y`` are 1-D, of one length that ``world`` divides; every step uses all examples. The numbers come from
     the functions that `replicas.train` is made of. Raises `InvalidArgument`.
@@ -45,7 +42,7 @@ def play_loop(x: ArrayLike, y: ArrayLike, world: int, lr: float, steps: int) -> 
 
 
 class _Line(replicas.Linear):
-    """The model w·x: a linear model whose bias stays 0, so that one number is all there is to see."""
+    """The model w·x: a linear model whose bias stays 0, so that it has only one number."""
 
     def gradient(self, params: NDArray[Any], x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         gradient = super().gradient(params, x, y)
@@ -53,7 +50,7 @@ class _Line(replicas.Linear):
         return gradient
 
 
-def _train(x: NDArray[Any], y: NDArray[Any], world: int, lr: float, steps: int) -> list[Step]:
+def _train(x: NDArray[Any], y: NDArray[Any], world: int, lr: float, steps: int) -> list[StepTexts]:
     model = _Line(1)
     params = np.zeros((world, model.size))
     optimizers = [replicas.SGD(lr) for _ in range(world)]
@@ -64,27 +61,27 @@ def _train(x: NDArray[Any], y: NDArray[Any], world: int, lr: float, steps: int) 
         local = replicas.local_gradients(model, params, shards)
         averaged = replicas.average(local, collectives.ring(world))
         params = replicas.update(params, averaged, optimizers)
-        numbers = ["x = " + ", ".join(f"{value:g}" for value in own[:, 0]) for own, _ in shards]
-        gradients = ([f"{g:.4g}" for g in each[:, 0]] for each in (local, averaged))
+        numbers = ["x = " + ", ".join(f"{value:g}" for value in shard[:, 0]) for shard, _ in shards]
+        gradients = ([f"{g:.4g}" for g in array[:, 0]] for array in (local, averaged))
         history.append((before, numbers, *gradients, [f"w = {w:.4g}" for w in params[:, 0]]))
     return history
 
 
-def _draw(history: list[Step], phase: int) -> Picture:
-    """The state after ``phase`` phases, counted over all steps."""
-    number, done = ((phase - 1) // 4, (phase - 1) % 4 + 1) if phase else (0, 0)
+def _draw(history: list[StepTexts], phase: int) -> Picture:
+    """Draw the state after ``phase`` phases, counted over all steps."""
+    number, last_row = ((phase - 1) // 4, (phase - 1) % 4 + 1) if phase else (0, 0)
     step, world = history[number], len(history[number][0])
-    title = f"Step {number + 1} of {len(history)}: {ROWS[done][1]}"
+    title = f"Step {number + 1} of {len(history)}: {ROWS[last_row][1]}"
     width = max(560, LEFT + world * (COLUMN + GAP) + MARGIN)
     card = Card(width, title)
     card.add(*(text(_x(r) + COLUMN / 2, TOP - 14, f"rank {r}", 13, anchor="middle", bold=True) for r in range(world)))
     for row, cells in enumerate(step):
-        card.add(*_row(row, cells, shown=row <= done, now=row == done))
-    if done >= 3:  # a bar through all ranks between phases 2 and 3: the only place where they meet
+        card.add(*_row(row, cells, shown=row <= last_row, now=row == last_row))
+    if last_row >= 3:  # a bar through all ranks between phases 2 and 3, the only place where they communicate
         y, wide = TOP + 3 * (ROW + GAP) - GAP / 2, world * (COLUMN + GAP) - GAP
         card.add(rect(_x(0), y - 2.5, wide, 5, rx=2.5, fill=palette.COMMUNICATION))
-    told = [f"rank {r}: " + ", ".join(row[r] for row in step[: done + 1]) for r in range(world)]
-    return card.picture(TOP + len(ROWS) * (ROW + GAP) + MARGIN, "; ".join(told) + ".")
+    ranks = [f"rank {r}: " + ", ".join(row[r] for row in step[: last_row + 1]) for r in range(world)]
+    return card.picture(TOP + len(ROWS) * (ROW + GAP) + MARGIN, "; ".join(ranks) + ".")
 
 
 def _row(row: int, cells: list[str], *, shown: bool, now: bool) -> list[str]:
@@ -106,9 +103,9 @@ def _x(rank: int) -> int:
 def descend(rate: float, delay: int, steps: int) -> NDArray[np.float64]:
     """Return the parameter w (steps,) after each step of gradient descent on the parabola λ/2·w², from w = 1 on.
 
-    The gradient of a step is that of the parameters ``delay`` updates earlier, w ← w − rate · w_old, where ``rate`` is
-    the learning rate times the curvature λ; before there were any, that of the start. |w| shrinks for every rate below
-    `replicas.inexact.largest_stable_rate` of the delay and grows above.
+    A step uses the gradient of the parameters ``delay`` updates earlier, w ← w − rate · w_old, and in the first steps
+    that of the start; ``rate`` is the learning rate times the curvature λ. |w| shrinks for every rate below
+    `replicas.inexact.largest_stable_rate` of the delay, and grows above it.
     """
     check_float("rate", rate, above=0)
     check_int("delay", delay, 0)

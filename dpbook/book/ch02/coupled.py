@@ -1,12 +1,12 @@
-"""Losses that couple examples: where the average of the shards' gradients is not the gradient of the batch.
+"""Losses that couple examples, for which the average of the shards' gradients is not the gradient of the batch.
 
-The gradient of a mean over examples regroups freely as long as each example's loss depends on that example alone. Batch
-normalisation and an in-batch contrastive loss break that: each example sees its neighbours, and a shard has fewer of
-them. Both are repaired by exchanging what couples the examples *before* it is used.
+The gradient of a mean over examples can be regrouped if each example's loss depends on that example alone. In batch
+normalisation and in-batch contrastive losses it does not: each example depends on its neighbours, and a shard has fewer
+of them. Both are repaired by exchanging the coupling values *before* they are used.
 
-A coupled model writes one rank's pass as a program that yields whatever must be known of the whole batch and is handed
-it back. Run alone, a rank is handed its own: that is the loss over its shard. Run in step by `synchronised_gradients`,
-the ranks are handed the batch's, and the average of what they return is the gradient of the batch.
+A coupled model writes one rank's pass as a generator. It yields local values, and receives those of the whole batch.
+Alone, a rank receives its own values, which gives the loss over its shard. In `synchronised_gradients` the ranks
+receive the batch's, and the average of their results is the gradient of the batch.
 """
 
 from abc import abstractmethod
@@ -24,19 +24,19 @@ Pass: TypeAlias = Generator[Any, Any, dict[str, Array]]
 
 
 class Coupled(Network):
-    """A model whose examples see each other."""
+    """A model in which the loss of an example depends on other examples."""
 
     @abstractmethod
     def rank_pass(self, p: dict[str, Array], x: Array, y: Array, start: int) -> Pass:
-        """Yield local arrays, receive what `exchange` makes of them; return what the own rows add to the gradient.
+        """Yield local arrays, receive the results of `exchange`, and return this rank's part of the gradient.
 
         Args:
-            start: number of the batch's examples that lie on lower ranks.
+            start: number of the batch's examples on lower ranks.
         """
 
     @abstractmethod
     def exchange(self, rows: list[Array]) -> list[Array]:
-        """Turn what the ranks have yielded into what each of them receives, by messages."""
+        """Turn the arrays that the ranks have yielded into those that they receive, by messages."""
 
     def sum_gradients(self, p: dict[str, Array], x: Array, y: Array) -> dict[str, Array]:
         return _in_step([self.rank_pass(p, x, y, 0)], lambda rows: rows)[0]
@@ -56,10 +56,10 @@ def synchronised_gradients(model: Coupled, params: Array, shards: Sequence[tuple
         raise InvalidArgument("shards", f"{len(shards)} shards", f"one for each of {len(params)} replicas")
     starts = np.cumsum([0, *(len(x) for x, _ in shards)]).tolist()
     ranks = zip(params, shards, starts[:-1], strict=True)
-    passes = [model.rank_pass(*model.check(own, x), y, start) for own, (x, y), start in ranks]
+    passes = [model.rank_pass(*model.check(replica, x), y, start) for replica, (x, y), start in ranks]
     sums = _in_step(passes, model.exchange)
     flat = [np.concatenate([mine[name].ravel() for name in model.shapes]) for mine in sums]
-    return np.stack([own / len(x) for own, (x, _) in zip(flat, shards, strict=True)])
+    return np.stack([gradient / len(x) for gradient, (x, _) in zip(flat, shards, strict=True)])
 
 
 def _in_step(passes: list[Pass], exchange: Callable[[list[Array]], list[Array]]) -> list[dict[str, Array]]:
@@ -83,8 +83,8 @@ EPSILON = 1e-5  # added to a variance before its root is taken
 class BatchNorm(Coupled):
     """tanh(scale · x̂ + shift) W2 + b2, with x̂ = (h − mean) / √(variance + 1e-5) of h = x W1 over the batch.
 
-    The variance is the mean of squares minus the square of the mean, so that sums are all there is to exchange
-    (Ioffe and Szegedy, Batch Normalization, 2015). `predict` and `loss` use the statistics of the rows they are given.
+    The variance is the mean of squares minus the square of the mean, so that only sums are exchanged (Ioffe and
+    Szegedy, Batch Normalization, 2015). `predict` and `loss` use the statistics of their arguments' rows.
     """
 
     def __init__(self, inputs: int, hidden: int, outputs: int = 1, loss: Loss = squared_error) -> None:
@@ -95,13 +95,13 @@ class BatchNorm(Coupled):
         super().__init__(shapes, loss)
 
     def init(self, rng: np.random.Generator, dtype: DTypeLike = np.float64) -> Array:
-        """Draw the weights as every model does; scales begin at 1."""
+        """Draw the weights as every model does; scales start at 1."""
         params = super().init(rng, dtype)
         self.views(params)["scale"][...] = 1
         return params
 
     def exchange(self, rows: list[Array]) -> list[Array]:
-        """Add up over the ranks."""
+        """Sum over the ranks."""
         return list(np.asarray(collectives.simulate(collectives.ring(len(rows)), rows).buffers))
 
     def _outputs(self, p: dict[str, Array], x: Array) -> Array:
@@ -159,7 +159,7 @@ class Contrastive(Coupled):
         for rank, part in enumerate(rows):
             buffers[rank, ends[rank] : ends[rank + 1]] = part.ravel()
         gather = collectives.embed(
-            collectives.all_gather(world),  # its rank r begins with chunk r + 1; here that is called r
+            collectives.all_gather(world),  # its rank r starts with chunk r + 1, which is chunk r here
             world,
             range(world),
             chunks=[(chunk - 1) % world for chunk in range(world)],
@@ -183,17 +183,17 @@ class Contrastive(Coupled):
         first = yield x @ p["W"]
         second = yield y @ p["W"]
         _, slopes = cross_entropy(first @ second.T, np.arange(len(first)))
-        own = slice(start, start + len(x))
-        # The own second views are negatives of every other example, on all ranks: hence whole columns.
-        return {"W": x.T @ (slopes[own] @ second) + y.T @ (slopes[:, own].T @ first)}
+        mine = slice(start, start + len(x))
+        # This rank's second views are negatives of all other examples, on all ranks: hence whole columns.
+        return {"W": x.T @ (slopes[mine] @ second) + y.T @ (slopes[:, mine].T @ first)}
 
 
 def plain_gather_gradients(
     model: Contrastive, params: Array, shards: Sequence[tuple[Array, Array]], loss_of: Literal["own", "all"] = "own"
 ) -> Array:
-    """Return each rank's gradient (world, size) where gathered outputs carry no gradient back to the other ranks.
+    """Return each rank's gradient (world, size) if gathered outputs carry no gradient back to the other ranks.
 
-    That is what `torch.distributed.all_gather` gives, after which a rank puts its own outputs into their place again.
+    `torch.distributed.all_gather` behaves so; a rank then replaces its own part of the result by its local outputs.
 
     Args:
         params: (world, size), one row per replica, all equal.
@@ -208,8 +208,8 @@ def plain_gather_gradients(
     _, slopes = cross_entropy(first @ second.T, np.arange(len(x)))
     gradients = []
     for rank, (own_x, own_y) in enumerate(shards):
-        own = slice(rank * n, rank * n + n)
-        seen = slice(None) if loss_of == "all" else own  # first views in whose loss the own second views are negatives
-        both = own_x.T @ (slopes[own] @ second) + own_y.T @ (slopes[seen, own].T @ first[seen])
+        mine = slice(rank * n, rank * n + n)
+        counted = slice(None) if loss_of == "all" else mine  # first views whose loss has this rank's second views
+        both = own_x.T @ (slopes[mine] @ second) + own_y.T @ (slopes[counted, mine].T @ first[counted])
         gradients.append(both.ravel() / (n * world if loss_of == "all" else n))
     return np.stack(gradients)

@@ -1,4 +1,4 @@
-"""What each rank reads, as a grid: a cell is an example, in it the ranks that have read it."""
+"""Pictures of feeds as grids: a cell is an example, with the ranks that have read it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from dpbook.figures.card import MARGIN, Attributes, Card, Mark, aside, check_nam
 from dpbook.replicas import Feed
 
 GAP = 28
-ACROSS, CELL, TALL, LINE = 8, 42, 40, 19  # examples in a row of the grid, the size of a cell, the height of a line
-WIDTH = ACROSS * CELL
+COLUMNS, CELL, CELL_HEIGHT, LINE_HEIGHT = 8, 42, 40, 19
+WIDTH = COLUMNS * CELL
 MAX_FEEDS, MAX_EXAMPLES, MAX_WORLD = 4, 48, 8
 
 Feeds = Mapping[str, Feed]
@@ -19,9 +19,9 @@ Feeds = Mapping[str, Feed]
 def play_feeds(feeds: Feeds) -> Viewer:
     """Step through the epochs of 1 to 4 feeds side by side, by name: which rank reads which example when.
 
-    At an epoch's end examples that nobody has read are crossed out, and the next epoch starts with an empty grid.
-    A step with batches for some ranks only is one in which those ranks wait. A feed has at most 48 examples and
-    8 ranks, and all have the same number of epochs. Raises `InvalidArgument`.
+    At the end of an epoch, examples that no rank has read are crossed out, and the next epoch starts with an empty
+    grid. In a step with batches for only some ranks, these ranks wait. A feed has at most 48 examples and 8 ranks, and
+    all have the same number of epochs. Raises `InvalidArgument`.
     """
     _check(feeds)
     epochs = next(iter(feeds.values())).epochs
@@ -31,30 +31,30 @@ def play_feeds(feeds: Feeds) -> Viewer:
         epoch, step = moments[after]
         readings = {name: _read(fed, epoch, step) for name, fed in feeds.items()}
         title = f"Epoch {epoch + 1}, step {step} of {_steps(feeds, epoch)}" if step else "Nothing is read yet"
-        lists = {name: _said(reading, started=step > 0) for name, reading in readings.items()}
+        lists = {name: _activities(reading, started=step > 0) for name, reading in readings.items()}
         return _draw(title, readings, lists, marked=True)
 
     return Viewer(draw, len(moments) - 1, "step")
 
 
 def draw_feeds(feeds: Feeds, epoch: int = 0) -> Picture:
-    """Draw what `play_feeds` shows at the end of an epoch, with everything that each rank has read in it.
+    """Draw the picture of `play_feeds` at the end of an epoch, with all examples that each rank has read in it.
 
     ``epoch`` counts from 0, as for `Feed`; the title counts from 1.
     """
     _check(feeds)
     check_int("epoch", epoch, 0, next(iter(feeds.values())).epochs - 1)
     readings = {name: _read(fed, epoch, _steps(feeds, epoch)) for name, fed in feeds.items()}
-    lists = {name: [_listed(own) for own in reading.lists] for name, reading in readings.items()}
+    lists = {name: [_listed(examples) for examples in reading.lists] for name, reading in readings.items()}
     return _draw(f"Who has read what in epoch {epoch + 1}", readings, lists, marked=False)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One feed, so many steps into an epoch.
+    """State of one feed after some steps of an epoch.
 
-    ``readers[example]`` are the ranks that have read it, ``lists[rank]`` what a rank has read, and ``batch[rank]`` what
-    it reads in this step, or None where there is no step or the feed has ended.
+    ``readers[example]`` are the ranks that have read it, ``lists[rank]`` the examples that a rank has read, and
+    ``batch[rank]`` those that it reads in this step; ``batch`` is None before the first step and after the last.
     """
 
     readers: list[list[int]]
@@ -79,25 +79,25 @@ class Reading:
 
 
 def _read(fed: Feed, epoch: int, step: int) -> Reading:
-    batches = [[own.tolist() for own in local] for local in fed.batches(epoch)]
+    batches = [[batch.tolist() for batch in local] for local in fed.batches(epoch)]
     lists: list[list[int]] = [[] for _ in range(fed.world)]
     readers: list[list[int]] = [[] for _ in range(fed.examples)]
     for local in batches[:step]:
-        for rank, own in enumerate(local):
-            lists[rank] += own
-            for example in own:
+        for rank, batch in enumerate(local):
+            lists[rank] += batch
+            for example in batch:
                 readers[example].append(rank)
     now = batches[step - 1] if 1 <= step <= len(batches) else None
     return Reading(readers, lists, now, step >= len(batches))
 
 
-def _said(reading: Reading, *, started: bool) -> list[str]:
-    """What each rank does in this step."""
+def _activities(reading: Reading, *, started: bool) -> list[str]:
+    """Say what each rank does in this step."""
     if reading.batch is None:
         return ["has ended its epoch" if started else "–"] * len(reading.lists)
     if all(reading.batch):
-        return [_listed(own) for own in reading.batch]
-    return [f"{_listed(own)}, and waits" if own else "has no batch left" for own in reading.batch]
+        return [_listed(batch) for batch in reading.batch]
+    return [f"{_listed(batch)}, and waits" if batch else "has no batch left" for batch in reading.batch]
 
 
 def _listed(examples: list[int]) -> str:
@@ -105,23 +105,23 @@ def _listed(examples: list[int]) -> str:
 
 
 def _draw(title: str, readings: Mapping[str, Reading], lists: Mapping[str, list[str]], *, marked: bool) -> Picture:
-    """Panels in rows of two with ``lists`` below them; ``marked`` says whether this step is underlined."""
+    """Draw panels in rows of two, with ``lists`` below them; ``marked`` underlines this step's examples."""
     columns = min(2, len(readings))
-    height = max(42 + _tall(reading) + len(reading.lists) * LINE + 4 for reading in readings.values())
+    height = max(42 + _tall(reading) + len(reading.lists) * LINE_HEIGHT + 4 for reading in readings.values())
     width = 2 * MARGIN + columns * (WIDTH + GAP) - GAP
     card = Card(width, title, "number in a cell: the rank that read it")
     card.legend(_marks(marked))
-    top, told = card.y + 8, []
+    top, alts = card.y + 8, []
     for place, (name, reading) in enumerate(readings.items()):
         x, card.y = MARGIN + place % columns * (WIDTH + GAP), top + place // columns * (height + GAP)
         card.add(*_panel(x, card.y, name, reading, lists[name], marked=marked))
-        told.append(f"{name}: {'; '.join(_told(reading, lists[name]))}.")
-    return card.picture(card.y + height + MARGIN, " ".join(told))
+        alts.append(f"{name}: {'; '.join(_alt(reading, lists[name]))}.")
+    return card.picture(card.y + height + MARGIN, " ".join(alts))
 
 
-def _told(reading: Reading, lines: list[str]) -> Iterator[str]:
-    """What a panel shows, in words."""
-    yield from (f"rank {rank}: {said}" for rank, said in enumerate(lines))
+def _alt(reading: Reading, lines: list[str]) -> Iterator[str]:
+    """Describe a panel in words."""
+    yield from (f"rank {rank}: {line}" for rank, line in enumerate(lines))
     yield reading.tally
     if reading.repeated:
         yield f"more than once: {_listed(reading.repeated)}"
@@ -130,7 +130,7 @@ def _told(reading: Reading, lines: list[str]) -> Iterator[str]:
 
 
 def _marks(marked: bool) -> Iterator[Mark]:
-    """A colour never stands alone: a cell also shows numbers, a cross, or a line."""
+    """Draw the legend. No colour stands alone: a cell also shows numbers, a cross, or a line."""
     yield Mark("read more than once", rect(0, 0, 14, 13, rx=2, fill=palette.PARTIAL, stroke=palette.INK))
     yield Mark("never read", "".join(_cross(0, 0, 14, 13)))
     if marked:
@@ -138,27 +138,27 @@ def _marks(marked: bool) -> Iterator[Mark]:
 
 
 def _tall(reading: Reading) -> int:
-    """The height of the grid."""
-    return -(-len(reading.readers) // ACROSS) * TALL
+    """Return the height of the grid."""
+    return -(-len(reading.readers) // COLUMNS) * CELL_HEIGHT
 
 
 def _panel(x: float, y: float, name: str, reading: Reading, lines: list[str], *, marked: bool) -> list[str]:
     parts = [text(x, y + 14, name, 14, bold=True, room=WIDTH)]
     parts.append(aside(x, y + 32, reading.tally, room=WIDTH))
-    now = {example for own in reading.batch or [] for example in own} if marked else set()
+    now = {example for batch in reading.batch or [] for example in batch} if marked else set()
     for example, ranks in enumerate(reading.readers):
-        row, column = divmod(example, ACROSS)
+        row, column = divmod(example, COLUMNS)
         lost = reading.ended and not ranks
-        parts += _cell(x + column * CELL, y + 42 + row * TALL, example, ranks, len(lines), lost, example in now)
-    for rank, said in enumerate(lines):
-        below = y + 42 + _tall(reading) + (rank + 1) * LINE
+        parts += _cell(x + column * CELL, y + 42 + row * CELL_HEIGHT, example, ranks, len(lines), lost, example in now)
+    for rank, words in enumerate(lines):
+        below = y + 42 + _tall(reading) + (rank + 1) * LINE_HEIGHT
         parts.append(text(x, below, f"rank {rank}", 12, bold=True))
-        parts.append(text(x + 50, below, said, 12, mono=True, room=WIDTH - 50))
+        parts.append(text(x + 50, below, words, 12, mono=True, room=WIDTH - 50))
     return parts
 
 
 def _cell(x: float, y: float, example: int, ranks: list[int], world: int, lost: bool, now: bool) -> list[str]:
-    wide, high, fill = CELL - 4, TALL - 4, palette.PAPER if lost else palette.PANEL
+    wide, high, fill = CELL - 4, CELL_HEIGHT - 4, palette.PAPER if lost else palette.PANEL
     edge: Attributes = {}
     if len(ranks) == 1:  # a rank's shade of one hue, from light to full
         fill = palette.tint(palette.COMPUTATION, 0.18 + 0.82 * ranks[0] / max(1, world - 1))
@@ -170,9 +170,9 @@ def _cell(x: float, y: float, example: int, ranks: list[int], world: int, lost: 
     if lost:
         parts += _cross(x, y, wide, high)
     if ranks:
-        written = "+".join(map(str, ranks)) if len(ranks) <= 3 else f"×{len(ranks)}"
+        label = "+".join(map(str, ranks)) if len(ranks) <= 3 else f"×{len(ranks)}"
         size = {1: 16, 2: 14, 3: 11}.get(len(ranks), 16)
-        parts.append(text(x + wide / 2, y + 27, written, size, anchor="middle", bold=True, mono=True, fill=ink))
+        parts.append(text(x + wide / 2, y + 27, label, size, anchor="middle", bold=True, mono=True, fill=ink))
     if now:
         parts.append(rect(x + 3, y + high - 5, wide - 6, 4, fill=ink))
     return parts

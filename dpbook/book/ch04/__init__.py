@@ -1,5 +1,14 @@
 """Chapter 04: Bigger batches."""
 
-from dpbook.book.ch04.batches import against_batch, draw_accumulation, noise_scale_estimates, play_accumulation
-from dpbook.book.ch04.noise import NoiseScale, example_gradients, noise_scale, smooth, variance_by_batch
+from dpbook.book.ch04.batches import (
+    NoiseScale,
+    against_batch,
+    draw_accumulation,
+    example_gradients,
+    noise_scale,
+    noise_scale_estimates,
+    play_accumulation,
+    smooth,
+    variance_by_batch,
+)
 from dpbook.book.ch04.sweep import Race, draw_races, race

@@ -1,24 +1,132 @@
-"""Bigger batches: accumulation turn by turn, a measurement against the batch, and estimates of the noise scale."""
+"""Bigger batches: the gradient noise scale, pictures of accumulation, and plots of measurements by batch.
 
-from collections.abc import Iterator, Mapping, Sequence
+The noise scale is the number of examples from which a batch's gradient is more signal than noise.
+
+The mean gradient of B examples is G plus noise of covariance Σ / B, so its squared norm is |G|² + tr Σ / B on average.
+Data parallelism computes gradients of two batch sizes anyway: the local ones, of b examples, and their average, of
+B = world · b. Two equations, two unknowns (McCandlish, Kaplan, Amodei and the OpenAI Dota Team, An Empirical Model of
+Large-Batch Training, 2018, appendix A).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpbook.book.ch04.noise import NoiseScale
 from dpbook.core import InvalidArgument, check_int, palette
 from dpbook.figures import Picture, Viewer
 from dpbook.figures.card import LINES, MARGIN, Card, box, draw_lines, finish, in_style, new_figure, text
-from dpbook.replicas import Leftover, accumulate
+from dpbook.replicas import Array, Leftover, Model, accumulate
+
+
+@dataclass(frozen=True)
+class NoiseScale:
+    """One estimate of signal and noise; both are right on average, but a single one may be negative or far off.
+
+    Attributes:
+        signal: |G|², the squared norm of the gradient over all examples there could be.
+        noise: tr Σ, the sum over the parameters of the variance between single examples' gradients.
+    """
+
+    signal: float
+    noise: float
+
+    @property
+    def scale(self) -> float:
+        """B_simple = tr Σ / |G|², in examples: the batch whose noise is as large as its signal.
+
+        Negative or infinite if the signal could not be distinguished from 0; more steps may help.
+        """
+        return self.noise / self.signal if self.signal else float("inf")
+
+    def __repr__(self) -> str:
+        return f"NoiseScale(|G|² {self.signal:.4g}, tr Σ {self.noise:.4g}: {self.scale:.4g} examples)"
+
+
+def noise_scale(gradients: Array, local_batch: int) -> NoiseScale:
+    """Estimate signal and noise without bias from the gradients of a data-parallel step.
+
+    With |g|² the mean of the local gradients' squared norms and |ḡ|² that of their average:
+    tr Σ = (|g|² − |ḡ|²) / (1/b − 1/B) and |G|² = (B |ḡ|² − b |g|²) / (B − b). The ranks all-reduce one more number.
+
+    If the batch is drawn without repetition from a data set, tr Σ is that of the set (with n − 1 in the denominator),
+    and |G|² is still that of the underlying distribution, below the set's own by tr Σ / n on average.
+
+    Args:
+        gradients: (world, size), each rank's gradient of its mean loss, before the average; 2 ranks or more.
+        local_batch: examples of each rank, b. With 1, the gradients are those of single examples.
+    """
+    b = check_int("local_batch", local_batch, 1)
+    if not isinstance(gradients, np.ndarray) or gradients.ndim != 2 or len(gradients) < 2:
+        raise InvalidArgument("gradients", gradients, "an array (world, size) of two or more ranks")
+    rows = gradients.astype(np.float64)
+    global_batch = b * len(rows)
+    small = float((rows * rows).sum(axis=1).mean())
+    large = float((rows.mean(axis=0) ** 2).sum())
+    noise = (small - large) / (1 / b - 1 / global_batch)
+    signal = (global_batch * large - b * small) / (global_batch - b)
+    return NoiseScale(signal, noise)
+
+
+def smooth(estimates: Iterable[NoiseScale], decay: float = 1.0) -> Iterator[NoiseScale]:
+    """Yield after each step the averages of signal and noise so far, whose quotient estimates the noise scale.
+
+    The quotients of single steps must not be averaged: a signal near 0 makes one of them huge, or negative.
+
+    Args:
+        decay: factor of a step's weight with each further step; 1 weights all steps equally. The signal changes in
+            training, so a long run needs less, such as 0.99.
+    """
+    if not 0 < decay <= 1:
+        raise InvalidArgument("decay", decay, "a number above 0 and at most 1")
+    signal = noise = weight = 0.0
+    for estimate in estimates:
+        signal, noise = decay * signal + estimate.signal, decay * noise + estimate.noise
+        weight = decay * weight + 1
+        yield NoiseScale(signal / weight, noise / weight)
+
+
+def example_gradients(model: Model, params: Array, x: Array, y: Array) -> Array:
+    """Return each example's gradient, (n, size), at ``params`` (size,), by n backward passes, for small models."""
+    if len(x) == 0:
+        raise InvalidArgument("x", x, "one or more examples")
+    return np.stack([model.gradient(params, x[i : i + 1], y[i : i + 1]) for i in range(len(x))])
+
+
+def variance_by_batch(
+    gradients: Array, batches: Sequence[int], draws: int = 200, rng: np.random.Generator | None = None
+) -> Array:
+    """Measure the variance of a batch's mean gradient for several batch sizes, (len(batches),).
+
+    It is summed over the parameters and expected to be tr Σ / B for a batch of B: the *variance* falls by B, the
+    standard deviation, its root, by √B.
+
+    Args:
+        gradients: (n, size), single examples' gradients, from which batches are drawn with repetition.
+        draws: batches of each size, 2 or more; the relative error is about √(2 / draws) or less.
+        rng: random generator; ``default_rng(0)`` by default.
+    """
+    if not isinstance(gradients, np.ndarray) or gradients.ndim != 2 or len(gradients) == 0:
+        raise InvalidArgument("gradients", gradients, "an array (n, size) of one or more examples")
+    check_int("draws", draws, 2)
+    rng = np.random.default_rng(0) if rng is None else rng
+    variances = []
+    for batch in batches:
+        n = check_int("batches", batch, 1)
+        # A product with the counts of each example in a batch needs no array of shape (draws, B, size).
+        counts = rng.multinomial(n, np.full(len(gradients), 1 / len(gradients)), size=draws)
+        variances.append((counts @ gradients / n).var(axis=0, ddof=1).sum())
+    return np.array(variances)
+
 
 LEFT, TOP, CELL, BOX, ROW = 96, 78, 82, 50, 112
 
 
 @dataclass(frozen=True)
-class Moment:
-    """One micro-batch, whose gradient is 1, and the buffer after it; ``added`` is 0 where it is not computed."""
+class MicroBatch:
+    """One micro-batch, whose gradient is 1, and the buffer after it; ``added`` is 0 if it is not computed."""
 
     epoch: int
     index: int
@@ -33,54 +141,54 @@ def play_accumulation(micro_batches: int, accumulation: int, leftover: Leftover 
     An update is then the mean of its micro-batches if it is 1. Up to 10 micro-batches in an epoch and 3 epochs; raises
     `InvalidArgument`.
     """
-    moments = _moments(micro_batches, accumulation, leftover, epochs)
-    return Viewer(lambda after: _draw(moments, after), len(moments), "micro-batch")
+    states = _states(micro_batches, accumulation, leftover, epochs)
+    return Viewer(lambda after: _draw(states, after), len(states), "micro-batch")
 
 
 def draw_accumulation(micro_batches: int, accumulation: int, leftover: Leftover = "carry", epochs: int = 2) -> Picture:
-    """The last state of `play_accumulation`: every micro-batch, and every update."""
-    moments = _moments(micro_batches, accumulation, leftover, epochs)
-    return _draw(moments, len(moments))
+    """Draw the last picture of `play_accumulation`, with every micro-batch and every update."""
+    states = _states(micro_batches, accumulation, leftover, epochs)
+    return _draw(states, len(states))
 
 
-def _moments(micro_batches: int, accumulation: int, leftover: Leftover, epochs: int) -> list[Moment]:
+def _states(micro_batches: int, accumulation: int, leftover: Leftover, epochs: int) -> list[MicroBatch]:
     check_int("micro_batches", micro_batches, 1, 10)
     check_int("epochs", epochs, 1, 3)
-    buffer, moments = Fraction(0), []
+    buffer, states = Fraction(0), []
     for epoch in range(epochs):
         turns = {turn.index: turn for turn in accumulate(micro_batches, accumulation, leftover)}
         for index in range(micro_batches):
             turn = turns.get(index)
             added = Fraction(1, turn.divisor) if turn else Fraction(0)
             buffer += added
-            moments.append(Moment(epoch, index, added, buffer, turn is not None and turn.update))
-            if moments[-1].update:
+            states.append(MicroBatch(epoch, index, added, buffer, turn is not None and turn.update))
+            if states[-1].update:
                 buffer = Fraction(0)
-    return moments
+    return states
 
 
-def _draw(moments: list[Moment], after: int) -> Picture:
-    """The state after so many micro-batches, counted over all epochs."""
-    epochs, width = moments[-1].epoch + 1, max(640, LEFT + (moments[-1].index + 1) * CELL + MARGIN)
-    card = Card(width, _headline(moments, after), "every gradient is 1, so every update should be 1")
+def _draw(states: list[MicroBatch], after: int) -> Picture:
+    """Draw the state after so many micro-batches, counted over all epochs."""
+    epochs, width = states[-1].epoch + 1, max(640, LEFT + (states[-1].index + 1) * CELL + MARGIN)
+    card = Card(width, _headline(states, after), "every gradient is 1, so every update should be 1")
     for epoch in range(epochs):
         y = TOP + epoch * ROW
         card.add(text(MARGIN, y + BOX / 2 + 5, f"epoch {epoch + 1}", 14, bold=True))
-        own = [(place, moment) for place, moment in enumerate(moments, start=1) if moment.epoch == epoch]
-        for place, moment in own:
-            card.add(*_cell(moment, y, shown=place <= after, now=place == after))
-        done = [moment for place, moment in own if place <= after]
-        card.add(*_brackets(done, y + BOX + 8, ended=own[-1][0] <= after))
-    told = ", ".join(_decimal(moment.buffer) for moment in moments[:after] if moment.update)
-    return card.picture(TOP + epochs * ROW + MARGIN / 2, f"Updates so far: {told or 'none'}.")
+        row = [(place, state) for place, state in enumerate(states, start=1) if state.epoch == epoch]
+        for place, state in row:
+            card.add(*_cell(state, y, shown=place <= after, now=place == after))
+        processed = [state for place, state in row if place <= after]
+        card.add(*_brackets(processed, y + BOX + 8, ended=row[-1][0] <= after))
+    updates = ", ".join(_decimal(state.buffer) for state in states[:after] if state.update)
+    return card.picture(TOP + epochs * ROW + MARGIN / 2, f"Updates so far: {updates or 'none'}.")
 
 
-def _headline(moments: list[Moment], after: int) -> str:
+def _headline(states: list[MicroBatch], after: int) -> str:
     if after == 0:
         return "Before the first micro-batch the buffer is empty"
-    if after == len(moments):
-        return _outcome(moments)
-    last = moments[after - 1]
+    if after == len(states):
+        return _outcome(states)
+    last = states[after - 1]
     place = f"Epoch {last.epoch + 1}, micro-batch {last.index + 1}"
     if not last.added:
         return f"{place}: not computed"
@@ -89,38 +197,38 @@ def _headline(moments: list[Moment], after: int) -> str:
     return f"{place}: the buffer holds {_decimal(last.buffer)}"
 
 
-def _outcome(moments: list[Moment]) -> str:
-    """What all the updates were, without repeats, and what became of no update."""
-    sizes = list(dict.fromkeys(_decimal(moment.buffer) for moment in moments if moment.update))
-    said = "Every update is 1" if sizes == ["1"] else f"Updates {' and '.join(sizes)}" if sizes else "No update"
-    lost = sum(not moment.added for moment in moments)
+def _outcome(states: list[MicroBatch]) -> str:
+    """Describe all updates, without repeats, and the micro-batches that are in none."""
+    sizes = list(dict.fromkeys(_decimal(state.buffer) for state in states if state.update))
+    updates = "Every update is 1" if sizes == ["1"] else f"Updates {' and '.join(sizes)}" if sizes else "No update"
+    lost = sum(not state.added for state in states)
     if lost:
-        return f"{said}; {lost} micro-batch{'es are' if lost > 1 else ' is'} not computed"
-    return said if moments[-1].update else f"{said}; {_decimal(moments[-1].buffer)} stays behind"
+        return f"{updates}; {lost} micro-batch{'es are' if lost > 1 else ' is'} not computed"
+    return updates if states[-1].update else f"{updates}; {_decimal(states[-1].buffer)} stays behind"
 
 
-def _cell(moment: Moment, y: float, *, shown: bool, now: bool) -> Iterator[str]:
-    """What a micro-batch adds, above what the buffer holds then."""
-    x, width = LEFT + moment.index * CELL, CELL - 8
-    colour = palette.COMPUTATION if moment.added else palette.IDLE
+def _cell(state: MicroBatch, y: float, *, shown: bool, now: bool) -> Iterator[str]:
+    """Draw a micro-batch's contribution, above the buffer's value after it."""
+    x, width = LEFT + state.index * CELL, CELL - 8
+    colour = palette.COMPUTATION if state.added else palette.IDLE
     yield box(x, y, width, BOX, colour if shown else None, 0.15, now)
     lines = [(30, "left out", palette.MUTED)]
-    if moment.added:
-        lines = [(21, f"+ {moment.added}", palette.INK), (40, f"= {moment.buffer}", palette.MUTED)]
+    if state.added:
+        lines = [(21, f"+ {state.added}", palette.INK), (40, f"= {state.buffer}", palette.MUTED)]
     for down, line, fill in lines if shown else []:
         yield text(x + width / 2, y + down, line, 14, anchor="middle", mono=True, fill=fill, room=width - 6)
 
 
-def _brackets(moments: Sequence[Moment], y: float, *, ended: bool) -> Iterator[str]:
-    """Below the micro-batches of an epoch: the updates that they go into, and what becomes of those left over."""
-    group: list[Moment] = []
-    for moment in moments:
-        group.append(moment)
-        if moment.update:
-            words = ("update by " if len(group) > 1 else "by ") + _decimal(moment.buffer)
-            colour = palette.COMPLETE if moment.buffer == 1 else palette.EXPOSED
-        elif ended and moment is moments[-1]:
-            long, short = ("stays in the buffer", "stays") if moment.added else ("not computed", "lost")
+def _brackets(states: Sequence[MicroBatch], y: float, *, ended: bool) -> Iterator[str]:
+    """Draw, below the micro-batches of an epoch, their updates, and the fate of those in no update."""
+    group: list[MicroBatch] = []
+    for state in states:
+        group.append(state)
+        if state.update:
+            words = ("update by " if len(group) > 1 else "by ") + _decimal(state.buffer)
+            colour = palette.COMPLETE if state.buffer == 1 else palette.EXPOSED
+        elif ended and state is states[-1]:
+            long, short = ("stays in the buffer", "stays") if state.added else ("not computed", "lost")
             words, colour = long if len(group) > 1 else short, palette.COMMUNICATION
         else:
             continue
@@ -140,9 +248,9 @@ def against_batch(
 ) -> Picture:
     """Plot up to four named measurements against the batch size, which has a logarithmic axis.
 
-    ``batches`` (n,) are positive sizes in examples; each gets a tick. ``series`` are measurements (n,) by name, finite;
-    with ``log`` they are positive and have a logarithmic axis too. ``title`` states the finding, ``unit`` what was
-    measured. Raises `InvalidArgument`.
+    ``batches`` (n,) are positive sizes in examples; each gets a tick. ``series`` are finite measurements (n,) by name;
+    with ``log`` they are positive and have a logarithmic axis too. ``title`` states the finding, ``unit`` names the
+    quantity. Raises `InvalidArgument`.
     """
     sizes = np.asarray(batches, float)
     if sizes.ndim != 1 or not len(sizes) or not (np.isfinite(sizes) & (sizes > 0)).all():
@@ -158,8 +266,8 @@ def against_batch(
     axes.xaxis.minorticks_off()
     if not log:
         axes.set_ylim(bottom=0)
-    told = "; ".join(f"{name}: " + ", ".join(f"{value:.2g}" for value in values) for name, values in named.items())
-    return finish(figure, f"{title}. {unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {told}.")
+    data = "; ".join(f"{name}: " + ", ".join(f"{value:.2g}" for value in values) for name, values in named.items())
+    return finish(figure, f"{title}. {unit.capitalize()} for batches of {', '.join(f'{s:g}' for s in sizes)}. {data}.")
 
 
 @in_style
@@ -179,15 +287,17 @@ def noise_scale_estimates(
     scales = np.array([estimate.scale for estimate in single])
     figure, axes = new_figure(title)
     above, below = scales > top, scales < 0
-    for marker, which, label in (("o", ~(above | below), "single step"), ("^", above, None), ("v", below, None)):
-        place = steps[which], scales[which].clip(0, top)
-        if which.any():  # an empty line would stretch the margin
+    for marker, mask, label in (("o", ~(above | below), "single step"), ("^", above, None), ("v", below, None)):
+        place = steps[mask], scales[mask].clip(0, top)
+        if mask.any():  # an empty line would stretch the margin
             axes.plot(*place, marker, color=LINES[0][0], markersize=3.6, clip_on=False, label=label)
     smooth = [estimate.scale for estimate in smoothed]
     axes.plot(steps, np.clip(smooth, 0, top), color=LINES[1][0], linewidth=2.2, zorder=3, label="smoothed")
     axes.axhline(direct, color=palette.INK, linestyle=":", linewidth=1.8, zorder=4, label="direct")
     axes.set(xlabel="step", ylabel="noise scale (examples)", ylim=(0, top))
     about = [f"{float(f'{value:.2g}'):,.0f}" for value in (direct, smooth[-1])]  # two digits, without an exponent
-    told = f"Directly measured: {about[0]} examples; smoothed over {len(single)} steps: {about[1]}."
+    values = f"Directly measured: {about[0]} examples; smoothed over {len(single)} steps: {about[1]}."
     outside = (above | below).sum()
-    return finish(figure, f"{title}. {told} {outside} single steps lie below 0 or beyond three times the direct value.")
+    return finish(
+        figure, f"{title}. {values} {outside} single steps lie below 0 or beyond three times the direct value."
+    )

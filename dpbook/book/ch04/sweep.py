@@ -1,9 +1,9 @@
-"""How many steps of SGD a batch needs at each learning rate: runs that end when they reach a goal.
+"""Steps of SGD that a batch needs at each learning rate, from runs that end when they reach a goal.
 
 The rate is tuned anew for every batch, as in Shallue et al. (Measuring the Effects of Data Parallelism on Neural
 Network Training, 2019): a rule that is not compared with the best rate may look right because its base was too small.
 
-A table of races shows which rate is best for which batch.
+A table of races shows the best rate of each batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,8 +18,8 @@ from dpbook.figures import Picture
 from dpbook.figures.card import finish, in_style, new_figure
 from dpbook.replicas import MLP, Array, cross_entropy, permutation
 
-LOOKS = 0.02  # the goal is looked at after this share of steps more, and so after every step up to the 50th
-PART = 60  # examples over which losses are added before it is looked at whether that is enough
+EVALUATION_SHARE = 0.02  # share of further steps between two evaluations; up to the 50th step each is evaluated
+CHUNK = 60  # examples whose losses are summed between two comparisons with the goal
 Data: TypeAlias = tuple[Array, Array]
 Networks: TypeAlias = dict[str, Array]
 
@@ -31,8 +31,8 @@ class Race:
     Attributes:
         batch: examples per step.
         rates: (rates,), the learning rates.
-        steps: (rates, seeds), after how many steps a run reached the goal; infinite where it did not.
-        accuracies: (rates, seeds), on the test images at that moment, from 0 to 1; NaN where it did not.
+        steps: (rates, seeds), steps of a run until the goal; infinite if it did not reach it.
+        accuracies: (rates, seeds), accuracy on the test images then, from 0 to 1; NaN if it did not reach it.
     """
 
     batch: int
@@ -42,18 +42,18 @@ class Race:
 
     @property
     def means(self) -> Array:
-        """The mean steps of each rate over the seeds, (rates,); infinite where one did not reach the goal."""
+        """Mean steps of each rate over the seeds, (rates,); infinite if a run did not reach the goal."""
         means: Array = self.steps.mean(axis=1)
         return means
 
     @property
     def best(self) -> int:
-        """The index of the rate that needs the fewest steps."""
+        """Index of the rate that needs the fewest steps."""
         return int(self.means.argmin())
 
     @property
     def inside(self) -> bool:
-        """Whether a slower rate lies on either side of the best one; else the best may not have been tried."""
+        """Whether a worse rate was tried on either side of the best one; otherwise a better rate may exist."""
         return 0 < self.best < len(self.rates) - 1
 
     def __repr__(self) -> str:
@@ -66,13 +66,13 @@ def race(
 ) -> Race:
     """Train the digits' network with each rate and seed until the mean loss of ``validation`` is below ``goal``.
 
-    All runs are one stack of networks, so that a step of all of them costs little more than a step of one.
+    All runs are one stack of networks: a step of all of them costs little more than a step of one.
 
     Args:
-        training, validation, test: (images, labels); the test images are counted at the end and decide nothing.
+        training, validation, test: (images, labels); the test images are classified at the end and decide nothing.
         rates: learning rates, rising.
         most: steps after which a run is given up.
-        seeds: runs of each rate; a seed is that of the parameters and of the order of the examples.
+        seeds: runs of each rate; a seed sets the parameters and the order of the examples.
     """
     if not len(rates) or not (np.diff(rates) > 0).all():
         raise InvalidArgument("rates", rates, "one or more, rising")
@@ -80,37 +80,37 @@ def race(
     shape = len(rates), check_int("seeds", seeds, 1)
     lr, seed = np.repeat(np.array(rates, float), seeds), np.tile(np.arange(seeds), len(rates))
     steps, accuracies = np.full(lr.shape, np.inf), np.full(lr.shape, np.nan)
-    stack, running, look = _Stack(64, 32, 10, _of_stacks), np.arange(len(lr)), 1.0
+    stack, running, next_evaluation = _Stack(64, 32, 10, _of_stacks), np.arange(len(lr)), 1.0
     networks = stack.start(seed)
     every = islice(_batches(len(training[0]), batch, seeds), check_int("most", most, 1))
     for step, read in enumerate(every, start=1):
-        own = read[seed[running]]
-        networks = stack.step(networks, lr[running], training[0][own], training[1][own])
-        if step < look:
+        rows = read[seed[running]]
+        networks = stack.step(networks, lr[running], training[0][rows], training[1][rows])
+        if step < next_evaluation:
             continue
-        look = step * (1 + LOOKS)
-        there = stack.below(goal, networks, *validation)
-        steps[running[there]], accuracies[running[there]] = step, stack.accuracies(_some(networks, there), *test)
-        networks, running = _some(networks, ~there), running[~there]
+        next_evaluation = step * (1 + EVALUATION_SHARE)
+        reached = stack.below(goal, networks, *validation)
+        steps[running[reached]], accuracies[running[reached]] = step, stack.accuracies(_some(networks, reached), *test)
+        networks, running = _some(networks, ~reached), running[~reached]
         if not len(running):
             break
     return Race(batch, np.array(rates, float), steps.reshape(shape), accuracies.reshape(shape))
 
 
 def _batches(examples: int, batch: int, seeds: int) -> Iterator[Array]:
-    """Yield without end which examples each seed reads in a step, (seeds, batch); what fills no batch is left out."""
+    """Yield, without end, the examples of each seed in a step, (seeds, batch); incomplete batches are dropped."""
     full = examples - examples % check_int("batch", batch, 1, examples)
     for epoch in count():
         orders = np.stack([permutation(examples, seed, epoch) for seed in range(seeds)])
         yield from np.split(orders[:, :full], full // batch, axis=1)
 
 
-def _some(networks: Networks, which: Array) -> Networks:
-    return {name: tensors[which] for name, tensors in networks.items()}
+def _some(networks: Networks, mask: Array) -> Networks:
+    return {name: tensors[mask] for name, tensors in networks.items()}
 
 
 def _of_stacks(output: Array, y: Array) -> tuple[Array, Array]:
-    """`cross_entropy` of outputs (…, n, classes) and labels (…, n)."""
+    """Return `cross_entropy` of outputs (…, n, classes) and labels (…, n)."""
     losses, slopes = cross_entropy(output.reshape(-1, output.shape[-1]), y.ravel())
     return losses.reshape(y.shape), slopes.reshape(output.shape)
 
@@ -123,26 +123,26 @@ class _Stack(MLP):
         return {name: np.stack([np.atleast_2d(tensors[name]) for tensors in drawn]) for name in self.shapes}
 
     def step(self, networks: Networks, lr: Array, x: Array, y: Array) -> Networks:
-        """One step of SGD for each network, with its own rate (networks,) and examples (networks, n, inputs)."""
+        """Make one step of SGD for each network, with its rate (networks,) and examples (networks, n, inputs)."""
         sums = self.sum_gradients(networks, x, y)
         rate = lr[:, None, None] / x.shape[1]
         return {name: old - rate * sums[name].reshape(old.shape) for name, old in networks.items()}
 
     def below(self, goal: float, networks: Networks, x: Array, y: Array) -> Array:
-        """Whether each network's mean loss over the same examples is below ``goal``, (networks,).
+        """Return which networks' mean loss over the same examples is below ``goal``, (networks,).
 
-        No loss is negative: where the sum over some examples is too large already, the others are not looked at.
+        No loss is negative: once the sum over some examples is too large, the other examples are skipped.
         """
         sums, most = np.zeros(len(networks["W1"])), goal * len(x)
         near = np.arange(len(sums))
-        for part in np.split(np.arange(len(x)), range(PART, len(x), PART)):
+        for part in np.split(np.arange(len(x)), range(CHUNK, len(x), CHUNK)):
             output = self._outputs(_some(networks, near), x[part])
             sums[near] += self._loss(output, np.broadcast_to(y[part], output.shape[:-1]))[0].sum(axis=-1)
             near = near[sums[near] < most]
             if not len(near):
                 break
-        there: Array = sums < most
-        return there
+        below: Array = sums < most
+        return below
 
     def accuracies(self, networks: Networks, x: Array, y: Array) -> Array:
         shares: Array = (self._outputs(networks, x).argmax(axis=-1) == y).mean(axis=-1)
@@ -151,11 +151,11 @@ class _Stack(MLP):
 
 @in_style
 def draw_races(races: Sequence[Race], title: str) -> Picture:
-    """Draw the mean steps of each rate (columns) for each batch (rows); the darker, the nearer to the row's best.
+    """Draw the mean steps of each rate (columns) for each batch (rows); darker cells are nearer to the row's best.
 
     A dash stands for a rate at which some run did not reach the goal. Numbers beyond a row's best are of runs that
     nearly diverge, and vary between processors. Raises `InvalidArgument` unless all races have the same rates, and one
-    that reached the goal.
+    whose runs reached the goal.
     """
     if not races or any(not np.array_equal(race.rates, races[0].rates) for race in races):
         raise InvalidArgument("races", races, "one or more, all with the same rates")
@@ -165,7 +165,7 @@ def draw_races(races: Sequence[Race], title: str) -> Picture:
     from matplotlib.patches import Rectangle
 
     figure, axes = new_figure(title)
-    near = means.min(axis=1, keepdims=True) / means  # 1 at the best, 0 where it was given up
+    near = means.min(axis=1, keepdims=True) / means  # 1 at the best, 0 for runs that were given up
     axes.set(xlim=(-0.5, means.shape[1] - 0.5), ylim=(len(races) - 0.5, -0.5))
     for (row, column), steps in np.ndenumerate(means):
         words, weight = f"{steps:.0f}" if np.isfinite(steps) else "–", "bold" if near[row, column] == 1 else "normal"

@@ -13,7 +13,7 @@ from dpbook.figures.schedules import kind_name, schedule_name
 RANKS = range(3)
 CHUNKS = "abc"
 Grid = tuple[tuple[str, ...], ...]
-"""``grid[rank][chunk]``: "a1" is rank 1's own chunk a, "Σa" the sum of all ranks' chunks a, "" nothing that counts."""
+"""Contents ``grid[rank][chunk]``: "a1" is rank 1's chunk a, "Σa" the sum of all ranks' chunks a, "" irrelevant."""
 
 OWN: Grid = tuple(tuple(f"{chunk}{rank}" for chunk in CHUNKS) for rank in RANKS)
 JOINED = tuple(OWN[rank][rank] for rank in RANKS)
@@ -43,14 +43,14 @@ FAMILY: dict[str, tuple[Grid, Grid]] = {
     "all-reduce": (OWN, _everywhere(SUMS)),
     "all-to-all": (OWN, tuple(zip(*OWN, strict=True))),
 }
-"""Before and after, by name."""
+"""Contents before and after, by name of the collective."""
 
 CELL, ROW, NAMES = 30, 26, 42
 GAP = 44  # between before and after: the arrow
 PANEL_WIDTH, PANEL_HEIGHT = NAMES + 2 * 3 * CELL + GAP + 18, 3 * ROW + 52
 TOP = 84
 ARRIVALS = (0.35, 0.7, 0.15)
-"""When each rank comes to the barrier, as a share of the panel."""
+"""Time at which each rank reaches the barrier, as a share of the panel."""
 
 
 def draw_family() -> Picture:
@@ -61,11 +61,11 @@ def draw_family() -> Picture:
         x, y = MARGIN + place % 3 * PANEL_WIDTH, TOP + place // 3 * PANEL_HEIGHT
         card.add(text(x, y + 12, name, 13, bold=True))
         card.add(_barrier(x, y + 24) if name == "barrier" else _before_and_after(*FAMILY[name], x, y + 24))
-    told = " ".join(
+    changes = " ".join(
         f"{name}: {_in_words(before)} becomes {_in_words(after)}." for name, (before, after) in FAMILY.items()
     )
     names = f"{', '.join(FAMILY)}, and barrier, where every rank waits until all have come."
-    return card.picture(TOP + 3 * PANEL_HEIGHT + 4, names, told)
+    return card.picture(TOP + 3 * PANEL_HEIGHT + 4, names, changes)
 
 
 def _before_and_after(before: Grid, after: Grid, x: float, y: float) -> str:
@@ -78,26 +78,26 @@ def _before_and_after(before: Grid, after: Grid, x: float, y: float) -> str:
 def _grid(grid: Grid, x: float, y: float) -> str:
     cells = []
     for rank, chunk in product(RANKS, range(len(CHUNKS))):
-        held, left, top = grid[rank][chunk], x + chunk * CELL, y + rank * ROW
-        fill = palette.tint(palette.COMPLETE, 0.5) if held in SUMS else palette.PAPER if held else palette.PANEL
-        edge = palette.MUTED if held else palette.IDLE
-        cells.append(rect(left + 1, top + 1, CELL - 2, ROW - 2, rx=3, fill=fill, stroke=edge))
-        if held:
-            cells.append(text(left + CELL / 2, top + ROW / 2 + 4, held, 11, anchor="middle"))
+        content, cell_x, cell_y = grid[rank][chunk], x + chunk * CELL, y + rank * ROW
+        fill = palette.tint(palette.COMPLETE, 0.5) if content in SUMS else palette.PAPER if content else palette.PANEL
+        edge = palette.MUTED if content else palette.IDLE
+        cells.append(rect(cell_x + 1, cell_y + 1, CELL - 2, ROW - 2, rx=3, fill=fill, stroke=edge))
+        if content:
+            cells.append(text(cell_x + CELL / 2, cell_y + ROW / 2 + 4, content, 11, anchor="middle"))
     return "".join(cells)
 
 
 def _barrier(x: float, y: float) -> str:
-    """A line for each rank: it comes, it waits, and all go on together."""
-    left, length, parts = x + NAMES, PANEL_WIDTH - NAMES - 26, []
-    together = left + length * max(ARRIVALS)
+    """Draw a line for each rank, which arrives and waits, until all continue together."""
+    start, length, parts = x + NAMES, PANEL_WIDTH - NAMES - 26, []
+    release = start + length * max(ARRIVALS)
     for rank, share in zip(RANKS, ARRIVALS, strict=True):
-        middle, comes = y + (rank + 0.5) * ROW, left + length * share
+        middle, arrival = y + (rank + 0.5) * ROW, start + length * share
         parts.append(aside(x, middle + 4, f"rank {rank}", 11))
-        parts.append(rect(left, middle - 6, comes - left, 12, fill=palette.COMPUTATION))
-        parts.append(rect(comes, middle - 6, together - comes, 12, fill=palette.IDLE))
-        parts.append(rect(together, middle - 6, left + length - together, 12, fill=palette.COMPUTATION))
-    return "".join([*parts, line(together, y, together, y + 3 * ROW, palette.INK, 2, "5 3")])
+        parts.append(rect(start, middle - 6, arrival - start, 12, fill=palette.COMPUTATION))
+        parts.append(rect(arrival, middle - 6, release - arrival, 12, fill=palette.IDLE))
+        parts.append(rect(release, middle - 6, start + length - release, 12, fill=palette.COMPUTATION))
+    return "".join([*parts, line(release, y, release, y + 3 * ROW, palette.INK, 2, "5 3")])
 
 
 def _in_words(grid: Grid) -> str:
@@ -106,10 +106,10 @@ def _in_words(grid: Grid) -> str:
 
 MAX_RANKS = 32
 LEFT, HEIGHT, FOOT = 104, 220, 308
-LEAST_WIDTH, PANEL_GAP = 700.0, 36
+MIN_WIDTH, PANEL_GAP = 700.0, 36
 SENT, RECEIVED = palette.COMMUNICATION, palette.tint(palette.COMMUNICATION, 0.25)
 BOUND = palette.INK, 2, "7 4"
-"""The line of the lower bound."""
+"""Colour, width and dashes of the line of the lower bound."""
 
 
 def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *, title: str | None = None) -> Picture:
@@ -130,7 +130,7 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *,
     bar = 14.0 if world <= 8 else 5.0
     panel = max(190.0, world * (2 * bar + 10))
     width = LEFT + len(schedules) * (panel + PANEL_GAP) - PANEL_GAP + MARGIN
-    width, shift = max(width, LEAST_WIDTH), max(0.0, LEAST_WIDTH - width) / 2
+    width, shift = max(width, MIN_WIDTH), max(0.0, MIN_WIDTH - width) / 2
     top = max(bound, *(t.busiest_bytes for t in traffic), 1) * 1.12
     card = Card(width, title, f"{holders} {bytes_in_words(nbytes)}.")
     card.add(*_axis(top, width))
@@ -139,12 +139,12 @@ def draw_traffic(schedules: Sequence[Schedule], size: int, itemsize: int = 4, *,
     card.add(line(LEFT - 10, _y(bound, top), width - MARGIN, _y(bound, top), *BOUND))
     card.y = FOOT + 56
     card.legend(_marks(bound))
-    held = f"{plural(world, 'rank')} with {bytes_in_words(nbytes)} each. The lower bound is {bytes_in_words(bound)}."
-    return card.picture(card.y + 6, held, " ".join(map(_told, schedules, traffic)))
+    buffers = f"{plural(world, 'rank')} with {bytes_in_words(nbytes)} each. The lower bound is {bytes_in_words(bound)}."
+    return card.picture(card.y + 6, buffers, " ".join(map(_traffic_in_words, schedules, traffic)))
 
 
 def _checked(schedules: Sequence[Schedule] | Schedule) -> list[Schedule]:
-    """One or more schedules of one world, as a list."""
+    """Return one or more schedules as a list, after a check that they have one world."""
     several = list(schedules) if isinstance(schedules, Sequence) else [schedules]
     if not several:
         raise InvalidArgument("schedules", schedules, "at least one schedule")
@@ -155,7 +155,7 @@ def _checked(schedules: Sequence[Schedule] | Schedule) -> list[Schedule]:
     return several
 
 
-def _told(schedule: Schedule, traffic: Traffic) -> str:
+def _traffic_in_words(schedule: Schedule, traffic: Traffic) -> str:
     sent, received = (", ".join(map(bytes_in_words, b.tolist())) for b in (traffic.sent_bytes, traffic.received_bytes))
     return f"{schedule_name(schedule)}: sent {sent}; received {received}."
 
@@ -165,7 +165,7 @@ def _y(value: float, top: float) -> float:
 
 
 def _axis(top: float, width: float) -> Iterator[str]:
-    """The axis of bytes, with round numbers, and the name of that of ranks."""
+    """Draw the axis of bytes, with round numbers, and the label of the axis of ranks."""
     for value in ticks(top, 6):
         yield line(LEFT - 10, _y(value, top), width - MARGIN, _y(value, top), palette.IDLE)
         yield aside(LEFT - 16, _y(value, top) + 4, bytes_in_words(value), 11, anchor="end", room=62)
@@ -174,23 +174,23 @@ def _axis(top: float, width: float) -> Iterator[str]:
     yield aside(LEFT - 16, FOOT + 18, "rank", 11, anchor="end")
 
 
-def _bars(schedule: Schedule, traffic: Traffic, left: float, width: float, bar: float, top: float) -> str:
-    """Two bars for each rank: sent is filled, received is outlined."""
+def _bars(schedule: Schedule, traffic: Traffic, panel_x: float, width: float, bar: float, top: float) -> str:
+    """Draw two bars for each rank: sent is filled, received is outlined."""
     pitch = width / schedule.world
     sent, received, names = [], [], []
     for rank, (out, into) in enumerate(zip(traffic.sent_bytes.tolist(), traffic.received_bytes.tolist(), strict=True)):
-        middle = left + (rank + 0.5) * pitch
+        middle = panel_x + (rank + 0.5) * pitch
         sent.append(rect(middle - bar - 1, _y(out, top), bar, FOOT - _y(out, top)))
         received.append(rect(middle + 1, _y(into, top), bar, FOOT - _y(into, top)))
         if schedule.world <= 16 or rank % 4 == 0:
             names.append(text(middle, FOOT + 18, str(rank), 11, anchor="middle"))
-    names.append(text(left + width / 2, FOOT + 38, kind_name(schedule), 13, anchor="middle", bold=True, room=width))
+    names.append(text(panel_x + width / 2, FOOT + 38, kind_name(schedule), 13, anchor="middle", bold=True, room=width))
     bars = [element("g", b, fill=f, stroke=SENT, stroke_width=1.5) for b, f in ((sent, SENT), (received, RECEIVED))]
     return "".join(bars) + element("g", names)
 
 
 def _marks(bound: float) -> Iterator[Mark]:
-    """What the two bars and the line are."""
+    """Draw the legend of the two bars and the line."""
     for words, fill in (("sent", SENT), ("received", RECEIVED)):
         yield Mark(words, rect(0, 0, 14, 14, fill=fill, stroke=SENT, stroke_width=1.5))
     yield Mark(f"some rank must send this much: {bytes_in_words(bound)}", line(0, 7, 30, 7, *BOUND), 30)
@@ -200,7 +200,7 @@ CASE = 14
 
 
 def broken_ring(case: int = CASE) -> Schedule:
-    """A ring of five ranks in which one message is stored where it should be added: the one of `fault`."""
+    """Return a ring of five ranks in which one message, that of `fault`, is stored instead of added."""
     number, chunk = fault(case)
     rounds = [list(round_) for round_ in ring(5).rounds]
     rounds[number] = [m._replace(reduce=m.chunk != chunk) for m in rounds[number]]
@@ -208,5 +208,5 @@ def broken_ring(case: int = CASE) -> Schedule:
 
 
 def fault(case: int) -> tuple[int, int]:
-    """Round, from 0, and chunk of the message that is stored in this one of 20 cases."""
+    """Return the round, from 0, and the chunk of the stored message in one of 20 cases."""
     return divmod(check_int("case", case, 0, 19), 5)

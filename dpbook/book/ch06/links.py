@@ -1,8 +1,8 @@
 """Prices of schedules beside measured times: over slow ports, over scattered nodes, and in sweeps.
 
-Slow ports are real processes: bytes travel as fast as they can, and then both ends of a message keep their port for as
-long as a link would have been busy. Waiting costs no core, so a laptop has as many such links as it has processes.
-Sweeps are drawn at random for exercise 06.2: with scatter, and of a library that switches its protocol.
+Slow ports are real processes: bytes travel at full speed, and then both ends of a message occupy their ports for the
+time of the slow link. Waiting uses no core, so a laptop has as many such links as processes. The random sweeps of
+exercise 06.2 have scatter, and come from a library that switches its protocol.
 """
 
 import time
@@ -20,19 +20,19 @@ from dpbook.figures.card import check_named, draw_lines, finish, in_style, new_f
 from dpbook.ranks import Sweep
 
 SIZES = 2 ** np.arange(10, 27)
-"""1 KiB to 64 MiB, in bytes."""
+"""Sizes in bytes, from 1 KiB to 64 MiB."""
 SCATTER = 0.01
-"""A measured time is off by at most this share."""
+"""Largest relative error of a measured time."""
 
 
-class Drawn(NamedTuple):
-    """A sweep of calls between two ranks, and what it was drawn from.
+class RandomSweep(NamedTuple):
+    """A random sweep of calls between two ranks, and its parameters.
 
     Attributes:
-        nbytes: int64, shape (sizes,).
-        seconds: of a call, shape (sizes,).
-        link: of one message, in the protocol for large buffers.
-        first: the smallest of ``nbytes`` at which that protocol was used.
+        nbytes: (sizes,), int64.
+        seconds: (sizes,), seconds of a call.
+        link: link of one message, in the protocol for large buffers.
+        first: smallest of ``nbytes`` at which that protocol is used.
     """
 
     nbytes: NDArray[np.int64]
@@ -41,10 +41,10 @@ class Drawn(NamedTuple):
     first: int
 
 
-def draw(rng: np.random.Generator) -> Drawn:
-    """Draw a sweep of a ring of two, below ``first`` over a link of less latency and much less bandwidth.
+def draw(rng: np.random.Generator) -> RandomSweep:
+    """Draw a sweep of a ring of two, which below ``first`` uses a link of lower latency and much lower bandwidth.
 
-    The library switches at about three times the size at which the two protocols take equally long.
+    The library switches at about three times the size for which the two protocols take equally long.
     """
     position = int(rng.integers(5, 11))
     first, latency = int(SIZES[position]), float(rng.uniform(1e-5, 5e-5))
@@ -52,19 +52,19 @@ def draw(rng: np.random.Generator) -> Drawn:
     small = Link(latency * float(rng.uniform(0.1, 0.2)), large.bandwidth / float(rng.uniform(6, 8)))
     below, above = (closed_forms.ring(2, link)(SIZES) for link in (small, large))
     seconds = np.where(first > SIZES, below, above) * rng.uniform(1 - SCATTER, 1 + SCATTER, len(SIZES))
-    return Drawn(SIZES, seconds, large, first)
+    return RandomSweep(SIZES, seconds, large, first)
 
 
 def sample(seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The bytes and the seconds of one sweep; equal seeds are one sweep."""
+    """Return the bytes and the seconds of a random sweep; equal seeds give equal sweeps."""
     drawn = draw(np.random.default_rng(check_int("seed", seed, 0)))
     return drawn.nbytes, drawn.seconds
 
 
 def over_slow_ports(schedule: Schedule, link: Link) -> Program:
-    """A rank program that carries out ``schedule``, with a port of ``link`` for each rank.
+    """Return a rank program that carries out ``schedule``, with a port of ``link`` for each rank.
 
-    A rank may send one message and receive one in a round. Raises `InvalidArgument`.
+    A rank may send one message and receive one in a round. Raises `InvalidArgument` for other schedules.
     """
     check_type("link", link, Link, "a Link, such as Link.gigabits(1, latency=5e-3)")
     for round_ in check_type("schedule", schedule, Schedule, "a Schedule").rounds:
@@ -98,12 +98,12 @@ NBYTES = 64_000_000
 
 
 def price_scattered(schedule: Schedule, host: Sequence[int], ports: int) -> float:
-    """Seconds of one call on 64 MB, with rank r on node ``host[r]`` and so many ``ports`` in each node.
+    """Return the seconds of one call on 64 MB, with rank r on node ``host[r]`` and so many ``ports`` in each node.
 
-    Every node has as many ranks. Raises `InvalidArgument`.
+    Every node has the same number of ranks. Raises `InvalidArgument`.
     """
     nodes = max(host) + 1
-    place = np.argsort(np.argsort(host, kind="stable"))  # of each rank, were they numbered node by node
+    place = np.argsort(np.argsort(host, kind="stable"))  # the rank's number if ranks were numbered node by node
     cluster = Topology(nodes, len(host) // nodes, INSIDE, PORT, ports)
     return cost(relabel(schedule, ranks=place.tolist()), NBYTES, cluster).seconds
 
@@ -121,5 +121,5 @@ def against_measured(measured: Sweep, models: Mapping[str, AlphaBeta], title: st
     draw_lines(axes, ratios, measured.nbytes, marker="o", markersize=4)
     axes.set(xscale="log", xlabel="bytes of the buffer", ylabel="predicted / measured time", ylim=(0, 1.5))
     axes.set_xticks([1e6, 1e9], labels=["1 MB", "1 GB"])
-    told = "; ".join(f"{name}: {ratio.min():.2f} to {ratio.max():.2f}" for name, ratio in ratios.items())
-    return finish(figure, f"{title}. Predicted over measured time at {len(measured.nbytes)} sizes: {told}.")
+    ranges = "; ".join(f"{name}: {ratio.min():.2f} to {ratio.max():.2f}" for name, ratio in ratios.items())
+    return finish(figure, f"{title}. Predicted over measured time at {len(measured.nbytes)} sizes: {ranges}.")

@@ -1,4 +1,4 @@
-"""Simulated steps: one step synced in several ways on one clock, steps with one fault drawn for exercise 07.3, and the
+"""Simulated steps: one step synced in several ways on one clock, steps with a random fault for exercise 07.3, and the
 tokens per GPU that hide the sync of a language model.
 """
 
@@ -15,16 +15,16 @@ from dpbook.figures.steps import check_timelines, draw_until, from_zero, until
 from dpbook.overlap import CollectiveCall, Engine, Layer, Operation, Span, Tensor, Timeline, hook, simulate_step
 
 FAULTS = ("healthy", "blocking hook", "giant bucket", "launch-bound", "straggler", "extra syncs")
-"""What may be wrong with a step, by the names that an answer returns."""
+"""Faults of a step, by the names that an answer returns."""
 
-MOST_RANKS, FEWEST_LAYERS, MOST_LAYERS = 5, 6, 12
+MAX_RANKS, MIN_LAYERS, MAX_LAYERS = 5, 6, 12
 JITTER = 1.05
-"""By how much the ranks' computation may differ without being a fault."""
+"""Largest ratio of the ranks' computation times that is no fault."""
 BYTES = 1_000_000
 
 
 def sample(fault: str, seed: int = 0) -> Timeline:
-    """Return a step with this fault; equal seeds are one model on one machine. Raises `InvalidArgument`."""
+    """Return a step with this fault; equal seeds give one model on one machine. Raises `InvalidArgument`."""
     return draw(fault, np.random.default_rng(check_int("seed", seed, 0)))
 
 
@@ -35,7 +35,7 @@ def draw(fault: str, rng: np.random.Generator) -> Timeline:
     timeline = _MAKERS[fault](drawn, rng)
 
     def moved(span: Span) -> Span:
-        """In the units of this run, under a name without the layer, which a profiler would not say either."""
+        """Return the span in the units of this run, with a name without the layer, as in a profiler."""
         return span._replace(name=span.name.split()[0], ready=None).moved(lambda moment: start + unit * moment)
 
     return Timeline(tuple(map(moved, timeline.spans)), (start, start + unit * timeline.end))
@@ -43,13 +43,13 @@ def draw(fault: str, rng: np.random.Generator) -> Timeline:
 
 @dataclass(frozen=True)
 class _Draw:
-    """What every step has. One micro-batch computes for 1 in all, a third of it in forward.
+    """Properties that every step has. The computation of one micro-batch takes 1, a third of it in forward.
 
     Attributes:
-        weights: of the layers, in computation and in bytes; their sum is 1.
-        communication: of all calls together.
-        factors: by how much each rank's computation takes longer.
-        launch: seconds of CPU per operation.
+        weights: shares of the layers, in computation and in bytes; their sum is 1.
+        communication: time of all calls together.
+        factors: factor of each rank's computation time.
+        launch: CPU time per operation.
     """
 
     weights: NDArray[np.float64]
@@ -59,8 +59,8 @@ class _Draw:
 
     @classmethod
     def of(cls, rng: np.random.Generator) -> "_Draw":
-        weights = rng.uniform(0.7, 1.3, int(rng.integers(FEWEST_LAYERS, MOST_LAYERS + 1)))
-        factors = rng.uniform(1, JITTER, int(rng.integers(2, MOST_RANKS + 1)))
+        weights = rng.uniform(0.7, 1.3, int(rng.integers(MIN_LAYERS, MAX_LAYERS + 1)))
+        factors = rng.uniform(1, JITTER, int(rng.integers(2, MAX_RANKS + 1)))
         launch = rng.choice([0.0, rng.uniform(0.05, 0.3)]) / (2 * len(weights))  # faster than the shortest forward
         return cls(weights / weights.sum(), rng.uniform(0.2, 0.5), tuple(factors.tolist()), float(launch))
 
@@ -68,11 +68,11 @@ class _Draw:
         return self.communication * nbytes / BYTES
 
     def layers(self, shares: Sequence[float] | NDArray[np.float64] | None = None) -> list[Layer]:
-        """The layers, each with so much of the bytes; by default as much as of the computation."""
-        each = zip(self.weights, self.weights if shares is None else shares, strict=True)
+        """Return the layers, with these shares of the bytes; by default those of the computation."""
+        pairs = zip(self.weights, self.weights if shares is None else shares, strict=True)
         return [
             Layer(str(k), weight / 3, weight * 2 / 3, (Tensor(str(k), round(BYTES * share), "uint8"),))
-            for k, (weight, share) in enumerate(each)
+            for k, (weight, share) in enumerate(pairs)
         ]
 
     def step(self, layers: list[Layer], **options: Any) -> Timeline:
@@ -81,13 +81,13 @@ class _Draw:
 
 
 def _simulated(drawn: _Draw, rng: np.random.Generator) -> Timeline:
-    """Nothing wrong; with one micro-batch or several, and with one stream for communication or two."""
+    """Return a step without a fault, with one micro-batch or several, and one communication stream or two."""
     accumulation, streams = int(rng.integers(1, 5)), int(rng.integers(1, 3))
     return drawn.step(drawn.layers(), accumulation=accumulation, streams=streams)
 
 
 def _blocking(drawn: _Draw, rng: np.random.Generator) -> Timeline:
-    """No layer's backward starts before the calls of those before it are over."""
+    """Return a step in which no layer's backward starts before the earlier calls have ended."""
     layers = drawn.layers()
     operations = [Operation("forward", layer.forward, 0, 0.0) for layer in layers]
     calls: list[CollectiveCall] = []
@@ -99,7 +99,7 @@ def _blocking(drawn: _Draw, rng: np.random.Generator) -> Timeline:
 
 
 def _giant(drawn: _Draw, rng: np.random.Generator) -> Timeline:
-    """Most bytes belong to the first layer, whose gradient comes last."""
+    """Return a step in which most bytes belong to the first layer, whose gradient is the last."""
     giant = rng.uniform(0.6, 0.85)
     rest = drawn.weights[1:] / drawn.weights[1:].sum()
     return drawn.step(drawn.layers([giant, *((1 - giant) * rest)]))
@@ -124,16 +124,16 @@ _MAKERS: dict[str, Callable[[_Draw, np.random.Generator], Timeline]] = {
 
 
 MOMENTS = 24
-"""Steps of the player, all equally long: as it plays, time passes evenly."""
+"""Pictures of the player, at equal intervals of time."""
 PACE = 0.25
-"""Seconds for each of them."""
+"""Seconds for each picture."""
 
 
 def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
-    """Run 2 to 8 timelines, by name, on one clock, each with its meters; the last picture says who has won.
+    """Play 2 to 8 timelines, by name, on one clock, each with its meters; the last picture names the winner.
 
-    The meters: how much of the step is over, the share of that time in which computation ran (utilisation), and the
-    share of the communication so far that was hidden behind computation. Raises `InvalidArgument`.
+    The meters show the elapsed part of the step, the share of that time with computation (utilisation), and the share
+    of the communication so far that computation has hidden. Raises `InvalidArgument`.
     """
     check_timelines(timelines, "race", rank)
     runners = {name: from_zero(timeline, rank) for name, timeline in timelines.items()}
@@ -160,8 +160,8 @@ def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
 def _standing(runners: Mapping[str, Timeline], now: float) -> str:
     if now == 0:
         return f"{', '.join(runners)}: one step each, on one clock"
-    done = [name for name, timeline in runners.items() if timeline.end <= now]
-    return f"After {milliseconds(now)}: {' and '.join(done) + ' finished' if done else 'all are running'}"
+    finished = [name for name, timeline in runners.items() if timeline.end <= now]
+    return f"After {milliseconds(now)}: {' and '.join(finished) + ' finished' if finished else 'all are running'}"
 
 
 def _result(runners: Mapping[str, Timeline]) -> str:
@@ -174,7 +174,7 @@ def _result(runners: Mapping[str, Timeline]) -> str:
 
 
 BACKWARD_FLOPS = 4
-"""Operations of backward per parameter and token: two matrix products, each of one multiplication and one addition
+"""Operations of backward per parameter and token: two matrix products of one multiplication and one addition each
 (Kaplan et al., "Scaling Laws for Neural Language Models", 2020, count 2 for forward and 4 for backward)."""
 
 
@@ -183,16 +183,16 @@ def tokens_to_hide(
 ) -> float:
     """Return the tokens of a GPU's last micro-batch above which its backward takes longer than the sync.
 
-    Only that backward hides anything: before it no gradient has its final sum. It takes 4T/F per parameter that is
-    used, and a ring 2(N − 1)/N · itemsize / W per parameter that is synced: for a dense model in bf16 on many ranks
+    Only that backward hides communication: before it no gradient has its final sum. It takes 4T/F per used parameter,
+    and a ring takes 2(N − 1)/N · itemsize / W per synced parameter. For a dense model in bf16 on many ranks this gives
     T > F/W, whatever its size. Latencies and the last bucket, which nothing hides, are left out.
 
     Args:
-        flops_per_second: F, operations per second that one GPU reaches in training, not its peak.
+        flops_per_second: F, operations per second that one GPU reaches in training, which is not its peak.
         bandwidth: W, *bytes* per second that one GPU sends.
         itemsize: bytes per element of a gradient.
-        world: N; by default so many that (N − 1)/N is 1. A world of 1 needs no tokens.
-        per_active: parameters for each one that a token uses; above 1 in a mixture of experts.
+        world: N; by default infinite, so that (N − 1)/N is 1. A world of 1 needs no tokens.
+        per_active: parameters per parameter that a token uses; above 1 in a mixture of experts.
 
     Raises:
         InvalidArgument: F or W is not above 0, or itemsize, world or per_active below 1.

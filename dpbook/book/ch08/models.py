@@ -1,4 +1,4 @@
-"""Gradients of models: those that the book names, by name and shape, and those that exercise 08.3 draws at random."""
+"""Gradients of models: named ones of the book, by name and shape, and random ones for exercise 08.3."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from dpbook.overlap import Layer, Plan, Tensor, Timeline, simulate_step
 
 
 class Model(NamedTuple):
-    """Gradients in an order that says nothing, and the price of a call.
+    """Gradients in random order, and the price of a call.
 
     Attributes:
-        ready: seconds from the start of the step at which each is complete; those of one layer at the same time.
-        nbytes: of each.
-        alpha: seconds that a call takes, whatever it carries.
+        ready: seconds from the start of the step until each gradient is complete; equal within a layer.
+        nbytes: bytes of each gradient.
+        alpha: seconds of a call without its bytes.
         beta: seconds per byte.
     """
 
@@ -27,7 +27,7 @@ class Model(NamedTuple):
 
 
 def sample(layers: int = 12, seed: int = 0) -> Model:
-    """Return a model of so many layers, each with a weight and a bias; equal seeds are one model."""
+    """Return a random model of so many layers, each with a weight and a bias; equal seeds give equal models."""
     return draw(check_int("layers", layers, 1), np.random.default_rng(check_int("seed", seed, 0)))
 
 
@@ -47,7 +47,7 @@ def draw(layers: int, rng: np.random.Generator) -> Model:
 
 
 def simulate(model: Model, groups: Sequence[Sequence[int]]) -> Timeline:
-    """Return the step in which these groups of gradients go out, in this order.
+    """Simulate the step in which these groups of gradients are sent, in this order.
 
     Raises `InvalidArgument` unless every gradient is in exactly one group.
     """
@@ -56,7 +56,7 @@ def simulate(model: Model, groups: Sequence[Sequence[int]]) -> Timeline:
     order = sorted(range(len(tensors)), key=lambda index: -model.ready[index])  # layers in the order of forward
     place = {index: k for k, index in enumerate(order)}
     forward = max(model.ready) / 3
-    before = [*(model.ready[index] for index in order[1:]), forward]  # when the backward of each layer starts
+    before = [*(model.ready[index] for index in order[1:]), forward]  # start of each layer's backward
     layers = [
         Layer(str(index), forward / len(order), model.ready[index] - start, (tensors[index],))
         for index, start in zip(order, before, strict=True)
@@ -66,13 +66,13 @@ def simulate(model: Model, groups: Sequence[Sequence[int]]) -> Timeline:
 
 
 def cnn(dtype: str = "float32") -> tuple[Tensor, ...]:
-    """Chapter 08's network for 28 × 28 digits: two 3 × 3 convolutions, two linear layers; 206,922 parameters."""
+    """Return chapter 08's network for 28 × 28 digits: two 3 × 3 convolutions, two linear layers, 206,922 parameters."""
     shapes = {"conv1": (16, 1, 3, 3), "conv2": (32, 16, 3, 3), "fc1": (128, 1568), "fc2": (10, 128)}
     return tuple(tensor for name, shape in shapes.items() for tensor in _weight_and_bias(name, shape, dtype))
 
 
 def mlp(depth: int = 40, width: int = 4096, bias: bool = True, dtype: str = "float32") -> tuple[Tensor, ...]:
-    """``depth`` linear layers from ``width`` to ``width``."""
+    """Return ``depth`` linear layers from ``width`` to ``width``."""
     shape = (check_int("width", width, 1),) * 2
     layers = (_weight_and_bias(str(k), shape, dtype) for k in range(check_int("depth", depth, 1)))
     return tuple(tensor for layer in layers for tensor in layer[: 1 + bias])
@@ -81,7 +81,7 @@ def mlp(depth: int = 40, width: int = 4096, bias: bool = True, dtype: str = "flo
 def gpt(
     depth: int = 12, width: int = 768, vocabulary: int = 50257, context: int = 1024, dtype: str = "float32"
 ) -> tuple[Tensor, ...]:
-    """A GPT-2 whose output layer shares the token embedding; by default the smallest, 124,439,808 parameters.
+    """Return a GPT-2 whose output layer shares the token embedding; by default the smallest, 124,439,808 parameters.
 
     After Radford et al., "Language Models are Unsupervised Multitask Learners" (2019).
     """

@@ -1,4 +1,4 @@
-"""What each rank of a step calls, written down, with one rank that does something else than the others."""
+"""Logs of the collective calls of all ranks in a step, in which one rank differs from the others."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 Call = dict[str, Any]
-"""``call``, ``source`` (None where it has none), ``shape``, ``dtype``, and the ``line`` that makes it."""
+"""A call with ``call``, ``source`` (None if it has none), ``shape``, ``dtype``, and the ``line`` of the script."""
 Log = list[Call]
 
 KINDS = ("skipped", "order", "source", "shape", "dtype")
@@ -15,7 +15,7 @@ SHAPES = ((10,), (64,), (10, 64), (64, 784))
 
 @dataclass(frozen=True)
 class Case:
-    """The logs of all ranks, and ``fault``: (rank, position, kind), or None."""
+    """Logs of all ranks, and the ``fault``: (rank, position, kind), or None."""
 
     logs: list[Log]
     fault: tuple[int, int, str] | None
@@ -30,9 +30,9 @@ def broadcast(shape: tuple[int, ...], line: int, source: int = 0) -> Call:
 
 
 def draw(rng: np.random.Generator, world: int, kind: str | None, last: bool = False) -> Case:
-    """A step of some calls on ``world`` ranks, 3 or more, of which a random one has a fault of this kind, or none.
+    """Draw a step of some calls on ``world`` ranks, 3 or more; a random rank has a fault of this kind, if any.
 
-    With ``last`` it is at the last call at which there can be one.
+    With ``last`` the fault is at the last possible call.
     """
     step = _step(rng)
     logs = [[dict(call) for call in step] for _ in range(world)]
@@ -56,7 +56,7 @@ def draw(rng: np.random.Generator, world: int, kind: str | None, last: bool = Fa
 
 
 def like_the_next(rng: np.random.Generator, world: int) -> Case:
-    """A rank that makes a call with the shape of the next one: no exchange, since it makes the next one too."""
+    """Draw a rank with a call that has the shape of the next one; its order is right, since the next one follows."""
     step = [all_reduce(SHAPES[k], 0) for k in rng.permutation(len(SHAPES))]
     logs = [[dict(call) for call in step] for _ in range(world)]
     rank, at = int(rng.integers(world)), int(rng.integers(len(step) - 1))
@@ -67,14 +67,14 @@ def like_the_next(rng: np.random.Generator, world: int) -> Case:
 
 
 def _places(step: Log, kind: str | None) -> list[int]:
-    """The calls at which there can be a fault of this kind."""
+    """Return the calls at which a fault of this kind is possible."""
     if kind == "order":
         return [k for k in range(len(step) - 1) if step[k] != step[k + 1]]
     return [k for k, call in enumerate(step) if kind != "source" or call["call"] == "broadcast"]
 
 
 def _step(rng: np.random.Generator) -> Log:
-    """Broadcasts and all-reduces in any order, a few of them equal to the one before."""
+    """Draw broadcasts and all-reduces in random order, one of them twice in a row."""
     shapes = [SHAPES[k] for k in rng.permutation(len(SHAPES))]
     calls = [broadcast(shapes[0], 0), broadcast(shapes[1], 0), *(all_reduce(shape, 0) for shape in shapes)]
     step = [calls[k] for k in rng.permutation(len(calls))]
@@ -83,7 +83,7 @@ def _step(rng: np.random.Generator) -> Log:
 
 
 def _number(log: Log, rng: np.random.Generator) -> None:
-    """Give the calls their lines. Ranks may come to the same call from different branches."""
+    """Give the calls line numbers. Ranks may make the same call on different branches."""
     line = 10
     for call in log:
         line += int(rng.integers(1, 5))
@@ -91,7 +91,7 @@ def _number(log: Log, rng: np.random.Generator) -> None:
 
 
 def mistakes() -> dict[str, list[Log]]:
-    """Six mistakes that are easily made, on three ranks each: what was done, and the logs."""
+    """Return the logs of six common mistakes, on three ranks each, by their names."""
     layers = [(10, 64), (10,), (64, 784), (64,)]
 
     def backward() -> Log:

@@ -1,4 +1,4 @@
-"""Step times on the clock: wrappers over an emulated and a real link, and what the simulator predicted."""
+"""Plots of step times: wrappers over an emulated and a real link, measured and predicted by the simulator."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -13,8 +13,8 @@ from dpbook.overlap import StepRecord
 
 Times = Mapping[str, Sequence[float]]
 COLOURS = (palette.COMMUNICATION, palette.COMPUTATION)
-WORST = 90
-"""The end of the spread, in per cent of the steps: the slowest ones are the machine's other work."""
+SPREAD_PERCENTILE = 90
+"""Upper end of the spread, a percentile of the steps: slower ones are due to the machine's other work."""
 
 
 @in_style
@@ -38,8 +38,8 @@ def step_prediction(record: StepRecord, title: str) -> Picture:
     axes.minorticks_off()
     axes.set_ylim(0)
     medians = [(cap, median(record.predicted[cap]), median(record.measured[cap])) for cap in caps]
-    told = "; ".join(f"{cap:g} MiB: {first:.0f} ms predicted, {then:.0f} measured" for cap, first, then in medians)
-    return finish(figure, f"{title}. Medians of {len(record.measured[caps[0]])} steps: {told}.")
+    values = "; ".join(f"{cap:g} MiB: {first:.0f} ms predicted, {then:.0f} measured" for cap, first, then in medians)
+    return finish(figure, f"{title}. Medians of {len(record.measured[caps[0]])} steps: {values}.")
 
 
 @in_style
@@ -69,10 +69,10 @@ def step_bars(links: Mapping[str, Times], title: str) -> Picture:
     longest = max(_spread(list(times.values()))[2].max() for times in links.values())
     axes.set(xlabel="milliseconds per step", xlim=(0, 1.12 * longest))
     medians = {k: ", ".join(f"{name} {median(times[name]):.0f} ms" for name in names) for k, times in links.items()}
-    told = "; ".join(f"{link}: {each}" for link, each in medians.items())
-    return finish(figure, f"{title}. Median step times, {told}.")
+    values = "; ".join(f"{link}: {of_link}" for link, of_link in medians.items())
+    return finish(figure, f"{title}. Median step times, {values}.")
 
 
 def _spread(times: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-    """Median, smallest and 90th per cent of each, of shape (3, n)."""
-    return np.array([np.percentile(each, (50, 0, WORST)) for each in times]).T
+    """Return median, minimum and 90th percentile of each series, (3, n)."""
+    return np.array([np.percentile(series, (50, 0, SPREAD_PERCENTILE)) for series in times]).T

@@ -1,32 +1,172 @@
-"""What wrappers written by hand are put through: a chain of layers, trained for some steps on every rank.
+"""Trials of wrappers written by hand: a chain of layers is trained for some steps on every rank.
 
-Everything goes in and comes out as plain data, so that whoever judges needs no torch, and nothing of the wrapper.
+`Chain` draws a trial and trains it in NumPy, as the oracle of exercise 10; `ChainModule` is the same chain in torch.
+Arguments and results are plain data, so a judge needs no torch and nothing of the wrapper.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from dpbook.book.ch10.far_wires import End, FarWire
-from dpbook.book.ch10.wires import Event, ProcessWire, Wire, in_threads
+from dpbook.book.ch10.wires import Event, ProcessWire, RemoteWire, Wire, WireEnd, in_threads
+from dpbook.overlap import Plan, Tensor, plan
+
+Array = NDArray[np.float64]
+ITEMSIZE = 8
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain of linear layers with tanh, and its training data.
+
+    Attributes:
+        weights: (world, layers, width, width), initial weights of each rank.
+        biases: (world, layers, width), initial biases of each rank.
+        scale: (world,), initial buffer of each rank, which scales the input.
+        tied: two layers that share one weight.
+        frozen: a layer that is not trained.
+        orders: order in which each rank uses the layers; a layer that is left out gets no gradient there.
+        batches: (steps, micro-batches, world, examples, width).
+        cap: bytes at which a bucket closes.
+        rate: learning rate of plain SGD.
+        last: orders of the last micro-batch of a step, empty if they are the same.
+    """
+
+    weights: Array
+    biases: Array
+    scale: Array
+    tied: tuple[int, int]
+    frozen: int
+    orders: tuple[tuple[int, ...], ...]
+    batches: Array
+    cap: int
+    rate: float = 0.5
+    last: tuple[tuple[int, ...], ...] = ()
+
+    @classmethod
+    def draw(
+        cls,
+        rng: np.random.Generator,
+        world: int,
+        *,
+        layers: int = 7,
+        cap: int | None = None,
+        steps: int = 3,
+        micro: int = 1,
+        crossed: bool = False,
+        absent: bool = False,
+        unused: bool = False,
+    ) -> "Chain":
+        """Draw a chain; without a ``cap``, with one that makes several buckets.
+
+        Args:
+            crossed: each rank uses the layers in its own order. A bucket is then a layer, and all are alike.
+            absent: one rank leaves out a layer that the others train; with several micro-batches, only in the last.
+            unused: all ranks leave that layer out.
+        """
+        width, examples = int(rng.integers(3, 6)), int(rng.integers(2, 5))
+        tied, frozen = (1, layers - 2), int(rng.integers(2, layers - 2))
+        middle = list(range(2, layers - 2))
+        middles = [rng.permutation(middle).tolist() if crossed else middle for _ in range(world)]
+        before = list(middles)
+        if absent or unused:
+            without = int(rng.choice([layer for layer in middle if layer != frozen]))
+            for rank in range(world) if unused else [int(rng.integers(world))]:
+                middles[rank] = [layer for layer in middle if layer != without]
+        every, last = (tuple((0, 1, *m, layers - 2, layers - 1) for m in these) for these in (before, middles))
+        one = ITEMSIZE * width * (width + 1)
+        drawn = one if crossed else int(rng.integers(one + 1, 3 * one))
+        return cls(
+            rng.normal(size=(world, layers, width, width)) / np.sqrt(width) * 1.5,
+            rng.normal(size=(world, layers, width)),
+            rng.uniform(0.5, 2, world),
+            tied,
+            frozen,
+            every if micro > 1 else last,
+            rng.normal(size=(steps, micro, world, examples, width)),
+            drawn if cap is None else cap,
+            last=last if micro > 1 else (),
+        )
+
+    @property
+    def world(self) -> int:
+        return len(self.scale)
+
+    @property
+    def layers(self) -> int:
+        return int(self.biases.shape[1])
+
+    @property
+    def trial(self) -> dict[str, Any]:
+        """The trial as plain data, for `train`."""
+        return dict(vars(self))
+
+    @property
+    def layer_bytes(self) -> int:
+        """Bytes of a layer's weight and bias, which most layers reach exactly as a cap."""
+        width = int(self.biases.shape[2])
+        return ITEMSIZE * width * (width + 1)
+
+    def tensors(self) -> list[tuple[Tensor, int]]:
+        """Return the trained tensors in parameter order, each with the layer whose backward completes its gradient."""
+        width, tensors = self.biases.shape[2], []
+        for layer in range(self.layers):
+            if layer != self.frozen:
+                if layer != self.tied[1]:
+                    tensors.append((Tensor(f"layers.{layer}.weight", (width, width), "float64"), layer))
+                tensors.append((Tensor(f"layers.{layer}.bias", width, "float64"), layer))
+        return tensors
+
+    def plan(self) -> Plan:
+        """Return the expected buckets, in reverse order of the parameters."""
+        return plan([tensor for tensor, _ in self.tensors()], self.cap, first=None)
+
+    def states(self) -> list[list[Array]]:
+        """Return the parameters after each step, in torch's order, of one process with the big batch."""
+        weights, biases = self.weights[0].copy(), self.biases[0].copy()
+        first, second = self.tied
+        weights[second] = weights[first]
+        states = []
+        for step in self.batches:
+            dw, db = np.zeros_like(weights), np.zeros_like(biases)
+            for number, micro in enumerate(step, start=1):
+                orders = self.last or self.orders if number == len(step) else self.orders
+                for order, x in zip(orders, micro, strict=True):
+                    for total, part in zip((dw, db), self._gradients(weights, biases, x, order), strict=True):
+                        total += part / (self.world * len(step))
+            dw[first] = dw[second] = dw[first] + dw[second]
+            dw[self.frozen] = db[self.frozen] = 0
+            weights, biases = weights - self.rate * dw, biases - self.rate * db
+            pairs = [(layer, (weights[layer], biases[layer])) for layer in range(self.layers)]
+            states.append([a for layer, (w, b) in pairs for a in ((b,) if layer == second else (w, b))])
+        return states
+
+    def _gradients(self, weights: Array, biases: Array, x: Array, order: Sequence[int]) -> tuple[Array, Array]:
+        """Return the gradient of one rank's loss, the mean square of its outputs, with the layers in this order."""
+        dw, db, inputs = np.zeros_like(weights), np.zeros_like(biases), []
+        x = x * self.scale[0]
+        for layer in order:
+            inputs.append(x)
+            x = np.tanh(x @ weights[layer].T + biases[layer])
+        gradient = 2 * x / x.size
+        for layer, before in zip(reversed(order), reversed(inputs), strict=True):
+            gradient = gradient * (1 - np.tanh(before @ weights[layer].T + biases[layer]) ** 2)
+            dw[layer], db[layer] = gradient.T @ before, gradient.sum(0)
+            gradient = gradient @ weights[layer]
+        return dw, db
+
 
 Trial = Mapping[str, Any]
-"""What is tried, as a dict:
-
-- ``weights``, ``biases``, ``scale``: initial values for each rank, of shapes (world, layers, width, width),
-  (world, layers, width) and (world,); float64
-- ``tied``: two layers whose weight is one; ``frozen``: a layer that is not trained
-- ``orders``: for each rank the order in which its forward goes through the layers; ``last``: the same for the last
-  micro-batch of a step, empty where that is no other
-- ``batches``: inputs of shape (steps, micro-batches, world, examples, width)
-- ``cap``: bytes at which a bucket closes; ``rate``: of plain SGD
-"""
+"""A trial as a dict, with the attributes of `Chain` as keys; arrays are float64."""
 
 
-class Chain(nn.Module):  # type: ignore[misc]  # torch has no types here
+class ChainModule(nn.Module):  # type: ignore[misc]  # torch has no types here
     """Linear layers with tanh between them, one tied and one frozen, and a buffer that scales the input."""
 
     def __init__(self, trial: Trial, rank: int) -> None:
@@ -42,7 +182,7 @@ class Chain(nn.Module):  # type: ignore[misc]  # torch has no types here
         self.order = trial["orders"][rank]
 
     def forward(self, x: torch.Tensor, log: list[Event]) -> torch.Tensor:
-        """Each layer puts ("backward", its place in the order) into ``log`` when backward comes to it."""
+        """Apply the layers. Each adds ("backward", its place in the order) to ``log`` when backward reaches it."""
         x = x * self.scale
         for place, layer in enumerate(self.order):
             x = torch.tanh(self.layers[layer](x))
@@ -54,9 +194,9 @@ Calls = tuple[Callable[[], Any], Callable[[], AbstractContextManager[Any]] | Non
 """An answer's ``finish``, and its ``no_sync`` if it has one."""
 
 
-def _wrapped(answer: Any, kind: str, module: Chain, cap: int, wire: Wire) -> Calls:
-    """Put an answer of this kind on a module."""
-    if kind in ("hooked", "buckets"):  # it gets replicas that are alike
+def _wrapped(answer: Any, kind: str, module: ChainModule, cap: int, wire: Wire) -> Calls:
+    """Wrap a module with an answer of this kind."""
+    if kind in ("hooked", "buckets"):  # these get equal replicas
         wire.broadcast_all([tensor.data for tensor in (*module.parameters(), *module.buffers())])
     match kind:
         case "naive":
@@ -75,16 +215,16 @@ def _wrapped(answer: Any, kind: str, module: Chain, cap: int, wire: Wire) -> Cal
 def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
     """Train on this rank with an answer of a ``kind``: "naive", "hooked", "buckets" or "whole".
 
-    Returns, for each step, ``states`` (the parameters after it) and ``logs``. A log has ("sent", elements) and
-    ("waited", message) for messages, ("backward", place) where backward comes to a layer, ("micro", k) after the k-th
-    backward and ("finish", 0) where the answer is asked to finish.
+    Returns lists over the steps: ``states`` (the parameters after the step) and ``logs``. A log has ("sent", elements)
+    and ("waited", message) for messages, ("backward", place) when backward reaches a layer, ("micro", k) after the k-th
+    backward, and ("finish", 0) before the answer's ``finish`` is called.
     """
-    module = Chain(trial, wire.rank)
+    module = ChainModule(trial, wire.rank)
     finish, no_sync = _wrapped(answer, kind, module, trial["cap"], wire)
     states, logs = [], []
     for number, step in enumerate(torch.tensor(trial["batches"])):
         wire.restart()
-        module.zero_grad(set_to_none=number % 2 == 0)  # both ways of torch: new tensors, and the old ones again
+        module.zero_grad(set_to_none=number % 2 == 0)  # both kinds: new tensors, or zeros in the old ones
         for k, micro in enumerate(step):
             module.order = (trial["last"] if trial["last"] and k + 1 == len(step) else trial["orders"])[wire.rank]
             with nullcontext() if k + 1 == len(step) or no_sync is None else no_sync():
@@ -106,20 +246,20 @@ def _update(module: nn.Module, rate: float) -> None:
 
 
 def trained_in_threads(answer: Any, kind: str, trial: Trial) -> list[dict[str, Any]]:
-    """`train` with ranks that are threads of this process."""
+    """Call `train` with ranks that are threads of this process."""
     return in_threads(lambda wire: train(answer, kind, trial, wire), len(trial["weights"]))
 
 
-def states_over(answer: Any, kind: str, trial: Trial, end: End) -> list[Any]:
-    """The states of `train` on a rank whose messages go over ``end``, which keeps the log."""
+def states_over(answer: Any, kind: str, trial: Trial, end: WireEnd) -> list[Any]:
+    """Return the states of `train` on a rank whose messages go over ``end``, which keeps the log."""
     torch.set_num_threads(1)
-    wire = FarWire(end)
+    wire = RemoteWire(end)
     states: list[Any] = train(answer, kind, trial, wire)["states"]
     wire.flush()
     return states
 
 
 def train_on_this_rank(answer: Any, kind: str, trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """`train` for each trial in turn, on a rank that is a process of a process group."""
+    """Call `train` for each trial in turn, on a rank that is a process of a process group."""
     torch.set_num_threads(1)
     return [train(answer, kind, trial, ProcessWire()) for trial in trials]

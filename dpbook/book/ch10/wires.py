@@ -1,8 +1,11 @@
-"""What a wrapper written by hand is given to reach the other ranks, with a log of when it used it.
+"""Wires: a rank's connection to the other ranks for wrappers written by hand, with a log of its use.
 
-Two kinds with one interface: ranks that are threads of this process, at once and without sockets, and ranks that are
-processes, over torch.distributed. In both a message is what was in the tensor when it was handed over, and its sum is
-there when it has been waited for, not before: what is wrong with one kind of rank is wrong with the other.
+Ranks are threads of this process, or processes over torch.distributed, with the same interface. In both, a message
+carries the tensor's values at the time of the call, and its sum is available after the wait, not earlier. An answer
+that is wrong for one kind of rank is therefore wrong for the other.
+
+In sandboxed grading the answer's rank is in another process. Its `RemoteWire` sends arrays to a `WireEnd` in the
+judge's process, which keeps the log.
 """
 
 import threading
@@ -11,24 +14,27 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 
 from dpbook.core import Deadlock, MessageError, check_int
 
 Event = tuple[str, int]
-"""``("sent", elements)``, ``("waited", message)``, the messages counted from 0, and whatever else is put into a log.
+"""An entry of a log: ``("sent", elements)``, ``("waited", message)`` with messages counted from 0, and others.
 
-``("waited again", message)``: once more for a message that was sent, and waited for, before the last `Wire.restart`.
+``("waited again", message)`` is another wait for a message that was sent, and waited for, before the last
+`Wire.restart`.
 """
 
-LOOK = 0.5
-"""Seconds after which a thread that waits runs for a moment: only then can it be interrupted."""
-GIVE_UP = timedelta(seconds=20)
+POLL_SECONDS = 0.5
+"""Seconds after which a waiting thread wakes up, so that it can be interrupted."""
+PROCESS_TIMEOUT = timedelta(seconds=20)
 
 
 class Wire:
-    """This rank's end: ``broadcast`` and ``all_reduce``, and the ``log`` of messages of the latter."""
+    """This rank's connection: ``broadcast`` and ``all_reduce``, and the ``log`` of the latter's messages."""
 
     def __init__(self, rank: int, world: int) -> None:
         self.rank, self.world = rank, world
@@ -42,12 +48,12 @@ class Wire:
             tensor.copy_(result)
 
     def broadcast_all(self, tensors: Sequence[torch.Tensor]) -> None:
-        """`broadcast` of each."""
+        """Call `broadcast` for each tensor."""
         for tensor in tensors:
             self.broadcast(tensor)
 
     def all_reduce(self, tensor: torch.Tensor) -> "Message":
-        """Begin to sum ``tensor`` over all ranks; the sum is in it once the handle has been waited for."""
+        """Begin to sum ``tensor`` over all ranks; it holds the sum after a wait for the returned handle."""
         number, restarts, result = self._calls, self._restarts, self._begin("all_reduce", tensor.detach().clone())
         self.log.append(("sent", tensor.numel()))
         self._calls += 1
@@ -65,7 +71,7 @@ class Wire:
         self._restarts += 1
 
     def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Begin a collective; what is returned waits for its result."""
+        """Begin a collective, and return a function that waits for its result."""
         raise NotImplementedError
 
 
@@ -73,12 +79,12 @@ class Message:
     """An all-reduce under way."""
 
     def __init__(self, tensor: torch.Tensor, result: Callable[[], torch.Tensor], note: Callable[[bool], None]) -> None:
-        """``note`` is told of every wait, and whether it is one more."""
+        """Store the parts; ``note`` is called at every wait, with True if it is not the first."""
         self._tensor, self._note = tensor, note
         self._result: Callable[[], torch.Tensor] | None = result
 
     def wait(self) -> None:
-        """Return when the sum is there. Waiting again does nothing."""
+        """Return when the tensor holds the sum. A second wait does nothing."""
         self._note(self._result is None)
         if self._result is not None:
             with torch.no_grad():
@@ -87,7 +93,7 @@ class Message:
 
 
 class ProcessWire(Wire):
-    """Over the process group of torch.distributed."""
+    """Wire over the process group of torch.distributed."""
 
     def __init__(self) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size())
@@ -97,30 +103,32 @@ class ProcessWire(Wire):
         work = begin(values, async_op=True)
 
         def result() -> torch.Tensor:
-            work.wait(GIVE_UP)
+            work.wait(PROCESS_TIMEOUT)
             return values
 
         return result
 
 
 def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
-    """Call ``function(wire)`` in one thread per rank of this process, and return what each returned.
+    """Call ``function(wire)`` in one thread per rank of this process, and return the results.
 
-    A rank has left when its thread ends, and waits when that does: others that it starts use no other rank's wire.
-    Raises what the first rank to fail raised: `MessageError` where two ranks' messages of one number are not alike,
-    `Deadlock` where a rank waits for a message that another does not send, as it has ended or all of them wait.
+    A rank has ended when its thread ends, and waits when its thread waits; threads that it starts use no other rank's
+    wire.
+
+    Raises the first rank's error: `MessageError` if two ranks' messages of one number differ, `Deadlock` if a rank
+    waits for a message that another does not send, because it has ended or because all ranks wait.
     """
-    meeting = _Meeting(check_int("world", world, 1))
+    exchange = _Exchange(check_int("world", world, 1))
     results: list[Any] = [None] * world
 
     def run(rank: int) -> None:
         try:
-            meeting.come(rank)
-            results[rank] = function(_ThreadWire(rank, meeting))
-        except BaseException as error:  # raised again below, where the caller is
-            meeting.failures.append(error)
+            exchange.register(rank)
+            results[rank] = function(_ThreadWire(rank, exchange))
+        except BaseException as error:  # raised again below, in the caller's thread
+            exchange.failures.append(error)
         finally:
-            meeting.leave(rank)
+            exchange.end(rank)
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(world)]
     try:
@@ -129,39 +137,39 @@ def in_threads(function: Callable[[Wire], Any], world: int) -> list[Any]:
         for thread in threads:
             thread.join()
     except BaseException:
-        meeting.close()
+        exchange.close()
         raise
-    if meeting.failures:
-        raise meeting.failures[0]
+    if exchange.failures:
+        raise exchange.failures[0]
     return results
 
 
-class _Meeting:
-    """Where the messages of all ranks meet: the k-th of one rank with the k-th of the others, as in real processes."""
+class _Exchange:
+    """Exchange of messages between threads: each rank's k-th message meets the others' k-th, as in real processes."""
 
     def __init__(self, world: int) -> None:
         self.world = world
         self.changed = threading.Condition()
         self.slots: list[dict[int, tuple[str, torch.Tensor]]] = []
-        self.threads: dict[int, int] = {}  # in which each rank runs
-        self.waiting: dict[int, int] = {}  # the message that each thread waits for
-        self.left: set[int] = set()
+        self.threads: dict[int, int] = {}  # thread of each rank
+        self.waiting: dict[int, int] = {}  # message that each thread waits for
+        self.ended: set[int] = set()
         self.failures: list[BaseException] = []
 
-    def come(self, rank: int) -> None:
-        """This thread runs a rank."""
+    def register(self, rank: int) -> None:
+        """Register this thread as a rank's."""
         with self.changed:
             self.threads[rank] = threading.get_ident()
 
     def close(self) -> None:
-        """Nobody waits for the ranks any more."""
+        """End all ranks, so that no thread waits any longer."""
         with self.changed:
-            self.left.update(range(self.world))
+            self.ended.update(range(self.world))
             self.changed.notify_all()
 
-    def leave(self, rank: int) -> None:
+    def end(self, rank: int) -> None:
         with self.changed:
-            self.left.add(rank)
+            self.ended.add(rank)
             self.changed.notify_all()
 
     def put(self, number: int, rank: int, operation: str, values: torch.Tensor) -> None:
@@ -169,11 +177,11 @@ class _Meeting:
             while len(self.slots) <= number:
                 self.slots.append({})
             slot = self.slots[number]
-            for other, (theirs, held) in slot.items():
-                if (theirs, held.shape, held.dtype) != (operation, values.shape, values.dtype):
+            for other, (theirs, tensor) in slot.items():
+                if (theirs, tensor.shape, tensor.dtype) != (operation, values.shape, values.dtype):
                     raise MessageError(
-                        f"message {number + 1} of rank {rank} is {_told(operation, values)}, "
-                        f"that of rank {other} {_told(theirs, held)}"
+                        f"message {number + 1} of rank {rank} is {_described(operation, values)}, "
+                        f"that of rank {other} {_described(theirs, tensor)}"
                     )
             slot[rank] = operation, values
             self.changed.notify_all()
@@ -185,7 +193,7 @@ class _Meeting:
             try:
                 while len(slot) < self.world:
                     self._check_coming(number, rank)
-                    self.changed.wait(LOOK)
+                    self.changed.wait(POLL_SECONDS)
             finally:
                 del self.waiting[thread]
         operation, _ = slot[rank]
@@ -193,35 +201,125 @@ class _Meeting:
         return tensors[0] if operation == "broadcast" else torch.stack(tensors).sum(0)
 
     def _check_coming(self, number: int, rank: int) -> None:
-        """Raise `Deadlock` where a rank that is to send this message has left, or all ranks wait.
+        """Raise `Deadlock` if a rank that must send this message has ended, or if all ranks wait.
 
-        That needs no clock: on a busy machine a rank may work for as long as it takes.
+        No time limit is needed: on a busy machine a rank may compute for as long as it takes.
         """
         missing = set(range(self.world)) - self.slots[number].keys()
-        said = f"rank {rank} waits for message {number + 1}, which rank"
-        if gone := missing & self.left:
-            raise Deadlock(f"{said} {min(gone)} does not send")
+        message = f"rank {rank} waits for message {number + 1}, which rank"
+        if ended := missing & self.ended:
+            raise Deadlock(f"{message} {min(ended)} does not send")
         if self._all_wait():
-            raise Deadlock(f"{said} {min(missing)} does not send: every rank waits")
+            raise Deadlock(f"{message} {min(missing)} does not send: every rank waits")
 
     def _all_wait(self) -> bool:
-        """Whether the thread of every rank that has not left waits for a message that is not complete."""
+        """Return True if the thread of every rank that has not ended waits for an incomplete message."""
         wait = {thread for thread, number in self.waiting.items() if len(self.slots[number]) < self.world}
-        return all(rank in self.left or self.threads.get(rank) in wait for rank in range(self.world))
+        return all(rank in self.ended or self.threads.get(rank) in wait for rank in range(self.world))
 
 
 class _ThreadWire(Wire):
-    def __init__(self, rank: int, meeting: _Meeting) -> None:
-        super().__init__(rank, meeting.world)
-        self._meeting, self._number = meeting, 0
+    def __init__(self, rank: int, exchange: _Exchange) -> None:
+        super().__init__(rank, exchange.world)
+        self._exchange, self._number = exchange, 0
 
     def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
-        # Two threads of a rank may send at once: no message has a number that the others do not see.
-        with self._meeting.changed:
+        # Two threads of a rank may send at once: numbering and putting a message is one step for the other ranks.
+        with self._exchange.changed:
             number, self._number = self._number, self._number + 1
-            self._meeting.put(number, self.rank, operation, values)
-        return lambda: self._meeting.get(number, self.rank)
+            self._exchange.put(number, self.rank, operation, values)
+        return lambda: self._exchange.get(number, self.rank)
 
 
-def _told(operation: str, values: torch.Tensor) -> str:
+def _described(operation: str, values: torch.Tensor) -> str:
     return f"{operation} of {tuple(values.shape)} {str(values.dtype).removeprefix('torch.')}"
+
+
+class RemoteWire(Wire):
+    """Wire over a `WireEnd` in another process, which keeps the log. Other events travel with the next message."""
+
+    def __init__(self, end: "WireEnd") -> None:
+        super().__init__(end.rank, end.world)
+        self._end = end
+
+    def all_reduce(self, tensor: torch.Tensor) -> "Message":
+        message = self._end.all_reduce(tensor.detach().numpy(), self._take_log())
+
+        def wait() -> torch.Tensor:
+            return torch.from_numpy(message.wait(self._take_log()))
+
+        def note(again: bool) -> None:
+            if again:  # the other process notes the first wait itself
+                wait()
+
+        return Message(tensor, wait, note)
+
+    def broadcast_all(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor, theirs in zip(tensors, self._end.broadcast_all([t.numpy() for t in tensors]), strict=True):
+            tensor.copy_(torch.from_numpy(theirs))
+
+    def restart(self) -> None:
+        self.log.append(("restart", 0))
+
+    def flush(self) -> None:
+        """Send the last events."""
+        self._end.note(self._take_log())
+
+    def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
+        return lambda: torch.from_numpy(self._end.broadcast(values.numpy()))
+
+    def _take_log(self) -> list[Event]:
+        events = list(self.log)
+        self.log.clear()
+        return events
+
+
+class WireEnd:
+    """Judge's end of a remote rank's wire, with arrays in place of tensors."""
+
+    OFFERS = ("rank", "world", "broadcast", "broadcast_all", "all_reduce", "note")
+
+    def __init__(self, wire: Wire) -> None:
+        self.rank, self.world, self._wire = wire.rank, wire.world, wire
+        self.logs: list[list[Event]] = []
+
+    def broadcast(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return rank 0's values of an array."""
+        tensor = torch.tensor(array)
+        self._wire.broadcast(tensor)
+        return np.asarray(tensor)
+
+    def broadcast_all(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return rank 0's values of each array."""
+        return [self.broadcast(array) for array in arrays]
+
+    def all_reduce(self, array: NDArray[Any], events: Sequence[Event]) -> "RemoteMessage":
+        """Begin to sum the current values of ``array``."""
+        self.note(events)
+        tensor = torch.tensor(array)
+        return RemoteMessage(self, self._wire.all_reduce(tensor), tensor)
+
+    def note(self, events: Sequence[Event]) -> None:
+        """Add events that are no messages to the log; a "restart" begins a step, with a new log."""
+        for event, number in events:
+            if event == "restart":
+                self._wire.log = []
+                self._wire.restart()
+                self.logs.append(self._wire.log)
+            elif event not in ("sent", "waited", "waited again"):
+                self._wire.log.append((str(event), check_int("number", number, 0)))
+
+
+class RemoteMessage:
+    """An all-reduce under way for a remote rank."""
+
+    OFFERS = ("wait",)
+
+    def __init__(self, end: WireEnd, message: Message, tensor: torch.Tensor) -> None:
+        self._end, self._message, self._tensor = end, message, tensor
+
+    def wait(self, events: Sequence[Event]) -> NDArray[Any]:
+        """Wait for the sum and return it."""
+        self._end.note(events)
+        self._message.wait()
+        return np.asarray(self._tensor)

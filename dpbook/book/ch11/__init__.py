@@ -7,6 +7,6 @@ from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:
     from dpbook.book.ch11 import train_ddp  # a module, found without help
-    from dpbook.book.ch11.payload import watch
+    from dpbook.book.ch11.loops import watch
 
-__getattr__ = lazy_exports(__name__, watch="payload")
+__getattr__ = lazy_exports(__name__, watch="loops")

@@ -1,13 +1,14 @@
-"""What a training loop written by hand is put through: one small model, trained on every rank under torch's DDP.
+"""Trials of training loops written by hand: one small model is trained on every rank under torch's DDP.
 
-Everything goes in and comes out as plain data, so that whoever judges needs no torch.
+Arguments and results are plain data, so a judge needs no torch. `watch` records the buckets that DDP all-reduces.
 """
+# No deferred annotations here: torch compares those of a communication hook with its own types.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,16 +16,43 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from dpbook.book.ch11.payload import Sent, watch
+# No deferred annotations here: torch compares those of a communication hook with its own types.
 
-JOINED = timedelta(seconds=30)
-"""For all ranks to be there."""
+
+class Sent(NamedTuple):
+    """A bucket that was all-reduced.
+
+    Its flat ``buffer`` holds the averaged gradients after backward; ``last`` is True for the last one of a backward.
+    """
+
+    buffer: torch.Tensor
+    last: bool
+
+
+def watch(ddp: DistributedDataParallel) -> list[Sent]:
+    """Register a hook on ``ddp`` that averages as DDP does; the returned list grows by an item for every bucket.
+
+    DDP accepts one hook, so there must be no other. Call this before the first forward.
+    """
+    buckets: list[Sent] = []
+
+    def average(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        buckets.append(Sent(bucket.buffer(), bucket.is_last()))
+        scaled = bucket.buffer().mul_(1 / dist.get_world_size())
+        return dist.all_reduce(scaled, async_op=True).get_future().then(lambda future: future.value()[0])
+
+    ddp.register_comm_hook(None, average)
+    return buckets
+
+
+JOIN_TIMEOUT = timedelta(seconds=30)
+"""Time limit for all ranks to join."""
 Trial = Mapping[str, Any]
-"""What is tried, as a dict:
+"""A trial as a dict:
 
 - ``weights``: for each rank the initial values of two linear layers with tanh between them, four arrays in torch's
   order and shapes; float64
-- ``x``, ``y``: the examples, of shapes (examples, inputs) and (examples, outputs)
+- ``x``, ``y``: the examples, (examples, inputs) and (examples, outputs)
 - ``epochs``, ``batch`` (examples per micro-batch), ``accumulation`` (micro-batches per step), ``rate``
 """
 
@@ -32,35 +60,35 @@ Trial = Mapping[str, Any]
 def train(answer: Callable[..., Any], trial: Trial, rank: int) -> dict[str, Any]:
     """Call ``answer(model, data, epochs, batch, accumulation, rate, save)`` on this rank of a process group.
 
-    Returns ``seen`` (the inputs of each forward that was to be trained on), ``syncs`` (the number of backward passes
-    that averaged gradients), ``logged`` (what was returned, as plain numbers), ``saved`` (what was handed to ``save``,
-    each a dict of arrays) and ``weights`` (the model's parameters at the end).
+    Returns ``inputs`` (those of each forward with gradients), ``syncs`` (the number of backward passes that averaged
+    gradients), ``logged`` (the answer's result, as plain numbers), ``saved`` (the arguments of ``save``, each a dict of
+    arrays) and ``weights`` (the model's parameters at the end).
     """
-    model, seen, saved = _model(trial["weights"][rank]), [], []
+    model, read, saved = _model(trial["weights"][rank]), [], []
     watches: list[list[Sent]] = []
 
-    def see(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    def record_inputs(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         if torch.is_grad_enabled():
-            seen.append(inputs[0].detach().numpy().copy())
+            read.append(inputs[0].detach().numpy().copy())
 
     def save(state: Mapping[str, torch.Tensor]) -> None:
         saved.append({name: tensor.detach().numpy().copy() for name, tensor in state.items()})
 
-    model.register_forward_pre_hook(see)
+    model.register_forward_pre_hook(record_inputs)
     data = TensorDataset(torch.tensor(trial["x"]), torch.tensor(trial["y"]))
     settings = [trial[name] for name in ("epochs", "batch", "accumulation", "rate")]
     with _watched(watches):
         logged = answer(model, data, *settings, save)
     weights = [parameter.detach().numpy().copy() for parameter in model.parameters()]
     syncs = sum(sent.last for sent in chain(*watches))
-    return {"seen": seen, "syncs": syncs, "logged": _numbers(logged), "saved": saved, "weights": weights}
+    return {"inputs": read, "syncs": syncs, "logged": _numbers(logged), "saved": saved, "weights": weights}
 
 
 def _numbers(logged: Any) -> Any:
-    """Losses that are tensors of one element as numbers, and whatever else as it is."""
+    """Return losses that are tensors of one element as numbers, and any other value as it is."""
     if not isinstance(logged, list | tuple):
         return logged
-    return [each.item() if isinstance(each, torch.Tensor) and each.numel() == 1 else each for each in logged]
+    return [loss.item() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else loss for loss in logged]
 
 
 def _model(weights: Sequence[Any]) -> nn.Sequential:
@@ -74,38 +102,38 @@ def _model(weights: Sequence[Any]) -> nn.Sequential:
 
 @contextmanager
 def _watched(watches: list[list[Sent]]) -> Iterator[None]:
-    """Every DDP that is made meanwhile is watched: an item of ``watches`` is what one of them sent."""
-    make = DistributedDataParallel.__init__
+    """Watch every DDP that is constructed in the block: an item of ``watches`` holds the buckets of one of them."""
+    construct = DistributedDataParallel.__init__
 
-    def made(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
+    def construct_watched(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
         watches.append(watch(self))
 
-    DistributedDataParallel.__init__ = made
+    DistributedDataParallel.__init__ = construct_watched
     try:
         yield
     finally:
-        DistributedDataParallel.__init__ = make
+        DistributedDataParallel.__init__ = construct
 
 
 def train_alone(answer: Callable[..., Any], trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """`train` for each trial in this process: a world of one rank, which needs no launcher."""
-    own = not dist.is_initialized()  # else it is the caller's: a notebook has one rank
-    if own:
+    """Call `train` for each trial in this process, in a world of one rank, which needs no launcher."""
+    own_group = not dist.is_initialized()  # a notebook may have a group of one rank already
+    if own_group:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         return [train(answer, trial, 0) for trial in trials]
     finally:
-        if own and dist.is_initialized():
+        if own_group and dist.is_initialized():
             dist.destroy_process_group()
 
 
 def train_as_rank(
     answer: Callable[..., Any], trials: Sequence[Trial], rank: int, world: int, port: int
 ) -> list[dict[str, Any]]:
-    """`train` for each trial, in a process that becomes a rank of a process group of this machine."""
+    """Call `train` for each trial, in a process that becomes a rank of a process group of this machine."""
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, JOINED)
+    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, JOIN_TIMEOUT)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     try:
         return [train(answer, trial, rank) for trial in trials]
@@ -115,6 +143,6 @@ def train_as_rank(
 
 
 def train_on_this_rank(answer: Callable[..., Any], trials: Sequence[Trial], rank: int) -> list[dict[str, Any]]:
-    """`train` for each trial, on a rank that is a process of a process group."""
+    """Call `train` for each trial, on a rank that is a process of a process group."""
     torch.set_num_threads(1)
     return [train(answer, trial, rank) for trial in trials]

@@ -1,14 +1,14 @@
-"""Adapters on a frozen, quantised model (QLoRA) under DDP: a complete script, to copy and to change.
+"""Complete script to train adapters on a frozen, quantised model (QLoRA) under DDP, to copy and to change.
 
     torchrun --nproc-per-node=2 train_adapters.py --lr 2e-3                               # torch alone, anywhere
     torchrun --nproc-per-node=2 train_adapters.py --model Qwen/Qwen3-4B --text lines.txt  # NF4, on GPUs
 
-The first form trains a toy: a frozen model of random weights, not quantised, with adapters of its own. The second needs
-transformers, accelerate, bitsandbytes and peft. The same command goes on after SIGTERM or SIGUSR1.
+The first form trains a toy: a frozen model of random weights, not quantised, with its own adapters. The second needs
+transformers, accelerate, bitsandbytes and peft. The same command resumes a run after SIGTERM or SIGUSR1.
 
-What has been run: the first form on CPUs and on a stand-in accelerator, on 2 and 3 ranks; the second on CPUs alone, on
-2 and 3 ranks, with a Llama of 115,000 random weights in NF4 (torch 2.13, transformers 5.23, bitsandbytes 0.50, peft
-0.21). On a GPU, and with a real model, nothing yet: memory, speed and bitsandbytes' GPU kernels are not tried.
+Tested: the first form on CPUs and on a stand-in accelerator, on 2 and 3 ranks; the second on CPUs only, on 2 and 3
+ranks, with a Llama of 115,000 random weights in NF4 (torch 2.13, transformers 5.23, bitsandbytes 0.50, peft 0.21). Not
+tested: a GPU, a real model, memory, speed, and bitsandbytes' GPU kernels.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from torch.utils.checkpoint import checkpoint
 
 IGNORED = -100
 STOP = (signal.SIGTERM, signal.SIGUSR1)
-SETTLED = ("model", "text", "rank", "batch", "accumulation", "length", "lr", "seed")  # a resumed run keeps them
+FIXED_SETTINGS = ("model", "text", "rank", "batch", "accumulation", "length", "lr", "seed")  # a resumed run keeps them
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Adapted(nn.Module):  # type: ignore[misc]  # torch has no types here
-    """A frozen linear layer, and beside it two matrices that are trained; at first they change nothing."""
+    """A frozen linear layer plus two trained matrices, whose product is 0 at first."""
 
     def __init__(self, base: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Adapted(nn.Module):  # type: ignore[misc]  # torch has no types here
 
 
 class Toy(nn.Module):  # type: ignore[misc]
-    """In place of a language model: from each byte the next, through frozen layers that are recomputed in backward."""
+    """Toy language model of bytes, with frozen layers that are recomputed in backward."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()
@@ -60,15 +60,15 @@ class Toy(nn.Module):  # type: ignore[misc]
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         x = self.embedding(input_ids)
         for block in self.blocks:
-            # Not re-entrant: else no adapter would learn, since the frozen embedding's output needs no gradient.
+            # Re-entrant recomputation would train no adapter, since the frozen embedding's output needs no gradient.
             x = x + checkpoint(block, x, use_reentrant=False)
         return self.head(x)
 
 
 def quantised(options: argparse.Namespace, device: torch.device) -> tuple[nn.Module, Any]:
-    """A language model in NF4 with adapters on every linear layer, and its tokenizer."""
+    """Return a language model in NF4 with adapters on every linear layer, and its tokenizer."""
     try:
-        import bitsandbytes  # noqa: F401  # transformers loads it late, and says less
+        import bitsandbytes  # noqa: F401  # transformers loads it late, with a vaguer error
         from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
         from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
     except ImportError as error:
@@ -79,10 +79,10 @@ def quantised(options: argparse.Namespace, device: torch.device) -> tuple[nn.Mod
     )  # fmt: skip
     base = AutoModelForCausalLM.from_pretrained(
         options.model, quantization_config=nf4, dtype=torch.bfloat16,
-        device_map={"": str(device)},  # the whole of it on this rank's device; "auto" would spread it over all
+        device_map={"": str(device)},  # all of it on this rank's device; "auto" would spread it
     )  # fmt: skip
     base = prepare_model_for_kbit_training(base, gradient_checkpointing_kwargs={"use_reentrant": False})
-    # Without dropout nothing is drawn, and a checkpoint needs no random states (train_ddp.py saves them).
+    # Without dropout a checkpoint needs no random states (train_ddp.py saves them).
     lora = LoraConfig(r=options.rank, lora_alpha=2 * options.rank, target_modules="all-linear", task_type="CAUSAL_LM")
     return get_peft_model(base, lora), AutoTokenizer.from_pretrained(options.model)
 
@@ -91,23 +91,24 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
+    """Print a line, on rank 0 only."""
     if dist.get_rank() == 0:
         print(text, flush=True)
 
 
 def join() -> torch.device:
-    """Join the group that torchrun describes, or one of this process alone; a GPU per rank, or none for any."""
+    """Join torchrun's process group, or one of this process alone; return the device: one GPU per rank, or the CPU."""
     alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
     for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}).items():
         os.environ.setdefault(name, str(value))
     kind = torch.accelerator.current_accelerator(check_available=True)
     backend = dist.get_default_backend_for_device(kind) if kind else "gloo"
-    found, here = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
-    if backend == "gloo" or found < here:
+    visible, needed = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
+    if backend == "gloo" or visible < needed:
         dist.init_process_group("gloo")
         if backend != "gloo":
-            tell(f"a rank sees {found} of the {here} GPUs that its node needs, one per rank: all train on the CPU")
+            log(f"Training on the CPU: a rank sees {visible} GPUs, and this node needs {needed}, one per rank.")
         return torch.device("cpu")
     device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
     torch.accelerator.set_device_index(device)
@@ -116,50 +117,50 @@ def join() -> torch.device:
 
 
 class Run:
-    """A model under DDP, its data, and the number of the step: all that a checkpoint brings back."""
+    """A model under DDP, its data and its step number: the state that a checkpoint restores."""
 
     def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
         torch.manual_seed(options.seed)  # the same adapters everywhere; DDP sends rank 0's all the same
         model, encode = quantised(options, device) if options.model else (Toy(options.rank).to(device), None)
         if elsewhere := {p.device for p in model.parameters()} - {device}:
-            raise SystemExit(f"parts of the model are on {elsewhere}: DDP wants a whole one on {device}")
-        model.train()  # transformers returns models that only evaluate, and those recompute nothing
-        # Only what is trained is averaged. Every adapter takes part in every step, and recomputation is not re-entrant:
-        # neither find_unused_parameters nor static_graph is needed.
+            raise SystemExit(f"Parts of the model are on {elsewhere}. DDP needs the whole model on {device}.")
+        model.train()  # transformers returns models in evaluation mode, which recompute nothing
+        # DDP averages only parameters that are trained. Every adapter takes part in every step, and recomputation is
+        # not re-entrant, so neither find_unused_parameters nor static_graph is needed.
         devices = None if device.type == "cpu" else [device.index]
         self.ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
         self.adapters = trained(model)
         self.optimizer = torch.optim.AdamW(self.adapters.values(), options.lr, weight_decay=0.0)
         self.options, self.device, self.step = options, device, 0
-        self.settings = {name: getattr(options, name) for name in SETTLED} | {"ranks": dist.get_world_size()}
+        self.settings = {name: getattr(options, name) for name in FIXED_SETTINGS} | {"ranks": dist.get_world_size()}
         self.data = sequences(options, encode)
         self.size = dist.get_world_size() * options.accumulation * options.batch
         if len(self.data) < self.size:
-            raise SystemExit(f"{len(self.data)} lines do not fill one global batch of {self.size}")
+            raise SystemExit(f"{len(self.data)} lines do not fill one global batch of {self.size}.")
 
     def describe(self) -> None:
         count = sum(p.numel() for p in self.adapters.values())
         base = sum(p.nbytes for p in self.ddp.module.parameters() if not p.requires_grad)
         sent = sum(p.nbytes for p in self.adapters.values())
-        tell(f"{base / 1e6:,.1f} MB frozen on every rank; {count:,} trained, {sent / 1e6:,.2f} MB averaged per step")
+        log(f"{base / 1e6:,.1f} MB frozen on every rank; {count:,} trained, {sent / 1e6:,.2f} MB averaged per step")
 
     def micro_batches(self) -> list[Batch]:
-        """This rank's part of the step: a function of the step's number, so that this alone has to be saved."""
+        """Return this rank's part of the step, which depends only on the step's number: a checkpoint saves that."""
         epoch, place = divmod(self.step, len(self.data) // self.size)
         order = torch.randperm(len(self.data), generator=torch.Generator().manual_seed(self.options.seed + epoch))
         mine = order[place * self.size : (place + 1) * self.size][dist.get_rank() :: dist.get_world_size()]
         return [self.batch([self.data[i] for i in micro]) for micro in mine.split(self.options.batch)]
 
     def batch(self, rows: list[torch.Tensor]) -> Batch:
-        """Inputs, and for each the token after it; what fills up is at the end, where a causal model ignores it."""
+        """Return the inputs, and for each the next token; padding is at the end, where a causal model ignores it."""
         inputs = pad_sequence([row[:-1] for row in rows], batch_first=True)
         targets = pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=IGNORED)
         return inputs.to(self.device), targets.to(self.device)
 
     def backward(self, batches: list[Batch]) -> torch.Tensor:
-        """The gradient of the mean loss of all tokens of all ranks, and that loss."""
+        """Compute the gradient of the mean loss of all tokens of all ranks, and return that loss."""
         count = sum((targets != IGNORED).sum() for _, targets in batches)
-        dist.all_reduce(count)  # every token weighs the same, wherever it is
+        dist.all_reduce(count)  # every token weighs the same, on whichever rank it is
         total = torch.zeros((), device=self.device)
         for number, (inputs, targets) in enumerate(batches, start=1):
             with nullcontext() if number == len(batches) else self.ddp.no_sync():
@@ -173,15 +174,15 @@ class Run:
         return total / count
 
     def rehearse(self) -> None:
-        """A step of the longest lines that trains nothing: what does not fit in memory fails now.
+        """Run a step of the longest lines that trains nothing: a shortage of memory shows now.
 
-        And DDP settles its buckets after its first backward, so that a resumed run has the bits of one that was not.
+        DDP also rebuilds its buckets after this first backward, so a resumed run has the bits of an uninterrupted one.
         """
         longest = sorted(self.data, key=len)[-self.options.batch :]
         self.backward([self.batch(longest)])
         self.optimizer.zero_grad()
         if self.device.type != "cpu":
-            tell(f"at most {torch.accelerator.max_memory_allocated() / 1e9:,.1f} GB of the device in use")
+            log(f"at most {torch.accelerator.max_memory_allocated() / 1e9:,.1f} GB of the device in use")
 
     def train_step(self) -> torch.Tensor:
         loss = self.backward(self.micro_batches())
@@ -192,31 +193,31 @@ class Run:
         return loss
 
     def save(self, path: Path) -> None:
-        """The adapters and what trains them, by rank 0; of the frozen model nothing."""
+        """Save the adapters and the optimizer's state, on rank 0; the frozen model is not saved."""
         if dist.get_rank() == 0:
             adapters = {name: p.detach().cpu() for name, p in self.adapters.items()}
-            what = {"adapters": adapters, "optimizer": self.optimizer.state_dict(), "step": self.step}
+            state = {"adapters": adapters, "optimizer": self.optimizer.state_dict(), "step": self.step}
             path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(what | {"settings": self.settings}, f"{path}.partial")
+            torch.save(state | {"settings": self.settings}, f"{path}.partial")
             os.replace(f"{path}.partial", path)
         dist.barrier()
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def load(self, path: Path) -> None:
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        was = saved["settings"]
-        differs = [f"{name} {was[name]}, not {now}" for name, now in self.settings.items() if was[name] != now]
-        if differs:
-            raise SystemExit(f"{path} is of {'; '.join(differs)}: take the same, or another --out")
+        before = saved["settings"]
+        differ = [f"{name} {before[name]}, not {now}" for name, now in self.settings.items() if before[name] != now]
+        if differ:
+            raise SystemExit(f"{path} was saved with {'; '.join(differ)}. Use the same settings, or another --out.")
         for name, parameter in self.adapters.items():
             parameter.copy_(saved["adapters"][name])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.step = saved["step"]
-        tell(f"goes on from {path}: step {self.step}")
+        log(f"resumed from {path}: step {self.step}")
 
 
 def sequences(options: argparse.Namespace, encode: Any) -> list[torch.Tensor]:
-    """The tokens of each line: the tokenizer's, or for the toy its bytes."""
+    """Return the tokens of each line: the tokenizer's, or for the toy its bytes."""
     letters = "abcdefghijklmnopqrstuvwxyz" * 2
     lines = [letters[k % 26 :][: 5 + k % 19] for k in range(400)]
     if options.text:
@@ -226,33 +227,35 @@ def sequences(options: argparse.Namespace, encode: Any) -> list[torch.Tensor]:
 
 
 def checkpoint_exists(path: Path) -> bool:
-    """Return whether there is a checkpoint. All ranks must agree: some would else resume, and others begin anew."""
-    seen: list[bool | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(seen, path.exists())
-    if any(seen) and not all(seen):
-        without = [rank for rank, there in enumerate(seen) if not there]
-        raise SystemExit(f"{path} exists, but not for ranks {without}: let --out be a folder that all nodes share")
-    return all(seen)
+    """Return True if there is a checkpoint. All ranks must see it, or some would resume and others start anew."""
+    visible: list[bool | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(visible, path.exists())
+    if any(visible) and not all(visible):
+        without = [rank for rank, exists in enumerate(visible) if not exists]
+        raise SystemExit(
+            f"{path} exists, but ranks {without} do not see it. Let --out be a folder that all nodes share."
+        )
+    return all(visible)
 
 
 def run(options: argparse.Namespace, device: torch.device) -> Run:
-    training, path, told = Run(options, device), Path(options.out, "adapters.pt"), torch.zeros(1)
+    training, path, signalled = Run(options, device), Path(options.out, "adapters.pt"), torch.zeros(1)
     for number in STOP:
-        signal.signal(number, lambda *_: told.fill_(1))
+        signal.signal(number, lambda *_: signalled.fill_(1))
     training.describe()
     training.rehearse()
     if checkpoint_exists(path):
         training.load(path)
-    stop = torch.zeros(1)  # on the CPU, where asking for it waits for no GPU
+    stop = torch.zeros(1)  # on the CPU: reading it waits for no GPU
     while training.step < options.steps and not stop:
         loss = training.train_step()
         if training.step % 10 == 0:
-            tell(f"step {training.step}: loss {float(loss):.3f}")
-        stop = told.clone()
-        dist.all_reduce(stop, dist.ReduceOp.MAX)  # all stop after the same step, whoever was told
+            log(f"step {training.step}: loss {float(loss):.3f}")
+        stop = signalled.clone()
+        dist.all_reduce(stop, dist.ReduceOp.MAX)  # all stop after the same step, whichever rank got the signal
         if stop or training.step == options.steps or training.step % options.save_every == 0:
             training.save(path)
-    tell(f"{path} is of step {training.step}")
+    log(f"{path} holds step {training.step}")
     if options.model and dist.get_rank() == 0:
         training.ddp.module.save_pretrained(Path(options.out, "adapter"))  # as peft reads it
     return training
@@ -260,15 +263,15 @@ def run(options: argparse.Namespace, device: torch.device) -> Run:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="a language model's folder, or its name on the hub; without, a toy")
-    parser.add_argument("--text", help="a file with an example a line; without, pieces of the alphabet")
+    parser.add_argument("--model", help="folder of a language model, or its name on the hub (default: a toy)")
+    parser.add_argument("--text", help="file with an example per line (default: pieces of the alphabet)")
     parser.add_argument("--out", default="run", help="folder of the checkpoint, seen by all nodes")
-    parser.add_argument("--rank", type=int, default=16, help="of the adapters")
+    parser.add_argument("--rank", type=int, default=16, help="rank of the adapters")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--save-every", type=int, default=50, help="steps")
     parser.add_argument("--batch", type=int, default=4, help="per rank and micro-batch")
     parser.add_argument("--accumulation", type=int, default=2, help="micro-batches per step")
-    parser.add_argument("--length", type=int, default=512, help="tokens of a line that are kept")
+    parser.add_argument("--length", type=int, default=512, help="most tokens of a line")
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(arguments)
@@ -276,4 +279,4 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     run(parse(), join())
-    dist.destroy_process_group()  # after success only: after an error it would wait for ranks that cannot come
+    dist.destroy_process_group()  # after success only: after an error it would wait for ranks that never join

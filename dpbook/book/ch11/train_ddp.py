@@ -1,11 +1,11 @@
-"""A complete script for DDP, to copy and to change. It needs torch alone.
+"""Complete training script for DDP, to copy and to change. It needs only torch.
 
     python train_ddp.py                                       # one process
-    torchrun --nproc-per-node=4 train_ddp.py --precision bf16 # four, on GPUs where there are as many
+    torchrun --nproc-per-node=4 train_ddp.py --precision bf16 # four, on GPUs if there are four
 
-The same command again goes on where the run was ended: after an epoch, or by SIGTERM or SIGUSR1, which is how a
-scheduler takes a machine away (torchrun passes USR1 on with `--signals_to_handle=SIGTERM,SIGINT,SIGUSR1`). What it
-trains, a few tokens at a time, is a toy: put your data in `Sequences` and your model in `Model`.
+The same command resumes a run. A checkpoint is saved after every epoch, and on SIGTERM or SIGUSR1, the signals with
+which a scheduler takes a machine away (torchrun passes USR1 on with `--signals_to_handle=SIGTERM,SIGINT,SIGUSR1`). The
+model and the data are toys: put your data in `Sequences` and your model in `Model`.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 TOKENS, IGNORED = 31, -100
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 STOP = (signal.SIGTERM, signal.SIGUSR1)
-SETTLED = ("examples", "batch", "accumulation", "lr", "precision", "seed")  # what a resumed run must not change
+FIXED_SETTINGS = ("examples", "batch", "accumulation", "lr", "precision", "seed")  # what a resumed run must not change
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -50,7 +50,7 @@ class Sequences(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch has no ty
 
 
 def collate(rows: list[torch.Tensor]) -> Batch:
-    """Inputs, and for each the token after it; what only fills up is 0 and `IGNORED`."""
+    """Return the inputs, and for each the next token; padding is 0 and `IGNORED`."""
     inputs = pad_sequence([row[:-1] for row in rows], batch_first=True)
     return inputs, pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=IGNORED)
 
@@ -63,7 +63,7 @@ class Model(nn.Sequential):  # type: ignore[misc]
 
 @dataclass
 class Training:
-    """Everything that a checkpoint has to bring back."""
+    """Everything that a checkpoint has to restore."""
 
     ddp: DistributedDataParallel
     optimizer: torch.optim.Optimizer
@@ -75,24 +75,24 @@ class Training:
     step: int = 0  # of the epoch
 
     def save(self, path: Path) -> None:
-        """One file, written by rank 0 under another name first, so that it is whole or not there."""
-        everyone = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, random_state(self.device))  # the one thing that differs between ranks
+        """Write one file, on rank 0, under another name first, so that it is complete or does not exist."""
+        states = [None] * dist.get_world_size()
+        dist.all_gather_object(states, random_state(self.device))  # nothing else differs between ranks
         if dist.get_rank() == 0:
             parts = {name: part.state_dict() for name, part in self._parts().items()}
             path.parent.mkdir(parents=True, exist_ok=True)
-            place = {"epoch": self.epoch, "step": self.step, "settings": self.settings, "random": everyone}
+            place = {"epoch": self.epoch, "step": self.step, "settings": self.settings, "random": states}
             torch.save(parts | place, f"{path}.partial")
             os.replace(f"{path}.partial", path)
-        dist.barrier()  # nobody leaves, and ends the others, before it is there
+        dist.barrier()  # a rank that left earlier would end the others before the file is complete
 
     def load(self, path: Path) -> None:
-        """Every rank reads it, into memory of the CPU: what was on GPU 0 would else go to GPU 0 once per rank."""
+        """Let every rank read the file into CPU memory: otherwise all ranks would load GPU 0's tensors onto GPU 0."""
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        was = saved["settings"]
-        differs = [f"{name} {was[name]}, not {now}" for name, now in self.settings.items() if was[name] != now]
-        if differs:
-            raise SystemExit(f"{path} is of {'; '.join(differs)}: take the same, or another --out")
+        before = saved["settings"]
+        differ = [f"{name} {before[name]}, not {now}" for name, now in self.settings.items() if before[name] != now]
+        if differ:
+            raise SystemExit(f"{path} was saved with {'; '.join(differ)}. Use the same settings, or another --out.")
         for name, part in self._parts().items():
             part.load_state_dict(saved[name])
         self.epoch, self.step = saved["epoch"], saved["step"]
@@ -100,7 +100,7 @@ class Training:
         torch.set_rng_state(state["cpu"])
         if self.device.type != "cpu":
             torch.get_device_module(self.device).set_rng_state(state[self.device.type], self.device)
-        tell(f"goes on from {path}: epoch {self.epoch}, step {self.step}")
+        log(f"resumed from {path}: epoch {self.epoch}, step {self.step}")
 
     def _parts(self) -> dict[str, nn.Module | torch.optim.Optimizer]:
         return {
@@ -108,15 +108,17 @@ class Training:
         }  # fmt: skip
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
+    """Print a line, on rank 0 only."""
     if dist.get_rank() == 0:
         print(text, flush=True)
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """What dropout, and whatever else this process draws, draws next; whoever uses `random` or NumPy saves theirs too.
+    """Return the states of torch's random generators in this process. If you use `random` or NumPy, save theirs too.
 
-    What loading processes draw is not in it: let augmentation depend on epoch and index alone, as `Sequences` does.
+    The generators of loading processes are not saved: let augmentation depend only on epoch and index, as `Sequences`
+    does.
     """
     state = {"cpu": torch.get_rng_state()}
     if device.type != "cpu":
@@ -125,17 +127,17 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def join() -> torch.device:
-    """Join the group that torchrun describes, or one of this process alone; a GPU per rank, or none for any."""
+    """Join torchrun's process group, or one of this process alone; return the device: one GPU per rank, or the CPU."""
     alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
     for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}).items():
         os.environ.setdefault(name, str(value))
-    kind = torch.accelerator.current_accelerator(check_available=True)  # whoever made it
-    backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has none of its own
-    found, here = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
-    if backend == "gloo" or found < here:
+    kind = torch.accelerator.current_accelerator(check_available=True)  # of any vendor
+    backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has no backend
+    visible, needed = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
+    if backend == "gloo" or visible < needed:
         dist.init_process_group("gloo")
         if backend != "gloo":
-            tell(f"a rank sees {found} of the {here} GPUs that its node needs, one per rank: all train on the CPU")
+            log(f"Training on the CPU: a rank sees {visible} GPUs, and this node needs {needed}, one per rank.")
         return torch.device("cpu")
     device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
     torch.accelerator.set_device_index(device)
@@ -151,32 +153,34 @@ def build(options: argparse.Namespace, device: torch.device) -> Training:
     optimizer = torch.optim.AdamW(ddp.parameters(), options.lr)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
     scaler = torch.amp.GradScaler(device.type, enabled=options.precision == "fp16")  # bf16 has fp32's range
-    settings = {name: getattr(options, name) for name in SETTLED} | {"ranks": dist.get_world_size()}
+    settings = {name: getattr(options, name) for name in FIXED_SETTINGS} | {"ranks": dist.get_world_size()}
     return Training(ddp, optimizer, schedule, scaler, device, settings)
 
 
 def rehearse(ddp: DistributedDataParallel, device: torch.device) -> None:
-    """DDP settles its buckets after its first backward: one that trains nothing, so that the next step has its bits."""
+    """Run a backward that trains nothing: DDP rebuilds its buckets after the first, and a resumed run needs them."""
     ddp(torch.zeros(1, 1, dtype=torch.long, device=device)).sum().backward()
     ddp.zero_grad()
 
 
 def checkpoint_exists(path: Path) -> bool:
-    """Return whether there is a checkpoint. All ranks must agree: some would else resume, and others begin anew."""
-    seen: list[bool | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(seen, path.exists())
-    if any(seen) and not all(seen):
-        without = [rank for rank, there in enumerate(seen) if not there]
-        raise SystemExit(f"{path} exists, but not for ranks {without}: let --out be a folder that all nodes share")
-    return all(seen)
+    """Return True if there is a checkpoint. All ranks must see it, or some would resume and others start anew."""
+    visible: list[bool | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(visible, path.exists())
+    if any(visible) and not all(visible):
+        without = [rank for rank, exists in enumerate(visible) if not exists]
+        raise SystemExit(
+            f"{path} exists, but ranks {without} do not see it. Let --out be a folder that all nodes share."
+        )
+    return all(visible)
 
 
 def read(data: Sequences, training: Training, options: argparse.Namespace) -> Iterator[list[Batch]]:
-    """The micro-batches of each step that is left of the epoch."""
+    """Yield the micro-batches of each remaining step of the epoch."""
     sampler = DistributedSampler(data, seed=options.seed, drop_last=True)
-    sampler.set_epoch(training.epoch)  # else every epoch has the same order
+    sampler.set_epoch(training.epoch)  # otherwise every epoch has the same order
     rows = list(sampler)[training.step * options.accumulation * options.batch :]
-    # A loader draws from it when it begins, and its processes take their seeds from that: no two ranks augment alike.
+    # The loader draws the seeds of its processes from this generator, so no two ranks augment alike.
     seeds = torch.Generator().manual_seed(options.seed + training.epoch * dist.get_world_size() + dist.get_rank())
     loader = iter(
         DataLoader(
@@ -189,13 +193,13 @@ def read(data: Sequences, training: Training, options: argparse.Namespace) -> It
 
 
 def ignore_stop(worker: int) -> None:
-    """The whole job gets the signal: loading processes live on until their rank, which decides, has left the epoch."""
+    """Ignore the signals, which the whole job gets: loading processes run until their rank leaves the epoch."""
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)
 
 
 def train_step(training: Training, batches: list[Batch], options: argparse.Namespace) -> torch.Tensor:
-    """One optimizer step; the mean loss of all tokens of the step, over micro-batches and ranks."""
+    """Make one optimizer step, and return the mean loss of all its tokens, over micro-batches and ranks."""
     ddp, optimizer, scaler = training.ddp, training.optimizer, training.scaler
     count = sum((targets != IGNORED).sum() for _, targets in batches)
     dist.all_reduce(count)  # before the first backward: every token weighs the same, wherever it is
@@ -204,11 +208,11 @@ def train_step(training: Training, batches: list[Batch], options: argparse.Names
         with nullcontext() if number == len(batches) else ddp.no_sync():  # around forward too
             with torch.autocast(training.device.type, DTYPES[options.precision], options.precision != "fp32"):
                 scores = ddp(inputs)
-            each = scores.float().flatten(0, 1), targets.flatten()
-            summed = cross_entropy(*each, ignore_index=IGNORED, reduction="sum")
+            flat = scores.float().flatten(0, 1)
+            summed = cross_entropy(flat, targets.flatten(), ignore_index=IGNORED, reduction="sum")
             scaler.scale(summed * dist.get_world_size() / count).backward()  # DDP divides by the ranks
         total += summed.detach()
-    scaler.unscale_(optimizer)  # gradients are averaged and alike on all ranks: so is what is clipped, or skipped
+    scaler.unscale_(optimizer)  # averaged gradients are equal on all ranks, so all clip, or skip, alike
     nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
     scaler.step(optimizer)
     scaler.update()
@@ -220,10 +224,10 @@ def train_step(training: Training, batches: list[Batch], options: argparse.Names
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def evaluate(training: Training, data: Sequences, options: argparse.Namespace) -> tuple[float, float]:
-    """Loss and accuracy per token: sums of all ranks, divided once.
+    """Return loss and accuracy per token, from sums over all ranks.
 
-    Each rank has a share without padding, so that nothing counts twice. Shares may differ in size, and in number of
-    batches: the module is called, not DDP.
+    Each rank has a share without padding, so that nothing counts twice. Ranks may have different numbers of batches:
+    the module is called, not DDP.
     """
     model = training.ddp.module.eval()
     rows = range(dist.get_rank(), len(data), dist.get_world_size())
@@ -239,15 +243,15 @@ def evaluate(training: Training, data: Sequences, options: argparse.Namespace) -
 
 
 def run(options: argparse.Namespace, device: torch.device) -> Training:
-    """Train to the last epoch, or until some rank is told to stop."""
+    """Train to the last epoch, or until some rank gets a signal to stop."""
     training, path = build(options, device), Path(options.out, "checkpoint.pt")
     data, held_out = Sequences(options.examples, seed=0), Sequences(options.examples // 5 + 1, seed=10**6)
     global_batch = dist.get_world_size() * options.accumulation * options.batch
     if len(data) < global_batch:
-        raise SystemExit(f"{len(data)} examples do not fill one global batch of {global_batch}: nothing to train on")
-    told = torch.zeros(1)  # on the CPU, where asking for it waits for no GPU
+        raise SystemExit(f"{len(data)} examples do not fill one global batch of {global_batch}.")
+    signalled = torch.zeros(1)  # on the CPU: reading it waits for no GPU
     for number in STOP:
-        signal.signal(number, lambda *_: told.fill_(1))
+        signal.signal(number, lambda *_: signalled.fill_(1))
     if checkpoint_exists(path):
         rehearse(training.ddp, device)
         training.load(path)
@@ -255,20 +259,18 @@ def run(options: argparse.Namespace, device: torch.device) -> Training:
         for batches in read(data, training, options):
             loss = train_step(training, batches, options)
             training.step += 1
-            if training.step % 20 == 0:  # a number that is printed makes Python wait
-                tell(f"epoch {training.epoch}, step {training.step}: loss {float(loss):.3f}")
-            stop = told.clone()
-            dist.all_reduce(stop, dist.ReduceOp.MAX)  # all stop after the same step, whoever was told
+            if training.step % 20 == 0:  # printing a number waits for the GPU
+                log(f"epoch {training.epoch}, step {training.step}: loss {float(loss):.3f}")
+            stop = signalled.clone()
+            dist.all_reduce(stop, dist.ReduceOp.MAX)  # all stop after the same step, whichever rank got the signal
             if stop:
                 training.save(path)
-                tell(
-                    f"told to stop: {path} is of epoch {training.epoch}, step {training.step}; the same command goes on"
-                )
+                log(f"stopped by a signal: {path} holds epoch {training.epoch}, step {training.step}")
                 return training
         training.epoch, training.step = training.epoch + 1, 0
         held_out_loss, accuracy = evaluate(training, held_out, options)
         training.save(path)
-        tell(f"epoch {training.epoch} is over: held out, loss {held_out_loss:.3f}, accuracy {accuracy:.0%}")
+        log(f"epoch {training.epoch} done: held-out loss {held_out_loss:.3f}, accuracy {accuracy:.0%}")
     return training
 
 
@@ -288,4 +290,4 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     run(parse(), join())
-    dist.destroy_process_group()  # after success only: after an error it would wait for ranks that cannot come
+    dist.destroy_process_group()  # after success only: after an error it would wait for ranks that never join

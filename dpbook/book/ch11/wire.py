@@ -1,4 +1,4 @@
-"""What a training run puts on the wire: bytes per rank and step, and how long they take over each kind of link."""
+"""Bytes that a training run sends per rank and step, and their time over each kind of link."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -11,18 +11,18 @@ from dpbook.planning import LINKS, MODELS, count_parameters, low_rank_adapters, 
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 760, 186, 686, 88, 25
 TIME = Scale(1e-5, 1e5, LEFT, RIGHT, log=True)
-"""Seconds; fixed, so that marks keep their place when a knob is turned."""
+"""Seconds on the axis, fixed so that marks keep their places when a knob is turned."""
 BETWEEN, INSIDE = Key("between nodes", palette.COMMUNICATION), Key("inside a node", palette.COMPLETE)
 BEFORE = Key("last position", axes.GHOST, "ring")
-EVERYTHING = 0
-"""As a rank of adapters: none, all parameters are trained."""
+ALL_PARAMETERS = 0
+"""Rank of adapters that stands for none: all parameters are trained."""
 
 
 def wire_bars(nbytes: float, title: str, per: str = "step", last: float | None = None) -> Picture:
     """Draw how long a rank takes to send ``nbytes`` over each link of `planning.LINKS`; the axis is logarithmic.
 
-    ``per`` says in words what sends them; ``last`` are the bytes of the last position, for its ghost. Latency is left
-    out: it depends on the number of messages.
+    ``per`` names the unit that sends them; ``last`` are the bytes of the last position, for its ghost. Latency is left
+    out, since it depends on the number of messages.
     """
     check_float("nbytes", nbytes, minimum=0)
     check_title(title)
@@ -40,19 +40,19 @@ def wire_bars(nbytes: float, title: str, per: str = "step", last: float | None =
             card.add(axes.ring(TIME.within(last / link.bandwidth), y, BEFORE.colour))
         card.add(axes.ring(x, y, colour, colour))
         card.add(text(WIDTH - MARGIN, y + 4, seconds_in_words(nbytes / link.bandwidth), 12, anchor="end"))
-    told = "; ".join(f"{name}: {seconds_in_words(nbytes / link.bandwidth)}" for name, link in LINKS.items())
-    return card.picture(bottom + 46, f"Time to send {in_words(nbytes, 'B')}: {told}.")
+    times = "; ".join(f"{name}: {seconds_in_words(nbytes / link.bandwidth)}" for name, link in LINKS.items())
+    return card.picture(bottom + 46, f"Time to send {in_words(nbytes, 'B')}: {times}.")
 
 
-def trained_parameters(model: str, rank: int = EVERYTHING) -> int:
-    """Parameters of `planning.MODELS` that have gradients: all, or adapters of ``rank`` on every linear layer."""
-    if check_int("rank", rank, 0) == EVERYTHING:
+def trained_parameters(model: str, rank: int = ALL_PARAMETERS) -> int:
+    """Return the trained parameters of a model of `planning.MODELS`: all, or adapters of ``rank`` on linear layers."""
+    if check_int("rank", rank, 0) == ALL_PARAMETERS:
         return MODELS[model].parameters
     return count_parameters(low_rank_adapters(MODELS[model], rank))
 
 
 def explore_wire() -> Explorer:
-    """Turn model, what is trained, precision of the gradients, accumulation and GPUs, and see what a rank sends."""
+    """Show the bytes that a rank sends, with knobs for model, trained part, precision, accumulation and GPUs."""
 
     def draw(before: Mapping[str, Any] | None, **now: Any) -> Picture:
         nbytes, rank, syncs = _sent(**now), now["rank"], _syncs(now["micro"], now["forgotten"])
@@ -62,7 +62,7 @@ def explore_wire() -> Explorer:
         return wire_bars(nbytes, title, per, _sent(**before) if before else None)
 
     knobs = [
-        Knob("rank", "trained", {"all": EVERYTHING} | {f"LoRA r = {r}": r for r in (64, 16, 4)}, "LoRA r = 16"),
+        Knob("rank", "trained", {"all": ALL_PARAMETERS} | {f"LoRA r = {r}": r for r in (64, 16, 4)}, "LoRA r = 16"),
         Knob("itemsize", "gradients", {"fp32 (autocast)": 4, "bf16": 2}),
         Knob("micro", "micro-batches", {str(n): n for n in (1, 4, 16)}),
         Knob("forgotten", "no_sync", {"used": False, "forgotten": True}),
@@ -77,7 +77,7 @@ def _syncs(micro: int, forgotten: bool) -> int:
 
 
 def _sent(model: str, rank: int, itemsize: int, micro: int, forgotten: bool, world: int) -> float:
-    """Bytes of a rank and a step."""
+    """Return the bytes that a rank sends in a step."""
     return _syncs(micro, forgotten) * sent_per_rank(_trained(model, rank), world, itemsize=itemsize)
 
 

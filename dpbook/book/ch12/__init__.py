@@ -1,5 +1,4 @@
 """Chapter 12: Trace and scale, and beside it 12b: A GPU's clock."""
 
 from dpbook.book.ch12.lost_time import play_diagnosis, time_lost
-from dpbook.book.ch12.sim_rows import sim_timeline
-from dpbook.book.ch12.sim_runs import on_sim, whereabouts
+from dpbook.book.ch12.sim_runs import on_sim, sim_timeline, whereabouts

@@ -1,6 +1,6 @@
-"""Lost time of a step, in which a rank does not compute: to bytes, to waiting for peers, or to nothing.
+"""Lost time of a step, in which a rank does not compute: it transfers bytes, waits for peers, or is idle.
 
-A player shows a slow step three times: from rank 0 alone, from all ranks, and with the waiting kept apart.
+A player shows a slow step three times: rank 0 alone, all ranks, and with the waiting separated from the transfer.
 """
 
 from typing import NamedTuple
@@ -13,10 +13,12 @@ from dpbook.overlap.timeline import difference, length, union
 
 
 class Loss(NamedTuple):
-    """Seconds of one rank's step without computation; the three and computation make up the step.
+    """Seconds of one rank's step without computation; with the computation they make up the step.
 
-    ``transfer``: bytes move. ``waiting``: the rank is in a collective that not all ranks have entered, and no bytes of
-    another one move. ``idle``: it is in no collective either, as where it waits for its input.
+    Attributes:
+        transfer: bytes move.
+        waiting: the rank is in a collective that not all ranks have entered, and no other collective moves bytes.
+        idle: the rank is in no collective, for example because it waits for its input.
     """
 
     transfer: float
@@ -27,28 +29,29 @@ class Loss(NamedTuple):
 def time_lost(timeline: Timeline) -> dict[int, Loss]:
     """Return the loss of every rank. The timeline needs all ranks of the run, on one clock.
 
-    A collective's span may hold its waiting, as in a profiler's trace, or have it apart. Raises `InvalidArgument` where
-    the ranks have different numbers of collectives: see `split_waits`.
+    A collective's span may include its waiting, as in a profiler's trace, or the waiting may be a span of its own.
+    Raises `InvalidArgument` if the ranks have different numbers of collectives: see `split_waits`.
     """
     split = split_waits(timeline)
-    found = {}
+    losses = {}
     for rank in split.ranks:
         transfer = split.exposed(rank)
         moving = union([*split.when("computation", rank), *split.when("communication", rank)])
         waiting = length(difference(split.when("wait", rank), moving))
-        found[rank] = Loss(transfer, waiting, split.idle(rank) - transfer - waiting)
-    return found
+        losses[rank] = Loss(transfer, waiting, split.idle(rank) - transfer - waiting)
+    return losses
 
 
-SHORT = 0.05
-"""A share of the step: who waits for less is not worth a diagnosis."""
+MIN_WAITING = 0.05
+"""Share of the step below which waiting needs no diagnosis."""
 
 
 def play_diagnosis(timeline: Timeline) -> Viewer:
-    """Step through the diagnosis of a step of 2 to 8 ranks, rank 0 among them, whose collectives hold their waiting.
+    """Step through the diagnosis of a step of 2 to 8 ranks, rank 0 among them, whose collectives include their waiting.
 
-    First rank 0 as its own profiler shows it; then all ranks on one clock; then with the waiting for peers taken out of
-    the collectives. The line below says what each rank loses, as far as one can tell by then. Raises `InvalidArgument`.
+    The first picture shows rank 0 as its own profiler does, the second all ranks on one clock, and the third separates
+    the waiting for peers from the collectives. The line below each tells each rank's loss, as far as that picture shows
+    it. Raises `InvalidArgument` for other timelines.
     """
     ranks = timeline.ranks if isinstance(timeline, Timeline) else ()
     if not 2 <= len(ranks) <= MOST_TIMELINES or ranks[0] != 0:
@@ -56,33 +59,33 @@ def play_diagnosis(timeline: Timeline) -> Viewer:
     check_timelines({"step": timeline}, "step", 0)
     if timeline.busy("communication", 0) == 0:
         raise InvalidArgument("timeline", timeline, "one in which rank 0 communicates")
-    looks = _looks(timeline)
-    return Viewer(lambda after: looks[after], len(looks) - 1, "look")
+    views = _views(timeline)
+    return Viewer(lambda after: views[after], len(views) - 1, "look")
 
 
-def _looks(timeline: Timeline) -> list[Picture]:
-    """Rank 0 alone, all ranks, and all ranks with the waiting kept apart."""
+def _views(timeline: Timeline) -> list[Picture]:
+    """Draw rank 0 alone, all ranks, and all ranks with the waiting separated."""
     exposed = milliseconds(timeline.exposed(0))
     alone = f"A slow network? Rank 0 alone: {exposed} of {milliseconds(timeline.duration)} are exposed"
     shortest = min(timeline.ranks, key=lambda rank: timeline.busy("communication", rank))
     here, there = (milliseconds(timeline.busy("communication", rank)) for rank in (0, shortest))
     together = f"All ranks: in the same collectives rank 0 spends {here}, rank {shortest} {there}"
     split, lost = split_waits(timeline), time_lost(timeline)
-    apart = f"The bytes need {milliseconds(split.busy('communication', 0))}; {_verdict(timeline, lost)}"
+    separated = f"The bytes need {milliseconds(split.busy('communication', 0))}; {_verdict(timeline, lost)}"
     parts = {rank: " + ".join(f"{1e3 * max(s, 0):.3g}" for s in loss) for rank, loss in lost.items()}  # rounding: -0
-    told = " · ".join(f"rank {rank} {each} ms" for rank, each in parts.items())
-    looks = (
+    losses = " · ".join(f"rank {rank} {loss} ms" for rank, loss in parts.items())
+    views = (
         ({"rank 0": from_zero(timeline, 0)}, alone, _unexplained(timeline, (0,))),
         (_ranks(timeline), together, _unexplained(timeline, timeline.ranks)),
-        (_ranks(split), apart, f"transfer + waiting + idle: {told}"),
+        (_ranks(split), separated, f"transfer + waiting + idle: {losses}"),
     )
-    return [draw_until(lines, title, meters=m) for lines, title, m in looks]
+    return [draw_until(lines, title, meters=m) for lines, title, m in views]
 
 
 def _verdict(timeline: Timeline, lost: dict[int, Loss]) -> str:
-    """Whom the ranks wait for, and what that one does meanwhile."""
+    """Say which rank the others wait for, and what that rank does meanwhile."""
     longest = max(loss.waiting for loss in lost.values())
-    if longest < SHORT * timeline.duration:
+    if longest < MIN_WAITING * timeline.duration:
         return f"no rank waits for more than {milliseconds(longest)}"
     last = min(lost, key=lambda rank: lost[rank].waiting)
     computes = {rank: timeline.busy("computation", rank) for rank in timeline.ranks}
@@ -96,5 +99,5 @@ def _ranks(timeline: Timeline) -> dict[str, Timeline]:
 
 
 def _unexplained(timeline: Timeline, ranks: tuple[int, ...]) -> str:
-    each = (f"rank {rank} {milliseconds(timeline.exposed(rank))}" for rank in ranks)
-    return f"in collectives and not computing: {' · '.join(each)}"
+    exposed = (f"rank {rank} {milliseconds(timeline.exposed(rank))}" for rank in ranks)
+    return f"in collectives and not computing: {' · '.join(exposed)}"

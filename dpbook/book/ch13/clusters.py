@@ -1,4 +1,4 @@
-"""Explorer of the scaling wall with knobs for model, cluster and batch; and published runs beside the planner."""
+"""Explorer of the scaling wall, with knobs for model, cluster and batch; and published runs beside the planner."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.book.ch13 import walls
-from dpbook.book.ch13.walls import Field, Position
+from dpbook.book.ch13.walls import AxisRanges, Position
 from dpbook.collectives import fit
 from dpbook.core import DpbookError, check_one_of
 from dpbook.figures import Explorer, Knob, Picture
@@ -29,12 +29,12 @@ from dpbook.planning import (
 )
 
 EXPERTS: dict[str, dict[str, Any]] = {"DeepSeek-V3": {"parameters": 671 * 10**9, "active": 37 * 10**9}}
-"""Mixtures of experts: DeepSeek-AI, "DeepSeek-V3 technical report", 2024. Their buckets count as equal."""
-SEQUENCE, MOST_GPUS = 4096, 2**15
-FIELD = Field((4, MOST_GPUS), (1e-2, 1e4))
-"""The axes, whatever is turned."""
+"""Mixtures of experts: DeepSeek-AI, "DeepSeek-V3 technical report", 2024. Their buckets are taken as equal."""
+SEQUENCE, MAX_GPUS = 4096, 2**15
+AXIS_RANGES = AxisRanges((4, MAX_GPUS), (1e-2, 1e4))
+"""Ranges of the axes, fixed whatever knob is turned."""
 WITHOUT_NVLS = ("RTX 4090", "A100 80 GB")
-"""Accelerators whose switches, if they have any, do not add."""
+"""Accelerators without switches that add."""
 
 PRESETS: dict[str, dict[str, str]] = {
     "70 B on 256 H100": {"model": "Llama-2 70B", "nodes": "32", "tokens": "1 Mi in all"},
@@ -48,12 +48,12 @@ PRESETS: dict[str, dict[str, str]] = {
         "algorithm": "Ring",
     },
 }  # fmt: skip
-"""What the explorer begins with, where it is not the first value of a knob. DeepSeek-V3's published layout: 16 pipeline
+"""Initial values of knobs that do not begin with their first value. DeepSeek-V3's published layout is 16 pipeline
 stages, experts over 64 GPUs, 15,360 sequences of 4,096 tokens; here everything is cut as its experts are."""
 
 
 def explore_scaling(preset: str = "70 B on 256 H100") -> Explorer:
-    """Turn model, GPUs, batch, ZeRO stage and more, and see step time, wall, tokens per second and what fits.
+    """Show step time, wall, tokens per second and memory, with knobs for model, GPUs, batch, ZeRO stage and more.
 
     ``preset`` is one of `PRESETS`.
     """
@@ -85,9 +85,9 @@ def explore_scaling(preset: str = "70 B on 256 H100") -> Explorer:
 def _turned(before: Mapping[str, Any] | None, **now: Any) -> Picture:
     position, last = _position(**now), None
     if before:
-        with suppress(DpbookError):  # where the knobs contradicted each other there was nothing to see
+        with suppress(DpbookError):  # contradicting knobs had no picture
             last = _position(**before)
-    return walls.draw(position.scaling, f"{now['model']} on {now['accelerator']}", FIELD, position, last)
+    return walls.draw(position.scaling, f"{now['model']} on {now['accelerator']}", AXIS_RANGES, position, last)
 
 
 @lru_cache(maxsize=64)
@@ -102,40 +102,41 @@ def _position(
     batch = tokens if tokens > 0 else -tokens * world
     step = walls.one_step(job, cluster, batch, world)
     recipe = "fp32 gradients" if itemsize == 4 else "mixed"
-    kept = memory_per_rank(job.parameters // cut, world // cut, stage, recipe).total
+    needed = memory_per_rank(job.parameters // cut, world // cut, stage, recipe).total
     speed = f"{world:,} GPUs: {step.tokens_per_second:,.0f} tokens/s, efficiency {step.efficiency:.0%}"
-    fits = "fits" if kept <= gpu.memory else "DOES NOT FIT"
-    room = f"{kept / 1e9:,.1f} of {gpu.memory / 1e9:,.0f} GB before activations: {fits}"
+    fits = "fits" if needed <= gpu.memory else "DOES NOT FIT"
+    room = f"{needed / 1e9:,.1f} of {gpu.memory / 1e9:,.0f} GB before activations: {fits}"
     read = batch * cut / (world * accumulation)
     odd = {
         f"ZeRO runs in rings, not by {algorithm}": stage and algorithm != "Ring",
         f"no switches that add on {accelerator}": not stage and algorithm == "NVLSTree" and accelerator in WITHOUT_NVLS,
         f"sequences are cut: {read:,.4g} of {SEQUENCE:,} tokens in a micro-batch": read < SEQUENCE,
     }
-    said = "; ".join(words for words, holds in odd.items() if holds)
+    warnings = "; ".join(words for words, holds in odd.items() if holds)
     first = max(per_node, cut)
-    worlds = [first * 2**k for k in range(15) if first * 2**k <= MOST_GPUS]
-    return Position(walls.scaling(job, cluster, batch, worlds), step, [speed, room, *([said] if said else [])])
+    worlds = [first * 2**k for k in range(15) if first * 2**k <= MAX_GPUS]
+    return Position(walls.scaling(job, cluster, batch, worlds), step, [speed, room, *([warnings] if warnings else [])])
 
 
 @cache
 def _job(model: str, cap: int, itemsize: int, cut: int) -> Job:
-    """The model's buckets take longest to find."""
+    """Return the job of a model. The cache saves the buckets, which take longest to find."""
     chosen: dict[str, Any] = {"context": SEQUENCE, "itemsize": itemsize, "cut": cut}
     return Job(**EXPERTS[model], cap=cap, **chosen) if model in EXPERTS else Job.of(MODELS[model], cap, **chosen)
 
 
 Floats = NDArray[np.float64]
 RING_UP_TO = 2**20
-"""Bytes up to which NCCL took its ring in the sweep; from there on the switches added."""
+"""Bytes up to which NCCL used its ring in the sweep; for larger buffers the switches added."""
 SHARE, WIRES = 0.47, 0.77
-"""Of the peak, fixed on Llama 3 405B's 8,192 GPUs; of the wires, as `fixed` finds it in every second size."""
+"""Share of the peak, fitted to Llama 3 405B's 8,192 GPUs; share of the wires, as `fixed` finds it in every second
+size."""
 
 
 def fixed(nbytes: Floats, seconds: Floats) -> Cluster:
-    """The node of the sweep, its latency of a round and its share of the wires fixed on these sizes.
+    """Return the node of the sweep, with its latency per round and its share of the wires fitted to these sizes.
 
-    A ring of 8 has 14 rounds; a large buffer's slope is that of the switches.
+    A ring of 8 has 14 rounds; the slope of large buffers is that of the switches.
     """
     h200, small = ACCELERATORS["H200 SXM"], nbytes <= RING_UP_TO
     latency = float(np.mean(seconds[small])) / 14
@@ -146,17 +147,24 @@ def fixed(nbytes: Floats, seconds: Floats) -> Cluster:
 
 
 def predicted_sweep(node: Cluster, nbytes: Floats) -> Floats:
-    """Seconds of an all-reduce by the planner, with the algorithm that NCCL took."""
+    """Return the planner's seconds of an all-reduce, with the algorithm that NCCL used."""
     ring, switches = all_reduce("Ring", node.topology), all_reduce("NVLS", node.topology)
     return np.array([(ring if n <= RING_UP_TO else switches)(float(n)) for n in nbytes])
 
 
 @dataclass(frozen=True)
-class Run:
-    """A published run. ``reached``: operations per second and GPU, of the model alone, as printed, of ``peak``.
+class PublishedRun:
+    """A published training run.
 
-    ``job`` None: its links are not in our tables. A pipeline of ``stages`` with ``chunks`` each idles for
-    (stages − 1) / (chunks · micro-batches) of the time it computes (Narayanan et al., 2021).
+    Attributes:
+        gpus: number of GPUs.
+        peak: operations per second of a GPU.
+        reached: published operations per second and GPU, counting only the model's.
+        tokens: tokens of a step.
+        job: the planner's job, or None if its links are not in our tables.
+        stages, chunks: a pipeline of ``stages`` with ``chunks`` each idles for (stages − 1) / (chunks · micro-batches)
+            of its computation time (Narayanan et al., 2021).
+        gpu: name of the accelerator.
     """
 
     gpus: int
@@ -170,7 +178,7 @@ class Run:
 
     @property
     def predicted(self) -> float:
-        """Operations per second and GPU: `SHARE` of the peak, less the pipeline's idling and the exposed sync."""
+        """Predicted operations per second and GPU: `SHARE` of the peak, less pipeline idling and exposed sync."""
         if self.job is None:
             return SHARE * self.peak
         network = LINKS["InfiniBand NDR 400 Gb/s"]
@@ -181,10 +189,10 @@ class Run:
 
 
 def _llama(micro_batches: int, context: int = 8192) -> Job:
-    """Copies are cut over 8 tensor ranks and 16 stages; the rest is DP × CP. A bucket is a layer.
+    """Return the job of Llama 3: copies are cut over 8 tensor ranks and 16 stages; a bucket is a layer.
 
-    Gradients are summed over the micro-batches in fp32, then reduce-scattered; weights are not resharded after forward:
-    it sends as ZeRO-1 does, though it keeps less.
+    Gradients are summed over the micro-batches in fp32, then reduce-scattered. Weights are not resharded after forward,
+    so it sends as ZeRO-1 does, although it keeps less.
     """
     parameters, cut, layers = 405 * 10**9, 128, 8
     return Job(
@@ -194,12 +202,12 @@ def _llama(micro_batches: int, context: int = 8192) -> Job:
 
 H100 = ACCELERATORS["H100 SXM"].flops
 _DEEPSEEK = Job(671 * 10**9, 4096, active=37 * 10**9, itemsize=4, stage=1, accumulation=120, cut=1024)
-PUBLISHED: dict[str, Run] = {
-    "Llama 3 405B, 8,192 H100": Run(8192, H100, 430e12, 2**24, _llama(32)),
-    "Llama 3 405B, 16,384 H100": Run(16384, H100, 400e12, 2**24, _llama(16)),
-    "Llama 3 405B, 131,072 tokens of context": Run(16384, H100, 380e12, 2**24, _llama(16, 131072)),
-    "PaLM 540B, 6,144 TPU v4": Run(6144, 275e12, 0.462 * 275e12, 2048 * 2048),
-    "DeepSeek-V3, 2,048 H800": Run(
+PUBLISHED: dict[str, PublishedRun] = {
+    "Llama 3 405B, 8,192 H100": PublishedRun(8192, H100, 430e12, 2**24, _llama(32)),
+    "Llama 3 405B, 16,384 H100": PublishedRun(16384, H100, 400e12, 2**24, _llama(16)),
+    "Llama 3 405B, 131,072 tokens of context": PublishedRun(16384, H100, 380e12, 2**24, _llama(16, 131072)),
+    "PaLM 540B, 6,144 TPU v4": PublishedRun(6144, 275e12, 0.462 * 275e12, 2048 * 2048),
+    "DeepSeek-V3, 2,048 H800": PublishedRun(
         2048, H100, 6 * 37e9 * 1e12 / (180e3 * 3600), 15360 * 4096, _DEEPSEEK, chunks=1, gpu="H800"
     ),
 }

@@ -1,20 +1,56 @@
-"""Where more GPUs stop helping: step time and efficiency against their number."""
+"""Scaling pictures: parts of steps by number of GPUs, and the wall, where more GPUs stop helping."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, log10
 
 from dpbook import planning
-from dpbook.core import palette
+from dpbook.core import InvalidArgument, in_words, palette
 from dpbook.figures import Picture
-from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_title, rect, text
+from dpbook.figures.card import MARGIN, Card, Key, Scale, aside, axes, check_title, rect, text
 from dpbook.planning import Cluster, Job, PredictedStep
+
+BARS_WIDTH, BARS_LEFT, BARS_TOP, BARS_BOTTOM = 760, 70, 100, 300
+STEP_PARTS = {
+    "forward": Key("forward", palette.tint(palette.COMPUTATION, 0.55)),
+    "backward": Key("backward", palette.COMPUTATION),
+    "exposed": Key("exposed communication", palette.EXPOSED),
+}
+
+
+def scaling_bars(steps: Sequence[PredictedStep], title: str) -> Picture:
+    """Stack the shares of forward, backward and exposed communication in 1 to 16 steps, by their worlds.
+
+    The share that is not exposed is the efficiency.
+    """
+    if not 1 <= len(steps) <= 16 or not all(isinstance(step, PredictedStep) for step in steps):
+        raise InvalidArgument("steps", steps, "1 to 16 steps, as planning.weak and planning.strong return them")
+    check_title(title)
+    up, wide = Scale(0, 1, BARS_BOTTOM, BARS_TOP), (BARS_WIDTH - BARS_LEFT - MARGIN) / len(steps)
+    shown = [key for part, key in STEP_PARTS.items() if any(getattr(step, part) for step in steps)]
+    card = Card(BARS_WIDTH, title)
+    card.legend(map(axes.mark, shown))
+    card.add(*axes.axis_up(up, BARS_LEFT, {fifth / 5: f"{20 * fifth} %" for fifth in range(6)}, BARS_WIDTH - MARGIN))
+    for place, step in enumerate(steps):
+        x, share = BARS_LEFT + wide * (place + 0.15), 0.0
+        for part, key in STEP_PARTS.items():
+            start, share = share, share + getattr(step, part) / step.seconds
+            if share > start:
+                card.add(rect(x, up(share), 0.7 * wide, up(start) - up(share), fill=key.colour))
+        middle = BARS_LEFT + wide * (place + 0.5)
+        card.add(text(middle, BARS_TOP - 8, in_words(step.seconds, "s"), 11, anchor="middle"))
+        card.add(aside(middle, BARS_BOTTOM + 17, f"{step.world:,}", 11, anchor="middle"))
+    label = "GPUs (above each bar: the time of a step; its height: shares of it)"
+    card.add(aside(BARS_WIDTH - MARGIN, BARS_BOTTOM + 36, label, anchor="end"))
+    values = "; ".join(f"{s.world:,}: {s.seconds:.3g} s, efficiency {s.efficiency:.0%}" for s in steps)
+    return card.picture(BARS_BOTTOM + 46, f"Step time by number of GPUs: {values}.")
+
 
 WIDTH, LEFT, RIGHT = 760, 80, 740
 TIMES, SHARES = (324, 124), (440, 360)
-"""Where the axes of step time and of efficiency begin and end, in pixels from the top."""
-MOST_NOTES, NOTE = 3, 19
-"""Lines kept free for the notes of an explorer, and their height."""
+"""Ends of the axes of step time and of efficiency, in pixels from the top."""
+MAX_NOTES, NOTE_HEIGHT = 3, 19
+"""Lines reserved for the notes of an explorer, and their height."""
 LINES = {
     "step": Key("step", palette.INK, "line", 3),
     "computation": Key("computation alone, 1/N", palette.COMPUTATION, "line", 1.8),
@@ -31,9 +67,13 @@ HERE, BEFORE = Key("you are here", palette.INK, "ring", inside=palette.INK), Key
 
 @dataclass(frozen=True)
 class Scaling:
-    """Steps over growing ``worlds`` and at the walls: of one batch, and (``weak``) with as many tokens on every GPU.
+    """Steps over growing ``worlds`` and at the walls.
 
-    ``walls``: the first world where the sync takes as long as what the key names, or None.
+    Attributes:
+        worlds: numbers of GPUs, rising.
+        steps: steps of one global batch.
+        weak: steps with the same number of tokens on every GPU.
+        walls: by name of what must hide the sync, the first world where the sync takes as long, or None.
     """
 
     worlds: Sequence[int]
@@ -42,15 +82,15 @@ class Scaling:
     walls: dict[str, int | None]
 
     @property
-    def found(self) -> str:
-        """Where the wall is, in words."""
+    def finding(self) -> str:
+        """Place of the wall, in words."""
         wall = next(iter(self.walls.values()))
         return f"the wall is at {wall:,} GPUs" if wall else f"no wall up to {self.worlds[-1]:,} GPUs"
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where an explorer stands: its curves, the ``step`` of its own world, and ``notes``, a line each."""
+    """Position of an explorer: its curves, the ``step`` of its world, and ``notes``, one per line."""
 
     scaling: Scaling
     step: PredictedStep
@@ -58,44 +98,44 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Field:
-    """Numbers of GPUs across; above, seconds of a step, and under them its efficiency."""
+class AxisRanges:
+    """Ranges of the axes: numbers of GPUs across; seconds of a step above, with its efficiency below."""
 
     gpus: tuple[int, int]
     seconds: tuple[float, float]
 
     @property
     def across(self) -> Scale:
-        """GPUs to places."""
+        """Scale from GPUs to pixels."""
         return Scale(*self.gpus, LEFT, RIGHT, log=True)
 
     @property
     def times(self) -> Scale:
-        """Seconds to places."""
+        """Scale from seconds to pixels."""
         return Scale(*self.seconds, *TIMES, log=True)
 
     @property
     def shares(self) -> Scale:
-        """Efficiency to places."""
+        """Scale from efficiency to pixels."""
         return Scale(0, 1, *SHARES)
 
 
 def scaling(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int]) -> Scaling:
-    """The steps of ``worlds`` for ``tokens`` in the global batch; sequences may be cut.
+    """Predict the steps of ``worlds`` for ``tokens`` in the global batch; sequences may be cut.
 
-    In weak scaling every GPU has as many tokens as at the cluster's world.
+    In weak scaling every GPU has as many tokens as it has at the cluster's world.
     """
     every = range(worlds[0], worlds[-1] + 1, max(cluster.per_node, job.cut))
-    behind = {"what hides it": job} if job.stage else {"backward": job, "all of compute": replace(job, window="all")}
-    walls = {name: planning.wall(replace(at, context=tokens), cluster, 1, every) for name, at in behind.items()}
-    drawn = sorted({*worlds, *filter(None, walls.values())})  # or the curves would leave their ideal before the wall
+    jobs = {"what hides it": job} if job.stage else {"backward": job, "all of compute": replace(job, window="all")}
+    walls = {name: planning.wall(replace(one, context=tokens), cluster, 1, every) for name, one in jobs.items()}
+    drawn = sorted({*worlds, *filter(None, walls.values())})  # without the walls, curves would bend too early
     steps = [one_step(job, cluster, tokens, world) for world in drawn]
     weak = [one_step(job, cluster, max(1, round(tokens * world / cluster.world)), world) for world in drawn]
     return Scaling(worlds, steps, weak, walls)
 
 
 def one_step(job: Job, cluster: Cluster, tokens: int, world: int) -> PredictedStep:
-    """The tokens as one long sequence, of which each rank has its part."""
+    """Predict a step whose tokens are one long sequence, of which each rank has a part."""
     (step,) = planning.strong(replace(job, context=tokens), cluster, [world], 1, cut_sequences=True)
     return step
 
@@ -103,70 +143,74 @@ def one_step(job: Job, cluster: Cluster, tokens: int, world: int) -> PredictedSt
 def scaling_wall(job: Job, cluster: Cluster, tokens: int, worlds: Sequence[int], title: str) -> Picture:
     """Draw step time, its parts and efficiency over ``worlds``, for ``tokens`` in the global batch.
 
-    Numbers of GPUs and seconds are logarithmic. Where the wall is follows the ``title``.
+    The axes of GPUs and seconds are logarithmic. The place of the wall follows the ``title``.
     """
     check_title(title)
-    found = scaling(job, cluster, tokens, worlds)
-    seen = [time for step in found.steps for time in (step.seconds, step.compute, step.communication) if time]
-    field = Field((worlds[0], worlds[-1]), (10 ** floor(log10(min(seen))), 10 ** ceil(log10(max(seen)))))
-    return draw(found, title, field)
+    predicted = scaling(job, cluster, tokens, worlds)
+    times = [time for step in predicted.steps for time in (step.seconds, step.compute, step.communication) if time]
+    ranges = AxisRanges((worlds[0], worlds[-1]), (10 ** floor(log10(min(times))), 10 ** ceil(log10(max(times)))))
+    return draw(predicted, title, ranges)
 
 
 def draw(
-    found: Scaling, title: str, field: Field, here: Position | None = None, before: Position | None = None
+    predicted: Scaling, title: str, ranges: AxisRanges, here: Position | None = None, before: Position | None = None
 ) -> Picture:
-    """Draw what was ``found`` on the axes of ``field``; ``here`` and ``before`` are where an explorer is and was."""
-    title = f"{title}: {found.found}"
-    keys = [*LINES.values(), *(WALLS[name] for name in found.walls)]
+    """Draw predicted steps on axes with these ranges; ``here`` and ``before`` are an explorer's positions."""
+    title = f"{title}: {predicted.finding}"
+    keys = [*LINES.values(), *(WALLS[name] for name in predicted.walls)]
     keys += [key for key, place in ((HERE, here), (BEFORE, before)) if place]
     card = Card(WIDTH, title)
     card.legend(map(axes.mark, keys))
-    card.add(*_axes(field))
+    card.add(*_axes(ranges))
     if before:
-        card.add(*_curves(before.scaling, field, {"step": LINES["step"]._replace(colour=axes.GHOST, width=1.5)}))
-    card.add(*_curves(found, field, LINES), *_walls(found, field))
+        card.add(*_curves(before.scaling, ranges, {"step": LINES["step"]._replace(colour=axes.GHOST, width=1.5)}))
+    card.add(*_curves(predicted, ranges, LINES), *_walls(predicted, ranges))
     if before:
-        card.add(*_place(before.step, field, BEFORE))
+        card.add(*_place(before.step, ranges, BEFORE))
     if here:
-        card.add(*_place(here.step, field, HERE), *_notes(here.notes))
-    height = SHARES[0] + (54 + NOTE * MOST_NOTES if here else 46)
-    told_of = [step for step in found.steps if step.world in found.worlds[::2]]
-    told = "; ".join(f"{s.world:,}: {axes.seconds_in_words(s.seconds)}, {s.efficiency:.0%}" for s in told_of)
-    at_walls = "".join(f"Sync = {name} at {at:,}. " for name, at in found.walls.items() if at)
-    noted = "; ".join(here.notes) if here else ""
-    return card.picture(height, f"{at_walls}Step time and efficiency by GPUs: {told}. {noted}".strip())
+        card.add(*_place(here.step, ranges, HERE), *_notes(here.notes))
+    height = SHARES[0] + (54 + NOTE_HEIGHT * MAX_NOTES if here else 46)
+    described = [step for step in predicted.steps if step.world in predicted.worlds[::2]]
+    values = "; ".join(f"{s.world:,}: {axes.seconds_in_words(s.seconds)}, {s.efficiency:.0%}" for s in described)
+    at_walls = "".join(f"Sync = {name} at {at:,}. " for name, at in predicted.walls.items() if at)
+    notes = "; ".join(here.notes) if here else ""
+    return card.picture(height, f"{at_walls}Step time and efficiency by GPUs: {values}. {notes}".strip())
 
 
-def _axes(field: Field) -> Iterator[str]:
-    first, last = field.gpus
+def _axes(ranges: AxisRanges) -> Iterator[str]:
+    first, last = ranges.gpus
     gpus = [first * 4**power for power in range(10) if first * 4**power <= last]
-    times = {seconds: axes.seconds_in_words(seconds) for seconds in axes.decades(*field.seconds)}
-    yield from axes.axis_up(field.times, LEFT, times, RIGHT, "time of a step")
-    yield from axes.axis_up(field.shares, LEFT, {0: "0 %", 0.5: "50 %", 1: "100 %"}, RIGHT, "efficiency")
-    yield from axes.axis_across(field.across, SHARES[0], {world: f"{world:,}" for world in gpus}, "GPUs", TIMES[1])
+    times = {seconds: axes.seconds_in_words(seconds) for seconds in axes.decades(*ranges.seconds)}
+    yield from axes.axis_up(ranges.times, LEFT, times, RIGHT, "time of a step")
+    yield from axes.axis_up(ranges.shares, LEFT, {0: "0 %", 0.5: "50 %", 1: "100 %"}, RIGHT, "efficiency")
+    yield from axes.axis_across(ranges.across, SHARES[0], {world: f"{world:,}" for world in gpus}, "GPUs", TIMES[1])
 
 
-def _curves(found: Scaling, field: Field, lines: Mapping[str, Key]) -> Iterator[str]:
-    """What is in ``lines``, by step time, and the efficiency of the step."""
+def _curves(predicted: Scaling, ranges: AxisRanges, lines: Mapping[str, Key]) -> Iterator[str]:
+    """Draw the step times named in ``lines``, and the efficiency of the step."""
     seconds = {
-        "weak": [(step.world, step.seconds) for step in found.weak],
-        "computation": [(step.world, step.compute) for step in found.steps],
-        "communication": [(step.world, step.communication) for step in found.steps if step.communication],
-        "step": [(step.world, step.seconds) for step in found.steps],
+        "weak": [(step.world, step.seconds) for step in predicted.weak],
+        "computation": [(step.world, step.compute) for step in predicted.steps],
+        "communication": [(step.world, step.communication) for step in predicted.steps if step.communication],
+        "step": [(step.world, step.seconds) for step in predicted.steps],
     }
     parts = []
     for name, points in seconds.items():
         if name in lines and points:
-            parts.append(axes.curve([(field.across(world), field.times(time)) for world, time in points], lines[name]))
-    yield axes.window(field.across, field.times, parts)
-    yield axes.curve([(field.across(step.world), field.shares(step.efficiency)) for step in found.steps], lines["step"])
+            parts.append(
+                axes.curve([(ranges.across(world), ranges.times(time)) for world, time in points], lines[name])
+            )
+    yield axes.window(ranges.across, ranges.times, parts)
+    yield axes.curve(
+        [(ranges.across(step.world), ranges.shares(step.efficiency)) for step in predicted.steps], lines["step"]
+    )
 
 
-def _walls(found: Scaling, field: Field) -> Iterator[str]:
-    """A line at each wall, and its number of GPUs."""
-    for row, (name, at) in enumerate(found.walls.items()):
+def _walls(predicted: Scaling, ranges: AxisRanges) -> Iterator[str]:
+    """Draw a line at each wall, with its number of GPUs."""
+    for row, (name, at) in enumerate(predicted.walls.items()):
         if at:
-            x = field.across.within(at)
+            x = ranges.across.within(at)
             yield axes.curve([(x, TIMES[1]), (x, SHARES[0])], WALLS[name])
             anchor, side = ("end", -6) if x > RIGHT - 80 else (None, 6)
             y = TIMES[1] + 14 + 16 * row
@@ -174,15 +218,15 @@ def _walls(found: Scaling, field: Field) -> Iterator[str]:
             yield text(x + side, y, f"{at:,}", 12, anchor=anchor, fill=colour, bold=not row, halo=halo)
 
 
-def _place(step: PredictedStep, field: Field, key: Key) -> Iterator[str]:
-    """A step on both curves."""
-    x = field.across.within(step.world)
+def _place(step: PredictedStep, ranges: AxisRanges, key: Key) -> Iterator[str]:
+    """Mark a step on both curves."""
+    x = ranges.across.within(step.world)
     yield rect(x - 0.5, TIMES[1], 1, SHARES[0] - TIMES[1], fill=key.colour)
-    yield axes.ring(x, field.times.within(step.seconds), key.colour, key.inside)
-    yield axes.ring(x, field.shares(step.efficiency), key.colour, key.inside)
+    yield axes.ring(x, ranges.times.within(step.seconds), key.colour, key.inside)
+    yield axes.ring(x, ranges.shares(step.efficiency), key.colour, key.inside)
 
 
 def _notes(notes: Sequence[str]) -> Iterator[str]:
     for line, note in enumerate(notes):
         colour = palette.EXPOSED if "NOT" in note else None
-        yield text(MARGIN, SHARES[0] + 58 + NOTE * line, note, 13, bold=line < 2, fill=colour)
+        yield text(MARGIN, SHARES[0] + 58 + NOTE_HEIGHT * line, note, 13, bold=line < 2, fill=colour)

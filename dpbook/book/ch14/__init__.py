@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from dpbook.book.ch14.cuts import allocated, cut_step, sample_layers
 from dpbook.book.ch14.holders import play_sharding
-from dpbook.book.ch14.unit_runs import in_turns, trained_in_turns
+from dpbook.book.ch14.units import allocated, cut_step, in_turns, sample_layers, trained_in_turns
 from dpbook.ranks import sent
 
 if TYPE_CHECKING:

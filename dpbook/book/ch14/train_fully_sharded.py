@@ -1,13 +1,13 @@
-"""A complete script for fully sharded training (torch's `fully_shard`), to copy and to change. It needs torch alone.
+"""Complete script for fully sharded training (torch's `fully_shard`), to copy and to change. It needs only torch.
 
     python train_fully_sharded.py                                            # one process
-    torchrun --nproc-per-node=4 train_fully_sharded.py --precision bf16      # four, on GPUs where there are as many
+    torchrun --nproc-per-node=4 train_fully_sharded.py --precision bf16      # four, on GPUs if there are four
     torchrun --nproc-per-node=8 train_fully_sharded.py --shards 4            # hybrid: two copies in four shards
 
-The same command goes on where the run was ended, on as many ranks or on others: after every `--save-every` steps, or by
-SIGTERM or SIGUSR1, which is how a scheduler takes a machine away (torchrun passes USR1 on with
-`--signals_to_handle=SIGTERM,SIGINT,SIGUSR1`). What it trains is a toy: put your data in `sequence`, your model in
-`Model`. `python -m torch.distributed.checkpoint.format_utils dcp_to_torch` makes one file of a checkpoint.
+The same command resumes a run, on any number of ranks. A checkpoint is saved every `--save-every` steps, and on SIGTERM
+or SIGUSR1, the signals with which a scheduler takes a machine away (torchrun passes USR1 on with
+`--signals_to_handle=SIGTERM,SIGINT,SIGUSR1`). The model and the data are toys: put your data in `sequence`, your model
+in `Model`. `python -m torch.distributed.checkpoint.format_utils dcp_to_torch` turns a checkpoint into one file.
 """
 
 import argparse
@@ -32,12 +32,21 @@ from torch.utils.checkpoint import checkpoint
 TOKENS, LONGEST, IGNORED = 31, 24, -100
 CHECKPOINT = "step-" + 8 * "[0-9]"
 STOP = (signal.SIGTERM, signal.SIGUSR1)
-SETTLED = ("width", "depth", "dropout", "examples", "batch", "lr", "precision", "seed")  # ranks and memory may change
+FIXED_SETTINGS = (
+    "width",
+    "depth",
+    "dropout",
+    "examples",
+    "batch",
+    "lr",
+    "precision",
+    "seed",
+)  # ranks and memory may change
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def sequence(index: int, seed: int) -> torch.Tensor:
-    """4 to 24 tokens, each 3 times the one before plus 1, modulo 31."""
+    """Return 4 to 24 tokens, each 3 times the one before plus 1, modulo 31."""
     draw = torch.Generator().manual_seed(seed + index)
     row = [int(torch.randint(TOKENS, (), generator=draw))]
     for _ in range(int(torch.randint(3, LONGEST, (), generator=draw))):
@@ -46,7 +55,7 @@ def sequence(index: int, seed: int) -> torch.Tensor:
 
 
 class Block(nn.Module):  # type: ignore[misc]  # torch has no types here
-    """Causal attention and a hidden layer; the unit that is gathered and freed."""
+    """Causal attention and a hidden layer: the unit that is gathered and freed."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -55,10 +64,10 @@ class Block(nn.Module):  # type: ignore[misc]  # torch has no types here
         self.up, self.down, self.drop = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        parts = self.read(self.norm(x)).unflatten(-1, (3, 4, -1))  # of each token: query, key, value, 4 heads each
+        parts = self.read(self.norm(x)).unflatten(-1, (3, 4, -1))  # each token's query, key and value, of 4 heads
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        seen = scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.drop(self.write(seen.transpose(1, 2).flatten(2)))
+        attended = scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.drop(self.write(attended.transpose(1, 2).flatten(2)))
         return x + self.drop(self.down(gelu(self.up(self.then(x)))))
 
 
@@ -71,31 +80,32 @@ class Model(nn.Module):  # type: ignore[misc]
         self.norm, self.head = nn.LayerNorm(options.width), nn.Linear(options.width, TOKENS)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Scores of what follows each token: (tokens of the batch, TOKENS)."""
+        """Return the scores of each token's successor, (tokens of the batch, TOKENS)."""
         x = self.token(tokens) + self.place(torch.arange(tokens.shape[1], device=tokens.device))
-        for block in self.blocks:  # recomputed in backward, a block keeps its input alone
+        for block in self.blocks:  # a block that is recomputed in backward keeps only its input
             recompute = self.recompute and self.training
             x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
         return self.head(self.norm(x).flatten(0, 1))
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
+    """Print a line, on rank 0 only."""
     if dist.get_rank() == 0:
         print(text, flush=True)
 
 
 def join() -> torch.device:
-    """Join the group that torchrun describes, or one of this process alone; a GPU per rank, or none for any."""
+    """Join torchrun's process group, or one of this process alone; return the device: one GPU per rank, or the CPU."""
     alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
     for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}).items():
         os.environ.setdefault(name, str(value))
-    kind = torch.accelerator.current_accelerator(check_available=True)  # whoever made it
-    backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has none of its own
-    found, here = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
-    if backend == "gloo" or found < here:
+    kind = torch.accelerator.current_accelerator(check_available=True)  # of any vendor
+    backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has no backend
+    visible, needed = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
+    if backend == "gloo" or visible < needed:
         dist.init_process_group("gloo")
         if backend != "gloo":
-            tell(f"a rank sees {found} of the {here} GPUs that its node needs, one per rank: all train on the CPU")
+            log(f"Training on the CPU: a rank sees {visible} GPUs, and this node needs {needed}, one per rank.")
         return torch.device("cpu")
     device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
     torch.accelerator.set_device_index(device)
@@ -103,28 +113,28 @@ def join() -> torch.device:
     return device
 
 
-def meshed(device: torch.device, shards: int) -> DeviceMesh:
-    """All ranks in one row; or, hybrid, a row for each copy of the model, whose ranks share a node's fast links."""
+def rank_mesh(device: torch.device, shards: int) -> DeviceMesh:
+    """Return all ranks in one row; or, for hybrid sharding, a row for each copy of the model, within fast links."""
     ranks = dist.get_world_size()
     if ranks % shards:
-        raise SystemExit(f"{ranks} ranks are no whole number of copies in {shards} shards")
+        raise SystemExit(f"--shards {shards} does not divide {ranks} ranks.")
     if shards == ranks:
         return init_device_mesh(device.type, (ranks,), mesh_dim_names=("shard",))
     return init_device_mesh(device.type, (ranks // shards, shards), mesh_dim_names=("replicate", "shard"))
 
 
 def build(options: argparse.Namespace, device: torch.device) -> FSDPModule:
-    """No rank but the first ever has the whole model, and that one has it on the CPU."""
-    with torch.device("meta"):  # shapes alone
+    """Return the sharded model. Only rank 0 ever has the whole model, on the CPU."""
+    with torch.device("meta"):  # shapes without values
         model = Model(options)
-    fp32 = options.precision == "fp32"  # else bf16 computes and is gathered; shards stay fp32, and sums are in fp32
+    fp32 = options.precision == "fp32"  # bf16 is for gathers and computation; shards and sums stay fp32
     policy = MixedPrecisionPolicy(param_dtype=None if fp32 else torch.bfloat16, reduce_dtype=torch.float32)
-    mesh = meshed(device, options.shards or dist.get_world_size())
+    mesh = rank_mesh(device, options.shards or dist.get_world_size())
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=not options.keep_gathered)
-    fully_shard(model, mesh=mesh, mp_policy=policy)  # last: the unit of whatever is in no block
+    fully_shard(model, mesh=mesh, mp_policy=policy)  # last: the unit of all that is in no block
     if lost := sorted(dict(model.named_buffers()).keys() - model.state_dict().keys()):
-        raise SystemExit(f"{lost}: values come from a state, which has none of these; let them be persistent")
+        raise SystemExit(f"The state dict has no values for the buffers {lost}. Make them persistent.")
     model.to_empty(device=device)
     torch.manual_seed(options.seed)
     whole = Model(options).state_dict() if dist.get_rank() == 0 else {}
@@ -138,23 +148,24 @@ class Training:
     def __init__(self, options: argparse.Namespace, device: torch.device) -> None:
         self.options, self.device, self.ranks = options, device, dist.get_world_size()
         if options.batch % self.ranks or options.examples < options.batch:
-            raise SystemExit(f"{options.examples} examples in batches of {options.batch}, {self.ranks} ranks: no step")
+            sizes = f"{options.examples} examples, batches of {options.batch} and {self.ranks} ranks"
+            raise SystemExit(f"No step is possible with {sizes}: ranks must divide a batch, and examples fill one.")
         self.model = build(options, device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), options.lr)  # after sharding: of shards
-        self.settings = {name: getattr(options, name) for name in SETTLED}
+        self.settings = {name: getattr(options, name) for name in FIXED_SETTINGS}
         self.step = 0
 
     def batch(self, indices: list[int], seed: int) -> Batch:
-        """Inputs, and for each the token after it; what only fills up is 0 and `IGNORED`."""
+        """Return the inputs, and for each the next token; padding is 0 and `IGNORED`."""
         rows = [sequence(index, seed) for index in indices]
         inputs = pad_sequence([row[:-1] for row in rows], batch_first=True)
         targets = pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=IGNORED)
         return inputs.to(self.device), targets.to(self.device)
 
     def micro_batches(self) -> list[Batch]:
-        """This rank's part of the step's examples: the step's are the same on any number of ranks.
+        """Return this rank's part of the step's examples, which are the same for any number of ranks.
 
-        And as many micro-batches as on every other rank: each forward and backward gathers weights from all.
+        All ranks have equally many micro-batches, because each forward and backward gathers weights from all of them.
         """
         epoch, place = divmod(self.step, self.options.examples // self.options.batch)
         draw = torch.Generator().manual_seed(self.options.seed + epoch)
@@ -163,18 +174,18 @@ class Training:
         return [self.batch(micro.tolist(), seed=0) for micro in mine.split(self.options.micro)]
 
     def gradient(self, batches: list[Batch]) -> torch.Tensor:
-        """Each shard's part of the gradient of the mean loss of all tokens of the step, and that loss."""
+        """Compute each shard's gradient of the mean loss of all tokens of the step, and return that loss."""
         count = sum((targets != IGNORED).sum() for _, targets in batches)
-        dist.all_reduce(count)  # every token weighs the same, wherever it is
+        dist.all_reduce(count)  # every token weighs the same, on whichever rank it is
         total = torch.zeros((), device=self.device)
         for number, (inputs, targets) in enumerate(batches, start=1):
             last = number == len(batches)
-            # Either each rank keeps the sum of whole gradients and one reduce-scatter ends the step, or each
-            # micro-batch has its own and the sum is kept in shards. Copies of a hybrid are summed once all the same.
+            # By default each rank keeps the sum of whole gradients, and one reduce-scatter ends the step. With
+            # --scatter-each every micro-batch has its own, and shards keep the sum. Copies are always summed once.
             self.model.set_requires_gradient_sync(last or self.options.scatter_each)
             self.model.set_requires_all_reduce(last)
             self.model.set_is_last_backward(last)
-            scores = self.model(inputs).float()  # `model(...)`: its hooks gather; `forward` has none
+            scores = self.model(inputs).float()  # `model(...)` runs the hooks that gather; `model.forward` does not
             summed = cross_entropy(scores, targets.flatten(), ignore_index=IGNORED, reduction="sum")
             (summed * self.ranks / count).backward()  # fully_shard divides by the ranks
             total += summed.detach()
@@ -182,12 +193,12 @@ class Training:
         return total / count
 
     def train_step(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Loss, and norm of the whole gradient before it was clipped."""
-        torch.manual_seed(hash((self.options.seed, self.step, dist.get_rank())))  # dropout, in a resumed run as well
+        """Make one optimizer step; return the loss, and the norm of the whole gradient before clipping."""
+        torch.manual_seed(hash((self.options.seed, self.step, dist.get_rank())))  # resumed runs draw the same dropout
         for group in self.optimizer.param_groups:
             group["lr"] = self.options.lr * min(1.0, (self.step + 1) / 20)
         loss = self.gradient(self.micro_batches())
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  # of DTensors: it sums squares over the shards
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)  # DTensors: squares are summed over shards
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1
@@ -195,9 +206,9 @@ class Training:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def evaluate(self, count: int) -> tuple[float, float]:
-        """Loss and accuracy per token of held-out examples: sums of all ranks, divided once.
+        """Return loss and accuracy per token of held-out examples, from sums over all ranks.
 
-        Every rank calls the model equally often; examples that only fill up count nothing.
+        Every rank calls the model equally often; padding examples do not count.
         """
         self.model.eval()
         sums = torch.zeros(3, dtype=torch.float64, device=self.device)
@@ -209,12 +220,12 @@ class Training:
             loss = cross_entropy(scores, targets, ignore_index=IGNORED, reduction="sum")
             sums += torch.stack([loss, (scores.argmax(-1) == targets).sum(), (targets != IGNORED).sum()])
         self.model.train()
-        self.model.reshard()  # no backward has freed what the root unit gathered
+        self.model.reshard()  # without a backward, the root unit would stay gathered
         dist.all_reduce(sums)
         return float(sums[0] / sums[2]), float(sums[1] / sums[2])
 
     def save(self, folder: Path) -> None:
-        """Each rank writes its shards; `.metadata`, which comes last, makes a checkpoint of them."""
+        """Let each rank write its shards; the file `.metadata`, written last, completes the checkpoint."""
         model, optimizer = states.get_state_dict(self.model, self.optimizer)
         state = {"model": model, "optimizer": optimizer, "step": self.step, "settings": json.dumps(self.settings)}
         path = folder / f"step-{self.step:08}"
@@ -225,44 +236,44 @@ class Training:
                     shutil.rmtree(other)
 
     def load(self, path: Path) -> None:
-        """Each rank reads what its shards need, whichever ranks wrote it."""
+        """Let each rank read what its shards need, whichever ranks wrote it."""
         about: dict[str, Any] = {"step": 0, "settings": ""}
         dcp.load(about, checkpoint_id=path)
-        was = json.loads(about["settings"])
-        differs = [f"{name} {was[name]}, not {now}" for name, now in self.settings.items() if was[name] != now]
-        if differs:
-            raise SystemExit(f"{path} is of {'; '.join(differs)}: take the same, or another --out")
+        saved = json.loads(about["settings"])
+        differ = [f"{name} {saved[name]}, not {now}" for name, now in self.settings.items() if saved[name] != now]
+        if differ:
+            raise SystemExit(f"{path} was saved with {'; '.join(differ)}. Use the same settings, or another --out.")
         model, optimizer = states.get_state_dict(self.model, self.optimizer)
         dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=path)  # in place, resharded
         states.set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
         self.step = about["step"]
-        tell(f"goes on from {path}")
+        log(f"resumed from {path}")
 
 
 def newest(folder: Path) -> Path | None:
-    """The last whole checkpoint; rank 0 looks, since a shared disk may show others less."""
-    found = [max((path.parent for path in folder.glob(f"{CHECKPOINT}/.metadata")), default=None)]
-    dist.broadcast_object_list(found)
-    return found[0]
+    """Return the last complete checkpoint. Rank 0 decides, since other nodes may see a shared disk later."""
+    chosen = [max((path.parent for path in folder.glob(f"{CHECKPOINT}/.metadata")), default=None)]
+    dist.broadcast_object_list(chosen)
+    return chosen[0]
 
 
 def run(options: argparse.Namespace, device: torch.device) -> Training:
-    """Train to the last step, or until some rank is told to stop."""
-    training, folder, told, stop = Training(options, device), Path(options.out), torch.zeros(1), torch.zeros(1)
+    """Train to the last step, or until some rank gets a signal to stop."""
+    training, folder, signalled, stop = Training(options, device), Path(options.out), torch.zeros(1), torch.zeros(1)
     for number in STOP:
-        signal.signal(number, lambda *_: told.fill_(1))
+        signal.signal(number, lambda *_: signalled.fill_(1))
     if path := newest(folder):
         training.load(path)
     while training.step < options.steps and not stop:
         loss, norm = training.train_step()
-        if training.step % 20 == 0:  # a number that is printed makes Python wait
-            tell(f"step {training.step}: loss {float(loss):.3f}, gradient's norm {float(norm):.2f}")
-        stop = told.clone()  # on the CPU, where asking for it waits for no GPU
-        dist.all_reduce(stop, dist.ReduceOp.MAX)  # all stop after the same step, whoever was told
+        if training.step % 20 == 0:  # printing a number waits for the GPU
+            log(f"step {training.step}: loss {float(loss):.3f}, gradient's norm {float(norm):.2f}")
+        stop = signalled.clone()  # on the CPU: reading it waits for no GPU
+        dist.all_reduce(stop, dist.ReduceOp.MAX)  # all stop after the same step, whichever rank got the signal
         if stop or training.step == options.steps or training.step % options.save_every == 0:
             training.save(folder)
     loss, accuracy = training.evaluate(options.examples // 5 + 1)
-    tell(f"{folder} is of step {training.step}: held out, loss {loss:.3f}, accuracy {accuracy:.0%}")
+    log(f"{folder} holds step {training.step}: held-out loss {loss:.3f}, accuracy {accuracy:.0%}")
     return training
 
 
@@ -282,20 +293,22 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--save-every", type=positive, default=100, help="steps")
     parser.add_argument("--examples", type=positive, default=2000)
     parser.add_argument("--batch", type=positive, default=48, help="examples per step, over all ranks")
-    parser.add_argument("--micro", type=positive, default=8, help="at most so many at once on a rank")
+    parser.add_argument("--micro", type=positive, default=8, help="most examples at once on a rank")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--shards", type=positive, help="ranks among which a copy is sharded; as many as there are")
-    parser.add_argument("--keep-gathered", action="store_true", help="from forward to backward: memory for one gather")
+    parser.add_argument("--shards", type=positive, help="ranks that share a copy (default: all)")
+    parser.add_argument(
+        "--keep-gathered", action="store_true", help="from forward to backward: more memory, one gather"
+    )
     parser.add_argument("--scatter-each", action="store_true", help="reduce-scatter each micro-batch: less memory")
     parser.add_argument("--checkpointing", action="store_true", help="recompute each block in backward")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     if options.width % 4:
-        parser.error(f"--width {options.width} is not shared evenly by 4 heads")
+        parser.error(f"--width {options.width} is not divisible by 4 heads")
     return options
 
 
 if __name__ == "__main__":
     run(parse(), join())
-    dist.destroy_process_group()  # after success only: after an error it would wait for ranks that cannot come
+    dist.destroy_process_group()  # after success only: after an error it would wait for ranks that never join

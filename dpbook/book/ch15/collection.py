@@ -1,16 +1,24 @@
-"""The exhibits: scripts that are wrong in one way each, with what is known of them, and their cures."""
+"""Exhibits: scripts with one mistake each, its description and its cure; and mysteries, exhibits in disguise.
+
+A mystery is an exhibit chosen by a seed, with other names, sizes and ranks. It grades a diagnosis.
+"""
 
 import difflib
+import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from dpbook.core import InvalidArgument
+import numpy as np
+
+from dpbook.core import InvalidArgument, check_int
 
 FOLDER = Path(__file__).parent / "exhibits"
 SCRIPT = "train.py"
-"""What an exhibit's script is called where it runs, so that its name does not tell what is wrong."""
+"""File name of an exhibit's script while it runs, so that the name does not give the mistake away."""
 
 
 @dataclass(frozen=True)
@@ -18,25 +26,26 @@ class Exhibit:
     """A script with one mistake, as `exhibits.toml` declares it.
 
     Attributes:
-        name: of the script in `exhibits/`.
-        kind: the number of the kind of trouble, 1 to 25; 0 for one that is not among them.
-        title: what is wrong, in a few words.
-        symptom: what its user sees.
-        tool: who names the cause: "audit", "resume" (the audit's third depth), "launch", or "" for nobody.
-        check: the line of the audit that must come first, or the beginning of what the launch says.
-        status: of that line.
-        says: what it must tell.
-        rank, place: where: the rank that is blamed, and the script's line.
-        follows: the checks whose lines may stand under it, as its consequences.
-        cure: pairs of what stands in the script and what is to stand there.
-        why: in a sentence, for the reader.
-        chapter: where it is explained.
-        thread: where such a case was reported.
-        world, updates: ranks, and updates that are watched (0: until the script ends).
-        guilty: who does what the others do not: "all", the number of a rank, the "last", that of the "example" which
-            is odd, or the "odd" one that the script names; "" where it makes no case to solve.
-        worlds: in which it goes wrong alike.
-        also: further lines of the script at which it could as well be mended.
+        name: name of the script in `exhibits/`.
+        kind: number of the kind of mistake, 1 to 25; 0 for one of no listed kind.
+        title: the mistake, in a few words.
+        symptom: the effect that its user sees.
+        tool: tool that names the cause: "audit", "resume" (the audit's third depth), "launch", "preflight", or "" for
+            none.
+        check: check of the audit that must fire first, or the beginning of the launch's message.
+        status: status of that check.
+        says: text that the message must contain.
+        rank, place: blamed rank, and blamed line of the script.
+        follows: checks that may fire as consequences of the cause.
+        cure: pairs of a text of the script and its replacement.
+        why: explanation in one sentence, for the reader.
+        chapter: chapter that explains it.
+        thread: address of a report of such a case.
+        world, updates: number of ranks, and of recorded updates (0: until the script ends).
+        guilty: rank that differs from the others: "all", a number, the "last", the one with the odd "example", or the
+            "odd" one that the script names; "" if the exhibit makes no mystery.
+        worlds: numbers of ranks with the same symptom.
+        also: further lines of the script at which it could be cured as well.
     """
 
     name: str
@@ -62,13 +71,13 @@ class Exhibit:
 
     @property
     def script(self) -> str:
-        """The script as it is found."""
+        """Text of the script, with its mistake."""
         text = (FOLDER / f"{self.name}.py").read_text(encoding="utf-8")
         return text.replace("  # noqa: B007", "")
 
     @property
     def cured(self) -> str:
-        """The script after the cure."""
+        """Text of the script after the cure. Raises `InvalidArgument` if a text to replace is not there once."""
         text = self.script
         for before, after in self.cure:
             if text.count(before) != 1:
@@ -78,7 +87,7 @@ class Exhibit:
 
     @property
     def difference(self) -> str:
-        """What the cure takes away and adds, line by line, without imports."""
+        """Lines that the cure removes and adds, without imports."""
         lines = difflib.ndiff(self.script.splitlines(), self.cured.splitlines())
         return "\n".join(
             line for line in lines if line[0] in "+-" and line[2:].split()[:1] not in ([], ["import"], ["from"])
@@ -87,25 +96,150 @@ class Exhibit:
 
 @cache
 def exhibits() -> tuple[Exhibit, ...]:
-    """All of them, in the order of the museum."""
+    """Return all exhibits, in the order of `exhibits.toml`."""
     declared = tomllib.loads((Path(__file__).parent / "exhibits.toml").read_text(encoding="utf-8"))["exhibit"]
-    return tuple(_exhibit(each) for each in declared)
+    return tuple(_exhibit(table) for table in declared)
 
 
-def _exhibit(declared: dict[str, object]) -> Exhibit:
-    cure = tuple((before, after) for before, after in _pairs(declared["cure"]))
-    lists = {name: tuple(value) for name, value in declared.items() if isinstance(value, list)}
-    return Exhibit(**{**declared, **lists, "cure": cure})  # type: ignore[arg-type]
-
-
-def _pairs(value: object) -> list[list[str]]:
-    assert isinstance(value, list)
-    return value
+def _exhibit(table: dict[str, Any]) -> Exhibit:
+    lists = {name: tuple(value) for name, value in table.items() if isinstance(value, list)}
+    return Exhibit(**{**table, **lists, "cure": tuple(map(tuple, table["cure"]))})
 
 
 def exhibit(name: str) -> Exhibit:
-    """The one of that name. Raises `InvalidArgument`."""
-    found = {each.name: each for each in exhibits()}
-    if name not in found:
-        raise InvalidArgument("name", name, f"one of {', '.join(found)}")
-    return found[name]
+    """Return the exhibit of this name. Raises `InvalidArgument`, listing the names that exist."""
+    by_name = {one.name: one for one in exhibits()}
+    if name not in by_name:
+        raise InvalidArgument("name", name, f"one of {', '.join(by_name)}")
+    return by_name[name]
+
+
+OPTIONS = "abcdef"
+"""Letters of the offered causes, one of which is right."""
+NAMES: dict[str, tuple[str, ...]] = {
+    "model": ("model", "network", "student", "policy"),
+    "loader": ("loader", "batches", "train_loader", "stream"),
+    "optimizer": ("optimizer", "opt", "optim"),
+    "loss": ("loss", "objective", "err"),
+    "x": ("x", "inputs", "features"),
+    "y": ("y", "targets", "labels"),
+    "data": ("data", "dataset", "train_set"),
+}
+FILLING = (
+    "STEPS = 1000",
+    "LOG_EVERY = 50",
+    'NAME = "baseline"',
+    "# adapted from the script for one GPU",
+    "EPOCHS = 10",
+)
+
+
+@dataclass(frozen=True)
+class Mystery:
+    """A ``script`` for ``world`` ranks with the mistake of ``exhibit``.
+
+    ``rank`` is the rank that differs from the others, None if none does. ``lines`` are all right answers for the line:
+    lines that the cure changes, those around its additions, the blamed line, and others where a cure is possible.
+    ``causes`` are titles of exhibits, by their letters.
+    """
+
+    exhibit: Exhibit
+    world: int
+    script: str
+    rank: int | None
+    lines: frozenset[int]
+    causes: Mapping[str, str]
+
+    def graded(self, cause: str, rank: int | None, line: int) -> dict[str, bool]:
+        """Return which parts of a diagnosis are right. Raises `InvalidArgument` for a part that is no answer."""
+        if cause not in self.causes:
+            raise InvalidArgument("cause", cause, f"one of the letters {', '.join(self.causes)}")
+        if rank is not None and not 0 <= rank < self.world:
+            raise InvalidArgument("rank", rank, f"0 to {self.world - 1}, or all")
+        if not 1 <= line <= len(self.script.splitlines()):
+            raise InvalidArgument("line", line, f"a line of the script, 1 to {len(self.script.splitlines())}")
+        right = self.causes[cause] == self.exhibit.title
+        return {"cause": right, "rank": rank == self.rank, "line": line in self.lines}
+
+
+def draw(seed: int) -> Mystery:
+    """Return the mystery of a seed; equal seeds give equal mysteries. Raises `InvalidArgument`."""
+    rng = np.random.default_rng(check_int("seed", seed, 0))
+    candidates = [one for one in exhibits() if one.guilty]
+    case = candidates[rng.integers(len(candidates))]
+    world = int(rng.choice(case.worlds))
+    change = Variation(case, world, rng)
+    script, cured = change(case.script), change(case.cured)
+    lines = _changed(script, cured)
+    for place in (case.place, *case.also):
+        lines |= _blamed(change(place + "\n").strip(), script)
+    return Mystery(case, world, script, _guilty(case, world, script), frozenset(lines), _causes(case, rng))
+
+
+class Variation:
+    """Other names, sizes and ranks, and some first lines: the same for a script and for its cure."""
+
+    def __init__(self, case: Exhibit, world: int, rng: np.random.Generator) -> None:
+        self._names = {name: str(rng.choice(others)) for name, others in NAMES.items()}
+        hidden, examples, batch = rng.choice([12, 20, 24, 32]), rng.choice([96, 120, 144]), rng.choice([4, 5, 6])
+        self._sizes = {
+            r"\bnet\(\)": f"net({hidden})",
+            r"\b96\b": str(examples),
+            r"batch_size=4, (?=sampler)": f"batch_size={batch}, ",
+            r"lr=0\.1\b": f"lr={rng.choice([0.05, 0.1, 0.2])}",
+            r"\b(missing|mislabelled)=40": rf"\1={rng.integers(36, 36 + world)}",
+        }
+        if case.guilty == "odd":
+            self._sizes[r"rank (==|!=) 1\b"] = rf"rank \1 {rng.integers(1, world)}"
+        self._first_lines = list(rng.permutation(FILLING)[: rng.integers(1, len(FILLING))])
+
+    def __call__(self, text: str) -> str:
+        """Return the varied text of a script, or of a part of it."""
+        text = re.sub(r"  # .*", "", text)
+        for pattern, value in self._sizes.items():
+            text = re.sub(pattern, value, text)
+        for name, other in self._names.items():
+            text = re.sub(rf"(?<![.\w\"]){name}\b(?!=)", other, text)
+        head, separator, rest = text.partition("\n\nrank, world")
+        return "\n".join([head + "\n", *self._first_lines]) + f"{separator[1:]}{rest}" if separator else text
+
+
+def _guilty(case: Exhibit, world: int, script: str) -> int | None:
+    """Return the rank that differs from the others; None if none does."""
+    if case.guilty == "last":
+        return world - 1
+    if case.guilty == "odd":
+        return int(re.findall(r"rank (?:==|!=) (\d)", script)[0])
+    if case.guilty == "example":
+        return int(re.findall(r"(?:missing|mislabelled|outlier)=(\d+)", script)[0]) % world
+    return int(case.guilty) if case.guilty.isdigit() else None
+
+
+def _changed(script: str, cured: str) -> set[int]:
+    """Return the lines that a cure changes, those that it moves others past, and those around its additions.
+
+    Imports are left out.
+    """
+    before, after = script.splitlines(), cured.splitlines()
+    lines: set[int] = set()
+    removed: dict[str, int] = {}
+    added: dict[str, int] = {}
+    for kind, begin, end, first, last in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind != "equal":
+            lines |= {begin, begin + 1} if kind == "insert" else set(range(begin + 1, end + 1))
+            removed |= {before[at].strip(): at + 1 for at in range(begin, end)}
+            added |= {after[at].strip(): begin for at in range(first, last)}
+    for text in removed.keys() & added.keys():
+        lines |= set(range(min(removed[text], added[text] + 1), max(removed[text], added[text]) + 1))
+    return {line for line in lines if 1 <= line <= len(before) and not re.match(r"(import|from)\b|$", before[line - 1])}
+
+
+def _blamed(place: str, script: str) -> set[int]:
+    return {number for number, line in enumerate(script.splitlines(), 1) if place and line.strip() == place}
+
+
+def _causes(case: Exhibit, rng: np.random.Generator) -> dict[str, str]:
+    """Return the right cause and five others by letters, in random order."""
+    others = [one.title for one in exhibits() if one.check != case.check or one.tool != case.tool]
+    titles = [case.title, *rng.choice(others, len(OPTIONS) - 1, replace=False)]
+    return dict(zip(OPTIONS, (str(title) for title in rng.permutation(titles)), strict=True))

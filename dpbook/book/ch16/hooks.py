@@ -1,6 +1,6 @@
-"""torch's own ways to send less, at work: the same small model trained under each of them, on every rank.
+"""Training of one small model under each of torch's communication hooks that send less, on real ranks.
 
-What they send is counted twice: as bytes handed to all-reduces, and as bytes written by the process.
+Bytes are counted twice: those handed to all-reduces, and those that the process wrote.
 """
 # No deferred annotations here: torch compares those of a communication hook with its own types.
 
@@ -32,11 +32,15 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Trained:
-    """What came of a training on one rank; lists have an item for each step.
+    """Record of a training on one rank; lists have an item for each step.
 
-    ``losses``: of the rank's own batch; ``payload``: bytes handed to all-reduces; ``calls``: all-reduces of any bytes;
-    ``wire``: bytes that the process wrote, nan where nothing counts them; ``drift``: the largest difference between two
-    ranks' values of one weight, after the step; ``accuracy``: on the 357 test images, of this rank's weights.
+    Attributes:
+        losses: losses of the rank's own batch.
+        payload: bytes handed to all-reduces.
+        calls: number of all-reduces with any bytes.
+        wire: bytes that the process wrote; NaN where the system does not count them.
+        drift: largest difference between two ranks' values of one weight, after the step.
+        accuracy: share of the 357 test images that this rank's weights classify correctly.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -48,7 +52,7 @@ class Trained:
 
 
 def train_all(world: int, settings: Mapping[str, Setting], timeout: float = 180.0) -> dict[str, list[Trained]]:
-    """Train with each setting on ``world`` real ranks (gloo), which are started once: of each, what every rank has."""
+    """Train with each setting on ``world`` real ranks (gloo), started once; return every rank's record by setting."""
     ranks = start(_train_each, [(dict(settings),)] * world, timeout=timeout)
     return {name: [rank[name] for rank in ranks] for name in settings}
 
@@ -64,24 +68,24 @@ def train(setting: Setting, device: torch.device = CPU) -> Trained:
     # One bucket: PowerSGD calls the second and third time from a thread of gloo, and with several buckets the ranks do
     # so in different orders and hang or abort (torch 2.13). A model above 1 MiB would need a `bucket_cap_mb`.
     ddp = DistributedDataParallel(model(setting.seed).to(device))
-    optimizer, found = register(ddp, setting), Trained()
+    optimizer, record = register(ddp, setting), Trained()
     draw = torch.Generator().manual_seed(1000 * setting.seed + dist.get_rank() + 1)  # each rank has its own examples
     for _ in range(setting.steps):
         chosen = torch.randint(len(images), (setting.batch,), generator=draw)
-        step = partial(_step, ddp, optimizer, images[chosen].to(device), labels[chosen].to(device), found.losses)
-        with counted() as handed:
-            found.wire.append(sent(step))
-        found.payload.append(sum(handed))
-        found.calls.append(sum(nbytes > 0 for nbytes in handed))
-        found.drift.append(drift(ddp))
+        step = partial(_step, ddp, optimizer, images[chosen].to(device), labels[chosen].to(device), record.losses)
+        with counted_all_reduces() as sizes:
+            record.wire.append(sent(step))
+        record.payload.append(sum(sizes))
+        record.calls.append(sum(nbytes > 0 for nbytes in sizes))
+        record.drift.append(drift(ddp))
     right = ddp.module(held_out.to(device)).argmax(1).cpu() == answers
-    found.accuracy = float(right.float().mean())
-    return found
+    record.accuracy = float(right.float().mean())
+    return record
 
 
 @cache
 def _data() -> list[list[torch.Tensor]]:
-    return [[torch.tensor(part) for part in each] for each in split(*digits(np.float32))]
+    return [[torch.tensor(array) for array in part] for part in split(*digits(np.float32))]
 
 
 def _step(
@@ -99,14 +103,14 @@ def _step(
 
 
 def model(seed: int) -> nn.Sequential:
-    """Two hidden layers with tanh, of the shapes that `sending.SHAPES` lists."""
+    """Return a network of two hidden layers with tanh, of the shapes in `sending.SHAPES`."""
     torch.manual_seed(seed)
     layers = [nn.Linear(columns, rows) for rows, columns in (shape for shape in SHAPES if len(shape) == 2)]
     return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
 
 
 def register(ddp: DistributedDataParallel, setting: Setting) -> torch.optim.Optimizer:
-    """Give ``ddp`` the hook of a setting, with which nothing else changes in a training loop; its optimizer."""
+    """Register the hook of a setting on ``ddp`` and return the optimizer; nothing else of a training loop changes."""
     optimizer = torch.optim.SGD(ddp.parameters(), setting.lr, setting.momentum)
     if setting.method == "powersgd":
         state = PowerSGDState(
@@ -120,18 +124,18 @@ def register(ddp: DistributedDataParallel, setting: Setting) -> torch.optim.Opti
         local = PostLocalSGDState(None, group, setting.begin, post_local_gradient_allreduce=group is not None)
         ddp.register_comm_hook(local, post_localSGD_hook)
         return PostLocalSGDOptimizer(optimizer, PeriodicModelAverager(setting.every, setting.begin))
-    casts = {"fp16": default_hooks.fp16_compress_hook, "bf16": bf16_by_another_name}
+    casts = {"fp16": default_hooks.fp16_compress_hook, "bf16": unchecked_bf16_hook}
     ddp.register_comm_hook(None, casts.get(setting.method, default_hooks.allreduce_hook))
     return optimizer
 
 
-def bf16_by_another_name(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """torch's hook. DDP refuses the one of its name where torch was built without a GPU; gloo itself adds bf16."""
+def unchecked_bf16_hook(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Call torch's bf16 hook, which DDP refuses by its name where torch was built without CUDA; gloo can add bf16."""
     return default_hooks.bf16_compress_hook(group, bucket)
 
 
 def refusal() -> str:
-    """What DDP says on this rank to torch's own bf16 hook; "" if it takes it."""
+    """Return the error with which DDP refuses torch's bf16 hook on this rank; "" if DDP accepts it."""
     try:
         DistributedDataParallel(nn.Linear(2, 2)).register_comm_hook(None, default_hooks.bf16_compress_hook)
     except TypeError as error:
@@ -140,25 +144,25 @@ def refusal() -> str:
 
 
 @contextmanager
-def counted() -> Iterator[list[int]]:
-    """The bytes of every tensor that is handed to `dist.all_reduce` meanwhile, as torch's hooks and averagers do.
+def counted_all_reduces() -> Iterator[list[int]]:
+    """Collect the bytes of every tensor that is handed to `dist.all_reduce` in the block.
 
-    A DDP without a hook calls it from C++, and is not seen.
+    torch's hooks and averagers call it. A DDP without a hook all-reduces from C++, which is not counted.
     """
-    handed: list[int] = []
+    sizes: list[int] = []
     all_reduce = dist.all_reduce
 
-    def seen(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        handed.append(tensor.numel() * tensor.element_size())
+    def counting(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        sizes.append(tensor.numel() * tensor.element_size())
         return all_reduce(tensor, *args, **kwargs)
 
-    with patch.object(dist, "all_reduce", seen):
-        yield handed
+    with patch.object(dist, "all_reduce", counting):
+        yield sizes
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def drift(ddp: DistributedDataParallel) -> float:
-    """The largest difference between two ranks' values of one weight."""
+    """Return the largest difference between two ranks' values of one weight."""
     least = torch.cat([parameter.flatten() for parameter in ddp.parameters()])
     most = least.clone()
     dist.all_reduce(least, dist.ReduceOp.MIN)

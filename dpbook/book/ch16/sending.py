@@ -1,4 +1,4 @@
-"""Compressors for a vector of one rank, and the bytes that a run under torch's hooks sends, by arithmetic alone."""
+"""Compressors of one rank's vector, and the bytes that a run under torch's hooks sends, by arithmetic alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,20 +12,21 @@ from dpbook.replicas import Array
 
 METHODS = ("exact", "fp16", "bf16", "powersgd", "local")
 SHAPES = ((128, 64), (128,), (128, 128), (128,), (10, 128), (10,))
-"""Of the model's parameters: 64 pixels, two hidden layers of 128, 10 digits; in fp32."""
+"""Shapes of the model's parameters, in fp32: 64 pixels, two hidden layers of 128, 10 digits."""
 Bytes = NDArray[np.int64]
-"""Of shape (steps,)."""
+"""Bytes of each step, (steps,)."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A method and how it is trained with; each rank has its own ``batch`` in each of ``steps``.
+    """Method and settings of a training run; each rank has its own ``batch`` in each of ``steps``.
 
-    "exact": torch's `allreduce_hook`. "fp16", "bf16": its hooks that cast. "powersgd": `powerSGD_hook`, with matrices
-    of ``rank``, from step ``begin`` on, where a matrix shrinks more than ``least`` times; ``feedback`` and ``warm``:
-    with error feedback, and with the last Q as the next start. "local": post-local SGD: from step ``begin`` on ranks
-    step alone, or with the others of a ``group`` of so many, and all average their weights once in ``every`` steps.
-    ``lr`` and ``momentum`` are SGD's.
+    "exact" is torch's `allreduce_hook`; "fp16" and "bf16" are its hooks that cast. "powersgd" is `powerSGD_hook` with
+    matrices of ``rank``, from step ``begin`` on, for matrices that shrink more than ``least`` times. ``feedback``
+    switches its error feedback, and ``warm`` lets the last Q be the next start.
+
+    "local" is post-local SGD. From step ``begin`` on, ranks step alone or in groups of ``group`` ranks, and all average
+    their weights once in ``every`` steps. ``lr`` and ``momentum`` are those of SGD.
     """
 
     method: str = "exact"
@@ -55,10 +56,10 @@ class Setting:
 
 
 def powersgd_elements(shapes: Sequence[Sequence[int]], rank: int, least: float = 2.0) -> int:
-    """Elements that a rank hands over in a step of PowerSGD, by torch's rule for what is worth it.
+    """Return the elements that a rank all-reduces in a step of PowerSGD, by torch's rule of which tensors to compress.
 
-    A tensor is read as a matrix of n rows and m columns, its rank r at most min(n, m). It travels as P (n × r) and
-    Q (m × r) if that is more than ``least`` times less, and whole otherwise, as vectors do.
+    A tensor is viewed as a matrix of n rows and m columns, of rank r at most min(n, m). It travels as P (n × r) and
+    Q (m × r) if these are more than ``least`` times smaller, and whole otherwise, as vectors do.
     """
     total = 0
     for shape in shapes:
@@ -69,25 +70,26 @@ def powersgd_elements(shapes: Sequence[Sequence[int]], rank: int, least: float =
 
 
 def payload(setting: Setting, shapes: Sequence[Sequence[int]] = SHAPES) -> Bytes:
-    """What each rank hands to all-reduces, step by step."""
-    with_all, in_group = _handed(setting, shapes)
+    """Return the bytes that each rank hands to all-reduces, step by step."""
+    with_all, in_group = _payloads(setting, shapes)
     return with_all + in_group
 
 
 def wire(setting: Setting, world: int, shapes: Sequence[Sequence[int]] = SHAPES) -> Bytes:
-    """What ``world`` ranks send together, step by step: of n bytes, a ring of N makes each send 2(N − 1)/N · n.
+    """Return the bytes that ``world`` ranks send together, step by step, without headers.
 
-    Headers are left out. Raises `InvalidArgument` where the ranks are no whole number of groups.
+    In a ring of N, each rank sends 2(N − 1)/N · n of n bytes. Raises `InvalidArgument` unless the ranks make whole
+    groups.
     """
     group = setting.group
     if check_int("world", world, 1) % group:
         raise InvalidArgument("world", world, f"a multiple of {group}, the ranks of a group")
-    with_all, in_group = _handed(setting, shapes)
+    with_all, in_group = _payloads(setting, shapes)
     return 2 * (world - 1) * with_all + world // group * 2 * (group - 1) * in_group
 
 
-def _handed(setting: Setting, shapes: Sequence[Sequence[int]]) -> tuple[Bytes, Bytes]:
-    """What a rank hands to all-reduces of all ranks, and of its group."""
+def _payloads(setting: Setting, shapes: Sequence[Sequence[int]]) -> tuple[Bytes, Bytes]:
+    """Return the bytes that a rank hands to all-reduces of all ranks, and of its group."""
     everything, late = sum(map(prod, shapes)), np.arange(setting.steps) - setting.begin
     with_all, in_group = np.full(setting.steps, everything), np.zeros(setting.steps, np.int64)
     if setting.method == "powersgd":
@@ -106,21 +108,21 @@ def _check_vector(vector: Array) -> None:
 
 @dataclass(frozen=True)
 class Largest:
-    """Keeps the ``k`` numbers of the largest magnitude, of equal ones the first, and puts 0 for the others."""
+    """Compressor that keeps the ``k`` numbers of largest magnitude and sets the others to 0; of equals, the first."""
 
     k: int
 
     def __call__(self, vector: Array) -> Array:
         _check_vector(vector)
         chosen = np.argsort(-np.abs(vector), kind="stable")[: check_int("k", self.k, 0)]
-        kept = np.zeros_like(vector)
-        kept[chosen] = vector[chosen]
-        return kept
+        compressed = np.zeros_like(vector)
+        compressed[chosen] = vector[chosen]
+        return compressed
 
 
 @dataclass(frozen=True)
 class Multiples:
-    """Rounds every number to the nearest multiple of ``unit``."""
+    """Compressor that rounds every number to the nearest multiple of ``unit``."""
 
     unit: float
 
@@ -132,7 +134,7 @@ class Multiples:
 
 @dataclass
 class Drawn:
-    """Keeps ``k`` numbers, drawn anew at every call, and puts 0 for the others."""
+    """Compressor that keeps ``k`` random numbers, drawn anew at every call, and sets the others to 0."""
 
     k: int
     seed: int
@@ -144,6 +146,6 @@ class Drawn:
     def __call__(self, vector: Array) -> Array:
         _check_vector(vector)
         chosen = self._rng.permutation(len(vector))[: self.k]
-        kept = np.zeros_like(vector)
-        kept[chosen] = vector[chosen]
-        return kept
+        compressed = np.zeros_like(vector)
+        compressed[chosen] = vector[chosen]
+        return compressed

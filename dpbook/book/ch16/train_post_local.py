@@ -1,13 +1,13 @@
-"""A complete script for post-local SGD, to copy and to change. It needs torch alone.
+"""Complete training script for post-local SGD, to copy and to change. It needs only torch.
 
     python train_post_local.py                                            # one process
-    torchrun --nproc-per-node=4 train_post_local.py --every 8             # four, on GPUs where there are as many
+    torchrun --nproc-per-node=4 train_post_local.py --every 8             # four, on GPUs if there are four
     torchrun --nnodes=2 --nproc-per-node=8 ... train_post_local.py --group 8
 
 For `--begin` steps gradients are averaged over all ranks, as DDP does. Then each rank steps alone, and the *weights*
 are averaged once in `--every` steps: T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use
-Local SGD" (2020). In a `--group` of so many ranks, a node with its fast links, gradients go on being averaged in every
-step. What it trains is a toy: put your data in `batch` and your model in `build`.
+Local SGD" (2020). Within groups of `--group` ranks, such as a node with its fast links, gradients are still averaged in
+every step. The model and the data are toys: put your data in `batch` and your model in `build`.
 """
 
 import argparse
@@ -27,29 +27,30 @@ INPUTS, CLASSES = 32, 4
 
 
 def batch(size: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random points, and which of a few random directions each is nearest to; another ``seed``, other points."""
+    """Return random points, and for each the index of the nearest of a few random directions; ``seed`` picks them."""
     directions = torch.randn(CLASSES, INPUTS, generator=torch.Generator().manual_seed(0))
     points = torch.randn(size, INPUTS, generator=torch.Generator().manual_seed(seed))
     return points, (points @ directions.T).argmax(1)
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
+    """Print a line, on rank 0 only."""
     if dist.get_rank() == 0:
         print(text, flush=True)
 
 
 def join() -> torch.device:
-    """Join the group that torchrun describes, or one of this process alone; a GPU per rank, or none for any."""
+    """Join torchrun's process group, or one of this process alone; return the device: one GPU per rank, or the CPU."""
     alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
     for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}).items():
         os.environ.setdefault(name, str(value))
-    kind = torch.accelerator.current_accelerator(check_available=True)  # whoever made it
-    backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has none of its own
-    found, here = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
-    if backend == "gloo" or found < here:
+    kind = torch.accelerator.current_accelerator(check_available=True)  # of any vendor
+    backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has no backend
+    visible, needed = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
+    if backend == "gloo" or visible < needed:
         dist.init_process_group("gloo")
         if backend != "gloo":
-            tell(f"a rank sees {found} of the {here} GPUs that its node needs, one per rank: all train on the CPU")
+            log(f"Training on the CPU: a rank sees {visible} GPUs, and this node needs {needed}, one per rank.")
         return torch.device("cpu")
     device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
     torch.accelerator.set_device_index(device)
@@ -58,14 +59,14 @@ def join() -> torch.device:
 
 
 def build(options: argparse.Namespace, device: torch.device) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
-    """The model, whose hook leaves gradients alone after ``begin`` steps; the optimizer, which averages weights."""
+    """Return the model, whose hook averages gradients for ``begin`` steps, and the optimizer that averages weights."""
     torch.manual_seed(options.seed)
     model = nn.Sequential(nn.Linear(INPUTS, 64), nn.GELU(), nn.Linear(64, CLASSES)).to(device)
     ids = None if device.type == "cpu" else [device.index]
-    # Buffers, as batch norm has them, would else be sent in every step, and ranks would wait for one another.
+    # Otherwise buffers, such as those of batch norm, would be broadcast in every step, and ranks would wait.
     ddp = DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
     group = dist.new_subgroups(options.group)[0] if options.group > 1 else None
-    # True, as it is by itself, without a group: on a machine all its GPUs are one, and no rank ever steps alone.
+    # With the default, True, and no group, all GPUs of a machine form one group, and no rank ever steps alone.
     state = PostLocalSGDState(None, group, options.begin, post_local_gradient_allreduce=group is not None)
     ddp.register_comm_hook(state, post_localSGD_hook)
     optimizer = torch.optim.SGD(ddp.parameters(), options.lr, momentum=0.9)  # momentum stays each rank's own
@@ -73,8 +74,8 @@ def build(options: argparse.Namespace, device: torch.device) -> tuple[Distribute
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
-def apart(ddp: DistributedDataParallel) -> float:
-    """How far the ranks are apart: the largest difference between two ranks' values of one weight."""
+def drift(ddp: DistributedDataParallel) -> float:
+    """Return the largest difference between two ranks' values of one weight."""
     least = torch.cat([parameter.flatten() for parameter in ddp.parameters()])
     most = least.clone()
     dist.all_reduce(least, dist.ReduceOp.MIN)
@@ -84,7 +85,7 @@ def apart(ddp: DistributedDataParallel) -> float:
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def accuracy(ddp: DistributedDataParallel, device: torch.device) -> float:
-    """On 1,000 points that no rank trains on."""
+    """Return the accuracy on 1,000 points that no rank trains on."""
     points, answers = (part.to(device) for part in batch(1000, seed=1))
     return float((ddp.module(points).argmax(1) == answers).float().mean())
 
@@ -102,10 +103,10 @@ def run(options: argparse.Namespace, device: torch.device) -> DistributedDataPar
         if (step + 1) % 20 == 0:
             total = loss.detach()
             dist.all_reduce(total)
-            tell(f"step {step + 1}: loss {float(total) / ranks:.3f}, ranks apart by {apart(ddp):.1g}")
+            log(f"step {step + 1}: loss {float(total) / ranks:.3f}, drift {drift(ddp):.1g}")
     values = [*ddp.parameters(), *filter(torch.is_floating_point, ddp.buffers())]
-    average_parameters(iter(values), dist.group.WORLD)  # the last steps may have come after the last average
-    tell(f"averaged once more: ranks apart by {apart(ddp):.1g}, accuracy {accuracy(ddp, device):.1%}")
+    average_parameters(iter(values), dist.group.WORLD)  # there may have been steps after the last average
+    log(f"averaged once more: drift {drift(ddp):.1g}, accuracy {accuracy(ddp, device):.1%}")
     if rank == 0 and options.out:
         torch.save(ddp.module.state_dict(), options.out)
     return ddp
@@ -114,13 +115,15 @@ def run(options: argparse.Namespace, device: torch.device) -> DistributedDataPar
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--begin", type=int, default=20, help="steps that average gradients, before weights are")
+    parser.add_argument(
+        "--begin", type=int, default=20, help="steps that average gradients, before weights are averaged"
+    )
     parser.add_argument("--every", type=int, default=8, help="steps between averages of the weights")
-    parser.add_argument("--group", type=int, default=1, help="ranks that go on averaging gradients, 1 for none")
+    parser.add_argument("--group", type=int, default=1, help="ranks that still average gradients, 1 for none")
     parser.add_argument("--batch", type=int, default=32, help="per rank")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--out", default="", help="file for the weights")
-    parser.add_argument("--seed", type=int, default=0, help="of the first weights")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first weights")
     options = parser.parse_args(arguments)
     if min(options.steps, options.every, options.group, options.batch) < 1:
         parser.error("--steps, --every, --group and --batch must be 1 or more")
@@ -129,4 +132,4 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     run(parse(), join())
-    dist.destroy_process_group()  # after success only: after an error it would wait for ranks that cannot come
+    dist.destroy_process_group()  # after success only: after an error it would wait for ranks that never join

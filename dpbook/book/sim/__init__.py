@@ -1,7 +1,7 @@
-"""A stand-in accelerator in pure Python: device "sim", collectives "simccl". What a GPU would run runs on a laptop.
+"""Stand-in accelerator in pure Python: device "sim", collectives "simccl". Code for a GPU runs on a laptop.
 
-Nothing of the library needs it; tests and the book install it. docs/standin.md says what it imitates and what not.
-Importing this loads no torch.
+The library does not need it; tests and the book install it. docs/standin.md lists what it imitates and what it does
+not. Importing this package loads no torch.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Collectives of the device: the backend "simccl", which serves tensors of the device alone, as NCCL does.
+"""Collectives of the device: the backend "simccl", which serves only tensors of the device, as NCCL does.
 
-gloo carries the bytes. Each process group has a stream of its own, on which its collectives run one after another; each
-begins when what the caller's stream had queued before it is done.
+gloo carries the bytes. Each process group has its own stream, on which its collectives run one after another. A
+collective begins when the work that the caller's stream had queued before it is done.
 """
 
 import warnings
@@ -25,13 +25,13 @@ OPERATIONS = (
     "recv_any_source_", "reduce_", "reduce_scatter_", "reduce_scatter_tensor_coalesced_", "scatter_", "send",
 )  # fmt: skip
 NO_LIMIT = timedelta(0)
-KEPT = 16
+LATEST_WORKS = 16
 Stages = Callable[[], Iterator[None]]
-"""A collective in two parts: what begins it, and what waits until it is through."""
+"""A collective in two stages: it begins, and it is waited for."""
 
 
 class Communicator:
-    """A process group as seen from here: gloo's group of the same ranks, and the stream of its collectives."""
+    """Counterpart of a process group: gloo's group of the same ranks, and the stream of its collectives."""
 
     def __init__(self, group: Any, gloo: Any) -> None:
         self.gloo, self.stream = gloo, Stream()
@@ -41,28 +41,28 @@ class Communicator:
 
 
 class SimWork(Work):
-    """A collective under way. As with NCCL's, ``wait`` lets the caller's *stream* wait, and returns at once.
+    """A collective under way. As in NCCL, ``wait`` lets the caller's *stream* wait, and returns at once.
 
-    Only a barrier, and a time limit, make the host wait.
+    The host waits only for a barrier, and if there is a time limit.
     """
 
     def __init__(self, results: Any, blocks: bool) -> None:
         super().__init__()
-        self.done, self.results, self.blocks = Event(), results, blocks
+        self.finished, self.results, self.blocks = Event(), results, blocks
         self.future: torch.futures.Future[Any] = torch.futures.Future()
         _works.append(self)
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
-        self.done.wait()
-        if (self.blocks or timeout) and not self.done.synchronize(timeout.total_seconds() or None):
-            raise dist.DistBackendError(f"a collective of {BACKEND} was not done after {timeout}")
+        self.finished.wait()
+        if (self.blocks or timeout) and not self.finished.synchronize(timeout.total_seconds() or None):
+            raise dist.DistBackendError(f"a collective of {BACKEND} timed out after {timeout}")
         return True
 
     def synchronize(self) -> None:
         self.wait()
 
     def is_completed(self) -> bool:
-        return self.done.query()
+        return self.finished.query()
 
     def result(self) -> Any:
         return self.results
@@ -72,27 +72,27 @@ class SimWork(Work):
 
 
 _communicators: dict[str, Communicator] = {}
-"""By the name of the process group."""
-_works: deque[SimWork] = deque(maxlen=KEPT)
-"""The latest, until Python has them: on its way there torch holds the C++ half alone, which cannot wait by itself."""
+"""Communicators by the name of the process group."""
+_works: deque[SimWork] = deque(maxlen=LATEST_WORKS)
+"""The latest works. Until Python receives a work, torch holds only its C++ half, which cannot wait by itself."""
 
 
 def communicator(group: Any) -> Communicator:
-    """That of a process group, made for its first collective. A name may be that of a group which is gone."""
-    gloo, known = group._get_backend(DEVICE), _communicators.get(group.group_name)
-    if known is None or known.gloo is not gloo:
-        known = _communicators[group.group_name] = Communicator(group, gloo)
-    return known
+    """Return the communicator of a process group; its first collective makes it. A later group may reuse a name."""
+    gloo, existing = group._get_backend(DEVICE), _communicators.get(group.group_name)
+    if existing is None or existing.gloo is not gloo:
+        existing = _communicators[group.group_name] = Communicator(group, gloo)
+    return existing
 
 
 def register(library: Any) -> None:
-    """Tell torch.distributed of the backend, and of what its collectives do on tensors of the device.
+    """Register the backend, and its collectives for tensors of the device, with torch.distributed.
 
-    gloo takes such tensors too, as it takes CUDA's: torch asks a group of gloo for its backend of the device.
+    gloo accepts such tensors too, as it accepts CUDA's: torch asks a group of gloo for its backend of the device.
     """
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=[DEVICE.type])
     dist.Backend.backend_capability[dist.Backend.GLOO].append(DEVICE.type)
-    with warnings.catch_warnings(action="ignore"):  # torch has those of its own devices there
+    with warnings.catch_warnings(action="ignore"):  # torch's own implementations are replaced
         for name in OPERATIONS:
             library.impl(name, _collective(getattr(torch.ops.c10d, name).default), allow_override=True)
     dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = _together(dist.batch_isend_irecv)
@@ -103,7 +103,7 @@ def _create(options: Any, _: Any) -> Any:
 
 
 def _collective(op: Any) -> Callable[..., Any]:
-    """What ``op`` of torch.distributed does when it is given tensors of the device."""
+    """Return the implementation of ``op`` of torch.distributed for tensors of the device."""
     position = [argument.name for argument in op._schema.arguments].index("process_group")
     returns_tensors = len(op._schema.returns) == 2
 
@@ -135,28 +135,31 @@ def _collective(op: Any) -> Callable[..., Any]:
 
 
 def _submit(stream: Stream, name: str, stages: Stages, work: SimWork) -> None:
-    """Queue a collective behind what the caller's stream has queued, or keep it for its batch."""
+    """Queue a collective behind the work of the caller's stream, or add it to the open batch."""
     if _batches:
         _batches[-1].append((stream, stages, work))
         return
     stream.wait_stream(current_stream())
     stream.launch(name, lambda: _run([stages]))
-    work.done.record(stream)
+    work.finished.record(stream)
 
 
 def _run(collectives: Sequence[Stages]) -> None:
-    """Begin all, then wait for all."""
+    """Begin all collectives, then wait for all."""
     running = [stages() for stages in collectives]
     for collective in [*running, *running]:
         next(collective, None)
 
 
 _batches: list[list[tuple[Stream, Stages, SimWork]]] = []
-"""The batch of messages that is put together now, if one is."""
+"""The open batch of messages, if there is one."""
 
 
 def _together(batch_isend_irecv: Callable[..., Any]) -> Callable[..., Any]:
-    """Messages of a batch begin together. Others begin when the one before is through, and may wait for each other."""
+    """Return `batch_isend_irecv` for the device: the messages of a batch begin together.
+
+    Other messages begin when the one before has ended, so two ranks that both send first would wait for ever.
+    """
 
     def call(operations: Sequence[Any]) -> Any:
         if not is_on_device(operations[0].tensor):
@@ -170,7 +173,7 @@ def _together(batch_isend_irecv: Callable[..., Any]) -> Callable[..., Any]:
         stream.wait_stream(current_stream())
         stream.launch("batch_isend_irecv", lambda: _run([stages for _, stages, _ in batch]))
         for *_, work in batch:
-            work.done.record(stream)
+            work.finished.record(stream)
         return works
 
     return call

@@ -1,19 +1,28 @@
-"""The device as programs see it: `torch.sim`, a module like `torch.cuda`, and what `torch.accelerator` asks of it."""
+"""The device as programs see it: `torch.sim`, `torch.accelerator`, gradient hooks, modules, storages and files.
+
+torch supports devices written in Python only in part. The functions here replace parts of torch for this device:
+`adapt_accelerator` its queries, `adapt_hooks` errors in gradient hooks, `adapt_modules_and_storages` moves to and from
+the device.
+"""
 
 import contextlib
+import functools
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch import nn
 
 from dpbook.book.sim import kernels, streams
-from dpbook.book.sim.memory import POOL, TOTAL
+from dpbook.book.sim.memory import DEVICE, POOL, TOTAL, Block, is_on_device, new_storage
+from dpbook.book.sim.streams import synchronize
 
 NAME = "stand-in accelerator"
 
 
 def module() -> ModuleType:
-    """What `torch.get_device_module("sim")` returns."""
+    """Return the module for `torch.get_device_module("sim")`, with the interface of `torch.cuda`."""
     sim = ModuleType("torch.sim")
     for name, value in (_streams() | _memory() | _random() | _state()).items():
         setattr(sim, name, value)
@@ -21,7 +30,7 @@ def module() -> ModuleType:
 
 
 def adapt_accelerator() -> None:
-    """Let `torch.accelerator` answer what it would ask of C++: streams and memory of the device."""
+    """Let `torch.accelerator` use the streams and the memory of the device, instead of C++."""
     for name, value in (_streams() | _memory()).items():
         if hasattr(torch.accelerator, name):
             setattr(torch.accelerator, name, value)
@@ -83,3 +92,133 @@ def _reset_peak(device: Any = None) -> None:
 def _empty_cache() -> None:
     streams.synchronize()
     POOL.empty_cache()
+
+
+Hook = Callable[..., Any]
+_hook_errors: list[BaseException] = []
+
+
+def adapt_hooks() -> None:
+    """Let backward raise the error of a hook on a tensor of the device, as on other devices.
+
+    torch's guard for devices in Python lets no error pass, and would end the process. The hook therefore returns a
+    tensor that torch refuses in C++, which ends backward.
+    """
+    refused = torch.empty(0, device="meta")
+    for name in ("register_hook", "register_post_accumulate_grad_hook"):
+        setattr(torch.Tensor, name, _registering_guarded(getattr(torch.Tensor, name), refused))
+    torch.autograd._engine_run_backward = _raising_hook_errors(torch.autograd._engine_run_backward)
+
+
+def _registering_guarded(register: Callable[..., Any], refused: torch.Tensor) -> Callable[..., Any]:
+    @functools.wraps(register)
+    def registered(self: torch.Tensor, hook: Hook) -> Any:
+        return register(self, _guarded(hook, refused) if is_on_device(self) else hook)
+
+    return registered
+
+
+def _guarded(hook: Hook, refused: torch.Tensor) -> Hook:
+    @functools.wraps(hook)
+    def guarded(*args: Any) -> Any:
+        try:
+            return hook(*args)
+        except BaseException as error:
+            _hook_errors.append(error)
+            return refused
+
+    return guarded
+
+
+def _raising_hook_errors(run_backward: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run_backward)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        _hook_errors.clear()
+        try:
+            return run_backward(*args, **kwargs)
+        except Exception:
+            if not _hook_errors:
+                raise
+            raise _hook_errors.pop(0) from None
+
+    return run
+
+
+BEFORE_TORCHS = 19
+"""Priority before torch's own reader of storages for such devices, which has 23; other readers begin at 10."""
+
+
+def adapt_modules_and_storages() -> None:
+    """Let `Module.to` keep each Parameter object, as it does for CUDA, and `torch.load` bring tensors to the device."""
+    nn.Module._apply = _swap_parameters(nn.Module._apply)
+    torch.UntypedStorage.data_ptr = _with_address(torch.UntypedStorage.data_ptr)
+    torch.UntypedStorage.cpu = _copied(torch.UntypedStorage.cpu)
+    torch.Tensor.pin_memory = lambda self, device=None: self.clone()  # pinning copies, as on other devices
+    torch.UntypedStorage.resize_ = _resized(torch.UntypedStorage.resize_)
+    torch.UntypedStorage.size = torch.UntypedStorage.nbytes = _measured(torch.UntypedStorage.nbytes)
+    torch.serialization.register_package(BEFORE_TORCHS, _location_tag, _restore_on_device)
+
+
+def _swap_parameters(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Let `Module._apply` swap parameters in place.
+
+    For other devices torch sets ``parameter.data``, which it refuses here. New Parameters would separate tied ones. The
+    setting holds only inside the call, since `load_state_dict` would swap too and lose hooks.
+    """
+    future = torch.__future__
+
+    def applied(self: nn.Module, function: Callable[..., Any], recurse: bool = True) -> nn.Module:
+        before = future.get_swap_module_params_on_conversion()
+        future.set_swap_module_params_on_conversion(True)
+        try:
+            return apply(self, function, recurse)
+        finally:
+            future.set_swap_module_params_on_conversion(before)
+
+    return applied
+
+
+def _with_address(data_ptr: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Return `data_ptr` with an address for this device; `torch.save` needs it to write shared memory once."""
+    return lambda self: data_ptr(self.block.bytes if _location_tag(self) else self)
+
+
+def _copied(cpu: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def to_cpu(self: Any) -> Any:
+        if not _location_tag(self):
+            return cpu(self)
+        synchronize()
+        return torch.UntypedStorage(self.nbytes()).copy_(self.block.bytes[: self.nbytes()])
+
+    return to_cpu
+
+
+def _resized(resize: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `resize_` for this device: tensors stay and get new memory. Unlike on other devices, values are lost."""
+
+    def resized(self: Any, nbytes: int) -> Any:
+        if not _location_tag(self):
+            return resize(self, nbytes)
+        self.block = Block(nbytes)
+        return self
+
+    return resized
+
+
+def _measured(nbytes: Callable[[Any], int]) -> Callable[[Any], int]:
+    return lambda self: self.block.requested if _location_tag(self) else nbytes(self)
+
+
+def _location_tag(storage: Any) -> str | None:
+    """Return the tag of a storage of this device in a file; None for storages of other devices."""
+    return str(DEVICE) if storage.device.type == DEVICE.type else None
+
+
+def _restore_on_device(storage: Any, location: str) -> Any:
+    """Return a storage from a file on this device; None if its tag is another device's."""
+    if not location.startswith(DEVICE.type):
+        return None
+    new = new_storage(storage.nbytes())
+    synchronize()  # queued kernels may still use its memory
+    new.block.bytes[: storage.nbytes()].copy_(storage)
+    return new

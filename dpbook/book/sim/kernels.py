@@ -1,56 +1,70 @@
-"""Operations as kernels: what comes back is a tensor at once, what computes its values is queued on the current stream.
+"""Operations as kernels: an operation returns its tensors at once, and the current stream computes their values later.
 
-An operation of torch that has no implementation for the device arrives in `launch`. The kernel is torch's own for the
-CPU, on the same bytes.
+torch calls `launch` for every operation that has no implementation for the device. The kernel is torch's own for the
+CPU, on the same bytes. A few operations are implemented here: creation, views, copies and convolution.
+
+Under `torch.autocast`, operations run in the low dtype or in float32 after torch's own lists for CUDA ("Autocast Op
+Reference" of its documentation), as far as the book's models need them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from dpbook.book.sim.memory import DEVICE, Outcome, allocate, is_on_device, layout_of, on_cpu, outcome, resize
+from dpbook.book.sim.memory import (
+    CPU_KERNEL,
+    DEVICE,
+    Outcome,
+    allocate,
+    is_on_device,
+    layout_of,
+    lend,
+    on_cpu,
+    outcome,
+    resize,
+)
 from dpbook.book.sim.streams import Stream, current_stream, synchronize
 
 INDICES_OF_CPU = frozenset({"aten::index", "aten::index_put_", "aten::_index_put_impl_"})
-"""Where CUDA too takes indices of the CPU."""
+"""Operations for which CUDA accepts indices on the CPU as well."""
 
 generator = torch.Generator()
-"""What the device draws from, in the order in which kernels run; that of the CPU is another."""
+"""Random generator of the device, used in the order in which kernels run; the CPU has another."""
 
 
 def launch(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Queue ``op``, and return its results without values."""
+    """Queue ``op`` on the current stream, and return its results, whose values come later."""
     flat, spec = tree_flatten((args, kwargs))
     _check_devices(op, args, kwargs, flat)
-    foreseen = outcome(op, flat, spec) if _returns_tensors(op) else None
-    if foreseen is None:
+    inferred = outcome(op, flat, spec) if _returns_tensors(op) else None
+    if inferred is None:
         return _run_now(op, flat, spec)
-    for position, layout in foreseen.resized:
+    for position, layout in inferred.resized:
         resize(flat[position], layout.size, layout.stride)
-    results = [_result(wanted, flat) for wanted in foreseen.results]
-    _queue(op, flat, spec, results, foreseen, current_stream())
-    return tree_unflatten(results, foreseen.spec)
+    results = [_new_result(result, flat) for result in inferred.results]
+    _queue(op, flat, spec, results, inferred, current_stream())
+    return tree_unflatten(results, inferred.spec)
 
 
-def _queue(op: Any, flat: Sequence[Any], spec: Any, results: list[Any], foreseen: Outcome, stream: Stream) -> None:
-    """``results`` that are no arguments get their values from what the CPU's operation returns."""
+def _queue(op: Any, flat: Sequence[Any], spec: Any, results: list[Any], inferred: Outcome, stream: Stream) -> None:
+    """Queue the CPU's operation, which writes its results into those of ``results`` that are no arguments."""
     twins = _twins(flat)
-    targets = [on_cpu(x) if isinstance(w, tuple) else None for x, w in zip(results, foreseen.results, strict=True)]
+    targets = [on_cpu(x) if isinstance(r, tuple) else None for x, r in zip(results, inferred.results, strict=True)]
 
     def kernel() -> None:
         computed = tree_flatten(_call(op, twins, spec))[0]
         for target, value in zip(targets, computed, strict=True):
-            if target is not None and value is not None:  # a gradient that the CPU's operation leaves out
+            if target is not None and value is not None:  # the CPU's operation may leave a gradient out
                 target.copy_(value)
 
     stream.launch(str(op), kernel)
 
 
 def _run_now(op: Any, flat: Sequence[Any], spec: Any) -> Any:
-    """An operation whose result's value or shape the host has to know: it waits for all that was queued before."""
+    """Run an operation whose result's value or shape the host needs, after all queued work."""
     current_stream().synchronize()
     twins = _twins(flat)
     known = {id(twin): value for twin, value in zip(twins, flat, strict=True) if is_on_device(value)}
@@ -61,7 +75,7 @@ def _run_now(op: Any, flat: Sequence[Any], spec: Any) -> Any:
 
 
 def to_device(value: Any) -> Any:
-    """A copy of what the CPU has computed, if it is a tensor."""
+    """Return a copy on the device of a tensor of the CPU; any other value as it is."""
     if not isinstance(value, torch.Tensor):
         return value
     new = allocate(*layout_of(value))
@@ -77,7 +91,7 @@ def _call(op: Any, twins: Sequence[Any], spec: Any) -> Any:
 
 
 def _twins(flat: Sequence[Any]) -> list[Any]:
-    """The arguments as the CPU's kernel takes them. What the host may change meanwhile is copied now."""
+    """Return the arguments for the CPU's kernel. Tensors of the CPU, which the host may change later, are copied."""
     twins: dict[int, torch.Tensor] = {}
 
     def twin(value: Any) -> Any:
@@ -90,14 +104,14 @@ def _twins(flat: Sequence[Any]) -> list[Any]:
     return [twin(value) for value in flat]
 
 
-def _result(wanted: Any, flat: Sequence[Any]) -> Any:
-    if wanted is None:
+def _new_result(result: Any, flat: Sequence[Any]) -> Any:
+    if result is None:
         return None
-    return flat[wanted] if isinstance(wanted, int) else allocate(*wanted)
+    return flat[result] if isinstance(result, int) else allocate(*result)
 
 
 def _check_devices(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], flat: Sequence[Any]) -> None:
-    """Raise as CUDA does for tensors of the CPU among those of the device; a number, of no dimension, may be read."""
+    """Raise as CUDA does for tensors of the CPU among those of the device; a 0-dimensional one may be read."""
     written = [args[place] if place < len(args) else kwargs.get(name) for place, name in _written(op)]
     read = [] if op._schema.name in INDICES_OF_CPU else [x for x in flat if isinstance(x, torch.Tensor) and x.dim()]
     for value in (*tree_leaves(written), *read):
@@ -110,7 +124,7 @@ def _check_devices(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], flat
 
 @cache
 def _written(op: Any) -> list[tuple[int, str]]:
-    """Place and name of the arguments that an operation writes to."""
+    """Return place and name of the arguments that an operation writes to."""
     arguments = enumerate(op._schema.arguments)
     return [(place, x.name) for place, x in arguments if x.alias_info is not None and x.alias_info.is_write]
 
@@ -126,7 +140,7 @@ def _draws(op: Any) -> bool:
 
 
 def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """What `copy_` does between devices. To the CPU the host waits; from there its values are those of this moment."""
+    """Copy between devices, for `copy_`. To the CPU the host waits; from the CPU the values are read now."""
     if not is_on_device(target):
         current_stream().synchronize()
         with torch.no_grad():
@@ -138,7 +152,7 @@ def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = F
 
 
 def get_rng_state(device: Any = None) -> torch.Tensor:
-    """What random numbers come next, once what was queued has drawn its own."""
+    """Return the state of the device's generator after all queued work."""
     synchronize()
     return generator.get_state()
 
@@ -151,3 +165,118 @@ def set_rng_state(state: torch.Tensor, device: Any = None) -> None:
 def manual_seed(seed: int) -> None:
     synchronize()
     generator.manual_seed(int(seed))
+
+
+aten = torch.ops.aten
+VIEWS = (
+    "as_strided", "view", "_reshape_alias", "unfold", "set_.source_Storage_storage_offset", "set_.source_Tensor",
+    "set_.source_Storage",
+)  # fmt: skip
+"""Operations that move no bytes: the CPU's implementation works for any device."""
+
+
+def register_operations(library: Any) -> None:
+    """Register the operations that are implemented here."""
+    for name in VIEWS:
+        library.impl(name, _view(name))
+    library.impl("empty.memory_format", _empty)
+    library.impl("empty_strided", _empty_strided)
+    library.impl("resize_", _resize)
+    library.impl("_copy_from", copy_from)
+    library.impl("_to_copy", _to_copy)
+    library.impl("record_stream", _record_stream)
+    library.impl("native_dropout", _dropout)
+    library.impl("convolution_overrideable", _convolution)
+    library.impl("convolution_backward_overrideable", _convolution_backward)
+
+
+def overload(name: str) -> Any:
+    """Return the overload of a name: ``torch.ops.aten.add.out`` for "add.out"."""
+    base, _, variant = name.partition(".")
+    return getattr(getattr(aten, base), variant or "default")
+
+
+def _view(name: str) -> Callable[..., Any]:
+    return lambda *args, **kwargs: overload(name).redispatch(CPU_KERNEL, *args, **kwargs)
+
+
+def _empty(size: Any, *, dtype: Any = None, memory_format: Any = None, **_: Any) -> torch.Tensor:
+    like = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format)
+    return allocate(like.size(), like.stride(), like.dtype)
+
+
+def _empty_strided(size: Any, stride: Any, *, dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
+    return allocate(size, stride, dtype or torch.get_default_dtype())
+
+
+def _resize(tensor: torch.Tensor, size: Any, *, memory_format: Any = None) -> torch.Tensor:
+    like = torch.empty(size, dtype=tensor.dtype, device="meta", memory_format=memory_format)
+    resize(tensor, like.size(), like.stride())
+    return tensor
+
+
+def _to_copy(tensor: torch.Tensor, *, device: Any = None, non_blocking: bool = False, **options: Any) -> torch.Tensor:
+    """Implement ``tensor.to(...)``. A non-blocking copy to the CPU gets its values later, as on CUDA."""
+    if device is None or device.type != "cpu" or not non_blocking:
+        return overload("_to_copy").redispatch(CPU_KERNEL, tensor, device=device, non_blocking=non_blocking, **options)
+    like = {name: value for name, value in options.items() if name in ("dtype", "memory_format")}
+    host, values = torch.empty_like(tensor, device="cpu", **like), on_cpu(tensor)
+    current_stream().launch("copy to the CPU", lambda: host.copy_(values))
+    return host
+
+
+def _record_stream(tensor: torch.Tensor, stream: Any) -> None:
+    lend(tensor, Stream.all[stream.stream_id])
+
+
+def _dropout(tensor: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Implement dropout with the device's generator; the CPU's operation would use the host's."""
+    dropping = p > 0 and train is not False
+    mask = torch.empty_like(tensor, dtype=torch.bool).bernoulli_(1 - p if dropping else 1)
+    return tensor * mask * (1 / (1 - p) if dropping and p < 1 else 1), mask
+
+
+def _convolution(*args: Any) -> Any:
+    return launch(aten.convolution.default, *args)
+
+
+def _convolution_backward(
+    gradient: Any, inputs: Any, weight: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
+    output_padding: Any, groups: int, mask: Any,
+) -> Any:  # fmt: skip
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    return launch(
+        aten.convolution_backward.default, gradient, inputs, weight, [channels], stride, padding, dilation, transposed,
+        output_padding, groups, mask,
+    )  # fmt: skip
+
+
+LOW_PRECISION = (
+    "addmm", "addmv", "baddbmm", "bmm", "conv1d", "conv2d", "linear", "matmul", "mm", "mv",
+    "scaled_dot_product_attention",
+)  # fmt: skip
+FULL_PRECISION = (
+    "cross_entropy_loss", "exp", "layer_norm", "log", "log_softmax.int", "mse_loss", "nll_loss", "norm.Scalar",
+    "pow.Tensor_Scalar", "softmax.int", "sum", "sum.dim_IntList",
+)  # fmt: skip
+AUTOCAST_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+
+def register_autocast(library: Any) -> None:
+    """Register the dtypes of operations under `torch.autocast`."""
+    for name in LOW_PRECISION:
+        library.impl(name, _with_casts(overload(name), lambda: torch.get_autocast_dtype(DEVICE.type)))
+    for name in FULL_PRECISION:
+        library.impl(name, _with_casts(overload(name), lambda: torch.float32))
+
+
+def _with_casts(op: Any, dtype: Callable[[], torch.dtype]) -> Callable[..., Any]:
+    def cast(value: Any) -> Any:
+        castable = is_on_device(value) and value.is_floating_point() and value.dtype != torch.float64
+        return value.to(dtype()) if castable else value
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(AUTOCAST_KEYS):
+            return op(*tree_map(cast, args), **tree_map(cast, kwargs))
+
+    return run

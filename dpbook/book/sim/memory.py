@@ -1,7 +1,7 @@
-"""Memory of the device: tensors whose bytes only kernels see, from an allocator that hands freed bytes out again.
+"""Memory of the device: tensors whose bytes only kernels see, and a caching allocator.
 
-Bytes go back when the host drops the last tensor that has them, although kernels that use them may still be queued: on
-the stream that allocated them the next owner's kernels come after. For another stream that is not so; see `lend`.
+Bytes are freed when the host drops the last tensor that has them, although queued kernels may still use them. That is
+safe on the stream that allocated them, where the next owner's kernels run later. For other streams see `lend`.
 
 The shape of a result is known before its operation has run: torch infers it on "meta" tensors, which have no values.
 """
@@ -19,17 +19,17 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from dpbook.book.sim.streams import Stream, current_stream
 
 DEVICE = torch.device("privateuseone", 0)
-"""Torch's name for a device from elsewhere, until it is called "sim"."""
+"""The device, by torch's name for any third-party device; `install` renames it to "sim"."""
 ROUNDING = 512
-"""Bytes: an allocation takes a multiple of it, as in CUDA's allocator."""
+"""Bytes of which every allocation takes a multiple, as in CUDA's allocator."""
 TOTAL = 16 * 2**30
-"""Bytes that the device says it has."""
+"""Bytes of memory that the device reports."""
 CPU_KERNEL = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _SET = torch.ops.aten.set_.source_Storage_storage_offset
 
 
 class Pool:
-    """Counts bytes, and keeps what was freed for the next allocation of as many on the same stream."""
+    """Cache of freed bytes for allocations of the same size on the same stream, with counts of bytes."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # memory may be freed by the garbage collector in the middle of an allocation
@@ -37,25 +37,25 @@ class Pool:
         self.allocated = self.peak = self.reserved = self.peak_reserved = 0
 
     def take(self, nbytes: int, stream: Stream) -> Any:
-        """A storage of the CPU with so many bytes."""
+        """Return a storage of the CPU with so many bytes."""
         with self.lock:
             self.allocated += nbytes
             self.peak = max(self.peak, self.allocated)
-            if kept := self.free[nbytes, stream.stream_id]:
-                return kept.pop()
+            if cached := self.free[nbytes, stream.stream_id]:
+                return cached.pop()
             self.reserved += nbytes
             self.peak_reserved = max(self.peak_reserved, self.reserved)
             return torch.UntypedStorage(nbytes)
 
     def keep(self, storage: Any, stream: Stream) -> None:
-        """Hand it out again from now on."""
+        """Put a freed storage into the cache."""
         with self.lock:
             self.free[storage.nbytes(), stream.stream_id].append(storage)
 
     def empty_cache(self) -> None:
-        """Give up what is kept."""
+        """Drop all freed storages."""
         with self.lock:
-            self.reserved -= sum(size * len(kept) for (size, _), kept in self.free.items())
+            self.reserved -= sum(size * len(cached) for (size, _), cached in self.free.items())
             self.free.clear()
 
 
@@ -63,10 +63,10 @@ POOL = Pool()
 
 
 class Block:
-    """The bytes of one storage of the device. They hang on the storage: a tensor may be given another."""
+    """Bytes of one storage of the device. They belong to the storage, since a tensor may get another storage."""
 
     def __init__(self, nbytes: int) -> None:
-        self.asked = nbytes
+        self.requested = nbytes
         self.size, self.stream = -(-nbytes // ROUNDING) * ROUNDING, current_stream()
         self.borrowers: set[Stream] = set()
         self.bytes = POOL.take(self.size, self.stream)
@@ -74,31 +74,31 @@ class Block:
     def __del__(self) -> None:
         with POOL.lock:
             POOL.allocated -= self.size
-        waiting = len(self.borrowers)
-        if not waiting:
+        pending = len(self.borrowers)
+        if not pending:
             return POOL.keep(self.bytes, self.stream)
 
-        def done() -> None:
-            nonlocal waiting
+        def release() -> None:
+            nonlocal pending
             with POOL.lock:
-                waiting -= 1
-            if not waiting:
+                pending -= 1
+            if not pending:
                 POOL.keep(storage, stream)
 
         storage, stream = self.bytes, self.stream
         for borrower in self.borrowers:
-            borrower.submit(done)
+            borrower.submit(release)
         return None
 
 
 class _Carrier(torch.Tensor):  # type: ignore[misc]
-    """Only such a subclass can ask torch for a storage on a device that has no allocator in C++."""
+    """Subclass that can ask torch for a storage on a device without an allocator in C++; nothing else can."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod
     def __torch_dispatch__(cls, *_: Any) -> Any:
-        raise AssertionError("nothing is computed with it")
+        raise AssertionError("no operation may use the carrier of a storage")
 
 
 def is_on_device(value: object) -> bool:
@@ -110,7 +110,7 @@ def block_of(tensor: torch.Tensor) -> Block:
 
 
 def new_storage(nbytes: int) -> Any:
-    """A storage of the device."""
+    """Return a new storage of the device."""
     carrier = torch.Tensor._make_wrapper_subclass(_Carrier, (nbytes,), dtype=torch.uint8, device=DEVICE)
     storage = carrier.untyped_storage()
     storage.block = Block(nbytes)
@@ -118,18 +118,18 @@ def new_storage(nbytes: int) -> Any:
 
 
 def allocate(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of the device, with whatever was in its memory."""
+    """Return an uninitialised tensor of the device."""
     new = torch._C._acc.create_empty_tensor([0], dtype)
     return _SET.redispatch(CPU_KERNEL, new, new_storage(extent(size, stride, dtype)), 0, tuple(size), tuple(stride))
 
 
 def extent(size: Any, stride: Any, dtype: torch.dtype) -> int:
-    """The bytes from the first element to the end of the last."""
+    """Return the bytes from the first element to the end of the last."""
     return dtype.itemsize * (1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))) if prod(size) else 0
 
 
 def resize(tensor: torch.Tensor, size: Any, stride: Any) -> None:
-    """Give a tensor another shape, and more memory if it has too little; values need not be kept."""
+    """Give a tensor another shape, and more memory if it has too little; its values may be lost."""
     storage, needed = tensor.untyped_storage(), extent(size, stride, tensor.dtype)
     if needed > storage.nbytes():
         storage = new_storage(needed)
@@ -137,19 +137,21 @@ def resize(tensor: torch.Tensor, size: Any, stride: Any) -> None:
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """The same bytes as a tensor of the CPU: what a kernel sees. It does not keep them from being freed."""
+    """Return the same bytes as a tensor of the CPU, for a kernel. It does not keep the bytes from being freed."""
     place = tensor.storage_offset(), tuple(tensor.size()), tuple(tensor.stride())
     return torch.empty(0, dtype=tensor.dtype, device="cpu").set_(block_of(tensor).bytes, *place)
 
 
 def lend(tensor: torch.Tensor, stream: Stream) -> None:
-    """Keep the bytes, once they are freed, until ``stream`` has done what is queued on it then: `record_stream`."""
+    """Delay the reuse of freed bytes until ``stream`` has done its queued work, as `record_stream` does."""
     block = block_of(tensor)
     if stream != block.stream:
         block.borrowers.add(stream)
 
 
 class Layout(NamedTuple):
+    """Size, strides and dtype of a tensor."""
+
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
@@ -159,9 +161,10 @@ class Layout(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """``results`` of an operation, flat: a number is that of the argument which it is, a layout asks for a new tensor.
+    """Inferred results of an operation.
 
-    ``resized`` are arguments, ``out=`` in particular, that take another layout; ``spec`` puts the results together.
+    ``results`` is flat: a number is the place of the argument that is returned, a layout stands for a new tensor.
+    ``resized`` are arguments, such as ``out=``, that get another layout. ``spec`` restores the tree of results.
     """
 
     results: tuple[Layout | int | None, ...]
@@ -174,9 +177,9 @@ def layout_of(tensor: torch.Tensor) -> Layout:
 
 
 def outcome(op: Any, flat: Sequence[Any], spec: Any) -> Outcome | None:
-    """What ``op`` of the arguments ``flat``, put together by ``spec``, will return; None where values decide that.
+    """Infer the results of ``op`` on arguments ``flat`` with the tree ``spec``; None if they depend on values.
 
-    Raises what torch raises for arguments that do not fit, as a device does when a kernel is launched.
+    Raises torch's error for arguments that do not fit, as a device does when a kernel is launched.
     """
     first: dict[int, int] = {}
     described: list[tuple[Any, Any]] = []
@@ -201,7 +204,7 @@ def _outcome(op: Any, described: tuple[tuple[Any, Any], ...], spec: Any) -> Outc
     for kind, value in described:
         if not isinstance(value, Layout):
             flat.append(value)
-        elif kind is None:  # of the CPU: a number, or indices
+        elif kind is None:  # a tensor of the CPU: a number, or indices
             flat.append(torch.ones(value.size, dtype=value.dtype, device="meta" if value.size else "cpu"))
         else:
             flat.append(metas.setdefault(kind, value.on_meta()))
@@ -211,12 +214,12 @@ def _outcome(op: Any, described: tuple[tuple[Any, Any], ...], spec: Any) -> Outc
     except NotImplementedError:
         return None
     positions = {id(meta): position for position, meta in metas.items()}
-    results = [_result(value, positions) for value in returned]
+    results = [_inferred(value, positions) for value in returned]
     resized = [(n, layout_of(meta)) for n, meta in metas.items() if layout_of(meta) != described[n][1]]
     return Outcome(tuple(results), tuple(resized), spec)
 
 
-def _result(value: Any, positions: dict[int, int]) -> Layout | int | None:
+def _inferred(value: Any, positions: dict[int, int]) -> Layout | int | None:
     if not isinstance(value, torch.Tensor):
         return None
     return positions.get(id(value), layout_of(value))

@@ -1,7 +1,7 @@
-"""Queues of work: a stream is a thread that runs its work in order, while the host goes on.
+"""Streams and events: a stream is a thread that runs its work in order, while the host continues.
 
-`torch.Stream` and `torch.Event` of the stand-in have torch's names and meaning, with Python threads underneath. Tests
-and the book can make the device slower, and list which kernels ran when.
+`Stream` and `Event` have the names and the meaning of torch's, on Python threads. Tests and the book can slow the
+device down, stop a stream, and list which kernels ran when.
 """
 
 import atexit
@@ -18,7 +18,7 @@ import torch
 
 
 class Span(NamedTuple):
-    """A kernel that ran: seconds of `time.perf_counter`, ``launched`` by the host, begun and ended on its stream."""
+    """A kernel that ran, in seconds of `time.perf_counter`: ``launched`` by the host, begun and ended on its stream."""
 
     name: str
     stream: int
@@ -29,7 +29,7 @@ class Span(NamedTuple):
 
 @dataclass
 class Settings:
-    """Of the device: seconds that kernels take besides, a list of those that ran, and what one of them has raised."""
+    """State of the device: extra seconds of each kernel, the kernels that ran, and the first error of a kernel."""
 
     slowness: float = 0.0
     spans: list[Span] | None = None
@@ -41,7 +41,7 @@ SETTINGS = Settings()
 
 @contextlib.contextmanager
 def slower(seconds: float) -> Iterator[None]:
-    """Let every kernel that is launched in the block take so many seconds more."""
+    """Let every kernel that is launched in the block take so many more seconds."""
     before, SETTINGS.slowness = SETTINGS.slowness, seconds
     try:
         yield
@@ -51,7 +51,7 @@ def slower(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watch() -> Iterator[list[Span]]:
-    """A list of the kernels that are launched in the block, in the order in which they end."""
+    """Yield a list that records the kernels launched in the block, in the order in which they end."""
     before, SETTINGS.spans = SETTINGS.spans, []
     try:
         yield SETTINGS.spans
@@ -61,12 +61,12 @@ def watch() -> Iterator[list[Span]]:
 
 Task = Callable[[], object]
 DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1)
-PATIENCE = 2.0
-"""Seconds that all streams have at the end of the process to finish what they are doing."""
+SHUTDOWN_SECONDS = 2.0
+"""Time limit of all streams to finish their work at the end of the process."""
 
 
 class Mark:
-    """A place in a stream: whoever waits for it waits until the stream has come there."""
+    """A place in a stream's queue, which can be waited for."""
 
     def __init__(self) -> None:
         self.reached, self.time = threading.Event(), 0.0
@@ -77,11 +77,11 @@ class Mark:
 
 
 class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
-    """Work in the order in which it was given; beside that of other streams, unless an event is waited for."""
+    """Queue of work in order, concurrent with other streams except where it waits for an event."""
 
     _numbers = itertools.count()
     all: ClassVar[dict[int, "Stream"]] = {}
-    """By number; a stream lives as long as the process."""
+    """All streams by number; a stream lives as long as the process."""
 
     def __new__(cls, device: Any = None, priority: int = 0) -> "Stream":
         number = next(cls._numbers)
@@ -93,7 +93,7 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
         return new
 
     def submit(self, task: Task) -> None:
-        """Queue what takes no time of its own: an event, or a wait."""
+        """Queue a task that takes no time: an event, or a wait."""
         self._tasks.put(task)
 
     def launch(self, name: str, kernel: Task) -> None:
@@ -115,7 +115,7 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
         return event
 
     def wait_event(self, event: "Event") -> None:
-        """Let what is queued from now on wait for ``event``; the host does not wait."""
+        """Let all work that is queued from now on wait for ``event``; the host does not wait."""
         if event.mark is not None:
             self.submit(event.mark.reached.wait)
 
@@ -123,12 +123,12 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
         self.wait_event(stream.record_event())
 
     def synchronize(self) -> None:
-        """Let the host wait for all that is queued. Raises, once, what a kernel of any stream has raised meanwhile."""
+        """Let the host wait for all queued work. Raises, once, the error of a kernel of any stream."""
         self._finish()
         _raise_late()
 
     def query(self) -> bool:
-        """Whether all that was queued is done. A thread needs a moment to say so."""
+        """Return True if all queued work is done; the thread gets 1 ms to answer."""
         mark = Mark()
         self.submit(mark.reach)
         return mark.reached.wait(1e-3)
@@ -141,10 +141,10 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
     def __exit__(self, *_: object) -> None:
         set_stream(self._before.pop())
 
-    def end(self, patience: float) -> None:
-        """End the thread, in so many seconds: one that runs while the interpreter ends would abort the process."""
+    def end(self, seconds: float) -> None:
+        """End the thread within ``seconds``: one that still runs when the interpreter ends would abort the process."""
         self.submit(_leave)
-        self._thread.join(patience)
+        self._thread.join(seconds)
 
     def _finish(self) -> None:
         mark = Mark()
@@ -152,7 +152,7 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
         mark.reached.wait()
 
     def _work(self) -> None:
-        torch.set_num_threads(torch.get_num_threads())  # a new thread would begin with as many as there are cores
+        torch.set_num_threads(torch.get_num_threads())  # a new thread would start with one per core
         with torch.no_grad(), contextlib.suppress(SystemExit):
             while True:
                 self._do(self._tasks.get())
@@ -167,7 +167,7 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
 
 
 class Event(torch.Event):  # type: ignore[misc]
-    """A mark in a stream; recorded again it stands for the new place."""
+    """A mark in a stream; recording it again moves it to the new place."""
 
     mark: Mark | None = None
 
@@ -181,18 +181,18 @@ class Event(torch.Event):  # type: ignore[misc]
         (stream or current_stream()).submit(self.mark.reach)
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Let the *stream* wait."""
+        """Let the *stream* wait, not the host."""
         (stream or current_stream()).wait_event(self)
 
     def synchronize(self, seconds: float | None = None) -> bool:
-        """Let the host wait, ``seconds`` at most; whether the place has been reached."""
+        """Let the host wait, for at most ``seconds``, and return True if the place was reached."""
         return self.mark is None or self.mark.reached.wait(seconds)
 
     def query(self) -> bool:
         return self.mark is None or self.mark.reached.is_set()
 
     def elapsed_time(self, end_event: "Event") -> float:
-        """Milliseconds from this event to another."""
+        """Return the milliseconds from this event to another."""
         if not (self.timed and end_event.timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self.mark is None or end_event.mark is None or not (self.query() and end_event.query()):
@@ -203,8 +203,8 @@ class Event(torch.Event):  # type: ignore[misc]
 def _raise_late() -> None:
     error, SETTINGS.error = SETTINGS.error, None
     if error is not None:
-        said = f"sim error: {type(error).__name__}: {error}. It may have been launched long before this call"
-        raise RuntimeError(said) from error
+        message = f"sim error: {type(error).__name__}: {error}. It may have been launched long before this call"
+        raise RuntimeError(message) from error
 
 
 def _leave() -> None:
@@ -216,14 +216,14 @@ _here = threading.local()
 
 
 def default_stream(device: Any = None) -> Stream:
-    """The stream on which all work goes that names none; made when it is first asked for."""
+    """Return the stream for work that names none; the first call makes it."""
     if not _default:
         _default.append(Stream())
     return _default[0]
 
 
 def current_stream(device: Any = None) -> Stream:
-    """The stream on which this thread's work goes."""
+    """Return the stream on which this thread queues its work."""
     return getattr(_here, "stream", None) or default_stream()
 
 
@@ -232,7 +232,7 @@ def set_stream(stream: Stream) -> None:
 
 
 def synchronize(device: Any = None) -> None:
-    """Let the host wait for all streams; what one of them has raised is raised when all are through."""
+    """Let the host wait for all streams, and then raise the error of a kernel, if there was one."""
     for stream in list(Stream.all.values()):
         stream._finish()
     _raise_late()
@@ -240,7 +240,7 @@ def synchronize(device: Any = None) -> None:
 
 @contextlib.contextmanager
 def hold(stream: Stream | None = None) -> Iterator[None]:
-    """Stop a stream (default: the current one) until the block is left: what is queued meanwhile has surely not run."""
+    """Stop a stream (default: the current one) for the block: work that is queued in it runs only afterwards."""
     gate = threading.Event()
     (stream or current_stream()).submit(gate.wait)
     try:
@@ -251,6 +251,6 @@ def hold(stream: Stream | None = None) -> Iterator[None]:
 
 @atexit.register
 def _end() -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + SHUTDOWN_SECONDS
     for stream in list(Stream.all.values()):
         stream.end(max(0.0, deadline - time.monotonic()))

@@ -32,6 +32,8 @@ _SYSTEM = [
         "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/hosts", "/sys"
     )
 ]  # fmt: skip
+HIDDEN = frozenset({"judge.py", "__pycache__"})
+"""Names of files and folders of the book that no answer may read."""
 
 
 class Rules(NamedTuple):
@@ -51,13 +53,16 @@ class Readable(NamedTuple):
 
     @classmethod
     def default(cls) -> "Readable":
-        """Python, its packages, and of dpbook all but what judges them."""
+        """Return Python, its packages, and all of dpbook except the judges of tasks.
+
+        A judge also lies compiled in its chapter's ``__pycache__``, so no such folder can be read.
+        """
         package = PACKAGE.resolve()
         path = {Path(each).resolve() for each in sys.path if each and Path(each).is_dir()} - {package.parent}
         paths = [*_SYSTEM, *(Path(each).resolve() for each in (sys.base_prefix, sys.prefix)), *path]
         for place in (PACKAGE, *(PACKAGE / "book").glob("ch*")):
-            paths += [each for each in place.iterdir() if each.name != "judge" and each != PACKAGE / "book"]
-        paths += [PACKAGE / "book" / "__init__.py", *(PACKAGE / "book").glob("ch*/judge/tasks.toml")]
+            paths += [item for item in place.iterdir() if item.name not in HIDDEN and item != PACKAGE / "book"]
+        paths.append(PACKAGE / "book" / "__init__.py")
         return cls(paths, not any(package.is_relative_to(each) for each in paths))
 
 

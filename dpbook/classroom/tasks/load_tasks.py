@@ -1,6 +1,6 @@
 """Tasks of the book and their hints, declared in each chapter's ``tasks.toml``.
 
-Beside it is the module of checks whose functions it names. Listing tasks imports no checks: those of a chapter are
+Beside it lies the ``judge.py`` whose functions it names. Listing tasks imports no checks: those of a chapter are
 imported when one of its tasks is requested. Hints open one at a time.
 """
 
@@ -101,8 +101,8 @@ def _check_texts(**texts: Any) -> None:
             raise InvalidArgument(name, text, "some text")
 
 
-PLACE = "dpbook.book.ch{:02}.judge"
-"""The package that holds the ``tasks.toml`` and ``checks.py`` of the chapter with this number."""
+PLACE = "dpbook.book.ch{:02}"
+"""The package that holds the ``tasks.toml`` and ``judge.py`` of the chapter with this number."""
 
 Table = dict[str, Any]
 _registered: dict[str, Task] = {}
@@ -180,7 +180,7 @@ def _check(table: Table, place: str, package: str) -> Check:
     place = f"{place}: check {table.get('name')!r}"
     with _at(place):
         _keys(table, ("name", "points", "why", "run"), ("seconds",))
-        return Check(**{**table, "run": Late(f"{package}.checks", table["run"], place)})
+        return Check(**{**table, "run": Late(f"{package}.judge", table["run"], place)})
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def test_a_command_in_a_string_is_the_program_that_it_starts():
         (SOURCES["dpbook.ddp.reducer"], [True, True, False]),
         (SOURCES["dpbook.core.errors"], [True, True, True]),
         (SOURCES["dpbook.ddp"], [True, True, False]),
-        (PACKAGE / "book/ch10/judge/tasks.toml", [True, True, False]),
+        (PACKAGE / "book/ch10/tasks.toml", [True, True, False]),
         (PACKAGE / "data/digits.npz", [True, True, True]),
         (chapter(10), [True, False, False]),
         (ROOT / "README.md", [False, False, False]),

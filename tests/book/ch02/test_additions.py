@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.book.ch02 import draw_additions, play_additions
-from dpbook.book.ch02.additions import _add_up, tell
+from dpbook.book.ch02.rounding import _add_up, in_digits
 from dpbook.core.errors import InvalidArgument
 from tests.cases import each
 
@@ -28,8 +28,8 @@ def texts(picture):
 )
 def test_what_is_kept_is_the_float_nearest_to_the_exact_sum(numbers, dtype):
     for addition in _add_up(np.array(numbers, dtype)):
-        assert addition.exact == addition.left + addition.right
-        assert all(abs(addition.kept - addition.exact) <= abs(f - addition.exact) for f in addition.floats)
+        assert addition.exact == addition.first + addition.second
+        assert all(abs(addition.rounded - addition.exact) <= abs(f - addition.exact) for f in addition.floats)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -69,7 +69,7 @@ def test_a_negative_term_is_written_as_a_subtraction():
 
 def test_float32_neighbours_are_told_apart():
     one = np.float32(1)
-    assert tell(Fraction(float(np.nextafter(one, np.float32(2))))) != tell(Fraction(1)) == "1"
+    assert in_digits(Fraction(float(np.nextafter(one, np.float32(2))))) != in_digits(Fraction(1)) == "1"
 
 
 def test_labels_do_not_run_into_each_other():

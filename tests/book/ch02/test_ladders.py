@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpbook.book.ch02 import distances, error_ladder
-from dpbook.book.ch02.ladders import _limits
+from dpbook.book.ch02.rounding import _limits
 from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
 from tests.cases import each

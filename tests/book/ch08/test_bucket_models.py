@@ -5,7 +5,7 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
-from dpbook.book.ch08.judge.checks import PAR, POSSIBLE, _best_cap, _least, _worthwhile
+from dpbook.book.ch08.judge import MAX_OPTIMUM, PAR, _best_cap, _least, _worthwhile
 from dpbook.book.ch08.models import sample, simulate
 from dpbook.core.errors import InvalidArgument
 
@@ -49,7 +49,7 @@ def test_nothing_beats_what_the_check_takes_for_the_least(seed):
 
 
 def test_the_par_is_within_reach_and_out_of_reach_of_every_cap():
-    assert POSSIBLE < PAR < 1
+    assert MAX_OPTIMUM < PAR < 1
     for seed, best in _worthwhile(np.random.default_rng(0)):
         assert best == _best_cap(sample(12, seed))
         assert _least(sample(12, seed)) < PAR * best < best

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpbook.book.ch09.judge.checks import shown
+from dpbook.book.ch09.judge import shown
 from dpbook.book.ch09.logs import KINDS, draw, like_the_next, mistakes
 from tests.cases import each
 

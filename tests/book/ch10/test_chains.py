@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpbook.book.ch10 import trials
-from dpbook.book.ch10.chains import Chain
+from dpbook.book.ch10.trials import Chain
 from dpbook.book.ch10.wires import in_threads
 
 
@@ -29,7 +29,7 @@ def test_the_numpy_gradients_are_those_of_autograd(seed):
 
 def test_the_tensors_are_those_that_torch_would_train():
     chain = Chain.draw(np.random.default_rng(0), 2)
-    named = [(n, tuple(p.shape)) for n, p in trials.Chain(chain.trial, 1).named_parameters() if p.requires_grad]
+    named = [(n, tuple(p.shape)) for n, p in trials.ChainModule(chain.trial, 1).named_parameters() if p.requires_grad]
     assert [(tensor.name, tensor.shape) for tensor, _ in chain.tensors()] == named
 
 

@@ -169,7 +169,7 @@ def wait_for_others_than(before, count):
 
 def test_threads_of_a_rank_that_send_at_once_are_no_deadlock(monkeypatch):
     """Each rank's first message comes from another one of its threads than on the other ranks, and slowly."""
-    put = wires._Meeting.put
+    put = wires._Exchange.put
 
     def slow(*given):
         time.sleep(0.3 * (threading.current_thread().name == "helper"))
@@ -185,7 +185,7 @@ def test_threads_of_a_rank_that_send_at_once_are_no_deadlock(monkeypatch):
         send(wire, wire.rank == 0)
         helper.join()
 
-    monkeypatch.setattr(wires._Meeting, "put", slow)
+    monkeypatch.setattr(wires._Exchange, "put", slow)
     in_threads(rank, 3)
 
 

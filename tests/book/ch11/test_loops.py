@@ -6,8 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from dpbook.book.ch11.loops import train_alone
-from dpbook.book.ch11.payload import watch
+from dpbook.book.ch11.loops import train_alone, watch
 from dpbook.ranks import start
 
 MAKE = DistributedDataParallel.__init__
@@ -41,7 +40,7 @@ def one_step(model, data, epochs, batch, accumulation, rate, save):
 
 def test_a_trial_tells_what_was_seen_sent_saved_and_returned():
     (found,) = train_alone(one_step, [TRIAL])
-    assert [seen.tolist() for seen in found["seen"]] == [TRIAL["x"][:2].tolist()] * 2
+    assert [inputs.tolist() for inputs in found["inputs"]] == [TRIAL["x"][:2].tolist()] * 2
     assert (found["syncs"], found["logged"], len(found["saved"])) == (1, [7.0], 1)
     for saved, before, after in zip(found["saved"][0].values(), TRIAL["weights"][0], found["weights"], strict=True):
         assert np.array_equal(saved, before)

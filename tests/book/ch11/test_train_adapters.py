@@ -130,14 +130,16 @@ def ranks(tmp_path_factory):
 @pytest.mark.processes
 def test_a_run_that_one_rank_is_told_to_end_goes_on_to_the_bits_of_one_that_was_not(ranks):
     assert [rank["ended"] for rank in ranks] == [((4, 6, 9), True, True)] * 3
-    assert {rank["refused"] for rank in ranks} == {"is of batch 3, not 2: take the same, or another --out"}
+    assert {rank["refused"] for rank in ranks} == {
+        "was saved with batch 3, not 2. Use the same settings, or another --out."
+    }
 
 
 @pytest.mark.processes
 def test_ranks_that_do_not_all_see_the_checkpoint_do_not_train(ranks):
     """Each rank would otherwise decide alone, and gradients of different adapters would be averaged."""
     assert [rank["invisible"].partition(" exists, ")[2] for rank in ranks] == [
-        "but not for ranks [1, 2]: let --out be a folder that all nodes share"
+        "but ranks [1, 2] do not see it. Let --out be a folder that all nodes share."
     ] * 3
 
 
@@ -199,7 +201,7 @@ def test_a_quantised_model_is_asked_for_whole_on_this_ranks_device(libraries, al
 
 def test_a_model_that_is_spread_over_devices_is_refused(libraries, tmp_path):
     libraries.model.head.to("meta")
-    with pytest.raises(SystemExit, match=r"parts of the model are on .*meta.*a whole one on cpu"):
+    with pytest.raises(SystemExit, match=r"Parts of the model are on .*meta.*whole model on cpu"):
         train_adapters.Run(options(tmp_path, "--model", "some/model"), CPU)
 
 
@@ -216,4 +218,4 @@ def test_gpus_that_are_left_idle_are_told_of(monkeypatch, capsys):
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(os, "environ", {"LOCAL_WORLD_SIZE": "2"})
     assert train_adapters.join() == torch.device("cpu")
-    assert capsys.readouterr().out.startswith("a rank sees 1 of the 2 GPUs that its node needs")
+    assert capsys.readouterr().out.startswith("Training on the CPU: a rank sees 1 GPUs, and this node needs 2")

@@ -163,9 +163,8 @@ def test_a_run_that_one_rank_is_told_to_end_goes_on_to_the_bits_of_one_that_was_
 def test_a_run_does_not_go_on_as_another(ranks):
     """With another batch its place in the epoch would be other examples; nobody would see it."""
     said = [
-        "is of batch 4, not 2: take the same, or another --out",
-        "is of lr 0.01, not 0.5; seed 0, not 1: take the same, or another --out",
-        "is of ranks 3, not 4: take the same, or another --out",
+        f"was saved with {settings}. Use the same settings, or another --out."
+        for settings in ("batch 4, not 2", "lr 0.01, not 0.5; seed 0, not 1", "ranks 3, not 4")
     ]
     assert [rank["others"] for rank in ranks] == [said] * 3
 
@@ -174,7 +173,7 @@ def test_a_run_does_not_go_on_as_another(ranks):
 def test_ranks_that_do_not_all_see_the_checkpoint_do_not_train(ranks):
     """Each rank would otherwise decide alone, and gradients of different weights would be averaged."""
     assert [rank["invisible"].partition(" exists, ")[2] for rank in ranks] == [
-        "but not for ranks [1, 2]: let --out be a folder that all nodes share"
+        "but ranks [1, 2] do not see it. Let --out be a folder that all nodes share."
     ] * 3
 
 
@@ -218,4 +217,4 @@ def test_gpus_that_are_left_idle_are_told_of(monkeypatch, capsys):
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(os, "environ", {"LOCAL_WORLD_SIZE": "2"})
     assert train_ddp.join() == torch.device("cpu")
-    assert capsys.readouterr().out.startswith("a rank sees 1 of the 2 GPUs that its node needs")
+    assert capsys.readouterr().out.startswith("Training on the CPU: a rank sees 1 GPUs, and this node needs 2")

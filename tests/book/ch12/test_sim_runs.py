@@ -12,7 +12,7 @@ from dpbook.core import DpbookError, checkout
 from tests.book.sim.sim import needs_sim
 
 NOTEBOOK = checkout.root() / "chapters" / "12b_a_gpus_clock.ipynb"
-ABSENT = "from dpbook.book import sim\nsim.missing = lambda: 'torch 2.9 lets no device be written in Python'"
+ABSENT = "from dpbook.book import sim\nsim.missing = lambda: 'torch 2.9 does not support devices written in Python'"
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def cached():
 
 def test_a_function_is_played_only_as_it_was_recorded(absent):
     kept = sim_runs.recording()["results"]["held"]
-    assert sim_runs.played("held", "\n".join(kept["source"]) + "\n", "why") == kept["result"] == [0, 25]
+    assert sim_runs.recorded_result("held", "\n".join(kept["source"]) + "\n", "why") == kept["result"] == [0, 25]
     with pytest.raises(DpbookError, match=r"cached is not what was recorded, and cannot run here: torch 2\.9"):
         on_sim()(cached)()
 
@@ -68,7 +68,7 @@ class TestHere:
     pytestmark = needs_sim
 
     def test_a_function_runs_on_its_ranks_and_what_it_returns_is_kept(self, tmp_path, monkeypatch):
-        monkeypatch.setenv(sim_runs.KEEP, str(tmp_path / "kept.json"))
+        monkeypatch.setenv(sim_runs.RECORD_VARIABLE, str(tmp_path / "kept.json"))
         assert on_sim()(one)() == {"sum": 6.0, "pair": [1, 2]}
         assert on_sim(ranks=3)(each_rank)() == [[0, 6.0], [1, 6.0], [2, 6.0]]
         kept = sim_runs.recording(tmp_path / "kept.json")["results"]

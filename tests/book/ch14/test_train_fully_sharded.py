@@ -249,10 +249,12 @@ def test_two_ranks_go_on_where_three_were_ended(ranks, fewer):
 @pytest.mark.processes
 def test_what_cannot_go_on_or_fill_a_step_is_refused(ranks):
     for rank in ranks:
-        assert rank["other"] == "is of batch 12, not 6; seed 0, not 1: take the same, or another --out"
-        assert rank["batch"] == "30 examples in batches of 10, 3 ranks: no step"
-        assert rank["shards"] == "3 ranks are no whole number of copies in 2 shards"
-        assert rank["buffer"].startswith("['angles']: values come from a state, which has none of these")
+        assert (
+            rank["other"] == "was saved with batch 12, not 6; seed 0, not 1. Use the same settings, or another --out."
+        )
+        assert "30 examples, batches of 10 and 3 ranks" in rank["batch"]
+        assert rank["shards"] == "--shards 2 does not divide 3 ranks."
+        assert rank["buffer"] == "The state dict has no values for the buffers ['angles']. Make them persistent."
 
 
 @each(
@@ -261,7 +263,7 @@ def test_what_cannot_go_on_or_fill_a_step_is_refused(ranks):
         (["--micro", "0"], "argument --micro: 0 is less than 1"),
         (["--save-every", "0"], "argument --save-every: 0 is less than 1"),
         (["--shards", "-1"], "argument --shards: -1 is less than 1"),
-        (["--width", "30"], "--width 30 is not shared evenly by 4 heads"),
+        (["--width", "30"], "--width 30 is not divisible by 4 heads"),
     ],
 )
 def test_a_number_that_no_step_can_have_is_refused_before_anybody_waits(capsys, arguments, message):
@@ -288,4 +290,4 @@ def test_gpus_that_are_left_idle_are_told_of(monkeypatch, capsys):
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(os, "environ", {"LOCAL_WORLD_SIZE": "2"})
     assert script.join() == torch.device("cpu")
-    assert capsys.readouterr().out.startswith("a rank sees 1 of the 2 GPUs that its node needs")
+    assert capsys.readouterr().out.startswith("Training on the CPU: a rank sees 1 GPUs, and this node needs 2")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpbook.book.ch15 import exhibits
-from dpbook.book.ch15.blind_cases import CAUSES, LEFT_OUT, blind_case
+from dpbook.book.ch15.exercise_cases import CAUSES, LEFT_OUT, blind_case
 from dpbook.core import InvalidArgument
 from tests.cases import each
 

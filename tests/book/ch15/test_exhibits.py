@@ -5,12 +5,12 @@ import re
 import pytest
 
 from dpbook.book.ch15.collection import FOLDER, exhibit, exhibits
-from dpbook.book.ch15.judging import ALONE, bad, differences, verdicts
+from dpbook.book.ch15.exhibit_runs import OWN_PROCESSES, bad, differences, verdicts
 from dpbook.core import InvalidArgument, checkout
 from tests.cases import each
 
 proof = pytest.mark.proof
-TOGETHER = [one for one in exhibits() if one.tool not in ALONE]
+TOGETHER = [one for one in exhibits() if one.tool not in OWN_PROCESSES]
 FEW = [exhibit(name) for name in (
     "one_ranks_loss", "divided_twice", "leftovers", "plateau", "skipped_gradient", "contrastive", "past_the_wrapper",
 )]  # fmt: skip
@@ -79,6 +79,6 @@ def test_nothing_fires_after_the_cure():
 
 @pytest.mark.processes
 @proof
-@pytest.mark.parametrize("one", [one for one in exhibits() if one.tool in ALONE], ids=lambda one: one.name)
+@pytest.mark.parametrize("one", [one for one in exhibits() if one.tool in OWN_PROCESSES], ids=lambda one: one.name)
 def test_launch_and_preflight_tell_theirs_and_nothing_after_the_cure(one):
     assert (faulty([one]), cured([one])) == ({one.name: []}, {one.name: []})

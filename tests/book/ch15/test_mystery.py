@@ -4,8 +4,7 @@ import pytest
 
 from dpbook.app import main
 from dpbook.book.ch15 import draw, exhibits
-from dpbook.book.ch15.judging import ALONE, bad
-from dpbook.book.ch15.on_ranks import Job, watched
+from dpbook.book.ch15.exhibit_runs import OWN_PROCESSES, Job, bad, watched
 from dpbook.core import InvalidArgument
 from dpbook.runs.audit import judge_run
 from tests.cases import each
@@ -116,7 +115,9 @@ def test_bad_options_are_told(tmp_path, monkeypatch, capsys, options, message):
 @pytest.mark.proof
 @pytest.mark.parametrize("world", [3, 4])
 def test_the_audit_solves_what_is_drawn(world):
-    cases = [case for seed in range(60) if (case := draw(seed)).world == world and case.exhibit.tool not in ALONE]
+    cases = [
+        case for seed in range(60) if (case := draw(seed)).world == world and case.exhibit.tool not in OWN_PROCESSES
+    ]
     cases.sort(key=lambda case: "end" in case.exhibit.follows)
     cases = [case for case in cases if "end" not in case.exhibit.follows or case is cases[-1]]  # it ends the ranks' use
     wanted = [5 if case.exhibit.updates else 0 for case in cases]

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from dpbook.book.ch15 import draw_matrix, exhibits, moments, play_difference, recorded
-from dpbook.book.ch15.judging import ALONE
-from dpbook.book.ch15.matrix import made
+from dpbook.book.ch15 import draw_matrix, exhibits, play_difference, rank_states, recorded
+from dpbook.book.ch15.exhibit_runs import OWN_PROCESSES
+from dpbook.book.ch15.pictures import run_matrix
 from dpbook.core import InvalidArgument
 from dpbook.runs.audit import RunJournals
 
@@ -32,14 +32,19 @@ READ_ALIKE = RunJournals(tuple(rank(rows, [SAME]) for rows in "xyx"))
 
 
 def test_the_first_difference_is_found_with_its_rank_and_tensor():
-    wrong = [moment for moment in moments(PARTED) if moment.wrong]
-    assert (wrong[0].update, wrong[0].what, wrong[0].letters, wrong[0].tensor) == (2, "gradient", ("A", "B", "A"), "b")
-    assert wrong[0].told == "the first difference: rank 1, b"
+    wrong = [state for state in rank_states(PARTED) if state.wrong]
+    assert (wrong[0].update, wrong[0].content, wrong[0].letters, wrong[0].tensor) == (
+        2,
+        "gradient",
+        ("A", "B", "A"),
+        "b",
+    )
+    assert wrong[0].verdict == "the first difference: rank 1, b"
 
 
 def test_examples_must_differ_and_nothing_else():
-    assert [moment.what for moment in moments(ALIKE) if moment.wrong] == []
-    assert [moment.what for moment in moments(READ_ALIKE) if moment.wrong] == ["examples"]
+    assert [state.content for state in rank_states(ALIKE) if state.wrong] == []
+    assert [state.content for state in rank_states(READ_ALIKE) if state.wrong] == ["examples"]
 
 
 def test_the_viewer_ends_with_what_follows_from_the_first_difference():
@@ -60,7 +65,7 @@ def declared(one):
     """By what the exhibit itself declares."""
     if one.status in ("", "PASS"):
         return {}
-    return {one.tool if one.tool in ALONE else one.check: "cause"} | dict.fromkeys(one.follows, "consequence")
+    return {one.tool if one.tool in OWN_PROCESSES else one.check: "cause"} | dict.fromkeys(one.follows, "consequence")
 
 
 def test_what_was_recorded_of_the_exhibits_is_what_they_declare():
@@ -70,8 +75,10 @@ def test_what_was_recorded_of_the_exhibits_is_what_they_declare():
 @pytest.mark.processes
 @pytest.mark.proof
 def test_the_recording_is_what_they_give_today():
-    of = [one for one in exhibits() if one.tool not in ALONE]  # those that stand alone are each run by another test
-    assert made(of) == {one.name: recorded()[one.name] for one in of}
+    of = [
+        one for one in exhibits() if one.tool not in OWN_PROCESSES
+    ]  # those that stand alone are each run by another test
+    assert run_matrix(of) == {one.name: recorded()[one.name] for one in of}
 
 
 def test_the_table_has_a_mark_for_each_check_that_fires():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpbook.book.ch15.script_runs import Sentences, run_script
+from dpbook.book.ch15.exercise_cases import Sentences, run_script
 from dpbook.core import DpbookError
 
 TRIAL = {"world": 3, "examples": 6, "batch": 2, "epochs": 1, "rate": 0.5, "limit": 1.0, "seed": 4}
@@ -22,12 +22,12 @@ def test_the_gradient_is_that_of_half_the_squared_error_of_all_tokens():
     sentences, weights, step = Sentences(6, 4), np.array([0.3, -1.0, 0.5, 2.0]), 1e-5
 
     def loss(at):
-        return sum(np.square(sentences.tokens[k] @ at - sentences.wanted[k]).sum() / 2 for k in (1, 4))
+        return sum(np.square(sentences.tokens[k] @ at - sentences.targets[k]).sum() / 2 for k in (1, 4))
 
     total, count = sentences.gradient(weights, [1, 4])
     slopes = [(loss(weights + step * unit) - loss(weights - step * unit)) / (2 * step) for unit in np.eye(4)]
     np.testing.assert_allclose(total, slopes, rtol=1e-6, atol=1e-7)
-    assert count == len(sentences.wanted[1]) + len(sentences.wanted[4])
+    assert count == len(sentences.targets[1]) + len(sentences.targets[4])
 
 
 def test_what_a_rank_reads_is_written_down():

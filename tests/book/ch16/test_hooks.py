@@ -84,7 +84,7 @@ def script():
     ddp = train_post_local.run(options, CPU)
     expected, apart = by_hand(options)
     far = max(np.abs(p.detach().numpy() - e).max() for p, e in zip(ddp.parameters(), expected, strict=True))
-    return float(far), apart, train_post_local.apart(ddp), train_post_local.accuracy(ddp, CPU)
+    return float(far), apart, train_post_local.drift(ddp), train_post_local.accuracy(ddp, CPU)
 
 
 def buffers():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpbook.book.ch16 import Entry, Raced, curves, explore_race, race, race_over, table
-from dpbook.book.ch16.racing import LOOK
+from dpbook.book.ch16.racing import EVALUATION_STEPS
 from dpbook.collectives import Link
 from dpbook.core import InvalidArgument
 from dpbook.replicas import Exact, train
@@ -19,7 +19,7 @@ ONES = np.ones(6)
 
 def raced(losses, sent, rounds=2.0, seconds=1.0, late=False):
     """Looks with these losses, for both of two seeds; every step sends and waits alike."""
-    steps = LOOK * len(losses)
+    steps = EVALUATION_STEPS * len(losses)
     entry = Entry(Exact(), (0.1, 0.2, 0.4), seconds, late=late)
     test = np.tile(np.array(losses)[:, None], 2)
     return Raced(entry, np.array([[3.0, 3], [1, 2], [2, 2]]), test, np.full(steps, sent), np.full(steps, rounds))
@@ -29,34 +29,37 @@ def parabola(minimum):
     return ONES, minimum * ONES
 
 
-def around(minimum, rates=(0.01, 0.05, 0.3), steps=LOOK, method=None, seeds=2):
+def around(minimum, rates=(0.01, 0.05, 0.3), steps=EVALUATION_STEPS, method=None, seeds=2):
     """From 1, along a parabola with its minimum at 0, on two ranks; validation prefers another place."""
     entries = {"exact": Entry(method or Exact(), rates, 1.0, momentum=0)}
     data = parabola(0.0), parabola(minimum), parabola(0.0)
     return race(Parabolas(1.0), *data, entries, world=2, steps=steps, seeds=seeds, global_batch=6)["exact"]
 
 
-@each(("minimum", "best"), [(1.0, 0), (0.95**LOOK, 1), (0.0, 2)])
+@each(("minimum", "best"), [(1.0, 0), (0.95**EVALUATION_STEPS, 1), (0.0, 2)])
 def test_the_validation_data_choose_the_rate_and_the_test_data_nothing(minimum, best):
     found = around(minimum)
     assert found.best == best
     assert found.inside == (best == 1)
     rate = found.entry.rates[best]
-    assert found.losses == pytest.approx([(1 - rate) ** (2 * LOOK) / 2])
+    assert found.losses == pytest.approx([(1 - rate) ** (2 * EVALUATION_STEPS) / 2])
 
 
 def test_a_look_sees_what_a_shorter_run_would_end_with():
-    found = around(0.0, (0.05, 0.1, 3.0), 2 * LOOK, LocalSGD(LOOK))
-    ends = [train(Parabolas(1.0), parabola(0.0), 2, lr=0.1, steps=steps).params[0, 0] for steps in (LOOK, 2 * LOOK)]
+    found = around(0.0, (0.05, 0.1, 3.0), 2 * EVALUATION_STEPS, LocalSGD(EVALUATION_STEPS))
+    ends = [
+        train(Parabolas(1.0), parabola(0.0), 2, lr=0.1, steps=steps).params[0, 0]
+        for steps in (EVALUATION_STEPS, 2 * EVALUATION_STEPS)
+    ]
     assert found.losses == pytest.approx([end**2 / 2 for end in ends])
-    assert found.bytes.tolist() == [8, 16]  # one float64 to the other rank, or back, after every LOOK steps
+    assert found.bytes.tolist() == [8, 16]  # one float64 to the other rank, or back, after every EVALUATION_STEPS steps
 
 
 def test_seconds_add_up_and_those_of_a_late_gradient_hide():
     for late, step in ((False, 0.05 + 2 * 0.05 + 0.03), (True, 2 * 0.05 + 0.03)):
         found = raced([1, 0.5, 0.1], 10_000, seconds=0.05, late=late)
-        assert found.clock(SLOW, scale=3) == pytest.approx(step * LOOK * np.arange(1, 4))
-    assert raced([1, 1, 1], 1000, seconds=9, late=True).clock(SLOW)[0] == 9 * LOOK
+        assert found.clock(SLOW, scale=3) == pytest.approx(step * EVALUATION_STEPS * np.arange(1, 4))
+    assert raced([1, 1, 1], 1000, seconds=9, late=True).clock(SLOW)[0] == 9 * EVALUATION_STEPS
 
 
 def test_a_budget_ends_at_the_last_look_within_it():
@@ -97,4 +100,4 @@ def test_curves_say_where_they_begin_and_end():
 
 def test_a_race_of_uneven_looks_is_refused():
     with pytest.raises(InvalidArgument, match=r"^steps "):
-        around(0.0, steps=LOOK + 1)
+        around(0.0, steps=EVALUATION_STEPS + 1)

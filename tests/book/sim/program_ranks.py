@@ -103,7 +103,7 @@ def post_local():
     options = train_post_local.parse(["--steps", "7", "--begin", "2", "--every", "3"])
     cpu, sim = (train_post_local.run(options, where) for where in (CPU, SIM))
     weights = [[float(each) for p in run.parameters() for each in p.flatten()] for run in (cpu, sim)]
-    return *weights, train_post_local.apart(sim)
+    return *weights, train_post_local.drift(sim)
 
 
 def everything(rank, world, folder):

@@ -77,7 +77,7 @@ def test_the_scripts_to_take_home_find_the_accelerator(script, size, tmp_path, c
     for _ in range(2):
         assert launch(Launch((ON_SIM, script.__file__, *size, *out), 2)).status == 0
     said = capfd.readouterr().out
-    assert "goes on from" in said
+    assert "resumed from" in said
     assert script is not train_adapters or "GB of the device in use" in said
 
 
@@ -86,7 +86,7 @@ def test_the_script_for_post_local_sgd_finds_the_accelerator(tmp_path, capfd):
     assert launch(Launch((ON_SIM, train_post_local.__file__, *size), 2)).status == 0
     step, last = capfd.readouterr().out.splitlines()
     assert step.startswith("step 20: loss")
-    assert last.startswith("averaged once more: ranks apart by 0, accuracy")
+    assert last.startswith("averaged once more: drift 0, accuracy")
     assert (tmp_path / "weights.pt").exists()
 
 

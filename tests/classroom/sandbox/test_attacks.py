@@ -60,7 +60,16 @@ WRONG = {
                 return value
         """,
     "the judge's module": """
-        from dpbook.book.ch01.judge import checks
+        from dpbook.book.ch01 import judge
+        """,
+    "the compiled judge": """
+        import dpbook.book.ch01, glob, importlib.util, os
+        folder = os.path.dirname(dpbook.book.ch01.__file__)
+        (compiled,) = glob.glob(folder + "/__pycache__/judge*.pyc")
+        spec = importlib.util.spec_from_file_location("judge", compiled)
+        judge = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(judge)
+        return world * local_batch, examples // (world * local_batch), 2 * parameters
         """,
     "the solutions": f"""
         import json
@@ -158,7 +167,7 @@ def test_no_answer_earns_a_point_by_touching_who_judges_it(folder, missing):
     answers = {name: f"{forged}\n{CALLED}    return None" for name, forged in FORGED.items()}
     answers |= {name: text(body) for name, body in WRONG.items()}
     if "files" in missing:
-        del answers["the solutions"], answers["the judge's module"]
+        del answers["the solutions"], answers["the judge's module"], answers["the compiled judge"]
     answers["the solution itself"] = solutions(1)["4"]
     marks = graded(folder / "forged", answers)
     assert {name: task.points for name, task in marks.items() if task.points} == {"the solution itself": 3}

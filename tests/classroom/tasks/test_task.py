@@ -137,7 +137,7 @@ def test_what_is_wrong_in_a_declaration_is_named(text, message):
 def test_a_function_that_is_none_is_told_before_an_answer_is_judged(name, monkeypatch):
     (found,) = load_tasks.parse(toml(TASK, {**ONE, "run": name}), 0)
     monkeypatch.setitem(load_tasks._registered, "00.1", found)
-    place, module = r"ch00/tasks\.toml: task 00\.1: check 'sum'", r"dpbook\.book\.ch00\.judge\.checks"
+    place, module = r"ch00/tasks\.toml: task 00\.1: check 'sum'", r"dpbook\.book\.ch00\.judge"
     with pytest.raises(InvalidArgument, match=rf"^{place}: run must be the name of a function in {module}, got "):
         task("00.1")
 
@@ -150,7 +150,7 @@ def test_grading_is_a_light_import_and_lists_tasks_without_their_checks():
     heavy = "{'torch', 'matplotlib', 'IPython', 'nbformat'}"
     code = "import sys, dpbook.classroom; assert dpbook.classroom.list_tasks()"
     code += f"; print(*sorted({heavy} & set(sys.modules)))"
-    code += "; print(*(name for name in sys.modules if name.endswith('.checks')))"
+    code += "; print(*(name for name in sys.modules if name.endswith('.judge')))"
     child = subprocess.run(
         [sys.executable, "-c", code], cwd=checkout.root(), capture_output=True, text=True, check=True
     )

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, Subset
 
 from dpbook.book.ch15.toys import join, net, points
 
-rank, world = join(patience=8)
+rank, world = join(timeout=8)
 mine = torch.arange(10 * world - 1).tensor_split(world)[rank]
 loader = DataLoader(Subset(points(96), mine.tolist()), batch_size=4)
 model = DDP(net())

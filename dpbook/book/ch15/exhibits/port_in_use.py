@@ -11,7 +11,7 @@ from dpbook.book.ch15.toys import join, net, points
 taken = socket.create_server(("127.0.0.1", 0)) if os.environ["RANK"] == "0" else None
 os.environ["MASTER_PORT"] = str(taken.getsockname()[1]) if taken else "1"
 os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
-rank, world = join(patience=8)
+rank, world = join(timeout=8)
 data = points(96)
 loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data))
 model = DDP(net())

@@ -5,7 +5,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from dpbook.book.ch15.toys import TwoTasks, join, points
 
-rank, world = join(patience=8)
+rank, world = join(timeout=8)
 data = points(96)
 sampler = DistributedSampler(data)
 loader = DataLoader(data, batch_size=4, sampler=sampler)

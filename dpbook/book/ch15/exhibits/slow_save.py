@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from dpbook.book.ch15.toys import join, net, points
 
-rank, world = join(patience=5)
+rank, world = join(timeout=5)
 data = points(96)
 sampler = DistributedSampler(data)
 loader = DataLoader(data, batch_size=4, sampler=sampler)

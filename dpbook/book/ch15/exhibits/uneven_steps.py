@@ -5,7 +5,7 @@ from torch.utils.data import DataLoader, Subset
 
 from dpbook.book.ch15.toys import join, net, points
 
-rank, world = join(patience=8)
+rank, world = join(timeout=8)
 sizes = [12] * (world - 1) + [8]
 mine = range(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 loader = DataLoader(Subset(points(96), mine), batch_size=4)

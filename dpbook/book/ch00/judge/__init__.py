@@ -1,1 +1,0 @@
-"""The task on which chapter 00 shows how checking works."""

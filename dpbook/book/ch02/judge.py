@@ -1,0 +1,225 @@
+"""Checks of exercise 02: drift without a bug, orders of addition, token weights, batch normalisation over all ranks."""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook import collectives
+from dpbook.classroom import Answer, Wrong, call, describe, expect, expect_close, expect_equal, expect_items, value
+from dpbook.collectives import Round, Schedule, agreement, in_own_order
+from dpbook.replicas import drift, rounding_bound
+
+Array = NDArray[Any]
+WORLDS = (1, 2, 5, 7, 16)
+
+# 02.1: drift without a bug
+
+
+def _positive(rng: np.random.Generator, world: int, size: int) -> Array:
+    """Draw positive terms, which do not cancel: `allclose`, with a relative tolerance, then passes for every order."""
+    return rng.uniform(1, 2, (world, size)).astype(np.float32)
+
+
+def _only_added(answer: Answer, rng: np.random.Generator) -> None:
+    """Check that sums are among the three float32 sums of three numbers; noise or a higher precision gives others."""
+    a, b, c = terms = _positive(rng, 3, 1000) * 2 ** rng.integers(0, 10, (3, 1000)).astype(np.float32)
+    possible = np.stack([(a + b) + c, (b + c) + a, (a + c) + b])
+    where = "world 3, numbers from 1 to 1,024"
+    got = call(answer, terms, where=where)
+    expect_close(terms.sum(axis=0) + np.zeros_like(terms), got, rounding_bound(terms), where, axes=("rank", "element"))
+    wrong = np.argwhere((got[:, None] != possible).all(axis=1))
+    if len(wrong):
+        rank, element = wrong[0]
+        sums = ", ".join(f"{total:.9g}" for total in np.unique(possible[:, element]))
+        place = f"{where}: rank {rank}, element {element}"
+        expect(False, f"a float32 sum of the three terms: {sums}", f"{got[rank, element]:.9g}", place)
+
+
+def right_sum(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        whole = rng.integers(-99, 100, (world, 9)).astype(np.float32)
+        exact = np.tile(whole.sum(axis=0), (world, 1))  # sums of such small whole numbers are exact in any order
+        where = f"world {world}, whole numbers"
+        expect_equal(exact, call(answer, whole, unchanged=True, where=where), where, axes=("rank", "element"))
+        terms = _positive(rng, world, 50)
+        exact = np.tile(terms.sum(axis=0, dtype=np.float64).astype(np.float32), (world, 1))
+        where = f"world {world}, numbers from 1 to 2"
+        got = call(answer, terms, where=where)
+        expect_close(exact, got, rounding_bound(terms, n_ops=world), where, axes=("rank", "element"))
+    _only_added(answer, rng)
+
+
+def drifts(answer: Answer, rng: np.random.Generator) -> None:
+    for world in (3, 4, *WORLDS[2:]):
+        where = f"world {world}, float32"
+        returned = call(answer, _positive(rng, world, 1000), where=where)
+        got = np.asarray(returned)
+        expect(got.ndim == 2, "an array (world, size)", describe(returned), where)
+        same = "1,000 sums with the same bits on every rank"
+        equal = np.array_equal(got[0], got[1])
+        expect(equal, "the same bits on ranks 0 and 1", "sums that differ on these two", where)
+        expect(not drift(got).identical, "two ranks that differ in their last bits", same, where)
+        expect(np.allclose(got, got[0]), "sums that pass allclose", "sums that do not", where)
+    _only_added(answer, rng)
+
+
+# 02.2: which orders agree?
+
+
+def _in_pairs(world: int) -> Schedule:
+    ranks = np.arange(world)
+    return Schedule(world, 1, [Round.of(ranks, ranks ^ 2**s, 0, True) for s in range(world.bit_length() - 1)])
+
+
+def _round_the_circle(world: int) -> Schedule:
+    ranks = np.arange(world)
+    return Schedule(world, 1, [Round.of((ranks + 2**s) % world, ranks, 0, True) for s in range(world.bit_length() - 1)])
+
+
+def _in_rank_order(buffers: Array) -> Array:
+    total = buffers[0]
+    for buffer in buffers[1:]:
+        total = total + buffer
+    return np.array([total] * len(buffers), dtype=buffers.dtype)
+
+
+WAYS: dict[str, Callable[[int], Schedule] | Callable[[Array], Array]] = {
+    "A": collectives.parameter_server,
+    "B": collectives.ring,
+    "C": _in_pairs,
+    "D": _round_the_circle,
+    "E": in_own_order,
+    "F": _in_rank_order,
+}
+
+
+def _agrees(way: str, world: int) -> bool:
+    make: Any = WAYS[way]
+    return agreement(make, world).agrees if way in "EF" else agreement(make(world)).agrees
+
+
+def _predicted(answer: Answer, index: int) -> Any:
+    return expect_items(value(answer), 2, "a pair: (letters, sums)")[index]
+
+
+def the_ways(answer: Answer, rng: np.random.Generator) -> None:
+    got = _predicted(answer, 0)
+    expect(isinstance(got, str), "a string of letters from A to F", repr(got))
+    chosen = set(got.upper()) - set(" ,")
+    expect(chosen <= set(WAYS), "letters from A to F", got)
+    right = {way for way in WAYS if _agrees(way, 4)}
+    # The report does not say which letter is wrong: six checks would then give the answer.
+    expect(chosen == right, "every way that leaves equal bits on all four ranks, and no other", got)
+
+
+def sums_of_d(answer: Answer, rng: np.random.Generator) -> None:
+    got = _predicted(answer, 1)
+    different = len(set(agreement(_round_the_circle(4)).sums[:, 0]))
+    expect(got == different, "how many different sums the four ranks can have in way D, a whole number", repr(got))
+
+
+# 02.3 and 02.4: one run per rank, sums by `yield`
+
+
+def _array(yielded: Any) -> Array:
+    try:
+        return np.asarray(yielded)
+    except ValueError:  # such as a number beside an array
+        raise Wrong("a number, a tuple of numbers or an array from `yield`", describe(yielded)) from None
+
+
+def _in_step(function: Callable[..., Any], *arguments: list[Any]) -> list[Any]:
+    """Run one generator per rank, each with its own arguments, and send all of them the sums of their values."""
+    ranks = [function(*of_rank) for of_rank in zip(*arguments, strict=True)]
+    expect(all(isinstance(rank, Generator) for rank in ranks), "`totals = yield values` in it", "no `yield`")
+    totals: Any = None
+    while True:
+        values, results = [], []
+        for rank in ranks:
+            try:
+                values.append(_array(rank.send(copy(totals))))  # a rank may write to its copy
+            except StopIteration as stop:
+                results.append(stop.value)
+        if len(results) == len(ranks):
+            return results
+        expect(not results, "as many all-reduces on every rank", "a rank that returns while others wait for a sum")
+        if any(v.shape != values[0].shape or v.dtype.kind not in "biuf" for v in values):
+            raise Wrong("numbers of one shape from every rank", ", ".join(f"{v.dtype} {v.shape}" for v in values))
+        totals = np.sum(values, axis=0)
+
+
+def _close_on_every_rank(expected: Sequence[Array], got: Sequence[Any], bound: float, where: str, axis: str) -> None:
+    for rank, (right, result) in enumerate(zip(expected, got, strict=True)):
+        expect_close(right, result, bound, f"{where}, on rank {rank}", axes=(axis,))
+
+
+# 02.3: weigh by tokens
+
+
+def _tokens(answer: Answer, lengths: list[list[int]], rng: np.random.Generator, where: str) -> None:
+    """Draw gradients per token, so that the mean over all tokens is known, and compare with it."""
+    per_token = [rng.integers(-9, 10, (sum(of_rank), 6)).astype(float) for of_rank in lengths]
+    means = [g.mean(axis=0) if len(g) else np.full(6, np.nan) for g in per_token]
+    expected = [np.concatenate(per_token).mean(axis=0)] * len(lengths)
+    got = call(answer, means, lengths, through=_in_step, unchanged=True, where=where)
+    _close_on_every_rank(expected, got, 1e-12, where, "parameter")
+
+
+def _draw_lengths(rng: np.random.Generator, world: int) -> list[list[int]]:
+    """Draw one long sequence for rank 0, and up to three short ones for each other: all have different weights."""
+    rest = [rng.integers(1, 8, rng.integers(1, 4)).tolist() for _ in range(world - 1)]
+    return [[int(rng.integers(20, 40))], *rest]
+
+
+def unequal_tokens(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        _tokens(answer, _draw_lengths(rng, world), rng, f"world {world}")
+
+
+def empty_rank(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS[1:]:
+        lengths = _draw_lengths(rng, world)
+        empty = int(rng.integers(world))
+        if world == 2:
+            lengths[1 - empty] = [3, 4]
+        for none in ([], [0, 0]):
+            lengths[empty] = none
+            _tokens(answer, lengths, rng, f"world {world}, rank {empty} without a token, lengths {none}")
+
+
+# 02.4: batch normalisation over all ranks
+
+EPSILON = 1e-5
+
+
+def _batch_norm(x: Array, slopes: Array) -> tuple[Array, Array]:
+    """Return (x − mean) / √(variance + ε) of the whole batch, and the derivative of the loss by x."""
+    inverse = 1 / np.sqrt(x.var() + EPSILON)
+    y = (x - x.mean()) * inverse
+    return y, inverse * (slopes - slopes.mean() - y * (slopes * y).mean())
+
+
+def _normalised(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, list[Array], list[Array], Any]]:
+    for world in WORLDS:
+        ends = np.cumsum(rng.integers(1, 9, world))
+        x, slopes = rng.normal(rng.normal(), 2, ends[-1]), rng.normal(size=ends[-1])
+        whole = _batch_norm(x, slopes)
+        where = f"world {world} with {', '.join(map(str, np.diff([0, *ends])))} examples"
+        parts = [np.split(values, ends[:-1]) for values in (x, slopes, *whole)]
+        got = call(answer, parts[0], parts[1], through=_in_step, unchanged=True, where=where)
+        for rank, pair in enumerate(got):
+            expect_items(pair, 2, "two arrays: (y, dx)", f"{where}, rank {rank}")
+        yield where, parts[2], parts[3], list(zip(*got, strict=True))
+
+
+def forward(answer: Answer, rng: np.random.Generator) -> None:
+    for where, y, _, got in _normalised(answer, rng):
+        _close_on_every_rank(y, got[0], 1e-9, f"{where}, y", "example")
+
+
+def backward(answer: Answer, rng: np.random.Generator) -> None:
+    for where, _, dx, got in _normalised(answer, rng):
+        _close_on_every_rank(dx, got[1], 1e-9, f"{where}, dx", "example")

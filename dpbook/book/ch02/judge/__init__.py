@@ -1,1 +1,0 @@
-"""Exercise 02: drift without a bug, orders of addition, tokens, batch normalisation over all ranks."""

@@ -1,0 +1,181 @@
+"""Checks of exercise 03: a rank's part, an epoch's order, two wrong seeds in numbers, and the rank that waits."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.classroom import Answer, Numbers, call, describe, expect, expect_equal, expect_items, value
+
+WORLDS = (1, 2, 5, 7, 16)
+
+# 03.1: the part of a rank
+
+
+def _parts(part: Callable[..., Any], order: NDArray[np.int64], world: int) -> list[Any]:
+    """Return the part of each rank."""
+    return [part(order, world, rank) for rank in range(world)]
+
+
+def dealt(answer: Answer, rng: np.random.Generator, *, sizes: Callable[[int], list[int]]) -> None:
+    """Check all ranks' parts on each world, with the sizes of ``sizes(world)``."""
+    for world in WORLDS:
+        for size in sizes(world):
+            order = rng.permutation(size) + int(rng.integers(100))  # numbers of examples need not start at 0
+            share = -(-size // world)
+            cards = order[np.arange(share * world) % size]
+            where = f"world {world}, size {size}, order {order.tolist()}"
+            for rank, got in enumerate(call(answer, order, world, through=_parts, where=where)):
+                expect_equal(cards[rank::world].tolist(), got, f"{where}, rank {rank}")
+
+
+def uneven(world: int) -> list[int]:
+    """Return sizes below and above the world that it does not divide."""
+    return [size for size in (1, max(1, world // 2 - 1), world + 1, 3 * world - 1, 4 * world + 1) if size % world]
+
+
+sizes_that_divide = partial(dealt, sizes=lambda world: [world, 6 * world])
+padding = partial(dealt, sizes=uneven)
+
+# 03.2: the order of an epoch
+
+
+def _order(answer: Answer, n: int, seed: int, epoch: int) -> list[Any]:
+    """Return the answer's order as a list, after a check that it has every number once."""
+    got = call(answer, n, seed, epoch)
+    expect(isinstance(got, list | tuple | np.ndarray), "a 1-D array or list of numbers", describe(got))
+    items = got.ravel().tolist() if isinstance(got, np.ndarray) else list(got)
+    expect(len(items) == n, f"{n} numbers", f"{len(items)}: {describe(got)}")
+    expect(all(isinstance(item, int | float) for item in items), "a 1-D array or list of numbers", describe(got))
+    distinct = len(set(items) & set(range(n)))
+    expect(distinct == n, f"every number from 0 to {n - 1} once", f"{distinct} of them: {describe(got)}")
+    return items
+
+
+def orders_twice(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        n, seed, epoch = (int(number) for number in rng.integers((20, 0, 0), (90, 1000, 50)))
+        ranks = [_order(answer, n, seed, epoch) for _ in range(world + 1)]
+        expect(ranks[0] != list(range(n)), "a shuffled order", "the numbers in their own order")
+        for number, order in enumerate(ranks[1:], start=2):
+            expect(order == ranks[0], "the same order at every call", f"another one at call {number}")
+
+
+FACTORS = [31, 37, 39, 40, 41, 64, 97, 101, 128, 256, 997, 1009, 1024, 1234, 7919, 9973, 10_007]
+FACTORS += [2**16, 100_000, 100_003, 2**20, 1_000_003, 10**7, 10**9, 1_000_000_007, 2**31 - 1]
+"""Factors of seed · factor + epoch, with which the pairs (1, 0) and (0, factor) are one; 40 is n."""
+
+
+def orders_apart(answer: Answer, rng: np.random.Generator) -> None:
+    start = int(rng.integers(100))
+    near = [start + offset for offset in (0, 1, 2, 3, 5, 10, 100, 1000)]
+    far = [0, 1, 2, 11, 111, 10_000, 1_000_000]  # 1 and 11 look like 11 and 1 if their digits are joined
+    mixed = {pair for factor in FACTORS for pair in ((0, factor), (factor, 0))}  # beside (1, 0) and (0, 1)
+    pairs = sorted({*product(near, near), *product(far, far), *mixed})
+    pair_of: dict[tuple[Any, ...], tuple[int, int]] = {}
+    for pair in pairs:
+        other = pair_of.setdefault(tuple(_order(answer, 40, *pair)), pair)
+        expect(other == pair, "two different orders", "the same one", f"(seed, epoch) = {other} and {pair}")
+
+
+# 03.3: predict two mistakes
+
+PARTS = {3: ("three", "third"), 4: ("four", "quarter"), 5: ("five", "fifth"), 6: ("six", "sixth"), 10: ("ten", "tenth")}
+
+
+def _two_mistakes(numbers: tuple[int, int, int]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return different examples in a step and percent of the data in an epoch: all rank 0, and own seeds."""
+    examples, world, batch = numbers
+    own_step = examples * (1 - (1 - batch / examples) ** world)
+    return (batch, 100 / world), (own_step, 100 * (1 - (1 - 1 / world) ** world))
+
+
+def _mistakes_text(numbers: tuple[int, int, int]) -> list[str]:
+    examples, world, batch = numbers
+    ranks, part = PARTS[world]
+    return [
+        f"{examples:,} examples, {ranks} ranks, local batches of {batch}. Each rank reads a {part} of",
+        f"is rank 0 of {world}",
+        f"takes its {part}",
+        f"a step's {world * batch} hold",
+        f"Sampler({examples:_}, {world}, ",
+        f"range({world})",
+        f"feed(samplers, {examples:_}, batch={batch},",
+    ]
+
+
+def _round(share: float) -> bool:
+    """Return True if a number is clearly rounded up or down."""
+    return abs(share % 1 - 0.5) > 0.01
+
+
+MISTAKES = Numbers(
+    "03.3",
+    (60_000, 4, 32),
+    lambda: [
+        numbers
+        for numbers in product((30_000, 60_000, 90_000, 120_000), PARTS, (16, 32, 64))
+        if all(_round(number) for pair in _two_mistakes(numbers) for number in pair)
+    ],
+    _mistakes_text,
+    lambda numbers: tuple((round(step), round(percent)) for step, percent in _two_mistakes(numbers)),
+)
+"""Examples, which all worlds divide, ranks, and the local batch."""
+
+
+def predicted(answer: Answer, rng: np.random.Generator) -> None:
+    got = expect_items(value(answer), 2, "two pairs: ((examples, percent), (examples, percent))")
+    expected = dict(zip(("all rank 0", "own seeds"), _two_mistakes(MISTAKES.now), strict=True))
+    for (mistake, (step, percent)), pair in zip(expected.items(), got, strict=True):
+        expect_items(pair, 2, "a pair: (examples, percent)", mistake)
+        expect(pair[0] == round(step), "different examples in a step, a whole number", repr(pair[0]), mistake)
+        expect(pair[1] == round(percent), "percent of the data in an epoch, a whole number", repr(pair[1]), mistake)
+
+
+# 03.4: the rank that waits
+
+
+def _batches(length: int, batch: int) -> int:
+    """Return the number of batches, counted one by one."""
+    return sum(1 for _ in range(0, length, batch))
+
+
+def nobody(answer: Answer, rng: np.random.Generator) -> None:
+    for world in WORLDS:
+        batch, full = (int(number) for number in rng.integers((3, 0), (20, 9)))
+        lengths = [full * batch + int(extra) for extra in rng.integers(1, batch + 1, world)]
+        lengths[0], lengths[-1] = full * batch + batch, full * batch + (1 if world > 1 else batch)
+        for given in (lengths, lengths[::-1], [lengths[0]] * world):
+            got = call(answer, given, batch)
+            expect(got is None, f"None: every rank has {_batches(given[0], batch)} batches", f"{got!r}")
+        if world > 1:  # an answer that always says None has found nothing
+            late = [*lengths[1:], lengths[0] + batch]
+            expect(call(answer, late, batch) is not None, "a rank that waits", "None")
+
+
+UNEVEN = (([10, 9, 20], 8), ([20, 10, 9], 8), ([9, 17, 25, 1, 2], 8))
+"""Lengths and batch, for which neither examples nor the most batches tell which rank ended or waits."""
+
+
+def _first_wait(lengths: list[int], batch: int) -> tuple[int, int, int]:
+    steps = [_batches(length, batch) for length in lengths]
+    fewest = min(steps)
+    waiting = next(rank for rank, count in enumerate(steps) if count > fewest)
+    return waiting, fewest + 1, steps.index(fewest)
+
+
+def somebody(answer: Answer, rng: np.random.Generator) -> None:
+    cases = list(UNEVEN)
+    for world in WORLDS[1:]:
+        for batch in (1, 8):
+            base = int(rng.integers(0, 6)) * batch + batch  # the fewest batches are full, so one more example counts
+            lengths = [base + int(extra) for extra in rng.integers(0, 3 * batch, world)]
+            few, many = (int(rank) for rank in rng.permutation(world)[:2])
+            lengths[few], lengths[many] = base, base + int(rng.integers(1, 3 * batch + 1))
+            cases.append((lengths, batch))
+    for lengths, batch in cases:
+        got = call(answer, lengths, batch)
+        expect_equal(_first_wait(lengths, batch), got, "(rank that waits, step from 1, rank that has ended)")

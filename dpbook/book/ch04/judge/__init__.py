@@ -1,1 +1,0 @@
-"""Exercise 04: four factors, the count of all tokens, the noise scale, a warm-up."""

@@ -1,1 +1,0 @@
-"""Exercise 10: broadcast and average, hooks, a wrapper with two mistakes, and the reader's own."""

@@ -1,0 +1,298 @@
+"""Checks of exercise 12: lost time against a count of ticks, a scaling table, and bandwidths as nccl-tests counts.
+
+Task 12.1 is tried on steps of several ranks in whole ticks, whose losses can be counted.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.classroom import Answer, call, describe, expect, expect_close, expect_items
+from dpbook.collectives import Collective, algbw, busbw
+from dpbook.core import plural
+from dpbook.overlap import Kind, Span
+
+MS = 1e-3
+CAUSES = ("network", "straggler", "input")
+"""Causes of the three losses: of transfer, waiting and idle time."""
+LOSSES = ("transfer", "waiting", "idle")
+C: Kind = "computation"
+Interval = tuple[int, int]
+Row = tuple[str, int, str, Kind, float, float]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step in whole ticks, from 0 to ``length``; a tick is a millisecond, or has a width in seconds.
+
+    Attributes:
+        length: ticks of the step.
+        work: for each rank, intervals of computation.
+        entries: for each rank, when it enters each collective, ascending.
+        ends: for each rank, when it leaves each; not before the last rank has entered.
+        other: for each rank, intervals of copies, which are neither computation nor communication.
+        widths: seconds of each tick, or empty.
+    """
+
+    length: int
+    work: list[list[Interval]]
+    entries: list[list[int]]
+    ends: list[list[int]]
+    other: list[list[Interval]]
+    widths: tuple[float, ...] = ()
+
+    @property
+    def ticks(self) -> NDArray[np.float64]:
+        """Seconds of each tick."""
+        return np.array(self.widths) if self.widths else np.full(self.length, MS)
+
+    @property
+    def world(self) -> int:
+        return len(self.work)
+
+    def rows(self, rng: np.random.Generator, start: float) -> list[Row]:
+        """Return the spans in random order, in random lanes, at times from ``start`` on."""
+        spans: list[tuple[str, int, str, Kind, int, int]] = []
+        for rank in range(self.world):
+            spans += [("matmul", rank, "compute", C, a, b) for a, b in self.work[rank]]
+            spans += [("to the device", rank, "copy", "copy", a, b) for a, b in self.other[rank]]
+            for a, b in zip(self.entries[rank], self.ends[rank], strict=True):
+                lane = str(rng.choice(["communication", "communication 2"]))
+                spans.append(("all-reduce", rank, lane, "communication", a, b))
+        order = rng.permutation(len(spans)).tolist()
+        times = [start, *(start + self.ticks.cumsum())]
+        return [(*spans[k][:4], float(times[spans[k][4]]), float(times[spans[k][5]])) for k in order]
+
+    def table(self) -> NDArray[np.int64]:
+        """Return the ticks of transfer, waiting and idleness of each rank."""
+        counts: NDArray[np.int64] = self._lost().sum(axis=2)
+        return counts
+
+    def seconds(self) -> NDArray[np.float64]:
+        """Return the seconds of transfer, waiting and idleness of each rank."""
+        seconds: NDArray[np.float64] = self._lost() @ self.ticks
+        return seconds
+
+    def _lost(self) -> NDArray[np.bool_]:
+        """Return, for each rank and each of the three losses, which ticks are lost."""
+        begun = np.max(self.entries, axis=0)
+        lost = []
+        for rank in range(self.world):
+            working, inside, moving = (np.zeros(self.length, bool) for _ in range(3))
+            for a, b in self.work[rank]:
+                working[a:b] = True
+            for a, b, first in zip(self.entries[rank], self.ends[rank], begun, strict=True):
+                inside[a:b] = True
+                moving[first:b] = True
+            free = ~working
+            lost.append([free & moving, free & inside & ~moving, free & ~inside])
+        return np.array(lost)
+
+    def verdict(self) -> tuple[str, int] | None:
+        """Return the cause and the rank to look at; None if it is not clear."""
+        table = self.table()
+        totals = table.sum(axis=0)
+        cause = int(totals.argmax())
+        column = -table[:, 1] if CAUSES[cause] == "straggler" else table[:, cause]
+        clear = np.sort(totals)[-1] > 1.2 * np.sort(totals)[-2]
+        alone = self.world == 1 or np.sort(column)[-1] > np.sort(column)[-2] + 2
+        return (CAUSES[cause], int(column.argmax())) if clear and alone else None
+
+    def __str__(self) -> str:
+        """Describe the step in milliseconds, for a report."""
+        ranks = [
+            f"rank {rank} computes {self.work[rank]}, is in collectives "
+            f"{list(zip(self.entries[rank], self.ends[rank], strict=True))}"
+            for rank in range(self.world)
+        ]
+        return f"ms of a window from 0 to {self.length}: {'; '.join(ranks)}"
+
+
+def small() -> Iterator[tuple[str, Case]]:
+    """Yield small steps by name."""
+    yield "one rank", Case(10, [[(2, 6)]], [[5]], [[9]], [[]])
+    yield "all come at once", Case(12, [[(0, 6)]] * 2, [[6]] * 2, [[10]] * 2, [[]] * 2)
+    yield "rank 1 comes late", Case(10, [[(0, 4)], [(3, 7)]], [[4], [7]], [[10], [10]], [[], []])
+    yield "hidden waiting", Case(12, [[(0, 9)], [(0, 5)]], [[2], [6]], [[11], [11]], [[], []])
+    yield (
+        "one waits while another moves",
+        Case(14, [[(0, 2)], [(0, 8)]], [[2, 3], [2, 9]], [[7, 12], [7, 12]], [[], []]),
+    )
+    yield (
+        "the first collective is left last",
+        Case(16, [[(0, 1)], [(0, 4)]], [[1, 2], [4, 9]], [[6, 14], [13, 11]], [[], []]),
+    )
+    yield "computation within computation", Case(9, [[(0, 6), (2, 4), (5, 7)]], [[6]], [[9]], [[(0, 9)]])
+    yield "no collective", Case(8, [[(1, 3)], [(2, 7)]], [[], []], [[], []], [[], [(0, 1)]])
+
+
+def random(rng: np.random.Generator, world: int) -> Case:
+    """Draw a step with overlapping computation, concurrent collectives, any order of ranks and ticks of any width."""
+    length, calls = int(rng.integers(40, 90)), int(rng.integers(2, 6))
+    work = [_intervals(rng, length // 2, int(rng.integers(1, 6))) for _ in range(world)]
+    entries = [np.sort(rng.choice(length - 8, calls, replace=False)).tolist() for _ in range(world)]
+    begun = np.max(entries, axis=0).astype(int)
+    ends = [np.minimum(begun + rng.integers(0, 8, calls), length).tolist() for _ in range(world)]
+    other, widths = [_intervals(rng, length, 1) for _ in range(world)], rng.integers(1, 10**6, length) / 1e9
+    return Case(length, work, entries, ends, other, tuple(widths.tolist()))
+
+
+def _intervals(rng: np.random.Generator, length: int, count: int) -> list[Interval]:
+    bounds = np.sort(rng.integers(0, length, (count, 2)), axis=1)
+    return [(int(a), int(b)) for a, b in bounds]
+
+
+def misleading() -> Iterator[Case]:
+    """Yield steps whose cause or rank is not the one that a single collective or a single rank suggests."""
+    # Rank 1 is last in the first collective and computes most, but all ranks wait for rank 2 in the second.
+    work = [[(0, 20)], [(0, 24)], [(0, 8), (50, 60)]]
+    yield Case(63, work, [[10, 20], [16, 24], [8, 60]], [[18, 62]] * 3, [[]] * 3)
+    # Rank 0 waits longer than any rank transfers, but all ranks together transfer longer than they wait.
+    work = [[(0, 10)], [(0, 28), (30, 33)], [(0, 28), (30, 33)], [(0, 33)]]
+    yield Case(45, work, [[10], [28], [28], [30]], [[44]] * 4, [[]] * 4)
+
+
+def faulty(rng: np.random.Generator, cause: str, on_rank_0: bool) -> Case:
+    """Draw a step of 2 to 5 ranks, of input, computation and two collectives, whose largest loss has this cause.
+
+    With ``on_rank_0`` the worst rank, if there is one, is rank 0; otherwise it is any.
+    """
+    while True:
+        world = int(rng.choice([2, 3, 5]))
+        first, late = rng.integers(1, 4, world), np.zeros(world, int)
+        work, transfer = rng.integers(14, 18, world), int(rng.integers(2, 5))
+        worst = 0 if on_rank_0 else int(rng.integers(world))
+        if cause == "network":
+            transfer = int(rng.integers(20, 40))
+        elif cause == "input":
+            first += 20
+            first[worst] += 4
+        elif rng.random() < 0.5:
+            work[worst] += 40
+        else:
+            late[worst] = 40  # only this rank waits for input
+        begins = first + late
+        middle, computed = begins + work // 2, begins + work
+        entries = [[int(m), int(c)] for m, c in zip(middle, computed, strict=True)]
+        begun = np.max(entries, axis=0)
+        ends = np.array([begun[0] + transfer, max(begun[1], begun[0] + transfer) + transfer])
+        case = Case(
+            int(ends[-1]) + 1,
+            [[(int(a), int(b))] for a, b in zip(begins, computed, strict=True)],
+            entries,
+            [ends.tolist()] * world,
+            [[(0, int(a))] for a in begins],
+        )
+        if (verdict := case.verdict()) and verdict[0] == cause:
+            return case
+
+
+def _judge_numbers(names: Sequence[str], expected: Sequence[float], got: Any, where: str) -> None:
+    """Check that ``got`` holds the right number for each name, as a tuple, a list or an array."""
+    items = got.tolist() if isinstance(got, np.ndarray) else got
+    expect_items(items, len(names), f"({', '.join(names)})", where)
+    for name, right, item in zip(names, expected, items, strict=True):
+        expect_close(right, item, 1e-9 * max(1, abs(right)), f"{where}, {name}")
+
+
+def _judge_rows(names: Sequence[str], expected: Sequence[Sequence[float]], got: Any, where: str, row: str) -> None:
+    expect(isinstance(got, tuple | list | np.ndarray), f"a list with one triple per {row}", describe(got), where)
+    expect(len(got) == len(expected), f"{plural(len(expected), 'triple')}, one per {row}", f"{len(got)}", where)
+    for number, (right, item) in enumerate(zip(expected, got, strict=True)):
+        _judge_numbers(names, right, item, f"{where}, {row} {number}")
+
+
+# 12.1: where does the time go
+
+
+def _on_spans(diagnose: Callable[..., Any], rows: list[Row], window: tuple[float, float]) -> Any:
+    return diagnose([Span(*row) for row in rows], window)
+
+
+def _diagnosis(answer: Answer, case: Case, rng: np.random.Generator, where: str) -> tuple[Any, Any, Any]:
+    start = float(rng.integers(0, 50)) / 10
+    window = (start, start + float(case.ticks.cumsum()[-1]))
+    rows = case.rows(rng, start)
+    got = call(answer, rows, window, through=_on_spans, where=where, by_hand=([Span(*row) for row in rows], window))
+    losses, cause, rank = expect_items(got, 3, "(losses, cause, rank)", where)
+    return losses, cause, rank
+
+
+def lost_time(answer: Answer, rng: np.random.Generator) -> None:
+    cases = [*small(), *((f"random spans on {world} ranks", random(rng, world)) for world in (1, 2, 2, 3, 5, 7, 16))]
+    for name, case in cases:
+        where = f"{name}, {case}" if case.world <= 2 and case.length < 20 else name
+        got, _, _ = _diagnosis(answer, case, rng, where)
+        _judge_rows(LOSSES, case.seconds().tolist(), got, f"{where}, in seconds", "rank")
+
+
+def verdicts(answer: Answer, rng: np.random.Generator) -> str:
+    drawn = rng.permutation([cause for cause in CAUSES for _ in range(6)]).tolist()
+    steps = [faulty(rng, cause, on_rank_0=drawn[:number].count(cause) % 2 == 0) for number, cause in enumerate(drawn)]
+    steps += misleading()
+    for number, case in enumerate(steps):
+        where = f"step {number + 1}, losses (transfer, waiting, idle) in ms by rank {case.table().tolist()}"
+        _, *got = _diagnosis(answer, case, rng, where)
+        expected = case.verdict()
+        fits = isinstance(got[0], str) and isinstance(got[1], int) and (got[0], got[1]) == expected
+        expect(fits, f"cause and rank {expected}", describe(tuple(got)), where)
+    return f"{len(steps)} steps told apart"
+
+
+# 12.2: a table of scaling
+
+
+def _tables(rng: np.random.Generator) -> Iterator[tuple[str, list[tuple[int, int, float]]]]:
+    """Yield tables of runs (ranks, tokens per step, seconds of a step), by name."""
+    base, alone = 1024 * int(rng.integers(2, 9)), float(rng.uniform(0.2, 3))
+
+    def runs(worlds: Sequence[int], tokens: Callable[[int], int]) -> list[tuple[int, int, float]]:
+        table = []
+        for n in worlds:
+            step = tokens(n)
+            table.append((n, step, round(alone * step / (base * n) * float(rng.uniform(1, 1.6)), 3)))
+        return table
+
+    yield "weak scaling", runs((1, 2, 5, 16), lambda n: base * n)
+    yield "strong scaling", runs((1, 2, 4, 8, 16), lambda n: 16 * base)
+    yield "the smallest run comes last", runs((16, 7, 5, 2, 1), lambda n: base * n)
+    yield "no run on one rank", runs((8, 2, 64), lambda n: base * n)
+    yield "some of both", runs((4, 2, 8), lambda n: base * int(rng.integers(1, 9)))
+    yield "one run", runs((1,), lambda n: base)
+    # The base is the run on the fewest ranks, not that of fewest tokens, longest step, lowest rate, or the first row.
+    yield "on few ranks a large batch", [(4, 32_768, 0.25), (2, 98_304, 1.0), (8, 16_384, 1.2)]
+
+
+def _scaled(runs: Sequence[tuple[int, int, float]], parameters: int, peak: float) -> list[list[float]]:
+    rates = [tokens / seconds for _, tokens, seconds in runs]
+    per_rank = [rate / n for rate, (n, _, _) in zip(rates, runs, strict=True)]
+    alone = per_rank[min(range(len(runs)), key=lambda k: runs[k][0])]
+    return [[rate, own / alone, 6 * parameters * own / peak] for rate, own in zip(rates, per_rank, strict=True)]
+
+
+def rows_agree(answer: Answer, rng: np.random.Generator) -> None:
+    for name, runs in _tables(rng):
+        parameters, peak = int(rng.integers(10**7, 10**10)), float(rng.integers(100, 2000) * 1e12)
+        where = f"{name}, {runs}, {parameters:,} parameters, peak {peak:.4g}"
+        got = call(answer, runs, parameters, peak, unchanged=True, where=where)
+        columns = ("tokens per second", "efficiency", "MFU")
+        _judge_rows(columns, _scaled(runs, parameters, peak), got, where, "run")
+
+
+# 12.3: bandwidths as nccl-tests counts
+
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+
+
+def bandwidths_agree(answer: Answer, rng: np.random.Generator) -> None:
+    assert set(NAMES) < set(get_args(Collective))
+    for world in (2, 5, 7, 16, 1):
+        for name in NAMES:
+            nbytes, seconds = int(rng.integers(1, 10**6)) * 1024 * world, float(rng.uniform(1e-5, 1e-1))
+            size = nbytes * world if name == "all_gather" else nbytes
+            got = call(answer, name, nbytes, seconds, world)
+            expected = algbw(size, seconds), busbw(size, seconds, world, name)  # type: ignore[arg-type]
+            _judge_numbers(("algbw", "busbw"), expected, got, "in bytes per second")

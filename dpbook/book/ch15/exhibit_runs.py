@@ -1,0 +1,244 @@
+"""Runs of exhibits: many scripts in one start of the ranks, recorded as `dpbook audit` records one, and their findings.
+
+`verdicts` runs exhibits and returns the findings of the tool that names each cause; `differences` compares them with
+what an exhibit declares.
+"""
+
+import contextlib
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dpbook.book.ch15.collection import SCRIPT, Exhibit
+from dpbook.core import checkout
+from dpbook.ranks import start
+from dpbook.runs.audit import (
+    CheckResult,
+    Finding,
+    RunJournals,
+    judge_run,
+    passed,
+    read_journals,
+    resume_findings,
+)
+
+OUTPUT_FILE = "output-{}.txt"
+"""File of a rank's standard output, in the folder of its script."""
+UPDATES_AROUND_RESTART = 2
+"""Updates before and after the restart of a run that is resumed."""
+OWN_PROCESSES = ("launch", "preflight")
+"""Tools that run a script in processes of its own."""
+TIMEOUT_SECONDS = 600.0
+LAUNCH_PREFIX = "dpbook launch: "
+Lines = tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Text of a script, its command-line arguments, and the options of its journal, as for `watching.watched`."""
+
+    text: str
+    arguments: tuple[str, ...] = ()
+    wanted: dict[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def watched(jobs: Sequence[Job], world: int) -> Iterator[list[RunJournals]]:
+    """Run scripts one after another on ``world`` ranks, and yield the journals of each; they are deleted at the end.
+
+    A script must end on all ranks, or raise on all: one that hangs stops everything after ten minutes (`RankFailed`).
+    """
+    with tempfile.TemporaryDirectory(prefix="dpbook-museum-") as name:
+        folders = [Path(name, str(number)) for number in range(len(jobs))]
+        for folder, job in zip(folders, jobs, strict=True):
+            folder.mkdir()
+            (folder / SCRIPT).write_text(job.text, encoding="utf-8")
+        runs = [(str(folder), list(job.arguments), job.wanted) for folder, job in zip(folders, jobs, strict=True)]
+        errors = start(_run_all, [(rank, runs) for rank in range(world)], timeout=TIMEOUT_SECONDS, echo=False)
+        yield [
+            read_journals(folder, world, _first_error([of_rank[number] for of_rank in errors]))
+            for number, folder in enumerate(folders)
+        ]
+
+
+def printed(run: RunJournals, rank: int = 0) -> str:
+    """Return what a rank printed."""
+    assert run.folder is not None
+    return (run.folder / OUTPUT_FILE.format(rank)).read_text(encoding="utf-8")
+
+
+def _first_error(errors: Sequence[str]) -> str:
+    return next((f"rank {rank} failed: {text}" for rank, text in enumerate(errors) if text), "")
+
+
+def _run_all(rank: int, runs: Sequence[tuple[str, list[str], dict[str, Any]]]) -> list[str]:
+    """Run all scripts on this rank, and return the error of each, or ""."""
+    import torch.distributed as dist
+
+    from dpbook.runs.watching import watched as recorded
+
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size()), "LOCAL_RANK": str(rank)}
+    errors = []
+    with _one_group(dist):
+        for folder, arguments, options in runs:
+            os.chdir(folder)
+            sys.argv = [SCRIPT, *arguments]
+            with (
+                recorded(Path(folder), options),
+                open(OUTPUT_FILE.format(rank), "w", encoding="utf-8") as output,
+            ):
+                errors.append(_run(output))
+            dist.barrier()
+    return errors
+
+
+def _run(output: Any) -> str:
+    try:
+        with contextlib.redirect_stdout(output):
+            runpy.run_path(SCRIPT, run_name="__main__")
+    except SystemExit:
+        pass
+    except Exception as error:
+        return f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    return ""
+
+
+@contextmanager
+def _one_group(dist: Any) -> Iterator[None]:
+    """Let all scripts use the process group that exists: `init_process_group` does nothing."""
+    init_process_group: Callable[..., None] = dist.init_process_group
+    dist.init_process_group = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        dist.init_process_group = init_process_group
+
+
+def verdicts(exhibits: Sequence[Exhibit], *, cured: bool = False) -> dict[str, Lines]:
+    """Run exhibits and return the findings about each, by its name.
+
+    The scripts that the audit judges share one start of the ranks for each number of ranks.
+    """
+    findings: dict[str, Lines] = {}
+    for world in sorted({one.world for one in exhibits if one.tool not in OWN_PROCESSES}):
+        together = [one for one in exhibits if one.world == world and one.tool not in OWN_PROCESSES]
+        together.sort(key=lambda one: "end" in one.follows)  # scripts that raise come last: they may break the ranks
+        with watched([job for one in together for job in _jobs(one, cured)], world) as runs:
+            remaining = iter(runs)
+            findings |= {one.name: tuple(_findings(one, remaining)) for one in together}
+    findings |= {one.name: (finding_alone(one, cured=cured),) for one in exhibits if one.tool in OWN_PROCESSES}
+    return {one.name: findings[one.name] for one in exhibits}
+
+
+def _jobs(exhibit: Exhibit, cured: bool) -> Iterator[Job]:
+    """Yield the runs that a verdict on an exhibit needs."""
+    text, half = exhibit.cured if cured else exhibit.script, UPDATES_AROUND_RESTART
+    if exhibit.tool != "resume":
+        yield Job(text, (), {"updates": exhibit.updates, "replay": 1})
+        return
+    yield Job(text, (), {"updates": 2 * half, "keep": 2 * half, "state": True, "replay": 1})
+    yield Job(text, ("--out", ".."), {"updates": half, "saving": True})
+    yield Job(text, ("--out", "..", "--resume"), {"updates": half, "keep": half, "state": True})
+
+
+def _findings(exhibit: Exhibit, runs: Iterator[RunJournals]) -> Iterator[Finding]:
+    whole = next(runs)
+    yield from judge_run(whole, 1)
+    if exhibit.tool == "resume":
+        next(runs)
+        yield from resume_findings(whole, next(runs))
+
+
+def finding_alone(exhibit: Exhibit, *, cured: bool = False) -> Finding:
+    """Run an exhibit under `dpbook launch`, or as a preflight, and return its last message as a finding.
+
+    The finding passes if there is no message.
+    """
+    with tempfile.TemporaryDirectory(prefix="dpbook-museum-") as folder:
+        Path(folder, SCRIPT).write_text(exhibit.cured if cured else exhibit.script, encoding="utf-8")
+        command = ["-m", "dpbook", "launch", "--nproc", str(exhibit.world), "--"] if exhibit.tool == "launch" else []
+        path = os.pathsep.join(filter(None, [str(checkout.root()), os.environ.get("PYTHONPATH")]))
+        child = subprocess.run(
+            [sys.executable, *command, SCRIPT], cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True,
+            text=True, timeout=300,
+        )  # fmt: skip
+    output = child.stderr if exhibit.tool == "launch" else child.stdout
+    lines = [text.removeprefix(LAUNCH_PREFIX) for text in output.splitlines() if _is_message(text)]
+    messages = [text for text in lines if not text.startswith("warning: ")]
+    if child.returncode and not messages:
+        messages = [f"exit status {child.returncode}"]
+    result = CheckResult("FAIL", messages[-1]) if messages else passed("nothing to say")
+    return Finding(exhibit.tool, "the run ends well", result)
+
+
+def _is_message(line: str) -> bool:
+    return line.startswith((LAUNCH_PREFIX, "problem: "))
+
+
+def bad(lines: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that fail or warn, in their order."""
+    return [line for line in lines if line.result.status in ("FAIL", "WARN")]
+
+
+def differences(exhibit: Exhibit, lines: Lines) -> list[str]:
+    """Return in which points findings differ from an exhibit's declaration.
+
+    The cause must come first, with its consequences under it, and nothing else may fire.
+    """
+    fired = bad(lines)
+    if exhibit.status in ("", "PASS"):
+        passing = {line.name: line.result.message for line in lines if line.result.status == "PASS"}
+        as_declared = not exhibit.status or exhibit.says in passing.get(exhibit.check, "")
+        return [f"{line.name} fires" for line in fired] + ([] if as_declared else [f"{exhibit.check} does not pass"])
+    if not fired:
+        return ["nothing fires"]
+    cause, *consequences = fired
+    return [*_cause_differences(exhibit, cause), *_consequence_differences(exhibit, consequences)]
+
+
+def _cause_differences(exhibit: Exhibit, line: Finding) -> Iterator[str]:
+    result = line.result
+    if result.status != exhibit.status:
+        yield f"{line.name} is {result.status}, not {exhibit.status}"
+    if exhibit.says not in result.message:
+        yield f"{line.name} does not say {exhibit.says!r}: {result.message}"
+    if exhibit.tool in OWN_PROCESSES:
+        if not result.message.startswith(exhibit.check):
+            yield f"the launch does not begin with {exhibit.check!r}: {result.message}"
+        return
+    if line.name != exhibit.check or line.because:
+        yield f"{line.name} is named first, not {exhibit.check}"
+    if result.rank != exhibit.rank:
+        yield f"rank {result.rank} is blamed, not {exhibit.rank}"
+    if (result.place[2] if result.place else "") != exhibit.place:
+        yield f"the line is {result.place}, not {exhibit.place}"
+
+
+def _consequence_differences(exhibit: Exhibit, lines: Sequence[Finding]) -> Iterator[str]:
+    for line in lines:
+        if not line.because:
+            yield f"{line.name} fires, and follows from nothing"
+    if {line.name for line in lines} != set(exhibit.follows):
+        yield f"under it stand {sorted(line.name for line in lines)}, not {sorted(exhibit.follows)}"
+
+
+def print_findings(lines: Lines, *, most: int = 3) -> None:
+    """Print the first findings that fail or warn, with their places; or that there are none."""
+    for line in bad(lines)[:most]:
+        result = line.result
+        cause = f"follows from {line.because}: " if line.because else ""
+        message = result.message.splitlines()[0].partition("; relative error")[0]  # its last digits are the machine's
+        rank = "" if result.rank is None else f"rank {result.rank}"
+        place = f"{result.place[0]}:{result.place[1]}  {result.place[2]}" if result.place else ""
+        where = ", ".join(filter(None, [rank, f"update {result.update}" if result.update else "", place]))
+        print(f"{result.status}  {cause}{line.claim}", message, *filter(None, [where]), sep="\n      ")
+    if not bad(lines):
+        print(f"nothing fails, nothing warns: {sum(line.result.status == 'PASS' for line in lines)} claims hold")

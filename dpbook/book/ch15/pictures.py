@@ -1,0 +1,192 @@
+"""Pictures of chapter 15: where a run's ranks first differ, and the table of all exhibits against all checks.
+
+The first difference is found state by state. All ranks must have the same weights, and step with the same gradient;
+their examples must differ. The table is recorded, since its runs take minutes. To record it anew:
+
+    python -c "from dpbook.book.ch15.pictures import record_matrix; record_matrix()"
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from dpbook.book.ch15.collection import Exhibit, exhibit, exhibits
+from dpbook.book.ch15.exhibit_runs import bad, verdicts
+from dpbook.core import DATA, InvalidArgument, palette, write_atomically
+from dpbook.figures import Picture, Viewer
+from dpbook.figures.card import MARGIN, Card, Mark, aside, circle, element, line, rect, text
+from dpbook.runs.audit import RunJournals
+
+LABEL_WIDTH, COLUMN_WIDTH, RANK_HEIGHT = 70, 82, 44
+MAX_STATES, STATES_AFTER = 12, 1
+"""States that a picture has room for, and states that are shown after the first difference."""
+LETTERS = "ABCDEFGH"
+FILLS = (palette.COMPUTATION, palette.COMMUNICATION, palette.PARTIAL, palette.COMPLETE)
+
+
+@dataclass(frozen=True)
+class RankStates:
+    """State of all ranks at one point of an ``update``: its ``content``, and a letter per rank.
+
+    Equal ``letters`` stand for equal bits. ``alike`` is True if all ranks should be equal; ``tensor`` is then the first
+    one that differs.
+    """
+
+    update: int
+    content: str
+    letters: tuple[str, ...]
+    alike: bool
+    tensor: str = ""
+
+    @property
+    def wrong(self) -> bool:
+        """Whether ranks differ that should not, or agree that should not."""
+        kinds = len(set(self.letters))
+        return kinds > 1 if self.alike else kinds < len(self.letters)
+
+    @property
+    def verdict(self) -> str:
+        """Verdict in a few words."""
+        if not self.wrong:
+            return "the same bits on every rank" if self.alike else "each rank its own"
+        if not self.alike:
+            return "the first difference that is missing: ranks read the same"
+        odd = next(rank for rank, letter in enumerate(self.letters) if letter != self.letters[0])
+        return f"the first difference: rank {odd}, {self.tensor}"
+
+
+def rank_states(run: RunJournals) -> list[RankStates]:
+    """Return the states of a run's first optimizer in order: weights, examples, gradient, weights, examples, …"""
+    states = []
+    for update in run.updates:
+        if update.optimizer:
+            continue
+        if update.number == 1:
+            states.append(_of_tensors(1, "weights", [step["before"] for step in update.steps]))
+        rows = [tuple(row for event in events for row in event["rows"]) for events in update.of("forward")]
+        if all(rows):
+            states.append(RankStates(update.number, "examples", _letters(rows), alike=False))
+        states.append(_of_tensors(update.number, "gradient", [step["gradients"] for step in update.steps]))
+        if update.stepped:
+            states.append(_of_tensors(update.number, "weights", [after["parameters"] for after in update.stepped]))
+    return states
+
+
+def _of_tensors(update: int, content: str, hashes: Sequence[dict[str, str]]) -> RankStates:
+    differing = [name for name in hashes[0] if len({repr(of_rank.get(name)) for of_rank in hashes}) > 1]
+    return RankStates(update, content, _letters(hashes), alike=True, tensor=differing[0] if differing else "")
+
+
+def _letters(values: Sequence[Any]) -> tuple[str, ...]:
+    distinct: list[Any] = []
+    for value in values:
+        if value not in distinct:
+            distinct.append(value)
+    return tuple(LETTERS[distinct.index(value)] for value in values)
+
+
+def play_difference(run: RunJournals) -> Viewer:
+    """Step through a recorded run of 2 to 8 ranks, state by state, to its first difference.
+
+    Raises `InvalidArgument` for other numbers of ranks, and for a run without an update.
+    """
+    states = rank_states(run)
+    if not states or not 2 <= run.world <= len(LETTERS):
+        raise InvalidArgument("run", run, f"one of 2 to {len(LETTERS)} ranks, with an update")
+    first = next((place for place, state in enumerate(states) if state.wrong), len(states))
+    shown = states[: min(first + 1 + STATES_AFTER, MAX_STATES)]
+    return Viewer(lambda after: _draw_states(shown, after, first), len(shown) - 1, "moment")
+
+
+def _draw_states(shown: Sequence[RankStates], after: int, first: int) -> Picture:
+    now = shown[after]
+    verdict = "it follows from the first difference" if after > first and now.wrong else now.verdict
+    width = max(620, 2 * MARGIN + LABEL_WIDTH + len(shown) * COLUMN_WIDTH)
+    card = Card(width, f"Update {now.update}, {now.content}: {verdict}")
+    frame = rect(1, 1, 12, 12, fill="none", stroke=palette.FAULT_EDGE, stroke_width=2)
+    card.legend(
+        [Mark("equal letters: equal bits", text(3, 12, "A", 13, bold=True)), Mark("not as it should be", frame)]
+    )
+    card.y += 12
+    world = len(now.letters)
+    for rank in range(world):
+        card.add(text(MARGIN, card.y + 48 + rank * RANK_HEIGHT, f"rank {rank}", 13))
+    for place, state in enumerate(shown[: after + 1]):
+        card.add(*_column(MARGIN + LABEL_WIDTH + place * COLUMN_WIDTH, card.y, state))
+    alt = "; ".join(f"update {s.update} {s.content} {' '.join(s.letters)}" for s in shown[: after + 1])
+    return card.picture(card.y + 24 + world * RANK_HEIGHT + MARGIN, alt)
+
+
+def _column(x: float, y: float, state: RankStates) -> Iterator[str]:
+    yield aside(x, y, f"update {state.update}")
+    yield aside(x, y + 15, state.content)
+    width = COLUMN_WIDTH - 12
+    for rank, letter in enumerate(state.letters):
+        top = y + 24 + rank * RANK_HEIGHT
+        fill = palette.tint(FILLS[LETTERS.index(letter) % len(FILLS)], 0.3)
+        edge = palette.FAULT_EDGE if state.wrong else palette.MUTED
+        yield rect(x, top, width, RANK_HEIGHT - 8, fill=fill, stroke=edge, stroke_width=3 if state.wrong else 1, rx=4)
+        yield text(x + width / 2, top + 24, letter, 15, anchor="middle", bold=True)
+
+
+RECORDED = DATA / "measurements" / "museum.json"
+NAMES_WIDTH, KIND_WIDTH, CHECK_WIDTH, ROW_HEIGHT, HEAD_HEIGHT, SLANT = 370, 30, 26, 19, 96, 44
+CAUSE, CONSEQUENCE = "cause", "consequence"
+Matrix = Mapping[str, Mapping[str, str]]
+"""For each exhibit, by check that fires or by tool that reports: "cause" or "consequence"."""
+
+
+def run_matrix(chosen: Sequence[Exhibit] | None = None) -> dict[str, dict[str, str]]:
+    """Run exhibits (default: all), uncured, and return their rows of the table."""
+    return {
+        name: {line.name: CONSEQUENCE if line.because else CAUSE for line in bad(lines)}
+        for name, lines in verdicts(exhibits() if chosen is None else chosen).items()
+    }
+
+
+def record_matrix() -> None:
+    """Run all exhibits and store their table as the recording."""
+    write_atomically(RECORDED, (json.dumps(run_matrix(), indent=1) + "\n").encode())
+
+
+def recorded() -> Matrix:
+    """Return the recorded table."""
+    matrix: Matrix = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return matrix
+
+
+def draw_matrix(matrix: Matrix) -> Picture:
+    """Draw a row for each exhibit and a column for each check that fires somewhere."""
+    ordered = sorted(matrix, key=lambda name: (not matrix[name], _cause(matrix[name])))
+    checks = [check for check, _ in groupby(_cause(matrix[name]) for name in ordered) if check]
+    checks += sorted({check for fired in matrix.values() for check in fired} - {*checks})
+    silent = sum(not fired for fired in matrix.values())
+    width = 2 * MARGIN + NAMES_WIDTH + KIND_WIDTH + CHECK_WIDTH * len(checks) + SLANT
+    card = Card(width, f"{len(matrix)} exhibits: each cause is named once")
+    card.legend([Mark("names the cause", _dot(7, 7, CAUSE)), Mark("follows from it", _dot(7, 7, CONSEQUENCE))])
+    first_x, top = MARGIN + NAMES_WIDTH + KIND_WIDTH, card.y + HEAD_HEIGHT
+    card.add(aside(MARGIN + NAMES_WIDTH, top - 6, "kind", anchor="middle"))
+    for place, check in enumerate(checks):
+        x = first_x + (place + 0.5) * CHECK_WIDTH
+        card.add(element("g", aside(0, 0, check), transform=f"translate({x + 4} {top - 6}) rotate(-60)"))
+    for number, name in enumerate(ordered):
+        y = top + number * ROW_HEIGHT
+        card.add(line(MARGIN, y, first_x + CHECK_WIDTH * len(checks), y, palette.PANEL))
+        card.add(text(MARGIN, y + 14, exhibit(name).title, 12, room=NAMES_WIDTH - 24))
+        card.add(aside(MARGIN + NAMES_WIDTH, y + 14, str(exhibit(name).kind or "–"), anchor="middle"))
+        for check, role in matrix[name].items():
+            card.add(_dot(first_x + (checks.index(check) + 0.5) * CHECK_WIDTH, y + ROW_HEIGHT / 2, role))
+    alt = f"{len(matrix) - silent} are named by one of {len(checks)} checks, {silent} by none"
+    return card.picture(top + len(ordered) * ROW_HEIGHT + MARGIN, alt)
+
+
+def _cause(fired: Mapping[str, str]) -> str:
+    return next((check for check, role in fired.items() if role == CAUSE), "")
+
+
+def _dot(x: float, y: float, role: str) -> str:
+    if role == CAUSE:
+        return circle(x, y, 6, fill=palette.FAULT)
+    return circle(x, y, 5, fill=palette.PAPER, stroke=palette.FAULT_EDGE, stroke_width=1.5)
