@@ -5,7 +5,6 @@ Hooks are judged by their values and by the order of their events.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import combinations, pairwise
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.book.ch14 import units
-from dpbook.book.ch14.units import Event
+from dpbook.book.ch14.units import Event, HookTrial
 from dpbook.classroom import (
     Answer,
     Wrong,
@@ -37,57 +36,6 @@ WORLDS = (1, 2, 3, 5)
 PROCESSES = 3
 PROGRAM_SECONDS = 60.0
 """Time limit for three processes to train, on a busy machine."""
-
-
-SHAPES = ((3, 4), (7,), (2, 5), (1,), (4, 2), (3, 3))
-RATE = 2.0**-10
-
-
-@dataclass(frozen=True)
-class HookTrial:
-    """Weights of units, and gradients of each step and rank: see `units.Trial`."""
-
-    weights: list[Array]
-    gradients: list[Array]
-    world: int
-
-    @classmethod
-    def draw(cls, rng: np.random.Generator, world: int, steps: int = 2) -> "HookTrial":
-        """Draw a trial whose gradients are whole numbers with sums that fp32 holds exactly, and fp16 does not."""
-        shapes = [SHAPES[k] for k in rng.permutation(len(SHAPES))[: int(rng.integers(4, 7))]]
-        weights = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
-        gradients = []
-        for shape in shapes:
-            small = 2 * rng.integers(0, 50, (steps, world, *shape)) + 1
-            small[:, 0] += 2 * (1024 - small[:, 0] // 2) - 1  # rank 0 has 2048
-            gradients.append(small.astype(np.float16))
-        return cls(weights, gradients, world)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The trial as plain data."""
-        return {"weights": self.weights, "gradients": self.gradients, "rate": RATE}
-
-    @property
-    def unit_count(self) -> int:
-        return len(self.weights)
-
-    @property
-    def order(self) -> list[int]:
-        """Units in the order of their computation: forward, then backward."""
-        return [*range(self.unit_count), *reversed(range(self.unit_count))]
-
-    def piece(self, unit: int) -> int:
-        """Return the elements of a rank's piece."""
-        return -(-self.weights[unit].size // self.world)
-
-    def mean(self, unit: int, step: int) -> Array:
-        mean: Array = self.gradients[unit][step].astype(np.float64).mean(0)
-        return mean
-
-    def where(self, rank: int, step: int, place: int) -> str:
-        ranks, part = plural(self.world, "rank"), "forward" if place < self.unit_count else "backward"
-        return f"{ranks}, step {step + 1} of rank {rank}, {part} of unit {self.order[place]} (of {self.unit_count})"
 
 
 Ranks = Sequence[dict[str, Any]]

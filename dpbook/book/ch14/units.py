@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import Comm, Link, run
-from dpbook.core import InvalidArgument
+from dpbook.core import InvalidArgument, plural
 from dpbook.overlap import ShardedStep, Sharding, Unit, Wires, simulate_sharded
 
 Array = NDArray[Any]
@@ -31,6 +31,57 @@ Event = tuple[str, int, int, str]
 Trial = Mapping[str, Any]
 """Input of a trial: ``weights``, a float32 array for each unit; ``gradients``, a float16 array (steps, ranks, *shape of
 the unit) for each unit; and the ``rate`` of plain SGD."""
+
+
+UNIT_SHAPES = ((3, 4), (7,), (2, 5), (1,), (4, 2), (3, 3))
+LEARNING_RATE = 2.0**-10
+
+
+@dataclass(frozen=True)
+class HookTrial:
+    """Weights of units, and gradients of each step and rank: see `Trial`."""
+
+    weights: list[Array]
+    gradients: list[Array]
+    world: int
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, world: int, steps: int = 2) -> "HookTrial":
+        """Draw a trial whose gradients are whole numbers with sums that fp32 holds exactly, and fp16 does not."""
+        shapes = [UNIT_SHAPES[k] for k in rng.permutation(len(UNIT_SHAPES))[: int(rng.integers(4, 7))]]
+        weights = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+        gradients = []
+        for shape in shapes:
+            small = 2 * rng.integers(0, 50, (steps, world, *shape)) + 1
+            small[:, 0] += 2 * (1024 - small[:, 0] // 2) - 1  # rank 0 has 2048
+            gradients.append(small.astype(np.float16))
+        return cls(weights, gradients, world)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The trial as plain data."""
+        return {"weights": self.weights, "gradients": self.gradients, "rate": LEARNING_RATE}
+
+    @property
+    def unit_count(self) -> int:
+        return len(self.weights)
+
+    @property
+    def order(self) -> list[int]:
+        """Units in the order of their computation: forward, then backward."""
+        return [*range(self.unit_count), *reversed(range(self.unit_count))]
+
+    def piece(self, unit: int) -> int:
+        """Return the elements of a rank's piece."""
+        return -(-self.weights[unit].size // self.world)
+
+    def mean(self, unit: int, step: int) -> Array:
+        mean: Array = self.gradients[unit][step].astype(np.float64).mean(0)
+        return mean
+
+    def where(self, rank: int, step: int, place: int) -> str:
+        ranks, part = plural(self.world, "rank"), "forward" if place < self.unit_count else "backward"
+        return f"{ranks}, step {step + 1} of rank {rank}, {part} of unit {self.order[place]} (of {self.unit_count})"
 
 
 class Wire:

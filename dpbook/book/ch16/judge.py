@@ -1,9 +1,6 @@
-"""Checks of exercise 16: error feedback, a period for a link, an exchange that loses mass, and the fastest method.
+"""Checks of exercise 16: error feedback, a period for a link, an exchange that loses mass, and the fastest method."""
 
-Task 16.2 is tried on random jobs of local steps, task 16.4 on random races of methods to one loss.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count, product
@@ -28,7 +25,7 @@ from dpbook.core import plural
 from dpbook.replicas import Array
 
 PERIODS, SEEDS, NOISE = (1, 4, 16, 64), 3, 0.03
-LONGEST_PERIOD = 2000
+ALL_PERIODS = range(1, 2001)
 MIN_GAIN = 1.04
 """Least ratio, in a random job, of the seconds of the best measured period to those of the best of all."""
 
@@ -58,13 +55,9 @@ class Job:
         """Return the seconds to the goal."""
         return (self.start + self.slope * period) * (self.compute + self.average_seconds / period)
 
-    @property
-    def best(self) -> float:
-        return min(map(self.seconds, range(1, LONGEST_PERIOD + 1)))
-
-    @property
-    def best_measured(self) -> float:
-        return min(map(self.seconds, PERIODS))
+    def best(self, periods: Iterable[int] = ALL_PERIODS) -> float:
+        """Return the least seconds to the goal with one of these periods."""
+        return min(map(self.seconds, periods))
 
     @classmethod
     def draw(cls, rng: np.random.Generator, aim: float, ranks: int, latency: float) -> "Job":
@@ -73,10 +66,8 @@ class Job:
         alpha, bandwidth = _short(rng.uniform(0.02, 0.1)), 10 ** float(rng.uniform(7, 9))
         average_seconds = 2 * (ranks - 1) * alpha / latency
         nbytes = 256 * round((1 - latency) / latency * alpha * ranks * bandwidth / 256)
-        return cls(
-            slope * ratio, slope, ranks, _short(average_seconds / (aim**2 * ratio)), alpha, _short(1 / bandwidth),
-            nbytes,
-        )  # fmt: skip
+        compute = _short(average_seconds / (aim**2 * ratio))
+        return cls(slope * ratio, slope, ranks, compute, alpha, _short(1 / bandwidth), nbytes)
 
     def measure(self, rng: np.random.Generator) -> list[tuple[int, int]]:
         """Return measurements (period, steps), each some per cent off."""
@@ -95,10 +86,11 @@ def drawn_jobs(rng: np.random.Generator) -> Iterator[Job]:
     yield replace(Job.draw(rng, 0.5, 8, 0.5), compute=1.0, alpha=2e-6, beta=2.5e-12)
     for ranks, latency in product((2, 4, 8, 64), (0.9, 0.5, 0.1)):
         drawn = (Job.draw(rng, float(rng.uniform(0.35, 2.5)), ranks, latency) for _ in count())
-        yield next(job for job in drawn if job.best_measured >= MIN_GAIN * job.best)
+        yield next(job for job in drawn if job.best(PERIODS) >= MIN_GAIN * job.best())
 
 
 Method: TypeAlias = dict[str, float | bool]
+Race: TypeAlias = tuple[dict[str, Method], float, float, float, str]
 MARGIN, CASES_EACH = 1.04, 3
 """Least ratio of the second method's seconds to the first's; and cases for each winner and each shortcut."""
 
@@ -162,9 +154,6 @@ def _shortcuts(methods: Mapping[str, Method], compute: float, alpha: float, beta
     return winners
 
 
-Race: TypeAlias = tuple[dict[str, Method], float, float, float, str]
-
-
 @lru_cache(maxsize=16)
 def drawn_races(seed: int, hides: bool) -> list[Race]:
     """Draw races: methods, seconds of computation, alpha, beta, and the name of the fastest method.
@@ -189,7 +178,7 @@ def drawn_races(seed: int, hides: bool) -> list[Race]:
     return [races[place] for place in rng.permutation(len(races))]
 
 
-WORLDS = (1, 2, 3, 5, 7)
+WORLDS, STEPS = (1, 2, 3, 5, 7), 4
 
 # 16.1: error feedback
 
@@ -242,9 +231,6 @@ def sends(answer: Answer, rng: np.random.Generator) -> None:
             expected = np.stack([compress(row) for row in owed])
             sent, *_ = _sent(answer, owed - residual, residual, name, settings, where)
             expect_equal(expected, sent, f"{where}, sent", axes=("rank", "element"))
-
-
-STEPS = 4
 
 
 def loses_nothing(answer: Answer, rng: np.random.Generator) -> str:
@@ -310,8 +296,8 @@ def _judge_periods(answer: Answer, rng: np.random.Generator, par: Callable[[Job]
     return expect_at_most(round(pars / 3600, 2), round(reached / 3600, 2), f"hours for {len(jobs)} jobs")
 
 
-near_the_measured = partial(_judge_periods, par=lambda job: MEASURED * job.best_measured)
-near_the_best = partial(_judge_periods, par=lambda job: NEAR * job.best)
+near_the_measured = partial(_judge_periods, par=lambda job: MEASURED * job.best(PERIODS))
+near_the_best = partial(_judge_periods, par=lambda job: NEAR * job.best())
 
 # 16.3: an exchange that loses mass
 
@@ -385,8 +371,12 @@ def keeps_all(answer: Answer, rng: np.random.Generator) -> str:
             where = f"{plural(world, 'rank')}, step {step}"
             averaged, residual = _mended(answer, gradient, residual, k, where)
             expected = _exchanged(gradient + expected, k)[1]
-            few = bool(np.count_nonzero(averaged) <= world * k)
-            expect(few, f"averaged: at most {plural(k, 'number')} of each rank", describe(averaged), where)
+            expect(
+                bool(np.count_nonzero(averaged) <= world * k),
+                f"averaged: at most {plural(k, 'number')} of each rank",
+                describe(averaged),
+                where,
+            )
             applied, summed = applied + world * averaged, summed + gradient.sum(axis=0)
             place = f"{where}: N times all averages, and what all ranks keep, beside the sum of all gradients"
             expect_close(summed, applied + residual.sum(axis=0), 1e-6, place)
