@@ -36,6 +36,7 @@ STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "figure.constrained_layout.h_pad": 8 / DPI,
     "figure.constrained_layout.w_pad": MARGIN / DPI,
+    "font.family": "DejaVu Sans",
     "font.size": 12,
     "grid.color": palette.IDLE,
     "grid.linewidth": 1,

@@ -53,6 +53,11 @@ class CardRenderer(RendererBase):
         size = prop.get_size_in_points()
         return text_width(_plain(s), size, bold=_is_bold(prop)), 1.12 * size, 0.2 * size
 
+    def _get_font_height_metrics(self, prop: Any) -> tuple[float, float, float]:
+        """Return ascent, descent and gap of a line of text, which matplotlib 3.11 would look up in a font file."""
+        size = prop.get_size_in_points()
+        return 0.92 * size, 0.2 * size, 0
+
     def draw_path(self, gc: Any, path: Path, transform: Any, rgbFace: Any = None) -> None:
         """Add a line or an area, cut at the edges of its axes."""
         look = _look(gc, rgbFace)
