@@ -1,4 +1,3 @@
 """Chapter 12: Trace and scale, and beside it 12b: A GPU's clock."""
 
-from dpbook.book.ch12.lost_time import play_diagnosis, time_lost
-from dpbook.book.ch12.sim_runs import on_sim, sim_timeline, whereabouts
+from dpbook.book.ch12.timelines import on_sim, play_diagnosis, sim_timeline, time_lost, whereabouts

@@ -1,8 +1,8 @@
-"""The device as programs see it: `torch.sim`, `torch.accelerator`, gradient hooks, modules, storages and files.
+"""Installation of the device, and the device as programs see it: `torch.sim`, `torch.accelerator`, hooks and modules.
 
-torch supports devices written in Python only in part. The functions here replace parts of torch for this device:
-`adapt_accelerator` its queries, `adapt_hooks` errors in gradient hooks, `adapt_modules_and_storages` moves to and from
-the device.
+`install` makes the device known to torch, once in a process. torch supports devices written in Python only in part. The
+other functions replace parts of torch for this device: `adapt_accelerator` its queries, `adapt_hooks` errors in
+gradient hooks, `adapt_modules_and_storages` moves to and from the device.
 """
 
 import contextlib
@@ -17,6 +17,8 @@ from torch import nn
 from dpbook.book.sim import kernels, streams
 from dpbook.book.sim.memory import DEVICE, POOL, TOTAL, Block, is_on_device, new_storage
 from dpbook.book.sim.streams import synchronize
+from dpbook.core import DpbookError
+from dpbook.ranks import regroup
 
 NAME = "stand-in accelerator"
 
@@ -222,3 +224,59 @@ def _restore_on_device(storage: Any, location: str) -> Any:
     synchronize()  # queued kernels may still use its memory
     new.block.bytes[: storage.nbytes()].copy_(storage)
     return new
+
+
+CPU_AND_SIM = "cpu:gloo,sim:simccl"
+"""Backends of a group for tensors of the CPU and of the device, as "cpu:gloo,cuda:nccl" is for GPUs."""
+
+_libraries: list[Any] = []  # torch forgets what is registered when its library is gone
+
+
+def missing() -> str | None:
+    """Return the reason why this torch cannot have the stand-in accelerator; None if it can."""
+    from torch.utils import backend_registration
+
+    if not hasattr(torch._C, "_acc") or not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+        return f"torch {torch.__version__} does not support devices written in Python; 2.13 does"
+    return None
+
+
+def install() -> None:
+    """Give torch the device "sim" and the collectives "simccl", for the rest of this process.
+
+    A second call does nothing. Raises `DpbookError` if this torch cannot have them; see `missing`.
+    """
+    if _libraries:
+        return
+    if (reason := missing()) is not None:
+        raise DpbookError(f"there is no stand-in accelerator here: {reason}")
+    torch.utils.rename_privateuse1_backend("sim")
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+    from dpbook.book.sim import collectives
+
+    _setup_privateuseone_for_python_backend("sim", backend_module=module())
+    _library("_", "PrivateUse1").fallback(kernels.launch)
+    kernels.register_operations(_library("aten", "PrivateUse1"))
+    _library("_", "AutocastPrivateUse1").fallback(torch.library.fallthrough_kernel)
+    kernels.register_autocast(_library("aten", "AutocastPrivateUse1"))
+    adapt_accelerator()
+    adapt_hooks()
+    adapt_modules_and_storages()
+    collectives.register(_library("c10d", "PrivateUse1"))
+
+
+def join(backend: str = CPU_AND_SIM) -> torch.device:
+    """Install the device in a rank of `dpbook.ranks.start`, join a group of all ranks that serves it, and return it.
+
+    The rank leaves the group that it was started in, which serves only the CPU. Raises `DpbookError` as `install` does.
+    """
+    install()
+    device = torch.device("sim", 0)
+    regroup(device, backend)
+    return device
+
+
+def _library(namespace: str, key: str) -> Any:
+    _libraries.append(torch.library.Library(namespace, "IMPL", key))
+    return _libraries[-1]

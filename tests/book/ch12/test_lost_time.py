@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.book.ch12.lost_time import time_lost
+from dpbook.book.ch12.timelines import time_lost
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import (
     Span,

@@ -7,7 +7,7 @@ import pytest
 
 from dpbook.app.notebooks.validation import execute
 from dpbook.book import sim
-from dpbook.book.ch12 import on_sim, sim_runs, whereabouts
+from dpbook.book.ch12 import on_sim, timelines, whereabouts
 from dpbook.core import DpbookError, checkout
 from tests.book.sim.sim import needs_sim
 
@@ -26,7 +26,7 @@ def code_cells():
 
 def test_what_is_recorded_are_the_functions_of_the_notebook_to_the_letter():
     cells = "\n".join(cell.source for cell in code_cells())
-    sources = ["\n".join(kept["source"]) for kept in sim_runs.recording()["results"].values()]
+    sources = ["\n".join(kept["source"]) for kept in timelines.recording()["results"].values()]
     assert [source for source in sources if source not in cells] == []
     assert len(sources) == cells.count("@on_sim(") > 10
 
@@ -37,14 +37,14 @@ def cached():
 
 
 def test_a_function_is_played_only_as_it_was_recorded(absent):
-    kept = sim_runs.recording()["results"]["held"]
-    assert sim_runs.recorded_result("held", "\n".join(kept["source"]) + "\n", "why") == kept["result"] == [0, 25]
+    kept = timelines.recording()["results"]["held"]
+    assert timelines.recorded_result("held", "\n".join(kept["source"]) + "\n", "why") == kept["result"] == [0, 25]
     with pytest.raises(DpbookError, match=r"cached is not what was recorded, and cannot run here: torch 2\.9"):
         on_sim()(cached)()
 
 
 def test_the_reader_is_told_what_is_played(absent):
-    made = sim_runs.recording()["made"]
+    made = timelines.recording()["made"]
     assert whereabouts().startswith("torch 2.9 is too old.\nThe cells play what was recorded: ")
     assert all(entry in whereabouts() for entry in made.values())
 
@@ -68,10 +68,10 @@ class TestHere:
     pytestmark = needs_sim
 
     def test_a_function_runs_on_its_ranks_and_what_it_returns_is_kept(self, tmp_path, monkeypatch):
-        monkeypatch.setenv(sim_runs.RECORD_VARIABLE, str(tmp_path / "kept.json"))
+        monkeypatch.setenv(timelines.RECORD_VARIABLE, str(tmp_path / "kept.json"))
         assert on_sim()(one)() == {"sum": 6.0, "pair": [1, 2]}
         assert on_sim(ranks=3)(each_rank)() == [[0, 6.0], [1, 6.0], [2, 6.0]]
-        kept = sim_runs.recording(tmp_path / "kept.json")["results"]
+        kept = timelines.recording(tmp_path / "kept.json")["results"]
         assert kept["one"]["source"][0] == "def one():"
         assert {name: entry["result"] for name, entry in kept.items()} == {
             "one": {"sum": 6.0, "pair": [1, 2]}, "each_rank": [[0, 6.0], [1, 6.0], [2, 6.0]],
