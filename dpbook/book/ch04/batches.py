@@ -125,7 +125,7 @@ LEFT, TOP, CELL, BOX, ROW = 96, 78, 82, 50, 112
 
 
 @dataclass(frozen=True)
-class MicroBatch:
+class AccumulationState:
     """One micro-batch, whose gradient is 1, and the buffer after it; ``added`` is 0 if it is not computed."""
 
     epoch: int
@@ -151,7 +151,7 @@ def draw_accumulation(micro_batches: int, accumulation: int, leftover: Leftover 
     return _draw(states, len(states))
 
 
-def _states(micro_batches: int, accumulation: int, leftover: Leftover, epochs: int) -> list[MicroBatch]:
+def _states(micro_batches: int, accumulation: int, leftover: Leftover, epochs: int) -> list[AccumulationState]:
     check_int("micro_batches", micro_batches, 1, 10)
     check_int("epochs", epochs, 1, 3)
     buffer, states = Fraction(0), []
@@ -161,13 +161,13 @@ def _states(micro_batches: int, accumulation: int, leftover: Leftover, epochs: i
             turn = turns.get(index)
             added = Fraction(1, turn.divisor) if turn else Fraction(0)
             buffer += added
-            states.append(MicroBatch(epoch, index, added, buffer, turn is not None and turn.update))
+            states.append(AccumulationState(epoch, index, added, buffer, turn is not None and turn.update))
             if states[-1].update:
                 buffer = Fraction(0)
     return states
 
 
-def _draw(states: list[MicroBatch], after: int) -> Picture:
+def _draw(states: list[AccumulationState], after: int) -> Picture:
     """Draw the state after so many micro-batches, counted over all epochs."""
     epochs, width = states[-1].epoch + 1, max(640, LEFT + (states[-1].index + 1) * CELL + MARGIN)
     card = Card(width, _headline(states, after), "every gradient is 1, so every update should be 1")
@@ -183,7 +183,7 @@ def _draw(states: list[MicroBatch], after: int) -> Picture:
     return card.picture(TOP + epochs * ROW + MARGIN / 2, f"Updates so far: {updates or 'none'}.")
 
 
-def _headline(states: list[MicroBatch], after: int) -> str:
+def _headline(states: list[AccumulationState], after: int) -> str:
     if after == 0:
         return "Before the first micro-batch the buffer is empty"
     if after == len(states):
@@ -197,7 +197,7 @@ def _headline(states: list[MicroBatch], after: int) -> str:
     return f"{place}: the buffer holds {_decimal(last.buffer)}"
 
 
-def _outcome(states: list[MicroBatch]) -> str:
+def _outcome(states: list[AccumulationState]) -> str:
     """Describe all updates, without repeats, and the micro-batches that are in none."""
     sizes = list(dict.fromkeys(_decimal(state.buffer) for state in states if state.update))
     updates = "Every update is 1" if sizes == ["1"] else f"Updates {' and '.join(sizes)}" if sizes else "No update"
@@ -207,7 +207,7 @@ def _outcome(states: list[MicroBatch]) -> str:
     return updates if states[-1].update else f"{updates}; {_decimal(states[-1].buffer)} stays behind"
 
 
-def _cell(state: MicroBatch, y: float, *, shown: bool, now: bool) -> Iterator[str]:
+def _cell(state: AccumulationState, y: float, *, shown: bool, now: bool) -> Iterator[str]:
     """Draw a micro-batch's contribution, above the buffer's value after it."""
     x, width = LEFT + state.index * CELL, CELL - 8
     colour = palette.COMPUTATION if state.added else palette.IDLE
@@ -219,9 +219,9 @@ def _cell(state: MicroBatch, y: float, *, shown: bool, now: bool) -> Iterator[st
         yield text(x + width / 2, y + down, line, 14, anchor="middle", mono=True, fill=fill, room=width - 6)
 
 
-def _brackets(states: Sequence[MicroBatch], y: float, *, ended: bool) -> Iterator[str]:
+def _brackets(states: Sequence[AccumulationState], y: float, *, ended: bool) -> Iterator[str]:
     """Draw, below the micro-batches of an epoch, their updates, and the fate of those in no update."""
-    group: list[MicroBatch] = []
+    group: list[AccumulationState] = []
     for state in states:
         group.append(state)
         if state.update:

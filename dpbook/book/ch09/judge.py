@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch09.logs import KINDS, Case, Log, draw, like_the_next
+from dpbook.book.ch09.logs import KINDS, Log, LoggedStep, draw, like_the_next
 from dpbook.classroom import (
     Answer,
     call,
@@ -130,7 +130,7 @@ def groups_of_a_grid(answer: Answer, rng: np.random.Generator) -> None:
 DRAWN_PER_KIND = 8
 
 
-def shown(case: Case) -> str:
+def shown(case: LoggedStep) -> str:
     """Describe the calls from the fault on, of the rank at fault and of another; without a fault, one rank's log."""
     if case.fault is None:
         return f"each with {_listed(case.logs[0])}; the lines differ"
@@ -159,7 +159,7 @@ def _diagnosed(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, 
             yield where, case.fault, expect_items(got, 3, "a rank, a position and what is wrong", where)
 
 
-def _cases(rng: np.random.Generator) -> Iterator[Case]:
+def _cases(rng: np.random.Generator) -> Iterator[LoggedStep]:
     for kind in (*KINDS, None):
         for number in range(DRAWN_PER_KIND):
             yield draw(rng, int(rng.choice([3, 5, 7])), kind, last=number == 0)

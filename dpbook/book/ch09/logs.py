@@ -14,7 +14,7 @@ SHAPES = ((10,), (64,), (10, 64), (64, 784))
 
 
 @dataclass(frozen=True)
-class Case:
+class LoggedStep:
     """Logs of all ranks, and the ``fault``: (rank, position, kind), or None."""
 
     logs: list[Log]
@@ -29,7 +29,7 @@ def broadcast(shape: tuple[int, ...], line: int, source: int = 0) -> Call:
     return {"call": "broadcast", "source": source, "shape": shape, "dtype": "float32", "line": line}
 
 
-def draw(rng: np.random.Generator, world: int, kind: str | None, last: bool = False) -> Case:
+def draw(rng: np.random.Generator, world: int, kind: str | None, last: bool = False) -> LoggedStep:
     """Draw a step of some calls on ``world`` ranks, 3 or more; a random rank has a fault of this kind, if any.
 
     With ``last`` the fault is at the last possible call.
@@ -52,10 +52,10 @@ def draw(rng: np.random.Generator, world: int, kind: str | None, last: bool = Fa
     first = next((k for k, call in enumerate(step) if k == len(log) or log[k] != call), 0)
     for log in logs:
         _number(log, rng)
-    return Case(logs, None if kind is None else (rank, first, kind))
+    return LoggedStep(logs, None if kind is None else (rank, first, kind))
 
 
-def like_the_next(rng: np.random.Generator, world: int) -> Case:
+def like_the_next(rng: np.random.Generator, world: int) -> LoggedStep:
     """Draw a rank with a call that has the shape of the next one; its order is right, since the next one follows."""
     step = [all_reduce(SHAPES[k], 0) for k in rng.permutation(len(SHAPES))]
     logs = [[dict(call) for call in step] for _ in range(world)]
@@ -63,7 +63,7 @@ def like_the_next(rng: np.random.Generator, world: int) -> Case:
     logs[rank][at]["shape"] = step[at + 1]["shape"]
     for log in logs:
         _number(log, rng)
-    return Case(logs, (rank, at, "shape"))
+    return LoggedStep(logs, (rank, at, "shape"))
 
 
 def _places(step: Log, kind: str | None) -> list[int]:

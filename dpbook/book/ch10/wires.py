@@ -52,7 +52,7 @@ class Wire:
         for tensor in tensors:
             self.broadcast(tensor)
 
-    def all_reduce(self, tensor: torch.Tensor) -> "Message":
+    def all_reduce(self, tensor: torch.Tensor) -> "PendingAllReduce":
         """Begin to sum ``tensor`` over all ranks; it holds the sum after a wait for the returned handle."""
         number, restarts, result = self._calls, self._restarts, self._begin("all_reduce", tensor.detach().clone())
         self.log.append(("sent", tensor.numel()))
@@ -62,7 +62,7 @@ class Wire:
             if not again or self._restarts != restarts:
                 self.log.append(("waited again" if again else "waited", number))
 
-        return Message(tensor, result, note)
+        return PendingAllReduce(tensor, result, note)
 
     def restart(self) -> None:
         """Empty the log and count messages from 0 again."""
@@ -75,7 +75,7 @@ class Wire:
         raise NotImplementedError
 
 
-class Message:
+class PendingAllReduce:
     """An all-reduce under way."""
 
     def __init__(self, tensor: torch.Tensor, result: Callable[[], torch.Tensor], note: Callable[[bool], None]) -> None:
@@ -242,7 +242,7 @@ class RemoteWire(Wire):
         super().__init__(end.rank, end.world)
         self._end = end
 
-    def all_reduce(self, tensor: torch.Tensor) -> "Message":
+    def all_reduce(self, tensor: torch.Tensor) -> "PendingAllReduce":
         message = self._end.all_reduce(tensor.detach().numpy(), self._take_log())
 
         def wait() -> torch.Tensor:
@@ -252,7 +252,7 @@ class RemoteWire(Wire):
             if again:  # the other process notes the first wait itself
                 wait()
 
-        return Message(tensor, wait, note)
+        return PendingAllReduce(tensor, wait, note)
 
     def broadcast_all(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor, theirs in zip(tensors, self._end.broadcast_all([t.numpy() for t in tensors]), strict=True):
@@ -315,7 +315,7 @@ class RemoteMessage:
 
     OFFERS = ("wait",)
 
-    def __init__(self, end: WireEnd, message: Message, tensor: torch.Tensor) -> None:
+    def __init__(self, end: WireEnd, message: PendingAllReduce, tensor: torch.Tensor) -> None:
         self._end, self._message, self._tensor = end, message, tensor
 
     def wait(self, events: Sequence[Event]) -> NDArray[Any]:

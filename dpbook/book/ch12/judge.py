@@ -25,7 +25,7 @@ Row = tuple[str, int, str, Kind, float, float]
 
 
 @dataclass(frozen=True)
-class Case:
+class TickedStep:
     """A step in whole ticks, from 0 to ``length``; a tick is a millisecond, or has a width in seconds.
 
     Attributes:
@@ -111,25 +111,25 @@ class Case:
         return f"ms of a window from 0 to {self.length}: {'; '.join(ranks)}"
 
 
-def small() -> Iterator[tuple[str, Case]]:
+def small() -> Iterator[tuple[str, TickedStep]]:
     """Yield small steps by name."""
-    yield "one rank", Case(10, [[(2, 6)]], [[5]], [[9]], [[]])
-    yield "all come at once", Case(12, [[(0, 6)]] * 2, [[6]] * 2, [[10]] * 2, [[]] * 2)
-    yield "rank 1 comes late", Case(10, [[(0, 4)], [(3, 7)]], [[4], [7]], [[10], [10]], [[], []])
-    yield "hidden waiting", Case(12, [[(0, 9)], [(0, 5)]], [[2], [6]], [[11], [11]], [[], []])
+    yield "one rank", TickedStep(10, [[(2, 6)]], [[5]], [[9]], [[]])
+    yield "all come at once", TickedStep(12, [[(0, 6)]] * 2, [[6]] * 2, [[10]] * 2, [[]] * 2)
+    yield "rank 1 comes late", TickedStep(10, [[(0, 4)], [(3, 7)]], [[4], [7]], [[10], [10]], [[], []])
+    yield "hidden waiting", TickedStep(12, [[(0, 9)], [(0, 5)]], [[2], [6]], [[11], [11]], [[], []])
     yield (
         "one waits while another moves",
-        Case(14, [[(0, 2)], [(0, 8)]], [[2, 3], [2, 9]], [[7, 12], [7, 12]], [[], []]),
+        TickedStep(14, [[(0, 2)], [(0, 8)]], [[2, 3], [2, 9]], [[7, 12], [7, 12]], [[], []]),
     )
     yield (
         "the first collective is left last",
-        Case(16, [[(0, 1)], [(0, 4)]], [[1, 2], [4, 9]], [[6, 14], [13, 11]], [[], []]),
+        TickedStep(16, [[(0, 1)], [(0, 4)]], [[1, 2], [4, 9]], [[6, 14], [13, 11]], [[], []]),
     )
-    yield "computation within computation", Case(9, [[(0, 6), (2, 4), (5, 7)]], [[6]], [[9]], [[(0, 9)]])
-    yield "no collective", Case(8, [[(1, 3)], [(2, 7)]], [[], []], [[], []], [[], [(0, 1)]])
+    yield "computation within computation", TickedStep(9, [[(0, 6), (2, 4), (5, 7)]], [[6]], [[9]], [[(0, 9)]])
+    yield "no collective", TickedStep(8, [[(1, 3)], [(2, 7)]], [[], []], [[], []], [[], [(0, 1)]])
 
 
-def random(rng: np.random.Generator, world: int) -> Case:
+def random(rng: np.random.Generator, world: int) -> TickedStep:
     """Draw a step with overlapping computation, concurrent collectives, any order of ranks and ticks of any width."""
     length, calls = int(rng.integers(40, 90)), int(rng.integers(2, 6))
     work = [_intervals(rng, length // 2, int(rng.integers(1, 6))) for _ in range(world)]
@@ -137,7 +137,7 @@ def random(rng: np.random.Generator, world: int) -> Case:
     begun = np.max(entries, axis=0).astype(int)
     ends = [np.minimum(begun + rng.integers(0, 8, calls), length).tolist() for _ in range(world)]
     other, widths = [_intervals(rng, length, 1) for _ in range(world)], rng.integers(1, 10**6, length) / 1e9
-    return Case(length, work, entries, ends, other, tuple(widths.tolist()))
+    return TickedStep(length, work, entries, ends, other, tuple(widths.tolist()))
 
 
 def _intervals(rng: np.random.Generator, length: int, count: int) -> list[Interval]:
@@ -145,17 +145,17 @@ def _intervals(rng: np.random.Generator, length: int, count: int) -> list[Interv
     return [(int(a), int(b)) for a, b in bounds]
 
 
-def misleading() -> Iterator[Case]:
+def misleading() -> Iterator[TickedStep]:
     """Yield steps whose cause or rank is not the one that a single collective or a single rank suggests."""
     # Rank 1 is last in the first collective and computes most, but all ranks wait for rank 2 in the second.
     work = [[(0, 20)], [(0, 24)], [(0, 8), (50, 60)]]
-    yield Case(63, work, [[10, 20], [16, 24], [8, 60]], [[18, 62]] * 3, [[]] * 3)
+    yield TickedStep(63, work, [[10, 20], [16, 24], [8, 60]], [[18, 62]] * 3, [[]] * 3)
     # Rank 0 waits longer than any rank transfers, but all ranks together transfer longer than they wait.
     work = [[(0, 10)], [(0, 28), (30, 33)], [(0, 28), (30, 33)], [(0, 33)]]
-    yield Case(45, work, [[10], [28], [28], [30]], [[44]] * 4, [[]] * 4)
+    yield TickedStep(45, work, [[10], [28], [28], [30]], [[44]] * 4, [[]] * 4)
 
 
-def faulty(rng: np.random.Generator, cause: str, on_rank_0: bool) -> Case:
+def faulty(rng: np.random.Generator, cause: str, on_rank_0: bool) -> TickedStep:
     """Draw a step of 2 to 5 ranks, of input, computation and two collectives, whose largest loss has this cause.
 
     With ``on_rank_0`` the worst rank, if there is one, is rank 0; otherwise it is any.
@@ -179,7 +179,7 @@ def faulty(rng: np.random.Generator, cause: str, on_rank_0: bool) -> Case:
         entries = [[int(m), int(c)] for m, c in zip(middle, computed, strict=True)]
         begun = np.max(entries, axis=0)
         ends = np.array([begun[0] + transfer, max(begun[1], begun[0] + transfer) + transfer])
-        case = Case(
+        case = TickedStep(
             int(ends[-1]) + 1,
             [[(int(a), int(b))] for a, b in zip(begins, computed, strict=True)],
             entries,
@@ -212,7 +212,7 @@ def _on_spans(diagnose: Callable[..., Any], rows: list[Row], window: tuple[float
     return diagnose([Span(*row) for row in rows], window)
 
 
-def _diagnosis(answer: Answer, case: Case, rng: np.random.Generator, where: str) -> tuple[Any, Any, Any]:
+def _diagnosis(answer: Answer, case: TickedStep, rng: np.random.Generator, where: str) -> tuple[Any, Any, Any]:
     start = float(rng.integers(0, 50)) / 10
     window = (start, start + float(case.ticks.cumsum()[-1]))
     rows = case.rows(rng, start)

@@ -84,7 +84,7 @@ class HookTrial:
         return f"{ranks}, step {step + 1} of rank {rank}, {part} of unit {self.order[place]} (of {self.unit_count})"
 
 
-class Wire:
+class CollectiveWire:
     """This rank's connection: collectives that begin when they are called, and a ``log`` of events."""
 
     OFFERS = ("rank", "world", "all_gather", "reduce_scatter")
@@ -93,15 +93,15 @@ class Wire:
         self.rank, self.world = comm.rank, comm.world_size
         self.log: list[Event] = []
         self._comm = comm
-        self._begun: list[Message] = []
+        self._begun: list[PendingCollective] = []
         self._rows: list[Array] = []
         self._calls = {"gather": 0, "reduce": 0}
 
-    def all_gather(self, piece: Array) -> "Message":
+    def all_gather(self, piece: Array) -> "PendingCollective":
         """Begin to gather the pieces of all ranks, 1-D arrays of one length, into a row."""
         return self._begin("gather", piece, 1)
 
-    def reduce_scatter(self, row: Array) -> "Message":
+    def reduce_scatter(self, row: Array) -> "PendingCollective":
         """Begin to sum the rows of all ranks, in their dtype; this rank gets its piece of the sum."""
         return self._begin("reduce", row, self.world)
 
@@ -123,16 +123,16 @@ class Wire:
         self.note(event, unit)
         return weights.copy()
 
-    def _begin(self, operation: str, array: Array, pieces: int) -> "Message":
+    def _begin(self, operation: str, array: Array, pieces: int) -> "PendingCollective":
         if not isinstance(array, np.ndarray) or array.ndim != 1 or array.size % pieces:
             expected = "a 1-D array" + (f" of {pieces} equal pieces" if pieces > 1 else "")
             raise InvalidArgument("piece" if operation == "gather" else "row", getattr(array, "shape", array), expected)
         number, self._calls[operation] = self._calls[operation], self._calls[operation] + 1
         self.log.append((operation, number, array.size, str(array.dtype)))
-        self._begun.append(Message(self, operation, number, array))
+        self._begun.append(PendingCollective(self, operation, number, array))
         return self._begun[-1]
 
-    def complete(self, message: "Message") -> None:
+    def complete(self, message: "PendingCollective") -> None:
         """Carry out the collectives that have begun, in order, until ``message``: its array is read only then."""
         while message.result is None:
             first = self._begun.pop(0)
@@ -156,12 +156,12 @@ def exchange(comm: Comm, array: Array) -> list[Array]:
 
 
 @dataclass(eq=False)
-class Message:
+class PendingCollective:
     """A collective under way. It owns the array of its call until it has been waited for."""
 
     OFFERS: ClassVar = ("wait", "free")
 
-    wire: Wire = field(repr=False)
+    wire: CollectiveWire = field(repr=False)
     operation: str
     number: int
     array: Array = field(repr=False)
@@ -185,7 +185,7 @@ class Message:
         self.wire.note("freed", self.number)
 
 
-def train(hooks: Callable[..., Any], trial: Trial, wire: Wire) -> dict[str, Any]:
+def train(hooks: Callable[..., Any], trial: Trial, wire: CollectiveWire) -> dict[str, Any]:
     """Train on this rank with ``hooks(weights, wire)``, by plain SGD on its ``shards``.
 
     Returns lists over the steps: ``logs``; ``used``, the weights with which each unit computed, in forward and then in
@@ -212,13 +212,13 @@ def train(hooks: Callable[..., Any], trial: Trial, wire: Wire) -> dict[str, Any]
     return record
 
 
-def _forward(units: Any, wire: Wire, unit: int) -> Array:
+def _forward(units: Any, wire: CollectiveWire, unit: int) -> Array:
     used = wire.compute("forward", unit, units.before_forward(unit))
     units.after_forward(unit)
     return used
 
 
-def _backward(units: Any, wire: Wire, unit: int, gradient: Array) -> Array:
+def _backward(units: Any, wire: CollectiveWire, unit: int, gradient: Array) -> Array:
     used = wire.compute("backward", unit, units.before_backward(unit))
     units.after_backward(unit, gradient)
     return used
@@ -237,12 +237,12 @@ def _copied(arrays: Sequence[Array]) -> list[Array]:
     return [np.array(array) for array in arrays]
 
 
-def in_turns(function: Callable[[Wire], Any], world: int) -> list[Any]:
+def in_turns(function: Callable[[CollectiveWire], Any], world: int) -> list[Any]:
     """Call ``function(wire)`` on ranks that take turns in this process, and return what each returned."""
     results: list[Any] = [None] * world
 
     def program(comm: Comm, x: Array) -> None:
-        results[comm.rank] = function(Wire(comm))
+        results[comm.rank] = function(CollectiveWire(comm))
 
     run(program, [np.empty(0)] * world)
     return results
@@ -257,7 +257,7 @@ def train_on_this_rank(hooks: Callable[..., Any], trials: Sequence[Trial]) -> li
     """Call `train` for each trial in turn, on a rank that is a process."""
     from dpbook.ranks import ProcessComm
 
-    return [train(hooks, trial, Wire(ProcessComm())) for trial in trials]
+    return [train(hooks, trial, CollectiveWire(ProcessComm())) for trial in trials]
 
 
 SHARDING = Sharding(3, shards=8)

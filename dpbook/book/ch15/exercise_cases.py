@@ -54,7 +54,7 @@ class _Fault:
 
 
 @dataclass
-class _Run:
+class _RunState:
     """State of a run while its records are made."""
 
     rng: np.random.Generator
@@ -138,7 +138,7 @@ def blind_case(seed: int, cause: str | None = None) -> BlindCase:
     world, per_epoch = int(rng.integers(3, 6)), int(rng.integers(2, 4))
     fault = _fault(rng, cause, world, per_epoch)
     names = sorted(rng.permutation(TENSORS)[:3].tolist(), key=TENSORS.index)
-    run = _Run(rng, fault, world, {name: tuple(rng.integers(1, 4, 2).tolist()) for name in names})
+    run = _RunState(rng, fault, world, {name: tuple(rng.integers(1, 4, 2).tolist()) for name in names})
     run.begin()
     uneven = fault.at if cause == "padding" else int(rng.integers(1, 2 * per_epoch + 1))
     rate, batch = float(rng.choice([0.05, 0.1, 0.2])), int(rng.integers(3, 6))

@@ -42,7 +42,7 @@ Lines = tuple[Finding, ...]
 
 
 @dataclass(frozen=True)
-class Job:
+class ScriptJob:
     """Text of a script, its command-line arguments, and the options of its journal, as for `watching.watched`."""
 
     text: str
@@ -51,7 +51,7 @@ class Job:
 
 
 @contextmanager
-def watched(jobs: Sequence[Job], world: int) -> Iterator[list[RunJournals]]:
+def watched(jobs: Sequence[ScriptJob], world: int) -> Iterator[list[RunJournals]]:
     """Run scripts one after another on ``world`` ranks, and yield the journals of each; they are deleted at the end.
 
     A script must end on all ranks, or raise on all: one that hangs stops everything after ten minutes (`RankFailed`).
@@ -138,15 +138,15 @@ def verdicts(exhibits: Sequence[Exhibit], *, cured: bool = False) -> dict[str, L
     return {one.name: findings[one.name] for one in exhibits}
 
 
-def _jobs(exhibit: Exhibit, cured: bool) -> Iterator[Job]:
+def _jobs(exhibit: Exhibit, cured: bool) -> Iterator[ScriptJob]:
     """Yield the runs that a verdict on an exhibit needs."""
     text, half = exhibit.cured if cured else exhibit.script, UPDATES_AROUND_RESTART
     if exhibit.tool != "resume":
-        yield Job(text, (), {"updates": exhibit.updates, "replay": 1})
+        yield ScriptJob(text, (), {"updates": exhibit.updates, "replay": 1})
         return
-    yield Job(text, (), {"updates": 2 * half, "keep": 2 * half, "state": True, "replay": 1})
-    yield Job(text, ("--out", ".."), {"updates": half, "saving": True})
-    yield Job(text, ("--out", "..", "--resume"), {"updates": half, "keep": half, "state": True})
+    yield ScriptJob(text, (), {"updates": 2 * half, "keep": 2 * half, "state": True, "replay": 1})
+    yield ScriptJob(text, ("--out", ".."), {"updates": half, "saving": True})
+    yield ScriptJob(text, ("--out", "..", "--resume"), {"updates": half, "keep": half, "state": True})
 
 
 def _findings(exhibit: Exhibit, runs: Iterator[RunJournals]) -> Iterator[Finding]:

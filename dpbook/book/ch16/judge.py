@@ -31,7 +31,7 @@ MIN_GAIN = 1.04
 
 
 @dataclass(frozen=True)
-class Job:
+class LocalStepsJob:
     """Training job of local steps, which needs ``start`` + ``slope`` · period steps to the goal.
 
     Its averages are rings of ``nbytes`` bytes over ``ranks`` ranks. ``compute`` is the seconds of a step; ``alpha`` and
@@ -60,7 +60,7 @@ class Job:
         return min(map(self.seconds, periods))
 
     @classmethod
-    def draw(cls, rng: np.random.Generator, aim: float, ranks: int, latency: float) -> "Job":
+    def draw(cls, rng: np.random.Generator, aim: float, ranks: int, latency: float) -> "LocalStepsJob":
         """Draw a job: ``aim`` is the best period in units of start / slope, ``latency`` its share of an average."""
         ratio, slope = float(rng.uniform(20, 120)), float(rng.uniform(10, 50))
         alpha, bandwidth = _short(rng.uniform(0.02, 0.1)), 10 ** float(rng.uniform(7, 9))
@@ -81,11 +81,11 @@ def _short(number: float) -> float:
     return float(f"{number:.3g}")
 
 
-def drawn_jobs(rng: np.random.Generator) -> Iterator[Job]:
+def drawn_jobs(rng: np.random.Generator) -> Iterator[LocalStepsJob]:
     """Yield jobs whose best period is between the measured ones or beyond, and one inside a machine, where it is 1."""
-    yield replace(Job.draw(rng, 0.5, 8, 0.5), compute=1.0, alpha=2e-6, beta=2.5e-12)
+    yield replace(LocalStepsJob.draw(rng, 0.5, 8, 0.5), compute=1.0, alpha=2e-6, beta=2.5e-12)
     for ranks, latency in product((2, 4, 8, 64), (0.9, 0.5, 0.1)):
-        drawn = (Job.draw(rng, float(rng.uniform(0.35, 2.5)), ranks, latency) for _ in count())
+        drawn = (LocalStepsJob.draw(rng, float(rng.uniform(0.35, 2.5)), ranks, latency) for _ in count())
         yield next(job for job in drawn if job.best(PERIODS) >= MIN_GAIN * job.best())
 
 
@@ -282,7 +282,7 @@ MEASURED, NEAR = 1.05, 1.01
 """Pars, relative to the seconds of the best measured period, and of the best of all periods."""
 
 
-def _judge_periods(answer: Answer, rng: np.random.Generator, par: Callable[[Job], float]) -> str:
+def _judge_periods(answer: Answer, rng: np.random.Generator, par: Callable[[LocalStepsJob], float]) -> str:
     pars, reached, jobs = 0.0, 0.0, list(drawn_jobs(rng))
     for job in jobs:
         given = job.measure(rng), job.ranks, job.compute, job.alpha, job.beta, job.nbytes

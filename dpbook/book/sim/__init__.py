@@ -10,9 +10,9 @@ from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:
     from dpbook.book.sim.device import install, join, missing
-    from dpbook.book.sim.streams import Span, hold, slower, watch
+    from dpbook.book.sim.streams import KernelSpan, hold, slower, watch
 
 __getattr__ = lazy_exports(
-    __name__, Span="streams", hold="streams", install="device", join="device", missing="device",
+    __name__, KernelSpan="streams", hold="streams", install="device", join="device", missing="device",
     slower="streams", watch="streams",
 )  # fmt: skip

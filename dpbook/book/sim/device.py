@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from dpbook.book.sim import kernels, streams
-from dpbook.book.sim.memory import DEVICE, POOL, TOTAL, Block, is_on_device, new_storage
+from dpbook.book.sim.memory import DEVICE, POOL, TOTAL, StorageBlock, is_on_device, new_storage
 from dpbook.book.sim.streams import synchronize
 from dpbook.core import DpbookError
 from dpbook.ranks import regroup
@@ -201,7 +201,7 @@ def _resized(resize: Callable[..., Any]) -> Callable[..., Any]:
     def resized(self: Any, nbytes: int) -> Any:
         if not _location_tag(self):
             return resize(self, nbytes)
-        self.block = Block(nbytes)
+        self.block = StorageBlock(nbytes)
         return self
 
     return resized

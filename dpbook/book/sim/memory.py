@@ -62,7 +62,7 @@ class Pool:
 POOL = Pool()
 
 
-class Block:
+class StorageBlock:
     """Bytes of one storage of the device. They belong to the storage, since a tensor may get another storage."""
 
     def __init__(self, nbytes: int) -> None:
@@ -105,7 +105,7 @@ def is_on_device(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == DEVICE.type
 
 
-def block_of(tensor: torch.Tensor) -> Block:
+def block_of(tensor: torch.Tensor) -> StorageBlock:
     return tensor.untyped_storage().block  # type: ignore[no-any-return]
 
 
@@ -113,7 +113,7 @@ def new_storage(nbytes: int) -> Any:
     """Return a new storage of the device."""
     carrier = torch.Tensor._make_wrapper_subclass(_Carrier, (nbytes,), dtype=torch.uint8, device=DEVICE)
     storage = carrier.untyped_storage()
-    storage.block = Block(nbytes)
+    storage.block = StorageBlock(nbytes)
     return storage
 
 

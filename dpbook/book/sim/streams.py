@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 
-class Span(NamedTuple):
+class KernelSpan(NamedTuple):
     """A kernel that ran, in seconds of `time.perf_counter`: ``launched`` by the host, begun and ended on its stream."""
 
     name: str
@@ -32,7 +32,7 @@ class Settings:
     """State of the device: extra seconds of each kernel, the kernels that ran, and the first error of a kernel."""
 
     slowness: float = 0.0
-    spans: list[Span] | None = None
+    spans: list[KernelSpan] | None = None
     error: BaseException | None = None
 
 
@@ -50,7 +50,7 @@ def slower(seconds: float) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watch() -> Iterator[list[Span]]:
+def watch() -> Iterator[list[KernelSpan]]:
     """Yield a list that records the kernels launched in the block, in the order in which they end."""
     before, SETTINGS.spans = SETTINGS.spans, []
     try:
@@ -65,7 +65,7 @@ SHUTDOWN_SECONDS = 2.0
 """Time limit of all streams to finish their work at the end of the process."""
 
 
-class Mark:
+class StreamMark:
     """A place in a stream's queue, which can be waited for."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
             time.sleep(slowness)
             kernel()
             if spans is not None:
-                spans.append(Span(name, self.stream_id, launched, begin, time.perf_counter()))
+                spans.append(KernelSpan(name, self.stream_id, launched, begin, time.perf_counter()))
 
         self.submit(run)
 
@@ -129,7 +129,7 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
 
     def query(self) -> bool:
         """Return True if all queued work is done; the thread gets 1 ms to answer."""
-        mark = Mark()
+        mark = StreamMark()
         self.submit(mark.reach)
         return mark.reached.wait(1e-3)
 
@@ -147,7 +147,7 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
         self._thread.join(seconds)
 
     def _finish(self) -> None:
-        mark = Mark()
+        mark = StreamMark()
         self.submit(mark.reach)
         mark.reached.wait()
 
@@ -169,7 +169,7 @@ class Stream(torch.Stream):  # type: ignore[misc]  # torch has no types here
 class Event(torch.Event):  # type: ignore[misc]
     """A mark in a stream; recording it again moves it to the new place."""
 
-    mark: Mark | None = None
+    mark: StreamMark | None = None
 
     def __new__(cls, device: Any = None, *, enable_timing: bool = False, **options: Any) -> "Event":
         new: Event = super().__new__(cls, "sim", enable_timing=enable_timing)
@@ -177,7 +177,7 @@ class Event(torch.Event):  # type: ignore[misc]
         return new
 
     def record(self, stream: Stream | None = None) -> None:
-        self.mark = Mark()
+        self.mark = StreamMark()
         (stream or current_stream()).submit(self.mark.reach)
 
     def wait(self, stream: Stream | None = None) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from dpbook.app import main
 from dpbook.book.ch15 import draw, exhibits
-from dpbook.book.ch15.exhibit_runs import OWN_PROCESSES, Job, bad, watched
+from dpbook.book.ch15.exhibit_runs import OWN_PROCESSES, ScriptJob, bad, watched
 from dpbook.core import InvalidArgument
 from dpbook.runs.audit import judge_run
 from tests.cases import each
@@ -121,7 +121,7 @@ def test_the_audit_solves_what_is_drawn(world):
     cases.sort(key=lambda case: "end" in case.exhibit.follows)
     cases = [case for case in cases if "end" not in case.exhibit.follows or case is cases[-1]]  # it ends the ranks' use
     wanted = [5 if case.exhibit.updates else 0 for case in cases]
-    jobs = [Job(case.script, (), {"updates": n, "replay": 1}) for case, n in zip(cases, wanted, strict=True)]
+    jobs = [ScriptJob(case.script, (), {"updates": n, "replay": 1}) for case, n in zip(cases, wanted, strict=True)]
     with watched(jobs, world) as runs:
         for case, run in zip(cases, runs, strict=True):
             first = bad(judge_run(run, 1))[0]
