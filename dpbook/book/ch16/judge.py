@@ -371,12 +371,8 @@ def keeps_all(answer: Answer, rng: np.random.Generator) -> str:
             where = f"{plural(world, 'rank')}, step {step}"
             averaged, residual = _mended(answer, gradient, residual, k, where)
             expected = _exchanged(gradient + expected, k)[1]
-            expect(
-                bool(np.count_nonzero(averaged) <= world * k),
-                f"averaged: at most {plural(k, 'number')} of each rank",
-                describe(averaged),
-                where,
-            )
+            few = bool(np.count_nonzero(averaged) <= world * k)
+            expect(few, f"averaged: at most {plural(k, 'number')} of each rank", describe(averaged), where)
             applied, summed = applied + world * averaged, summed + gradient.sum(axis=0)
             place = f"{where}: N times all averages, and what all ranks keep, beside the sum of all gradients"
             expect_close(summed, applied + residual.sum(axis=0), 1e-6, place)
