@@ -42,7 +42,7 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "mystery": (mystery, "a training script with a mistake to find, of which there are as many as seeds"),
 }
 
-BOOK = ("cloudpickle", "jupyterlab", "matplotlib", "tqdm", "filelock")
+BOOK = ("cloudpickle", "ipywidgets", "jupyterlab", "matplotlib", "tqdm", "filelock")
 """The modules of the extra in pyproject.toml."""
 
 

@@ -104,5 +104,5 @@ def pickle_by_value(name: str, value: Any, *functions: Any) -> bytes:
 
 def _is_installed(module: ModuleType) -> bool:
     """Return True if every process can import a module: one of Python's, an installed one or one of dpbook."""
-    known = sys.stdlib_module_names | {"dpbook", "__main__"}
+    known = sys.stdlib_module_names | {__name__.partition(".")[0], "__main__"}
     return module.__name__.partition(".")[0] in known or INSTALLED in (getattr(module, "__file__", None) or "")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         run_seconds,
         sweeps,
     )
+    from dpbook.figures.progress_bar import progress
     from dpbook.figures.schedules.overview import draw_groups, draw_overview
     from dpbook.figures.schedules.states import demonstration
     from dpbook.figures.schedules.table import animate, draw_schedule, play
@@ -34,6 +35,7 @@ __getattr__ = lazy_exports(
     draw_overview="schedules.overview", draw_plan="steps.buckets", draw_ranks="steps.timelines",
     draw_schedule="schedules.table", draw_timelines="steps.timelines", drift_and_gap="plots",
     explore_buckets="steps.buckets", explore_savings="steps.buckets", fitted_sweep="plots", loss_curve="plots",
-    magnitude="plots", play="schedules.table", play_step="steps.buckets", run_loss="plots", run_seconds="plots",
+    magnitude="plots", play="schedules.table", play_step="steps.buckets", progress="progress_bar",
+    run_loss="plots", run_seconds="plots",
     sweeps="plots",
 )  # fmt: skip

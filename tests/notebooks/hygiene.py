@@ -172,14 +172,29 @@ def measurements(notebook):
     ]
 
 
+def interactions(notebook):
+    """Complain about cells with widgets that store an output, or that nothing calls in validation without a page."""
+    return [
+        f"cell {n} has widgets: {problem}"
+        for n, cell in code_cells(notebook)
+        if "interact" in tags(cell) or "interact(" in text(cell["source"])
+        for problem, wrong in (
+            ("it needs the tags interact and nbval-ignore-output", {"interact", "nbval-ignore-output"} - {*tags(cell)}),
+            ("it stores an output, which is empty without a kernel", cell["outputs"]),
+            ("no assert calls its function, whose errors a widget hides", "assert" not in text(cell["source"])),
+        )
+        if wrong
+    ]
+
+
 def unheld(notebook):
-    """Complain about output that is not compared without a claim; the book claims nothing of a reader's (``yours``)."""
+    """Complain about output that is not compared without a claim; a reader's own (``yours``, ``interact``) has none."""
     cells = code_cells(notebook)
     sources = [text(cell["source"]) for _, cell in cells]
     return [
         f"cell {n} is not compared, and no assert nearby is about what it shows: {shown}"
         for place, (n, cell) in enumerate(cells)
-        if not compared(cell) and "yours" not in tags(cell)
+        if not compared(cell) and not {"yours", "interact"} & {*tags(cell)}
         if (shown := unclaimed(sources, place))
     ]
 
@@ -245,6 +260,7 @@ EVERYWHERE = (
     bitmaps,
     printed_errors,
     measurements,
+    interactions,
 )
 EXECUTED = (*EVERYWHERE, unexecuted, unheld)
 CHAPTER = (*EXECUTED, old_source, long_cells, median_length, too_much)

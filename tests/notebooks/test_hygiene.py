@@ -111,6 +111,12 @@ BAD = [
     (hygiene.unheld, notebook(code("t = time()\nt", stream("3 ms"), tags=IGNORED), code("assert u > 0"))),
     (hygiene.unheld, notebook(code("# NBVAL_IGNORE_OUTPUT\ntime()", stream("3 ms")))),
     (hygiene.measurements, notebook(code("time()", tags=["measurement", "nbval-ignore-output"]))),
+    (hygiene.interactions, notebook(code("interact(f, x=3)", tags=["interact", "nbval-ignore-output"]))),
+    (hygiene.interactions, notebook(code("assert f(3)\ninteract(f, x=3)", tags=["nbval-ignore-output"]))),
+    (
+        hygiene.interactions,
+        notebook(code("assert f(3)\ninteract(f, x=3)", stream("3"), tags=["interact", "nbval-ignore-output"])),
+    ),
     (hygiene.measurements, notebook(code("time()", stream("3 ms"), tags=["measurement"]))),
     (hygiene.old_source, notebook(code("print(inspect.getsource(f))", stream("def never(): ...\n")))),
     (hygiene.long_cells, notebook(code("\n".join(["f()"] * 21)))),

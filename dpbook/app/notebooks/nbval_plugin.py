@@ -5,6 +5,7 @@
 - a kernel that does not start is started again: two that start at once may choose the same port;
 - a trailing ``;`` silences a cell as it did when the output was stored: nbval runs cells without history;
 - a cell tagged ``measurement`` is compared by its shape: the kinds of its outputs, and its text without the numbers;
+- a cell tagged ``interact`` has widgets for numbers of the reader's own: it runs, and stores no output;
 - a plot of rounding errors, which differ between processors, is compared by its alternative text;
 - a notebook that fails is left as it ran where ``--failed`` says.
 """

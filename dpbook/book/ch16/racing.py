@@ -12,7 +12,7 @@ import numpy as np
 
 from dpbook.collectives import Link
 from dpbook.core import InvalidArgument, check_int, palette
-from dpbook.figures import Explorer, Knob, Picture
+from dpbook.figures import Explorer, Knob, Picture, progress
 from dpbook.figures.card import draw_lines, finish, in_style, new_figure, seconds_in_words
 from dpbook.planning import LINKS
 from dpbook.replicas import Array, Method, Model, Momentum, RankGroup, Step, train
@@ -116,7 +116,8 @@ def race(
 ) -> dict[str, Raced]:
     """Train every entry with each of its rates and seeds; a seed sets the parameters and the order of the examples.
 
-    Evaluations use rank 0's parameters. Raises `InvalidArgument` unless ``steps`` is a multiple of `EVALUATION_STEPS`.
+    Evaluations use rank 0's parameters. A progress bar counts the entries. Raises `InvalidArgument` unless ``steps`` is
+    a multiple of `EVALUATION_STEPS`.
     """
     if check_int("steps", steps, 1) % EVALUATION_STEPS:
         raise InvalidArgument("steps", steps, f"a multiple of {EVALUATION_STEPS}")
@@ -131,7 +132,7 @@ def race(
         return model.loss(snapshots[-1], *validation), curve, result.sent.max(axis=1), result.rounds
 
     raced = {}
-    for name, entry in entries.items():
+    for name, entry in progress(entries.items()):
         runs = [[run(entry, lr, seed) for seed in range(seeds)] for lr in entry.rates]
         losses = np.array([[on_validation for on_validation, *_ in same_rate] for same_rate in runs])
         best = runs[int(losses.mean(axis=1).argmin())]

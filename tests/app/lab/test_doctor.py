@@ -19,7 +19,7 @@ def diagnosis():
 @pytest.mark.processes
 def test_every_direct_dependency_is_looked_at(diagnosis):
     assert [p.name for p in diagnosis.packages] == [
-        *("numpy", "torch", "jinja2", "cloudpickle", "jupyterlab", "matplotlib", "tqdm", "filelock")
+        *("numpy", "torch", "jinja2", "cloudpickle", "ipywidgets", "jupyterlab", "matplotlib", "tqdm", "filelock")
     ]
 
 

@@ -33,7 +33,7 @@ def test_what_is_used_is_followed_to_its_end_and_through_doors():
 
 def test_what_a_door_offers_beside_is_not_followed():
     assert "dpbook.ddp.sharded_optimizer" in SOURCES
-    assert not {"dpbook.ddp", "dpbook.core.fork_server.starter"} & needed(chapter(1))
+    assert not {"dpbook.ddp", "dpbook.runs.launch"} & needed(chapter(1))
 
 
 def test_a_command_in_a_string_is_the_program_that_it_starts():
