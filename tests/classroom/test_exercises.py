@@ -8,7 +8,7 @@ import pytest
 
 from dpbook.classroom import LocalAnswer, judge, list_tasks, task
 from dpbook.classroom.tasks.exercise_notebooks import stale
-from dpbook.classroom.tasks.mutants import SEEDS, caught_by, trial
+from dpbook.classroom.tasks.judging import SEEDS, caught_by, trial
 from dpbook.classroom.tasks.notebook_structure import answers, faults, read
 from dpbook.collectives import tree
 from dpbook.core import checkout

@@ -1,8 +1,16 @@
 """Marks for what was handed in: what is taken of it, who judges it, and what came of it."""
 
 from dpbook.classroom.marks.grading import grade
-from dpbook.classroom.marks.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, table
-from dpbook.classroom.marks.released import answered, exercise_named, reported
+from dpbook.classroom.marks.marks import (
+    ExerciseMarks,
+    Marks,
+    SubmissionMarks,
+    TaskMarks,
+    answered,
+    exercise_named,
+    reported,
+    table,
+)
 from dpbook.classroom.marks.submissions import Handed, find
 from dpbook.classroom.marks.submitted_notebook import InWords, Unreadable, take
 from dpbook.classroom.tasks.notebook_cells import without_regions

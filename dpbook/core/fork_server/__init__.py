@@ -1,4 +1,11 @@
 """Processes that start at once: a server that has loaded their modules forks them."""
 
-from dpbook.core.fork_server.preloading import preload
-from dpbook.core.fork_server.starter import SHARED_SERVERS, START_METHOD, STDERR, STDOUT, StartedProcesses, Starter
+from dpbook.core.fork_server.starter import (
+    SHARED_SERVERS,
+    START_METHOD,
+    STDERR,
+    STDOUT,
+    StartedProcesses,
+    Starter,
+    preload,
+)

@@ -20,8 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from dpbook.core.fork_server.preloading import preload
-from dpbook.core.fork_server.starter import LAUNCHER_LOG, STDERR, STDOUT
+from dpbook.core.fork_server.starter import LAUNCHER_LOG, STDERR, STDOUT, preload
 from dpbook.core.processes import PARENT, end_with_parent, exit_without_teardown
 
 POLL_SECONDS = 0.5

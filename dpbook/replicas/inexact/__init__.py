@@ -10,7 +10,6 @@ from dpbook.replicas.inexact.compression import (
     Sign,
     TopK,
 )
-from dpbook.replicas.inexact.late_updates import Asynchronous, AsyncUpdate, Stale, updates
-from dpbook.replicas.inexact.local_steps import DiLoCo, LocalSGD
+from dpbook.replicas.inexact.delayed_updates import Asynchronous, AsyncUpdate, DiLoCo, LocalSGD, Stale, updates
 from dpbook.replicas.inexact.low_precision import FORMATS, Format, LowPrecision, all_gather, all_reduce, bf16
 from dpbook.replicas.inexact.missing_ranks import Backup, Lost, all_reduce_among

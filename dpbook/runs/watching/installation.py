@@ -25,8 +25,7 @@ def install() -> None:
 
 def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
     """Record what an audit compares: hashes, losses, calls. ``options`` are those of `RecordingOptions`."""
-    from dpbook.runs.watching.calls import Calls
-    from dpbook.runs.watching.loaders import Loaders
+    from dpbook.runs.watching.calls import Calls, Loaders
     from dpbook.runs.watching.local_gradients import LocalGradients, ShardedGradients
     from dpbook.runs.watching.passes import Passes
     from dpbook.runs.watching.updates import Updates

@@ -1,16 +1,16 @@
 """Forwards and backwards of the script in its journal: random state, examples, losses, the wrapper's flags."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import nn
 
-from dpbook.runs.watching.hashing import digests, random_state, rows
+from dpbook.runs.watching.calls import Loaders
+from dpbook.runs.watching.hashing import digests, random_state, rows, tensors_of
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
-from dpbook.runs.watching.loaders import Loaders
 from dpbook.runs.watching.local_gradients import LocalGradients, Reduction, reductions
 
 _MAX_TENSORS = 8
@@ -69,17 +69,6 @@ class Passes(TrainingListener):
         source = place()
         self._gradients.begin(reductions_of_loss, f"{source[0]}:{source[1]}" if source else "")
         self._recorder.note("backward", losses=losses, value=value, sync=self._hooks.sync(), place=source)
-
-
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists, tuples and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from tensors_of(list(value.values()))
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from tensors_of(each)
 
 
 def _device(module: nn.Module) -> torch.device:

@@ -35,7 +35,7 @@ from dpbook.ddp import (
 )
 from dpbook.overlap import Span
 from dpbook.ranks import execute, measure_accelerators
-from dpbook.runs.forecast.update_times import time_update
+from dpbook.runs.forecast.measured_step import time_update
 from dpbook.runs.launch.torch_probe import comes_back
 from dpbook.runs.trainer import Options, Trainer, metrics, prediction, trainer
 from dpbook.runs.trainer.__main__ import describe

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpbook.classroom.tasks.mutants import Mutant
+from dpbook.classroom.tasks.judging import Mutant
 
 
 def _step(combine=lambda g, world: g.mean(axis=0), shards=np.split, params=lambda replicas, rank: replicas[rank]):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from dpbook import collectives
-from dpbook.classroom.tasks.mutants import Mutant
+from dpbook.classroom.tasks.judging import Mutant
 
 
 def one_sum_for_all(buffers):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpbook.classroom.tasks.mutants import Mutant
+from dpbook.classroom.tasks.judging import Mutant
 
 RIGHT = (1.2, 6, 2, 1)
 

@@ -3,7 +3,7 @@
 from itertools import accumulate
 
 from dpbook.book.ch08.models import Model, simulate
-from dpbook.classroom.tasks.mutants import Mutant
+from dpbook.classroom.tasks.judging import Mutant
 from dpbook.overlap import Tensor, plan
 
 

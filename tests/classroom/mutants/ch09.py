@@ -3,7 +3,7 @@
 from itertools import zip_longest
 
 from dpbook import collectives
-from dpbook.classroom.tasks.mutants import Mutant
+from dpbook.classroom.tasks.judging import Mutant
 
 # 09.1: a mean made of messages
 

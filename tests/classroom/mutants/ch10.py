@@ -6,7 +6,7 @@ import threading
 import torch
 
 from dpbook import overlap
-from dpbook.classroom.tasks.mutants import Mutant
+from dpbook.classroom.tasks.judging import Mutant
 
 # 10.1: broadcast and average
 

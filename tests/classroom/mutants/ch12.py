@@ -1,6 +1,6 @@
 """Wrong answers to exercise 12, each with the mistake that people make."""
 
-from dpbook.classroom.tasks.mutants import Mutant
+from dpbook.classroom.tasks.judging import Mutant
 from dpbook.overlap.timeline.spans import difference, intersection, length, union
 
 

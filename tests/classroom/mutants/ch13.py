@@ -2,7 +2,7 @@
 
 from math import ceil, prod
 
-from dpbook.classroom.tasks.mutants import Mutant
+from dpbook.classroom.tasks.judging import Mutant
 
 # 13.1
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from dpbook.book import ch14
-from dpbook.classroom.tasks.mutants import Mutant
+from dpbook.classroom.tasks.judging import Mutant
 
 # 14.1
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpbook.classroom.tasks.mutants import Mutant
+from dpbook.classroom.tasks.judging import Mutant
 
 # 15.1
 

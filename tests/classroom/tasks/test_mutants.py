@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpbook.classroom.tasks.mutants import Mutant, caught_by, trial
+from dpbook.classroom.tasks.judging import Mutant, caught_by, trial
 from dpbook.core.errors import InvalidArgument
 
 SUM, INPUTS = "the sum on every rank", "inputs stay"

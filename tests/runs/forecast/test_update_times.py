@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.runs.forecast.update_times import time_update
+from dpbook.runs.forecast.measured_step import time_update
 
 
 def update(*marks, synced=(True,), emulated=False):

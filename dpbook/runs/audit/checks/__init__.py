@@ -1,8 +1,7 @@
 """Checks of a recorded run, ordered so that causes stand before their consequences."""
 
 from dpbook.runs.audit.checks import averaging, data, step
-from dpbook.runs.audit.checks.definition import RunCheck
-from dpbook.runs.audit.findings import Finding
+from dpbook.runs.audit.findings import Finding, RunCheck
 from dpbook.runs.audit.journals import RunJournals
 
 CHECKS: tuple[RunCheck, ...] = (

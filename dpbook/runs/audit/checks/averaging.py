@@ -4,8 +4,7 @@ import math
 import statistics
 
 from dpbook.core import plural
-from dpbook.runs.audit.checks.definition import check, enumerated
-from dpbook.runs.audit.findings import CheckResult, passed, untested
+from dpbook.runs.audit.findings import CheckResult, check, enumerated, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank, first_difference
 from dpbook.runs.watching.journal import Event
 

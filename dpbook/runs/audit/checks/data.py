@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from dpbook.core import plural
-from dpbook.runs.audit.checks.definition import check
-from dpbook.runs.audit.findings import CheckResult, passed, untested
+from dpbook.runs.audit.findings import CheckResult, check, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update
 from dpbook.runs.watching.journal import Event
 

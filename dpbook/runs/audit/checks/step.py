@@ -3,8 +3,7 @@
 import math
 
 from dpbook.core import plural
-from dpbook.runs.audit.checks.definition import check
-from dpbook.runs.audit.findings import CheckResult, passed
+from dpbook.runs.audit.findings import CheckResult, check, passed
 from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank
 from dpbook.runs.launch import MEMORY_PREFIX
 from dpbook.runs.watching.journal import Event
