@@ -21,7 +21,7 @@ OFFERED = {
     "dpbook.replicas.inexact.analysis": "closed forms of any method, and the distance of any run from another",
     **{
         f"dpbook.replicas.inexact.{method}": "a way to train any replicas"
-        for method in ("compression", "late_updates", "local_steps", "missing_ranks")
+        for method in ("compression", "delayed_updates", "missing_ranks")
     },
 }
 """Library modules that one chapter alone uses, and what else they are for."""

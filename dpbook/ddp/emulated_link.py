@@ -22,7 +22,7 @@ from torch import nn
 from dpbook.collectives import Link, closed_forms
 from dpbook.core import check_type
 from dpbook.ddp.reducer import AllReduce, Handle
-from dpbook.ddp.sharded.halves import all_gather, reduce_scatter
+from dpbook.ddp.sharded.row import all_gather, reduce_scatter
 from dpbook.overlap import Span
 from dpbook.ranks import moment, now
 

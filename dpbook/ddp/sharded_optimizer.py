@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from dpbook.core import InvalidArgument
-from dpbook.ddp.sharded.halves import Half, all_gather
+from dpbook.ddp.sharded.row import Half, all_gather
 
 
 class ShardedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]  # torch has no types here

@@ -90,7 +90,7 @@ def test_an_address_that_cannot_be_listened_on_is_refused_before_anything_is_don
     monkeypatch, capsys, option, value, words
 ):
     monkeypatch.setattr(jupyter.workbook, "refresh", lambda *_: pytest.fail("files were copied"))
-    monkeypatch.setattr("dpbook.app.lab.serving.serve", lambda *_, **__: pytest.fail("the server was started"))
+    monkeypatch.setattr("dpbook.app.lab.jupyter.serve", lambda *_, **__: pytest.fail("the server was started"))
     assert main(["lab", "--allow-root", option, value]) == 1
     assert words in capsys.readouterr().err
 

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from dpbook import collectives
 from dpbook.core import DpbookError
 from dpbook.ddp import BucketedDDP, FullySharded, ShardedState, over_half
-from dpbook.ddp.sharded import halves
+from dpbook.ddp.sharded import row as rows
 
 STEPS = 5
 
@@ -222,9 +222,7 @@ def accumulated(group, rank, world):
     for name in ("no sync", "synced"):
         events, sent = [], []
         module = seeded(Net)
-        model = sharded(
-            module, group, observer=events.append, reduce_scatter=counted(halves.reduce_scatter(group), sent)
-        )
+        model = sharded(module, group, observer=events.append, reduce_scatter=counted(rows.reduce_scatter(group), sent))
         for micro in range(3):
             if name == "no sync" and micro < 2:
                 with model.no_sync():
@@ -280,8 +278,8 @@ def precision(group, rank, world):
     """bf16: what travels, how far from torch's, and a sum that bf16 cannot hold."""
     gathers, sums = [], []
     model = sharded(seeded(Net), group, dtype=torch.bfloat16,
-                    all_gather=counted(halves.all_gather(group), gathers),
-                    reduce_scatter=counted(halves.reduce_scatter(group), sums))  # fmt: skip
+                    all_gather=counted(rows.all_gather(group), gathers),
+                    reduce_scatter=counted(rows.reduce_scatter(group), sums))  # fmt: skip
     train(model, lambda step: tokens(step, rank), steps=3)
     kept = sorted(
         {str(p.dtype) for p in model.parameters()}
@@ -329,8 +327,8 @@ def order(group, rank, world):
         units = {world * -(-((k + 2) * (k + 3)) // world): str(k) for k in range(4)}  # by the elements of their rows
         model = FullySharded(
             module, units=list(module), group=group, observer=events.append,
-            all_gather=logged(halves.all_gather(group), "gather", log, units),
-            reduce_scatter=logged(halves.reduce_scatter(group), "reduce", log, units), **options,
+            all_gather=logged(rows.all_gather(group), "gather", log, units),
+            reduce_scatter=logged(rows.reduce_scatter(group), "reduce", log, units), **options,
         )  # fmt: skip
         for k, layer in enumerate(module):
             layer.register_forward_hook(lambda m, a, out, k=k, log=log: log.append(("forward", str(k))))
@@ -377,7 +375,7 @@ def halves_of_ours(group, rank, world, mine):
     """Rows over schedules: the bits of a run, and the bytes that this process has written to its sockets."""
     gather, scatter = over_half(collectives.all_gather, mine[0]), over_half(collectives.reduce_scatter, mine[1])
     found = {}
-    for name, half in {"gloo": halves.reduce_scatter(group), "schedule": scatter}.items():
+    for name, half in {"gloo": rows.reduce_scatter(group), "schedule": scatter}.items():
         row = torch.arange(world * 25_000, dtype=torch.float32) % 7 + rank
         expected = world * (torch.arange(world * 25_000) % 7) + sum(range(world))
         before = written()

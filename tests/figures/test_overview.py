@@ -5,8 +5,7 @@ import re
 import pytest
 
 from dpbook import figures
-from dpbook.book.ch05 import draw_traffic
-from dpbook.book.ch05.pictures import HEIGHT
+from dpbook.book.ch05 import HEIGHT, draw_traffic
 from dpbook.collectives import ALGORITHMS, FixedBounds, Round, Schedule, count, parameter_server, ring, tree
 from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument

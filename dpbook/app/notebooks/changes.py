@@ -140,7 +140,13 @@ def needed(notebook: Path) -> set[str]:
 
 @cache
 def _uses_of(module: str) -> set[str]:
-    return set() if SOURCES[module].name == "__init__.py" else _uses(tree(module))
+    return set() if _only_imports(module) else _uses(tree(module))
+
+
+def _only_imports(module: str) -> bool:
+    """Whether a package's ``__init__`` only hands on names; some chapters have one that defines them."""
+    definitions = (ast.FunctionDef, ast.ClassDef)
+    return is_package(module) and not any(isinstance(node, definitions) for node in tree(module).body)
 
 
 def _uses(parsed: ast.Module) -> set[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch05.pictures import CASE, broken_ring, fault
+from dpbook.book.ch05 import CASE, broken_ring, fault
 from dpbook.classroom import (
     Answer,
     Numbers,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbook.book.ch06.links import RandomSweep, draw, price_scattered
+from dpbook.book.ch06 import RandomSweep, draw, price_scattered
 from dpbook.classroom import (
     Answer,
     Through,

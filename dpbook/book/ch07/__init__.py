@@ -1,3 +1,205 @@
-"""Chapter 07: Naive and overlapped."""
+"""Chapter 07: Naive and overlapped.
 
-from dpbook.book.ch07.steps import FAULTS, play_race, sample, tokens_to_hide
+Simulated steps: one step synced in several ways on one clock, steps with a random fault for exercise 07.3, and the
+tokens per GPU that hide the sync of a language model.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.core import check_float, check_int, check_one_of, milliseconds
+from dpbook.figures import Picture, Viewer
+from dpbook.figures.steps import check_timelines, draw_until, from_zero, until
+from dpbook.overlap import CollectiveCall, Engine, Layer, Operation, Span, Tensor, Timeline, hook, simulate_step
+
+FAULTS = ("healthy", "blocking hook", "giant bucket", "launch-bound", "straggler", "extra syncs")
+"""Faults of a step, by the names that an answer returns."""
+
+MAX_RANKS, MIN_LAYERS, MAX_LAYERS = 5, 6, 12
+JITTER = 1.05
+"""Largest ratio of the ranks' computation times that is no fault."""
+BYTES = 1_000_000
+
+
+def sample(fault: str, seed: int = 0) -> Timeline:
+    """Return a step with this fault; equal seeds give one model on one machine. Raises `InvalidArgument`."""
+    return draw(fault, np.random.default_rng(check_int("seed", seed, 0)))
+
+
+def draw(fault: str, rng: np.random.Generator) -> Timeline:
+    """Return a step with this fault, on 2 to 5 ranks, from a thousandth of a second to one second or more."""
+    check_one_of("fault", fault, FAULTS)
+    unit, start, drawn = 10 ** rng.uniform(-3, 0), rng.uniform(0, 10), _Draw.of(rng)  # first: the same for every fault
+    timeline = _MAKERS[fault](drawn, rng)
+
+    def moved(span: Span) -> Span:
+        """Return the span in the units of this run, with a name without the layer, as in a profiler."""
+        return span._replace(name=span.name.split()[0], ready=None).moved(lambda moment: start + unit * moment)
+
+    return Timeline(tuple(map(moved, timeline.spans)), (start, start + unit * timeline.end))
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """Properties that every step has. The computation of one micro-batch takes 1, a third of it in forward.
+
+    Attributes:
+        weights: shares of the layers, in computation and in bytes; their sum is 1.
+        communication: time of all calls together.
+        factors: factor of each rank's computation time.
+        launch: CPU time per operation.
+    """
+
+    weights: NDArray[np.float64]
+    communication: float
+    factors: tuple[float, ...]
+    launch: float
+
+    @classmethod
+    def of(cls, rng: np.random.Generator) -> "_Draw":
+        weights = rng.uniform(0.7, 1.3, int(rng.integers(MIN_LAYERS, MAX_LAYERS + 1)))
+        factors = rng.uniform(1, JITTER, int(rng.integers(2, MAX_RANKS + 1)))
+        launch = rng.choice([0.0, rng.uniform(0.05, 0.3)]) / (2 * len(weights))  # faster than the shortest forward
+        return cls(weights / weights.sum(), rng.uniform(0.2, 0.5), tuple(factors.tolist()), float(launch))
+
+    def price(self, nbytes: int) -> float:
+        return self.communication * nbytes / BYTES
+
+    def layers(self, shares: Sequence[float] | NDArray[np.float64] | None = None) -> list[Layer]:
+        """Return the layers, with these shares of the bytes; by default those of the computation."""
+        pairs = zip(self.weights, self.weights if shares is None else shares, strict=True)
+        return [
+            Layer(str(k), weight / 3, weight * 2 / 3, (Tensor(str(k), round(BYTES * share), "uint8"),))
+            for k, (weight, share) in enumerate(pairs)
+        ]
+
+    def step(self, layers: list[Layer], **options: Any) -> Timeline:
+        given: dict[str, Any] = {"factors": self.factors, "kernel_launch": self.launch} | options
+        return simulate_step(layers, hook(layers), self.price, **given)
+
+
+def _simulated(drawn: _Draw, rng: np.random.Generator) -> Timeline:
+    """Return a step without a fault, with one micro-batch or several, and one communication stream or two."""
+    accumulation, streams = int(rng.integers(1, 5)), int(rng.integers(1, 3))
+    return drawn.step(drawn.layers(), accumulation=accumulation, streams=streams)
+
+
+def _blocking(drawn: _Draw, rng: np.random.Generator) -> Timeline:
+    """Return a step in which no layer's backward starts before the earlier calls have ended."""
+    layers = drawn.layers()
+    operations = [Operation("forward", layer.forward, 0, 0.0) for layer in layers]
+    calls: list[CollectiveCall] = []
+    for layer in reversed(layers):
+        operations.append(Operation("backward", layer.backward, len(calls), 0.0))
+        transfer = drawn.price(sum(tensor.nbytes for tensor in layer.tensors))
+        calls.append(CollectiveCall("all-reduce", 0.0, transfer, len(operations) - 1, 0.0))
+    return Timeline(tuple(Engine(operations, calls, drawn.factors).run()))
+
+
+def _giant(drawn: _Draw, rng: np.random.Generator) -> Timeline:
+    """Return a step in which most bytes belong to the first layer, whose gradient is the last."""
+    giant = rng.uniform(0.6, 0.85)
+    rest = drawn.weights[1:] / drawn.weights[1:].sum()
+    return drawn.step(drawn.layers([giant, *((1 - giant) * rest)]))
+
+
+def _straggling(drawn: _Draw, rng: np.random.Generator) -> Timeline:
+    late = int(rng.integers(len(drawn.factors)))
+    factors = [rng.uniform(1.5, 2) if r == late else factor for r, factor in enumerate(drawn.factors)]
+    return drawn.step(drawn.layers(), factors=factors)
+
+
+_MAKERS: dict[str, Callable[[_Draw, np.random.Generator], Timeline]] = {
+    "healthy": _simulated,
+    "blocking hook": _blocking,
+    "giant bucket": _giant,
+    "launch-bound": lambda drawn, rng: drawn.step(
+        drawn.layers(), kernel_launch=rng.uniform(1.3, 2.5) / (2 * len(drawn.weights))
+    ),
+    "straggler": _straggling,
+    "extra syncs": lambda drawn, rng: drawn.step(drawn.layers(), accumulation=int(rng.integers(2, 5)), no_sync=False),
+}
+
+
+MOMENTS = 24
+"""Pictures of the player, at equal intervals of time."""
+PACE = 0.25
+"""Seconds for each picture."""
+
+
+def play_race(timelines: Mapping[str, Timeline], *, rank: int = 0) -> Viewer:
+    """Play 2 to 8 timelines, by name, on one clock, each with its meters; the last picture names the winner.
+
+    The meters show the elapsed part of the step, the share of that time with computation (utilisation), and the share
+    of the communication so far that computation has hidden. Raises `InvalidArgument`.
+    """
+    check_timelines(timelines, "race", rank)
+    runners = {name: from_zero(timeline, rank) for name, timeline in timelines.items()}
+    longest = max(timeline.end for timeline in runners.values())
+
+    def draw(after: int) -> Picture:
+        now = longest * after / MOMENTS if after < MOMENTS else longest
+
+        def note(timeline: Timeline) -> str:
+            whole = milliseconds(timeline.end)
+            return f"finished after {whole}" if timeline.end <= now else f"{milliseconds(now)} of {whole}"
+
+        def gauges(timeline: Timeline) -> Mapping[str, float]:
+            so_far = until(timeline, min(now, timeline.end))
+            utilised = so_far.busy("computation") / so_far.duration if so_far.duration else 0.0
+            return {"utilisation": utilised, "hidden": so_far.overlap()}
+
+        title = _result(runners) if after == MOMENTS else _standing(runners, now)
+        return draw_until(runners, title, now, note=note, gauges=gauges)
+
+    return Viewer(draw, MOMENTS, "moment", pace=PACE)
+
+
+def _standing(runners: Mapping[str, Timeline], now: float) -> str:
+    if now == 0:
+        return f"{', '.join(runners)}: one step each, on one clock"
+    finished = [name for name, timeline in runners.items() if timeline.end <= now]
+    return f"After {milliseconds(now)}: {' and '.join(finished) + ' finished' if finished else 'all are running'}"
+
+
+def _result(runners: Mapping[str, Timeline]) -> str:
+    order = sorted(runners, key=lambda name: runners[name].end)
+    first, last = runners[order[0]].end, runners[order[-1]].end
+    if milliseconds(first) == milliseconds(last):
+        return f"All finished after {milliseconds(first)}"
+    saved = f"{1 - first / last:.0%} less than {order[-1]}"
+    return f"First: {order[0]} with {milliseconds(first)}, {saved} ({milliseconds(last)})"
+
+
+BACKWARD_FLOPS = 4
+"""Operations of backward per parameter and token: two matrix products of one multiplication and one addition each
+(Kaplan et al., "Scaling Laws for Neural Language Models", 2020, count 2 for forward and 4 for backward)."""
+
+
+def tokens_to_hide(
+    flops_per_second: float, bandwidth: float, itemsize: int = 2, world: int | None = None, per_active: float = 1.0
+) -> float:
+    """Return the tokens of a GPU's last micro-batch above which its backward takes longer than the sync.
+
+    Only that backward hides communication: before it no gradient has its final sum. It takes 4T/F per used parameter,
+    and a ring takes 2(N − 1)/N · itemsize / W per synced parameter. For a dense model in bf16 on many ranks this gives
+    T > F/W, whatever its size. Latencies and the last bucket, which nothing hides, are left out.
+
+    Args:
+        flops_per_second: F, operations per second that one GPU reaches in training, which is not its peak.
+        bandwidth: W, *bytes* per second that one GPU sends.
+        itemsize: bytes per element of a gradient.
+        world: N; by default infinite, so that (N − 1)/N is 1. A world of 1 needs no tokens.
+        per_active: parameters per parameter that a token uses; above 1 in a mixture of experts.
+
+    Raises:
+        InvalidArgument: F or W is not above 0, or itemsize, world or per_active below 1.
+    """
+    rate = check_float("flops_per_second", flops_per_second, above=0)
+    share = 1.0 if world is None else 1 - 1 / check_int("world", world, 1)
+    traffic = 2 * share * check_int("itemsize", itemsize, 1) * check_float("per_active", per_active, minimum=1)
+    return traffic * rate / (BACKWARD_FLOPS * check_float("bandwidth", bandwidth, above=0))

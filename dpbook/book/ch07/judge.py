@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbook.book.ch07.steps import sample
+from dpbook.book.ch07 import sample
 from dpbook.classroom import Answer, call, expect_close, expect_equal, expect_number
 from dpbook.collectives import Link, closed_forms
 from dpbook.overlap import KINDS, Kind, Span, from_json, to_json

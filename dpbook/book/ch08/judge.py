@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbook.book.ch08.models import Model, mlp, sample, simulate
+from dpbook.book.ch08 import Model, mlp, sample, simulate
 from dpbook.classroom import Answer, Wrong, call, describe, expect, expect_at_most, expect_equal
 from dpbook.core import InvalidArgument
 from dpbook.overlap import MIB, Tensor, plan

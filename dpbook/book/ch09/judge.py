@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch09.logs import KINDS, Log, LoggedStep, draw, like_the_next
+from dpbook.book.ch09 import KINDS, Log, LoggedStep, draw, like_the_next
 from dpbook.classroom import (
     Answer,
     call,

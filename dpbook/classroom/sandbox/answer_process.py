@@ -19,9 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dpbook.classroom.sandbox import frames
-from dpbook.classroom.sandbox.encoding import SharedArrays, write
-from dpbook.classroom.sandbox.frames import Ended, Frames
+from dpbook.classroom.sandbox.encoding import Ended, Frames, SharedArrays, named_value, write
 from dpbook.classroom.tasks.answer import Printed, blame, causes, is_stub, last_line
 from dpbook.classroom.tasks.plain_data import NotPlain, plain
 from dpbook.classroom.tasks.report import Report
@@ -186,7 +184,7 @@ class _Reader(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         made = super().find_class(module, name)
-        return self._side.resolve if made is frames.named_value else made
+        return self._side.resolve if made is named_value else made
 
 
 class Proxy:

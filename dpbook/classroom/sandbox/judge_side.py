@@ -12,8 +12,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from dpbook.classroom.sandbox.clock import LOOK, Clock
-from dpbook.classroom.sandbox.encoding import BadReference, BadValue, SharedArrays, read
-from dpbook.classroom.sandbox.frames import BadFrame, Ended, Frames, named_value
+from dpbook.classroom.sandbox.encoding import (
+    BadFrame,
+    BadReference,
+    BadValue,
+    Ended,
+    Frames,
+    SharedArrays,
+    named_value,
+    read,
+)
 from dpbook.classroom.tasks.answer import Wrong
 from dpbook.classroom.tasks.text import clean, one_line
 from dpbook.collectives.programs import attributed_to_line

@@ -1,5 +1,5 @@
 """Fully sharded data parallelism from scratch: what every rank keeps, gathers, frees and sums."""
 
 from dpbook.ddp.sharded.fully_sharded import FullySharded, ShardedState
-from dpbook.ddp.sharded.halves import Half, over_half
+from dpbook.ddp.sharded.row import Half, over_half
 from dpbook.ddp.sharded.unit import UnitEvent

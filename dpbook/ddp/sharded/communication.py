@@ -7,8 +7,7 @@ import torch
 
 from dpbook.core import InvalidArgument
 from dpbook.ddp.reducer import AllReduce, Handle
-from dpbook.ddp.sharded.halves import Half
-from dpbook.ddp.sharded.row import Row
+from dpbook.ddp.sharded.row import Half, Row
 from dpbook.ddp.sharded.unit import Unit
 
 

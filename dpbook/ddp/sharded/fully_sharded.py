@@ -16,11 +16,11 @@ import torch.distributed as dist
 from torch import nn
 
 from dpbook.core import InvalidArgument, check_float, check_int, check_type
-from dpbook.ddp.sharded import halves
 from dpbook.ddp.sharded.communication import Prefetching, Reducing
-from dpbook.ddp.sharded.halves import Half
 from dpbook.ddp.sharded.passes import Passes, in_backward
-from dpbook.ddp.sharded.row import Row
+from dpbook.ddp.sharded.row import Half, Row
+from dpbook.ddp.sharded.row import all_gather as group_all_gather
+from dpbook.ddp.sharded.row import reduce_scatter as group_reduce_scatter
 from dpbook.ddp.sharded.unit import Observer, Unit, UnitEvent, check_unchanged
 from dpbook.ddp.sharded.units import Slice, Units, divide
 from dpbook.ddp.wrappers import broadcast, check_alike, check_not_wrapped, mark, unmark
@@ -208,7 +208,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
         for ranks in groups:
             check_alike(module, ranks)
             broadcast(module.buffers(), ranks)
-        gathering = all_gather or halves.all_gather(group)
+        gathering = all_gather or group_all_gather(group)
         self.units = [Unit(share, dtype, self.rank, self.world, gathering, observer or _nobody) for share in shares]
         for unit in self.units:
             unit.contains_units = any(u.module in unit.module.modules() for u in self.units if u is not unit)
@@ -216,7 +216,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
                 row.share_out(groups)
         replicas = 1 if across is None else dist.get_world_size(across)
         summing = None if across is None else partial(dist.all_reduce, group=across, async_op=True)
-        reducing = reduce_scatter or halves.reduce_scatter(group)
+        reducing = reduce_scatter or group_reduce_scatter(group)
         self._reducing = Reducing(self.units, reducing, summing, self.world * replicas)
         ahead = Prefetching(self.units, prefetch)
         self._passes = Passes(self.units, ahead, self._reducing, dtype, reshard_after_forward)

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from dpbook.core import DpbookError, InvalidArgument
-from dpbook.ddp.sharded.halves import Half
-from dpbook.ddp.sharded.row import Row
+from dpbook.ddp.sharded.row import Half, Row
 from dpbook.ddp.sharded.units import Member, Share
 
 

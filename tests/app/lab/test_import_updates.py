@@ -2,8 +2,7 @@
 
 import json
 
-from dpbook.app.lab.import_updates import MODULES, NAMES, Renamed, renamed_imports
-from dpbook.app.lab.workbook import refresh
+from dpbook.app.lab.workbook import MODULES, NAMES, Renamed, refresh, renamed_imports
 from tests.cases import each
 
 

@@ -12,7 +12,7 @@ import urllib.request
 
 import pytest
 
-from dpbook.app.lab import jupyter, serving
+from dpbook.app.lab import jupyter
 from dpbook.core import DpbookError
 from dpbook.ranks import held_port
 
@@ -20,7 +20,7 @@ SECONDS = 120
 SERVE = """
 import os, sys
 from pathlib import Path
-from dpbook.app.lab.serving import serve
+from dpbook.app.lab.jupyter import serve
 log, port, *command = sys.argv[1:]
 sys.exit(serve(command, os.environ, Path(log), page="/lab/tree/a.ipynb", port=int(port), opens=False))
 """
@@ -150,7 +150,7 @@ def test_a_second_server_has_a_log_of_its_own(tmp_path):
 def test_a_log_that_cannot_be_written_is_told_in_words(tmp_path):
     (tmp_path / "log").mkdir()
     with pytest.raises(DpbookError, match=r"log: JupyterLab's log cannot be written \(Is a directory\)"):
-        serving.serve(["true"], os.environ, tmp_path / "log", page="/lab", port=8888, opens=False)
+        jupyter.serve(["true"], os.environ, tmp_path / "log", page="/lab", port=8888, opens=False)
 
 
 def test_a_workbook_that_cannot_be_written_is_told_in_words(tmp_path, monkeypatch):

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from dpbook.book.ch05 import draw_family
-from dpbook.book.ch05.pictures import CHUNKS, FAMILY, OWN, RANKS
+from dpbook.book.ch05 import CHUNKS, FAMILY, OWN, RANKS, draw_family
 from dpbook.collectives import all_gather, broadcast, reduce, reduce_scatter, relabel, ring, simulate
 from tests.cases import each
 from tests.figures.reading import outside, overlapping, parse, texts

@@ -28,7 +28,7 @@ def test_a_message_costs_what_the_nodes_of_its_ends_say(host, source, dest, seco
 
 
 def test_ranks_that_are_in_order_are_priced_as_they_are():
-    from dpbook.book.ch06.links import INSIDE, PORT
+    from dpbook.book.ch06 import INSIDE, PORT
 
     whole = cost(ring(4), 64_000_000, Topology(2, 2, INSIDE, PORT, ports=1)).seconds
     assert price_scattered(ring(4), [0, 0, 1, 1], ports=1) == whole

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dpbook.book.ch06 import over_slow_ports
-from dpbook.book.ch06.links import time
+from dpbook.book.ch06 import over_slow_ports, time
 from dpbook.collectives import Link, cost, halving_doubling, ring, run, simulate, tree
 from dpbook.core.errors import InvalidArgument
 from tests.cases import each

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from dpbook.book.ch06 import sample
-from dpbook.book.ch06.links import SCATTER, draw
+from dpbook.book.ch06 import SCATTER, draw, sample
 from tests.cases import each
 
 

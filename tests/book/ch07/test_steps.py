@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpbook.book.ch07.steps import FAULTS, sample
+from dpbook.book.ch07 import FAULTS, sample
 from dpbook.core.errors import InvalidArgument
 from tests.cases import each
 

@@ -5,8 +5,8 @@ from itertools import combinations, permutations
 import numpy as np
 import pytest
 
+from dpbook.book.ch08 import sample, simulate
 from dpbook.book.ch08.judge import MAX_OPTIMUM, PAR, _best_cap, _least, _worthwhile
-from dpbook.book.ch08.models import sample, simulate
 from dpbook.core.errors import InvalidArgument
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from dpbook.book.ch09 import KINDS, draw, like_the_next, mistakes
 from dpbook.book.ch09.judge import shown
-from dpbook.book.ch09.logs import KINDS, draw, like_the_next, mistakes
 from tests.cases import each
 
 FIELDS = ("call", "source", "shape", "dtype")

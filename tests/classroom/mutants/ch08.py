@@ -2,7 +2,7 @@
 
 from itertools import accumulate
 
-from dpbook.book.ch08.models import Model, simulate
+from dpbook.book.ch08 import Model, simulate
 from dpbook.classroom.tasks.judging import Mutant
 from dpbook.overlap import Tensor, plan
 

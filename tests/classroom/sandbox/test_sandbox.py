@@ -8,8 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from dpbook.classroom.sandbox.encoding import BadReference, BadValue, SharedArrays, read, write
-from dpbook.classroom.sandbox.frames import BadFrame, Ended, Frames
+from dpbook.classroom.sandbox.encoding import BadFrame, BadReference, BadValue, Ended, Frames, SharedArrays, read, write
 from dpbook.classroom.tasks.plain_data import NotPlain, difference
 from dpbook.collectives import Schedule, ring, to_json
 from tests.cases import each
