@@ -16,8 +16,6 @@ NOTEBOOKS = notebooks(checkout.root())
 WINGS = {"runs", "classroom", "book", "app"}
 OFFERED = {
     "dpbook.ddp.sharded.fully_sharded": "sharded training of any model",
-    "dpbook.planning.scaling": "the planner of a cluster",
-    "dpbook.planning.failures": "how often any job is to save",
     "dpbook.replicas.inexact.analysis": "closed forms of any method, and the distance of any run from another",
     **{
         f"dpbook.replicas.inexact.{method}": "a way to train any replicas"

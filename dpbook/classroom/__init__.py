@@ -22,8 +22,7 @@ from dpbook.classroom.tasks.judging import judge, of_all_checks
 from dpbook.classroom.tasks.load_tasks import Check, Hints, Task, hint, list_tasks, register, task
 from dpbook.classroom.tasks.notebook_check import check, exercise, share_checks
 from dpbook.classroom.tasks.reader_progress import Progress, progress
-from dpbook.classroom.tasks.report import Case, Report
-from dpbook.classroom.tasks.text import describe
+from dpbook.classroom.tasks.report import Case, Report, describe
 from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """Plans for a cluster: memory per rank, step time, stragglers, failures, and the limits of data parallelism."""
 
 from dpbook.planning.cluster import ACCELERATORS, LINKS, NVLS_SHARE, Accelerator, Algorithm, Cluster, Mesh, all_reduce
-from dpbook.planning.failures import LLAMA_3, Interruptions, Recovery, Shares
 from dpbook.planning.job import (
     RECIPES,
     STAGES,
@@ -13,7 +12,18 @@ from dpbook.planning.job import (
     sent_per_rank,
     smallest_world_that_fits,
 )
-from dpbook.planning.scaling import PredictedStep, best_cap, predict, strong, wall, weak
+from dpbook.planning.scaling import (
+    LLAMA_3,
+    Interruptions,
+    PredictedStep,
+    Recovery,
+    Shares,
+    best_cap,
+    predict,
+    strong,
+    wall,
+    weak,
+)
 from dpbook.planning.stragglers import (
     BackupWorkers,
     Estimate,

@@ -10,7 +10,6 @@ from dpbook.replicas.accumulation import (
     effective_batch,
     groups,
 )
-from dpbook.replicas.arrays import TRAINING_IMAGES, Array, digits, split, synthetic_task
 from dpbook.replicas.exactness import Drift, Exactness, compare, drift, ulp_distance
 from dpbook.replicas.feeding import (
     Feed,
@@ -30,7 +29,21 @@ from dpbook.replicas.feeding import (
 )
 from dpbook.replicas.four_phases import adam_scale_effect, average, local_gradients, shard, undivided, update
 from dpbook.replicas.method import Exact, Method, RankGroup, Step
-from dpbook.replicas.networks import MLP, Linear, Loss, Model, Network, accuracy, cross_entropy, squared_error
+from dpbook.replicas.networks import (
+    MLP,
+    TRAINING_IMAGES,
+    Array,
+    Linear,
+    Loss,
+    Model,
+    Network,
+    accuracy,
+    cross_entropy,
+    digits,
+    split,
+    squared_error,
+    synthetic_task,
+)
 from dpbook.replicas.optimizers import (
     SGD,
     Adam,

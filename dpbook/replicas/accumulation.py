@@ -12,10 +12,9 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 
 from dpbook.core import InvalidArgument, check_int, check_one_of
-from dpbook.replicas.arrays import Array
 from dpbook.replicas.feeding import Feed, rank_weights
 from dpbook.replicas.four_phases import Shard, local_gradients
-from dpbook.replicas.networks import Model
+from dpbook.replicas.networks import Array, Model
 
 Leftover: TypeAlias = Literal["step", "drop", "carry"]
 """Handling of the last micro-batches of an epoch if they are fewer than one update takes. "step": they get an update,

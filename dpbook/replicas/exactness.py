@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpbook.core import InvalidArgument
-from dpbook.replicas.arrays import Array
+from dpbook.replicas.networks import Array
 
 _BITS: dict[np.dtype[Any], type[np.signedinteger[Any]]] = {
     np.dtype(np.float16): np.int16,

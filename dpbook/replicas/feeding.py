@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from dpbook.collectives import chunk_bounds
 from dpbook.core import InvalidArgument, check_int, plural
-from dpbook.replicas.arrays import Array
+from dpbook.replicas.networks import Array
 
 Fit: TypeAlias = Callable[[Array, int], Array]
 Cut: TypeAlias = Callable[[Array, int], list[Array]]

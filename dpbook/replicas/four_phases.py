@@ -20,9 +20,8 @@ from numpy.typing import ArrayLike
 from dpbook import collectives
 from dpbook.collectives.schedule import check_schedule
 from dpbook.core import InvalidArgument, check_float, check_int, plural
-from dpbook.replicas.arrays import Array
 from dpbook.replicas.feeding import rank_weights
-from dpbook.replicas.networks import Model
+from dpbook.replicas.networks import Array, Model
 from dpbook.replicas.optimizers import Optimizer
 
 Shard: TypeAlias = tuple[Array, Array]

@@ -17,8 +17,8 @@ import numpy as np
 
 from dpbook import collectives
 from dpbook.core import InvalidArgument
-from dpbook.replicas.arrays import Array
 from dpbook.replicas.four_phases import AllReduce, average, update
+from dpbook.replicas.networks import Array
 from dpbook.replicas.optimizers import Optimizer
 
 

@@ -29,7 +29,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dpbook.core import InvalidArgument, check_float, check_int
-from dpbook.replicas.arrays import Array
+from dpbook.replicas.networks import Array
 
 
 class Optimizer(ABC):

@@ -21,7 +21,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
 from dpbook.core import InvalidArgument, check_int
-from dpbook.replicas.arrays import Array
+from dpbook.replicas.networks import Array
 
 SAFETY = 1.001  # covers the rounding of the bound itself, in float64, up to 10¹² terms
 

@@ -12,12 +12,11 @@ import numpy as np
 from dpbook import collectives
 from dpbook.core import Deadlock, InvalidArgument, check_int, check_type, plural
 from dpbook.replicas.accumulation import Leftover, accumulated_gradients, groups
-from dpbook.replicas.arrays import Array
 from dpbook.replicas.exactness import compare, drift
 from dpbook.replicas.feeding import Feed, rank_weights
 from dpbook.replicas.four_phases import AllReduce, Shard, check_all_reduce, shard, weighted_by
 from dpbook.replicas.method import EXACT, Method, RankGroup, next_step
-from dpbook.replicas.networks import Model
+from dpbook.replicas.networks import Array, Model
 from dpbook.replicas.optimizers import SGD, LearningRate, Optimizer
 
 

@@ -12,8 +12,7 @@ from typing import Any
 from dpbook.classroom.marks.submitted_notebook import Exercise, InWords
 from dpbook.classroom.tasks.load_tasks import Task, list_tasks
 from dpbook.classroom.tasks.notebook_cells import Cell, Notebook, mark, source, without_regions
-from dpbook.classroom.tasks.report import Report
-from dpbook.classroom.tasks.text import one_line
+from dpbook.classroom.tasks.report import Report, one_line
 from dpbook.core import DpbookError, checkout, plural
 
 

@@ -23,7 +23,7 @@ from dpbook.classroom.sandbox.encoding import (
     read,
 )
 from dpbook.classroom.tasks.answer import Wrong
-from dpbook.classroom.tasks.text import clean, one_line
+from dpbook.classroom.tasks.report import clean, one_line
 from dpbook.collectives.programs import attributed_to_line
 
 

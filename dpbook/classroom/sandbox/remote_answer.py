@@ -28,7 +28,7 @@ from dpbook.classroom.tasks.answer import (
 )
 from dpbook.classroom.tasks.call_limit import AFTER_TIMEOUT
 from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
-from dpbook.classroom.tasks.text import describe_kind
+from dpbook.classroom.tasks.report import describe_kind
 
 LOAD_SECONDS = 4.0
 HURRIED = {False: 1 / 8, True: 1 / 2}

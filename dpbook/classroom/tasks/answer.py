@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dpbook.classroom.tasks.call_limit import DidNotReturn, Limit, Unlimited
 from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
-from dpbook.classroom.tasks.text import MAX_TEXT, as_lines, describe_kind, one_line
+from dpbook.classroom.tasks.report import MAX_TEXT, as_lines, describe_kind, one_line
 from dpbook.core import PACKAGE, Deadlock
 
 _OURS = tuple(

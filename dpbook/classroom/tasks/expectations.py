@@ -13,7 +13,7 @@ import numpy as np
 
 from dpbook.classroom.tasks.answer import Wrong
 from dpbook.classroom.tasks.plain_data import difference
-from dpbook.classroom.tasks.text import describe_kind
+from dpbook.classroom.tasks.report import describe_kind
 from dpbook.collectives import Placement, Schedule, complete_everywhere, find_fault, partial
 from dpbook.collectives.schedule import describe
 from dpbook.core import ScheduleError, check_int

@@ -14,8 +14,7 @@ import numpy as np
 
 from dpbook.classroom.tasks.answer import MAX_PRINTED, Answer, LocalAnswer, NotAnswered, Wrong
 from dpbook.classroom.tasks.load_tasks import Check, Task, task
-from dpbook.classroom.tasks.report import Case, Report
-from dpbook.classroom.tasks.text import as_lines, clean, one_line, written
+from dpbook.classroom.tasks.report import Case, Report, as_lines, clean, one_line, written
 from dpbook.core import check_int, check_one_of
 
 NO_RETURN = "your function returned None: is a return missing?"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.classroom.tasks.text import a, describe, describe_kind, rows
+from dpbook.classroom.tasks.report import a, describe, describe_kind, rows
 from dpbook.collectives import Schedule, from_json, to_json
 from dpbook.core import DpbookError
 

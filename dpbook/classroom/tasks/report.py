@@ -1,11 +1,199 @@
-"""Results of an answer: a `Case` per check, and the `Report` of all, as text and as HTML without scripts."""
+"""Results of an answer: a `Case` per check, and the `Report` of all, as text and as HTML without scripts.
+
+Values, errors and calls in words are short, the same on every run, and harmless to show.
+"""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from html import escape
+from itertools import islice
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.collectives import Schedule
 from dpbook.core import palette, plural
+
+MAX_TEXT = 500
+MAX_SHOWN = 16
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_ndarray = np.ndarray
+
+
+def clean(text: str, limit: int = MAX_TEXT) -> str:
+    """``text`` without memory addresses, with control characters escaped, cut to ``limit`` characters. Lines stay."""
+    text = _ADDRESS.sub("", text[: 2 * limit])
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def as_lines(text: str, limit: int = 2 * MAX_TEXT) -> str:
+    """``text`` as `clean` leaves it, without blank lines."""
+    return "\n".join(line.rstrip() for line in clean(text, limit).splitlines() if line.strip())
+
+
+def one_line(text: str, limit: int = MAX_TEXT) -> str:
+    """``text`` as `clean` leaves it, its lines joined by semicolons."""
+    lines = (" ".join(line.split()) for line in clean(text, limit).splitlines())
+    return "; ".join(filter(None, lines))
+
+
+def a(noun: str) -> str:
+    """``noun`` with its article, judged by its first letter."""
+    return f"{'an' if noun[:1].lower() in tuple('aeiou') else 'a'} {noun}"
+
+
+def describe(value: Any) -> str:
+    """Plain data in one line: its value, cut short where it is long, and an array's dtype and shape."""
+    kind = type(value)
+    if kind is _ndarray:
+        return f"{_items(value.flat, value.size, '[]')} ({value.dtype}, shape {value.shape})"
+    if kind in (list, tuple, set, frozenset):
+        items = value if kind in (list, tuple) else sorted(value, key=repr)
+        brackets = "[]" if kind is list else "()" if kind is tuple else "{}"
+        return _items(items, len(value), brackets)
+    if kind is dict:
+        pairs = (f"{describe(key)}: {describe(item)}" for key, item in value.items())
+        return f"{{{_join(pairs, len(value))}}}"
+    if kind is Schedule:
+        return one_line(repr(value))
+    if kind is int and value.bit_length() > 4 * MAX_TEXT:
+        return f"an int of {value.bit_length():,} bits"  # Python refuses to print very long ones
+    return one_line(repr(value[:MAX_TEXT] if kind in (str, bytes) else value))
+
+
+def describe_kind(value: Any) -> str:
+    """Return the kind of plain data in words: ``an array of shape (2, 3), float64``; ``a list of 4``; ``an int, 7``."""
+    kind = type(value)
+    if kind is _ndarray:
+        return f"an array of shape {value.shape}, {value.dtype}"
+    if kind in (list, tuple, set, frozenset, dict):
+        return f"{a(kind.__name__)} of {len(value)}: {describe(value)}"
+    if kind is Schedule:
+        return f"a schedule: {describe(value)}"
+    return "None" if value is None else f"{a(kind.__name__)}, {describe(value)}"
+
+
+def _items(items: Iterable[Any], length: int, brackets: str) -> str:
+    shown = (describe(item.item() if isinstance(item, np.generic) else item) for item in items)
+    return brackets[0] + _join(shown, length) + brackets[1]
+
+
+def _join(parts: Iterable[str], length: int) -> str:
+    joined = ", ".join(islice(parts, MAX_SHOWN))
+    return clean(joined if length <= MAX_SHOWN else f"{joined}, …")
+
+
+MAX_CALL = 1000
+MAX_ROWS = MAX_COLUMNS = 8
+WIDTH = 100
+_KEPT = {"int64", "float64", "bool"}
+"""Dtypes that ``np.array`` finds in the numbers themselves."""
+
+
+class _Unwritten(Exception):
+    """There is no short Python for this value."""
+
+
+def written(name: str, args: Sequence[Any]) -> str:
+    """``name(…)`` as Python; "" where that is longer than `MAX_CALL`, or an argument has no short form.
+
+    Numbers, strings, None, lists, tuples, dicts, arrays, named tuples and dataclasses of such have one.
+    """
+    try:
+        text = _group(f"{name}(", [_python(arg) for arg in args], ")", most=MAX_CALL)
+    except _Unwritten:
+        return ""
+    return text if len(text) <= MAX_CALL else ""
+
+
+def _python(value: Any) -> str:
+    kind = type(value)
+    if value is None or kind in (bool, int, str, bytes):
+        return repr(value)
+    if kind is float:
+        short = f"{value:.12g}"
+        exact = short if "e" in short and float(short) == value else repr(value)
+        return exact if np.isfinite(value) else f"float({exact!r})"
+    if isinstance(value, np.generic):
+        return _python(value.item())
+    if kind is np.ndarray:
+        return _array(value)
+    if kind is dict:
+        return _group("{", [f"{_python(key)}: {_python(item)}" for key, item in value.items()], "}")
+    if kind is list:
+        arrays = any(isinstance(item, np.ndarray) for item in value)
+        return _group("[", [_python(item) for item in value], "]", most=0 if arrays else WIDTH)
+    if kind is tuple:
+        return _group("(", [_python(item) for item in value], ",)" if len(value) == 1 else ")")
+    if isinstance(value, tuple) and hasattr(value, "_fields") and hasattr(value, "_field_defaults"):  # a named one
+        return _group(f"{kind.__name__}(", _arguments(value, value._fields, value._field_defaults), ")")
+    if is_dataclass(value):
+        defaults = {field.name: field.default for field in fields(value)}
+        return _group(f"{kind.__name__}(", _arguments(value, list(defaults), defaults), ")")
+    raise _Unwritten
+
+
+def _arguments(value: Any, names: Sequence[str], defaults: Mapping[str, Any]) -> list[str]:
+    """The fields of ``value``, but for those at the end that have their default."""
+    own = list(names)
+    while own and own[-1] in defaults and getattr(value, own[-1]) == defaults[own[-1]]:
+        own.pop()
+    return [_python(getattr(value, name)) for name in own]
+
+
+def _array(value: NDArray[Any]) -> str:
+    if value.size > MAX_CALL:
+        raise _Unwritten
+    if not value.size and value.ndim > 1:
+        return f"np.zeros({value.shape})"
+    dtype = "" if value.dtype.name in _KEPT and value.size else f", np.{value.dtype}"
+    rows = [_python(row) for row in value.tolist()]
+    return _group("np.array([", rows, f"]{dtype})", most=0 if value.ndim > 1 else WIDTH)
+
+
+def _group(opening: str, items: Sequence[str], closing: str, most: int = WIDTH) -> str:
+    """The items in lines of up to ``most`` characters; one that has lines itself has them alone."""
+    lines: list[str] = []
+    for item in items:
+        if lines and "\n" not in lines[-1] + item and len(lines[-1]) + len(item) + 2 <= most:
+            lines[-1] += f", {item}"
+        else:
+            lines.append(item)
+    below = "\n" + " " * len(opening)
+    return opening + ("," + below).join(line.replace("\n", below) for line in lines) + closing
+
+
+def rows(array: NDArray[Any], wrong: NDArray[np.bool_], name: str, mark: str = "") -> str:
+    """A 2-D array in lines, ``name`` and number before each, ``mark`` behind those with an element that is ``wrong``.
+
+    Cut to `MAX_ROWS` and `MAX_COLUMNS` around the first wrong element.
+    """
+    row, column = np.argwhere(wrong)[0]
+    shown, columns = _window(int(row), len(array), MAX_ROWS), _window(int(column), array.shape[1], MAX_COLUMNS)
+    cells = [[_short(array[r, c].item()) for c in columns] for r in shown]
+    width = max(len(cell) for line in cells for cell in line)
+    left, right = ("… " if columns.start else ""), (" …" if columns.stop < array.shape[1] else "")
+    lines = [
+        f"{name} {r:<{len(str(shown[-1]))}}  [{left}{', '.join(cell.rjust(width) for cell in line)}{right}]"
+        + (mark if wrong[r].any() else "")
+        for r, line in zip(shown, cells, strict=True)
+    ]
+    before, after = ["…"] if shown.start else [], ["…"] if shown.stop < len(array) else []
+    return "\n".join([*before, *lines, *after])
+
+
+def _window(index: int, length: int, most: int) -> range:
+    start = max(0, min(index - most // 2, length - most))
+    return range(start, min(start + most, length))
+
+
+def _short(number: Any) -> str:
+    return f"{number:.6g}" if isinstance(number, float) else str(number)
+
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _PYTHON = ("call", "expected", "came")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpbook.core import InvalidArgument, check_float, check_int
-from dpbook.replicas.arrays import Array
+from dpbook.replicas.networks import Array
 from dpbook.replicas.training import Run
 
 

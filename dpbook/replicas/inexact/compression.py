@@ -26,9 +26,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from dpbook.core import InvalidArgument, check_float, check_int, check_type
-from dpbook.replicas.arrays import Array
 from dpbook.replicas.four_phases import update
 from dpbook.replicas.method import Method, RankGroup, Step
+from dpbook.replicas.networks import Array
 
 
 class ExchangeResult(NamedTuple):

@@ -13,9 +13,9 @@ import numpy as np
 from dpbook import collectives
 from dpbook.collectives import chunk_bounds
 from dpbook.core import InvalidArgument, check_float, check_int, plural
-from dpbook.replicas.arrays import Array
 from dpbook.replicas.four_phases import update
 from dpbook.replicas.method import EXACT, Method, RankGroup, Step
+from dpbook.replicas.networks import Array
 
 
 @dataclass(frozen=True, repr=False)

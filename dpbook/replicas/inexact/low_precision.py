@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike
 from dpbook import collectives
 from dpbook.collectives import Round, Schedule
 from dpbook.core import InvalidArgument, check_int, check_one_of, check_type
-from dpbook.replicas.arrays import Array
 from dpbook.replicas.four_phases import check_all_reduce, update
 from dpbook.replicas.method import Method, RankGroup, Step, gathering
+from dpbook.replicas.networks import Array
 
 SCALE_BYTES = 4
 """Bytes of a message's scale, a float32."""

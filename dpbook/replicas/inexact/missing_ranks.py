@@ -11,9 +11,9 @@ import numpy as np
 from dpbook import collectives
 from dpbook.collectives import Schedule
 from dpbook.core import InvalidArgument, check_int, check_one_of
-from dpbook.replicas.arrays import Array
 from dpbook.replicas.four_phases import update
 from dpbook.replicas.method import EXACT, Method, RankGroup, Step
+from dpbook.replicas.networks import Array
 
 MakeAllReduce: TypeAlias = Callable[[int], Schedule]
 """Function from a number of ranks to their all-reduce, such as `collectives.ring`."""

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from dpbook.classroom.tasks.answer import Wrong
 from dpbook.classroom.tasks.expectations import expect_close, expect_equal, expect_items, expect_number
 from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
-from dpbook.classroom.tasks.text import describe
+from dpbook.classroom.tasks.report import describe
 from dpbook.collectives import ALGORITHMS, Schedule, to_json
 from tests.cases import each
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from dpbook.classroom.tasks.plain_data import difference
-from dpbook.classroom.tasks.text import MAX_CALL, rows, written
+from dpbook.classroom.tasks.report import MAX_CALL, rows, written
 from dpbook.collectives import ring
 from dpbook.overlap import Span, Tensor
 from tests.cases import each
