@@ -5,8 +5,8 @@
 # make lab ARGS="--port 9000"; make test PYTHON=/path/to/python3 TORCH_INDEX=... CONSTRAINTS=...
 ARGS ?=
 CONSTRAINTS ?= constraints.txt
-# Tests at once; on two cores four, as many tests wait.
-JOBS ?= 4
+# Tests at once: on two cores three, as many tests wait, and each process that runs tests first imports all of them.
+JOBS ?= 3
 export ARGS CONSTRAINTS PYTHON TORCH_INDEX
 # Many processes import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE

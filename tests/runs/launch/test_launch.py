@@ -309,6 +309,7 @@ def launch_in_the_background(folder, path, *options):
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@proof
 @pytest.mark.processes
 def test_the_slurm_script_starts_a_launcher_on_each_of_two_nodes_and_their_ranks_meet(tmp_path):
     job = slurm.submit(tmp_path, 2, "--", str(script(tmp_path, "sums")))
