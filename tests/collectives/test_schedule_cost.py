@@ -77,6 +77,16 @@ def test_two_ranks_at_one_port_add_up_and_two_ports_do_not():
     assert (shared, own) == (NET.alpha + 8 * NET.beta, NET.alpha + 4 * NET.beta)
 
 
+def test_a_message_to_another_node_takes_no_port_inside():
+    away = Schedule(4, 1, [Round.of(0, 2, 0, True)])
+    assert cost(away, 8, Topology(2, 2, NET, NVLINK)).seconds == NVLINK.alpha + 8 * NVLINK.beta
+
+
+def test_every_message_has_a_header_and_an_empty_one_is_not_sent():
+    exchange = Schedule(2, 2, [Round.of([0, 1], [1, 0], [0, 1], True)])
+    assert count(exchange, 1, header=6).sent_bytes.tolist() == [10, 0]  # its one element is in chunk 0
+
+
 def test_two_messages_of_one_rank_add_up_and_the_two_directions_do_not():
     fan = Schedule(3, 2, [Round.of(0, [1, 2], [0, 1], True)])
     exchange = Schedule(2, 2, [Round.of([0, 1], [1, 0], [0, 1], True)])

@@ -213,12 +213,23 @@ def unused(rank, world):
         model = wrap(
             name, seeded(rank, Branches), **{"find_unused_parameters" if name == "torch" else "find_unused": True}
         )
-        for order in ("a" if rank else "ab", "a", "ab", "b"):
+        some = "a" if rank else "ab"
+        for order in (some, "a", "ab", some, "b"):  # in the second `some` the buffers hold old gradients
             model.zero_grad()
             model(vectors(rank), order).square().mean().backward()
             found["found"][name].append(gradients(model))
         model(vectors(rank), "a").square().mean().backward()  # nobody uses b: its gradient stays as it was
         found["found"][name].append(gradients(model))
+    return found
+
+
+def large(rank, world):
+    """A gradient that goes into its bucket at once, and small ones that go into the same bucket later."""
+    found = {}
+    for name in ("torch", *WRAPPERS):
+        model = wrap(name, seeded(rank, lambda: nn.Sequential(nn.Linear(256, 128), nn.Linear(128, 3))))
+        model(torch.randn(4, 256, generator=torch.Generator().manual_seed(rank))).square().mean().backward()
+        found[name] = gradients(model)
     return found
 
 
@@ -356,5 +367,5 @@ def half_frozen():
 
 def everything(rank, world):
     torch.set_num_threads(1)
-    scenarios = (trajectories, big_batch, local_then_synced, crossed, unused, precisions, books, in_time, faults)
+    scenarios = (trajectories, big_batch, local_then_synced, crossed, unused, large, precisions, books, in_time, faults)
     return {scenario.__name__: scenario(rank, world) for scenario in scenarios}

@@ -109,7 +109,14 @@ def test_unused_parameters_are_found_as_torch_finds_them(ranks, name):
     assert [[g is None for g in step] for step in found] == [[g is None for g in step] for step in torchs]
     if len(ranks) == 2:
         assert found == torchs
-    assert found[4][2:4] == found[3][2:4]  # nobody used b: kept
+    assert found[5][2:4] == found[4][2:4]  # nobody used b: kept
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_bucket_of_large_and_small_gradients_is_scaled_once(ranks, name):
+    found = same_on_all(ranks, "large", name)
+    if name == "bucketed" or len(ranks) == 2:
+        assert found == ranks[0]["large"]["torch"]
 
 
 @pytest.mark.parametrize("name", WRAPPERS)

@@ -259,6 +259,18 @@ def test_nothing_starts_before_it_is_launched():
     assert times(timeline, "communication") == [(3.5, 4.5), (6, 7)]
 
 
+def test_a_rank_waits_for_the_others_from_its_own_launch_on():
+    layers = two_layers()
+    timeline = simulate_step(layers, hook(layers), rate(0.05), factors=(1, 2), call_launch=1.5)
+    assert times(timeline, "wait", 0) == [(1.5, 2), (3, 4)]
+
+
+def test_a_collective_says_when_its_gradients_were_complete():
+    layers = two_layers()
+    spans = simulate_step(layers, naive(layers), rate(0.1)).spans
+    assert [s.ready for s in spans if s.kind == "communication"] == [1, 2]
+
+
 def test_every_rank_has_a_launch_row():
     layers = two_layers()
     timeline = simulate_step(layers, single(), rate(0), kernel_launch=0.5, factors=(1, 2))

@@ -114,6 +114,10 @@ def test_verdict_needs_every_element_within_its_own_bound():
     assert compare(np.stack([reference, reference + np.array([0, 1e-14])]), reference, bound).verdict == "different"
 
 
+def test_an_error_may_be_as_large_as_the_bound():
+    assert compare([1.0 + 2**-20], [1.0], 2**-20).verdict == "rounding"
+
+
 @each(
     ("value", "reference", "verdict"),
     [

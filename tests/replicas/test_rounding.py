@@ -139,6 +139,12 @@ def test_bound_is_nearly_reached():
     assert 0.49 < error / rounding_bound(terms) <= 0.5
 
 
+def test_the_first_term_of_a_sum_is_not_rounded():
+    """Two sums of n terms differ by 2 γ with n − 1 roundings at most; one term has no rounding at all."""
+    assert rounding_bound(np.ones((3, 1))) == pytest.approx(2 * 3 * gamma(2, 2.0**-53), rel=2e-3)
+    assert rounding_bound(np.ones((1, 1))) == 0
+
+
 def test_height_of_a_tree_is_enough_for_trees():
     rng = np.random.default_rng(4)
     terms = rng.standard_normal((256, 50)).astype(np.float32)

@@ -46,7 +46,7 @@ TORCH_SCRIPTS = {
 signal.signal(signal.SIGUSR1, lambda *_: received.append(1))
 dist.barrier()
 print("here", flush=True) if rank == 0 else None
-for _ in range(100):
+for _ in range(1200):
     time.sleep(0.1)
     n_received = torch.tensor(len(received)); dist.all_reduce(n_received)
     if n_received == 3:
@@ -54,7 +54,11 @@ for _ in range(100):
         break""",
     "ignores": """dist.barrier()
 print("here", flush=True) if rank == 0 else None
-time.sleep(3)
+for _ in range(1200):  # until the launch passes the signal on
+    time.sleep(0.1)
+    if os.path.exists(os.environ["DPBOOK_PREEMPTION_FILE"]):
+        break
+time.sleep(1)
 open("log", "a").write("ignored\\n")""",
     "computes": """if rank == 1:
     raise KeyError("label")
