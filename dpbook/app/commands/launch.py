@@ -55,7 +55,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--no-alone", action="store_true", help="leave out the short run on one process that the report compares with"
     )
     parser.add_argument(
-        "--continue-changed", action="store_true", help="go on with the run of this name though its options were others"
+        "--continue-changed", action="store_true", help="resume the run of this name although its options were different"
     )
     parser.add_argument("--no-preflight", action="store_true", help="start even where a problem is foreseen")
     parser.add_argument(
@@ -121,7 +121,7 @@ def _train(spec: Launch, options: Options, signals: list[int], *, changed: bool,
         refuse_to_mix(options, spec.nnodes * spec.nproc, changed=changed)
         if is_finished(options) and page.exists():
             _say(
-                f"{options.folder} is finished: it has its {options.steps:,} steps; more --steps go on with it, "
+                f"{options.folder} is finished: it has its {options.steps:,} steps; more --steps continue it, "
                 "--name another begins a new run"
             )
             print(f"report: {page}")
@@ -136,7 +136,7 @@ def _train(spec: Launch, options: Options, signals: list[int], *, changed: bool,
                 _report(spec, options, alone=alone)
             return 0
         if done:
-            _say(f"checkpoint of step {done[0]:,} kept; the same command goes on")
+            _say(f"checkpoint of step {done[0]:,} saved; the same command resumes from it")
         return ended.status or CONTINUED
 
 

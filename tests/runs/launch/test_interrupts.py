@@ -63,7 +63,7 @@ def test_a_rank_that_receives_usr1_makes_all_save_after_the_same_step(tmp_path, 
     last = saved(tmp_path)[-1]
     assert launch.returncode == 128 + signal.SIGUSR1
     assert f"asked to end: saved after step {last:,} of 100,000" in output
-    assert output.endswith(f"dpbook launch: checkpoint of step {last:,} kept; the same command goes on\n")
+    assert output.endswith(f"dpbook launch: checkpoint of step {last:,} saved; the same command resumes from it\n")
     assert len(saved(tmp_path)) == 2
     assert not list((tmp_path / "runs/r").glob(".*.partial"))
     assert not restarts.processes_in(tmp_path)
@@ -97,7 +97,7 @@ def test_a_launch_that_was_ended_by_a_signal_resumes_to_the_bits_of_one_that_was
     output = output_of(launch)
     last = saved(tmp_path)[-1]
     assert launch.returncode == 128 + number, output
-    assert output.endswith(f"checkpoint of step {last:,} kept; the same command goes on\n")
+    assert output.endswith(f"checkpoint of step {last:,} saved; the same command resumes from it\n")
     assert f"asked to end: saved after step {last} of {restarts.STEPS}" in output
     output = output_of(again := restarts.begin(tmp_path, *QUIET, *options))
     assert again.returncode == 0, output

@@ -199,7 +199,7 @@ def test_a_finished_run_says_so_and_how_to_go_on(tmp_path, relaunch):
     (folder / metrics.REPORT).touch()
     message, started = relaunch()
     assert not started
-    assert "is finished: it has its 100 steps; more --steps go on with it, --name another begins a new run" in message
+    assert "is finished: it has its 100 steps; more --steps continue it, --name another begins a new run" in message
     assert relaunch("--steps", "101")[1]
     assert not (folder / metrics.REPORT).exists()  # it would be that of fewer steps
 
