@@ -2,6 +2,8 @@
 
 import argparse
 import importlib.util
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -64,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader has seen enough, as in `dpbook doctor | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     return status
 
 

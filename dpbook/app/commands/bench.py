@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from dpbook.core import check_int
     from dpbook.runs.report import benchmark
 
+    check_int("--nproc", args.nproc, 1)
     check_int("--smallest", args.smallest, 2, 32)
     sizes = None
     if args.largest is not None or args.smallest != 10:

@@ -55,7 +55,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--no-alone", action="store_true", help="leave out the short run on one process that the report compares with"
     )
     parser.add_argument(
-        "--continue-changed", action="store_true", help="resume the run of this name although its options were different"
+        "--continue-changed",
+        action="store_true",
+        help="resume the run of this name although its options differ",
     )
     parser.add_argument("--no-preflight", action="store_true", help="start even where a problem is foreseen")
     parser.add_argument(

@@ -100,8 +100,12 @@ MANIFEST = ".manifest.json"
 FORMAT = 2  # of the manifest; in format 1, ``written`` held hashes of whole files, for notebooks too
 
 
+MAX_NAMES = 4
+"""Names of files of the book that a report lists; it names all files that the reader has changed."""
+
+
 @dataclass
-class Report:
+class CopyReport:
     """Files of one copy by what became of them, as paths relative to the workbook."""
 
     new: list[str] = field(default_factory=list)
@@ -114,12 +118,12 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"  {len(names)} {said}: {', '.join(names)}"
-            for names, said in (
-                (self.new, "new"),
-                (self.restored, "restored (you had deleted them)"),
-                (self.updated, "updated"),
-                (self.changed, "yours, left alone"),
+            f"  {len(names)} {outcome}: {', '.join(names[:most])}{', …' if len(names) > most else ''}"
+            for names, outcome, most in (
+                (self.new, "new", MAX_NAMES),
+                (self.restored, "restored (you had deleted them)", len(self.restored)),
+                (self.updated, "updated", MAX_NAMES),
+                (self.changed, "yours, left alone", len(self.changed)),
             )
             if names
         ]
@@ -153,7 +157,7 @@ class _Manifest:
         write_atomically(path, (json.dumps(stored, indent=1, sort_keys=True) + "\n").encode())
 
 
-def refresh(book: Path, workbook: Path) -> Report:
+def refresh(book: Path, workbook: Path) -> CopyReport:
     """Copy the notebooks published in ``book`` to ``workbook``, keeping whatever the reader has changed.
 
     Raises `DpbookError` if ``book`` publishes nothing.
@@ -162,7 +166,7 @@ def refresh(book: Path, workbook: Path) -> Report:
     if not published:
         raise DpbookError(f"no chapters or exercises found in {book}")
     manifest = _Manifest.read(workbook / MANIFEST)
-    report = Report()
+    report = CopyReport()
     for source in published:
         content = readers_copy.without_spoilers(source.read_bytes())
         _refresh_one(source.relative_to(book).as_posix(), content, workbook, manifest, report)
@@ -179,7 +183,7 @@ def _published(book: Path) -> Iterator[Path]:
     yield from sorted((book / "exercises").glob("[!.]*.ipynb"))
 
 
-def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest, report: Report) -> None:
+def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest, report: CopyReport) -> None:
     target = workbook / name
     version = hashed(content)
     offered = manifest.offered.get(name) == version

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.app.lab.workbook import MANIFEST, Report, refresh
+from dpbook.app.lab.workbook import MANIFEST, CopyReport, refresh
 from dpbook.core import checkout as published_book
 from dpbook.core.errors import DpbookError
 
@@ -41,7 +41,7 @@ def test_chapters_and_exercises_are_copied_and_solutions_are_not(book, work):
 def test_a_second_copy_changes_nothing(book, work):
     refresh(book, work)
     report = refresh(book, work)
-    assert report == Report(current=[CHAPTER, "chapters/data/points.csv", "exercises/01_tasks.ipynb"])
+    assert report == CopyReport(current=[CHAPTER, "chapters/data/points.csv", "exercises/01_tasks.ipynb"])
 
 
 def test_an_unchanged_file_is_updated(book, work):
