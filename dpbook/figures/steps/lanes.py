@@ -95,14 +95,14 @@ LINK_MEANING = {"computation": "gradient to its call", "launch": "launch to its 
 """Meaning of a line by the kind of span at whose end it begins."""
 
 
-class Link(NamedTuple):
+class SpanLink(NamedTuple):
     """Span at whose end a gradient is complete, and the call that sends it; or a launch and its kernel."""
 
     source: Span
     call: Span
 
 
-def links(timeline: Timeline) -> list[Link]:
+def links(timeline: Timeline) -> list[SpanLink]:
     """Return the links of one rank: from the span of a call's last gradient to the call, from a launch to its kernel.
 
     A call begins where it first waits or transfers. A call or kernel whose source is unknown has no link.
@@ -110,7 +110,7 @@ def links(timeline: Timeline) -> list[Link]:
     sources = {span.end: span for span in timeline.spans if span.kind in LINK_MEANING}
     calls = sorted((span for span in timeline.spans if span.ready in sources), key=lambda span: span.start)
     first = {(span.name, span.ready): span for span in reversed(calls)}
-    return [Link(sources[span.ready], span) for span in calls if span is first[span.name, span.ready]]  # type: ignore[index]
+    return [SpanLink(sources[span.ready], span) for span in calls if span is first[span.name, span.ready]]  # type: ignore[index]
 
 
 class Lanes:

@@ -1,6 +1,6 @@
 """Hooks that record in a journal what a training script does in a rank. The script itself is not changed.
 
-`hooks` and `loaders` call the recorders at each event; each recorder has one subject: passes, updates, calls, moments.
+`hooks` calls the recorders at each event; each recorder has one subject: passes, updates, calls, moments.
 `journal` lists what they write.
 
 A forecast has another journal, which `dpbook.runs.forecast.measured_step` reads:

@@ -27,7 +27,7 @@ def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, A
     """Record what an audit compares: hashes, losses, calls. ``options`` are those of `RecordingOptions`."""
     from dpbook.runs.watching.calls import Calls, Loaders
     from dpbook.runs.watching.local_gradients import LocalGradients, ShardedGradients
-    from dpbook.runs.watching.passes import Passes
+    from dpbook.runs.watching.passes import PassRecorder
     from dpbook.runs.watching.updates import Updates
 
     recorder = Recorder(folder, rank, RecordingOptions(**options))
@@ -35,7 +35,7 @@ def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, A
     gradients = LocalGradients(recorder.options.replay > 0)
     recorder.on_close(gradients.forget_hooks)
     ShardedGradients(recorder, gradients)
-    Passes(recorder, hooks, Loaders(recorder), gradients)
+    PassRecorder(recorder, hooks, Loaders(recorder), gradients)
     Calls(recorder)
     Updates(recorder, hooks, gradients, world)
     return recorder

@@ -18,7 +18,7 @@ _COMPILED = "_orig_mod."
 """Prefix that torch.compile adds to the names in a module."""
 
 
-class Passes(TrainingListener):
+class PassRecorder(TrainingListener):
     """Records every forward in training mode and every backward."""
 
     def __init__(self, recorder: Recorder, hooks: TrainingHooks, loaders: Loaders, gradients: LocalGradients) -> None:
