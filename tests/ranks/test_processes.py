@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpbook.classroom.tasks import notebook_check
 from dpbook.collectives import ring
 from dpbook.core.errors import InvalidArgument, RankFailed
 from dpbook.core.fork_server.starter import SHARED_SERVERS, Starter
@@ -26,6 +27,7 @@ from dpbook.ranks import held_port, run, start, starting
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path, monkeypatch):
     """Require that no folder and no process of the test remains, only a server without a rank."""
+    notebook_check._close()  # an earlier test of checks may have left the process of the next check on the same server
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
     (tmp_path / "temp").mkdir()
     monkeypatch.delenv(SHARED_SERVERS, raising=False)  # the server of a whole test run is not this process's
