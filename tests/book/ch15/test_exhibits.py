@@ -1,12 +1,15 @@
 """Is every exhibit's cause named first, its consequences under it and nothing else, and nothing after the cure?"""
 
+import dataclasses
 import re
 
 import pytest
 
 from dpbook.book.ch15.collection import FOLDER, exhibit, exhibits
-from dpbook.book.ch15.exhibit_runs import OWN_PROCESSES, bad, differences, verdicts
+from dpbook.book.ch15.exhibit_runs import OWN_PROCESSES, bad, differences, print_findings, verdicts
 from dpbook.core import InvalidArgument, checkout
+from dpbook.runs.audit import Finding
+from dpbook.runs.audit.findings import CheckResult
 from tests.cases import each
 
 proof = pytest.mark.proof
@@ -50,6 +53,52 @@ def test_the_page_of_symptoms_leads_to_every_exhibit_and_to_no_other():
 def test_a_name_that_there_is_not_is_refused():
     with pytest.raises(InvalidArgument, match="one_ranks_loss, padding"):
         exhibit("paddings")
+
+
+def finding(status="FAIL", message="0.5 off", because=None, name="gradients", **where):
+    return Finding(name, f"{name} are averaged", CheckResult(status, message, **where), because=because)
+
+
+DECLARED = dataclasses.replace(
+    FEW[0], tool="audit", check="gradients", status="FAIL", says="0.5", rank=1, place="x = 1", follows=("replicas",)
+)
+CAUSE = finding(rank=1, update=2, place=["train.py", 7, "x = 1"])
+FOLLOWS = finding("WARN", because="gradients", name="replicas")
+HOLDS = finding("PASS", name="data")
+
+
+@each(
+    ("findings", "expected"),
+    [
+        ([CAUSE, FOLLOWS, HOLDS], []),
+        ([HOLDS], ["nothing fires"]),
+        ([dataclasses.replace(CAUSE, name="data"), FOLLOWS], ["data is named first, not gradients"]),
+        ([finding("WARN", rank=1, place=CAUSE.result.place), FOLLOWS], ["gradients is WARN, not FAIL"]),
+        ([finding(message="off", rank=1, place=CAUSE.result.place), FOLLOWS], ["gradients does not say '0.5': off"]),
+        ([finding(rank=2, place=CAUSE.result.place), FOLLOWS], ["rank 2 is blamed, not 1"]),
+        ([finding(rank=1), FOLLOWS], ["the line is None, not x = 1"]),
+        ([CAUSE], ["under it stand [], not ['replicas']"]),
+        ([CAUSE, dataclasses.replace(FOLLOWS, because=None)], ["replicas fires, and follows from nothing"]),
+    ],
+)
+def test_every_difference_from_a_declaration_is_named(findings, expected):
+    assert differences(DECLARED, findings) == expected
+
+
+def test_an_exhibit_that_is_well_must_fire_nothing_and_pass_its_check():
+    well = dataclasses.replace(DECLARED, status="PASS", check="data", says="0.5")
+    assert differences(well, [HOLDS]) == []
+    assert differences(well, [CAUSE]) == ["gradients fires", "data does not pass"]
+
+
+def test_findings_are_printed_with_their_places_and_causes(capsys):
+    print_findings([CAUSE, FOLLOWS, HOLDS])
+    assert capsys.readouterr().out.splitlines() == [
+        "FAIL  gradients are averaged", "      0.5 off", "      rank 1, update 2, train.py:7  x = 1",
+        "WARN  follows from gradients: replicas are averaged", "      0.5 off",
+    ]  # fmt: skip
+    print_findings([HOLDS])
+    assert capsys.readouterr().out == "nothing fails, nothing warns: 1 claims hold\n"
 
 
 def faulty(of):

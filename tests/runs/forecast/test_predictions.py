@@ -5,7 +5,8 @@ import pytest
 from dpbook.collectives import AlphaBeta, Link
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import MIB, Layer, Tensor
-from dpbook.runs.forecast import Connection, MeasuredStep, NoForecast, check_forecast, forecast
+from dpbook.runs.forecast import Connection, MeasuredStep, NoForecast, check_forecast, forecast, format_checks
+from dpbook.runs.forecast.predictions import ForecastCheck
 from tests.cases import each
 
 FREE = Connection("free", Link.gigabytes(1000), {n: AlphaBeta(0, 0) for n in (2, 3, 8)})
@@ -91,3 +92,12 @@ def test_a_check_takes_the_scripts_own_buckets():
 def test_worlds_and_stages_are_checked(worlds, stages):
     with pytest.raises(InvalidArgument):
         forecast(ONE, worlds, [FREE], stages)
+
+
+def test_a_check_is_a_row_that_says_which_way_the_forecast_is_off():
+    rows = [ForecastCheck("slow", 2, 0.08, 0.1, 0.02, 0.01), ForecastCheck("slow", 3, 0.11, 0.1)]
+    lines = format_checks([(ONE, row) for row in rows]).splitlines()
+    assert [line.split()[:2] for line in lines[-2:]] == [["slow", "2"], ["slow", "3"]]
+    assert "20.0% too low" in lines[-2]
+    assert "10.0% too high" in lines[-1]
+    assert len(lines) == len(set(lines))  # what is measured alike is told once
