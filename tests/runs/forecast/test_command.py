@@ -7,10 +7,14 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from dpbook.app import main
 from dpbook.core import checkout
+from dpbook.overlap import Layer, Tensor
+from dpbook.ranks import Sweep
+from dpbook.runs.forecast import MeasuredStep, ScriptStopped
 from tests.cases import each
 
 processes = pytest.mark.processes
@@ -103,6 +107,51 @@ def test_ctrl_c_ends_it(tmp_path):
     output, error = child.communicate(timeout=120)
     assert (child.returncode, output) == (128 + signal.SIGINT, "")
     assert "ended before enough was seen" in error
+
+
+@pytest.fixture
+def measured_scripts(monkeypatch):
+    """List of the scripts that the command has measured; none of them runs."""
+    scripts = []
+
+    def measure(script, report):
+        scripts.append(script)
+        report("measuring")
+        return MeasuredStep((Layer("a", 0.01, 0.02, (Tensor("a", 1000),)),), 0, 0, world=script.nproc, cap=4000,
+                            emulated_seconds=0.05)  # fmt: skip
+
+    monkeypatch.setattr("dpbook.runs.forecast.measure_step", measure)
+    return scripts
+
+
+def test_a_check_measures_each_world_over_each_link(measured_scripts, tmp_path, capsys):
+    path = tmp_path / "checks.json"
+    assert main(["forecast", "--check", "2,3", "--link", "1GbE,25GbE", "--json", str(path), "--", __file__]) == 0
+    assert [(script.nproc, script.check, script.link.bandwidth) for script in measured_scripts] == [
+        (world, True, bandwidth) for world in (2, 3) for bandwidth in (0.125e9, 3.125e9)
+    ]
+    printed = capsys.readouterr()
+    assert [line.split()[:2] for line in printed.out.splitlines()[-4:]] == [
+        ["1GbE", "2"], ["25GbE", "2"], ["1GbE", "3"], ["25GbE", "3"],
+    ]  # fmt: skip
+    assert "dpbook forecast: 3 ranks over 25GbE\ndpbook forecast: measuring\n" in printed.err
+    assert len(json.loads(path.read_text())["rows"]) == 4
+
+
+def test_a_measured_link_is_forecast_beside_none_that_was_not_asked_for(measured_scripts, monkeypatch, capsys):
+    times = np.array([[1e-4], [1e-3], [1e-2]])
+    monkeypatch.setattr("dpbook.ranks.sweep", lambda ranks: Sweep(ranks, np.array([1e3, 1e6, 1e7]), times))
+    assert main(["forecast", "--measure", "2", "--gpus", "4", "--", __file__]) == 0
+    assert capsys.readouterr().out.splitlines()[2].startswith("here, 2 ranks")
+
+
+def test_a_script_that_was_stopped_gives_its_status(monkeypatch, capsys):
+    def stop(script, report):
+        raise ScriptStopped(128 + signal.SIGINT)
+
+    monkeypatch.setattr("dpbook.runs.forecast.measure_step", stop)
+    assert main(["forecast", "--", __file__]) == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "dpbook forecast: ended before enough was seen\n"
 
 
 @each(
