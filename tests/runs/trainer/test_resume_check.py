@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
 from dpbook.runs.launch import LaunchResult
 from dpbook.runs.trainer import Options, locked, metrics
+from dpbook.runs.trainer.__main__ import _resumed as describe_resume
 from tests.cases import each
 
 HOLDER = """
@@ -123,6 +125,17 @@ def test_the_same_command_goes_on(tmp_path, relaunch):
     assert relaunch()[1]
     more = ("--steps", "200", "--save-every", "7", "--no-predict", "--profile", "3")
     assert relaunch(*more)[1]  # none of them changes what is trained
+
+
+def test_a_resumed_run_says_where_it_goes_on_and_what_has_changed():
+    before, now = Options(steps=100), Options(steps=100, batch=16)
+    saved = {"step": 50, "options": before.to_data(), "world": 2}
+    assert describe_resume(saved, SimpleNamespace(options=before, world=2)) == "resumed after step 50 of 100"
+    lines = describe_resume(saved, SimpleNamespace(options=now, world=2)).splitlines()
+    assert lines[:3] == [
+        "resumed after step 50 of 100: its options have changed", "  option  before  now", "  batch   8       16",
+    ]  # fmt: skip
+    assert lines[3].startswith("  each rank's share of the global batch changes from 8 to 16 examples.")
 
 
 def test_other_options_are_refused_with_what_differs_and_continued_by_a_word(tmp_path, relaunch):
