@@ -1,12 +1,14 @@
 """Processes: one ends with its parent and without a crash, handles signals, and receives functions of a notebook."""
 
 import atexit
+import functools
 import inspect
+import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Lock
 from types import FrameType, ModuleType, TracebackType
@@ -80,26 +82,58 @@ INSTALLED = "-packages" + os.sep
 _REGISTERING = Lock()  # cloudpickle has one list of such modules for the whole process
 
 
-def pickle_by_value(name: str, value: Any, *functions: Any) -> bytes:
+def pickle_by_value(name: str, value: Any, *functions: Any, modules: Iterable[ModuleType] = ()) -> bytes:
     """Pickle ``value``. Modules that define one of ``functions`` and that others may not import are pickled by value.
 
-    Raises `InvalidArgument` with this ``name`` if an object cannot be pickled.
+    So are ``modules`` of that kind. Raises `InvalidArgument` with this ``name`` if an object cannot be pickled.
     """
     import cloudpickle
 
-    modules = {inspect.getmodule(function) for function in functions if callable(function)}
-    local = {module for module in modules if module is not None and not _is_installed(module)}
+    defining = {inspect.getmodule(function) for function in functions if callable(function)}
+    local = {module for module in (*defining, *modules) if module is not None and not _is_installed(module)}
     with _REGISTERING:
         local = {module for module in local if module.__name__ not in cloudpickle.list_registry_pickle_by_value()}
         for module in local:
             cloudpickle.register_pickle_by_value(module)
         try:
-            return bytes(cloudpickle.dumps(value))
+            buffer = io.BytesIO()
+            _pickler()(buffer).dump(value)
+            return buffer.getvalue()
         except Exception as error:  # an object may raise anything when it is pickled
-            raise InvalidArgument(name, functions[0], f"possible to pickle ({error})") from error
+            raise InvalidArgument(name, functions[0], f"possible to pickle ({error})") from None
         finally:
             for module in local:
                 cloudpickle.unregister_pickle_by_value(module)
+
+
+def own_modules() -> list[ModuleType]:
+    """Return the loaded modules that belong to the user: read from a file, and not installed."""
+    loaded = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    return [module for module in loaded if vars(module).get("__file__") and not _is_installed(module)]
+
+
+@functools.cache
+def _pickler() -> Any:
+    """Return cloudpickle's pickler, which also pickles by value functions that `functools.cache` has wrapped."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, functools._lru_cache_wrapper) and not _is_importable(value):
+                return _cached, (value.__wrapped__, value.cache_parameters())
+            return super().reducer_override(value)
+
+    return Pickler
+
+
+def _is_importable(value: Any) -> bool:
+    module = sys.modules.get(value.__module__)
+    return module is not None and module.__name__ != "__main__" and _is_installed(module)
+
+
+def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:
+    """Return ``function`` with a new cache."""
+    return functools.lru_cache(**parameters)(function)
 
 
 def _is_installed(module: ModuleType) -> bool:

@@ -164,7 +164,7 @@ def draw_matrix(matrix: Matrix) -> Picture:
     checks += sorted({check for fired in matrix.values() for check in fired} - {*checks})
     silent = sum(not fired for fired in matrix.values())
     width = 2 * MARGIN + NAMES_WIDTH + KIND_WIDTH + CHECK_WIDTH * len(checks) + SLANT
-    card = Card(width, f"{len(matrix)} exhibits: each cause is named once")
+    card = Card(width, f"{len(matrix) - silent} of {len(matrix)} causes are named, each by one check")
     card.legend([Mark("names the cause", _dot(7, 7, CAUSE)), Mark("follows from it", _dot(7, 7, CONSEQUENCE))])
     first_x, top = MARGIN + NAMES_WIDTH + KIND_WIDTH, card.y + HEAD_HEIGHT
     card.add(aside(MARGIN + NAMES_WIDTH, top - 6, "kind", anchor="middle"))

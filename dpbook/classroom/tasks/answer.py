@@ -259,14 +259,19 @@ def value(answer: Answer) -> Any:
 
 
 class LocalAnswer:
-    """An answer that is called in this process, within the time that ``limit`` gives it."""
+    """An answer that is called in this process, within the time that ``limit`` gives it.
+
+    ``output`` is given in a process for this answer alone, which no user can interrupt: the descriptor of a file that
+    receives the beginning of what it prints at once.
+    """
 
     ranks_are_processes = False
 
-    def __init__(self, answered: Any, limit: Limit | None = None) -> None:
+    def __init__(self, answered: Any, limit: Limit | None = None, output: int | None = None) -> None:
         self._answered = answered
         self._limit = limit or Unlimited()
-        self._printed = Printed()
+        self._printed = Printed(output)
+        self._interruptible = output is None
         self.results: dict[bytes, Any] = {}
         self.begin()
 
@@ -312,13 +317,15 @@ class LocalAnswer:
         try:
             with self._printed.capture(), self._limit.call(seconds):
                 return work()
-        except (KeyboardInterrupt, Wrong):
+        except Wrong:
             raise
         except DidNotReturn as error:
             raise Wrong(*error.reason.as_wrong()) from None
         except NotPlain as error:
             raise Wrong("a value of the kind that the task asks for", str(error), cause=str(error)) from None
         except BaseException as error:  # SystemExit and whatever else an answer may raise
+            if isinstance(error, KeyboardInterrupt) and self._interruptible:
+                raise
             if is_stub(error):
                 raise NotAnswered from None
             said, cause = self._blame(error)
@@ -335,18 +342,25 @@ class LocalAnswer:
 
 
 class Printed(io.TextIOBase):
-    """A stream that keeps the beginning of what is written to it, and counts the rest."""
+    """A stream that keeps the beginning of what is written to it, and counts the rest.
 
-    def __init__(self) -> None:
+    The beginning also goes at once to the file with the descriptor ``output``, if there is one.
+    """
+
+    def __init__(self, output: int | None = None) -> None:
         self.kept = ""
         self.written = 0
+        self._output = output
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        self.kept += text[: MAX_PRINTED - len(self.kept)]
+        beginning = text[: MAX_PRINTED - len(self.kept)]
+        self.kept += beginning
         self.written += len(text)
+        if beginning and self._output is not None:
+            os.write(self._output, beginning.encode(errors="replace"))
         return len(text)
 
     def __str__(self) -> str:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-STACK, CALL = "stack.txt", "call.json"
-"""Files of a check's process: where it was when it was ended, and which call it had begun."""
+STACK, CALL, PRINTED = "stack.txt", "call.json", "printed.txt"
+"""Files of a check's process: where it was when it ended, which call it had begun, and what the answer printed."""
 PATIENCE = 5.0
 """Seconds on the clock for each second of CPU time that a call may use: it may wait, and the machine may be busy."""
 AFTER_TIMEOUT = 0.25
@@ -103,6 +103,7 @@ class ProcessLimit:
         self._history = history
         self._call = os.open(folder / CALL, os.O_WRONLY | os.O_CREAT, 0o600)
         self._stack = open(folder / STACK, "w")  # noqa: SIM115  # open until the process ends
+        faulthandler.enable(self._stack)  # for a crash in C
         for expired in (signal.SIGPROF, signal.SIGALRM):
             signal.signal(expired, signal.SIG_DFL)  # which ends the process, after the stack has been written
             faulthandler.register(expired, file=self._stack, all_threads=True, chain=True)

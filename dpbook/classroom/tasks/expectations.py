@@ -82,7 +82,9 @@ def expect(condition: bool, expected: str, got: str, where: str = "") -> None:
 
 
 def expect_items(got: Any, count: int, expected: str, where: str = "") -> Sequence[Any]:
-    """``got`` is a tuple or list of ``count`` items, ``expected`` in words; returns it."""
+    """``got`` is a tuple, list or vector of ``count`` items, ``expected`` in words; returns it."""
+    if isinstance(got, np.ndarray) and got.ndim == 1:
+        got = got.tolist()
     if not isinstance(got, tuple | list) or len(got) != count:
         raise _other_form(expected, got, where)
     items: Sequence[Any] = got

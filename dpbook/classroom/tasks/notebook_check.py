@@ -18,14 +18,14 @@ from typing import Any, NoReturn
 
 from dpbook.classroom.tasks import check_process, load_tasks
 from dpbook.classroom.tasks.answer import CHECK_SECONDS, LocalAnswer, Wrong, is_learners, running_loop
-from dpbook.classroom.tasks.call_limit import CALL, PATIENCE, STACK, History, Unfinished
+from dpbook.classroom.tasks.call_limit import CALL, PATIENCE, PRINTED, STACK, History, Unfinished
 from dpbook.classroom.tasks.check_process import SOCKET, Request
 from dpbook.classroom.tasks.expectations import begin_course, current_course
 from dpbook.classroom.tasks.judging import failed_case, judge, report_of
 from dpbook.classroom.tasks.load_tasks import Check, Task
 from dpbook.classroom.tasks.reader_progress import record
 from dpbook.classroom.tasks.report import Case, Report
-from dpbook.core import DpbookError, check_int, machine, pickle_by_value, temporary_folder
+from dpbook.core import DpbookError, check_int, machine, own_modules, pickle_by_value, temporary_folder
 from dpbook.core.fork_server import StartedProcesses, Starter
 
 RUN_FIRST = "run the cell with your answer first"
@@ -83,13 +83,15 @@ def exercise(chapter: int, names: dict[str, Any], *, course: int | None = None) 
 def judge_in_process(task: Task, answer: Any, seed: int = 0) -> Report:
     """Run the checks of a task on ``answer`` in a process of their own, or in as many as these end, and report."""
     begun = time.perf_counter()
-    pickled = pickle_by_value("answer", (task, answer, seed), answer, *map(_function, task.checks))
+    # The learner's own modules as they are in this kernel: on disk they may have changed since they were imported.
+    functions = answer, *map(_function, task.checks)
+    pickled = pickle_by_value("answer", (task, answer, seed), *functions, modules=own_modules())
     run = _Run(task, pickled)
     while len(run.cases) < len(task.checks):
         with _taken() as process:
             run.go_on(process)
     prepare()
-    return report_of(task, run.cases, time.perf_counter() - begun, run.printed)
+    return report_of(task, run.cases, time.perf_counter() - begun, run.lost_output + (run.printed or ""))
 
 
 def _function(check: Check) -> Any:
@@ -116,7 +118,8 @@ class _Run:
     task: Task
     pickled: bytes
     cases: list[Case] = field(default_factory=list)
-    printed: str = ""
+    printed: str | None = None
+    lost_output: str = ""
     history: History = field(default_factory=History)
     lost: int = 0
 
@@ -124,10 +127,12 @@ class _Run:
         """Run the checks that remain, up to where they or the process end."""
         before = len(self.cases)
         process.send(self._request())
-        while len(self.cases) < len(self.task.checks) or not self.printed:
+        while len(self.cases) < len(self.task.checks) or self.printed is None:
             message = process.receive(self._patience())
             if message is None:
                 break
+            if isinstance(message, DpbookError):
+                raise message
             if isinstance(message, str):
                 self.printed = message
                 break
@@ -141,7 +146,9 @@ class _Run:
         names = [check.name for check in self.task.checks[len(self.cases) :]]
         # An entry that is not read yet holds a function, which another process could not call.
         sources = {file: entry for file, entry in linecache.cache.items() if is_learners(file) and len(entry) == 4}
-        return Request(self.pickled, names, self.history, os.getcwd(), list(sys.path), sources, current_course())
+        return Request(
+            self.pickled, names, self.history, os.getcwd(), list(sys.path), dict(os.environ), sources, current_course()
+        )
 
     def _patience(self) -> float:
         """Seconds after which a process is ended that has outlived its own timers."""
@@ -149,10 +156,18 @@ class _Run:
         return STARTUP_SECONDS + PATIENCE * ((remaining[0].seconds if remaining else None) or CHECK_SECONDS)
 
     def _note_end(self, process: "_Process") -> None:
-        """Note for the next process which request did not return, or fail the check if none is known."""
+        """Note for the next process which request did not return; fail the check if it has lost too many processes.
+
+        Raises `DpbookError` if two processes in a row end before they call the answer.
+        """
         check = self.task.checks[len(self.cases)]
         unfinished, name, request = process.unfinished()
-        if name != check.name or self.lost > MOST_PROCESSES:
+        if name != check.name:
+            if self.lost > 1:
+                raise DpbookError(f"the check could not run, {self.lost} times in a row: {unfinished.got}")
+            return
+        self.lost_output += process.printed()
+        if self.lost > MOST_PROCESSES:
             self.cases.append(failed_case(check, Wrong(*unfinished.as_wrong())))
             return
         if unfinished.timed_out and not self.history.timed_out:
@@ -209,14 +224,24 @@ class _Process:
         file = self._folder / CALL
         call: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"check": "", "request": 0}
         if status in (-signal.SIGPROF, -signal.SIGALRM):
-            place = running_loop((self._folder / STACK).read_text(errors="replace"))
+            place = running_loop(self._read(STACK))
             cpu = status == -signal.SIGPROF
             why = "a loop that does not end?" if cpu else "does it wait for something that never comes?"
             got = f"none after {call[str(-status)]}: {why}" + (f" ({place})" if place else "")
             reason = Unfinished("an answer in time", got, timed_out=True)
         else:
-            reason = Unfinished("a result", _ended(status), timed_out=False)
+            place = running_loop(self._read(STACK)) if status is not None and status < 0 else ""
+            got = _ended(status) + (f" ({place})" if place else "")
+            reason = Unfinished("a result", got, timed_out=status is None)
         return reason, call["check"], call["request"]
+
+    def printed(self) -> str:
+        """Return the beginning of what the answer printed before the process ended."""
+        return self._read(PRINTED)
+
+    def _read(self, name: str) -> str:
+        path = self._folder / name
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def close(self) -> None:
         """End the process and remove its folder."""
