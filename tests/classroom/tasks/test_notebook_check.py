@@ -194,9 +194,7 @@ def test_an_answer_that_cannot_be_rebuilt_is_an_error_that_says_why():
             return int, ("no number",)
 
     broken = Broken()
-    with pytest.raises(
-        DpbookError, match=r"cannot be rebuilt in the process of its check \(ValueError: "
-    ):
+    with pytest.raises(DpbookError, match=r"cannot be rebuilt in the process of its check \(ValueError: "):
         judge_in_process(task_of(right), lambda number: broken)
 
 
