@@ -97,7 +97,7 @@ def test_the_command_measures_prints_and_writes(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--algorithms", "rings"], "algorithm must be one of dist.all_reduce, accelerators, parameter_server, tree"),
-        (["--nproc", "0"], "world must be an integer of at least 1"),
+        (["--nproc", "0"], "--nproc must be an integer of at least 1"),
         (["--largest", "40"], "--largest must be an integer from 10 to 32"),
         (["--smallest", "12", "--largest", "11"], "--largest must be an integer from 12 to 32"),
         (["--repeats", "0"], "repeats must be"),
