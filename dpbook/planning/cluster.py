@@ -177,7 +177,7 @@ class Mesh:
         return int(np.ravel_multi_index(places, tuple(self.sizes.values())))
 
     def groups(self, *names: str) -> IntArray:
-        """Return all groups of a dimension, or of several together, of shape (groups, ranks of a group), ascending."""
+        """Return the groups of ranks along one or more dimensions, of shape (groups, ranks per group), ascending."""
         self._check_names(names)
         if not names or len(set(names)) < len(names):
             raise InvalidArgument("names", names, f"one or more distinct names of {', '.join(self.sizes)}")

@@ -92,7 +92,7 @@ def average(gradients: Array, all_reduce: AllReduce, counts: Sequence[int] | Arr
     elif callable(all_reduce):
         sums = all_reduce(gradients.copy())
         if not isinstance(sums, np.ndarray) or (sums.shape, sums.dtype) != (gradients.shape, gradients.dtype):
-            raise InvalidArgument("all_reduce", sums, "a function that returns an array like the gradients")
+            raise InvalidArgument("all_reduce", sums, "a function that returns an array of the gradients' shape")
     else:
         raise InvalidArgument("all_reduce", all_reduce, "a Schedule, or a function from buffers to sums")
     averaged: Array = sums / len(gradients)

@@ -46,7 +46,7 @@ def _write(case: Mystery, folder: Path, seed: int) -> int:
 
     path = folder / SCRIPT
     if path.exists() and path.read_text(encoding="utf-8") != case.script:
-        raise InvalidArgument("folder", folder, f"one without another {SCRIPT} (--folder names it)")
+        raise InvalidArgument("folder", folder, f"a folder without a different {SCRIPT}; choose one with --folder")
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(case.script, encoding="utf-8")
     print(f"{path}, for {case.world} ranks. Its user says: {case.exhibit.symptom}\n")

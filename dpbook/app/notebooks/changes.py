@@ -50,7 +50,7 @@ def defined(module: str) -> set[str]:
 
 @cache
 def offered(module: str) -> dict[str, tuple[str, str]]:
-    """Return the names that a door imports, with the module and the name there."""
+    """Return the names that a package's ``__init__`` imports, each with its module and its name there."""
     return {alias.asname or alias.name: (base, alias.name) for base, alias in pairs(tree(module)) if alias}
 
 

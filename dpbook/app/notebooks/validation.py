@@ -69,9 +69,9 @@ def _folder_for_failed(folder: Path, root: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DpbookError(f"notebooks that fail cannot be left in {folder} ({error.strerror})") from None
+        raise DpbookError(f"cannot write failing notebooks to {folder} ({error.strerror})") from None
     if not os.access(folder, os.W_OK):
-        raise DpbookError(f"notebooks that fail cannot be left in {folder} (it is read-only)")
+        raise DpbookError(f"cannot write failing notebooks to {folder} (it is read-only)")
     return folder
 
 

@@ -71,7 +71,7 @@ def race(
     Args:
         training, validation, test: (images, labels); the test images are classified at the end and decide nothing.
         rates: learning rates, rising.
-        most: steps after which a run is given up.
+        most: largest number of steps; a run without the goal by then is abandoned.
         seeds: runs of each rate; a seed sets the parameters and the order of the examples.
     """
     if not len(rates) or not (np.diff(rates) > 0).all():

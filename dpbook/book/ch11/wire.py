@@ -21,8 +21,8 @@ ALL_PARAMETERS = 0
 def wire_bars(nbytes: float, title: str, per: str = "step", last: float | None = None) -> Picture:
     """Draw how long a rank takes to send ``nbytes`` over each link of `planning.LINKS`; the axis is logarithmic.
 
-    ``per`` names the unit that sends them; ``last`` are the bytes of the last position, for its ghost. Latency is left
-    out, since it depends on the number of messages.
+    ``per`` names the unit that sends them; ``last`` are the bytes at the slider's previous position, drawn faintly.
+    Latency is left out, since it depends on the number of messages.
     """
     check_float("nbytes", nbytes, minimum=0)
     check_title(title)

@@ -99,7 +99,7 @@ class Position:
 
 @dataclass(frozen=True)
 class AxisRanges:
-    """Ranges of the axes: numbers of GPUs across; seconds of a step above, with its efficiency below."""
+    """Ranges of the axes: number of GPUs (shared x axis), step time (upper plot), efficiency (lower plot)."""
 
     gpus: tuple[int, int]
     seconds: tuple[float, float]

@@ -47,7 +47,7 @@ def whole_class(marks: Marks, files: list[str]) -> str:
 
 
 def _remarks(marks: Marks) -> Iterator[tuple[str, str, str]]:
-    """Submission, file or task, and what is to be said of it."""
+    """Yield a submission, a file or task of it, and a remark on it."""
     for one in marks.submissions:
         yield from ((one.name, "", remark) for remark in one.remarks)
         for exercise in one.exercises:

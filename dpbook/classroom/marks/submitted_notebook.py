@@ -182,7 +182,7 @@ _NAME = re.compile(r"^([0-9]{2})_")
 
 @dataclass(frozen=True)
 class Taken:
-    """The text of a task's answer, None where there is none, and what is to be said of it."""
+    """Return the source of a task's answer (None if it is missing), with remarks on it."""
 
     task: Task
     text: str | None

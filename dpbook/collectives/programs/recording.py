@@ -109,7 +109,7 @@ class _Recorder(World):
         if not (inside and end - begin == half.view.size and (end - begin == 1 or half.view.strides == buffer.strides)):
             raise ScheduleError(
                 f"rank {call.rank} uses an array that is no slice of its buffer in {call.text}, {call.line}; "
-                "such a program runs, but is no schedule"
+                "such a program runs, but cannot be expressed as a schedule"
             )
         return begin, end
 
@@ -158,6 +158,6 @@ def _clocks(calls: list[CommCall], messages: list[tuple[CommCall, CommCall]]) ->
         stuck = next(call for call in calls if find(id(call)) in error.args[1] and len(call.halves) == 2)
         raise ScheduleError(
             f"the two halves of {stuck.text} on rank {stuck.rank} ({stuck.line}) cannot share a round: "
-            "what it receives depends on what it sends; such a program runs, but is no schedule"
+            "what it receives depends on what it sends; such a program runs, but cannot be expressed as a schedule"
         ) from None
     return {id(call): clock[find(id(call))] for call in calls}

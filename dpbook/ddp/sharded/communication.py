@@ -31,7 +31,7 @@ class Prefetching:
         self.entered, self.left = [], []
 
     def enter(self, unit: Unit) -> None:
-        """Let ``unit`` have its weights: forward is about to compute it."""
+        """Make the full weights of ``unit`` available: forward is about to compute it."""
         here = len(self.entered)
         self.entered.append(unit)
         as_expected = self.expected[here : here + 1] == [unit]

@@ -55,7 +55,8 @@ def over_half(
 ) -> BackgroundAllReduce:
     """A half that a schedule carries out, on a thread of its own, such as `collectives.reduce_scatter`.
 
-    It is for the CPU. The ranks may own other chunks than their own: chunks are renamed so that rank r owns chunk r.
+    It is for the CPU. A schedule may leave chunk c on another rank than c: chunks are renumbered so that rank r owns
+    chunk r.
 
     Args:
         half: a schedule, or a function of the world that makes one, with a chunk for each rank: partial on every rank,
@@ -215,7 +216,7 @@ class Row:
         weight.grad = None
 
     def slice_of(self, index: int, values: torch.Tensor) -> Slice:
-        """Return this rank's part of a member, or of an optimizer's state for it: ``values``, as long as its slice."""
+        """Return ``values``, this rank's slice of a parameter or of its optimizer state, as a `Slice`."""
         begin = max(self.offsets[index], self.mine.start) - self.offsets[index]
         return Slice(values, self.shapes[index], begin)
 

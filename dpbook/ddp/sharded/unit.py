@@ -169,8 +169,8 @@ class Unit:
         """Raise `DpbookError` where ``rows`` have other versions than in forward: their shards were written since."""
         if [row.versions for row in rows] != list(versions):
             raise DpbookError(
-                f"the weights of {self.name or 'the whole module'} have changed between forward and backward: "
-                "their gradient would be that of other weights"
+                f"the weights of {self.name or 'the whole module'} changed between forward and backward: "
+                "backward would use other weights than forward did"
             )
 
     def show_shards(self) -> None:

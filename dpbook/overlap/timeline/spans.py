@@ -70,7 +70,7 @@ def _check(intervals: ArrayLike) -> Intervals:
     if spans.size == 0:
         return np.empty((0, 2))
     if spans.ndim != 2 or spans.shape[1] != 2:
-        raise InvalidArgument("intervals", spans.shape, "of shape (n, 2): a start and an end each")
+        raise InvalidArgument("intervals", spans.shape, "of shape (n, 2): one (start, end) per row")
     if not np.isfinite(spans).all() or (spans[:, 1] < spans[:, 0]).any():
         raise InvalidArgument("intervals", intervals, "finite, none ending before it starts")
     return spans

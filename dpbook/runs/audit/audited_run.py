@@ -61,7 +61,7 @@ class Audit:
         check_int("replay", self.replay, 0)
         check_float("timeout", self.timeout, above=0)
         if self.resume is not None and self.updates == 0:
-            raise InvalidArgument("updates", self.updates, "at least 1 to try a restart after so many")
+            raise InvalidArgument("updates", self.updates, "at least 1 if resume is tested: it restarts after them")
         self.launch()
 
     def launch(self, **options: Any) -> Launch:

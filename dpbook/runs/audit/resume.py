@@ -198,7 +198,7 @@ def _end_difference(both: ResumedRun, update: Update) -> CheckResult:
         both.whole.folder / FINAL_PARAMETERS.format(0, update.optimizer),
     )
     if not here.exists() or not there.exists():
-        return untested("the bits differ, and the two runs do not end with the same update")
+        return untested("the bits differ, but the runs ended at different updates")
     ours, theirs = load(here), load(there)
     errors = {name: _relative(ours[name], theirs[name]) for name in ours if name in theirs}
     name = max(errors, key=errors.__getitem__)

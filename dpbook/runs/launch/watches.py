@@ -145,7 +145,7 @@ class MemoryWatch:
         self._next_sample = 0.0
 
     def sample(self) -> None:
-        """Note the memory of each rank that is still there; to be called about once a second."""
+        """Record the memory of each running rank. Call it about once a second."""
         if time.monotonic() < self._next_sample:
             return
         begun = time.thread_time()

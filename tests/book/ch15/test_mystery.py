@@ -78,7 +78,7 @@ def test_the_command_writes_the_script_and_overwrites_no_other(tmp_path, monkeyp
     path.write_text("mine")
     assert main(["mystery", "--seed", "7"]) == 1
     assert path.read_text() == "mine"
-    assert "--folder names it" in capsys.readouterr().err
+    assert "choose one with --folder" in capsys.readouterr().err
     assert main(["mystery", "--seed", "7", "--folder", "elsewhere"]) == 0
     assert (tmp_path / "elsewhere" / "train.py").read_text() == SEVEN.script
 
