@@ -64,7 +64,10 @@ def check(task_id: str, answer: Any, *, seed: int = 0) -> Report:
     task = load_tasks.task(task_id)
     if isinstance(answer, NotRun):
         return replace(judge(task, LocalAnswer(None), seed), notes=(f"{RUN_FIRST}, then this one again",))
-    report = judge_in_process(task, answer, check_int("seed", seed, 0))
+    try:
+        report = judge_in_process(task, answer, check_int("seed", seed, 0))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("the check was stopped") from None  # without the lines of the check itself
     return replace(report, notes=record(task, report.points)) if report.answered else report
 
 
