@@ -200,7 +200,7 @@ def test_what_is_no_half_is_refused(ranks, world):
 def test_bad_input_and_misuse_are_named(ranks, world):
     for rank in of(ranks, "refusals", world):
         assert rank["outside"].startswith("DpbookError: inner.weight is used outside its unit, inner")
-        assert rank["changed"].startswith("DpbookError: the weights of the whole module have changed between")
+        assert rank["changed"].startswith("DpbookError: the weights of the whole module changed between")
         assert rank["after"] == rank["fresh"] != []
         for name, words in {
             "twice": "module must be unwrapped first", "ddp": "module must be unwrapped first",

@@ -22,8 +22,9 @@ WORLDS = [*range(1, 10), 16]
 def test_every_rank_and_chunk_is_there(build, world):
     schedule = build(world)
     shown = texts(parse(draw_schedule(schedule)))
-    prefix = "rank " if world <= 8 else ""
-    assert all(f"{prefix}{rank}" in shown for rank in range(world))
+    assert all(
+        {f"rank {rank}", str(rank)} & {*shown} for rank in range(world)
+    )  # the number alone if there is little room
     assert [t for t in shown if re.fullmatch(r"chunk \d+", t)] == [f"chunk {c}" for c in range(schedule.n_chunks)]
 
 

@@ -112,7 +112,7 @@ def _draw(title: str, readings: Mapping[str, Reading], lists: Mapping[str, list[
     columns = min(2, len(readings))
     height = max(42 + _tall(reading) + len(reading.lists) * LINE_HEIGHT + 4 for reading in readings.values())
     width = 2 * MARGIN + columns * (WIDTH + GAP) - GAP
-    card = Card(width, title, "large in a cell: the rank that read it; small: the example")
+    card = Card(width, title, "large: its rank; small: the example")
     card.legend(_marks(marked))
     top, alts = card.y + 8, []
     for place, (name, reading) in enumerate(readings.items()):

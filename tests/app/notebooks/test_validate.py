@@ -195,7 +195,7 @@ def test_a_notebook_that_fails_is_left_neither_over_itself_nor_where_nothing_can
     monkeypatch.setattr(validation.checkout, "root", lambda: path.parent)
     with pytest.raises(DpbookError, match="written over"):
         validation.compare([path], failed=path.parent)
-    with pytest.raises(DpbookError, match="cannot be left"):
+    with pytest.raises(DpbookError, match="cannot write failing notebooks"):
         validation.compare([path], failed=path / "folder")
     with pytest.raises(DpbookError, match="--failed"):
         validate.run(argparse.Namespace(write=True, failed=tmp_path, paths=[path]))

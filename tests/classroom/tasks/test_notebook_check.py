@@ -208,13 +208,17 @@ def test_a_process_that_was_lost_before_it_called_the_answer_is_replaced():
     assert judge_in_process(task_of(right), lambda number: 75).cases[0].passed
 
 
+def raised(error):
+    raise error
+
+
 @pytest.mark.processes
 @each(
     ("end", "got"),
     [
         (lambda number: os._exit(3), "its process ended with exit status 3"),
         (lambda number: ctypes.string_at(0), "its process was killed by SIGSEGV (line "),
-        (lambda number: os.kill(os.getpid(), signal.SIGINT), "KeyboardInterrupt (line "),
+        (lambda number: raised(KeyboardInterrupt), "KeyboardInterrupt (line "),
         (lambda number: os.kill(os.getpid(), signal.SIGKILL), "its process was killed by SIGKILL"),
     ],
 )
