@@ -20,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Start a training script, which comes after -- and is not changed, on one process, measure some of its "
         "updates, and say how long they would take on more GPUs, and with which buckets. With --check it also runs on "
-        "so many ranks, and the forecast is told beside what was measured."
+        "so many ranks, and the forecast is printed beside the measured time."
     )
     parser.add_argument("--gpus", default="2,8", metavar="N,…", help="worlds, with commas (default: %(default)s)")
     parser.add_argument(

@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="a notebook, a folder of notebooks, or a class: a folder of either",
     )  # fmt: skip
     parser.add_argument(
-        "--seed", type=int, help="of the instances that answers are tried on (default: drawn, and told)"
+        "--seed", type=int, help="of the instances that answers are tried on (default: drawn, and printed)"
     )
     parser.add_argument("--course", type=int, metavar="SEED", help="of dpbook course, whose numbers were asked for")
     parser.add_argument(

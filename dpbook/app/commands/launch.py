@@ -42,7 +42,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--hang-timeout", type=float, metavar="S",
-        help="seconds after which a run that hangs is ended, and each rank's line told: a rank waits in a collective, "
+        help="seconds after which a run that hangs is ended and each rank's line shown: a rank waits in a collective, "
         "and none calls one, computes, reads or writes (default: 600, and a longer time-out of the script's own "
         "process group holds; 0: never; on several machines only if it is given)",
     )  # fmt: skip

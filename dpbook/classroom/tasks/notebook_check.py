@@ -25,7 +25,7 @@ from dpbook.classroom.tasks.judging import failed_case, judge, report_of
 from dpbook.classroom.tasks.load_tasks import Check, Task
 from dpbook.classroom.tasks.reader_progress import record
 from dpbook.classroom.tasks.report import Case, Report
-from dpbook.core import DpbookError, check_int, machine, own_modules, pickle_by_value, temporary_folder
+from dpbook.core import PARENT, DpbookError, check_int, machine, own_modules, pickle_by_value, temporary_folder
 from dpbook.core.fork_server import StartedProcesses, Starter
 
 RUN_FIRST = "run the cell with your answer first"
@@ -149,8 +149,9 @@ class _Run:
         names = [check.name for check in self.task.checks[len(self.cases) :]]
         # An entry that is not read yet holds a function, which another process could not call.
         sources = {file: entry for file, entry in linecache.cache.items() if is_learners(file) and len(entry) == 4}
+        environment = {name: value for name, value in os.environ.items() if name != PARENT}  # its parent is another
         return Request(
-            self.pickled, names, self.history, os.getcwd(), list(sys.path), dict(os.environ), sources, current_course()
+            self.pickled, names, self.history, os.getcwd(), list(sys.path), environment, sources, current_course()
         )
 
     def _patience(self) -> float:
@@ -197,10 +198,10 @@ class _Process:
         """Send the request when the process has loaded. Raises `DpbookError` where it does not start."""
         if self._listener not in wait([self._listener, self._started.launcher], STARTUP_SECONDS):
             _, output = self._started.end()
-            raise DpbookError(f"the process of the check did not start: {output.strip() or 'it said nothing'}")
+            raise DpbookError(f"the process of the check did not start: {output.strip() or 'it printed nothing'}")
         connected, _ = self._listener.accept()
         self._connection = self._stack.enter_context(Connection(connected.detach()))
-        with contextlib.suppress(OSError):  # it has just ended, as `receive` will tell
+        with contextlib.suppress(OSError):  # it has just ended, which `receive` notices
             self._connection.send(request)
 
     def receive(self, timeout: float) -> Any:

@@ -173,7 +173,7 @@ class FullySharded(nn.Module):  # type: ignore[misc]  # torch has no types here
             micro-batch the bytes of ZeRO's stage 2. Between steps shards alone are kept, and every forward gathers.
         prefetch: how many units are gathered ahead of the one that computes.
         all_gather, reduce_scatter: begin a half of an all-reduce over ``group`` in place; default: torch.distributed's.
-        observer: is told every `UnitEvent`.
+        observer: is called with every `UnitEvent`.
 
     Raises `InvalidArgument` for a module that is wrapped already and for units that cannot be, and in a forward where
     parameters were since added, replaced, moved, converted, frozen or thawed, or have hooks; `ReplicasDiffer` where the
