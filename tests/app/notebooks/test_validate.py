@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -23,11 +24,25 @@ from dpbook.core.fork_server import starter
 
 pytestmark = pytest.mark.processes
 
+PATIENCE = 600
+"""Seconds for a run that takes 20 on a quiet machine."""
+
 
 def dpbook(*args, **environment):
+    """Run it. If it does not end in ten minutes, fail with what it has printed, and where its processes stand."""
     command = [sys.executable, "-m", "dpbook", "validate", *map(str, args)]
-    env = os.environ | environment
-    return subprocess.run(command, cwd=checkout.root(), env=env, capture_output=True, text=True)
+    env = os.environ | environment | {"PYTHONFAULTHANDLER": "1"}
+    with subprocess.Popen(
+        command, cwd=checkout.root(), env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            stdout, stderr = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGABRT)
+            stdout, stderr = process.communicate()
+            pytest.fail(f"{command} does not end; it printed\n{stdout}\n{stderr}")
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def store(path, *cells):
