@@ -33,9 +33,9 @@ def over(
     Args:
         all_reduce: a schedule; a function of one argument, the world, that makes one, such as `collectives.ring`; or a
             rank program, ``f(comm, x)``, which is trusted to sum.
-        group: of gloo, which carries these messages and no others; its time-out is theirs. None makes one of all
-            ranks, as `dist.new_group` does: then every rank calls `over`, in the same order as whatever else makes
-            groups.
+        group: carries these messages and no others; its time-out is theirs. It needs a backend for the tensors that are
+            to be summed: gloo for the CPU, such as NCCL for an accelerator. None makes one of all ranks with both, as
+            `dist.new_group` does: then every rank calls `over`, in the same order as whatever else makes groups.
 
     Whether the replicas then stay equal to the last bit is what `collectives.agreement` says of a schedule. Raises
     `InvalidArgument` for a schedule of another world or one that promises no all-reduce, `ScheduleError` for one that
@@ -49,11 +49,14 @@ def over(
         verify_all_reduce(chosen, world)
     elif chosen is not all_reduce or not callable(chosen):
         raise InvalidArgument("all_reduce", chosen, "a Schedule, a function that makes one, or a rank program")
-    return BackgroundAllReduce(chosen, group or dist.new_group(backend="gloo"))
+    return BackgroundAllReduce(chosen, group or dist.new_group(backend=_backends()))
 
 
 class BackgroundAllReduce:
-    """Sums tensors on a thread of its own, one after another in the order of the calls; made by `over`.
+    """Sums tensors beside computation, one after another in the order of the calls; made by `over`.
+
+    Tensors on the CPU are summed by a thread. Those on an accelerator are summed on a stream of their own, in the order
+    of the schedule, by the backend's send and receive; the host only queues them. A rank program needs the CPU.
 
     ``group`` is its own, so that no other messages come between. After a call that failed the ranks may be out of step:
     all later calls fail too.
@@ -61,29 +64,71 @@ class BackgroundAllReduce:
 
     def __init__(self, all_reduce: Schedule | Program, group: dist.ProcessGroup) -> None:
         self.all_reduce, self.group = all_reduce, group
+        self._stream: torch.Stream | None = None
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         thread = threading.Thread(target=_carry_out, args=(self._calls,), name=repr(self), daemon=True)
         thread.start()
         weakref.finalize(self, _end, self._calls, thread)  # also at the end of the process
 
-    def __call__(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Begin to sum a contiguous 1-D tensor on the CPU over the ranks, in place; what our wrappers call.
+    def __call__(self, tensor: torch.Tensor) -> "torch.futures.Future[torch.Tensor] | QueuedSum":
+        """Begin to sum a contiguous 1-D tensor over the ranks, in place; what our wrappers call.
 
-        ``wait()`` of what is returned waits for the sum, and raises what carrying it out has raised.
+        ``wait()`` of what is returned waits for the sum, and raises what carrying it out has raised. On an accelerator
+        the current stream waits, and not the host.
         """
+        run = prepare(self.all_reduce, tensor, self.group)
         if tensor.device.type != "cpu":
-            raise InvalidArgument("tensor", f"one on {tensor.device}", "on the CPU: a thread adds what arrives there")
+            return self._queue(run, tensor)
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        self._calls.put((prepare(self.all_reduce, tensor, self.group), tensor, done))
+        self._calls.put((run, tensor, done))
         return done
+
+    def _queue(self, run: Callable[[], object], tensor: torch.Tensor) -> "QueuedSum":
+        kind = torch.accelerator.current_accelerator()
+        if kind is None or tensor.device.type != kind.type:
+            expected = "on the CPU or on the accelerator of this rank"
+            raise InvalidArgument("tensor", f"one on {tensor.device}", expected)
+        stream = self._stream = self._stream or torch.Stream(tensor.device)
+        stream.wait_stream(torch.accelerator.current_stream(tensor.device))
+        with stream:
+            run()
+        tensor.record_stream(stream)
+        return QueuedSum(tensor, stream)
 
     def hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Average a bucket of torch's DistributedDataParallel: ``ddp.register_comm_hook(None, over(ring).hook)``."""
         summed = self(bucket.buffer().mul_(1 / dist.get_world_size(self.group)))
+        if isinstance(summed, QueuedSum):
+            return summed.future()
         return summed.then(lambda done: done.value())  # so that torch's C++ sees an error as one
 
     def __repr__(self) -> str:
         return f"all-reduce over {getattr(self.all_reduce, '__name__', self.all_reduce)}"
+
+
+class QueuedSum:
+    """A sum that has been queued on ``stream``."""
+
+    def __init__(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
+        self._tensor, self._stream, self._end = tensor, stream, stream.record_event()
+
+    def wait(self) -> None:
+        """Let the current stream wait for the sum; the host goes on."""
+        self._end.wait()
+
+    def future(self) -> torch.futures.Future[torch.Tensor]:
+        """Return a future for which streams wait in the same way."""
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[self._tensor.device])
+        with self._stream:
+            done.set_result(self._tensor)
+        return done
+
+
+def _backends() -> str:
+    """Return the backends for a group with gloo for the CPU, and what the default group has for an accelerator."""
+    served = str(dist.get_backend_config()).split(",")
+    others = [pair for pair in served if not pair.endswith(f":{dist.Backend.GLOO}")]
+    return ",".join([f"cpu:{dist.Backend.GLOO}", *others]) if others else dist.Backend.GLOO
 
 
 def _needs_one_argument(function: object) -> bool:

@@ -109,7 +109,7 @@ def test_a_group_sums_over_its_own_ranks(ranks):
         ("makes no schedule", "InvalidArgument: all_reduce must be a Schedule, a function that makes one"),
         ("two dimensions", "InvalidArgument: buffer must be 1-D and contiguous"),
         ("another size", "InvalidArgument: size must be 9"),
-        ("elsewhere", "InvalidArgument: tensor must be on the CPU"),
+        ("elsewhere", "InvalidArgument: tensor must be on the CPU or on the accelerator of this rank"),
         ("no array", "InvalidArgument: buffer must be of a dtype that NumPy has"),
     ],
 )

@@ -1,9 +1,11 @@
 """Collectives of the device: the backend "simccl", which serves only tensors of the device, as NCCL does.
 
-gloo carries the bytes. Each process group has its own stream, on which its collectives run one after another. A
-collective begins when the work that the caller's stream had queued before it is done.
+gloo carries the bytes. Each process group has its own stream, on which its asynchronous collectives run one after
+another; a synchronous one runs on the caller's stream, as NCCL's do since torch 2.8. A collective begins when the work
+that the caller's stream had queued before it is done, and so are the collectives of its group before it.
 """
 
+import functools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -96,6 +98,34 @@ def register(library: Any) -> None:
         for name in OPERATIONS:
             library.impl(name, _collective(getattr(torch.ops.c10d, name).default), allow_override=True)
     dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = _together(dist.batch_isend_irecv)
+    futures = torch.futures.Future
+    futures.__init__ = _remembering_devices(futures.__init__)  # type: ignore[method-assign]
+    futures.set_result = _set_on_stream(futures.set_result)  # type: ignore[method-assign]
+
+
+def _remembering_devices(initialise: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(initialise)
+    def call(self: Any, *, devices: Any = None) -> None:
+        initialise(self, devices=devices)
+        self.is_of_device = any(torch.device(device).type == DEVICE.type for device in devices or ())
+
+    return call
+
+
+def _set_on_stream(set_result: Callable[..., None]) -> Callable[..., None]:
+    """Return `Future.set_result` that completes a future of this device when the current stream gets there.
+
+    With other devices it completes at once, and streams wait for an event of C++ in it. Here the host waits.
+    """
+
+    @functools.wraps(set_result)
+    def call(self: Any, result: Any) -> None:
+        if getattr(self, "is_of_device", False):
+            current_stream().submit(lambda: set_result(self, result))
+        else:
+            set_result(self, result)
+
+    return call
 
 
 def _create(options: Any, _: Any) -> Any:
@@ -104,7 +134,8 @@ def _create(options: Any, _: Any) -> Any:
 
 def _collective(op: Any) -> Callable[..., Any]:
     """Return the implementation of ``op`` of torch.distributed for tensors of the device."""
-    position = [argument.name for argument in op._schema.arguments].index("process_group")
+    names = [argument.name for argument in op._schema.arguments]
+    position = names.index("process_group")
     returns_tensors = len(op._schema.returns) == 2
 
     def call(*args: Any) -> Any:
@@ -126,7 +157,8 @@ def _collective(op: Any) -> Callable[..., Any]:
                 raise
             work.future.set_result(args[0])
 
-        _submit(link.stream, op._schema.name, stages, work)
+        is_async = dict(zip(names, args, strict=False)).get("async_op", True)
+        _submit(link.stream, op._schema.name, stages, work, is_async)
         for tensor in tensors:
             lend(tensor, link.stream)
         return (args[0], work.boxed()) if returns_tensors else work.boxed()
@@ -134,14 +166,21 @@ def _collective(op: Any) -> Callable[..., Any]:
     return call
 
 
-def _submit(stream: Stream, name: str, stages: Stages, work: SimWork) -> None:
-    """Queue a collective behind the work of the caller's stream, or add it to the open batch."""
+def _submit(own: Stream, name: str, stages: Stages, work: SimWork, is_async: bool) -> None:
+    """Queue a collective behind the work of the caller's stream, or add it to the open batch.
+
+    ``own`` is the stream of the process group. Its collectives begin in the order of the calls on every rank.
+    """
     if _batches:
-        _batches[-1].append((stream, stages, work))
+        _batches[-1].append((own, stages, work))
         return
-    stream.wait_stream(current_stream())
+    callers = current_stream()
+    stream, other = (own, callers) if is_async else (callers, own)
+    stream.wait_stream(other)
     stream.launch(name, lambda: _run([stages]))
     work.finished.record(stream)
+    if not is_async:
+        own.wait_stream(callers)
 
 
 def _run(collectives: Sequence[Stages]) -> None:

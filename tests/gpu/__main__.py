@@ -1,0 +1,34 @@
+"""Prove or refute what this project says of GPUs, on the GPUs of this machine.
+
+    python -m tests.gpu                          # all GPUs: one of them is enough, two prove more
+    python -m tests.gpu --device sim --ranks 2   # a rehearsal on the stand-in accelerator, without a GPU
+
+It needs a Python with torch and NumPy, and no network. Exit status: 0, or 1 if a claim is refuted, or 2 without a GPU.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from dpbook.core import DpbookError
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["cuda", "sim"], help="default: cuda, where there is a GPU")
+    parser.add_argument("--ranks", type=int, help="ranks, each with a device of its own (default: all GPUs)")
+    parser.add_argument("--only", metavar="CHECK", action="append", help="one check, by its name; may be repeated")
+    parser.add_argument("--out", type=Path, help="file for the record, JSON; a page is written beside it")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    options = parse(sys.argv[1:])
+    from tests.gpu.proof import main
+
+    try:
+        sys.exit(main(options.device, options.ranks, options.only, options.out))
+    except DpbookError as error:
+        sys.exit(f"python -m tests.gpu: {error}")

@@ -1,0 +1,172 @@
+"""The device under test, a GPU or the stand-in: slow kernels, kernels that are timed, a stream that stands still."""
+
+import contextlib
+import os
+import threading
+import time
+from functools import cached_property
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from dpbook.book import sim
+from dpbook.ranks import own_device, regroup
+from dpbook.runs.trainer.__main__ import bind
+
+PATIENCE = 60.0
+"""Seconds for which the stand-in's stream stands still for a host that should not wait for it."""
+STILL = 2.0
+"""Seconds for which a GPU's stream stands still: more than the host needs to queue some steps."""
+CALIBRATION_CYCLES = 100_000_000
+
+
+class Accelerator:
+    """What both devices have. ``device``: the device of this rank; ``world``: the number of ranks."""
+
+    def __init__(self, device):
+        self.device, self.rank, self.world = device, dist.get_rank(), dist.get_world_size()
+
+    @property
+    def name(self):
+        return torch.get_device_module(self.device).get_device_name(self.device)
+
+    def ones(self, *shape):
+        return torch.ones(*shape, device=self.device)
+
+    def agree(self, value):
+        """Return the values of all ranks, over gloo."""
+        found = [None] * self.world
+        dist.all_gather_object(found, value)
+        return found
+
+    @contextlib.contextmanager
+    def last_rank_late(self, seconds=0.5):
+        """Let the collectives of the block come late: the stream of the last rank is busy for a while before them."""
+        if self.rank == self.world - 1:
+            self.spin(seconds)
+        yield
+
+
+class StandIn(Accelerator):
+    is_stand_in = True
+
+    def spin(self, seconds):
+        """Keep the current stream busy."""
+        torch.accelerator.current_stream().submit(lambda: time.sleep(seconds))
+
+    def slower(self, seconds):
+        """Let every kernel of the block take so many more seconds."""
+        return sim.slower(seconds)
+
+    @contextlib.contextmanager
+    def watch(self):
+        """Yield a function that returns the seconds of all kernels of the block on the current stream."""
+        stream = torch.accelerator.current_stream().stream_id
+
+        def seconds():
+            torch.accelerator.synchronize()
+            computed = [span for span in spans if span.stream == stream and not span.name.startswith("c10d::")]
+            return sum(span.end - span.begin for span in computed)
+
+        with sim.watch() as spans:
+            yield seconds
+
+    @contextlib.contextmanager
+    def held(self, stream=None, patience=None):
+        """Let a stream stand still for the block. Raises AssertionError if the host waits for it.
+
+        ``patience``: the seconds after which the stand-in's stream goes on, so that a host that waits goes on too.
+        """
+        gate, opened, patience = threading.Event(), [], PATIENCE if patience is None else patience
+        stream = stream or torch.accelerator.current_stream()
+        stream.submit(lambda: opened.append(gate.wait(patience)))
+        try:
+            yield
+        finally:
+            gate.set()
+        stream.synchronize()
+        assert opened == [True], "the host has waited for the device"
+
+
+class Gpu(Accelerator):
+    is_stand_in = False
+
+    @cached_property
+    def _cycles_per_second(self):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(2):  # the first loads the kernel
+            begin.record()
+            torch.cuda._sleep(CALIBRATION_CYCLES)
+            end.record()
+            end.synchronize()
+        return 1e3 * CALIBRATION_CYCLES / begin.elapsed_time(end)
+
+    def spin(self, seconds):
+        torch.cuda._sleep(int(seconds * self._cycles_per_second))
+
+    def slower(self, seconds):
+        return _Kernels(self, seconds)
+
+    @contextlib.contextmanager
+    def watch(self):
+        with _Kernels(self) as kernels:
+            yield kernels.seconds
+
+    @contextlib.contextmanager
+    def held(self, stream=None, patience=None):
+        torch.accelerator.synchronize()
+        with stream or contextlib.nullcontext():
+            self.spin(STILL)
+            end = torch.Event(self.device)
+            end.record()
+        yield
+        assert not end.query(), "the host has waited for the device"
+
+
+class _Kernels(TorchDispatchMode):
+    """Watches torch's operations on a GPU, those of backward too, and lengthens each by ``delay`` seconds.
+
+    A `watch` sees the time that a `slower` around it adds.
+    """
+
+    _delay = 0.0
+
+    def __init__(self, gpu, delay=0.0):
+        super().__init__()
+        self._gpu, self._delay, self._spans = gpu, delay, []
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        result = operation(*args, **(kwargs or {}))
+        on_device = any(isinstance(x, torch.Tensor) and x.is_cuda for x in tree_leaves((args, result)))
+        if on_device and self._delay:
+            self._gpu.spin(self._delay)
+        end.record()
+        if on_device:
+            self._spans.append((begin, end))
+        return result
+
+    def seconds(self):
+        torch.cuda.synchronize()
+        return sum(begin.elapsed_time(end) for begin, end in self._spans) / 1e3
+
+
+def join(kind):
+    """Join the process group as a rank of torchrun, or of `dpbook.ranks.start`, and return the `Accelerator`.
+
+    ``kind`` is "cuda" or "sim". On the stand-in every rank is alone on its machine, with one device.
+    """
+    if kind == "sim":
+        sim.install()
+        os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+    if dist.is_initialized():
+        device, backends = own_device()
+        regroup(device, backends)
+    else:
+        device = bind()
+    if device.type == "cpu":
+        raise SystemExit("there is no GPU for each rank that this torch can use")
+    return (StandIn if kind == "sim" else Gpu)(device)

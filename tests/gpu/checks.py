@@ -1,0 +1,67 @@
+"""A check: a function that asserts one claim about code on a GPU, and returns figures that go into the record.
+
+The first line of its docstring is the claim. It raises `NotRun` with the reason where it cannot be tried.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class NotRun(Exception):
+    """Raised by a check that this machine cannot try."""
+
+
+class Check(NamedTuple):
+    name: str
+    claim: str
+    function: Callable[[Any], dict[str, Any]]
+    ranks: int
+    gpu_only: str
+    place: str
+
+    def why_not(self, kind, world):
+        """Return the reason why this check is not tried on a ``kind`` of device with ``world`` ranks; "" if it is."""
+        if kind == "sim" and self.gpu_only:
+            return f"the stand-in does not imitate {self.gpu_only}"
+        return "" if world >= self.ranks else f"it needs {self.ranks} ranks"
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(*, ranks=1, gpu_only="", place="ranks"):
+    """Decorator for a check. ``ranks``: the fewest it needs; ``gpu_only``: what a stand-in would have to imitate.
+
+    A check in the place "ranks" is called in every rank of one process group with its `Accelerator`. One in the place
+    "host" is called once, with the `Machine`, and starts processes itself.
+    """
+
+    def register(function):
+        claim = function.__doc__.partition("\n")[0]
+        CHECKS[function.__name__] = Check(function.__name__, claim, function, ranks, gpu_only, place)
+        return function
+
+    return register
+
+
+PROVED, REFUTED, NOT_RUN = "proved", "refuted", "not run"
+
+
+def attempt(one, argument):
+    """Call a check and return (result, why, figures)."""
+    try:
+        return PROVED, "", one.function(argument) or {}
+    except NotRun as reason:
+        return NOT_RUN, str(reason), {}
+    except Exception as error:
+        return REFUTED, f"{type(error).__name__}: {error}".strip(), {}
+
+
+def all_of(outcomes):
+    """Return the outcome of a check from those of its ranks: refuted if on any, with the figures of rank 0."""
+    for result in (REFUTED, NOT_RUN):
+        found = [(rank, why) for rank, (one, why, _) in enumerate(outcomes) if one == result]
+        if found:
+            rank, why = found[0]
+            return result, f"rank {rank}: {why}" if len(outcomes) > 1 else why, {}
+    return outcomes[0]

@@ -1,0 +1,41 @@
+"""Run a module or a script in a rank, as `python` would: ``in_rank.py [--sim] [--stop-after N] [-m] NAME ARGUMENTS``.
+
+With --sim the rank is alone on its machine, with one stand-in accelerator. With --stop-after it gets a SIGTERM after
+so many updates of its first optimizer.
+"""
+
+import os
+import runpy
+import signal
+import sys
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+
+def stop_after(updates):
+    done = []
+
+    def count(optimizer, args, kwargs):
+        done.append(optimizer)
+        if len(done) == updates:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    register_optimizer_step_post_hook(count)
+
+
+if __name__ == "__main__":
+    del sys.argv[0]
+    if sys.argv[0] == "--sim":
+        from dpbook.book import sim
+
+        del sys.argv[0]
+        sim.install()
+        os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+    if sys.argv[0] == "--stop-after":
+        stop_after(int(sys.argv[1]))
+        del sys.argv[:2]
+    if sys.argv[0] == "-m":
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,251 @@
+"""What is launched on the device: our program with its report, the scripts to take home, ranks that fail."""
+
+import importlib.util
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpbook.book.ch11 import train_adapters, train_ddp
+from dpbook.book.ch14 import train_fully_sharded
+from dpbook.core import checkout
+from dpbook.overlap import read_profile
+from dpbook.runs.trainer import metrics
+from tests.gpu.checks import NotRun, check
+
+IN_RANK = str(Path(__file__).with_name("in_rank.py"))
+LIMIT = 240.0
+"""Seconds for one launch."""
+SMALL = ["--width", "32", "--depth", "1", "--context", "16", "--batch", "2"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine under test: its ``kind`` of device, the number of ``ranks``, and a ``folder`` for what is written."""
+
+    kind: str
+    ranks: int
+    folder: Path
+
+    @property
+    def is_stand_in(self):
+        return self.kind == "sim"
+
+    def launch(self, *program, options=(), nproc=None, stop_after=None):
+        """Run `dpbook launch` of a script, or without one of our program with these ``options``."""
+        in_rank = [IN_RANK, *(["--sim"] if self.is_stand_in else [])]
+        if stop_after:
+            in_rank += ["--stop-after", str(stop_after)]
+        named = ["launch", "--nproc", str(nproc or self.ranks), *options]
+        if program and (self.is_stand_in or stop_after):
+            return self.run("-m", "dpbook", *named, "--", *in_rank, *program)
+        if self.is_stand_in:
+            return self.run("-m", "tests.gpu.dpbook_on_sim", *named)
+        return self.run("-m", "dpbook", *named, *(["--", *program] if program else []))
+
+    def run(self, *command, **environment):
+        """Run Python with ``command``; return the process that has ended, with its output as text."""
+        return subprocess.run(
+            [sys.executable, *command], cwd=checkout.root(), env={**os.environ, **environment}, capture_output=True,
+            text=True, timeout=LIMIT,
+        )  # fmt: skip
+
+
+def succeeded(process):
+    assert process.returncode == 0, f"status {process.returncode}: {process.stderr[-2000:]}"
+    return process
+
+
+@check(place="host")
+def a_launch_trains_measures_and_reports(machine):
+    """`dpbook launch --preset gpu` trains, resumes, predicts its step, writes a trace that can be read, and a report."""
+    size = ([*SMALL, "--steps", "12", "--report-every", "2"] if machine.is_stand_in else ["--steps", "40"])  # fmt: skip
+    options = ["--preset", "gpu", *size, "--out", str(machine.folder), "--name", "preset", "--profile", "1"]
+    ended = succeeded(machine.launch(options=[*options, "--no-alone"]))
+    folder = machine.folder / "preset"
+    assert ended.stdout.splitlines()[-1] == f"report: {folder / metrics.REPORT}"
+    described, predicted = (json.loads((folder / f).read_text()) for f in (metrics.DESCRIPTION, metrics.PREDICTION))
+    lines = metrics.read(folder)
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert predicted["seconds"] >= predicted["computation"] > 0
+    timeline = read_profile(next(folder.glob("trace-rank*")))
+    kinds = {span.kind for span in timeline.spans}
+    assert "computation" in kinds
+    seconds = sorted(line["seconds"] for line in lines)[len(lines) // 2]
+    figures = {
+        "device": described["device"], "step, s": seconds, "predicted, s": predicted["seconds"],
+        "tokens per second": lines[-1]["tokens_per_second"], "memory, B": lines[-1]["memory"],
+        "kinds in the trace": sorted(kinds), "trace, s": timeline.duration,
+    }  # fmt: skip
+    if not machine.is_stand_in:
+        assert 0.5 * seconds < timeline.duration < 2 * seconds, figures
+    return figures
+
+
+@check(place="host", gpu_only="speed")
+def a_report_in_every_step_costs_time(machine):
+    """With --report-every 1 a step takes as long as, or longer than, with --report-every 10; both are recorded."""
+    found = {}
+    for every in (1, 10):
+        name = f"every-{every}"
+        options = ["--preset", "gpu", "--steps", "40", "--out", str(machine.folder), "--name", name]
+        succeeded(machine.launch(options=[*options, "--no-predict", "--no-alone", "--report-every", str(every)]))
+        lines = metrics.read(machine.folder / name)[1:]
+        found[every] = sorted(line["seconds"] for line in lines if line["step"] > 10)[0]
+    assert found[10] <= 1.05 * found[1], found
+    return {f"every {every}, s": seconds for every, seconds in found.items()}
+
+
+SCRIPTS = {
+    train_ddp: (["--epochs", "2", "--examples", "48", "--batch", "4"], r"held-out loss (\S+),"),
+    train_adapters: (["--steps", "10", "--lr", "0.01"], r"loss (\S+)"),
+    train_fully_sharded: (["--steps", "4", "--examples", "48", "--batch", "12"], r"held-out loss (\S+),"),
+}
+
+
+@check(place="host")
+def scripts_to_take_home_stop_and_resume(machine):
+    """The scripts of chapters 11 and 14, ended by SIGTERM and started again, end with the loss of a run without a break."""
+    figures = {}
+    for script, (options, loss) in SCRIPTS.items():
+        name = script.__name__.rpartition(".")[2]
+        lower = ["--precision", "bf16"] if not machine.is_stand_in and script is not train_adapters else []
+        run = [script.__file__, *options, *lower, "--out"]
+        whole = succeeded(machine.launch(*run, str(machine.folder / name)))
+        cut = succeeded(machine.launch(*run, str(machine.folder / f"{name}-cut"), stop_after=2))
+        again = succeeded(machine.launch(*run, str(machine.folder / f"{name}-cut")))
+        assert "resumed from" in again.stdout, f"{name}: {cut.stdout} {again.stdout}"
+        ends = [float(re.findall(loss, ended.stdout)[-1]) for ended in (whole, again)]
+        assert math.isclose(*ends, rel_tol=1e-3 if machine.is_stand_in else 3e-2), f"{name}: {ends}"
+        figures[name] = ends
+    return figures
+
+
+@check(place="host", ranks=2)
+def a_sharded_checkpoint_goes_on_with_fewer_ranks(machine):
+    """A fully sharded run that was saved by all ranks goes on with half of them."""
+    run = [train_fully_sharded.__file__, *SCRIPTS[train_fully_sharded][0], "--out", str(machine.folder / "fewer")]
+    succeeded(machine.launch(*run, stop_after=2))
+    again = succeeded(machine.launch(*run, nproc=machine.ranks // 2))
+    assert "resumed from" in again.stdout
+    assert "holds step 4" in again.stdout, again.stdout
+
+
+FAULT = """import os, sys, time
+import torch
+import torch.distributed as dist
+from datetime import timedelta
+from dpbook.runs.trainer.__main__ import bind
+fault = sys.argv[1]
+device = bind()
+group = dist.new_group(timeout=timedelta(seconds=20))
+x = torch.ones(8, device=device)
+dist.all_reduce(x, group=group)
+x.sum().item()
+if dist.get_rank() == dist.get_world_size() - 1:
+    if fault == "raises":
+        raise KeyError("label")
+    if fault == "is killed":
+        os.kill(os.getpid(), 9)
+    if fault == "stays away":
+        time.sleep(120)
+    if fault == "sends another size":
+        x = x[:4].clone()
+dist.all_reduce(x, group=group)
+print(x.sum().item())
+"""
+
+
+def _fault(machine, fault):
+    """Return the headline of a launch in which the last rank fails, and the seconds until it was printed."""
+    script = machine.folder / "fault.py"
+    script.write_text(FAULT)
+    begun = time.monotonic()
+    ended = machine.launch(str(script), fault, options=["--hang-timeout", "60"])
+    assert ended.returncode != 0, f"{fault}: status 0"
+    said = [line for line in ended.stderr.splitlines() if line.startswith("dpbook launch: ")]
+    headline = next((line for line in said if "rank" in line), "nothing")
+    return headline.removeprefix("dpbook launch: "), time.monotonic() - begun
+
+
+def _named(machine, faults):
+    figures = {}
+    for fault, words in faults.items():
+        headline, seconds = _fault(machine, fault)
+        assert f"rank {machine.ranks - 1}" in headline, f"{fault}: {headline}"
+        assert re.search(words, headline), f"{fault}: {headline}"
+        figures[fault] = [headline, seconds]
+    return figures
+
+
+@check(place="host", ranks=2)
+def the_rank_at_fault_is_named(machine):
+    """Where the last rank raises or is killed while the streams of others wait, the launch's headline names it."""
+    return _named(machine, {"raises": "KeyError: 'label'", "is killed": "SIGKILL"})
+
+
+@check(place="host", ranks=2, gpu_only="NCCL's watchdog")
+def a_rank_that_stays_away_is_named(machine):
+    """Where the last rank does not call a collective, the headline names it, after the group's time-out of 20 s."""
+    return _named(machine, {"stays away": ""})
+
+
+@check(place="host", ranks=2, gpu_only="NCCL, which compares no sizes")
+def another_size_is_recorded(machine):
+    """Where the last rank sends another size, the launch ends within its time limit; what it says is recorded."""
+    headline, seconds = _fault(machine, "sends another size")
+    return {"headline": headline, "seconds": seconds}
+
+
+@check(place="host", gpu_only="several devices in a process")
+def a_rank_finds_the_gpus_that_it_sees(machine):
+    """With one visible GPU (by number or UUID) a rank of any local rank takes it; with fewer GPUs than ranks none does."""
+    import torch
+
+    last = torch.cuda.device_count() - 1
+    uuid = f"GPU-{torch.cuda.get_device_properties(last).uuid}"
+    show = "from dpbook.ranks import own_device; print(own_device()[0])"
+    figures = {}
+    for visible, local, ranks, expected in (
+        (str(last), "0", "1", "cuda:0"), (uuid, "0", "1", "cuda:0"), (str(last), "3", "8", "cuda:0"),
+        (str(last), "1", "1", "cuda:0"),
+    ):  # fmt: skip
+        variables = {"CUDA_VISIBLE_DEVICES": visible, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": ranks}
+        found = succeeded(machine.run("-c", show, **variables)).stdout.strip()
+        figures[f"visible {visible}, local rank {local} of {ranks}"] = found
+        assert found == expected, figures
+    return figures
+
+
+@check(place="host", gpu_only="contexts on other devices")
+def every_process_uses_one_gpu(machine):
+    """While our program trains, with pinned memory and the Flight Recorder, each of its processes is on one GPU only."""
+    query = ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid", "--format=csv,noheader"]
+    options = ["--preset", "gpu", "--steps", "300", "--no-predict", "--no-alone", "--out", str(machine.folder)]
+    command = [sys.executable, "-m", "dpbook", "launch", "--nproc", str(machine.ranks), *options, "--name", "contexts"]
+    gpus_of = {}
+    with subprocess.Popen(command, cwd=checkout.root(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        while running.poll() is None:
+            for line in subprocess.run(query, capture_output=True, text=True).stdout.splitlines():
+                pid, gpu = line.split(", ")
+                gpus_of.setdefault(pid, set()).add(gpu)
+            time.sleep(0.5)
+    if not gpus_of:
+        raise NotRun("nvidia-smi shows no processes here, as in some containers")
+    assert all(len(gpus) == 1 for gpus in gpus_of.values()), gpus_of
+    return {"processes": len(gpus_of)}
+
+
+@check(place="host")
+def the_doctor_and_a_sweep_run(machine):
+    """`dpbook doctor` and a sweep of `dpbook bench` between accelerators end well."""
+    doctor = succeeded(machine.run("-m", "dpbook", "doctor"))
+    if machine.is_stand_in or importlib.util.find_spec("cloudpickle") is None:
+        return {"doctor": len(doctor.stdout.splitlines())}
+    sweep = ["bench", "--nproc", str(machine.ranks), "--algorithms", "accelerators", "--repeats", "5"]
+    return {"sweep": succeeded(machine.run("-m", "dpbook", *sweep)).stdout.splitlines()}

@@ -1,0 +1,200 @@
+"""Does what measures a step on the device measure its kernels, and does the training program run there as on the CPU?"""
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import MagicMock, patch
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from dpbook.collectives import Link
+from dpbook.ddp import BucketedDDP, ObservedLink, SlowLink, measure_layers, observe_step, step_time
+from dpbook.ranks import measure
+from dpbook.runs.forecast.measured_step import time_update
+from dpbook.runs.trainer import Options, Trainer, metrics, prediction, trainer
+from dpbook.runs.trainer.__main__ import describe
+from dpbook.runs.trainer.metrics import Metrics
+from dpbook.runs.trainer.options import PRESETS
+from dpbook.runs.trainer.resource_check import least_memory
+from dpbook.runs.watching import read_journal
+from dpbook.runs.watching.installation import record_moments
+from tests.gpu.checks import check
+from tests.gpu.wrappers import CPU, bits, small_net, wrapped
+
+SLOWER = 0.01
+LINK = Link(2e-3, 20e6)
+SMALL = {"width": 32, "depth": 1, "context": 16, "batch": 2, "warmup": 3, "save_every": 2, "lr": 0.01, "cap": 0.01}
+
+
+class Bucket:
+    """What torch's DDP gives to a communication hook."""
+
+    def __init__(self, buffer):
+        self.buffer = lambda: buffer
+
+
+@check()
+def an_emulated_link_carries_what_has_been_computed(gpu):
+    """`SlowLink` begins when the kernels before a call are done, holds a sum back, and averages a bucket of torch's."""
+    link, x = SlowLink(LINK), torch.zeros(1000, device=gpu.device)
+    torch.accelerator.synchronize()
+    begun = time.monotonic()
+    with gpu.slower(10 * SLOWER):
+        x.add_(1)
+    call = link.all_reduce(x)
+    call.wait()
+    assert call.begin >= begun + 10 * SLOWER, "the link carried what was not computed yet"
+    assert time.monotonic() >= call.end
+    assert x.unique().tolist() == [gpu.world]
+    future = link.hook(None, Bucket(gpu.ones(1000)))
+    with torch.Stream(gpu.device):
+        assert future.wait().unique().tolist() == [1.0]
+
+
+@check()
+def clocks_measure_kernels_and_not_launches(gpu):
+    """`step_time`, `measure_layers` and `observe_step` take as long as the kernels of the step that they measure."""
+    net, link = small_net(gpu.device), ObservedLink(LINK)
+    x = gpu.ones(4, 5)
+    model = BucketedDDP(net, all_reduce=link.all_reduce)
+    loss = lambda module: module(x).square().mean()  # noqa: E731
+    step_time(model, loss)
+    with gpu.slower(SLOWER):
+        with gpu.watch() as kernels:
+            step = step_time(model, loss)
+            assert step >= kernels() > 0, f"step_time measured {step:.3f} s of {kernels():.3f} s of kernels"
+        with model.no_sync(), gpu.watch() as kernels:
+            layers = measure_layers(net, lambda: loss(net), repeats=1)
+            seconds = sum(layer.forward + layer.backward for layer in layers)
+            assert seconds >= 0.4 * kernels(), "measure_layers is too short"  # of two passes one counts
+        with gpu.watch() as kernels:
+            forward, backward, *sent = observe_step(model, loss, link)
+            assert backward.end - forward.start >= 0.8 * kernels(), "observe_step is too short"
+    assert sent
+    assert all(span.start >= forward.end == backward.start for span in sent)
+    return {"step, s": step, "layers, s": seconds}
+
+
+@check()
+def a_forecast_has_the_devices_moments(gpu):
+    """The forecast's watcher measures passes by kernels, and lets every second update go over an emulated link."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def updates(train, **options):
+            link = (LINK.latency, LINK.bandwidth)
+            into = Path(folder, str(options["check"]))
+            into.mkdir()
+            recorder = record_moments(into, gpu.rank, gpu.world, {"updates": 100, "link": link, **options})
+            train()
+            recorder.close("ended")
+            events = [event for event in read_journal(recorder.folder, gpu.rank) if event["kind"] == "update"]
+            return [time_update(event, gpu.world) for event in events]
+
+        def alone():
+            net = small_net(gpu.device)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for _ in range(2):
+                net(gpu.ones(4, 5)).square().mean().backward()
+                optimizer.step()
+
+        carried = updates(lambda: wrapped("torch", gpu.device), check=True)
+        assert [one.emulated for one in carried] == [False, True, False, True]
+        assert [len(one.gaps) for one in carried] == [6] * 4
+        with gpu.slower(SLOWER), gpu.watch() as kernels:
+            passes = sum(sum(one.forwards) + sum(one.backwards) for one in updates(alone, check=False))
+            assert passes >= 0.4 * kernels() > 0  # others are the optimizer's, and the net's way to the device
+    return {"passes, s": passes}
+
+
+@check()
+def a_sweep_measures_the_devices_backend(gpu):
+    """A sweep of all-reduces on the device takes as long as its kernels, and names the backend that carried the bytes."""
+    with gpu.slower(SLOWER / 2):
+        found = measure(None, (8, 4096), 2, gpu.device)
+    assert found.backend == dist.get_default_backend_for_device(gpu.device)
+    assert found.world == gpu.world
+    assert found.times.min() >= SLOWER / 2
+    return {"backend": found.backend}
+
+
+def losses(options, device, steps=2):
+    run = Trainer(options, device)
+    return [run.train_step()["loss"] for _ in range(steps)], run
+
+
+@check()
+def the_training_program_trains_as_on_the_cpu(gpu):
+    """The training program has the losses of the CPU, and the parts of a step add up to its kernels."""
+    with tempfile.TemporaryDirectory() as folder:
+        cpu, _ = losses(Options(name="cpu", out=folder, **SMALL), CPU)
+        found, run = losses(Options(name="device", out=folder, **SMALL), gpu.device)
+        np.testing.assert_allclose(found, cpu, rtol=1e-4 if gpu.is_stand_in else 1e-3)
+        with gpu.slower(1e-3), gpu.watch() as kernels:
+            run.advance()
+            parts = sum(run.step_clock.seconds())
+            assert parts >= 0.6 * kernels() > 0, "the parts of a step are too short"
+    return {"losses": found}
+
+
+@check()
+def the_host_goes_on_between_reports(gpu):
+    """Until it is asked for a report the training program queues steps, while none of their kernels can begin."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for strategy in ("bucketed", "zero1"):
+            run = Trainer(Options(name="advanced", out=folder, strategy=strategy, **SMALL), gpu.device)
+            for _ in range(3):  # in the forward of the second the wrappers agree on the order of gradients
+                run.train_step()
+            torch.accelerator.synchronize()
+            with gpu.held():
+                run.advance()
+                run.advance()
+            found.append(run.report()["loss"])
+    assert found[0] == found[1]
+    return {"loss": found[0]}
+
+
+@check()
+def the_preset_for_gpus_trains_and_measures(gpu):
+    """With the preset for GPUs a small run has the losses of the CPU, and its lines take as long as its kernels."""
+    with tempfile.TemporaryDirectory() as folder:
+        found, kernels = _trained(gpu, folder)
+    first, last = found["lines"]
+    assert [(line["step"], line["steps"]) for line in (first, last)] == [(2, 2), (4, 2)]
+    np.testing.assert_allclose([first["loss"], last["loss"]], found["on the CPU"][1::2], rtol=2e-2)
+    assert found["fused"]
+    assert found["traced"], "there is no trace"
+    assert 2 * (first["seconds"] + last["seconds"]) >= 0.8 * kernels
+    parts = sum(line[name][gpu.rank] for line in (first, last) for name in metrics.PARTS)
+    assert 2 * parts >= 0.2 * kernels  # launches alone take a hundredth
+    assert found["memory"] >= found["least"] > 0
+    assert len(set(gpu.agree(found["bits"]))) == 1, "replicas differ"
+    assert found["predicted"] > 0
+    assert found["about"]["device"] == gpu.name
+    return {"predicted, s": found["predicted"], "memory, B": found["memory"]}
+
+
+def _trained(gpu, folder):
+    small = {"width": 32, "depth": 1, "context": 16, "batch": 2, "steps": 4, "report_every": 2}
+    shared = gpu.agree(folder)[0]  # rank 0 writes, and the others' folders would stay empty
+    options = Options(name="trained", out=shared, profile=1, **{**PRESETS["gpu"], **small})
+    run = Trainer(options, gpu.device)
+    lines = Metrics(options.folder / str(run.rank), 0)
+    with gpu.slower(1e-3), gpu.watch() as kernels, patch.object(trainer, "TRACE_AFTER", 2):
+        trainer.train(run, lines, MagicMock())
+        seconds = kernels()
+    small_sweep = patch.multiple(prediction, REPEATS=1, ALWAYS_MEASURED_BYTES=2**18)
+    with gpu.slower(1e-3), small_sweep:
+        predicted = prediction.predict(run)
+    cpu = Trainer(replace(options, name="on-the-cpu", report_every=1, profile=0), CPU)
+    dist.barrier()
+    return {
+        "lines": metrics.read(lines.path.parent), "on the CPU": [cpu.train_step()["loss"] for _ in range(4)],
+        "fused": run.optimizer.defaults["fused"], "traced": any(options.folder.glob("trace-rank*")),
+        "memory": run.memory(), "least": least_memory(options, run.world), "about": describe(run),
+        "bits": b"".join(bits(run.module)),
+        "predicted": predicted["seconds"],
+    }, seconds  # fmt: skip

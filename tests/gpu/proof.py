@@ -1,0 +1,156 @@
+"""The proof: every check on this machine, one after another, with a record of what was proved, refuted and not run.
+
+The checks in ranks run in one launch. If one of them ends the launch, as a hang or a crash does, it is refuted, and a
+new launch goes on behind it.
+"""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpbook.core import DpbookError, checkout
+from dpbook.runs.launch import Launch, launch
+from tests.gpu import clock, launches, measuring, sharding, traces, wrappers  # noqa: F401, where checks register
+from tests.gpu.checks import CHECKS, NOT_RUN, PROVED, REFUTED, attempt
+
+LIMIT = 300.0
+"""Seconds without progress after which a launch of the checks counts as hanging."""
+CHOICES = "DPBOOK_GPU_CHECKS"
+"""Environment variable with the kind of device and the file of outcomes, for the ranks."""
+
+
+def prove(kind, ranks, names=None, say=print):
+    """Run the checks with these ``names`` (default: all) on ``ranks`` devices of a ``kind``; return the record."""
+    chosen = [one for name, one in CHECKS.items() if names is None or name in names]
+    for name in names or ():
+        if name not in CHECKS:
+            raise DpbookError(f"there is no check {name!r}; there are: {', '.join(CHECKS)}")
+    begun = datetime.now(timezone.utc)
+    outcomes = {}
+    for one in chosen:
+        if why := one.why_not(kind, ranks):
+            outcomes[one.name] = {"result": NOT_RUN, "why": why}
+    with tempfile.TemporaryDirectory(prefix="dpbook-gpu-") as folder:
+        in_ranks = [one.name for one in chosen if one.place == "ranks" and one.name not in outcomes]
+        while in_ranks:
+            outcomes |= _in_ranks(kind, ranks, in_ranks, Path(folder), say)
+            in_ranks = [name for name in in_ranks if name not in outcomes]
+        machine = launches.Machine(kind, ranks, Path(folder))
+        for one in chosen:
+            if one.place == "host" and one.name not in outcomes:
+                outcomes[one.name] = _timed(lambda one=one: attempt(one, machine))
+                say(line(one.name, outcomes[one.name]))
+    checks = [{"name": one.name, "claim": one.claim, **outcomes[one.name]} for one in chosen]
+    return {"date": begun.strftime("%Y-%m-%d"), "ranks": ranks, "machine": describe(kind), "checks": checks}
+
+
+def line(name, outcome):
+    why = f": {outcome['why']}" if outcome.get("why") else ""
+    return f"{outcome['result']:8} {name}{why}"
+
+
+def _timed(call):
+    begun = time.monotonic()
+    result, why, figures = call()
+    return {"result": result, "why": why, "figures": figures, "seconds": round(time.monotonic() - begun, 2)}
+
+
+def _in_ranks(kind, ranks, names, folder, say):
+    """Run checks in one launch, and return the outcomes of those that ended, and of the one that ended the launch."""
+    outcomes, said = folder / f"outcomes-{len(names)}.jsonl", []
+    script = str(Path(__file__).with_name("in_ranks.py"))
+    variables = {CHOICES: json.dumps([kind, str(outcomes), names])}
+    spec = Launch((script,), ranks, hang_timeout=LIMIT, logs=folder / f"logs-{len(names)}", variables=variables)
+    status = launch(spec, said.append).status
+    lines = outcomes.read_text().splitlines() if outcomes.exists() else []
+    found = dict(json.loads(each) for each in lines)
+    for name, outcome in found.items():
+        say(line(name, outcome))
+    missing = [name for name in names if name not in found]
+    if missing:
+        why = "\n".join(said) or f"the ranks ended with status {status}"
+        found[missing[0]] = {"result": REFUTED, "why": why, "figures": {}}
+        say(line(missing[0], found[missing[0]]))
+    return found
+
+
+def describe(kind):
+    """Return the machine, its driver, and the versions of what the proof depends on."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=checkout.root(), capture_output=True, text=True
+    ).stdout.strip()
+    described = {"device": "stand-in accelerator", "system": platform.platform(), "cores": os.cpu_count()}
+    if kind == "cuda":
+        devices = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+        versions |= {"cuda": torch.version.cuda, "nccl": ".".join(map(str, torch.cuda.nccl.version()))}
+        described |= {"device": devices[0], "devices": devices, "driver": _nvidia_smi("driver_version")}
+        described |= {"clocks": _nvidia_smi("clocks.max.sm"), "MIG": _nvidia_smi("mig.mode.current")}
+        described |= {"topology": _command("nvidia-smi", "topo", "-m")}
+    return described | {"versions": versions, "dpbook": commit or "no checkout"}
+
+
+def _nvidia_smi(field):
+    return _command("nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader").splitlines()[:1]
+
+
+def _command(*command):
+    if shutil.which(command[0]) is None:
+        return ""
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+HEADINGS = {REFUTED: "Refuted", PROVED: "Proved", NOT_RUN: "Not run"}
+
+
+def page(record):
+    """Return the record as a page of Markdown: what is refuted, proved and not run, each claim with its figures."""
+    machine, checks = record["machine"], record["checks"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    counts = ", ".join(f"{sum(c['result'] == result for c in checks)} {result}" for result in HEADINGS)
+    ranks = "1 rank" if record["ranks"] == 1 else f"{record['ranks']} ranks"
+    lines = [f"# {machine['device']}, {ranks}: {counts}", "", f"{record['date']}; {versions}; dpbook {machine['dpbook']}"]
+    for result, heading in HEADINGS.items():
+        found = [one for one in checks if one["result"] == result]
+        lines += ["", f"## {heading}", ""] if found else []
+        for one in found:
+            why = f" **{one['why']}**" if one.get("why") else ""
+            figures = "; ".join(f"{name}: {_short(value)}" for name, value in one.get("figures", {}).items())
+            lines.append(f"- {one['claim']}{why}" + (f" ({figures})" if figures else ""))
+    return "\n".join(lines) + "\n"
+
+
+def _short(value):
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def write(record, path):
+    """Write the record as JSON to ``path``, and the page beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text(page(record), encoding="utf-8")
+
+
+def main(device, ranks, names, out):
+    """Prove, write and print; return 1 if a check is refuted."""
+    kind = device or ("cuda" if torch.cuda.is_available() else "")
+    if not kind:
+        print("there is no GPU that this torch can use; --device sim rehearses on the stand-in", file=sys.stderr)
+        return 2
+    ranks = ranks or (torch.cuda.device_count() if kind == "cuda" else 1)
+    record = prove(kind, ranks, names)
+    name = record["machine"]["device"].replace(" ", "-").lower()
+    path = out or Path(f"gpu_{name}_{ranks}.json")
+    write(record, path)
+    print(page(record) + f"\nwritten: {path} and {path.with_suffix('.md')}")
+    return int(any(one["result"] == REFUTED for one in record["checks"]))
