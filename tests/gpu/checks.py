@@ -18,6 +18,7 @@ class Check(NamedTuple):
     ranks: int
     gpu_only: str
     place: str
+    lasting: bool
 
     def why_not(self, kind, world):
         """Return the reason why this check is not tried on a ``kind`` of device with ``world`` ranks; "" if it is."""
@@ -29,16 +30,17 @@ class Check(NamedTuple):
 CHECKS: dict[str, Check] = {}
 
 
-def check(*, ranks=1, gpu_only="", place="ranks"):
+def check(*, ranks=1, gpu_only="", place="ranks", lasting=False):
     """Decorator for a check. ``ranks``: the fewest it needs; ``gpu_only``: what a stand-in would have to imitate.
 
     A check in the place "ranks" is called in every rank of one process group with its `Accelerator`. One in the place
-    "host" is called once, with the `Machine`, and starts processes itself.
+    "host" is called once, with the `Machine`, and starts processes itself. One that is ``lasting`` takes long on the
+    stand-in.
     """
 
     def register(function):
         claim = function.__doc__.partition("\n")[0]
-        CHECKS[function.__name__] = Check(function.__name__, claim, function, ranks, gpu_only, place)
+        CHECKS[function.__name__] = Check(function.__name__, claim, function, ranks, gpu_only, place, lasting)
         return function
 
     return register

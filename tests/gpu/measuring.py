@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from dpbook.collectives import Link
 from dpbook.ddp import BucketedDDP, ObservedLink, SlowLink, measure_layers, observe_step, step_time
-from dpbook.ranks import measure
+from dpbook.ranks import measure, own_device
 from dpbook.runs.forecast.measured_step import time_update
 from dpbook.runs.trainer import Options, Trainer, metrics, prediction, trainer
 from dpbook.runs.trainer.__main__ import describe
@@ -107,6 +107,18 @@ def a_forecast_has_the_devices_moments(gpu):
             passes = sum(sum(one.forwards) + sum(one.backwards) for one in updates(alone, check=False))
             assert passes >= 0.4 * kernels() > 0  # others are the optimizer's, and the net's way to the device
     return {"passes, s": passes}
+
+
+@check()
+def the_group_serves_both_devices(gpu):
+    """The backends that `own_device` names make a group that sums tensors of the device and of the CPU."""
+    device, backends = own_device()
+    group = dist.new_group(backend=backends)
+    for where in (device, CPU):
+        x = torch.ones(8, device=where)
+        dist.all_reduce(x, group=group)
+        assert x.tolist() == [gpu.world] * 8, f"on {where}"
+    return {"backends": backends}
 
 
 @check()

@@ -20,7 +20,7 @@ import torch
 
 from dpbook.core import DpbookError, checkout
 from dpbook.runs.launch import Launch, launch
-from tests.gpu import clock, launches, measuring, sharding, traces, wrappers  # noqa: F401, where checks register
+from tests.gpu import clock, launches, measuring, programs, sharding, traces, wrappers  # noqa: F401, where checks register
 from tests.gpu.checks import CHECKS, NOT_RUN, PROVED, REFUTED, attempt
 
 LIMIT = 300.0

@@ -6,6 +6,7 @@ if __name__ == "__main__":
     gc.disable()  # loading creates no garbage; collection resumes once the trainer exists
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -15,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tqdm import tqdm
 
 from dpbook.core import DpbookError, exit_without_teardown, machine, print_error_and_exit, write_atomically
 from dpbook.ranks import own_device, regroup
@@ -80,7 +80,7 @@ def _run(options: Options, device: torch.device) -> None:
     if first and trainer.step < options.steps:  # otherwise the files describe the run that made the steps
         (options.folder / PREDICTION).unlink(missing_ok=True)
         write_atomically(options.folder / DESCRIPTION, (json.dumps(describe(trainer), indent=1) + "\n").encode())
-    with tqdm(total=options.steps, initial=trainer.step, unit="step", disable=None if first else True) as progress:
+    with _progress(options.steps, trainer.step) if first else contextlib.nullcontext() as progress:
         train(trainer, metrics, progress)
     if trainer.step < options.steps:
         if first:
@@ -90,6 +90,15 @@ def _run(options: Options, device: torch.device) -> None:
         predicted = predict(trainer)
         if first:
             (options.folder / PREDICTION).write_text(json.dumps(predicted, indent=1) + "\n", encoding="utf-8")
+
+
+def _progress(steps: int, begun: int) -> contextlib.AbstractContextManager[Any]:
+    """Return a progress bar for a terminal; None where tqdm, of the extra `book`, is not installed."""
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return contextlib.nullcontext()
+    return tqdm(total=steps, initial=begun, unit="step", disable=None)
 
 
 def describe(trainer: Trainer) -> dict[str, Any]:

@@ -230,8 +230,8 @@ class Trainer:
 def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
     """Train to the last step; write metrics (on rank 0), checkpoints, and a trace of some steps if options ask for it.
 
-    The seconds of a line are those of one step: the mean since the previous line, timed on the device. If a rank is
-    asked to end, all ranks save after the report in which they learn of it, and stop.
+    ``progress``: a bar of tqdm, or None. The seconds of a line are those of one step: the mean since the previous line,
+    timed on the device. If a rank is asked to end, all ranks save after the report in which they learn of it, and stop.
     """
     options = trainer.options
     trainer.preemption.training = True
@@ -254,6 +254,7 @@ def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
                     step=trainer.step, steps=count, seconds=seconds, tokens_per_second=rate, memory=trainer.memory(),
                     **values, **trainer.parts,
                 )  # fmt: skip
+            if progress is not None:
                 progress.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)
                 progress.update(count)
             if trainer.ending:

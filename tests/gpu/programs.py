@@ -1,0 +1,158 @@
+"""Do training programs and scripts to take home train on the device as on the CPU, and resume to the same parameters?"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import tempfile
+
+import numpy as np
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from dpbook.book.ch11 import train_adapters, train_ddp
+from dpbook.book.ch14 import train_fully_sharded
+from dpbook.book.ch16 import Setting, hooks, train_post_local
+from dpbook.runs.trainer import Options, Trainer
+from tests.gpu.checks import check
+from tests.gpu.measuring import SMALL, losses
+from tests.gpu.wrappers import CPU, bits
+
+SAME_LAYOUT = {"torch": "torch", "bucketed": "torch", "zero1": "torch", "naive": "naive", "hook": "naive"}
+"""Strategies, and the one that sends the same messages."""
+VARIANTS = {
+    "lora": {"lora": 4}, "bf16": {"precision": "bf16"}, "checkpointing": {"checkpointing": True},
+    "cnn": {"model": "cnn", "batch": 8}, "accumulation": {"accumulation": 2},
+    "fused": {"fused": True, "strategy": "zero1"},
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def shared_folder(gpu):
+    """Yield a folder that all ranks share; rank 0 makes it, and removes it at the end."""
+    with tempfile.TemporaryDirectory() as own:
+        yield gpu.agree(own)[0]
+        gpu.agree("all are done with it")
+
+
+@check(lasting=True)
+def every_strategy_and_option_trains_as_on_the_cpu(gpu):
+    """Each strategy and option of the training program has the losses of the CPU; equal messages have equal bits."""
+    found, figures = {}, {}
+    with shared_folder(gpu) as folder:
+        for name, changes in {**{s: {"strategy": s} for s in SAME_LAYOUT}, **VARIANTS}.items():
+            options = Options(name=name, out=folder, **{**SMALL, "strategy": "torch", **changes})
+            expected, _ = losses(dataclasses.replace(options, name=f"{name}-cpu"), CPU)
+            figures[name], run = losses(options, gpu.device)
+            tolerance = 1e-2 if name == "bf16" else 1e-4 if gpu.is_stand_in else 1e-3
+            np.testing.assert_allclose(figures[name], expected, rtol=tolerance, err_msg=name)
+            found[name] = bits(run.module)
+    for name, other in SAME_LAYOUT.items():
+        assert found[name] == found[other], f"{name} has other bits than {other}"
+    return figures
+
+
+@check(lasting=True)
+def a_resumed_run_has_the_bits_of_a_whole_one(gpu):
+    """A run of the training program that is resumed from a checkpoint ends with the bits of one without a break."""
+    with shared_folder(gpu) as folder:
+        for name in ("torch", "zero1"):
+            options = Options(name=f"resumed-{name}", out=folder, strategy=name, **SMALL)
+            _, whole = losses(dataclasses.replace(options, name=f"whole-{name}"), gpu.device)
+            first = Trainer(options, gpu.device)
+            first.train_step()
+            first.save()
+            again = Trainer(options, gpu.device)
+            assert again.resume()["step"] == 1
+            again.train_step()
+            assert bits(again.module) == bits(whole.module), name
+
+
+@contextlib.contextmanager
+def sigterm_after(updates):
+    """Send this process a SIGTERM after so many updates of the block, and put its handlers back afterwards."""
+    done, before = [], {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+
+    def count(optimizer, args, kwargs):
+        done.append(optimizer)
+        if len(done) == updates:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    hook = register_optimizer_step_post_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _resumes(gpu, script, arguments, parameters):
+    """Return the largest differences of a script's parameters: to those of the CPU, and after a break to those without.
+
+    On the stand-in the latter must be none, and on a GPU as small as the order of its atomic additions makes it.
+    """
+    with shared_folder(gpu) as folder, sigterm_after(0):
+        run = lambda name, where=gpu.device: script.run(script.parse([*arguments, "--out", f"{folder}/{name}"]), where)  # noqa: E731
+        cpu, whole = parameters(run("cpu", CPU)), parameters(run("whole"))
+        with sigterm_after(2):
+            cut = run("cut")
+        assert cut.step in (1, 2), f"the signal came too late, at step {cut.step}"
+        again = parameters(run("cut"))
+    to_cpu, to_whole = (max(float(np.abs(a - b).max()) for a, b in zip(whole, x, strict=True)) for x in (cpu, again))
+    assert to_cpu < 1e-2, f"{script.__name__}: {to_cpu} from the CPU"
+    assert to_whole <= (0 if gpu.is_stand_in else 1e-3), f"{script.__name__}: {to_whole} from a run without a break"
+    return {"largest distance to the CPU": to_cpu, "to a run without a break": to_whole}
+
+
+def _arrays(module):
+    return [p.detach().float().cpu().numpy() for p in module.parameters()]
+
+
+@check(lasting=True)
+def the_script_for_ddp_resumes(gpu):
+    """Chapter 11's script for DDP trains as on the CPU, stops at SIGTERM, and resumes to the same parameters."""
+    size = ["--epochs", "2", "--examples", "48", "--batch", "4"]
+    return _resumes(gpu, train_ddp, size, lambda run: _arrays(run.ddp))
+
+
+@check(lasting=True)
+def the_script_for_adapters_resumes(gpu):
+    """Chapter 11's script for adapters trains as on the CPU, stops at SIGTERM, and resumes to the same parameters."""
+    adapters = lambda run: [p.detach().cpu().numpy() for p in run.adapters.values()]  # noqa: E731
+    return _resumes(gpu, train_adapters, ["--steps", "4", "--lr", "0.01"], adapters)
+
+
+@check(lasting=True)
+def the_script_for_sharding_resumes(gpu):
+    """Chapter 14's script trains as on the CPU, also with recomputation, stops at SIGTERM, and resumes."""
+    size = ["--width", "16", "--depth", "2", "--examples", "24", "--batch", "12", "--micro", "2", "--steps", "4"]
+
+    def shards(run):
+        return [p.to_local().detach().cpu().numpy() for p in run.model.parameters() if p.to_local().numel()]
+
+    figures = _resumes(gpu, train_fully_sharded, size, shards)
+    more = ["--checkpointing", "--scatter-each"]
+    return figures | {f"with {' '.join(more)}": _resumes(gpu, train_fully_sharded, [*size, *more], shards)}
+
+
+@check(lasting=True)
+def torchs_hooks_send_and_train_as_on_the_cpu(gpu):
+    """Chapter 16's runs with torch's communication hooks have the losses of the CPU, and send as many bytes."""
+    for method in ("exact", "fp16", "bf16", "local"):
+        setting = Setting(method, steps=5, begin=1, every=3)
+        cpu, found = (hooks.train(setting, where) for where in (CPU, gpu.device))
+        np.testing.assert_allclose(found.losses, cpu.losses, rtol=1e-4 if gpu.is_stand_in else 1e-2, err_msg=method)
+        assert found.payload == cpu.payload, method
+        apart = gpu.world > 1 and method == "local"
+        assert [drift > 0 for drift in found.drift] == [False, False, apart, apart, False], method
+
+
+@check(lasting=True)
+def the_script_for_post_local_sgd_trains(gpu):
+    """Chapter 16's script for post-local SGD has the weights of the CPU, and ends with equal ranks."""
+    options = train_post_local.parse(["--steps", "7", "--begin", "2", "--every", "3"])
+    cpu, found = (train_post_local.run(options, where) for where in (CPU, gpu.device))
+    for expected, p in zip(_arrays(cpu), _arrays(found), strict=True):
+        np.testing.assert_allclose(p, expected, rtol=1e-3, atol=1e-4)
+    assert train_post_local.drift(found) == 0

@@ -1,0 +1,125 @@
+"""Does the proof for GPUs pass on the stand-in, with nothing installed but torch and NumPy, and refute what is wrong?"""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dpbook.book.sim import missing
+from dpbook.core import DpbookError, checkout
+from dpbook.ranks import start
+from tests.gpu import proof
+from tests.gpu.checks import CHECKS, NOT_RUN, PROVED, REFUTED, all_of
+
+needs_sim = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+processes = pytest.mark.processes
+QUICK = [one.name for one in CHECKS.values() if not one.lasting]
+LASTING = [one.name for one in CHECKS.values() if one.lasting]
+NOT_INSTALLED = """import sys
+
+class NotInstalled:
+    names = {"cloudpickle", "filelock", "hypothesis", "ipywidgets", "IPython", "jupyterlab", "matplotlib", "nbformat",
+             "pytest", "tqdm"}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NotInstalled())
+"""
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """An environment whose Python finds neither the extra `book` nor what tests need."""
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "sitecustomize.py").write_text(NOT_INSTALLED)
+    return os.environ | {"PYTHONPATH": str(tmp_path / "bare")}
+
+
+def proved(names, ranks, environment, path):
+    """Run the command, and return the record, of which nothing is refuted."""
+    only = [word for name in names for word in ("--only", name)]
+    command = [sys.executable, "-m", "tests.gpu", "--device", "sim", "--ranks", str(ranks), "--out", str(path), *only]
+    ended = subprocess.run(command, cwd=checkout.root(), env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert [one["name"] for one in record["checks"]] == [name for name in CHECKS if name in names]
+    for one in record["checks"]:
+        expected = CHECKS[one["name"]].why_not("sim", ranks)
+        assert (one["result"], one["why"]) == ((NOT_RUN, expected) if expected else (PROVED, "")), one
+    return record
+
+
+@needs_sim
+@processes
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(3, marks=pytest.mark.proof)])
+def test_the_proof_holds_on_the_stand_in(ranks, bare, tmp_path):
+    record = proved(QUICK, ranks, bare, tmp_path / "gpu.json")
+    assert record["machine"]["device"] == "stand-in accelerator"
+    assert (tmp_path / "gpu.md").read_text().startswith(f"# stand-in accelerator, {ranks} rank")
+
+
+@needs_sim
+@processes
+@pytest.mark.proof
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_takes_long_holds_on_the_stand_in(ranks, bare, tmp_path):
+    proved(LASTING, ranks, bare, tmp_path / "gpu.json")
+
+
+@needs_sim
+@processes
+@pytest.mark.proof
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_mistake_that_only_an_accelerator_shows_is_refuted(ranks):
+    mutants = importlib.import_module("tests.gpu.mutants")
+    found = start(mutants.everything, [("sim",)] * ranks, timeout=240)[0]
+    assert list(found) == [mutant.name for mutant in mutants.MUTANTS]
+    assert {name for name, (result, *_) in found.items() if result != REFUTED} == set()
+
+
+def test_a_check_that_ends_its_launch_is_refuted_and_the_next_launch_goes_on_behind_it(monkeypatch, tmp_path):
+    """Of three checks the second hangs, once."""
+    names, launched = QUICK[:3], []
+
+    def launch(spec, report):
+        kind, outcomes, left = json.loads(spec.variables[proof.CHOICES])
+        launched.append(left)
+        done = [name for name in left if name != names[1]] if names[1] not in left else left[:1]
+        outcome = {"result": PROVED, "why": "", "figures": {}}
+        with open(outcomes, "w") as file:
+            file.writelines(json.dumps([name, outcome]) + "\n" for name in done)
+        if names[1] in left:
+            report("no rank made progress for 300 s")
+        return importlib.import_module("dpbook.runs.launch").LaunchResult(int(names[1] in left), True)
+
+    monkeypatch.setattr(proof, "launch", launch)
+    record = proof.prove("sim", 9, names, say=lambda text: None)
+    assert launched == [names, names[2:]]
+    assert [one["result"] for one in record["checks"]] == [PROVED, REFUTED, PROVED]
+    assert record["checks"][1]["why"] == "no rank made progress for 300 s"
+    lines = proof.page(record).splitlines()
+    assert lines[0].endswith("9 ranks: 1 refuted, 2 proved, 0 not run")
+    assert [line for line in lines if line.startswith("## ")] == ["## Refuted", "## Proved"]
+
+
+def test_a_claim_is_refuted_if_it_is_on_any_rank():
+    good, bad, none = (PROVED, "", {"s": 1}), (REFUTED, "why", {}), (NOT_RUN, "no", {})
+    assert all_of([good, good]) == good
+    assert all_of([good, none, bad]) == (REFUTED, "rank 2: why", {})
+    assert all_of([good, none]) == (NOT_RUN, "rank 1: no", {})
+
+
+def test_an_unknown_check_is_refused():
+    with pytest.raises(DpbookError, match="no check 'speed'; there are: "):
+        proof.prove("sim", 1, ["speed"])
+
+
+def test_every_claim_is_a_sentence():
+    for one in CHECKS.values():
+        assert one.claim.endswith("."), one.name
+        assert one.place in ("ranks", "host")
