@@ -19,7 +19,6 @@ import torch.distributed as dist
 from dpbook import collectives
 from dpbook.book import sim
 from dpbook.book.sim import memory
-from dpbook.book.sim.collectives import communicator
 from dpbook.book.sim.streams import default_stream
 from dpbook.core import DpbookError
 from dpbook.ddp.emulated_link import SlowCall
@@ -28,19 +27,9 @@ from dpbook.ranks import devices, execute, measure, messages, own_device
 from dpbook.runs.trainer import Options
 from dpbook.runs.trainer.__main__ import bind
 from dpbook.runs.trainer.trainer import StepClock, Trainer
-from tests.book.sim.path_ranks import (
-    CPU,
-    SIM,
-    SMALL,
-    advanced,
-    busy,
-    clocks,
-    losses,
-    on_the_link,
-    recorded_stream,
-    refusal,
-    wrapped,
-)
+from tests.book.sim.paths import CPU, SHARES, SIM, SMALL, advanced, busy, clocks, link_call, losses, wrapped
+from tests.book.sim.sim import refusal, stream_of
+from tests.book.sim.test_device import read_after_reuse
 
 WELL = "well"
 LATE = 2.0
@@ -78,7 +67,7 @@ def _bits_on_cpu():
 def late(group=None):
     """Collectives of the block begin when the step in it is over: at once if nobody waits for them, else too late."""
     stepped = threading.Event()
-    communicator(group or dist.group.WORLD).stream.submit(lambda: stepped.wait(LATE))
+    stream_of(group or dist.group.WORLD).submit(lambda: stepped.wait(LATE))
     yield
     default_stream().submit(stepped.set)
 
@@ -88,20 +77,13 @@ def waits(folder):
 
 
 def clocks_wait(folder):
-    found = clocks()
-    wrong = [
-        name for name, share in (("step", 1.0), ("layers", 0.4), ("observed", 0.8)) if too_short(found[name], share)
-    ]
-    return ", ".join(wrong) or WELL
-
-
-def too_short(pair, share):
-    measured, kernels = pair
-    return measured < share * kernels
+    times, _ = clocks()
+    return ", ".join(name for name, (seconds, kernels) in times.items() if seconds < SHARES[name] * kernels) or WELL
 
 
 def link_waits(folder):
-    return WELL if on_the_link()["begun"] else "the link carried what was not computed yet"
+    call, computed = link_call()
+    return WELL if call.begin >= computed else "the link carried what was not computed yet"
 
 
 def messages_go(folder):
@@ -114,12 +96,16 @@ def messages_go(folder):
 
 def goes_on(folder):
     """Seconds of patience: a host that waits goes on after them, or the mutant would take for ever."""
-    found = advanced(folder, ["zero1"], PATIENCE.total_seconds())["zero1"][0]
-    return WELL if found else "the host has waited"
+    goes_on, _ = advanced(folder, "zero1", PATIENCE.total_seconds())
+    return WELL if goes_on else "the host has waited"
 
 
 def memory_is_kept(folder):
-    return WELL if recorded_stream() == [1.0] else "memory was handed out that another stream still reads"
+    return (
+        WELL
+        if read_after_reuse(record=True) == ([1.0], [7.0])
+        else "memory was handed out that another stream still reads"
+    )
 
 
 _groups = count()
