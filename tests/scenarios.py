@@ -10,7 +10,7 @@ from dpbook.ranks import start
 
 
 class Scenarios:
-    """Functions that assert in a rank; it is the decorator that adds one. A test module calls it ``scenario``.
+    """Functions that assert in a rank; it is the decorator that adds one, and has a name in its test module.
 
     Each rank first calls ``prepare``. On several ranks a scenario gets its rank and the world before other arguments.
     """
@@ -28,18 +28,19 @@ class Scenarios:
 
     def run(self, world, *arguments, timeout=120):
         """Return for each scenario, by name, the tracebacks of the ranks that it failed on, one after another."""
-        module = self.functions[0].__module__
-        ranks = [(module, rank, world, *arguments) for rank in range(world)]
+        module = importlib.import_module(self.functions[0].__module__)
+        own_name = next(name for name, value in vars(module).items() if value is self)
+        ranks = [(module.__name__, own_name, rank, world, *arguments) for rank in range(world)]
         by_rank = start(_run_all, ranks, timeout=timeout, echo=False)
         return {name: "".join(tracebacks[name] for tracebacks in by_rank) for name in self.names}
 
 
-def _run_all(module, rank, world, *arguments):
+def _run_all(module, name, rank, world, *arguments):
     torch.set_num_threads(1)
-    scenario = importlib.import_module(module).scenario
-    scenario.prepare()
+    scenarios = getattr(importlib.import_module(module), name)
+    scenarios.prepare()
     arguments = (rank, world, *arguments) if world > 1 else arguments
-    return {function.__name__: _traceback(function, arguments) for function in scenario.functions}
+    return {function.__name__: _traceback(function, arguments) for function in scenarios.functions}
 
 
 def _traceback(function, arguments):
