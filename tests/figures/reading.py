@@ -2,6 +2,8 @@
 
 from xml.etree import ElementTree
 
+import matplotlib
+
 from dpbook.collectives import Round, Schedule, all_gather, reduce_scatter
 from dpbook.figures.card.svg import text_width
 
@@ -78,6 +80,21 @@ def overlapping(root):
         for b in boxes[:i]
         if a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
     ]
+
+
+def misplaced(root):
+    """Return all that leaves the picture, and pairs of texts that lie on each other."""
+    return outside(root) + overlapping(root)
+
+
+def check_plot(draw, most=20_000):
+    """Check that a plot is small, readable, the same each time, and leaves matplotlib's settings as they were."""
+    before = dict(matplotlib.rcParams)
+    plot = draw()
+    assert plot.svg == draw().svg
+    assert dict(matplotlib.rcParams) == before
+    assert len(plot.svg) < most
+    assert readable(plot)
 
 
 def bars(root, colour):
