@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -111,12 +110,7 @@ def patched(text: str, patch: str) -> str:
 def exhibits() -> tuple[Exhibit, ...]:
     """Return all exhibits, in the order of `exhibits.toml`."""
     declared = tomllib.loads((Path(__file__).parent / "exhibits.toml").read_text(encoding="utf-8"))["exhibit"]
-    return tuple(_exhibit(table) for table in declared)
-
-
-def _exhibit(table: dict[str, Any]) -> Exhibit:
-    lists = {name: tuple(value) for name, value in table.items() if isinstance(value, list)}
-    return Exhibit(**{**table, **lists})
+    return tuple(Exhibit(**{k: tuple(v) if isinstance(v, list) else v for k, v in one.items()}) for one in declared)
 
 
 def exhibit(name: str) -> Exhibit:
