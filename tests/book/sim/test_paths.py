@@ -240,7 +240,7 @@ def messages_from_device_to_device_come_back(rank, world, folder):
 @scenario
 def mistakes_that_only_an_accelerator_shows_are_found(rank, world, folder):
     """Some of those of test_mutants.py."""
-    from tests.book.sim import mutants
+    from tests.book.sim import test_mutants as mutants
 
     for name in (
         "the loss is added up on the CPU", "nobody waits for a bucket", "the clock is not synchronised",
