@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -110,7 +111,11 @@ def patched(text: str, patch: str) -> str:
 def exhibits() -> tuple[Exhibit, ...]:
     """Return all exhibits, in the order of `exhibits.toml`."""
     declared = tomllib.loads((Path(__file__).parent / "exhibits.toml").read_text(encoding="utf-8"))["exhibit"]
-    return tuple(Exhibit(**{k: tuple(v) if isinstance(v, list) else v for k, v in one.items()}) for one in declared)
+    tables: list[dict[str, Any]] = [
+        {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
+        for table in declared
+    ]
+    return tuple(Exhibit(**table) for table in tables)
 
 
 def exhibit(name: str) -> Exhibit:
