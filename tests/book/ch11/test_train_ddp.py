@@ -58,7 +58,7 @@ def a_run_does_not_go_on_as_another(rank, world, folder):
 
 @scenario
 def ranks_that_do_not_all_see_the_checkpoint_do_not_train(rank, world, folder):
-    """As on nodes that share no disk: each rank would decide alone, and gradients of different weights be averaged."""
+    """On nodes that share no disk each would decide alone, and gradients of different weights would be averaged."""
     place = f"{folder}/cut" if rank == 0 else f"{folder}/elsewhere"
     with pytest.raises(SystemExit, match=r"exists, but ranks \[1, 2\] do not see it\. Let --out be a folder that all"):
         train_ddp.run(options(place), CPU)

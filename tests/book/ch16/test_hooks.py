@@ -118,7 +118,7 @@ def the_script_averages_when_it_says_so_and_ends_with_equal_ranks(rank, world):
 
 @scenario
 def the_script_sends_no_buffers_in_a_step_and_ends_with_equal_ones(rank, world):
-    """Of a model with batch norm."""
+    """The model has batch norm, whose statistics are buffers."""
     options, synchronized = train_post_local.parse([*SCRIPT, "--steps", "6"]), []
     build = train_post_local.build
 

@@ -193,7 +193,7 @@ def the_host_waits_for_nothing_until_it_is_asked_for_a_report(rank, world, folde
 
 @scenario
 def accelerators_are_swept_over_their_own_backend(rank, world, folder):
-    """As `dpbook bench` does it, of calls that take 5 ms and more."""
+    """The sweep is that of `dpbook bench`, of calls that take 5 ms and more."""
     alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # a machine of its own for each rank
     with patch.dict(os.environ, alone), sim.slower(SLOWER / 2):
         sweep = measure_accelerators((8, 4096), 2)
