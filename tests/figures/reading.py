@@ -87,6 +87,24 @@ def misplaced(root):
     return outside(root) + overlapping(root)
 
 
+def check_choices(explorer, contradiction=None):
+    """Check that each choice of each knob, one knob after another, is readable and as high as the first picture.
+
+    A ``contradiction``, the name of a knob and its choice, is answered by an error.
+    """
+    height = explorer.figure.height
+    for name, knob in explorer.knobs.items():
+        start = explorer.chosen[name]
+        for choice in knob.values:
+            if (name, choice) == contradiction:
+                assert set(explorer.turned({name: choice})) == {"error"}
+                continue
+            explorer.set(**{name: choice})
+            assert explorer.figure.height == height
+            assert readable(explorer.figure), explorer.chosen
+        explorer.set(**{name: start})
+
+
 def check_plot(draw, most=20_000):
     """Check that a plot is small, readable, the same each time, and leaves matplotlib's settings as they were."""
     before = dict(matplotlib.rcParams)
