@@ -2,6 +2,8 @@
 
 from xml.etree import ElementTree
 
+import matplotlib
+
 from dpbook.collectives import Round, Schedule, all_gather, reduce_scatter
 from dpbook.figures.card.svg import text_width
 
@@ -78,6 +80,39 @@ def overlapping(root):
         for b in boxes[:i]
         if a[0] < b[1] and b[0] < a[1] and a[2] < b[3] and b[2] < a[3]
     ]
+
+
+def misplaced(root):
+    """Return all that leaves the picture, and pairs of texts that lie on each other."""
+    return outside(root) + overlapping(root)
+
+
+def check_choices(explorer, contradiction=None):
+    """Check that each choice of each knob, one knob after another, is readable and as high as the first picture.
+
+    A ``contradiction``, the name of a knob and its choice, is answered by an error.
+    """
+    height = explorer.figure.height
+    for name, knob in explorer.knobs.items():
+        start = explorer.chosen[name]
+        for choice in knob.values:
+            if (name, choice) == contradiction:
+                assert set(explorer.turned({name: choice})) == {"error"}
+                continue
+            explorer.set(**{name: choice})
+            assert explorer.figure.height == height
+            assert readable(explorer.figure), explorer.chosen
+        explorer.set(**{name: start})
+
+
+def check_plot(draw, most=20_000):
+    """Check that a plot is small, readable, the same each time, and leaves matplotlib's settings as they were."""
+    before = dict(matplotlib.rcParams)
+    plot = draw()
+    assert plot.svg == draw().svg
+    assert dict(matplotlib.rcParams) == before
+    assert len(plot.svg) < most
+    assert readable(plot)
 
 
 def bars(root, colour):

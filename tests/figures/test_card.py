@@ -22,7 +22,7 @@ from dpbook.figures.card import Card, Mark, rect, ticks
 from dpbook.figures.card.svg import arrow, document, element, escape, fit, number, text, text_width
 from dpbook.figures.schedules import schedule_name
 from tests.cases import each
-from tests.figures.reading import NS, outside, overlapping, parse, texts
+from tests.figures.reading import NS, misplaced, parse, texts
 
 
 @given(st.text())
@@ -73,8 +73,7 @@ def card(width, subtitle=""):
 @each("width", [200, 400, 900])
 def test_a_legend_breaks_its_lines_and_keeps_its_words(width):
     root = parse(card(width))
-    assert outside(root) == []
-    assert overlapping(root) == []
+    assert misplaced(root) == []
     assert texts(root)[1:] == [mark.words for mark in MARKS]
     rows = {node.get("y") for node in root.iter(f"{NS}text")} - {"34"}
     fit = max(1, int((width - 40 + 14) // (14 + 6 + text_width(MARKS[0].words, 12) + 14)))

@@ -13,7 +13,7 @@ from dpbook.figures.steps.lanes import LEFT, WIDTH
 from dpbook.figures.steps.timelines import MEMORY_HEIGHT
 from dpbook.overlap import Sharding, Sizes, Wires, equal_units, simulate_sharded
 from tests.cases import each
-from tests.figures.reading import NS, outside, overlapping, parse, texts
+from tests.figures.reading import NS, misplaced, parse, texts
 from tests.figures.test_palette import SIGHT, distance
 
 
@@ -86,7 +86,7 @@ def test_several_steps_share_their_axes():
 @each("options", [{}, {"recompute": True}, {"prefetch": 0}, {"reshard": False}])
 def test_nothing_leaves_the_picture_and_no_text_lies_on_another(options):
     root = parse(figures.draw_memory({"one": step(**options), "other": step(1)}, "Memory rises and falls"))
-    assert outside(root) == overlapping(root) == []
+    assert misplaced(root) == []
 
 
 def test_halves_and_recomputation_are_told_apart_by_letters_and_in_the_legend():

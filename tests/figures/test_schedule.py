@@ -12,7 +12,7 @@ from dpbook.figures import draw_schedule, play
 from dpbook.figures.schedules.states import MAX_RANKS
 from dpbook.figures.schedules.table import EDGE, levels
 from tests.cases import each
-from tests.figures.reading import DOUBLE, EXTRA_ROUND, NS, outside, overlapping, parse, texts
+from tests.figures.reading import DOUBLE, EXTRA_ROUND, NS, misplaced, outside, parse, texts
 
 WORLDS = [*range(1, 10), 16]
 
@@ -37,8 +37,7 @@ def test_nothing_leaves_the_picture_or_covers_another_text(build, world):
     for after in range(len(schedule.rounds) + 1):
         viewer.show(after)
         root = parse(viewer.picture)
-        assert outside(root) == []
-        assert overlapping(root) == []
+        assert misplaced(root) == []
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 10, 1_000_000])

@@ -26,7 +26,7 @@ from dpbook.overlap import (
     tensors_of,
 )
 from tests.cases import each
-from tests.figures.reading import NS, outside, overlapping, parse, texts
+from tests.figures.reading import NS, misplaced, outside, parse, texts
 
 LAYERS = equal_layers(10, 1 / 30, 2 / 30, 1_000_000)
 PRICE = AlphaBeta(0, 0.035 / 1e6)
@@ -34,6 +34,11 @@ PRICE = AlphaBeta(0, 0.035 / 1e6)
 
 def step(name, **options):
     return simulate_step(LAYERS, STRATEGIES[name](LAYERS), PRICE, **options)
+
+
+def step_of_ranks(ranks):
+    layers = equal_layers(10, 0.1 / 3, 0.2 / 3, 1_000_000)
+    return simulate_step(layers, hook(layers), lambda n: 30e-9 * n, factors=[1 + rank / 10 for rank in range(ranks)])
 
 
 TIMELINES = {name: step(name) for name in STRATEGIES}
@@ -47,8 +52,7 @@ def bars(root, colour):
 @pytest.mark.parametrize("timelines", [TIMELINES, CLUSTER, step("naive")], ids=["strategies", "lanes", "one"])
 def test_nothing_leaves_the_picture_and_no_text_lies_on_another(timelines):
     root = parse(figures.draw_timelines(timelines, "Overlap hides all but the last message"))
-    assert outside(root) == []
-    assert overlapping(root) == []
+    assert misplaced(root) == []
 
 
 def test_every_name_and_its_figures_are_shown():
@@ -72,7 +76,7 @@ def test_a_long_name_is_shown_in_full_and_no_text_is_small():
     assert name in texts(root)
     assert "communication 2" in texts(root)
     endless = parse(figures.draw_timelines({20 * name: step("naive")}, "Title"))
-    assert outside(endless) == overlapping(endless) == []
+    assert misplaced(endless) == []
     assert min(float(node.get("font-size")) for node in root.iter(f"{NS}text")) >= 11
 
 
@@ -97,9 +101,9 @@ def test_what_is_too_narrow_to_tell_apart_is_drawn_as_one():
     assert len(picture.svg) < 60_000
 
 
-def test_the_same_axis_holds_for_all_and_begins_at_0():
-    late = step("naive").shifted(5.0)
-    assert figures.draw_timelines({"a": late}, "Title").svg == figures.draw_timelines({"a": step("naive")}, "Title").svg
+@each("draw", [figures.draw_timelines, figures.draw_ranks])
+def test_the_same_axis_holds_for_all_and_begins_at_0(draw):
+    assert draw(step("naive").shifted(5.0), "Title").svg == draw(step("naive"), "Title").svg
 
 
 def test_exposed_time_is_marked_under_the_lanes():
@@ -116,6 +120,7 @@ def test_phases_are_told_apart_by_letters_and_in_the_legend():
 
 def test_a_recorded_trace_tells_its_phases_and_draws_no_line_that_it_does_not_know():
     root = parse(figures.draw_ranks(read_profiles(recorded_traces(), step=10), "Title"))
+    assert misplaced(root) == []
     for colour in (palette.FORWARD, palette.BACKWARD, palette.UPDATE):
         assert bars(root, colour)
     assert lines(root) == []
@@ -168,7 +173,7 @@ def test_a_line_leads_from_a_launch_to_its_kernel():
     assert lines(root) == [pytest.approx([LEFT + one_ms * ms for ms in pair], abs=1) for pair in ends]
     assert "launch to its kernel" in texts(root)
     assert "gradient to its call" not in texts(root)
-    assert outside(root) == overlapping(root) == []
+    assert misplaced(root) == []
 
 
 def test_gaps_are_called_idle():
@@ -314,6 +319,15 @@ def test_pictures_are_stacked_in_full():
         (lambda: figures.draw_plan([[1]]), "plan"),
         (lambda: figures.explore_buckets(LAYERS, PRICE, caps=()), "values"),
         (lambda: figures.explore_buckets(tensors_of(LAYERS), PRICE), "layers"),
+        (lambda: figures.draw_ranks(step_of_ranks(2), " "), "title"),
+        *(
+            (lambda it=it: figures.draw_ranks(it, "Title"), "timeline must be a Timeline of 1 to 8 ranks")
+            for it in (
+                None,
+                Timeline((), (0, 1)),
+                step_of_ranks(9),
+            )
+        ),
     ],
 )
 def test_bad_input_is_named(call, name):
@@ -321,47 +335,15 @@ def test_bad_input_is_named(call, name):
         call()
 
 
-def step_of_ranks(ranks):
-    layers = equal_layers(10, 0.1 / 3, 0.2 / 3, 1_000_000)
-    return simulate_step(layers, hook(layers), lambda n: 30e-9 * n, factors=[1 + rank / 10 for rank in range(ranks)])
-
-
 @pytest.mark.parametrize("ranks", [1, 3, 8])
 def test_every_rank_has_its_lanes(ranks):
     root = parse(figures.draw_ranks(step_of_ranks(ranks), "Title"))
     assert [text for text in texts(root) if text.startswith("rank ")] == [f"rank {rank}" for rank in range(ranks)]
     assert texts(root).count("communication") == ranks + 1  # once in the legend
-    assert outside(root) == []
-    assert overlapping(root) == []
+    assert misplaced(root) == []
 
 
 def test_each_rank_has_its_own_figures():
     alt = figures.draw_ranks(step_of_ranks(3), "Title").alt
     for rank in range(3):
         assert f"rank {rank}: 123 ms, exposed {9 - 3 * rank} ms" in alt
-
-
-def test_a_window_that_begins_later_has_the_same_figures():
-    assert (
-        figures.draw_ranks(step_of_ranks(2).shifted(5.0), "Title").alt
-        == figures.draw_ranks(step_of_ranks(2), "Title").alt
-    )
-
-
-def test_a_recorded_step_fits():
-    root = parse(figures.draw_ranks(read_profiles(recorded_traces(), step=10), "A real step"))
-    assert outside(root) == []
-    assert overlapping(root) == []
-
-
-@pytest.mark.parametrize(
-    "timeline", [None, Timeline((), (0, 1)), step_of_ranks(9)], ids=["none", "no spans", "too many"]
-)
-def test_what_cannot_be_drawn_is_named(timeline):
-    with pytest.raises(InvalidArgument, match="timeline must be a Timeline of 1 to 8 ranks"):
-        figures.draw_ranks(timeline, "Title")
-
-
-def test_a_title_of_all_ranks_is_needed():
-    with pytest.raises(InvalidArgument, match="title"):
-        figures.draw_ranks(step_of_ranks(2), " ")

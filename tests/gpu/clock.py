@@ -101,7 +101,7 @@ def events_measure_the_stream(gpu):
     sleep(0.3)
     end.synchronize()
     elapsed = begin.elapsed_time(end) / 1e3
-    assert 5 * SLOWER <= elapsed
+    assert elapsed >= 5 * SLOWER
     assert perf_counter() - begun >= 0.3
     return {"elapsed, s": elapsed, "too early": too_early}
 

@@ -224,7 +224,9 @@ def every_process_uses_one_gpu(machine):
     options = ["--preset", "gpu", "--steps", "300", "--no-predict", "--no-alone", "--out", str(machine.folder)]
     command = [sys.executable, "-m", "dpbook", "launch", "--nproc", str(machine.ranks), *options, "--name", "contexts"]
     gpus_of = {}
-    with subprocess.Popen(command, cwd=checkout.root(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+    with subprocess.Popen(
+        command, cwd=checkout.root(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as running:
         while running.poll() is None:
             for line in subprocess.run(query, capture_output=True, text=True).stdout.splitlines():
                 pid, gpu = line.split(", ")

@@ -7,7 +7,6 @@ import signal
 import tempfile
 
 import numpy as np
-import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from dpbook.book.ch11 import train_adapters, train_ddp

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ def prove(kind, ranks, names=None, say=print):
     for name in names or ():
         if name not in CHECKS:
             raise DpbookError(f"there is no check {name!r}; there are: {', '.join(CHECKS)}")
-    begun = datetime.now(timezone.utc)
+    begun = datetime.now(UTC)
     outcomes = {}
     for one in chosen:
         if why := one.why_not(kind, ranks):
@@ -119,7 +119,11 @@ def page(record):
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     counts = ", ".join(f"{sum(c['result'] == result for c in checks)} {result}" for result in HEADINGS)
     ranks = "1 rank" if record["ranks"] == 1 else f"{record['ranks']} ranks"
-    lines = [f"# {machine['device']}, {ranks}: {counts}", "", f"{record['date']}; {versions}; dpbook {machine['dpbook']}"]
+    lines = [
+        f"# {machine['device']}, {ranks}: {counts}",
+        "",
+        f"{record['date']}; {versions}; dpbook {machine['dpbook']}",
+    ]
     for result, heading in HEADINGS.items():
         found = [one for one in checks if one["result"] == result]
         lines += ["", f"## {heading}", ""] if found else []

@@ -16,8 +16,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-# No deferred annotations here: torch compares those of a communication hook with its own types.
-
 
 class Sent(NamedTuple):
     """A bucket that was all-reduced.

@@ -1,4 +1,4 @@
-"""Exhibits: scripts with one mistake each, its description and its cure; and mysteries, exhibits in disguise.
+"""Exhibits: sound programs with one mistake each, and its description; and mysteries, exhibits in disguise.
 
 A mystery is an exhibit chosen by a seed, with other names, sizes and ranks. It grades a diagnosis.
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 from dpbook.core import InvalidArgument, check_int
 
-FOLDER = Path(__file__).parent / "exhibits"
+FOLDER = Path(__file__).parent / "programs"
 SCRIPT = "train.py"
 """File name of an exhibit's script while it runs, so that the name does not give the mistake away."""
 
@@ -26,7 +26,7 @@ class Exhibit:
     """A script with one mistake, as `exhibits.toml` declares it.
 
     Attributes:
-        name: name of the script in `exhibits/`.
+        name: name of the exhibit.
         kind: number of the kind of mistake, 1 to 25; 0 for one of no listed kind.
         title: the mistake, in a few words.
         symptom: the effect that its user sees.
@@ -37,7 +37,9 @@ class Exhibit:
         says: text that the message must contain.
         rank, place: blamed rank, and blamed line of the script.
         follows: checks that may fire as consequences of the cause.
-        cure: pairs of a text of the script and its replacement.
+        program: name of the sound program in `programs/` that the exhibit starts from.
+        setup: patch, as for `patched`, that fits the program to the exhibit; it stays sound.
+        mistake: patch that makes the mistake.
         why: explanation in one sentence, for the reader.
         chapter: chapter that explains it.
         thread: address of a report of such a case.
@@ -53,9 +55,11 @@ class Exhibit:
     title: str
     symptom: str
     tool: str
-    cure: tuple[tuple[str, str], ...]
+    mistake: str
     why: str
     chapter: int
+    program: str = "wrapped"
+    setup: str = ""
     check: str = ""
     status: str = ""
     says: str = ""
@@ -72,18 +76,12 @@ class Exhibit:
     @property
     def script(self) -> str:
         """Text of the script, with its mistake."""
-        text = (FOLDER / f"{self.name}.py").read_text(encoding="utf-8")
-        return text.replace("  # noqa: B007", "")
+        return patched(self.cured, self.mistake)
 
     @property
     def cured(self) -> str:
-        """Text of the script after the cure. Raises `InvalidArgument` if a text to replace is not there once."""
-        text = self.script
-        for before, after in self.cure:
-            if text.count(before) != 1:
-                raise InvalidArgument("cure", before, f"once in {self.name}.py, not {text.count(before)} times")
-            text = text.replace(before, after)
-        return text
+        """Text of the script without its mistake."""
+        return patched((FOLDER / f"{self.program}.py").read_text(encoding="utf-8"), self.setup)
 
     @property
     def difference(self) -> str:
@@ -94,16 +92,30 @@ class Exhibit:
         )
 
 
+def patched(text: str, patch: str) -> str:
+    """Return a text after a patch.
+
+    A patch is hunks, separated by lines with "@@". Each is lines that begin with "-" (removed), "+" (added) or a space
+    (kept). Raises `InvalidArgument` if a hunk's old lines are not there exactly once.
+    """
+    for hunk in filter(None, patch.split("@@\n")):
+        lines = hunk.splitlines(keepends=True)
+        before = "".join(line[1:] for line in lines if line[0] != "+")
+        if text.count(before) != 1:
+            raise InvalidArgument("patch", before, f"lines that are there once, not {text.count(before)} times")
+        text = text.replace(before, "".join(line[1:] for line in lines if line[0] != "-"))
+    return text
+
+
 @cache
 def exhibits() -> tuple[Exhibit, ...]:
     """Return all exhibits, in the order of `exhibits.toml`."""
     declared = tomllib.loads((Path(__file__).parent / "exhibits.toml").read_text(encoding="utf-8"))["exhibit"]
-    return tuple(_exhibit(table) for table in declared)
-
-
-def _exhibit(table: dict[str, Any]) -> Exhibit:
-    lists = {name: tuple(value) for name, value in table.items() if isinstance(value, list)}
-    return Exhibit(**{**table, **lists, "cure": tuple(map(tuple, table["cure"]))})
+    tables: list[dict[str, Any]] = [
+        {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
+        for table in declared
+    ]
+    return tuple(Exhibit(**table) for table in tables)
 
 
 def exhibit(name: str) -> Exhibit:

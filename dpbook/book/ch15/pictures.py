@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from dpbook.book.ch15.collection import Exhibit, exhibit, exhibits
+from dpbook.book.ch15.collection import exhibit, exhibits
 from dpbook.book.ch15.exhibit_runs import bad, verdicts
 from dpbook.core import DATA, InvalidArgument, palette, write_atomically
 from dpbook.figures import Picture, Viewer
@@ -138,17 +138,13 @@ Matrix = Mapping[str, Mapping[str, str]]
 """For each exhibit, by check that fires or by tool that reports: "cause" or "consequence"."""
 
 
-def run_matrix(chosen: Sequence[Exhibit] | None = None) -> dict[str, dict[str, str]]:
-    """Run exhibits (default: all), uncured, and return their rows of the table."""
-    return {
-        name: {line.name: CONSEQUENCE if line.because else CAUSE for line in bad(lines)}
-        for name, lines in verdicts(exhibits() if chosen is None else chosen).items()
-    }
-
-
 def record_matrix() -> None:
-    """Run all exhibits and store their table as the recording."""
-    write_atomically(RECORDED, (json.dumps(run_matrix(), indent=1) + "\n").encode())
+    """Run all exhibits, uncured, and store their table as the recording."""
+    matrix = {
+        name: {line.name: CONSEQUENCE if line.because else CAUSE for line in bad(lines)}
+        for name, lines in verdicts(exhibits()).items()
+    }
+    write_atomically(RECORDED, (json.dumps(matrix, indent=1) + "\n").encode())
 
 
 def recorded() -> Matrix:

@@ -1,7 +1,6 @@
 """Lanes of one rank: its spans, the gaps between them, and lines from a gradient to the call that sends it."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from math import inf
 from typing import NamedTuple
@@ -80,17 +79,8 @@ LANE_ORDER = ("launch", "computation", "copy", "wait", "communication")
 """Order of lanes: that in which work passes through them."""
 
 
-@dataclass(frozen=True)
-class TimeScale:
-    """Map from seconds, 0 to ``end``, to pixels of the card."""
-
-    end: float
-
-    def __call__(self, seconds: float) -> float:
-        """Return the place of a time."""
-        return LEFT + min(seconds, self.end) / (self.end or 1.0) * (WIDTH - LEFT - RIGHT)
-
-
+TimeScale = Callable[[float], float]
+"""Map from seconds to pixels of the card."""
 LINK_MEANING = {"computation": "gradient to its call", "launch": "launch to its kernel"}
 """Meaning of a line by the kind of span at whose end it begins."""
 

@@ -6,12 +6,14 @@ from math import inf
 import numpy as np
 
 from dpbook.core import InvalidArgument, bytes_in_words, check_int, check_type, milliseconds, palette, plural
+from dpbook.figures.card.axes import Scale
 from dpbook.figures.card.picture import Card, Mark, Picture, check_named, check_title, ticks
 from dpbook.figures.card.svg import MARGIN, aside, element, number, rect, text, text_width
 from dpbook.figures.steps.lanes import (
     FILLS,
     LEFT,
     LINK_MEANING,
+    RIGHT,
     WIDTH,
     WORDS,
     Lanes,
@@ -113,7 +115,8 @@ def draw_until(
     at ``end`` seconds (by default with the longest timeline). The drawing ``below`` each timeline may need ``marks`` in
     a legend of its own.
     """
-    scale = TimeScale(max(timeline.end for timeline in timelines.values()) if end is None else end)
+    end = max(timeline.end for timeline in timelines.values()) if end is None else end
+    scale = Scale(0, end or 1.0, LEFT, WIDTH - RIGHT).within
     card = Card(WIDTH, title)
     card.legend(_marks(timelines))
     if marks:
@@ -129,7 +132,7 @@ def draw_until(
         if below:
             parts, card.y = below(name, card.y, scale)
             card.add(*parts)
-    card.add(*_axis(card.y, scale))
+    card.add(*_axis(card.y, scale, end))
     card.y += AXIS
     for line in _lines(meters):
         card.add(text(MARGIN, card.y + 12, line, 14))
@@ -194,12 +197,12 @@ def _marks(timelines: Mapping[str, Timeline]) -> Iterator[Mark]:
         yield Mark("exposed communication", rect(0, 4, 14, 5, fill=palette.EXPOSED))
 
 
-def _axis(y: float, scale: TimeScale) -> Iterator[str]:
+def _axis(y: float, scale: TimeScale, end: float) -> Iterator[str]:
     """Yield the axis of time with ticks at round numbers of milliseconds."""
-    if scale.end <= 0:
+    if end <= 0:
         return
-    yield rect(LEFT, y, scale(scale.end) - LEFT, 1, fill=palette.MUTED)
-    for ms in ticks(1e3 * scale.end, 8):
+    yield rect(LEFT, y, scale(end) - LEFT, 1, fill=palette.MUTED)
+    for ms in ticks(1e3 * end, 8):
         x = scale(ms / 1e3)
         yield rect(x, y, 1, 5, fill=palette.MUTED)
         yield aside(x, y + 19, f"{ms:g}", 11, anchor="middle")

@@ -1,19 +1,18 @@
 """The loop viewer shows the numbers that gradient descent on the whole batch has, computed here by hand."""
 
-import xml.etree.ElementTree as ET
-
 import numpy as np
 import pytest
 
 from dpbook.book import ch01
 from dpbook.core.errors import InvalidArgument
+from tests.figures import reading
 
 X = np.arange(1.0, 5.0)
 
 
 def texts(viewer, phase):
     viewer.after = phase
-    return [node.text for node in ET.fromstring(viewer.picture.svg).iter() if node.tag.endswith("text")]
+    return reading.texts(reading.parse(viewer.picture))
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])

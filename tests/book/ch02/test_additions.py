@@ -1,7 +1,6 @@
 """The viewer of additions shows what floating-point arithmetic does, checked against exact fractions."""
 
 import itertools
-import xml.etree.ElementTree as ET
 from fractions import Fraction
 
 import numpy as np
@@ -13,13 +12,10 @@ from dpbook.book.ch02 import draw_additions, play_additions
 from dpbook.book.ch02.rounding import _add_up, in_digits
 from dpbook.core.errors import InvalidArgument
 from tests.cases import each
+from tests.figures.reading import parse, texts
 
 FOUR = np.array([2**24, 1, 1, 1], np.float32)
 ORDERS = [(0, 1, 2, 3), (1, 2, 3, 0)]
-
-
-def texts(picture):
-    return [node.text for node in ET.fromstring(picture.svg).iter() if node.tag.endswith("text")]
 
 
 @given(
@@ -42,15 +38,16 @@ def test_the_marks_are_neighbouring_floats(dtype):
 
 def test_the_title_tells_both_ends_and_the_exact_sum():
     picture = draw_additions(FOUR, ORDERS)
-    assert texts(picture)[0] == "The sum ends at 16,777,216 and 16,777,220; exactly it is 16,777,219"
-    assert texts(picture).count("off by 1") == 4
-    assert texts(picture).count("exact") == 2
+    shown = texts(parse(picture))
+    assert shown[0] == "The sum ends at 16,777,216 and 16,777,220; exactly it is 16,777,219"
+    assert shown.count("off by 1") == 4
+    assert shown.count("exact") == 2
 
 
 def test_nothing_is_shown_before_its_addition():
     viewer = play_additions(FOUR, ORDERS)
     viewer.after = 1
-    shown = texts(viewer.picture)
+    shown = texts(parse(viewer.picture))
     assert "1 + 1 = 2" in shown
     assert "2 + 1 = 3" not in shown
     assert "+ x3" in shown
@@ -73,7 +70,7 @@ def test_float32_neighbours_are_told_apart():
 
 
 def test_labels_do_not_run_into_each_other():
-    root = ET.fromstring(draw_additions(FOUR, ORDERS).svg)
+    root = parse(draw_additions(FOUR, ORDERS))
     labels = [(float(n.get("y")), float(n.get("x"))) for n in root.iter() if n.get("text-anchor") == "middle"]
     for (y, x), (other_y, other_x) in itertools.pairwise(sorted(labels)):
         assert y != other_y or other_x - x >= 78

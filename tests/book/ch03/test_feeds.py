@@ -6,7 +6,7 @@ from dpbook.book import ch03
 from dpbook.core.errors import InvalidArgument
 from dpbook.replicas import Sampler, contiguous, drop, feed, keep
 from tests.cases import each
-from tests.figures.reading import NS, outside, overlapping, parse, texts
+from tests.figures.reading import NS, misplaced, parse, texts
 
 
 def samplers(examples, world, **settings):
@@ -93,8 +93,7 @@ def test_a_rank_without_a_batch_lets_the_other_wait():
 def test_nothing_is_cut_off_or_overlaps(feeds):
     feeds = {name: fed or small(24, 4, 2) for name, fed in feeds.items()}
     for picture in (ch03.draw_feeds(feeds), at(ch03.play_feeds(feeds), 2)):
-        assert outside(parse(picture)) == []
-        assert overlapping(parse(picture)) == []
+        assert misplaced(parse(picture)) == []
 
 
 @each(

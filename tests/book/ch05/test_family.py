@@ -5,7 +5,7 @@ import numpy as np
 from dpbook.book.ch05 import CHUNKS, FAMILY, OWN, RANKS, draw_family
 from dpbook.collectives import all_gather, broadcast, reduce, reduce_scatter, relabel, ring, simulate
 from tests.cases import each
-from tests.figures.reading import outside, overlapping, parse, texts
+from tests.figures.reading import misplaced, parse, texts
 
 IN_PLACE = [2, 0, 1]  # the library's ring leaves chunk c with rank c - 1; in the picture rank c has it
 SCHEDULES = {
@@ -55,4 +55,4 @@ def test_every_cell_is_drawn_and_nothing_leaves_the_picture():
     for name, grids in FAMILY.items():
         assert name in shown
         assert all(cell in shown for grid in grids for row in grid for cell in row if cell)
-    assert outside(root) == overlapping(root) == []
+    assert misplaced(root) == []

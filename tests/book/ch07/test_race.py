@@ -5,7 +5,7 @@ import pytest
 from dpbook.book.ch07 import play_race
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import Span, Timeline
-from tests.figures.reading import outside, overlapping, parse, texts
+from tests.figures.reading import misplaced, parse, texts
 
 
 def step(*calls):
@@ -65,14 +65,13 @@ def test_every_moment_fits_into_a_picture_of_one_size():
         viewer.after = after
         root = parse(viewer.picture)
         sizes.add(root.get("viewBox"))
-        assert outside(root) == []
-        assert overlapping(root) == []
+        assert misplaced(root) == []
     assert len(sizes) == 1
 
 
 def test_a_long_name_leaves_room_for_the_meters():
     root = parse(play_race({name * 20: runner for name, runner in RUNNERS.items()}).picture)
-    assert outside(root) == overlapping(root) == []
+    assert misplaced(root) == []
 
 
 def test_no_runner_is_no_race():

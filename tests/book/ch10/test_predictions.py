@@ -1,6 +1,5 @@
 """Do the plots of measured steps show and say what they are given?"""
 
-import matplotlib
 import pytest
 
 from dpbook.book import ch10
@@ -8,7 +7,7 @@ from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import StepRecord
 from tests.cases import each
-from tests.figures.reading import readable, shows
+from tests.figures.reading import check_plot, shows
 
 EMULATED = {"naive": (30.0, 31.0, 35.0), "local": (10.0, 10.0, 11.0)}
 REAL = {"naive": (29.0, 33.0, 36.0), "local": (10.0, 12.0, 13.0)}
@@ -20,14 +19,9 @@ PLOTS = {
 }
 
 
-@pytest.mark.parametrize("draw", PLOTS.values(), ids=list(PLOTS))
+@each("draw", PLOTS.values())
 def test_a_plot_is_a_small_picture_and_leaves_no_settings(draw):
-    before = dict(matplotlib.rcParams)
-    plot = draw()
-    assert plot.svg == draw().svg
-    assert len(plot.svg) < 20_000
-    assert readable(plot)
-    assert dict(matplotlib.rcParams) == before
+    check_plot(draw)
 
 
 def test_medians_are_told():

@@ -3,13 +3,12 @@
 One start of three ranks. What needs a GPU or other libraries is replaced, and seen to be asked for rightly.
 """
 
-import importlib
-import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,10 +16,12 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from dpbook.book.ch11 import train_adapters, watch
-from dpbook.ranks import start
+from tests.book.scripts import CPU, run_with_signal
+from tests.scenarios import Scenarios, gathered
 
-CPU = torch.device("cpu")
+scenario = Scenarios()
 SMALL = ["--rank", "4", "--batch", "3", "--steps", "9", "--lr", "0.01"]
+after_signal = partial(run_with_signal, train_adapters, train_adapters.Run)
 
 
 def options(folder, *others):
@@ -31,140 +32,86 @@ def bits(training):
     return [p.detach().cpu().numpy().tobytes() for p in training.adapters.values()]
 
 
-def after_signal(rank, number, after, parsed, device=CPU):
-    """A run whose process is sent a signal in a step, the ``after``-th from its start, if it is of ``rank``."""
-    calls, step = [], train_adapters.Run.train_step
-
-    def counted(training):
-        calls.append(training)
-        if dist.get_rank() == rank and len(calls) == after:
-            os.kill(os.getpid(), number)
-        return step(training)
-
-    with patch.object(train_adapters.Run, "train_step", counted):
-        return train_adapters.run(parsed, device)
-
-
-def ended(folder):
-    """Steps at which a run ended if one rank, then another, got a signal; and whether its result is as without."""
+@scenario
+def a_run_that_one_rank_is_told_to_end_resumes_to_the_bits_of_an_uninterrupted_one(rank, world, folder):
     whole = bits(train_adapters.run(options(f"{folder}/whole"), CPU))
     cut = options(f"{folder}/cut")
     first, second = after_signal(1, signal.SIGTERM, 4, cut), after_signal(2, signal.SIGUSR1, 2, cut)
     again = train_adapters.run(cut, CPU)
-    return (first.step, second.step, again.step), bits(first) != whole, bits(again) == whole
+    assert (first.step, second.step, again.step) == (4, 6, 9)
+    assert bits(first) != whole
+    assert bits(again) == whole
 
 
-def refused(folder):
-    with pytest.raises(SystemExit) as said:
+@scenario
+def a_run_does_not_go_on_as_another(rank, world, folder):
+    message = r"was saved with batch 3, not 2\. Use the same settings, or another --out\."
+    with pytest.raises(SystemExit, match=message):
         train_adapters.run(options(f"{folder}/cut", "--batch", "2"), CPU)
-    return str(said.value).partition("adapters.pt ")[2]
+
+
+@scenario
+def ranks_that_do_not_all_see_the_checkpoint_do_not_train(rank, world, folder):
+    """On nodes that share no disk each would decide alone, and gradients of different adapters would be averaged."""
+    place = f"{folder}/cut" if rank == 0 else f"{folder}/elsewhere"
+    with pytest.raises(SystemExit, match=r"exists, but ranks \[1, 2\] do not see it\. Let --out be a folder that all"):
+        train_adapters.run(options(place), CPU)
 
 
 def frozen(training):
     return [p.detach().numpy().tobytes() for p in training.ddp.module.parameters() if not p.requires_grad]
 
 
-def sent(folder):
-    """Bytes and calls of a step, those of the adapters, whether others changed, and names that are saved."""
+@scenario
+def adapters_alone_are_sent_trained_and_saved(rank, world, folder):
     training = train_adapters.Run(options(folder), CPU)
-    before, seen = frozen(training), watch(training.ddp)
+    before, buckets = frozen(training), watch(training.ddp)
     training.rehearse()
-    calls = [len(seen)]
+    assert len(buckets) == 1
     training.train_step()
+    assert len(buckets) == 2  # one all-reduce a step, whatever its micro-batches
+    nbytes = sum(p.nbytes for p in training.adapters.values())
+    assert buckets[-1].buffer.nbytes == nbytes == 4 * 3 * 2 * 4 * (64 + 128)  # fp32, blocks, layers, rank
+    assert frozen(training) == before
     training.save(Path(folder, "sent.pt"))
-    calls.append(len(seen))
     saved = torch.load(Path(folder, "sent.pt"), weights_only=True)["adapters"]
-    return {
-        "bytes": seen[-1].buffer.nbytes, "adapters": sum(p.nbytes for p in training.adapters.values()), "calls": calls,
-        "frozen": frozen(training) == before, "saved": sorted(name.rpartition(".")[2] for name in saved),
-    }  # fmt: skip
+    assert sorted(name.rpartition(".")[2] for name in saved) == ["down"] * 6 + ["up"] * 6
 
 
-def gradient(rank, folder):
-    """Loss and gradient of a step, and those of all its tokens in one batch."""
+@scenario
+def every_token_of_a_step_weighs_the_same(rank, world, folder):
     training = train_adapters.Run(options(folder), CPU)
-    model, micros = training.ddp.module, [None] * 3
+    model = training.ddp.module
     for adapter in training.adapters.values():
         torch.nn.init.normal_(adapter, std=0.1, generator=torch.Generator().manual_seed(1))
     mine = training.micro_batches()
-    dist.all_gather_object(micros, mine)
-    parts = [(model(x)[y >= 0], y[y >= 0]) for each in micros for x, y in each]
+    micros = gathered(mine)
+    assert len({str(micro[0][0].tolist()) for micro in micros}) == world  # each rank has rows of its own
+    parts = [(model(x)[y >= 0], y[y >= 0]) for micro in micros for x, y in micro]
     whole = cross_entropy(torch.cat([scores for scores, _ in parts]), torch.cat([y for _, y in parts]))
     expected = torch.autograd.grad(whole, list(training.adapters.values()))
-    loss = training.backward(mine)
+    assert float(training.backward(mine)) == pytest.approx(float(whole), rel=1e-6)
     far = max(float((p.grad - e).abs().max()) for p, e in zip(training.adapters.values(), expected, strict=True))
-    return float(loss), float(whole), far, len({str(each[0][0].tolist()) for each in micros})
+    assert far < 1e-5
 
 
-def recomputed(folder):
-    """Number of times that a block is computed in a step of two micro-batches."""
+@scenario
+def blocks_are_recomputed(rank, world, folder):
     training, calls = train_adapters.Run(options(folder), CPU), []
     training.ddp.module.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
-    training.train_step()
-    return len(calls)
-
-
-def invisible(rank, folder):
-    """The error of a second start in which only rank 0 sees the checkpoint, as on nodes that share no disk."""
-    place = f"{folder}/cut" if rank == 0 else f"{folder}/elsewhere"
-    with pytest.raises(SystemExit) as error:
-        train_adapters.run(options(place), CPU)
-    return str(error.value)
-
-
-def everything(rank, folder):
-    torch.set_num_threads(1)
-    return {
-        "ended": ended(folder), "refused": refused(folder), "sent": sent(folder), "gradient": gradient(rank, folder),
-        "recomputed": recomputed(folder), "invisible": invisible(rank, folder),
-    }  # fmt: skip
+    training.train_step()  # of two micro-batches
+    assert len(calls) == 4
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory):
-    module = importlib.import_module("tests.book.ch11.test_train_adapters")
-    folder = str(tmp_path_factory.mktemp("adapters"))
-    return start(module.everything, [(rank, folder) for rank in range(3)], timeout=120, echo=False)
+def failures(tmp_path_factory):
+    return scenario.run(3, str(tmp_path_factory.mktemp("adapters")))
 
 
 @pytest.mark.processes
-def test_a_run_that_one_rank_is_told_to_end_goes_on_to_the_bits_of_one_that_was_not(ranks):
-    assert [rank["ended"] for rank in ranks] == [((4, 6, 9), True, True)] * 3
-    assert {rank["refused"] for rank in ranks} == {
-        "was saved with batch 3, not 2. Use the same settings, or another --out."
-    }
-
-
-@pytest.mark.processes
-def test_ranks_that_do_not_all_see_the_checkpoint_do_not_train(ranks):
-    """Each rank would otherwise decide alone, and gradients of different adapters would be averaged."""
-    assert [rank["invisible"].partition(" exists, ")[2] for rank in ranks] == [
-        "but ranks [1, 2] do not see it. Let --out be a folder that all nodes share."
-    ] * 3
-
-
-@pytest.mark.processes
-def test_adapters_alone_are_sent_trained_and_saved(ranks):
-    for rank in ranks:
-        found = rank["sent"]
-        assert found["bytes"] == found["adapters"] == 4 * 3 * 2 * 4 * (64 + 128)  # fp32, blocks, layers, rank
-        assert found["calls"] == [1, 2]  # one all-reduce a step, whatever its micro-batches
-        assert found["frozen"]
-        assert found["saved"] == ["down"] * 6 + ["up"] * 6
-
-
-@pytest.mark.processes
-def test_every_token_of_a_step_weighs_the_same(ranks):
-    for rank in ranks:
-        loss, expected, far, different = rank["gradient"]
-        assert loss == pytest.approx(expected, rel=1e-6)
-        assert far < 1e-5
-        assert different == 3  # each rank has rows of its own
-
-
-@pytest.mark.processes
-def test_blocks_are_recomputed(ranks):
-    assert [rank["recomputed"] for rank in ranks] == [4, 4, 4]
+@pytest.mark.parametrize("name", scenario.names)
+def test_scenario(failures, name):
+    assert not failures[name], failures[name]
 
 
 @pytest.fixture
@@ -209,13 +156,3 @@ def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(SystemExit, match=r"needs .*bitsandbytes"):
         train_adapters.quantised(options(tmp_path, "--model", "some/model"), CPU)
-
-
-def test_gpus_that_are_left_idle_are_told_of(monkeypatch, capsys):
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: torch.device("cuda"))
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
-    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
-    monkeypatch.setattr(dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(os, "environ", {"LOCAL_WORLD_SIZE": "2"})
-    assert train_adapters.join() == torch.device("cpu")
-    assert capsys.readouterr().out.startswith("Training on the CPU: a rank sees 1 GPUs, and this node needs 2")

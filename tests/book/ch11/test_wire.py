@@ -10,7 +10,7 @@ from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import axes
 from tests.cases import each
-from tests.figures.reading import parse, readable, rings, texts
+from tests.figures.reading import check_choices, parse, readable, rings, texts
 
 
 def marks(picture, colour):
@@ -84,13 +84,7 @@ def test_sixteen_times_the_bytes_are_seen_against_the_last_position():
 
 
 def test_every_position_is_readable_on_the_same_axis():
-    explorer = ch11.explore_wire()
-    height = explorer.figure.height
-    for name, knob in explorer.knobs.items():
-        for choice in knob.values:
-            explorer.set(**{name: choice})
-            assert explorer.figure.height == height
-            assert readable(explorer.figure), explorer.chosen
+    check_choices(ch11.explore_wire())
 
 
 def test_the_axis_holds_the_least_and_the_most():

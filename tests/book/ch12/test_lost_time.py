@@ -19,7 +19,7 @@ from dpbook.overlap import (
     split_waits,
 )
 from tests.cases import each
-from tests.figures.reading import outside, overlapping, parse, texts
+from tests.figures.reading import misplaced, parse, texts
 
 MS = 1e-3
 
@@ -125,8 +125,7 @@ def test_a_rank_without_work_and_a_slow_one_are_told_apart():
 @each("ranks", [2, 8])
 def test_nothing_lies_outside_or_on_something_else(ranks, after):
     root = parse(look(ch12.play_diagnosis(played_step([7 * rank for rank in range(ranks)])), after))
-    assert outside(root) == []
-    assert overlapping(root) == []
+    assert misplaced(root) == []
 
 
 def test_in_a_recorded_step_nobody_waits_long():

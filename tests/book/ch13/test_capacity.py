@@ -10,7 +10,7 @@ from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import axes
 from dpbook.planning import MODELS, Memory, PredictedStep, memory_per_rank
 from tests.cases import each
-from tests.figures.reading import bars, parse, readable, rings, texts
+from tests.figures.reading import bars, check_choices, parse, readable, rings, texts
 
 STEPS = [PredictedStep(8, 4096, 0.1, 0.2, 0.3, 0.1), PredictedStep(1024, 4096, 0.1, 0.2, 0.5, 0.3)]
 COLOURS = palette.COMPUTATION, palette.COMMUNICATION, palette.PARTIAL  # weights, gradients, optimizer
@@ -116,13 +116,7 @@ def test_the_ghost_of_a_bar_is_the_last_share_of_the_last_gpu():
 
 
 def test_every_position_of_memory_is_readable_and_as_high_as_the_first():
-    explorer = ch13.explore_memory()
-    height = explorer.figure.height
-    for name, knob in explorer.knobs.items():
-        for choice in knob.values:
-            explorer.set(**{name: choice})
-            assert explorer.figure.height == height
-            assert readable(explorer.figure), explorer.chosen
+    check_choices(ch13.explore_memory())
 
 
 @each(

@@ -10,7 +10,7 @@ from dpbook.core.errors import InvalidArgument
 from dpbook.figures.steps import CONTENT_FILLS
 from dpbook.overlap import Sharding, Wires, equal_units, simulate_sharded
 from tests.cases import each
-from tests.figures.reading import NS, frames, outside, overlapping, parse
+from tests.figures.reading import NS, frames, misplaced, parse
 
 N = 3
 BAR, THIN = "14", "6"
@@ -110,7 +110,7 @@ def test_a_film_stays_inside_its_frames_and_is_small(options):
     for frame in frames(film)[:: max(1, len(film.frames) // 4)]:
         whole = ElementTree.Element("svg", viewBox=f"0 0 {film.width} {film.height}")
         whole.append(frame)
-        assert outside(whole) == overlapping(whole) == []
+        assert misplaced(whole) == []
 
 
 @each(

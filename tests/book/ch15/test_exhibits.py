@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from dpbook.book.ch15.collection import FOLDER, exhibit, exhibits
+from dpbook.book.ch15.collection import FOLDER, exhibit, exhibits, patched
 from dpbook.book.ch15.exhibit_runs import OWN_PROCESSES, bad, differences, print_findings, verdicts
 from dpbook.core import InvalidArgument, checkout
 from dpbook.runs.audit import Finding
@@ -20,10 +20,10 @@ FEW = [exhibit(name) for name in (
 """Those that no other test of the audit has."""
 
 
-def test_every_kind_has_an_exhibit_and_every_script_is_one():
+def test_every_kind_has_an_exhibit_and_every_program_makes_one():
     kinds = {one.kind for one in exhibits()}
     assert kinds == set(range(26))
-    assert {path.stem for path in FOLDER.glob("*.py")} == {one.name for one in exhibits()}
+    assert {path.stem for path in FOLDER.glob("*.py")} == {one.program for one in exhibits()}
     assert len({one.name for one in exhibits()}) == len(exhibits())
 
 
@@ -53,6 +53,13 @@ def test_the_page_of_symptoms_leads_to_every_exhibit_and_to_no_other():
 def test_a_name_that_there_is_not_is_refused():
     with pytest.raises(InvalidArgument, match="one_ranks_loss, padding"):
         exhibit("paddings")
+
+
+@each("old", ["-c = 3\n", "-a = 1\n"])
+def test_a_patch_of_lines_that_are_not_there_once_is_refused(old):
+    assert patched("a = 1\nb = 2\na = 1\n", "+c = 0\n b = 2\n") == "a = 1\nc = 0\nb = 2\na = 1\n"
+    with pytest.raises(InvalidArgument, match="lines that are there once"):
+        patched("a = 1\nb = 2\na = 1\n", old)
 
 
 def finding(status="FAIL", message="0.5 off", because=None, name="gradients", **where):

@@ -6,7 +6,6 @@ import pytest
 
 from dpbook.book.ch15 import draw_matrix, exhibits, play_difference, rank_states, recorded
 from dpbook.book.ch15.exhibit_runs import OWN_PROCESSES
-from dpbook.book.ch15.pictures import run_matrix
 from dpbook.core import InvalidArgument
 from dpbook.runs.audit import RunJournals
 
@@ -69,16 +68,8 @@ def declared(one):
 
 
 def test_what_was_recorded_of_the_exhibits_is_what_they_declare():
+    """And test_exhibits.py runs them: what fires is what they declare."""
     assert recorded() == {one.name: declared(one) for one in exhibits()}
-
-
-@pytest.mark.processes
-@pytest.mark.proof
-def test_the_recording_is_what_they_give_today():
-    of = [
-        one for one in exhibits() if one.tool not in OWN_PROCESSES
-    ]  # those that stand alone are each run by another test
-    assert run_matrix(of) == {one.name: recorded()[one.name] for one in of}
 
 
 def test_the_table_has_a_mark_for_each_check_that_fires():

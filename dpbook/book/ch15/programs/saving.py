@@ -1,3 +1,7 @@
+import threading
+import time
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -5,17 +9,23 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from dpbook.book.ch15.toys import join, net, points
 
-rank, world = join()
+rank, world = join(timeout=5)
 data = points(96)
 sampler = DistributedSampler(data)
 loader = DataLoader(data, batch_size=4, sampler=sampler)
 model = DDP(net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def save():
+    time.sleep(20)  # a slow disk
+    torch.save(model.module.state_dict(), Path(__file__).with_name("model.pt"))
+
+
 for i, (x, y) in enumerate(loader):
-    last = i % 2 == 1
-    loss = F.cross_entropy(model(x), y) / 2
-    model.require_backward_grad_sync = last
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
     loss.backward()
-    if last:
-        optimizer.step()
-        optimizer.zero_grad()
+    optimizer.step()
+    if i == 3 and rank == 0:
+        threading.Thread(target=save).start()

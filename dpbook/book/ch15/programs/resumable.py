@@ -25,6 +25,8 @@ if options.resume:
 for i, (x, y) in enumerate(loader):
     if i < saved["done"]:
         continue
+    if options.resume and i == saved["done"]:
+        torch.set_rng_state(saved["random"])
     optimizer.zero_grad()
     F.cross_entropy(model(x), y).backward()
     optimizer.step()

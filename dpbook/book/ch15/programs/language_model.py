@@ -1,4 +1,5 @@
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler
@@ -13,6 +14,9 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for words in loader:
     given, wanted = words[:, :-1], words[:, 1:].flatten()
     optimizer.zero_grad()
-    loss = F.cross_entropy(model(given).flatten(0, 1), wanted, ignore_index=0)
+    count = (wanted != 0).sum()
+    dist.all_reduce(count)
+    total = F.cross_entropy(model(given).flatten(0, 1), wanted, ignore_index=0, reduction="sum")
+    loss = total * world / count
     loss.backward()
     optimizer.step()

@@ -11,7 +11,6 @@ sampler = DistributedSampler(data)
 loader = DataLoader(data, batch_size=4, sampler=sampler)
 model = DDP(net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=100)
 for i, (x, y) in enumerate(loader):
     last = i % 2 == 1
     loss = F.cross_entropy(model(x), y) / 2
@@ -19,4 +18,3 @@ for i, (x, y) in enumerate(loader):
     if last:
         optimizer.step()
         optimizer.zero_grad()
-    scheduler.step()

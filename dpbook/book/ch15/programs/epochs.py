@@ -8,14 +8,13 @@ from dpbook.book.ch15.toys import join, net, points
 rank, world = join()
 data = points(96)
 sampler = DistributedSampler(data)
-loader = DataLoader(data, batch_size=4, sampler=sampler)
+loader = DataLoader(data, batch_size=16, sampler=sampler)
 model = DDP(net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for i, (x, y) in enumerate(loader):
-    last = i % 2 == 1
-    with model.no_sync():
-        loss = F.cross_entropy(model(x), y) / 2
-        loss.backward()
-    if last:
-        optimizer.step()
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for x, y in loader:
         optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()

@@ -1,18 +1,21 @@
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler, Subset
+from torch.utils.data import DataLoader, DistributedSampler
 
 from dpbook.book.ch15.toys import join, net, points
 
 rank, world = join()
-data = Subset(points(96), range(rank, 96, world))
+data = points(96)
 sampler = DistributedSampler(data)
 loader = DataLoader(data, batch_size=4, sampler=sampler)
-model = DDP(net())
+model = net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for x, y in loader:
     optimizer.zero_grad()
     loss = F.cross_entropy(model(x), y)
     loss.backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= world
     optimizer.step()
