@@ -68,7 +68,7 @@ def who_waits_for_the_device(gpu):
 
 @check(gpu_only="copies to the device that make the host wait")
 def copies_from_memory_that_is_not_pinned(gpu):
-    """A copy to the device from memory that is not pinned makes the host wait where it is large; small ones are recorded."""
+    """A large copy to the device from memory that is not pinned makes the host wait; small ones are recorded."""
     figures = {}
     for size in (2**12, 2**26):
         host, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8, device=gpu.device)
@@ -128,7 +128,7 @@ def an_empty_stream_counts_too(gpu):
 
 @check()
 def the_second_step_has_the_largest_peak(gpu):
-    """With Adam, whose state is made at the end of step 1, the peak of allocated memory grows in step 2, and then no more."""
+    """With Adam, whose state is made at the end of step 1, the peak of allocated memory grows in step 2 for good."""
     width, rows = (256, 1024) if gpu.is_stand_in else (1024, 8192)
     figures = {}
     for count, larger_than_state in ((rows // 16, False), (rows, True)):
@@ -275,7 +275,8 @@ def _error_in_a_child():
     code = (
         "import torch\nfrom torch.nn import functional as F\n"
         "table, token = torch.ones(2, 4, device='cuda'), torch.tensor([9], device='cuda')\n"
-        "row = F.embedding(token, table)\nprint('embedding passed')\ntotal = row.sum()\nprint('sum passed')\ntotal.item()\n"
+        "row = F.embedding(token, table)\nprint('embedding passed')\n"
+        "total = row.sum()\nprint('sum passed')\ntotal.item()\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode != 0

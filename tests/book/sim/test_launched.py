@@ -10,6 +10,8 @@ from dpbook.core import checkout
 from dpbook.runs.launch import Launch, launch
 from tests.book.sim.sim import needs_sim
 from tests.cases import each
+from tests.gpu.dpbook_on_sim import launch_on_sim
+from tests.gpu.launches import IN_RANK
 
 pytestmark = [*needs_sim, pytest.mark.proof]
 
