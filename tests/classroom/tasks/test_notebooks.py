@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.classroom import task
 from dpbook.classroom.tasks.exercise_notebooks import generated, main, stale
 from dpbook.classroom.tasks.notebook_structure import answer_cells, answers, dumps, faults, learners
 from dpbook.core import checkout
@@ -359,19 +358,3 @@ def test_a_picture_may_define_what_it_alone_needs(root, used):
     path = root / "exercises" / "solutions" / "90_x.ipynb"
     path.write_text(json.dumps(nb))
     assert faults(path) == []
-
-
-SOLUTIONS = sorted((checkout.root() / "exercises" / "solutions").glob("*.ipynb"))
-
-
-@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.name)
-def test_the_books_own_notebooks_fit_their_tasks(path):
-    assert faults(path) == []
-
-
-def test_the_books_own_exercises_are_up_to_date():
-    assert stale() == []
-
-
-def test_a_task_of_the_made_up_chapter_is_known():
-    assert task("90.1").answer == "all_reduce"
