@@ -143,7 +143,7 @@ MUTANTS = (
     Mutant("08.2", "any neighbours", neighbours, NEXT),
     edit("08.3", "the last bucket first", {"groups[::-1]": "groups"}, NO_WORSE),
     edit("08.3", "the last bucket never sent", {"groups[::-1]": "groups[:0:-1]"}, NO_WORSE),
-    edit("08.3", "latency forgotten", {"+ alpha + beta": "+ beta"}, NO_WORSE),
+    edit("08.3", "latency forgotten", {"+ alpha + beta": "+ beta", "min(range(n)": "min(range(n)[::-1]"}, NO_WORSE),
     edit("08.3", "as if all were ready", {"max(arrived[m], ready[order[n - 1]])": "arrived[m]"}, NO_WORSE),
     Mutant("08.3", "a few caps tried", coarse_sweep, "no worse than the best cap"),
     Mutant("08.3", "whatever is ready", whatever_is_ready, BETTER),
