@@ -9,6 +9,7 @@ import time
 
 from dpbook.classroom.sandbox.servers import HELD, held_and_computed
 from dpbook.classroom.tasks.answer import CHECK_SECONDS
+from dpbook.classroom.tasks.call_limit import Limit
 from dpbook.ranks import seconds_of
 
 PATIENCE = 10.0
@@ -29,7 +30,7 @@ class TooMuch(Exception):
     """The processes of an answer hold more memory than they may."""
 
 
-class Clock:
+class Clock(Limit):
     """The time of one answer, call by call. ``stop``: what has ended the call, if anything; ``spent``: its limit.
 
     ``keeper`` has started the ``known`` processes, and whatever they start.

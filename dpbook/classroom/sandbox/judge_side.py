@@ -22,7 +22,7 @@ from dpbook.classroom.sandbox.encoding import (
     named_value,
     read,
 )
-from dpbook.classroom.tasks.answer import Wrong
+from dpbook.classroom.tasks.answer import NOT_PLAIN, Wrong
 from dpbook.classroom.tasks.report import clean, one_line
 from dpbook.collectives.programs import attributed_to_line
 
@@ -73,7 +73,6 @@ class RemoteGenerator(Generator[Any, Any, Any]):
         """It ends with its process."""
 
 
-NOT_PLAIN = "a value of the kind that the task asks for"
 MAX_ASKED = 200_000
 """Calls of the judge's side in one call of the answer."""
 MAX_LINE = 200

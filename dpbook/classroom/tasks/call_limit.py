@@ -10,10 +10,10 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 STACK, CALL, PRINTED = "stack.txt", "call.json", "printed.txt"
 """Files of a check's process: where it was when it ended, which call it had begun, and what the answer printed."""
@@ -47,8 +47,8 @@ class DidNotReturn(Exception):
         self.reason = reason
 
 
-class Limit(Protocol):
-    """Limit on the time of calls. `LocalAnswer` asks it before each of them."""
+class Limit:
+    """Limit on the time of an answer's calls. This one limits nothing."""
 
     def begin_check(self, seconds: float) -> None:
         """Begin a check whose calls may use ``seconds`` of CPU time in all."""
@@ -56,8 +56,10 @@ class Limit(Protocol):
     def count_request(self) -> None:
         """Count one request of the check for a call, which is made at once or was made for another check."""
 
-    def call(self, seconds: float) -> AbstractContextManager[None]:
+    @contextmanager
+    def call(self, seconds: float) -> Iterator[None]:
         """Context of a call that may use ``seconds`` of CPU time. Raises `DidNotReturn`."""
+        yield
 
 
 @dataclass
@@ -77,21 +79,7 @@ class History:
         return any(reason.timed_out for reason in self.unfinished.values())
 
 
-class Unlimited:
-    """A limit that limits nothing, for answers that are known to return."""
-
-    def begin_check(self, seconds: float) -> None:
-        pass
-
-    def count_request(self) -> None:
-        pass
-
-    @contextmanager
-    def call(self, seconds: float) -> Iterator[None]:
-        yield
-
-
-class ProcessLimit:
+class ProcessLimit(Limit):
     """Limit that ends this process when a call has used its CPU time, or `PATIENCE` times as much on the clock.
 
     ``folder`` receives `CALL` at the beginning of every call, and `STACK` when a timer expires. ``check`` is the name
