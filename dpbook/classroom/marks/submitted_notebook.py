@@ -14,7 +14,7 @@ from typing import Any
 
 from dpbook.classroom.tasks.expectations import current_course
 from dpbook.classroom.tasks.load_tasks import Task, list_tasks
-from dpbook.classroom.tasks.notebook_cells import KEEP_OUTPUT, SETUP, defined, parse_cell, used
+from dpbook.classroom.tasks.notebook_cells import KEEP_OUTPUT, SETUP, as_python, defined, parse_cell, used
 from dpbook.core import DpbookError, checkout
 
 MAX_BYTES = 20 * 2**20
@@ -270,9 +270,7 @@ def _remarks(chapter: int, cells: Sequence[Cell]) -> Iterator[str]:
     by = "the book" if current_course() is None else f"course {current_course()}"
     if of != by:
         yield f"the notebook asks for the numbers of {of}, and was graded by those of {by}"
-    known = {task.answer_cell: task for task in list_tasks(chapter)} | {
-        task.check_cell: task for task in list_tasks(chapter)
-    }
+    known = {grade_id: task for task in list_tasks(chapter) for grade_id in (task.answer_cell, task.check_cell)}
     for cell in cells:
         if cell.grade_id.startswith(("answer-", "check-")) and cell.grade_id not in known:
             yield f"the cell {cell.grade_id!r} belongs to no task of this edition, and was left out"
@@ -293,7 +291,9 @@ def program(task: Task, answers: Sequence[Taken]) -> list[tuple[str, str]]:
             break
         chosen |= more
         needed |= {name for cell, text in others if _name(cell) in more for name in _used(text)}
-    return [(f"<{_name(cell)}>", _python(text)) for cell, text in others if _name(cell) in chosen or SETUP in cell.tags]
+    return [
+        (f"<{_name(cell)}>", as_python(text)) for cell, text in others if _name(cell) in chosen or SETUP in cell.tags
+    ]
 
 
 def needs_torch(cells: Sequence[tuple[str, str]]) -> bool:
@@ -318,11 +318,6 @@ def _usable(cell: Cell) -> bool:
 
 def _name(cell: Cell) -> str:
     return cell.grade_id or cell.id
-
-
-def _python(text: str) -> str:
-    """Lines for IPython or the shell are no Python."""
-    return "\n".join(f"#{line}" if line.startswith(("%", "!")) else line for line in text.split("\n"))
 
 
 def _defined(text: str) -> set[str]:

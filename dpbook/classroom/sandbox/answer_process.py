@@ -106,9 +106,6 @@ class _Side:
         except StopIteration as stop:
             return ("returned", stop.value)
 
-    def _do_close(self, target: Any) -> None:
-        target.close()
-
     def _do_beside(self, through: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return plain(through(self._answer, *args))
 

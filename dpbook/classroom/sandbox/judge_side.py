@@ -7,7 +7,7 @@ import socket
 import struct
 from collections.abc import Callable, Generator
 from types import FunctionType, MethodType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,16 +27,10 @@ from dpbook.classroom.tasks.report import clean, one_line
 from dpbook.collectives.programs import attributed_to_line
 
 
-class Asks(Protocol):
-    """A `worker.Worker`."""
-
-    def request(self, kind: str, *given: Any) -> Any: ...
-
-
 class RemoteObject:
     """An object of the answer: what it has and does is asked of its process."""
 
-    def __init__(self, worker: Asks, number: int, methods: frozenset[str]) -> None:
+    def __init__(self, worker: "Worker", number: int, methods: frozenset[str]) -> None:
         self._worker, self._number, self._methods = worker, number, methods
 
     def __getattr__(self, name: str) -> Any:
@@ -57,7 +51,7 @@ class RemoteCallable(RemoteObject):
 class RemoteGenerator(Generator[Any, Any, Any]):
     """A generator of the answer."""
 
-    def __init__(self, worker: Asks, number: int, methods: frozenset[str]) -> None:
+    def __init__(self, worker: "Worker", number: int, methods: frozenset[str]) -> None:
         self._worker, self._number = worker, number
 
     def send(self, value: Any) -> Any:

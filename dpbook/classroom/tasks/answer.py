@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from dpbook.classroom.tasks.call_limit import DidNotReturn, Limit
+from dpbook.classroom.tasks.call_limit import Limit
 from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
-from dpbook.classroom.tasks.report import MAX_TEXT, as_lines, describe_kind, one_line
+from dpbook.classroom.tasks.report import MAX_TEXT, LastCall, as_lines, describe_kind, one_line
 from dpbook.core import PACKAGE, Deadlock
 
 _OURS = tuple(
@@ -183,12 +183,6 @@ class NotAnswered(Wrong):
         super().__init__("an answer", "not answered yet")
 
 
-class LastCall(NamedTuple):
-    """Last call of the learner's function: its arguments, or the call in Python, or None if it has no such form."""
-
-    by_hand: tuple[Any, ...] | str | None
-
-
 def kind_of(answered: Any) -> str:
     """Return "function" or "value", or "" where the stub's None or ``...`` is still there."""
     return "" if answered is None or answered is ... else "function" if callable(answered) else "value"
@@ -220,7 +214,7 @@ class Answer(ABC):
     def note_call(self, last_call: LastCall) -> None:
         """Note the call that comes next, whether it is made or was made before."""
         self.last_call = last_call
-        self._limit.count_request()
+        self._limit.note_call(last_call)
 
     def value(self) -> Any:
         """The answer itself as plain data."""
@@ -281,7 +275,7 @@ def call(
     With ``once`` the same call, also of another check, is not made again where it has returned. See
     `of_all_checks` for arguments that are the same; what is returned is then not to be changed.
     """
-    answer.note_call(LastCall(args if through is None and by_hand is None else by_hand))
+    answer.note_call(LastCall(args if through is None and by_hand is None else by_hand, where))
     make = partial(answer.call, args, through, unchanged, seconds)
     try:
         return _called_once(answer.results, pickle.dumps((through, args)), make) if once else make()
@@ -335,8 +329,6 @@ class LocalAnswer(Answer):
                 return work()
         except Wrong:
             raise
-        except DidNotReturn as error:
-            raise Wrong(*error.reason.as_wrong()) from None
         except NotPlain as error:
             raise Wrong(NOT_PLAIN, str(error), cause=str(error)) from None
         except BaseException as error:  # SystemExit and whatever else an answer may raise

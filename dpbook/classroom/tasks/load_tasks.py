@@ -108,14 +108,6 @@ Table = dict[str, Any]
 _registered: dict[str, Task] = {}
 
 
-def register(new: Task) -> Task:
-    """Add a task to those that `check` knows, and return it. Raises `InvalidArgument` if its id is taken."""
-    if new.id in _registered:
-        raise InvalidArgument("id", new.id, "an id that no other task has")
-    _registered[new.id] = new
-    return new
-
-
 def task(id: str) -> Task:
     """The task of this id, ready to judge. Raises `InvalidArgument`, listing the known ones."""
     if isinstance(id, str) and ID.fullmatch(id):
@@ -144,7 +136,7 @@ def _load(chapter: int) -> None:
     file = files(folders[0]).joinpath(*folders[1:], "tasks.toml")
     if file.is_file():
         for new in parse(file.read_text(encoding="utf-8"), chapter):
-            register(new)
+            _registered[new.id] = new
 
 
 def parse(text: str, chapter: int) -> list[Task]:

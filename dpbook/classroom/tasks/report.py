@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from html import escape
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,6 +108,21 @@ def written(name: str, args: Sequence[Any]) -> str:
     except _Unwritten:
         return ""
     return text if len(text) <= MAX_CALL else ""
+
+
+class LastCall(NamedTuple):
+    """Last call of the learner's function: its arguments, or the call in Python, or None if it has no such form.
+
+    ``where`` says in words which instance it is.
+    """
+
+    by_hand: tuple[Any, ...] | str | None
+    where: str = ""
+
+    def in_python(self, name: str) -> str:
+        """Return the call of the function ``name`` as Python; "" where it has no short form."""
+        by_hand = self.by_hand
+        return by_hand if isinstance(by_hand, str) else "" if by_hand is None else written(name, by_hand)
 
 
 def _python(value: Any) -> str:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dpbook.classroom import Check, LocalAnswer, Task, judge, list_tasks, register, task
+from dpbook.classroom import Check, LocalAnswer, Task, judge, list_tasks, task
 from dpbook.classroom.tasks import load_tasks
 from dpbook.core import checkout
 from dpbook.core.errors import InvalidArgument
@@ -35,11 +35,6 @@ def test_a_task_names_its_cells():
 def test_an_unknown_task_lists_the_known_ones(id):
     with pytest.raises(InvalidArgument, match=r"task must be one of .*90\.1, 90\.2, 90\.10, got"):
         task(id)
-
-
-def test_an_id_is_taken_once():
-    with pytest.raises(InvalidArgument, match=r"id must be an id that no other task has, got '90\.1'"):
-        register(task("90.1"))
 
 
 @pytest.mark.parametrize("points", [0, -1, 1.5, True])
