@@ -7,7 +7,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -139,10 +139,7 @@ class InWords:
 def in_words(chapter: int, cells: list[Cell]) -> tuple[InWords, ...]:
     """The chapter's questions in words, with what the ``cells`` of a handed in notebook answer."""
     written = {cell.grade_id: cell.source for cell in cells}
-    return tuple(
-        InWords(id, title, points, _answer_in_words(written.get(id, "")), rubric)
-        for id, title, points, rubric in _asked(chapter)
-    )
+    return tuple(replace(each, answer=_answer_in_words(written.get(each.id, ""))) for each in _asked(chapter))
 
 
 def _answer_in_words(text: str) -> str:
@@ -151,18 +148,18 @@ def _answer_in_words(text: str) -> str:
 
 
 @cache
-def _asked(chapter: int) -> tuple[tuple[str, str, int, Rubric], ...]:
-    """Id, title, points and rubric of each question; none where there is no exercise."""
+def _asked(chapter: int) -> tuple[InWords, ...]:
+    """The chapter's questions without an answer; none where there is no exercise."""
     folder = checkout.root() / "exercises" / "solutions"
     path = next(iter(sorted(folder.glob(f"{chapter:02}_*.ipynb"))), None)
     return tuple(_questions(path)) if path else ()
 
 
-def _questions(path: Path) -> Iterator[tuple[str, str, int, Rubric]]:
+def _questions(path: Path) -> Iterator[InWords]:
     title = ""
     for cell in text_cells(path):
         if cell.grade_id.startswith("words-"):
-            yield cell.grade_id, title, int(cell.points), _rubric(cell.source)
+            yield InWords(cell.grade_id, title, int(cell.points), "", _rubric(cell.source))
         elif cell.source.startswith("## "):
             title = cell.source.partition("\n")[0].removeprefix("## ").partition(" (")[0]
 

@@ -220,10 +220,9 @@ class Worker:
             return ("array", self._arrays.reference(value))
         if isinstance(value, RemoteObject | RemoteGenerator):
             return ("yours", value._number)
-        if isinstance(value, FunctionType | MethodType) and "<" not in getattr(value, "__qualname__", "<"):
-            method = isinstance(value, MethodType)
-            return ("function", self._number(value), value.__name__) if method else None
-        if isinstance(value, FunctionType):
+        if isinstance(value, FunctionType) and "<" not in value.__qualname__:
+            return None  # pickle finds it by its name
+        if isinstance(value, FunctionType | MethodType):
             return ("function", self._number(value), value.__name__)
         offers = getattr(type(value), "OFFERS", None)
         if offers is None or isinstance(value, type):
