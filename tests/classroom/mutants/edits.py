@@ -10,8 +10,8 @@ from typing import Any
 
 from dpbook.classroom import list_tasks
 from dpbook.classroom.tasks.judging import Mutant
-from dpbook.classroom.tasks.notebook_cells import SETUP, mark, source, tags
-from dpbook.classroom.tasks.notebook_structure import read
+from dpbook.classroom.tasks.notebook_cells import SETUP, source, tags
+from dpbook.classroom.tasks.notebook_structure import answer_cells, read
 from dpbook.core import checkout
 
 
@@ -20,10 +20,9 @@ def reference(task: str) -> tuple[str, str, str]:
     """Return the imports of a task's exercise, the name of its answer, and the text of the reference solution."""
     (path,) = (checkout.root() / "exercises" / "solutions").glob(f"{task[:2]}_*.ipynb")
     (asked,) = [each for each in list_tasks(int(task[:2])) if each.id == task]
-    cells = read(path)["cells"]
-    (setup,) = [source(cell) for cell in cells if SETUP in tags(cell)]
-    (solution,) = [source(cell) for cell in cells if mark(cell).get("grade_id") == asked.answer_cell]
-    return setup.partition("\nexercise(")[0], asked.answer, solution
+    notebook = read(path)
+    (setup,) = [source(cell) for cell in notebook["cells"] if SETUP in tags(cell)]
+    return setup.partition("\nexercise(")[0], asked.answer, answer_cells(notebook)[asked.answer_cell]
 
 
 def edited(task: str, changes: dict[str, str]) -> Any:
