@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpbook.classroom.sandbox.clock import PATIENCE, Clock, TimeUp, TooMuch
+from dpbook.classroom.sandbox.clock import Clock, TimeUp, TooMuch
 from dpbook.classroom.sandbox.judge_side import Failed, Gone, RemoteGenerator, Worker
 from dpbook.classroom.sandbox.servers import Keeper, Servers
 from dpbook.classroom.tasks.answer import (
@@ -63,7 +63,7 @@ class RemoteAnswer(Answer):
         self._broken: Wrong | None = None
         self._lock = threading.Lock()
         self._ended = False
-        self._clock = Clock(PATIENCE)
+        self._clock = Clock()
         self._clock.begin_call(LOAD_SECONDS, loading=True)
         super().__init__(self._clock, "")
 

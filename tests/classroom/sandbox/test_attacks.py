@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dpbook.classroom.marks import find, grade
-from dpbook.classroom.sandbox import remote_answer, servers
+from dpbook.classroom.sandbox import clock, remote_answer, servers
 from dpbook.classroom.sandbox.containment import GUARDS
 from dpbook.classroom.tasks import answer as answer_module
 from dpbook.core import DpbookError, checkout
@@ -317,7 +317,7 @@ def test_marks_are_not_given_by_servers_that_have_ended(folder, monkeypatch):
 def test_an_answer_that_waits_for_nothing_is_ended(folder, monkeypatch):
     """It sleeps, or is stopped: it uses no CPU time, and the clock ends it."""
     monkeypatch.setattr(answer_module, "CHECK_SECONDS", 0.5)
-    monkeypatch.setattr(remote_answer, "PATIENCE", 3.0)
+    monkeypatch.setattr(clock, "PATIENCE", 3.0)
     stopped = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     marks = graded(folder / "waiting", {"sleeps": text(LOOPS["a sleep"]), "stopped": text(stopped)})
     assert [task.points for task in marks.values()] == [0, 0]
