@@ -19,7 +19,7 @@ from dpbook.classroom.tasks.expectations import (
     expect_schedule,
 )
 from dpbook.classroom.tasks.judging import judge, of_all_checks
-from dpbook.classroom.tasks.load_tasks import Check, Hints, Task, hint, list_tasks, register, task
+from dpbook.classroom.tasks.load_tasks import Check, Hints, Task, hint, list_tasks, task
 from dpbook.classroom.tasks.notebook_check import check, exercise, share_checks
 from dpbook.classroom.tasks.reader_progress import Progress, progress
 from dpbook.classroom.tasks.report import Case, Report, describe

@@ -31,7 +31,7 @@ def varying() -> list[Numbers[Any]]:
 def write_course(seed: int, folder: Path) -> list[Path]:
     """Write the exercises of the course ``seed`` into ``folder``, and their solutions into a folder in it."""
     made = []
-    for name, solution in _solutions(seed):
+    for name, solution in solutions(seed):
         for place, notebook in ((folder / "solutions", solution), (folder, learners(solution, name))):
             place.mkdir(parents=True, exist_ok=True)
             write_atomically(place / name, dumps(notebook))
@@ -39,13 +39,8 @@ def write_course(seed: int, folder: Path) -> list[Path]:
     return made
 
 
-def solutions(seed: int) -> Iterator[tuple[str, bytes]]:
-    """Each exercise of the course ``seed``: the name and the text of the instructor's notebook."""
-    for name, solution in _solutions(seed):
-        yield name, dumps(solution)
-
-
-def _solutions(seed: int) -> Iterator[tuple[str, Notebook]]:
+def solutions(seed: int) -> Iterator[tuple[str, Notebook]]:
+    """Each exercise of the course ``seed``: its name, and the instructor's notebook."""
     numbers = {each.task: each for each in varying()}
     for path in sorted((checkout.root() / "exercises" / "solutions").glob("[0-9][0-9]_*.ipynb")):
         yield path.name, of_course(read(path), seed, numbers)

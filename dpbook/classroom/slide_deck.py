@@ -4,7 +4,6 @@ The deck is one HTML file that needs no network: formulas become paths, and link
 """
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -14,6 +13,8 @@ from typing import Any, NamedTuple
 
 import mistune
 
+from dpbook.classroom.tasks.notebook_cells import Cell, as_python, source, tags
+from dpbook.classroom.tasks.notebook_structure import read
 from dpbook.core import DpbookError, palette, render_page, write_atomically
 
 EM = 10
@@ -86,7 +87,6 @@ class _Renderer(mistune.HTMLRenderer):
 _READER = mistune.create_markdown(renderer=_Renderer(), plugins=["table", "math"])
 
 
-Cell = dict[str, Any]
 MOST_LINES = 12
 ANSWER = re.compile(r"<details>\s*<summary>Answer</summary>(.*?)</details>", re.DOTALL)
 PREDICT = "**Predict.**"
@@ -107,8 +107,7 @@ class Slide(NamedTuple):
 def write_slides(notebook: Path, folder: Path) -> Path:
     """Write the deck of a chapter's notebook into ``folder`` and return its path. Raises `DpbookError`."""
     try:
-        read = json.loads(notebook.read_text(encoding="utf-8"))
-        made = list(slides(read["cells"]))
+        made = list(slides(read(notebook)["cells"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DpbookError(f"{notebook} cannot be read as a notebook ({error!r})") from None
     if not made:
@@ -130,7 +129,7 @@ def slides(cells: Sequence[Cell]) -> Iterator[Slide]:
         if cell["id"] == "ways-on":
             return
         if cell["cell_type"] == "markdown":
-            words = _text(cell["source"]).partition("**Further reading**")[0]
+            words = source(cell).partition("**Further reading**")[0]
             if found := re.match(r"#{1,2} (.+)\n*", words):
                 kind = "section" if section else "title"
                 section, words = found[1].strip(), words[found.end() :]
@@ -160,9 +159,9 @@ def _opening(kind: str, heading: str, words: str, behind: Sequence[Cell]) -> Ite
 def _example(behind: Sequence[Cell]) -> str:
     """The code of the next cell, and what it says."""
     cell = next(iter(behind), None)
-    if cell is None or cell["cell_type"] != "code" or "yours" in _tags(cell):
+    if cell is None or cell["cell_type"] != "code" or "yours" in tags(cell):
         return ""
-    return _pre(_text(cell["source"]).splitlines()) + _said([cell])
+    return _pre(source(cell).splitlines()) + _said([cell])
 
 
 def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Slide]:
@@ -187,30 +186,30 @@ def _lead(context: str) -> str:
 
 def _run(behind: Sequence[Cell]) -> str:
     """Return the output and the assertions of the cells up to the next text."""
-    ran = [cell for cell in takewhile(lambda cell: cell["cell_type"] == "code", behind) if "yours" not in _tags(cell)]
-    claims = [claim for cell in ran for claim in _asserts(_text(cell["source"]))]
+    ran = [cell for cell in takewhile(lambda cell: cell["cell_type"] == "code", behind) if "yours" not in tags(cell)]
+    claims = [claim for cell in ran for claim in _asserts(source(cell))]
     return _said(ran) + (f'<pre class="claim">{escape(chr(10).join(claims))}</pre>' if claims else "")
 
 
 def _said(ran: Sequence[Cell]) -> str:
     """Return the printed output of cells, and the values of their last lines unless these are pictures."""
     lines = "\n".join(text for cell in ran for out in cell["outputs"] if (text := _words(out))).splitlines()
-    note = f'<p class="note">{MEASURED}</p>' if any("measurement" in _tags(cell) for cell in ran) else ""
+    note = f'<p class="note">{MEASURED}</p>' if any("measurement" in tags(cell) for cell in ran) else ""
     return _pre(lines) + note if lines else ""
 
 
 def _words(output: dict[str, Any]) -> str:
     data = output.get("data", {})
     plain = data["text/plain"] if list(data) == ["text/plain"] else ""
-    return _text(output["text"] if output.get("name") == "stdout" else plain).strip("\n")
+    return "".join(output["text"] if output.get("name") == "stdout" else plain).strip("\n")
 
 
 def _pre(lines: Sequence[str]) -> str:
     return f"<pre>{escape(chr(10).join([*lines[:MOST_LINES], '…'] if len(lines) > MOST_LINES else lines))}</pre>"
 
 
-def _asserts(source: str) -> list[str]:
-    code = "\n".join("pass" if line.startswith(("%", "!")) else line for line in source.splitlines())
+def _asserts(text: str) -> list[str]:
+    code = as_python(text)
     return [
         ast.get_source_segment(code, node) or "" for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Assert)
     ]
@@ -220,26 +219,17 @@ def _images(cell: Cell) -> Iterator[str]:
     """The pictures that a cell shows; of a film the frames that move by themselves."""
     for output in cell["outputs"]:
         data = output.get("data", {})
-        if found := IMAGE.search(_text(data.get("text/html", ""))):
+        if found := IMAGE.search("".join(data.get("text/html", ""))):
             yield re.sub(r' (width|style)="[^"]*"', "", found[0])
 
 
 def _caption(cell: Cell, behind: Sequence[Cell]) -> str:
     """The sentence with which the words behind the picture begin, unless these are about something else."""
-    note = f'<p class="note">{MEASURED}</p>' if "measurement" in _tags(cell) else ""
-    words = next((_text(other["source"]) for other in behind if other["cell_type"] == "markdown"), "")
+    note = f'<p class="note">{MEASURED}</p>' if "measurement" in tags(cell) else ""
+    words = next((source(other) for other in behind if other["cell_type"] == "markdown"), "")
     paragraph, _, rest = words.partition("\n\n")
     sentence = sentences(paragraph, 1)
     leads_on = sentence.endswith((":", "?")) or rest.startswith(PREDICT)  # to what is no matter of the picture
     if words.startswith(("#", "**", *BLOCKS)) or leads_on or len(sentence.split()) < 6:
         return note
     return html(sentence) + note
-
-
-def _text(source: str | list[str]) -> str:
-    return source if isinstance(source, str) else "".join(source)
-
-
-def _tags(cell: Cell) -> list[str]:
-    tags: list[str] = cell["metadata"].get("tags", [])
-    return tags

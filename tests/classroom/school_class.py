@@ -16,6 +16,7 @@ from typing import Any
 from dpbook.classroom import list_tasks
 from dpbook.core import checkout
 from dpbook.ranks import all_processes, family
+from tests.classroom.mutants.edits import mutants_text
 from tests.classroom.sandbox.test_attacks import FORGED, LOOPS, WRONG
 from tests.classroom.submissions import hand_in, solutions
 from tests.classroom.test_exercises import wrong_answers
@@ -127,7 +128,7 @@ def _write(
 @cache
 def _mistakes(chapter: int, task: str) -> list[str]:
     """Answers to a task with a known mistake each."""
-    text = (checkout.root() / "tests" / "grading" / "mutants" / f"ch{chapter:02}.py").read_text(encoding="utf-8")
+    text = mutants_text(chapter)
     answer = next(each.answer for each in list_tasks(chapter) if each.id == task)
     chosen = f"{answer} = next(m.answer for m in MUTANTS if (m.task, m.name) == {{!r}})"
     mutants = [mutant for mutant in wrong_answers(chapter).MUTANTS if mutant.task == task]

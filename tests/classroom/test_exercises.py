@@ -14,6 +14,7 @@ from dpbook.collectives import tree
 from dpbook.core import checkout
 from dpbook.overlap import plan
 from tests.cases import each
+from tests.classroom.mutants.edits import edited
 
 EXERCISES = checkout.root() / "exercises"
 SOLUTIONS = sorted((EXERCISES / "solutions").glob("*.ipynb"))
@@ -68,8 +69,9 @@ def test_a_worthless_answer_earns_nothing(path):
 
 
 def test_an_answer_that_changes_nothing_passes_inputs_unchanged_whatever_it_returns():
-    wrong = wrong_answers(5)
-    report = judge(task("05.1"), LocalAnswer(wrong.as_given))
+    wrong = wrong_answers(5).MUTANTS
+    (as_given,) = [mutant.answer for mutant in wrong if mutant.name == "as given"]
+    report = judge(task("05.1"), LocalAnswer(as_given))
     assert [case.name for case in report.cases if case.passed] == ["inputs unchanged"]
 
 
@@ -85,7 +87,7 @@ def test_one_round_is_no_rounds():
 
 
 def test_pieces_in_the_order_of_backward_are_told_by_their_shapes():
-    class Backward(wrong_answers(14).Right):
+    class Backward(edited("14.2", {})):
         def finish(self):
             return super().finish()[::-1]
 

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,17 +48,19 @@ class Roster:
         """For each submission its row, None where there is no one row; and what is to be told of this."""
         found = [self._of(name) for name in names]
         matched = [rows[0] if len(rows) == 1 else None for rows in found]
-        return matched, [*_odd(names, found), *_twice(names, matched), *self._absent(matched)]
+        owners: dict[int, list[str]] = {id(row): [] for row in self.rows}
+        for name, row in zip(names, matched, strict=True):
+            if row is not None:
+                owners[id(row)].append(name)
+        told = [*_odd(names, found), *_twice(owners.values())]
+        if absent := [_called(row) for row in self.rows if not owners[id(row)]]:
+            told.append(f"on the roster, but with no submission: {'; '.join(absent)}")
+        return matched, told
 
     def _of(self, name: str) -> list[Row]:
         """The rows that the first form of ``name`` which is anybody's belongs to."""
         keys = [(row, set(_keys(row))) for row in self.rows]
         return next((rows for form in _forms(name) if (rows := [row for row, own in keys if form in own])), [])
-
-    def _absent(self, matched: Sequence[Row | None]) -> Iterator[str]:
-        absent = [_called(row) for row in self.rows if not any(row is each for each in matched)]
-        if absent:
-            yield f"on the roster, but with no submission: {'; '.join(absent)}"
 
 
 def read(path: Path) -> Roster:
@@ -130,11 +132,10 @@ def _odd(names: Sequence[str], matches: Sequence[Sequence[Row]]) -> Iterator[str
             yield f"{name!r} may be any of {len(rows)} on the roster: its row names nobody, complete it by hand"
 
 
-def _twice(names: Sequence[str], matched: Sequence[Row | None]) -> Iterator[str]:
-    for number, row in enumerate(matched):
-        same = [name for name, other in zip(names, matched, strict=True) if row is not None and other is row]
-        if len(same) > 1 and names[number] == same[0] and number == matched.index(row):
-            yield f"{' and '.join(map(repr, same))} are of one student: each has a row, delete those that do not count"
+def _twice(owners: Iterable[Sequence[str]]) -> Iterator[str]:
+    for names in owners:
+        if len(names) > 1:
+            yield f"{' and '.join(map(repr, names))} are of one student: each has a row, delete those that do not count"
 
 
 _CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")

@@ -7,14 +7,14 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dpbook.classroom.tasks.expectations import current_course
 from dpbook.classroom.tasks.load_tasks import Task, list_tasks
-from dpbook.classroom.tasks.notebook_cells import KEEP_OUTPUT, SETUP, defined, parse_cell, used
+from dpbook.classroom.tasks.notebook_cells import KEEP_OUTPUT, SETUP, as_python, defined, parse_cell, used
 from dpbook.core import DpbookError, checkout
 
 MAX_BYTES = 20 * 2**20
@@ -139,10 +139,7 @@ class InWords:
 def in_words(chapter: int, cells: list[Cell]) -> tuple[InWords, ...]:
     """The chapter's questions in words, with what the ``cells`` of a handed in notebook answer."""
     written = {cell.grade_id: cell.source for cell in cells}
-    return tuple(
-        InWords(id, title, points, _answer_in_words(written.get(id, "")), rubric)
-        for id, title, points, rubric in _asked(chapter)
-    )
+    return tuple(replace(each, answer=_answer_in_words(written.get(each.id, ""))) for each in _asked(chapter))
 
 
 def _answer_in_words(text: str) -> str:
@@ -151,18 +148,18 @@ def _answer_in_words(text: str) -> str:
 
 
 @cache
-def _asked(chapter: int) -> tuple[tuple[str, str, int, Rubric], ...]:
-    """Id, title, points and rubric of each question; none where there is no exercise."""
+def _asked(chapter: int) -> tuple[InWords, ...]:
+    """The chapter's questions without an answer; none where there is no exercise."""
     folder = checkout.root() / "exercises" / "solutions"
     path = next(iter(sorted(folder.glob(f"{chapter:02}_*.ipynb"))), None)
     return tuple(_questions(path)) if path else ()
 
 
-def _questions(path: Path) -> Iterator[tuple[str, str, int, Rubric]]:
+def _questions(path: Path) -> Iterator[InWords]:
     title = ""
     for cell in text_cells(path):
         if cell.grade_id.startswith("words-"):
-            yield cell.grade_id, title, int(cell.points), _rubric(cell.source)
+            yield InWords(cell.grade_id, title, int(cell.points), "", _rubric(cell.source))
         elif cell.source.startswith("## "):
             title = cell.source.partition("\n")[0].removeprefix("## ").partition(" (")[0]
 
@@ -270,9 +267,7 @@ def _remarks(chapter: int, cells: Sequence[Cell]) -> Iterator[str]:
     by = "the book" if current_course() is None else f"course {current_course()}"
     if of != by:
         yield f"the notebook asks for the numbers of {of}, and was graded by those of {by}"
-    known = {task.answer_cell: task for task in list_tasks(chapter)} | {
-        task.check_cell: task for task in list_tasks(chapter)
-    }
+    known = {grade_id: task for task in list_tasks(chapter) for grade_id in (task.answer_cell, task.check_cell)}
     for cell in cells:
         if cell.grade_id.startswith(("answer-", "check-")) and cell.grade_id not in known:
             yield f"the cell {cell.grade_id!r} belongs to no task of this edition, and was left out"
@@ -293,7 +288,9 @@ def program(task: Task, answers: Sequence[Taken]) -> list[tuple[str, str]]:
             break
         chosen |= more
         needed |= {name for cell, text in others if _name(cell) in more for name in _used(text)}
-    return [(f"<{_name(cell)}>", _python(text)) for cell, text in others if _name(cell) in chosen or SETUP in cell.tags]
+    return [
+        (f"<{_name(cell)}>", as_python(text)) for cell, text in others if _name(cell) in chosen or SETUP in cell.tags
+    ]
 
 
 def needs_torch(cells: Sequence[tuple[str, str]]) -> bool:
@@ -318,11 +315,6 @@ def _usable(cell: Cell) -> bool:
 
 def _name(cell: Cell) -> str:
     return cell.grade_id or cell.id
-
-
-def _python(text: str) -> str:
-    """Lines for IPython or the shell are no Python."""
-    return "\n".join(f"#{line}" if line.startswith(("%", "!")) else line for line in text.split("\n"))
 
 
 def _defined(text: str) -> set[str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpbook.classroom.tasks.notebook_structure import dumps
 from dpbook.core import checkout, write_atomically
 
 CONFIG = "nbgrader_config.py"
@@ -49,4 +50,4 @@ def _sources(course: int | None) -> Iterator[tuple[str, bytes]]:
     else:
         from dpbook.classroom.course import solutions  # loads what is also started as a module
 
-        yield from solutions(course)
+        yield from ((name, dumps(notebook)) for name, notebook in solutions(course))

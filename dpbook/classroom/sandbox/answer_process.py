@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from dpbook.classroom.sandbox.encoding import Ended, Frames, SharedArrays, named_value, write
-from dpbook.classroom.tasks.answer import Printed, blame, causes, is_stub, last_line
+from dpbook.classroom.tasks.answer import Printed, blame, causes, is_stub, kind_of, last_line
 from dpbook.classroom.tasks.plain_data import NotPlain, plain
 from dpbook.classroom.tasks.report import Report
 from dpbook.collectives.programs import line_of_caller
@@ -72,8 +72,7 @@ class _Side:
         return name in self._names
 
     def _do_kind(self) -> str:
-        answer = self._answer
-        return "" if answer is None or answer is ... else "function" if callable(answer) else "value"
+        return kind_of(self._answer)
 
     def _do_value(self) -> Any:
         return plain(self._answer)
@@ -106,9 +105,6 @@ class _Side:
             return ("yielded", target.send(value))
         except StopIteration as stop:
             return ("returned", stop.value)
-
-    def _do_close(self, target: Any) -> None:
-        target.close()
 
     def _do_beside(self, through: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return plain(through(self._answer, *args))

@@ -9,6 +9,7 @@ import time
 
 from dpbook.classroom.sandbox.servers import HELD, held_and_computed
 from dpbook.classroom.tasks.answer import CHECK_SECONDS
+from dpbook.classroom.tasks.call_limit import Limit
 from dpbook.ranks import seconds_of
 
 PATIENCE = 10.0
@@ -29,14 +30,13 @@ class TooMuch(Exception):
     """The processes of an answer hold more memory than they may."""
 
 
-class Clock:
+class Clock(Limit):
     """The time of one answer, call by call. ``stop``: what has ended the call, if anything; ``spent``: its limit.
 
     ``keeper`` has started the ``known`` processes, and whatever they start.
     """
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self._patience = patience
+    def __init__(self) -> None:
         self.known: list[int] = []
         self.keeper: int | None = None
         self.begin_check(CHECK_SECONDS)
@@ -44,14 +44,14 @@ class Clock:
     def begin_check(self, seconds: float) -> None:
         """Begin a check, all of whose calls may use ``seconds`` of CPU time."""
         self.whole = self._left = seconds
-        self._left_on_clock = self._patience * seconds
+        self._left_on_clock = PATIENCE * seconds
 
     def begin_call(self, seconds: float, loading: bool = False) -> None:
         """Begin a call, which may use ``seconds`` on each rank, and in all no more than the check has left.
 
         ``loading`` takes nothing of that.
         """
-        on_clock = self._patience * seconds
+        on_clock = PATIENCE * seconds
         self._left_now, left_on_clock = (math.inf, on_clock) if loading else (self._left, self._left_on_clock)
         self.spent = f"{seconds:g} s" if seconds <= self._left_now else f"{self.whole:g} s in this check"
         self.stop: Exception | None = None

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.classroom.tasks.plain_data import MAX_DEPTH, MAX_ITEMS, NotPlain, plain
+from dpbook.classroom.tasks.plain_data import MAX_DEPTH, MAX_ITEMS, TOO_LARGE, NotPlain, plain
 from dpbook.collectives import Schedule, from_json, to_json
 from dpbook.core import DpbookError
 
@@ -272,7 +272,7 @@ def _written(
 ) -> Any:
     budget[0] -= 1
     if budget[0] < 0 or depth < 0:
-        raise NotPlain(f"a value of more than {MAX_ITEMS:,} items, or nested more than {MAX_DEPTH} deep")
+        raise NotPlain(TOO_LARGE)
     kind = type(value)
     if kind in _PLAIN_JSON or (kind is int and -_BIG < value < _BIG):
         return value

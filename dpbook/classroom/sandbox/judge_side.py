@@ -7,7 +7,7 @@ import socket
 import struct
 from collections.abc import Callable, Generator
 from types import FunctionType, MethodType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,21 +22,15 @@ from dpbook.classroom.sandbox.encoding import (
     named_value,
     read,
 )
-from dpbook.classroom.tasks.answer import Wrong
+from dpbook.classroom.tasks.answer import NOT_PLAIN, Wrong
 from dpbook.classroom.tasks.report import clean, one_line
 from dpbook.collectives.programs import attributed_to_line
-
-
-class Asks(Protocol):
-    """A `worker.Worker`."""
-
-    def request(self, kind: str, *given: Any) -> Any: ...
 
 
 class RemoteObject:
     """An object of the answer: what it has and does is asked of its process."""
 
-    def __init__(self, worker: Asks, number: int, methods: frozenset[str]) -> None:
+    def __init__(self, worker: "Worker", number: int, methods: frozenset[str]) -> None:
         self._worker, self._number, self._methods = worker, number, methods
 
     def __getattr__(self, name: str) -> Any:
@@ -57,7 +51,7 @@ class RemoteCallable(RemoteObject):
 class RemoteGenerator(Generator[Any, Any, Any]):
     """A generator of the answer."""
 
-    def __init__(self, worker: Asks, number: int, methods: frozenset[str]) -> None:
+    def __init__(self, worker: "Worker", number: int, methods: frozenset[str]) -> None:
         self._worker, self._number = worker, number
 
     def send(self, value: Any) -> Any:
@@ -73,7 +67,6 @@ class RemoteGenerator(Generator[Any, Any, Any]):
         """It ends with its process."""
 
 
-NOT_PLAIN = "a value of the kind that the task asks for"
 MAX_ASKED = 200_000
 """Calls of the judge's side in one call of the answer."""
 MAX_LINE = 200
@@ -227,10 +220,9 @@ class Worker:
             return ("array", self._arrays.reference(value))
         if isinstance(value, RemoteObject | RemoteGenerator):
             return ("yours", value._number)
-        if isinstance(value, FunctionType | MethodType) and "<" not in getattr(value, "__qualname__", "<"):
-            method = isinstance(value, MethodType)
-            return ("function", self._number(value), value.__name__) if method else None
-        if isinstance(value, FunctionType):
+        if isinstance(value, FunctionType) and "<" not in value.__qualname__:
+            return None  # pickle finds it by its name
+        if isinstance(value, FunctionType | MethodType):
             return ("function", self._number(value), value.__name__)
         offers = getattr(type(value), "OFFERS", None)
         if offers is None or isinstance(value, type):

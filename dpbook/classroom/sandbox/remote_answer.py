@@ -12,23 +12,22 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dpbook.classroom.sandbox.clock import PATIENCE, Clock, TimeUp, TooMuch
-from dpbook.classroom.sandbox.judge_side import NOT_PLAIN, Failed, Gone, RemoteGenerator, Worker
+from dpbook.classroom.sandbox.clock import Clock, TimeUp, TooMuch
+from dpbook.classroom.sandbox.judge_side import Failed, Gone, RemoteGenerator, Worker
 from dpbook.classroom.sandbox.servers import Keeper, Servers
 from dpbook.classroom.tasks.answer import (
-    CALL_SECONDS,
-    CHECK_SECONDS,
     MAX_PRINTED,
-    LastCall,
+    NOT_PLAIN,
+    Answer,
     NotAnswered,
     Through,
     Wrong,
     blame,
     causes,
+    check_unchanged,
 )
 from dpbook.classroom.tasks.call_limit import AFTER_TIMEOUT
-from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
-from dpbook.classroom.tasks.report import describe_kind
+from dpbook.classroom.tasks.plain_data import NotPlain, plain
 
 LOAD_SECONDS = 4.0
 HURRIED = {False: 1 / 8, True: 1 / 2}
@@ -38,7 +37,7 @@ HURRIED_MOST = 2.0
 Cells = Sequence[tuple[str, str]]
 
 
-class RemoteAnswer:
+class RemoteAnswer(Answer):
     """The answer called ``name`` that ``cells`` leave behind, in processes of ``servers``. Close it to end them.
 
     It is ``late`` once a call has not ended in time, of which there is less for one that is ``hurried``. After an alarm
@@ -55,27 +54,18 @@ class RemoteAnswer:
         self.late = False
         self.guards: dict[str, bool] = {}
         self.beside = False
-        self.printed = ""
-        self.results: dict[bytes, Any] = {}
         self._keeper: Keeper | None = None
         self._free: list[Worker] = []
         self._all: list[Worker] = []
         self._mine: dict[int, Worker] = {}
         self._generators: list[tuple[Worker, RemoteGenerator, tuple[Any, ...]]] = []
-        self._kind: str | None = None
+        self._loaded: str | None = None
         self._broken: Wrong | None = None
         self._lock = threading.Lock()
         self._ended = False
-        self._clock = Clock(PATIENCE)
+        self._clock = Clock()
         self._clock.begin_call(LOAD_SECONDS, loading=True)
-        self.begin()
-
-    def begin(self, seconds: float | None = None) -> None:
-        self.last_call: LastCall | None = None
-        self._clock.begin_check(CHECK_SECONDS if seconds is None else seconds)
-
-    def note_call(self, last_call: LastCall) -> None:
-        self.last_call = last_call
+        super().__init__(self._clock, "")
 
     def close(self) -> None:
         """End its processes."""
@@ -87,19 +77,10 @@ class RemoteAnswer:
             self._keeper.close()
             self._keeper = None
 
-    def value(self) -> Any:
-        self._check_loaded()
-        if self._kind == "":
-            raise NotAnswered
-        return self._run(lambda: self._worker().request("value"), CALL_SECONDS)
+    def _value(self) -> Any:
+        return self._worker().request("value")
 
-    def call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
-        self._check_loaded()
-        if self._kind == "":
-            raise NotAnswered
-        if self._kind == "value":
-            said = describe_kind(self.value())
-            raise Wrong("a function", said, cause="no function")
+    def _call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
         given = _copied(args)
         if through is None:
             return self._run(lambda: self._one(given, live=False, unchanged=unchanged), seconds)
@@ -117,7 +98,7 @@ class RemoteAnswer:
         self._generators = []
         result = plain(other(function, *given))
         for worker, generator, before in self._generators:
-            _check_unchanged(before, worker.request("arguments", generator))
+            check_unchanged(before, worker.request("arguments", generator))
         return result
 
     def _one(self, args: tuple[Any, ...], live: bool, unchanged: bool) -> Any:
@@ -130,7 +111,7 @@ class RemoteAnswer:
         if unchanged and isinstance(result, RemoteGenerator):
             self._generators.append((worker, result, before))
         elif unchanged:
-            _check_unchanged(before, after)
+            check_unchanged(before, after)
         return result
 
     def _hosted(self, harness: Callable[..., Any], *args: Any) -> Any:
@@ -138,15 +119,16 @@ class RemoteAnswer:
         self.beside = True
         return self._worker().request("beside", harness, args)
 
-    def _check_loaded(self) -> None:
+    def _kind(self) -> str:
         """Run the cells, once. Raises what that came to, in every check."""
-        if self._kind is None and self._broken is None:
+        if self._loaded is None and self._broken is None:
             try:
-                self._kind = self._run(lambda: self._worker().request("kind"), LOAD_SECONDS, loading=True)
+                self._loaded = self._run(lambda: self._worker().request("kind"), LOAD_SECONDS, loading=True)
             except Wrong as wrong:
                 self._broken = wrong
         if self._broken is not None:
             raise self._broken
+        return self._loaded or ""
 
     def _worker(self) -> Worker:
         """The process of this thread."""
@@ -174,7 +156,7 @@ class RemoteAnswer:
         return worker
 
     def _note(self, printed: str) -> None:
-        self.printed = printed[: 2 * MAX_PRINTED]
+        self._printed = printed[: 2 * MAX_PRINTED]
 
     def _run(self, work: Callable[[], Any], seconds: float, loading: bool = False) -> Any:
         """``work()`` within the limits, and what it raises as `Wrong`."""
@@ -239,11 +221,3 @@ def _copied(args: tuple[Any, ...]) -> tuple[Any, ...]:
     except (pickle.PicklingError, AttributeError, TypeError):
         copied = copy.deepcopy(args)
     return copied
-
-
-def _check_unchanged(before: tuple[Any, ...], after: Any) -> None:
-    """Raise `Wrong` for an argument that is not what it was."""
-    for number, (was, now) in enumerate(zip(before, after, strict=False), start=1):
-        change = difference(was, now)
-        if change is not None:
-            raise Wrong(f"argument {number} left as it was: {change.expected}", change.got, change.where)

@@ -45,25 +45,16 @@ class Rules(NamedTuple):
     guards: dict[str, bool]
 
 
-class Readable(NamedTuple):
-    """Paths that answers may read, and whether no solutions are in them."""
+def readable() -> list[Path]:
+    """Return the paths that answers may read: Python, its packages, and all of dpbook except the judges of tasks.
 
-    paths: list[Path]
-    hide_solutions: bool
-
-    @classmethod
-    def default(cls) -> "Readable":
-        """Return Python, its packages, and all of dpbook except the judges of tasks.
-
-        A judge also lies compiled in its chapter's ``__pycache__``, so no such folder can be read.
-        """
-        package = PACKAGE.resolve()
-        path = {Path(each).resolve() for each in sys.path if each and Path(each).is_dir()} - {package.parent}
-        paths = [*_SYSTEM, *(Path(each).resolve() for each in (sys.base_prefix, sys.prefix)), *path]
-        for place in (PACKAGE, *(PACKAGE / "book").glob("ch*")):
-            paths += [item for item in place.iterdir() if item.name not in HIDDEN and item != PACKAGE / "book"]
-        paths.append(PACKAGE / "book" / "__init__.py")
-        return cls(paths, not any(package.is_relative_to(each) for each in paths))
+    A judge also lies compiled in its chapter's ``__pycache__``, so no such folder can be read.
+    """
+    path = {Path(each).resolve() for each in sys.path if each and Path(each).is_dir()} - {PACKAGE.resolve().parent}
+    paths = [*_SYSTEM, *(Path(each).resolve() for each in (sys.base_prefix, sys.prefix)), *path]
+    for place in (PACKAGE, *(PACKAGE / "book").glob("ch*")):
+        paths += [item for item in place.iterdir() if item.name not in HIDDEN and item != PACKAGE / "book"]
+    return [*paths, PACKAGE / "book" / "__init__.py"]
 
 
 def serve(control: socket.socket, memory: int) -> None:
@@ -74,7 +65,7 @@ def serve(control: socket.socket, memory: int) -> None:
         if "torch" in sys.modules:  # whose groups use it; elsewhere ranks would have a way around their wires
             containment.raise_loopback()
         containment.open_way([Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), PACKAGE.resolve()])
-    given = Readable.default()
+    paths = readable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         word, files, _, _ = socket.recv_fds(control, 4096, 1)
@@ -86,13 +77,13 @@ def serve(control: socket.socket, memory: int) -> None:
                 try:
                     control.close()
                     with socket.socket(fileno=files[0]) as sock:
-                        _begin(sock, request, given, memory, apart)
+                        _begin(sock, request, paths, memory, apart)
                 finally:  # whoever request may be gone: this is no second server
                     os._exit(0)
         os.close(files[0])
 
 
-def _begin(sock: socket.socket, request: dict[str, Any], given: Readable, memory: int, network: bool) -> None:
+def _begin(sock: socket.socket, request: dict[str, Any], paths: list[Path], memory: int, network: bool) -> None:
     """Fork the keeper, and tell its number."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.sched_setaffinity(0, request["cores"])
@@ -103,7 +94,8 @@ def _begin(sock: socket.socket, request: dict[str, Any], given: Readable, memory
         folder = Path(request["folder"])
         disk = containment.small_disk(folder, DISK)
         most = memory + containment.mapped()
-        files = containment.confine(given.paths, [folder, *DEVICES]) and given.hide_solutions
+        hides_solutions = not any(PACKAGE.resolve().is_relative_to(each) for each in paths)
+        files = containment.confine(paths, [folder, *DEVICES]) and hides_solutions
         rules = Rules(request["user"] if os.getuid() == 0 else None, most, processes, {"disk": disk, "files": files})
         _keep(sock, folder, rules)
     said = {"keeper": keeper, "processes": processes, "network": network}

@@ -11,13 +11,14 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from dpbook.classroom.tasks.call_limit import DidNotReturn, Limit, Unlimited
+from dpbook.classroom.tasks.call_limit import Limit
 from dpbook.classroom.tasks.plain_data import NotPlain, difference, plain
-from dpbook.classroom.tasks.report import MAX_TEXT, as_lines, describe_kind, one_line
+from dpbook.classroom.tasks.report import MAX_TEXT, LastCall, as_lines, describe_kind, one_line
 from dpbook.core import PACKAGE, Deadlock
 
 _OURS = tuple(
@@ -143,6 +144,7 @@ CALL_SECONDS = 2.0
 CHECK_SECONDS = 5.0
 MAX_PRINTED = 1000
 MAX_LINES = 10
+NOT_PLAIN = "a value of the kind that the task asks for"
 
 Through = Callable[..., Any]
 
@@ -181,37 +183,74 @@ class NotAnswered(Wrong):
         super().__init__("an answer", "not answered yet")
 
 
-class LastCall(NamedTuple):
-    """Last call of the learner's function: its arguments, or the call in Python, or None if it has no such form."""
+def kind_of(answered: Any) -> str:
+    """Return "function" or "value", or "" where the stub's None or ``...`` is still there."""
+    return "" if answered is None or answered is ... else "function" if callable(answered) else "value"
 
-    by_hand: tuple[Any, ...] | str | None
 
-
-class Answer(Protocol):
+class Answer(ABC):
     """The learner's function or value. `LocalAnswer` runs it in this process; another process may stand behind it."""
 
-    ranks_are_processes: bool
+    ranks_are_processes = False
     """Whether every rank of a program is a process of its own already, so that none need be started to see that."""
-    last_call: LastCall | None
-    """Shown by a report; None as long as the check has called nothing."""
-    results: dict[bytes, Any]
-    """Results of calls that are made once, by the pickled call."""
+
+    def __init__(self, limit: Limit, printed: object) -> None:
+        self._limit, self._printed = limit, printed
+        self.results: dict[bytes, Any] = {}
+        """Results of calls that are made once, by the pickled call."""
+        self.begin()
 
     @property
     def printed(self) -> str:
         """The beginning of what it printed."""
+        return str(self._printed)
 
     def begin(self, seconds: float | None = None) -> None:
         """A check begins, which may take so long in all; None is `CHECK_SECONDS`."""
+        self.last_call: LastCall | None = None
+        """Shown by a report; None as long as the check has called nothing."""
+        self._limit.begin_check(CHECK_SECONDS if seconds is None else seconds)
 
     def note_call(self, last_call: LastCall) -> None:
         """Note the call that comes next, whether it is made or was made before."""
+        self.last_call = last_call
+        self._limit.note_call(last_call)
 
     def value(self) -> Any:
         """The answer itself as plain data."""
+        if not self._kind():
+            raise NotAnswered
+        return self._run(self._value, CALL_SECONDS)
 
     def call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
         """See `call`."""
+        if not self._kind():
+            raise NotAnswered
+        if self._kind() == "value":
+            raise Wrong("a function", describe_kind(self.value()), cause="no function")
+        return self._call(args, through, unchanged, seconds)
+
+    @abstractmethod
+    def _kind(self) -> str:
+        """See `kind_of`."""
+
+    @abstractmethod
+    def _value(self) -> Any: ...
+
+    @abstractmethod
+    def _call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any: ...
+
+    @abstractmethod
+    def _run(self, work: Callable[[], Any], seconds: float) -> Any:
+        """Return ``work()``, which may take ``seconds``. What it raises becomes `Wrong`."""
+
+
+def check_unchanged(before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raise `Wrong` for an argument that is not what it was; both are plain data."""
+    for number, (was, now) in enumerate(zip(before, after, strict=False), start=1):
+        change = difference(was, now)
+        if change is not None:
+            raise Wrong(f"argument {number} left as it was: {change.expected}", change.got, change.where)
 
 
 def call(
@@ -236,7 +275,7 @@ def call(
     With ``once`` the same call, also of another check, is not made again where it has returned. See
     `of_all_checks` for arguments that are the same; what is returned is then not to be changed.
     """
-    answer.note_call(LastCall(args if through is None and by_hand is None else by_hand))
+    answer.note_call(LastCall(args if through is None and by_hand is None else by_hand, where))
     make = partial(answer.call, args, through, unchanged, seconds)
     try:
         return _called_once(answer.results, pickle.dumps((through, args)), make) if once else make()
@@ -258,71 +297,40 @@ def value(answer: Answer) -> Any:
     return answer.value()
 
 
-class LocalAnswer:
+class LocalAnswer(Answer):
     """An answer that is called in this process, within the time that ``limit`` gives it.
 
     ``output`` is given in a process for this answer alone, which no user can interrupt: the descriptor of a file that
     receives the beginning of what it prints at once.
     """
 
-    ranks_are_processes = False
-
     def __init__(self, answered: Any, limit: Limit | None = None, output: int | None = None) -> None:
-        self._answered = answered
-        self._limit = limit or Unlimited()
-        self._printed = Printed(output)
+        self._answered, self._output = answered, Printed(output)
         self._interruptible = output is None
-        self.results: dict[bytes, Any] = {}
-        self.begin()
+        super().__init__(limit or Limit(), self._output)
 
-    @property
-    def printed(self) -> str:
-        return str(self._printed)
+    def _kind(self) -> str:
+        return kind_of(self._answered)
 
-    def begin(self, seconds: float | None = None) -> None:
-        self.last_call: LastCall | None = None
-        self._limit.begin_check(CHECK_SECONDS if seconds is None else seconds)
+    def _value(self) -> Any:
+        return plain(self._answered)
 
-    def note_call(self, last_call: LastCall) -> None:
-        self.last_call = last_call
-        self._limit.count_request()
-
-    def value(self) -> Any:
-        if self._answered is None or self._answered is ...:
-            raise NotAnswered
-        return self._run(lambda: plain(self._answered), CALL_SECONDS)
-
-    def call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
-        answered = self._answered
-        if answered is None or answered is ...:
-            raise NotAnswered
-        if not callable(answered):
-            said = self._run(lambda: describe_kind(plain(answered)), seconds)
-            raise Wrong("a function", said, cause="no function")
+    def _call(self, args: tuple[Any, ...], through: Through | None, unchanged: bool, seconds: float) -> Any:
         given = copy.deepcopy(args)
-        work = partial(answered, *given) if through is None else partial(through, answered, *given)
+        work = partial(self._answered, *given) if through is None else partial(through, self._answered, *given)
         got = self._run(lambda: plain(work()), seconds)
         if unchanged:
-            self._check_unchanged(args, given)
+            check_unchanged(args, self._run(lambda: [plain(arg) for arg in given], CALL_SECONDS))
         return got
 
-    def _check_unchanged(self, args: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-        for number, (before, after) in enumerate(zip(args, given, strict=True), start=1):
-            change = difference(before, self._run(partial(plain, after), CALL_SECONDS))
-            if change is not None:
-                raise Wrong(f"argument {number} left as it was: {change.expected}", change.got, change.where)
-
     def _run(self, work: Callable[[], Any], seconds: float) -> Any:
-        """Return ``work()``. What it prints is captured, and what it raises becomes `Wrong`."""
         try:
-            with self._printed.capture(), self._limit.call(seconds):
+            with self._output.capture(), self._limit.call(seconds):
                 return work()
         except Wrong:
             raise
-        except DidNotReturn as error:
-            raise Wrong(*error.reason.as_wrong()) from None
         except NotPlain as error:
-            raise Wrong("a value of the kind that the task asks for", str(error), cause=str(error)) from None
+            raise Wrong(NOT_PLAIN, str(error), cause=str(error)) from None
         except BaseException as error:  # SystemExit and whatever else an answer may raise
             if isinstance(error, KeyboardInterrupt) and self._interruptible:
                 raise

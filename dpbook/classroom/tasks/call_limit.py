@@ -1,7 +1,7 @@
 """Limits on the time of an answer's calls. The system enforces them: it ends the process when a timer expires.
 
-A loop in C, a bare ``except``, threads and blocking calls end alike, since none of them is asked. The check that was
-running then goes on in a new process, which knows of the call that did not end and does not make it again.
+A loop in C, a bare ``except``, threads and blocking calls end alike, since none of them is asked. Before every call
+the process notes which it is, so that whoever started it can report it; the next check runs in a new process.
 """
 
 import faulthandler
@@ -10,10 +10,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+
+from dpbook.classroom.tasks.report import LastCall
 
 STACK, CALL, PRINTED = "stack.txt", "call.json", "printed.txt"
 """Files of a check's process: where it was when it ended, which call it had begun, and what the answer printed."""
@@ -27,80 +28,42 @@ LEAST = 0.001
 """Seconds of a call for which the check has none left. A timer of 0 seconds would not expire."""
 
 
-class Unfinished(NamedTuple):
-    """Reason why a call did not return: what was expected, what came, and whether its time was over."""
-
-    expected: str
-    got: str
-    timed_out: bool
-
-    def as_wrong(self) -> tuple[str, str, str, str]:
-        """Return the arguments of the `answer.Wrong` that a check fails with."""
-        return self.expected, self.got, "", "a call that does not end" if self.timed_out else self.got
-
-
-class DidNotReturn(Exception):
-    """Raised in place of a call that ended an earlier process."""
-
-    def __init__(self, reason: Unfinished) -> None:
-        super().__init__(reason.got)
-        self.reason = reason
-
-
-class Limit(Protocol):
-    """Limit on the time of calls. `LocalAnswer` asks it before each of them."""
+class Limit:
+    """Limit on the time of an answer's calls. This one limits nothing."""
 
     def begin_check(self, seconds: float) -> None:
         """Begin a check whose calls may use ``seconds`` of CPU time in all."""
 
-    def count_request(self) -> None:
-        """Count one request of the check for a call, which is made at once or was made for another check."""
+    def note_call(self, last_call: LastCall) -> None:
+        """Note the call that comes next, for whoever learns that it did not return."""
 
-    def call(self, seconds: float) -> AbstractContextManager[None]:
-        """Context of a call that may use ``seconds`` of CPU time. Raises `DidNotReturn`."""
+    @contextmanager
+    def call(self, seconds: float) -> Iterator[None]:
+        """Context of a call that may use ``seconds`` of CPU time."""
+        yield
 
 
 @dataclass
 class History:
     """Facts about the calls of an answer that its next process has to know.
 
-    ``unfinished``: why a call did not return, by check and number of the request for it; ``longest``: the most CPU time
-    of a call that returned, in seconds.
+    ``timed_out``: whether one has used all its time; ``longest``: the most CPU time of one that returned, in seconds.
     """
 
-    unfinished: dict[tuple[str, int], Unfinished] = field(default_factory=dict)
+    timed_out: bool = False
     longest: float = 0.0
 
-    @property
-    def timed_out(self) -> bool:
-        """Whether a call has used all its time."""
-        return any(reason.timed_out for reason in self.unfinished.values())
 
-
-class Unlimited:
-    """A limit that limits nothing, for answers that are known to return."""
-
-    def begin_check(self, seconds: float) -> None:
-        pass
-
-    def count_request(self) -> None:
-        pass
-
-    @contextmanager
-    def call(self, seconds: float) -> Iterator[None]:
-        yield
-
-
-class ProcessLimit:
+class ProcessLimit(Limit):
     """Limit that ends this process when a call has used its CPU time, or `PATIENCE` times as much on the clock.
 
-    ``folder`` receives `CALL` at the beginning of every call, and `STACK` when a timer expires. ``check`` is the name
-    of the check that is running.
+    ``folder`` receives `CALL` at the beginning of every call, and `STACK` when a timer expires. ``name`` is that of the
+    learner's function, and ``check`` that of the check that is running.
     """
 
-    def __init__(self, folder: Path, history: History) -> None:
+    def __init__(self, folder: Path, name: str, history: History) -> None:
         self.check = ""
-        self._history = history
+        self._name, self._history = name, history
         self._call = os.open(folder / CALL, os.O_WRONLY | os.O_CREAT, 0o600)
         self._stack = open(folder / STACK, "w")  # noqa: SIM115  # open until the process ends
         faulthandler.enable(self._stack)  # for a crash in C
@@ -110,20 +73,17 @@ class ProcessLimit:
         self.begin_check(0.0)
 
     def begin_check(self, seconds: float) -> None:
-        self._request = 0
+        self._noted = {"call": "", "where": ""}
         self._whole = self._cpu_left = seconds
         self._clock_left = PATIENCE * seconds
 
-    def count_request(self) -> None:
-        self._request += 1
+    def note_call(self, last_call: LastCall) -> None:
+        self._noted = {"call": last_call.in_python(self._name), "where": last_call.where}
 
     @contextmanager
     def call(self, seconds: float) -> Iterator[None]:
-        reason = self._history.unfinished.get((self.check, self._request))
-        if reason is not None:
-            raise DidNotReturn(reason)
         seconds = self._shortened(min(seconds, self._whole))
-        os.pwrite(self._call, json.dumps(self._describe(seconds)).encode().ljust(300), 0)
+        os.pwrite(self._call, json.dumps(self._describe(seconds)).encode(), 0)  # over what may be longer
         cpu, clock = time.process_time(), time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, max(min(PATIENCE * seconds, self._clock_left), LEAST))
         signal.setitimer(signal.ITIMER_PROF, max(min(seconds, self._cpu_left), LEAST))
@@ -143,9 +103,9 @@ class ProcessLimit:
         return min(seconds, max(AFTER_TIMEOUT * seconds, SLOWER * self._history.longest))
 
     def _describe(self, seconds: float) -> dict[str, object]:
-        """Return the check, the number of the request, and its limits in words by the signal of the timer."""
+        """Return the check, the call, and its limits in words by the signal of the timer."""
         cpu = f"{seconds:g} s" if seconds <= self._cpu_left else f"{self._whole:g} s in this check"
         clock = PATIENCE * seconds
         waiting = f"{clock:g} s" if clock <= self._clock_left else f"{PATIENCE * self._whole:g} s in this check"
         limits = {str(int(signal.SIGPROF)): cpu, str(int(signal.SIGALRM)): waiting}
-        return {"check": self.check, "request": self._request, **limits}
+        return {"check": self.check, **self._noted, **limits}

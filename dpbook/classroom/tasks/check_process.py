@@ -68,7 +68,7 @@ def main(folder: Path) -> int:
             cause = f"{type(error).__name__}: {error}"
             connection.send(DpbookError(f"the answer cannot be rebuilt in the process of its check ({cause})"))
             return 1
-        limit = ProcessLimit(folder, request.history)
+        limit = ProcessLimit(folder, task.answer, request.history)
         answer = LocalAnswer(answered, limit, os.open(folder / PRINTED, os.O_WRONLY | os.O_CREAT, 0o600))
         for name in request.names:
             limit.check = name

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpbook.classroom.tasks.answer import MAX_PRINTED, Answer, LocalAnswer, NotAnswered, Wrong
 from dpbook.classroom.tasks.load_tasks import Check, Task, task
-from dpbook.classroom.tasks.report import Case, Report, as_lines, clean, one_line, written
+from dpbook.classroom.tasks.report import Case, Report, as_lines, clean, one_line
 from dpbook.core import check_int, check_one_of
 
 NO_RETURN = "your function returned None: is a return missing?"
@@ -75,8 +75,7 @@ def _judge(one: Check, name: str, answer: Answer, rng: np.random.Generator) -> C
 
 def _failed(one: Check, name: str, answer: Answer, wrong: Wrong) -> Case:
     """Return the case of a wrong answer, with the call that shows it."""
-    by_hand = answer.last_call.by_hand if answer.last_call else None
-    call = by_hand if isinstance(by_hand, str) else "" if by_hand is None else written(name, by_hand)
+    call = answer.last_call.in_python(name) if answer.last_call else ""
     case = failed_case(one, wrong, call)
     return replace(case, got=NO_RETURN, cause=NO_RETURN, why="") if answer.last_call and case.got == "None" else case
 

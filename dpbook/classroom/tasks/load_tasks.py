@@ -19,7 +19,7 @@ import numpy as np
 
 from dpbook.classroom.tasks.answer import Answer
 from dpbook.classroom.tasks.report import marked
-from dpbook.core import InvalidArgument, check_int, check_one_of, check_type, plural
+from dpbook.core import InvalidArgument, check_int, check_type, plural
 
 Run = Callable[[Answer, np.random.Generator], str | None]
 ID = re.compile(r"[0-9]{2}\.[1-9][0-9]*")
@@ -108,14 +108,6 @@ Table = dict[str, Any]
 _registered: dict[str, Task] = {}
 
 
-def register(new: Task) -> Task:
-    """Add a task to those that `check` knows, and return it. Raises `InvalidArgument` if its id is taken."""
-    if new.id in _registered:
-        raise InvalidArgument("id", new.id, "an id that no other task has")
-    _registered[new.id] = new
-    return new
-
-
 def task(id: str) -> Task:
     """The task of this id, ready to judge. Raises `InvalidArgument`, listing the known ones."""
     if isinstance(id, str) and ID.fullmatch(id):
@@ -144,22 +136,17 @@ def _load(chapter: int) -> None:
     file = files(folders[0]).joinpath(*folders[1:], "tasks.toml")
     if file.is_file():
         for new in parse(file.read_text(encoding="utf-8"), chapter):
-            register(new)
+            _registered[new.id] = new
 
 
 def parse(text: str, chapter: int) -> list[Task]:
     """The tasks that a chapter's ``tasks.toml`` declares.
 
-    Raises `InvalidArgument`, naming file, task, check and key, for anything but well-formed tasks of this chapter.
+    Raises `InvalidArgument`, naming file, task and check, for anything but well-formed tasks of this chapter.
     """
     place = f"ch{chapter:02}/tasks.toml"
     with _at(place):
-        try:
-            declared = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidArgument("the file", str(error), "TOML") from None
-        _keys(declared, ("task",))
-    found = [_task(table, place, PLACE.format(chapter)) for table in _tables(declared, "task", place)]
+        found = [_task(table, place, PLACE.format(chapter)) for table in tomllib.loads(text)["task"]]
     ids = [new.id for new in found]
     for id in ids:
         if ids.count(id) > 1 or id[:2] != f"{chapter:02}":
@@ -170,16 +157,13 @@ def parse(text: str, chapter: int) -> list[Task]:
 def _task(table: Table, file: str, package: str) -> Task:
     place = f"{file}: task {table.get('id', table.get('title'))}"
     with _at(place):
-        _keys(table, ("id", "title", "answer", "check"), ("hints",))
-    checks = [_check(each, place, package) for each in _tables(table, "check", place)]
-    with _at(place):
-        return Task(checks=checks, **{key: value for key, value in table.items() if key != "check"})
+        checks = [_check(each, place, package) for each in table["check"]]
+        return Task(**{key: value for key, value in table.items() if key != "check"}, checks=checks)
 
 
 def _check(table: Table, place: str, package: str) -> Check:
     place = f"{place}: check {table.get('name')!r}"
     with _at(place):
-        _keys(table, ("name", "points", "why", "run"), ("seconds",))
         return Check(**{**table, "run": Late(f"{package}.judge", table["run"], place)})
 
 
@@ -202,29 +186,21 @@ class Late:
         return self.function()(answer, rng)
 
 
-def _tables(table: Table, key: str, place: str) -> list[Table]:
-    found = table[key]
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise InvalidArgument(f"{place}: {key}", found, "one or more tables in double brackets")
-    return found
-
-
-def _keys(table: Table, needed: Sequence[str], others: Sequence[str] = ()) -> None:
-    """Raise `InvalidArgument` unless ``table`` has all the ``needed`` keys, and besides them none but ``others``."""
-    for key in table:
-        check_one_of("a key", key, (*needed, *others))
-    for key in needed:
-        if key not in table:
-            raise InvalidArgument(key, None, "given")
-
-
 @contextmanager
 def _at(place: str) -> Iterator[None]:
-    """Put the place before the name in every `InvalidArgument`."""
+    """Turn what is wrong with a table into an `InvalidArgument` that names the innermost place."""
     try:
         yield
     except InvalidArgument as error:
+        if error.name.startswith(place):  # a table in this one has named itself
+            raise
         raise InvalidArgument(f"{place}: {error.name}", error.value, error.expected) from None
+    except KeyError as error:
+        raise InvalidArgument(f"{place}: {error.args[0]}", None, "given") from None
+    except (TypeError, AttributeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidArgument(
+            place, str(error), "a table for each task, with the fields of `Task` and `Check`"
+        ) from None
 
 
 _opened: dict[str, int] = {}  # by task; lasts as long as the kernel

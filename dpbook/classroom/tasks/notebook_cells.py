@@ -13,9 +13,14 @@ KEEP_OUTPUT, SETUP = "keep-output", "setup"
 """Tags of cells whose output a learner gets, and of those that come before all others."""
 
 
+def as_python(text: str) -> str:
+    """The source of a cell as Python: lines for the shell or IPython become comments."""
+    return "\n".join(f"#{line}" if line.startswith(("%", "!")) else line for line in text.split("\n"))
+
+
 def parse_cell(text: str) -> ast.Module:
-    """A cell as Python; lines for the shell or IPython count as comments."""
-    return ast.parse("\n".join(f"#{line}" if line.startswith(("%", "!")) else line for line in text.split("\n")))
+    """A cell as Python."""
+    return ast.parse(as_python(text))
 
 
 def defined(tree: ast.Module) -> set[str]:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from dpbook.classroom.tasks import check_process, load_tasks
 from dpbook.classroom.tasks.answer import CHECK_SECONDS, LocalAnswer, Wrong, is_learners, running_loop
-from dpbook.classroom.tasks.call_limit import CALL, PATIENCE, PRINTED, STACK, History, Unfinished
+from dpbook.classroom.tasks.call_limit import CALL, PATIENCE, PRINTED, STACK, History
 from dpbook.classroom.tasks.check_process import SOCKET, Request
 from dpbook.classroom.tasks.expectations import begin_course, current_course
 from dpbook.classroom.tasks.judging import failed_case, judge, report_of
@@ -48,8 +48,6 @@ class NotRun:
 
 STARTUP_SECONDS = 60.0
 """Seconds that a process may take to load, and to end, on a busy machine too."""
-MOST_PROCESSES = 3
-"""Processes that one check may lose, before it counts as failed."""
 _MODULE = check_process.__name__
 _NUMPY = Starter("dpbook.replicas", "dpbook.overlap", "dpbook.planning", _MODULE)
 
@@ -128,7 +126,6 @@ class _Run:
 
     def go_on(self, process: "_Process") -> None:
         """Run the checks that remain, up to where they or the process end."""
-        before = len(self.cases)
         process.send(self._request())
         while len(self.cases) < len(self.task.checks) or self.printed is None:
             message = process.receive(self._patience())
@@ -141,7 +138,6 @@ class _Run:
                 break
             case, self.history.longest = message
             self.cases.append(case)
-        self.lost = 1 if len(self.cases) > before else self.lost + 1
         if len(self.cases) < len(self.task.checks):
             self._note_end(process)
 
@@ -160,23 +156,34 @@ class _Run:
         return STARTUP_SECONDS + PATIENCE * ((remaining[0].seconds if remaining else None) or CHECK_SECONDS)
 
     def _note_end(self, process: "_Process") -> None:
-        """Note for the next process which request did not return; fail the check if it has lost too many processes.
+        """Fail the check whose call has not returned. The next process begins with the check behind it.
 
         Raises `DpbookError` if two processes in a row end before they call the answer.
         """
         check = self.task.checks[len(self.cases)]
-        unfinished, name, request = process.unfinished()
-        if name != check.name:
+        end = process.last_moment()
+        if end.check != check.name:
+            self.lost += 1
             if self.lost > 1:
-                raise DpbookError(f"the check could not run, {self.lost} times in a row: {unfinished.got}")
+                raise DpbookError(f"the check could not run, {self.lost} times in a row: {end.got}")
             return
+        self.lost = 0
         self.lost_output += process.printed()
-        if self.lost > MOST_PROCESSES:
-            self.cases.append(failed_case(check, Wrong(*unfinished.as_wrong())))
-            return
-        if unfinished.timed_out and not self.history.timed_out:
-            unfinished = unfinished._replace(got=f"{unfinished.got}; later calls get less time")
-        self.history.unfinished[name, request] = unfinished
+        later = "; later calls get less time" if end.timed_out and not self.history.timed_out else ""
+        self.history.timed_out |= end.timed_out
+        expected = "an answer in time" if end.timed_out else "a result"
+        cause = "a call that does not end" if end.timed_out else end.got
+        self.cases.append(failed_case(check, Wrong(expected, end.got + later, end.where, cause), end.call))
+
+
+class _LastMoment(NamedTuple):
+    """Why a process ended, and the check and the call that were running; "" where it had begun none."""
+
+    got: str
+    timed_out: bool
+    check: str
+    call: str
+    where: str
 
 
 class _Process:
@@ -222,22 +229,22 @@ class _Process:
             self._exits, _ = self._started.end()
         return self._exits
 
-    def unfinished(self) -> tuple[Unfinished, str, int]:
-        """Return why the process ended, and the check and the request that were running, as far as they are known."""
+    def last_moment(self) -> _LastMoment:
+        """Return why the process ended, as far as that is known."""
         status = self.end().get(0)
-        file = self._folder / CALL
-        call: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"check": "", "request": 0}
-        if status in (-signal.SIGPROF, -signal.SIGALRM):
-            place = running_loop(self._read(STACK))
+        noted: dict[str, Any] = {"check": "", "call": "", "where": ""}
+        if text := self._read(CALL):
+            noted, _ = json.JSONDecoder().raw_decode(text)
+        place = running_loop(self._read(STACK)) if status is not None and status < 0 else ""
+        timer = str(-status) if status in (-signal.SIGPROF, -signal.SIGALRM) else ""
+        if timer:
             cpu = status == -signal.SIGPROF
             why = "a loop that does not end?" if cpu else "does it wait for something that never comes?"
-            got = f"none after {call[str(-status)]}: {why}" + (f" ({place})" if place else "")
-            reason = Unfinished("an answer in time", got, timed_out=True)
+            got = f"none after {noted[timer]}: {why}"
         else:
-            place = running_loop(self._read(STACK)) if status is not None and status < 0 else ""
-            got = _ended(status) + (f" ({place})" if place else "")
-            reason = Unfinished("a result", got, timed_out=status is None)
-        return reason, call["check"], call["request"]
+            got = _ended(status)
+        got += f" ({place})" if place else ""
+        return _LastMoment(got, bool(timer) or status is None, noted["check"], noted["call"], noted["where"])
 
     def printed(self) -> str:
         """Return the beginning of what the answer printed before the process ended."""

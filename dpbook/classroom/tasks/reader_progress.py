@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from dpbook.classroom.tasks.load_tasks import Task, list_tasks
-from dpbook.core import DpbookError, checkout, palette, plural, write_atomically
+from dpbook.core import DpbookError, checkout, palette, parse, plural, write_atomically
 
 BAR = 20
 """Characters of a full bar in text."""
@@ -202,24 +202,16 @@ def _read(file: Path) -> tuple[dict[str, int], tuple[str, ...]]:
         return _parse(file.read_bytes()), ()
     except FileNotFoundError:
         return {}, ()
-    except ValueError as error:
+    except ValueError:
         names = (file.with_name(f"{file.stem}.unreadable-{n}{file.suffix}") for n in itertools.count(1))
         aside = next(name for name in names if not name.exists())
         os.replace(file, aside)
-        return {}, (f"{FILE} {error}; it is now {aside.name}, and a new one was begun",)
+        return {}, (f"{FILE} is damaged or of another version; it is now {aside.name}, and a new one was begun",)
 
 
 def _parse(content: bytes) -> dict[str, int]:
-    """The points in a file. Raises `ValueError` saying what is wrong with it."""
-    try:
-        stored = json.loads(content)
-    except ValueError:
-        raise ValueError("is damaged") from None
-    if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-        raise ValueError("is no record of progress")
-    if stored.get("version") != VERSION:
-        raise ValueError("was written by another version of dpbook")
-    best = stored.get("best")
+    """The points in a file. Raises `ValueError` for one that this version of dpbook has not written."""
+    best = parse(content.decode(), FORMAT, VERSION).get("best")
     if not isinstance(best, dict) or any(type(points) is not int for points in best.values()):
-        raise ValueError("is damaged")
+        raise ValueError("no points by task")
     return best

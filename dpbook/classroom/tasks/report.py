@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from html import escape
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,21 @@ def written(name: str, args: Sequence[Any]) -> str:
     return text if len(text) <= MAX_CALL else ""
 
 
+class LastCall(NamedTuple):
+    """Last call of the learner's function: its arguments, or the call in Python, or None if it has no such form.
+
+    ``where`` says in words which instance it is.
+    """
+
+    by_hand: tuple[Any, ...] | str | None
+    where: str = ""
+
+    def in_python(self, name: str) -> str:
+        """Return the call of the function ``name`` as Python; "" where it has no short form."""
+        by_hand = self.by_hand
+        return by_hand if isinstance(by_hand, str) else "" if by_hand is None else written(name, by_hand)
+
+
 def _python(value: Any) -> str:
     kind = type(value)
     if value is None or kind in (bool, int, str, bytes):
@@ -196,7 +211,6 @@ def _short(number: Any) -> str:
 
 
 _CODE = re.compile(r"`([^`\n]+)`")
-_PYTHON = ("call", "expected", "came")
 
 
 def marked(text: str) -> str:
@@ -244,22 +258,18 @@ def _item(case: "Case") -> str:
 def _details(case: "Case") -> str:
     left = "text-align: left; vertical-align: top"
     rows = "".join(
-        f'<tr><th scope="row" style="{left}; padding-right: 0.8em">{label}</th><td style="{left}">{said}</td></tr>'
-        for label, said in _said(case)
+        f'<tr><th scope="row" style="{left}; padding-right: 0.8em">{label}</th>'
+        f'<td style="{left}">{_said(label, text)}</td></tr>'
+        for label, text in case.details()
     )
     return f'<table style="margin-left: 1.4em">{rows}</table>' if rows else ""
 
 
-def _said(case: "Case") -> Iterator[tuple[str, str]]:
-    """Label and HTML of each detail: Python and numbers keep their columns."""
-    for label, text in case.details():
-        kept = label == "call" or (label in _PYTHON and "\n" in text)
-        yield (
-            label,
-            f'<pre style="margin: 0; background: none; white-space: pre-wrap">{escape(text)}</pre>'
-            if kept
-            else marked(text),
-        )
+def _said(label: str, text: str) -> str:
+    """HTML of a detail: Python and numbers keep their columns."""
+    if label == "call" or (label in ("expected", "came") and "\n" in text):
+        return f'<pre style="margin: 0; background: none; white-space: pre-wrap">{escape(text)}</pre>'
+    return marked(text)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from dpbook.classroom.marks import find, grade
-from dpbook.classroom.sandbox import remote_answer
+from dpbook.classroom.tasks import answer as answer_module
 from tests.classroom.submissions import cell, hand_in, solutions
 
 pytestmark = pytest.mark.processes
@@ -47,7 +47,7 @@ ELEVEN = {
 
 
 def test_each_of_the_eleven_gets_its_right_mark(tmp_path, monkeypatch):
-    monkeypatch.setattr(remote_answer, "CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(answer_module, "CHECK_SECONDS", 0.5)
     for name, (answers, _, *change) in ELEVEN.items():
         given = {} if answers is None else solutions(1) | answers
         hand_in(tmp_path / name / "01_four_phase_loop.ipynb", 1, given, change=change[0] if change else lambda nb: None)

@@ -14,7 +14,7 @@ from dpbook.classroom import Wrong, call, judge, task
 from dpbook.classroom.marks import find, grade
 from dpbook.classroom.sandbox.remote_answer import RemoteAnswer
 from dpbook.classroom.sandbox.servers import Servers
-from dpbook.core import checkout
+from tests.classroom.mutants.edits import mutants_text
 from tests.classroom.submissions import hand_in, solutions
 from tests.classroom.test_exercises import EXERCISES, SOLUTIONS, wrong_answers
 
@@ -180,10 +180,6 @@ def mutant_case(servers, chapter, mutant):
     case = judge(asked, answer, 0, {mutant.caught_by}).cases[0]
     answer.close()
     return case
-
-
-def mutants_text(chapter):
-    return (checkout.root() / "tests" / "classroom" / "mutants" / f"ch{chapter:02}.py").read_text(encoding="utf-8")
 
 
 def test_a_generator_that_changes_its_arguments_is_wrong_here_as_in_the_notebook():

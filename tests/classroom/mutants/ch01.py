@@ -1,101 +1,73 @@
 """Wrong answers to exercise 01, each with the mistake that people make."""
 
-import numpy as np
-
 from dpbook.classroom.tasks.judging import Mutant
+from tests.classroom.mutants.edits import edit
 
-
-def _step(combine=lambda g, world: g.mean(axis=0), shards=np.split, params=lambda replicas, rank: replicas[rank]):
-    def step(replicas, gradient, x, y, lr):
-        world = len(replicas)
-        parts = zip(shards(x, world), shards(y, world), strict=True)
-        local = np.stack([gradient(params(replicas, r), *part) for r, part in enumerate(parts)])
-        return replicas - lr * combine(local, world)
-
-    return step
-
-
-def _one_rank_alone(local, world):
-    averaged = np.tile(local.mean(axis=0), (world, 1))
-    averaged[-1] = local[-1]
-    return averaged
-
-
-def _own_order(local, world):
-    """Each rank begins the sum with its own gradient: equal to rounding, but not equal."""
-    return np.stack([sum(np.roll(local, -rank, axis=0)) / world for rank in range(world)])
-
-
-def _dealt(examples, world):
-    """Dealt out like cards."""
-    return [examples[rank::world] for rank in range(world)]
-
-
-def _synced(replicas, gradient, x, y, lr):
-    """The gradients are not exchanged, but the parameters that come of them."""
-    alone = _step(combine=lambda local, world: local)(replicas, gradient, x, y, lr)
-    return np.tile(alone.mean(axis=0), (len(alone), 1))
-
-
-def _meters(drift, gap=lambda averaged, whole: np.abs(averaged - whole).max()):
-    return lambda replicas, averaged, whole: (float(drift(replicas)), float(gap(averaged, whole)))
-
-
-def _largest(replicas):
-    return np.ptp(replicas, axis=0).max()
-
-
-def _farthest(replicas):
-    return max(np.linalg.norm(one - other) for one in replicas for other in replicas)
-
-
-def _shows(**changed):
-    right = {
-        "no mistake": "neither",
-        "the division by the world size is missing": "gap",
-        "one rank ignores the average": "both",
-        "every rank reads the first shard": "gap",
-        "one rank starts from other parameters": "both",
-    }
-    return right | {next(name for name in right if key in name): value for key, value in changed.items()}
-
+STEP, IDENTICAL, OWN = "the big batch's step", "identical replicas", "own shard, own parameters"
+MEAN, SPLIT = "np.mean(local, axis=0)", "np.split(x, world), np.split(y, world)"
+DRIFT, GAP = "(params.max(axis=0) - params.min(axis=0)).max()", "np.abs(averaged - whole).max()"
+ANY_TWO, LARGEST = "any two replicas", "the largest gap"
+FIRST_RUNS, LAST_RUNS = "the first three runs", "the last two runs"
 
 MUTANTS = (
     Mutant("01.1", "sum in place of average", (-182, -144), "three and three"),
     Mutant("01.1", "sign", (91, 72), "three and three"),
     Mutant("01.1", "unequal shards do not matter", (-91, -91), "two and four"),
     Mutant("01.1", "half of the derivative", (-45.5, -36), "two and four"),
-    Mutant("01.2", "no division", _step(combine=lambda g, world: g.sum(axis=0)), "the big batch's step"),
-    Mutant("01.2", "no exchange", _step(combine=lambda g, world: g), "the big batch's step"),
-    Mutant("01.2", "last rank ignores it", _step(combine=_one_rank_alone), "identical replicas"),
-    Mutant("01.2", "own order of summation", _step(combine=_own_order), "identical replicas"),
-    Mutant("01.2", "everyone reads all", _step(shards=lambda a, world: [a] * world), "own shard, own parameters"),
-    Mutant(
-        "01.2", "rank 0's parameters", _step(params=lambda replicas, rank: replicas[0]), "own shard, own parameters"
+    edit("01.2", "no division", {MEAN: "np.sum(local, axis=0)"}, STEP),
+    edit("01.2", "no exchange", {MEAN: "np.stack(local)"}, STEP),
+    edit(
+        "01.2",
+        "last rank ignores it",
+        {MEAN: "np.stack([np.mean(local, axis=0)] * (world - 1) + local[-1:])"},
+        IDENTICAL,
     ),
-    Mutant("01.2", "every world-th example", _step(shards=_dealt), "own shard, own parameters"),
-    Mutant("01.2", "the parameters averaged too", _synced, "own shard, own parameters"),
-    Mutant("01.3", "standard deviation", _meters(lambda r: r.std(axis=0).max()), "any two replicas"),
-    Mutant("01.3", "against the mean", _meters(lambda r: np.abs(r - r.mean(axis=0)).max()), "any two replicas"),
-    Mutant("01.3", "against rank 0 only", _meters(lambda r: np.abs(r - r[0]).max()), "any two replicas"),
-    Mutant("01.3", "Euclidean distance", _meters(_farthest), "any two replicas"),
-    Mutant("01.3", "never 0", _meters(lambda r: _largest(r) + 1e-16), "no drift"),
-    Mutant("01.3", "signed gap", _meters(_largest, lambda a, w: (a - w).max()), "the largest gap"),
-    Mutant("01.3", "gap of rank 0", _meters(_largest, lambda a, w: np.abs(a[0] - w).max()), "the largest gap"),
-    Mutant(
-        "01.3", "errors cancel", _meters(_largest, lambda a, w: np.abs((a - w).sum(axis=0)).max()), "the largest gap"
+    edit(
+        "01.2",
+        "own order of summation",
+        {MEAN: "np.stack([sum(np.roll(local, -r, axis=0)) for r in range(world)]) / world"},
+        IDENTICAL,
     ),
+    edit("01.2", "everyone reads all", {SPLIT: "[x] * world, [y] * world"}, OWN),
+    edit("01.2", "rank 0's parameters", {"gradient(own, *shard)": "gradient(params[0], *shard)"}, OWN),
+    edit(
+        "01.2",
+        "every world-th example",
+        {SPLIT: "[x[r::world] for r in range(world)], [y[r::world] for r in range(world)]"},
+        OWN,
+    ),
+    edit(
+        "01.2",
+        "the parameters averaged too",
+        {f"params - lr * {MEAN}": "np.tile((params - lr * np.stack(local)).mean(axis=0), (world, 1))"},
+        OWN,
+    ),
+    edit("01.3", "standard deviation", {DRIFT: "params.std(axis=0).max()"}, ANY_TWO),
+    edit("01.3", "against the mean", {DRIFT: "np.abs(params - params.mean(axis=0)).max()"}, ANY_TWO),
+    edit("01.3", "against rank 0 only", {DRIFT: "np.abs(params - params[0]).max()"}, ANY_TWO),
+    edit(
+        "01.3",
+        "Euclidean distance",
+        {DRIFT: "max(np.linalg.norm(one - other) for one in params for other in params)"},
+        ANY_TWO,
+    ),
+    edit("01.3", "never 0", {DRIFT: f"{DRIFT} + 1e-16"}, "no drift"),
+    edit("01.3", "signed gap", {GAP: "(averaged - whole).max()"}, LARGEST),
+    edit("01.3", "gap of rank 0", {GAP: "np.abs(averaged[0] - whole).max()"}, LARGEST),
+    edit("01.3", "errors cancel", {GAP: "np.abs((averaged - whole).sum(axis=0)).max()"}, LARGEST),
     Mutant("01.4", "local batch", lambda n, b, k, p: (b, n // b, 2 * p), "global batch"),
     Mutant("01.4", "rounds up", lambda n, b, k, p: (k * b, -(-n // (k * b)), 2 * p), "steps"),
     Mutant("01.4", "padded shards", lambda n, b, k, p: (k * b, -(-n // k) // b, 2 * p), "steps"),
     Mutant("01.4", "at least one step", lambda n, b, k, p: (k * b, max(1, n // (k * b)), 2 * p), "steps"),
     Mutant("01.4", "memory is shared out", lambda n, b, k, p: (k * b, n // (k * b), 2 * p // k), "memory"),
     Mutant("01.4", "parameters only", lambda n, b, k, p: (k * b, n // (k * b), p), "memory"),
-    Mutant("01.5", "drift shows a missing division", _shows(division="drift"), "the first three runs"),
-    Mutant("01.5", "drift shows a repeated shard", _shows(reads="both"), "the last two runs"),
-    Mutant("01.5", "rounding counts", _shows(mistake="gap"), "the first three runs"),
-    Mutant("01.5", "only drift", _shows(ignores="drift"), "the first three runs"),
-    Mutant("01.5", "the gap forgives a start", _shows(starts="drift"), "the last two runs"),
+    edit(
+        "01.5", "drift shows a missing division", {'size is missing": "gap"': 'size is missing": "drift"'}, FIRST_RUNS
+    ),
+    edit("01.5", "drift shows a repeated shard", {'the first shard": "gap"': 'the first shard": "both"'}, LAST_RUNS),
+    edit("01.5", "rounding counts", {'"no mistake": "neither"': '"no mistake": "gap"'}, FIRST_RUNS),
+    edit("01.5", "only drift", {'ignores the average": "both"': 'ignores the average": "drift"'}, FIRST_RUNS),
+    edit("01.5", "the gap forgives a start", {'other parameters": "both"': 'other parameters": "drift"'}, LAST_RUNS),
 )
 
 WORTHLESS = (

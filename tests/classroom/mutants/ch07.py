@@ -2,16 +2,11 @@
 
 from dpbook.classroom.tasks.judging import Mutant
 from dpbook.overlap.timeline.spans import difference, length, union
+from tests.classroom.mutants.edits import edit, named
 
 
 def of_kind(spans, *kinds):
     return union([(span.start, span.end) for span in spans if span.kind in kinds])
-
-
-def sum_of_spans(spans):
-    """Each call by itself: what travels at the same time counts twice."""
-    computation = of_kind(spans, "computation")
-    return sum(length(difference(union([(s.start, s.end)]), computation)) for s in spans if s.kind == "communication")
 
 
 def pairwise(spans):
@@ -20,33 +15,6 @@ def pairwise(spans):
     pieces = [s for s in spans if s.kind == "computation"]
     messages = [s for s in spans if s.kind == "communication"]
     return communication - sum(max(0, min(c.end, m.end) - max(c.start, m.start)) for c in pieces for m in messages)
-
-
-def totals(spans):
-    """Takes all of computation away, whenever it ran."""
-    return max(0, length(of_kind(spans, "communication")) - length(of_kind(spans, "computation")))
-
-
-def idle(spans):
-    """All time without computation, whatever else happens."""
-    whole = union([(min(s.start for s in spans), max(s.end for s in spans))])
-    return length(difference(whole, of_kind(spans, "computation")))
-
-
-def waiting_too(spans):
-    return length(difference(of_kind(spans, "communication", "wait"), of_kind(spans, "computation")))
-
-
-def anything_hides(spans):
-    return length(difference(of_kind(spans, "communication"), of_kind(spans, "computation", "copy", "launch")))
-
-
-def on_a_grid(spans, grid=1e-3):
-    """Counts milliseconds, as if everything began and ended with one."""
-    ticks = range(round(max(span.end for span in spans) / grid) + 1)
-    at = {kind: [s for s in spans if s.kind == kind] for kind in ("communication", "computation")}
-    runs = {k: {t for t in ticks for s in own if s.start <= (t + 0.5) * grid < s.end} for k, own in at.items()}
-    return grid * len(runs["communication"] - runs["computation"])
 
 
 def last_end_counts(spans):
@@ -67,84 +35,88 @@ def quotient(total, active, sequences, context, flops, bandwidth, itemsize, worl
     return sequences if ring == 0 else min(sequences, int(backward / ring))
 
 
-def pieces(operations=4, trips=2, sized=True, sparse=True, cut=True, equal=True, strict=False):
-    """The reference with one thing wrong."""
-
-    def answer(total, active, sequences, context, flops, bandwidth, itemsize, world):
-        ring = trips * (world - 1) / world * (itemsize if sized else 2) * total / bandwidth
-        for k in range(sequences, 0, -1):
-            tokens = sequences * context / (k if cut else 1)
-            backward = operations * (active if sparse else total) * tokens / flops
-            hides = backward > ring if strict else backward >= ring
-            if hides and (sequences % k == 0 or not equal):
-                return k
-        return 0
-
-    return answer
-
-
-def diagnosis(*, launch=True, every_rank=True, first_forward=False, mixed=False, seconds=False, threshold=0.5):
-    """The rules of the reference with one of them wrong."""
-
-    def answer(timeline):
-        rank = timeline.ranks[0]
-        spans = timeline.of(rank).spans
-        messages = [s for s in spans if s.kind == "communication"]
-        forwards = [s for s in spans if s.kind == "computation" and s.name == "forward"]
-        work = [timeline.busy("computation", r) for r in timeline.ranks]
-        if launch and timeline.busy("launch") > timeline.busy("computation"):
-            return "launch-bound"
-        waits = timeline.busy("wait", rank) > timeline.busy("communication", rank)
-        if max(work) > 1.2 * min(work) if every_rank else waits:
-            return "straggler"
-        synced = len(forwards) > len(messages) if first_forward else messages[0].start < forwards[-1].start
-        if synced:
-            return "extra syncs"
-        lost = timeline.exposed() > (0.1 if seconds else threshold * timeline.busy("communication"))
-        longest = max(s.duration for s in messages) > 0.5 * sum(s.duration for s in messages)
-        if mixed:
-            return "blocking hook" if lost else "healthy"
-        return "healthy" if not lost else "giant bucket" if longest else "blocking hook"
-
-    return answer
-
-
-def always_healthy(timeline):
-    return "healthy"
-
+KINDS = "{span.kind for span in spans if span.start <= start and end <= span.end}"
+CUTS = "sorted({moment for span in spans for moment in (span.start, span.end)})"
+EXPOSED, ADDED = 'if "communication" in kinds and "computation" not in kinds:', "total += end - start"
+TOKENS, DIVIDES = "sequences // m * context", "sequences % m == 0 and "
+HIDDEN, GIANT = "timeline.hidden() == 0", '"giant bucket" if max(durations) > sum(durations) / 2 else "healthy"'
+LAUNCHES, SLOW = 'timeline.busy("launch") > timeline.busy("computation")', "max(work) > 1.2 * min(work)"
+EXTRA = "min(span.start for span in calls) < max(span.start for span in forwards)"
+UNIONS, DENSE, ANY = "unions, not sums", "dense models, many ranks", "any model, any element, any world"
+WHERE, AROUND = "where the calls lie", "what lies around them"
 
 MUTANTS = (
-    Mutant("07.1", "sum of spans", sum_of_spans, "unions, not sums"),
-    Mutant("07.1", "overlaps in pairs", pairwise, "unions, not sums"),
-    Mutant("07.1", "totals", totals, "unions, not sums"),
-    Mutant("07.1", "idle time", idle, "unions, not sums"),
-    Mutant("07.1", "waiting counted", waiting_too, "unions, not sums"),
-    Mutant("07.1", "launches hide", anything_hides, "unions, not sums"),
-    Mutant("07.1", "on a grid of milliseconds", on_a_grid, "unions, not sums"),
-    Mutant("07.1", "the last end counts", last_end_counts, "unions, not sums"),
-    Mutant("07.2", "forward counted too", pieces(operations=6), "dense models, many ranks"),
-    Mutant("07.2", "one half of the ring", pieces(trips=1), "dense models, many ranks"),
-    Mutant("07.2", "the tokens of the step", pieces(cut=False), "dense models, many ranks"),
-    Mutant("07.2", "sequences cut", pieces(equal=False), "dense models, many ranks"),
-    Mutant("07.2", "longer, not as long", pieces(strict=True), "dense models, many ranks"),
-    Mutant("07.2", "backward over ring", quotient, "dense models, many ranks"),
-    Mutant("07.2", "all experts compute", pieces(sparse=False), "any model, any element, any world"),
-    Mutant("07.2", "always 2 bytes", pieces(sized=False), "any model, any element, any world"),
-    Mutant("07.3", "everything exposed is a blocking hook", diagnosis(mixed=True), "where the calls lie"),
-    Mutant("07.3", "an absolute threshold", diagnosis(seconds=True), "where the calls lie"),
-    Mutant("07.3", "exposed at all", diagnosis(threshold=0.02), "where the calls lie"),
-    Mutant("07.3", "launches overlooked", diagnosis(launch=False), "what lies around them"),
-    Mutant("07.3", "rank 0 alone", diagnosis(every_rank=False), "what lies around them"),
-    Mutant("07.3", "more forwards than calls", diagnosis(first_forward=True), "what lies around them"),
+    edit(
+        "07.1",
+        "sum of spans",
+        {KINDS: f"[{KINDS[1:-1]}]", ADDED: 'total += (end - start) * kinds.count("communication")'},
+        UNIONS,
+    ),
+    Mutant("07.1", "overlaps in pairs", pairwise, UNIONS),
+    edit(
+        "07.1",
+        "totals",
+        {
+            EXPOSED: "if kinds:",
+            ADDED: 'total += (end - start) * (("communication" in kinds) - ("computation" in kinds))',
+            "return total": "return max(0, total)",
+        },
+        UNIONS,
+    ),
+    edit("07.1", "idle time", {EXPOSED: 'if "computation" not in kinds:'}, UNIONS),
+    edit(
+        "07.1",
+        "waiting counted",
+        {EXPOSED: 'if kinds & {"communication", "wait"} and "computation" not in kinds:'},
+        UNIONS,
+    ),
+    edit(
+        "07.1",
+        "launches hide",
+        {EXPOSED: 'if "communication" in kinds and not kinds & {"computation", "copy", "launch"}:'},
+        UNIONS,
+    ),
+    edit(
+        "07.1",
+        "on a grid of milliseconds",
+        {
+            CUTS: "[k / 1e3 for k in range(round(1e3 * max(span.end for span in spans)) + 1)]",
+            "span.start <= start and end <= span.end": "span.start <= (start + end) / 2 < span.end",
+        },
+        UNIONS,
+    ),
+    Mutant("07.1", "the last end counts", last_end_counts, UNIONS),
+    edit("07.2", "forward counted too", {"4 * active": "6 * active"}, DENSE),
+    edit("07.2", "one half of the ring", {"2 * (world - 1)": "(world - 1)"}, DENSE),
+    edit("07.2", "the tokens of the step", {TOKENS: "sequences * context"}, DENSE),
+    edit("07.2", "sequences cut", {TOKENS: "sequences / m * context", DIVIDES: ""}, DENSE),
+    edit("07.2", "longer, not as long", {"backward >= ring": "backward > ring"}, DENSE),
+    Mutant("07.2", "backward over ring", quotient, DENSE),
+    edit("07.2", "all experts compute", {"4 * active": "4 * total"}, ANY),
+    edit("07.2", "always 2 bytes", {"* itemsize * total": "* 2 * total"}, ANY),
+    edit(
+        "07.3",
+        "everything exposed is a blocking hook",
+        {HIDDEN: 'timeline.exposed() > 0.5 * timeline.busy("communication")', GIANT: '"healthy"'},
+        WHERE,
+    ),
+    edit(
+        "07.3",
+        "an absolute threshold",
+        {f"if {HIDDEN}:": f'if timeline.exposed() <= 0.1:\n        return "healthy"\n    if {HIDDEN}:'},
+        WHERE,
+    ),
+    edit("07.3", "exposed at all", {HIDDEN: 'timeline.exposed() > 0.02 * timeline.busy("communication")'}, WHERE),
+    edit("07.3", "launches overlooked", {LAUNCHES: "False"}, AROUND),
+    edit("07.3", "rank 0 alone", {SLOW: 'timeline.busy("wait", 0) > timeline.busy("communication", 0)'}, AROUND),
+    edit("07.3", "more forwards than calls", {EXTRA: "len(forwards) > len(calls)"}, AROUND),
 )
 
 WORTHLESS = (
-    ("07.1", sum_of_spans),
-    ("07.1", idle),
-    ("07.2", pieces(cut=False)),
-    ("07.2", pieces(trips=1)),
+    *named(MUTANTS, "07.1", "sum of spans", "idle time"),
+    *named(MUTANTS, "07.2", "the tokens of the step", "one half of the ring"),
     ("07.2", lambda *case: 1),
-    ("07.3", always_healthy),
+    ("07.3", lambda timeline: "healthy"),
     ("07.3", lambda timeline: "straggler"),
 )
 """Answers that must not earn a single point."""

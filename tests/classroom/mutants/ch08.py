@@ -5,35 +5,7 @@ from itertools import accumulate
 from dpbook.book.ch08 import Model, simulate
 from dpbook.classroom.tasks.judging import Mutant
 from dpbook.overlap import Tensor, plan
-
-
-def filled(
-    *,
-    full=lambda held, limit: held >= limit,
-    by_dtype=True,
-    own_first=True,
-    flush=True,
-    given=True,
-    limited=True,
-    opened=False,
-):
-    """The rule with one thing wrong."""
-
-    def answer(tensors, ready, cap, first):
-        closed, filling, counts = [], {}, {}
-        for index in ready if given else reversed(range(len(tensors))):
-            dtype = tensors[index].dtype if by_dtype else ""
-            bucket = [*(filling.get(dtype, []) if opened else filling.pop(dtype, [])), index]
-            count = counts.get(dtype if own_first else "", 0)
-            if full(sum(tensors[i].nbytes for i in bucket), cap if count or not limited else first):
-                closed.append(bucket)
-                filling.pop(dtype, None)
-                counts[dtype if own_first else ""] = count + 1
-            else:
-                filling[dtype] = bucket
-        return closed + list(filling.values()) if flush else closed
-
-    return answer
+from tests.classroom.mutants.edits import edit, named
 
 
 def bound(tensors, ready, cap, first):
@@ -56,21 +28,6 @@ def _buckets(nbytes, cap):
             made.append((held, position))
             held = 0
     return made
-
-
-def last_too(nbytes, cap):
-    """The last bucket cannot grow, but counts."""
-    return min((held for held, _ in _buckets(nbytes, cap)), default=-1) + 1 or None
-
-
-def no_one_more(nbytes, cap):
-    """The cap up to which nothing changes, in place of the one at which something does."""
-    return min((held for held, position in _buckets(nbytes, cap) if position < len(nbytes) - 1), default=None)
-
-
-def first_bucket_only(nbytes, cap):
-    held, position = next(iter(_buckets(nbytes, cap)), (0, len(nbytes)))
-    return held + 1 if position < len(nbytes) - 1 else None
 
 
 def smallest_tensor(nbytes, cap):
@@ -153,52 +110,50 @@ def coarse_sweep(ready, nbytes, alpha, beta):
     return min(plans, key=lambda groups: simulate(Model(ready, nbytes, alpha, beta), groups).exposed())
 
 
-def optimal(*, latency=True, waits=True, backwards=False, flush=True):
-    """The reference with one thing wrong."""
-
-    def answer(ready, nbytes, alpha, beta):
-        order = sorted(range(len(ready)), key=lambda index: ready[index])
-        best = [(0.0, [])]
-        for n in range(1, len(order) + 1):
-            choices = []
-            for m in range(n):
-                start = max(best[m][0], ready[order[n - 1]]) if waits else best[m][0]
-                seconds = (alpha if latency else 0) + beta * sum(nbytes[i] for i in order[m:n])
-                choices.append((start + seconds, [*best[m][1], order[m:n]]))
-            best.append(min(choices))
-        groups = best[-1][1]
-        return groups[::-1] if backwards else groups if flush else groups[:-1]
-
-    return answer
-
+CLOSED, HELD = "min(closed) + 1", "nbytes[:-1]"
+ONE, SEVERAL, NEXT = "one dtype", "several dtypes", "the next cap that matters"
+NO_WORSE, BETTER = "no worse than one call each, or one for all", "better than any cap"
 
 MUTANTS = (
-    Mutant("08.1", "a bound, no threshold", bound, "one dtype"),
-    Mutant("08.1", "more than the limit", filled(full=lambda held, limit: held > limit), "one dtype"),
-    Mutant("08.1", "the last bucket never sent", filled(flush=False), "one dtype"),
-    Mutant("08.1", "from the last to the first, always", filled(given=False), "one dtype"),
-    Mutant("08.1", "dtypes mixed", filled(by_dtype=False), "several dtypes"),
-    Mutant("08.1", "one first bucket for all dtypes", filled(own_first=False), "several dtypes"),
-    Mutant("08.1", "the rest as it was opened", filled(opened=True), "several dtypes"),
-    Mutant("08.2", "the last bucket counts", last_too, "the next cap that matters"),
-    Mutant("08.2", "not one more", no_one_more, "the next cap that matters"),
-    Mutant("08.2", "the first bucket decides", first_bucket_only, "the next cap that matters"),
-    Mutant("08.2", "the smallest tensor", smallest_tensor, "the next cap that matters"),
-    Mutant("08.2", "twice the cap", doubled, "the next cap that matters"),
-    Mutant("08.2", "any neighbours", neighbours, "the next cap that matters"),
-    Mutant("08.3", "the last bucket first", optimal(backwards=True), "no worse than one call each, or one for all"),
-    Mutant("08.3", "the last bucket never sent", optimal(flush=False), "no worse than one call each, or one for all"),
-    Mutant("08.3", "latency forgotten", optimal(latency=False), "no worse than one call each, or one for all"),
-    Mutant("08.3", "as if all were ready", optimal(waits=False), "no worse than one call each, or one for all"),
+    Mutant("08.1", "a bound, no threshold", bound, ONE),
+    edit("08.1", "more than the limit", {">= limit": "> limit"}, ONE),
+    edit("08.1", "the last bucket never sent", {"closed + list(filling.values())": "closed"}, ONE),
+    edit(
+        "08.1",
+        "from the last to the first, always",
+        {"for index in ready": "for index in reversed(range(len(tensors)))"},
+        ONE,
+    ),
+    edit("08.1", "dtypes mixed", {"tensors[index].dtype": '""'}, SEVERAL),
+    edit("08.1", "one first bucket for all dtypes", {"count.get(dtype) else": "count else"}, SEVERAL),
+    edit(
+        "08.1",
+        "the rest as it was opened",
+        {
+            "filling.pop(": "filling.get(",
+            "closed.append(bucket)": "closed.append(bucket)\n            filling.pop(dtype, None)",
+        },
+        SEVERAL,
+    ),
+    edit("08.2", "the last bucket counts", {HELD: "nbytes"}, NEXT),
+    edit("08.2", "not one more", {CLOSED: "min(closed)"}, NEXT),
+    edit("08.2", "the first bucket decides", {CLOSED: "closed[0] + 1"}, NEXT),
+    Mutant("08.2", "the smallest tensor", smallest_tensor, NEXT),
+    Mutant("08.2", "twice the cap", doubled, NEXT),
+    Mutant("08.2", "any neighbours", neighbours, NEXT),
+    edit("08.3", "the last bucket first", {"groups[::-1]": "groups"}, NO_WORSE),
+    edit("08.3", "the last bucket never sent", {"groups[::-1]": "groups[:0:-1]"}, NO_WORSE),
+    edit("08.3", "latency forgotten", {"+ alpha + beta": "+ beta", "min(range(n)": "min(range(n)[::-1]"}, NO_WORSE),
+    edit("08.3", "as if all were ready", {"max(arrived[m], ready[order[n - 1]])": "arrived[m]"}, NO_WORSE),
     Mutant("08.3", "a few caps tried", coarse_sweep, "no worse than the best cap"),
-    Mutant("08.3", "whatever is ready", whatever_is_ready, "better than any cap"),
-    Mutant("08.3", "neighbours joined", merged, "better than any cap"),
-    Mutant("08.3", "the best cap", best_cap, "better than any cap"),
+    Mutant("08.3", "whatever is ready", whatever_is_ready, BETTER),
+    Mutant("08.3", "neighbours joined", merged, BETTER),
+    Mutant("08.3", "the best cap", best_cap, BETTER),
 )
 
 WORTHLESS = (
     ("08.1", lambda tensors, ready, cap, first: [list(ready)]),
-    ("08.1", filled(flush=False)),
+    *named(MUTANTS, "08.1", "the last bucket never sent"),
     ("08.2", smallest_tensor),
     ("08.2", lambda nbytes, cap: None),
     ("08.3", per_tensor),

@@ -1,45 +1,8 @@
 """Wrong answers to exercise 09, each with the mistake that people make."""
 
-from itertools import zip_longest
-
 from dpbook import collectives
 from dpbook.classroom.tasks.judging import Mutant
-
-# 09.1: a mean made of messages
-
-
-def _ring(first, divide=lambda x, n: x / n, bounds=collectives.chunk_bounds):
-    """A ring in which rank r sends before it receives where ``first(r, n)``."""
-
-    def program(comm, x):
-        n, r = comm.world_size, comm.rank
-        cut = bounds(len(x), n)
-
-        def turn(sent, received, op):
-            def send():
-                comm.send(x[cut[sent % n] : cut[sent % n + 1]], (r + 1) % n)
-
-            def receive():
-                comm.recv(x[cut[received % n] : cut[received % n + 1]], (r - 1) % n, op)
-
-            for move in (send, receive) if first(r, n) else (receive, send):
-                move()
-
-        for s in range(n - 1):
-            turn(r - s, r - s - 1, "sum")
-        for s in range(n - 1):
-            turn(r + 1 - s, r - s, "copy")
-        x[:] = divide(x, n)
-
-    return program
-
-
-def even_first(r, n):
-    return r % 2 == 0
-
-
-def without_remainder(size, n):
-    return [c * (size // n) for c in range(n + 1)]
+from tests.classroom.mutants.edits import edit, edited, named
 
 
 def through_rank_zero(comm, x):
@@ -83,102 +46,51 @@ def behind_the_comm(comm, x):
     x /= n
 
 
-SHARED = []
-
-
-def shared_memory(comm, x):
-    """Rank 0 notes N for everybody, in a list: ranks of one process see it, and processes do not."""
-    if comm.rank == 0:
-        SHARED.extend([comm.world_size] * comm.world_size)
-    _ring(even_first, divide=lambda x, n: x / SHARED.pop())(comm, x)
-
-
-# 09.2: the groups of a grid
-
-
-def groups(rows, columns):
-    """``rows`` and ``columns`` turn (world, cut) into lists of ranks."""
-    return lambda world, cut: ([list(r) for r in rows(world, cut)], [list(c) for c in columns(world, cut)])
-
-
-def neighbours(world, size):
-    return [range(first, first + size) for first in range(0, world, size)]
-
-
-def strided(world, size):
-    return [range(first, world, size) for first in range(size)]
-
-
-# 09.3: the rank at fault
-
-FIELDS = ("call", "source", "shape", "dtype")
-
-
-def diagnose(fields=FIELDS, agree=lambda plans: max(plans, key=plans.count), order=True, shorter=True, count=0, pair=2):
-    def first_fault(logs):
-        plans = [[tuple(call[f] for f in fields) for call in log] for log in logs]
-        agreed = agree(plans)
-        for rank, plan in enumerate(plans):
-            if plan == agreed:
-                continue
-            k = next(i for i, (a, b) in enumerate(zip_longest(plan, agreed)) if a != b)
-            if shorter and len(plan) < len(agreed):
-                return rank, k + count, "skipped"
-            if order and plan[k : k + pair] == agreed[k : k + 2][::-1][:pair]:
-                return rank, k + count, "order"
-            odd = [f for f, a, b in zip(fields, plan[k], agreed[k], strict=True) if a != b]
-            return rank, k + count, odd[-1]
-        return None
-
-    return first_fault
-
-
-def zero_is_right(plans):
-    return plans[0]
-
-
-def only_common_calls(logs):
-    """Compares call by call, and so does not see that a log has ended."""
-    for position, calls in enumerate(zip(*logs, strict=False)):
-        plans = [tuple(call[f] for f in FIELDS) for call in calls]
-        if len(set(plans)) > 1:
-            rank, _, kind = diagnose()(logs)
-            return rank, position, kind
-    return None
-
-
-def always(*fault):
-    return lambda logs: fault
-
+CUT, MEAN = "collectives.chunk_bounds(len(x), n)", "x /= n"
+NOTED_BY_RANK_0 = {
+    "def all_reduce_mean": "SHARED = []\n\n\ndef all_reduce_mean",
+    "cut = ": "SHARED.extend([n] * n if r == 0 else [])\n    cut = ",
+    MEAN: "x /= SHARED.pop()",
+}
+"""Rank 0 notes N for everybody, in a list: ranks of one process see it, and processes do not."""
+SENDS_FIRST = {"if r % 2:": "if False:", "if not r % 2:": "if True:"}
+RETURNED, AGREED, FIELDS = "return model, data", "max(plans, key=plans.count)", '("call", "source", "shape", "dtype")'
+FROM_ONE = {"return rank, k": "return rank, k + 1"}
+SWAPPED = "plan[k : k + 2] == agreed[k : k + 2][::-1]"
+ANY, ROWS = "any world, in one process", "rows and columns"
+WHICH, WRONG = "which rank, which call", "what is wrong"
 
 MUTANTS = (
-    Mutant("09.1", "everyone sends first", _ring(lambda r, n: True), "any world, in one process"),
-    Mutant("09.1", "partners in pairs", in_pairs, "any world, in one process"),
-    Mutant("09.1", "a sum", _ring(even_first, divide=lambda x, n: x), "any world, in one process"),
-    Mutant("09.1", "tail left out", _ring(even_first, bounds=without_remainder), "any world, in one process"),
-    Mutant("09.1", "everything through rank 0", through_rank_zero, "any world, in one process"),
-    Mutant("09.1", "sendrecv by a back door", behind_the_comm, "any world, in one process"),
-    Mutant("09.1", "a list that ranks share", shared_memory, "three processes"),
-    Mutant("09.2", "the two exchanged", groups(strided, neighbours), "rows and columns"),
-    Mutant(
-        "09.2", "copies and pieces exchanged", groups(lambda w, c: neighbours(w, w // c), strided), "rows and columns"
+    edit("09.1", "everyone sends first", SENDS_FIRST, ANY),
+    Mutant("09.1", "partners in pairs", in_pairs, ANY),
+    edit("09.1", "a sum", {MEAN: "pass"}, ANY),
+    edit("09.1", "tail left out", {CUT: "[c * (len(x) // n) for c in range(n + 1)]"}, ANY),
+    Mutant("09.1", "everything through rank 0", through_rank_zero, ANY),
+    Mutant("09.1", "sendrecv by a back door", behind_the_comm, ANY),
+    edit("09.1", "a list that ranks share", NOTED_BY_RANK_0, "three processes"),
+    edit("09.2", "the two exchanged", {RETURNED: "return data, model"}, ROWS),
+    edit(
+        "09.2",
+        "copies and pieces exchanged",
+        {"first + cut": "first + world // cut", "(0, world, cut)": "(0, world, world // cut)"},
+        ROWS,
     ),
-    Mutant("09.2", "neighbours twice", groups(neighbours, neighbours), "rows and columns"),
-    Mutant("09.2", "one group short", groups(neighbours, lambda w, c: strided(w, c)[:-1]), "rows and columns"),
-    Mutant("09.3", "rank 0 is right", diagnose(agree=zero_is_right), "which rank, which call"),
-    Mutant("09.3", "lines must agree", diagnose(fields=(*FIELDS, "line")), "which rank, which call"),
-    Mutant("09.3", "positions from 1", diagnose(count=1), "which rank, which call"),
-    Mutant("09.3", "ends are not compared", only_common_calls, "which rank, which call"),
-    Mutant("09.3", "source not compared", diagnose(fields=("call", "shape", "dtype")), "which rank, which call"),
-    Mutant("09.3", "whatever is like the next call", diagnose(pair=1), "what is wrong"),
-    Mutant("09.3", "order taken for a field", diagnose(order=False), "what is wrong"),
+    edit("09.2", "neighbours twice", {RETURNED: "return model, model"}, ROWS),
+    edit("09.2", "one group short", {RETURNED: "return model, data[:-1]"}, ROWS),
+    edit("09.3", "rank 0 is right", {AGREED: "plans[0]"}, WHICH),
+    edit("09.3", "lines must agree", {FIELDS: FIELDS.replace(")", ', "line")')}, WHICH),
+    edit("09.3", "positions from 1", FROM_ONE, WHICH),
+    edit("09.3", "ends are not compared", {"for call in log]": "for call in log[: min(map(len, logs))]]"}, WHICH),
+    edit("09.3", "source not compared", {FIELDS: '("call", "shape", "dtype")'}, WHICH),
+    edit("09.3", "whatever is like the next call", {SWAPPED: "plan[k : k + 1] == agreed[k + 1 : k + 2]"}, WRONG),
+    edit("09.3", "order taken for a field", {SWAPPED: "False"}, WRONG),
 )
 
 WORTHLESS = (
     ("09.1", lambda comm, x: None),
-    ("09.1", _ring(lambda r, n: True)),
-    ("09.2", groups(strided, neighbours)),
-    ("09.3", always(0, 0, "skipped")),
-    ("09.3", diagnose(agree=zero_is_right, count=1)),
+    *named(MUTANTS, "09.1", "everyone sends first"),
+    *named(MUTANTS, "09.2", "the two exchanged"),
+    ("09.3", lambda logs: (0, 0, "skipped")),
+    ("09.3", edited("09.3", {AGREED: "plans[0]", **FROM_ONE})),
 )
 """Answers that must not earn a single point."""

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from dpbook.classroom.marks import find, grade
-from dpbook.classroom.sandbox import remote_answer, servers
+from dpbook.classroom.sandbox import clock, remote_answer, servers
 from dpbook.classroom.sandbox.containment import GUARDS
+from dpbook.classroom.tasks import answer as answer_module
 from dpbook.core import DpbookError, checkout
 from dpbook.ranks import all_processes, family
 from tests.classroom.submissions import cell, hand_in, solutions
@@ -175,7 +176,7 @@ def test_no_answer_earns_a_point_by_touching_who_judges_it(folder, missing):
 
 
 def test_loops_end_and_cost_only_their_own_task(folder, monkeypatch):
-    monkeypatch.setattr(remote_answer, "CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(answer_module, "CHECK_SECONDS", 0.5)
     monkeypatch.setattr(remote_answer, "LOAD_SECONDS", 1.0)
     good = solutions(1)
     for name in ("a loop in C", "a sleep"):
@@ -315,8 +316,8 @@ def test_marks_are_not_given_by_servers_that_have_ended(folder, monkeypatch):
 
 def test_an_answer_that_waits_for_nothing_is_ended(folder, monkeypatch):
     """It sleeps, or is stopped: it uses no CPU time, and the clock ends it."""
-    monkeypatch.setattr(remote_answer, "CHECK_SECONDS", 0.5)
-    monkeypatch.setattr(remote_answer, "PATIENCE", 3.0)
+    monkeypatch.setattr(answer_module, "CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(clock, "PATIENCE", 3.0)
     stopped = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     marks = graded(folder / "waiting", {"sleeps": text(LOOPS["a sleep"]), "stopped": text(stopped)})
     assert [task.points for task in marks.values()] == [0, 0]

@@ -52,30 +52,28 @@ def test_nothing_is_kept_elsewhere(tmp_path, all_reduce):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "content",
     [
-        ("{", "is damaged"),
-        ("\x00", "is damaged"),
-        ("[]", "is no record of progress"),
-        ('{"format": "dpbook.progress", "version": 2, "best": {}}', "was written by another version of dpbook"),
-        ('{"format": "dpbook.progress", "version": 1, "best": {"90.1": "4"}}', "is damaged"),
-        ('{"format": "dpbook.progress", "version": 1}', "is damaged"),
+        b"{",
+        b"\x00",
+        b"\xff\xfe\xff",
+        b"[]",
+        b'{"format": "dpbook.progress", "version": 2, "best": {}}',
+        b'{"format": "dpbook.progress", "version": 1, "best": {"90.1": "4"}}',
+        b'{"format": "dpbook.progress", "version": 1}',
     ],
 )
-def test_an_unreadable_file_is_moved_aside(workbook, text, message):
-    (workbook / "progress.json").write_text(text)
+def test_an_unreadable_file_is_moved_aside(workbook, content):
+    (workbook / "progress.json").write_bytes(content)
     (workbook / "progress.unreadable-1.json").write_text("an older one")
     assert best()["90.1"] is None
-    note = f"progress.json {message}; it is now progress.unreadable-2.json, and a new one was begun"
+    note = (
+        "progress.json is damaged or of another version; it is now progress.unreadable-2.json, and a new one was begun"
+    )
     assert check("90.1", 7).notes == (note,)
-    assert (workbook / "progress.unreadable-2.json").read_text() == text
+    assert (workbook / "progress.unreadable-2.json").read_bytes() == content
     assert (workbook / "progress.unreadable-1.json").read_text() == "an older one"
     assert check("90.1", 7).notes == ()
-
-
-def test_bytes_that_are_no_text_are_moved_aside(workbook):
-    (workbook / "progress.json").write_bytes(b"\xff\xfe\xff")
-    assert "is damaged" in check("90.1", 7).notes[0]
 
 
 def test_a_folder_in_the_way_is_told(workbook):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from dpbook.classroom import Check, LocalAnswer, Task, judge, list_tasks, register, task
+from dpbook.classroom import Check, LocalAnswer, Task, judge, list_tasks, task
 from dpbook.classroom.tasks import load_tasks
 from dpbook.core import checkout
 from dpbook.core.errors import InvalidArgument
@@ -35,11 +35,6 @@ def test_a_task_names_its_cells():
 def test_an_unknown_task_lists_the_known_ones(id):
     with pytest.raises(InvalidArgument, match=r"task must be one of .*90\.1, 90\.2, 90\.10, got"):
         task(id)
-
-
-def test_an_id_is_taken_once():
-    with pytest.raises(InvalidArgument, match=r"id must be an id that no other task has, got '90\.1'"):
-        register(task("90.1"))
 
 
 @pytest.mark.parametrize("points", [0, -1, 1.5, True])
@@ -95,16 +90,18 @@ def test_a_declared_check_judges():
     assert [judge(found, LocalAnswer(answer)).points for answer in (sum, max)] == [1, 0]
 
 
+FORM = "must be a table for each task, with the fields of `Task` and `Check`"
+
+
 @each(
     ("text", "message"),
     [
-        ("[[task]]\nid = 00.1", r"the file must be TOML, got .*line 2"),
+        ("[[task]]\nid = 00.1", f"{FORM}, got .*line 2"),
         ("", "task must be given"),
-        ("version = 1", "a key must be one of task, got 'version'"),
-        (toml().replace("[[task]]", "[task]"), r"task must be one or more tables in double brackets"),
-        (toml({**TASK, "titel": "1"}), "task 00.1: a key must be one of id, title, answer, check, hints, got 'titel'"),
-        (toml(without(TASK, "title")), "task 00.1: title must be given"),
-        (toml(without(TASK, "id")), "task Sum: id must be given"),
+        (toml().replace("[[task]]", "[task]"), f"{FORM}, got "),
+        (toml({**TASK, "titel": "1"}), f"task 00.1 {FORM}, got .* argument 'titel'"),
+        (toml(without(TASK, "title")), f"task 00.1 {FORM}, got .* argument: 'title'"),
+        (toml(without(TASK, "id")), f"task Sum {FORM}, got .* argument: 'id'"),
         (toml({**TASK, "title": "1"}), "task 00.1: title must be some text, got 1"),
         (toml({**TASK, "answer": "'a b'"}), "task 00.1: answer must be a name in Python, got 'a b'"),
         (toml({**TASK, "hints": "'one'"}), "task 00.1: hints must be a list of sentences, got 'one'"),
@@ -114,12 +111,9 @@ def test_a_declared_check_judges():
         (toml() + "\n" + toml(), "id must be one that begins with 00 and that no other task has, got '00.1'"),
         (toml(TASK, ONE, ONE), "task 00.1: checks must be one or more, each with a name of its own"),
         (toml({**TASK, "check": "[]"}).split("[[task.check]]")[0], "task 00.1: checks must be one or more"),
-        (toml({**TASK, "check": "[1]"}).split("[[task.check]]")[0], "task 00.1: check must be one or more tables"),
+        (toml({**TASK, "check": "[1]"}).split("[[task.check]]")[0], f"task 00.1 {FORM}, got "),
         (toml(TASK, without(ONE, "run")), "task 00.1: check 'sum': run must be given"),
-        (
-            toml(TASK, {**ONE, "worth": "1"}),
-            "task 00.1: check 'sum': a key must be one of name, points, why, run, seconds, got",
-        ),
+        (toml(TASK, {**ONE, "worth": "1"}), f"task 00.1: check 'sum' {FORM}, got .* argument 'worth'"),
         (toml(TASK, {**ONE, "points": "0"}), "task 00.1: check 'sum': points must be an integer of at least 1, got 0"),
         (toml(TASK, {**ONE, "why": "' '"}), "task 00.1: check 'sum': why must be some text, got ' '"),
         (
@@ -129,7 +123,7 @@ def test_a_declared_check_judges():
     ],
 )
 def test_what_is_wrong_in_a_declaration_is_named(text, message):
-    with pytest.raises(InvalidArgument, match=rf"^ch00/tasks\.toml: {message}"):
+    with pytest.raises(InvalidArgument, match=rf"^ch00/tasks\.toml:? {message}"):
         load_tasks.parse(text, 0)
 
 
