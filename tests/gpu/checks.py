@@ -49,12 +49,18 @@ def check(*, ranks=1, gpu_only="", place="ranks", lasting=False):
 PROVED, REFUTED, NOT_RUN = "proved", "refuted", "not run"
 
 
-def attempt(one, argument):
-    """Call a check and return (result, why, figures)."""
+def call(one, argument):
+    """Call a check and return (result, why, figures); what it raises refutes it."""
     try:
         return PROVED, "", one.function(argument) or {}
     except NotRun as reason:
         return NOT_RUN, str(reason), {}
+
+
+def attempt(one, argument):
+    """Call a check and return (result, why, figures), also where it is refuted."""
+    try:
+        return call(one, argument)
     except Exception as error:
         return REFUTED, f"{type(error).__name__}: {error}".strip(), {}
 

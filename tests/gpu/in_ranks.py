@@ -1,4 +1,7 @@
-"""One rank of the proof: it calls each check, and rank 0 writes down what came of it on all ranks."""
+"""One rank of the proof: it calls each check, and rank 0 writes down what came of it.
+
+What a check raises ends the rank, and so the launch, which names it: the other ranks might wait for this one for ever.
+"""
 
 import json
 import os
@@ -6,20 +9,28 @@ import time
 
 import torch
 
+
+def note(path, key, value):
+    """Append a line to the file of outcomes."""
+    with open(path, "a") as file:
+        file.write(json.dumps([key, value]) + "\n")
+
+
 if __name__ == "__main__":
     from tests.gpu.accelerator import join
-    from tests.gpu.checks import CHECKS, all_of, attempt
-    from tests.gpu.proof import CHOICES
+    from tests.gpu.checks import CHECKS, all_of, call
+    from tests.gpu.proof import BEGUN, CHOICES
 
     kind, outcomes, names = json.loads(os.environ[CHOICES])
     torch.set_num_threads(1)
     accelerator = join(kind)
     for name in names:
         begun = time.monotonic()
-        result, why, figures = all_of(accelerator.agree(attempt(CHECKS[name], accelerator)))
+        if accelerator.rank == 0:
+            note(outcomes, BEGUN, name)
+        result, why, figures = all_of(accelerator.agree(call(CHECKS[name], accelerator)))
         seconds = round(time.monotonic() - begun, 2)
         if accelerator.rank == 0:
             outcome = {"result": result, "why": why, "figures": figures, "seconds": seconds}
-            with open(outcomes, "a") as file:
-                file.write(json.dumps([name, outcome]) + "\n")
+            note(outcomes, name, outcome)
     torch.distributed.destroy_process_group()

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from dpbook.book.ch11 import train_adapters, train_ddp
 from dpbook.book.ch14 import train_fully_sharded
 from dpbook.book.ch16 import train_post_local
@@ -63,8 +65,8 @@ def succeeded(process):
 
 @check(place="host", lasting=True)
 def a_launch_trains_measures_and_reports(machine):
-    """`dpbook launch --preset gpu` trains, resumes, predicts its step, writes a trace that can be read, and a report."""
-    size = ([*SMALL, "--steps", "12", "--report-every", "2"] if machine.is_stand_in else ["--steps", "40"])  # fmt: skip
+    """`dpbook launch --preset gpu` trains, predicts its step, writes a trace that can be read, and a report."""
+    size = [*SMALL, "--steps", "12", "--report-every", "2"] if machine.is_stand_in else ["--steps", "40"]
     options = ["--preset", "gpu", *size, "--out", str(machine.folder), "--name", "preset", "--profile", "1"]
     ended = succeeded(machine.launch(options=[*options, "--no-alone"]))
     folder = machine.folder / "preset"
@@ -199,9 +201,7 @@ def another_size_is_recorded(machine):
 
 @check(place="host", gpu_only="several devices in a process")
 def a_rank_finds_the_gpus_that_it_sees(machine):
-    """With one visible GPU (by number or UUID) a rank of any local rank takes it; with fewer GPUs than ranks none does."""
-    import torch
-
+    """A rank that sees one GPU, given by number or UUID, takes it, whatever its local rank."""
     last = torch.cuda.device_count() - 1
     uuid = f"GPU-{torch.cuda.get_device_properties(last).uuid}"
     show = "from dpbook.ranks import own_device; print(own_device()[0])"
@@ -219,7 +219,7 @@ def a_rank_finds_the_gpus_that_it_sees(machine):
 
 @check(place="host", gpu_only="contexts on other devices")
 def every_process_uses_one_gpu(machine):
-    """While our program trains, with pinned memory and the Flight Recorder, each of its processes is on one GPU only."""
+    """While our program trains, with pinned memory and the Flight Recorder, each process is on one GPU only."""
     query = ["nvidia-smi", "--query-compute-apps=pid,gpu_uuid", "--format=csv,noheader"]
     options = ["--preset", "gpu", "--steps", "300", "--no-predict", "--no-alone", "--out", str(machine.folder)]
     command = [sys.executable, "-m", "dpbook", "launch", "--nproc", str(machine.ranks), *options, "--name", "contexts"]

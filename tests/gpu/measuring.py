@@ -1,4 +1,4 @@
-"""Does what measures a step on the device measure its kernels, and does the training program run there as on the CPU?"""
+"""Do clocks measure the device's kernels, and does the training program run there as on the CPU?"""
 
 import tempfile
 import time
@@ -123,7 +123,7 @@ def the_group_serves_both_devices(gpu):
 
 @check()
 def a_sweep_measures_the_devices_backend(gpu):
-    """A sweep of all-reduces on the device takes as long as its kernels, and names the backend that carried the bytes."""
+    """A sweep of all-reduces takes as long as the device's kernels, and names the backend that carried the bytes."""
     with gpu.slower(SLOWER / 2):
         found = measure(None, (8, 4096), 2, gpu.device)
     assert found.backend == dist.get_default_backend_for_device(gpu.device)

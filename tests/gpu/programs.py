@@ -1,4 +1,4 @@
-"""Do training programs and scripts to take home train on the device as on the CPU, and resume to the same parameters?"""
+"""Do training programs and scripts train on the device as on the CPU, and resume to the same parameters?"""
 
 import contextlib
 import dataclasses

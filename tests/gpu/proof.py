@@ -1,7 +1,7 @@
 """The proof: every check on this machine, one after another, with a record of what was proved, refuted and not run.
 
-The checks in ranks run in one launch. If one of them ends the launch, as a hang or a crash does, it is refuted, and a
-new launch goes on behind it.
+The checks in ranks run in one launch. If one of them fails or hangs on some rank the launch ends, what it says is the
+reason, and a new launch goes on behind that check.
 """
 
 import json
@@ -23,6 +23,8 @@ from dpbook.runs.launch import Launch, launch
 from tests.gpu import clock, launches, measuring, programs, sharding, traces, wrappers  # noqa: F401, where checks register
 from tests.gpu.checks import CHECKS, NOT_RUN, PROVED, REFUTED, attempt
 
+BEGUN = "begun"
+"""Key of the line that names the check which has begun."""
 LIMIT = 300.0
 """Seconds without progress after which a launch of the checks counts as hanging."""
 CHOICES = "DPBOOK_GPU_CHECKS"
@@ -74,13 +76,13 @@ def _in_ranks(kind, ranks, names, folder, say):
     status = launch(spec, said.append).status
     lines = outcomes.read_text().splitlines() if outcomes.exists() else []
     found = dict(json.loads(each) for each in lines)
+    begun = found.pop(BEGUN, None)  # the last one
+    lost = [name for name in names if name not in found]
+    why = "\n".join(said) or f"the ranks ended with status {status}"
+    for name in [begun] if begun in lost else lost:  # all of them, if the ranks did not come to the first
+        found[name] = {"result": REFUTED, "why": why, "figures": {}}
     for name, outcome in found.items():
         say(line(name, outcome))
-    missing = [name for name in names if name not in found]
-    if missing:
-        why = "\n".join(said) or f"the ranks ended with status {status}"
-        found[missing[0]] = {"result": REFUTED, "why": why, "figures": {}}
-        say(line(missing[0], found[missing[0]]))
     return found
 
 

@@ -16,7 +16,7 @@ CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 
 
 def _train(gpu, wrap, width, rows, steps=5):
-    """Return the losses of AdamW steps of a model that ``wrap`` has wrapped, and the peak of allocated memory, bytes."""
+    """Return the losses of AdamW steps of a model wrapped by ``wrap``, and the peak of allocated memory in bytes."""
     torch.manual_seed(3)
     net = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(4)]).to(gpu.device)
     torch.accelerator.synchronize()

@@ -1,4 +1,4 @@
-"""Does the proof for GPUs pass on the stand-in, with nothing installed but torch and NumPy, and refute what is wrong?"""
+"""Does the proof for GPUs pass on the stand-in, with little more than torch, and refute what is wrong?"""
 
 import importlib
 import json
@@ -19,16 +19,17 @@ processes = pytest.mark.processes
 QUICK = [one.name for one in CHECKS.values() if not one.lasting]
 LASTING = [one.name for one in CHECKS.values() if one.lasting]
 NOT_INSTALLED = """import sys
+from importlib.machinery import PathFinder
 
-class NotInstalled:
+class Finder(PathFinder):
     names = {"cloudpickle", "filelock", "hypothesis", "ipywidgets", "IPython", "jupyterlab", "matplotlib", "nbformat",
              "pytest", "tqdm"}
 
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in self.names:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in cls.names else super().find_spec(name, path, target)
 
-sys.meta_path.insert(0, NotInstalled())
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 """
 
 
@@ -84,15 +85,16 @@ def test_every_mistake_that_only_an_accelerator_shows_is_refuted(ranks):
 
 def test_a_check_that_ends_its_launch_is_refuted_and_the_next_launch_goes_on_behind_it(monkeypatch, tmp_path):
     """Of three checks the second hangs, once."""
-    names, launched = QUICK[:3], []
+    names, launched = [one.name for one in CHECKS.values() if one.place == "ranks" and not one.gpu_only][:3], []
 
     def launch(spec, report):
-        kind, outcomes, left = json.loads(spec.variables[proof.CHOICES])
+        _, outcomes, left = json.loads(spec.variables[proof.CHOICES])
         launched.append(left)
-        done = [name for name in left if name != names[1]] if names[1] not in left else left[:1]
+        done = left[:1]
         outcome = {"result": PROVED, "why": "", "figures": {}}
         with open(outcomes, "w") as file:
-            file.writelines(json.dumps([name, outcome]) + "\n" for name in done)
+            ended = [(name, outcome) for name in done]
+            file.writelines(json.dumps(line) + "\n" for line in [*ended, ("begun", names[1])])
         if names[1] in left:
             report("no rank made progress for 300 s")
         return importlib.import_module("dpbook.runs.launch").LaunchResult(int(names[1] in left), True)
