@@ -23,7 +23,7 @@ CALIBRATION_CYCLES = 100_000_000
 
 
 class Accelerator:
-    """What both devices have. ``device``: the device of this rank; ``world``: the number of ranks."""
+    """The device under test. ``device``: the device of this rank; ``world``: the number of ranks."""
 
     def __init__(self, device):
         self.device, self.rank, self.world = device, dist.get_rank(), dist.get_world_size()
@@ -74,7 +74,7 @@ class StandIn(Accelerator):
             yield seconds
 
     @contextlib.contextmanager
-    def held(self, stream=None, patience=None):
+    def still(self, stream=None, patience=None):
         """Let a stream stand still for the block. Raises AssertionError if the host waits for it.
 
         ``patience``: the seconds after which the stand-in's stream goes on, so that a host that waits goes on too.
@@ -115,7 +115,7 @@ class Gpu(Accelerator):
             yield kernels.seconds
 
     @contextlib.contextmanager
-    def held(self, stream=None, patience=None):
+    def still(self, stream=None, patience=None):
         torch.accelerator.synchronize()
         with stream or contextlib.nullcontext():
             self.spin(STILL)

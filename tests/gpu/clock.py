@@ -1,4 +1,4 @@
-"""What chapter 12b says of a GPU's clock: who waits for whom, what events measure, when memory and errors come."""
+"""Checks of a GPU's clock, as chapter 12b teaches it: waits, events, streams, memory, errors."""
 
 import gc
 import subprocess
@@ -19,7 +19,7 @@ def a_timer_around_a_call_measures_its_launch(gpu):
     """Kernels are queued: a timer around 25 of them ends long before they do, and a line that reads a value waits."""
     x = gpu.ones(1000) * 1.01
     torch.accelerator.synchronize()
-    with gpu.held():
+    with gpu.still():
         for _ in range(25):
             x = x * 1.01
     with gpu.slower(SLOWER):
@@ -39,7 +39,7 @@ def _waits(gpu, call, patience):
     call()  # a first call has more to do
     torch.accelerator.synchronize()
     try:
-        with gpu.held(patience=patience):
+        with gpu.still(patience=patience):
             call()
     except AssertionError:
         return True
@@ -86,7 +86,7 @@ def events_measure_the_stream(gpu):
     x = x * 1.01
     begin, end = (torch.Event(gpu.device, enable_timing=True) for _ in range(2))
     too_early = ""
-    with gpu.held():
+    with gpu.still():
         begin.record()
         with gpu.slower(SLOWER):
             for _ in range(5):
@@ -108,7 +108,7 @@ def events_measure_the_stream(gpu):
 
 @check()
 def an_empty_stream_counts_too(gpu):
-    """Of 50 small kernels, each launched 5 ms after the one before, events measure the launches: 250 ms and more."""
+    """Events around 50 small kernels, launched 5 ms apart, measure the launches: 250 ms and more."""
     x = gpu.ones(4)
     begin, end = (torch.Event(gpu.device, enable_timing=True) for _ in range(2))
     with gpu.watch() as kernels:
@@ -166,7 +166,7 @@ def between_streams_only_an_event_makes_order(gpu):
     first.synchronize()
     early = torch.zeros(1, device=gpu.device)
     first.synchronize()
-    with gpu.held():
+    with gpu.still():
         x.add_(1)
         event = first.record_event()
         with other:
@@ -187,7 +187,7 @@ def memory_goes_to_the_next_owner_at_once(gpu):
         with other:
             read = torch.zeros(1000, device=gpu.device)  # the stream's own memory
         torch.accelerator.synchronize()
-        with gpu.held(other):
+        with gpu.still(other):
             with other:
                 read.copy_(x)
             if way == "record_stream":

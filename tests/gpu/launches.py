@@ -1,4 +1,4 @@
-"""What is launched on the device: our program with its report, the scripts to take home, ranks that fail."""
+"""Checks of launches on the device: our program with its report, the scripts to take home, ranks that fail."""
 
 import importlib.util
 import json
@@ -182,19 +182,19 @@ def _named(machine, faults):
 
 @check(place="host", ranks=2, lasting=True)
 def the_rank_at_fault_is_named(machine):
-    """Where the last rank raises or is killed while the streams of others wait, the launch's headline names it."""
+    """The headline of a launch names a rank that raises or is killed while the streams of others wait."""
     return _named(machine, {"raises": "KeyError: 'label'", "is killed": "SIGKILL"})
 
 
 @check(place="host", ranks=2, gpu_only="NCCL's watchdog")
 def a_rank_that_stays_away_is_named(machine):
-    """Where the last rank does not call a collective, the headline names it, after the group's time-out of 20 s."""
+    """The headline of a launch names a rank that does not call a collective, after the time-out of 20 s."""
     return _named(machine, {"stays away": ""})
 
 
 @check(place="host", ranks=2, gpu_only="NCCL, which compares no sizes")
 def another_size_is_recorded(machine):
-    """Where the last rank sends another size, the launch ends within its time limit; what it says is recorded."""
+    """A launch in which a rank sends another size ends within its time limit; the headline is recorded."""
     headline, seconds = _fault(machine, "sends another size")
     return {"headline": headline, "seconds": seconds}
 

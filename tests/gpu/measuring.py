@@ -30,7 +30,7 @@ SMALL = {"width": 32, "depth": 1, "context": 16, "batch": 2, "warmup": 3, "save_
 
 
 class Bucket:
-    """What torch's DDP gives to a communication hook."""
+    """The bucket that torch's DDP gives to a communication hook."""
 
     def __init__(self, buffer):
         self.buffer = lambda: buffer
@@ -161,7 +161,7 @@ def the_host_goes_on_between_reports(gpu):
             for _ in range(3):  # in the forward of the second the wrappers agree on the order of gradients
                 run.train_step()
             torch.accelerator.synchronize()
-            with gpu.held():
+            with gpu.still():
                 run.advance()
                 run.advance()
             found.append(run.report()["loss"])

@@ -84,7 +84,7 @@ def test_every_mistake_that_only_an_accelerator_shows_is_refuted(ranks):
 
 
 def test_a_check_that_ends_its_launch_is_refuted_and_the_next_launch_goes_on_behind_it(monkeypatch, tmp_path):
-    """Of three checks the second hangs, once."""
+    """The second of three checks hangs."""
     names, launched = [one.name for one in CHECKS.values() if one.place == "ranks" and not one.gpu_only][:3], []
 
     def launch(spec, report):

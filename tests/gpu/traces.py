@@ -1,4 +1,4 @@
-"""What torch's profiler shows of a GPU: streams of collectives, names of kernels."""
+"""Checks of what torch's profiler shows of a GPU: streams of collectives, names of kernels."""
 
 import json
 import tempfile

@@ -53,8 +53,8 @@ def bits(net):
     return [p.detach().cpu().numpy().tobytes() for p in net.parameters()]
 
 
-def numbers(found):
-    return np.concatenate([np.frombuffer(part, np.float32) for part in found])
+def numbers(parts):
+    return np.concatenate([np.frombuffer(part, np.float32) for part in parts])
 
 
 def sgd(net):
@@ -80,8 +80,8 @@ def fully_sharded(where, hindered=None, **options):
     return train(net, model, sgd(net), where, hindered, model.clip_grad_norm_)
 
 
-def equal_on_all_ranks(gpu, found):
-    return len(set(gpu.agree(hashlib.sha256(b"".join(found)).hexdigest()))) == 1
+def equal_on_all_ranks(gpu, parts):
+    return len(set(gpu.agree(hashlib.sha256(b"".join(parts)).hexdigest()))) == 1
 
 
 @check()
@@ -110,13 +110,13 @@ def equal_buckets_have_equal_bits(gpu):
 def the_host_never_waits_in_a_step(gpu):
     """In a step of our wrappers and of `FullySharded` the host waits for no kernel and no collective."""
     for name in OURS:
-        assert wrapped(name, gpu.device, gpu.held) == wrapped(name, gpu.device), f"{name} has other bits"
-    assert fully_sharded(gpu.device, gpu.held) == fully_sharded(gpu.device), "FullySharded has other bits"
+        assert wrapped(name, gpu.device, gpu.still) == wrapped(name, gpu.device), f"{name} has other bits"
+    assert fully_sharded(gpu.device, gpu.still) == fully_sharded(gpu.device), "FullySharded has other bits"
 
 
 @check(ranks=2)
 def gradients_wait_for_their_sum(gpu):
-    """Where the last rank is late, no update of another rank reads a gradient before its sum is there."""
+    """No update reads a gradient before its sum is there, also where the last rank is late."""
     for name in WRAPPERS:
         assert wrapped(name, gpu.device, gpu.last_rank_late) == wrapped(name, gpu.device), name
 
@@ -185,7 +185,7 @@ def schedules_have_the_bits_of_their_simulation(gpu):
         begin = over(schedule)
         begin(buffer).wait()  # opens connections, for which the host waits
         buffer = torch.from_numpy(inputs[gpu.rank]).to(gpu.device)
-        with gpu.held():
+        with gpu.still():
             begin(buffer).wait()
             read = buffer * 1
         assert read.cpu().numpy().tobytes() == expected, f"{name} beside the host"

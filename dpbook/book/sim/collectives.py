@@ -99,8 +99,8 @@ def register(library: Any) -> None:
             library.impl(name, _collective(getattr(torch.ops.c10d, name).default), allow_override=True)
     dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = _together(dist.batch_isend_irecv)
     futures = torch.futures.Future
-    futures.__init__ = _remembering_devices(futures.__init__)  # type: ignore[method-assign]
-    futures.set_result = _set_on_stream(futures.set_result)  # type: ignore[method-assign]
+    futures.__init__ = _remembering_devices(futures.__init__)
+    futures.set_result = _set_on_stream(futures.set_result)
 
 
 def _remembering_devices(initialise: Callable[..., None]) -> Callable[..., None]:
@@ -166,21 +166,21 @@ def _collective(op: Any) -> Callable[..., Any]:
     return call
 
 
-def _submit(own: Stream, name: str, stages: Stages, work: SimWork, is_async: bool) -> None:
+def _submit(group_stream: Stream, name: str, stages: Stages, work: SimWork, is_async: bool) -> None:
     """Queue a collective behind the work of the caller's stream, or add it to the open batch.
 
-    ``own`` is the stream of the process group. Its collectives begin in the order of the calls on every rank.
+    ``group_stream`` is that of the process group. Its collectives begin in the order of the calls on every rank.
     """
     if _batches:
-        _batches[-1].append((own, stages, work))
+        _batches[-1].append((group_stream, stages, work))
         return
     callers = current_stream()
-    stream, other = (own, callers) if is_async else (callers, own)
+    stream, other = (group_stream, callers) if is_async else (callers, group_stream)
     stream.wait_stream(other)
     stream.launch(name, lambda: _run([stages]))
     work.finished.record(stream)
     if not is_async:
-        own.wait_stream(callers)
+        group_stream.wait_stream(callers)
 
 
 def _run(collectives: Sequence[Stages]) -> None:

@@ -98,7 +98,8 @@ def _progress(steps: int, begun: int) -> contextlib.AbstractContextManager[Any]:
         from tqdm import tqdm
     except ImportError:
         return contextlib.nullcontext()
-    return tqdm(total=steps, initial=begun, unit="step", disable=None)
+    bar: contextlib.AbstractContextManager[Any] = tqdm(total=steps, initial=begun, unit="step", disable=None)
+    return bar
 
 
 def describe(trainer: Trainer) -> dict[str, Any]:
