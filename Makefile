@@ -1,6 +1,6 @@
 # dpbook: `make lab` to read and work, `make check` and `make test` to check. Only Python 3.11 or newer is needed.
 .DEFAULT_GOAL := help
-.PHONY: help lab check test notebooks proof coverage style fmt bench clean
+.PHONY: help lab check test notebooks proof gpu coverage style fmt bench clean
 
 # make lab ARGS="--port 9000"; make test PYTHON=/path/to/python3 TORCH_INDEX=... CONSTRAINTS=...
 ARGS ?=
@@ -39,6 +39,10 @@ notebooks: ## run the notebooks and compare (CHANGED=1: those that a change touc
 proof: ## what takes too long for every change: matrices, faults, new random cases; up to 40 minutes, daily
 	@tools/venv.sh proof
 	$(BIN)/python -m pytest -n $(JOBS) -m "proof or hypothesis" --hypothesis-profile=searching --timeout=1200 --durations=10 tests $(ARGS)
+
+gpu: ## prove or refute on this machine's GPUs what the project says of them; ten minutes (ARGS="--device sim")
+	@tools/venv.sh dev
+	$(BIN)/python -m tests.gpu $(ARGS)
 
 coverage: ## statements that the tests run, by folder: 95 % of the library, 90 % of a wing; a quarter of an hour
 	@tools/venv.sh dev

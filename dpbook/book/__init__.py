@@ -1,1 +1,1 @@
-"""Code of single chapters: a folder for each, with a judge for the tasks of its exercise; and `sim`."""
+"""Code of single chapters: a folder for each, with a judge for the tasks of its exercise; `sim`; `gpu_records`."""

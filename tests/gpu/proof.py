@@ -155,8 +155,8 @@ def main(device, ranks, names, out):
         return 2
     ranks = ranks or (torch.cuda.device_count() if kind == "cuda" else 1)
     record = prove(kind, ranks, names)
-    name = record["machine"]["device"].replace(" ", "-").lower()
-    path = out or Path(f"gpu_{name}_{ranks}.json")
+    name = "-".join(record["machine"]["device"].lower().split())
+    path = out or Path(f"gpu_proof_{name}_{ranks}.json")
     write(record, path)
     print(page(record) + f"\nwritten: {path} and {path.with_suffix('.md')}")
     return int(any(one["result"] == REFUTED for one in record["checks"]))
