@@ -6,33 +6,78 @@ The work of an accelerator is queued: it goes on after the call that requested i
 import os
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+from dpbook.core import DpbookError
 
 
 def own_device() -> tuple[torch.device, str]:
     """Return the accelerator of this rank, and the backends of a group for its tensors and those of the CPU.
 
-    The device is the CPU if there are fewer accelerators than ranks on this machine, since NCCL refuses two ranks on
-    one, or if torch has no backend for the accelerator, as on a Mac. The function reads variables that torchrun sets.
+    The device is the CPU if torch sees no accelerator, or has no backend for it, as on a Mac. A rank that sees several
+    accelerators takes the one with the number of its local rank. A rank that sees one takes that one: the launcher may
+    show each rank its own. The function reads variables that torchrun sets.
+
+    Raises `DpbookError` if a rank sees several accelerators, but fewer than there are ranks on this machine.
     """
     kind = torch.accelerator.current_accelerator(check_available=True)
     backend = dist.get_default_backend_for_device(kind) if kind else dist.Backend.GLOO
-    if backend == dist.Backend.GLOO or torch.accelerator.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
+    if backend == dist.Backend.GLOO:
         return torch.device("cpu"), dist.Backend.GLOO
-    device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
+    visible, local = torch.accelerator.device_count(), int(os.environ["LOCAL_RANK"])
+    ranks = max(int(os.environ["LOCAL_WORLD_SIZE"]), local + 1)
+    if 1 < visible < ranks:
+        raise DpbookError(
+            f"local rank {local} sees {visible} accelerators, and this machine has {ranks} ranks, one for each: start "
+            f"{visible} ranks (--nproc {visible}), or hide the accelerators (CUDA_VISIBLE_DEVICES=) to train on the CPU"
+        )
+    device = torch.device(kind.type, local if visible > 1 else 0)
     return device, f"cpu:gloo,{device.type}:{backend}"
 
 
+def join_group(device: torch.device, backends: str, timeout: timedelta) -> None:
+    """Join the group that torchrun's variables describe, with the result of `own_device` for an accelerator.
+
+    Raises `DpbookError` if another rank has the same accelerator.
+    """
+    store, rank, world = next(dist.rendezvous("env://", timeout=timeout))
+    store.set_timeout(timeout)
+    _init(device, backends, dist.PrefixStore("default_pg", store), rank, world, timeout)
+
+
 def regroup(device: torch.device, backends: str) -> None:
-    """Replace the gloo group of a rank of `dpbook.ranks.start` by one of ``backends`` for ``device``."""
+    """Replace the gloo group of a rank of `dpbook.ranks.start` by one of ``backends`` for ``device``.
+
+    Raises `DpbookError` if another rank has the same accelerator.
+    """
     before, rank, world = dist.group.WORLD, dist.get_rank(), dist.get_world_size()
     store = dist.PrefixStore("regrouped", dist.distributed_c10d._get_default_store())
     dist.destroy_process_group()
-    torch.accelerator.set_device_index(device)
-    dist.init_process_group(backends, store=store, rank=rank, world_size=world, device_id=device)
+    _init(device, backends, store, rank, world)
     del before  # only now: a slower rank may have used its connections until it reached the new group
+
+
+def _init(
+    device: torch.device, backends: str, store: dist.Store, rank: int, world: int, timeout: timedelta | None = None
+) -> None:
+    """Select the accelerator and initialise the group, unless another rank has the same accelerator.
+
+    NCCL refuses that too, but only some of its versions say so. Nothing is compared if torch does not know the
+    accelerator's UUID.
+    """
+    properties = torch.get_device_module(device).get_device_properties(device)
+    if uuid := getattr(properties, "uuid", None):
+        first = store.compare_set(f"accelerator/{uuid}", "", str(rank)).decode()
+        if first != str(rank):
+            raise DpbookError(
+                f"ranks {first} and {rank} have the same accelerator ({properties.name}, {uuid}): start one rank per "
+                "accelerator, and let each rank see its own or all of them"
+            )
+    torch.accelerator.set_device_index(device)
+    dist.init_process_group(backends, store=store, rank=rank, world_size=world, timeout=timeout, device_id=device)
 
 
 def now(device: torch.device) -> float:

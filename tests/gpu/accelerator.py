@@ -1,7 +1,6 @@
 """The device under test, a GPU or the stand-in: slow kernels, kernels that are timed, a stream that stands still."""
 
 import contextlib
-import os
 import threading
 import time
 from functools import cached_property
@@ -157,11 +156,10 @@ class _Kernels(TorchDispatchMode):
 def join(kind):
     """Join the process group as a rank of torchrun, or of `dpbook.ranks.start`, and return the `Accelerator`.
 
-    ``kind`` is "cuda" or "sim". On the stand-in every rank is alone on its machine, with one device.
+    ``kind`` is "cuda" or "sim". On the stand-in every rank sees one device, its own.
     """
     if kind == "sim":
         sim.install()
-        os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     if dist.is_initialized():
         device, backends = own_device()
         regroup(device, backends)

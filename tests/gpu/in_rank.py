@@ -1,6 +1,6 @@
 """Run a module or a script in a rank, as `python` would: ``in_rank.py [--sim] [--stop-after N] [-m] NAME ARGUMENTS``.
 
-With --sim the rank is alone on its machine, with one stand-in accelerator. With --stop-after it gets a SIGTERM after
+With --sim the rank has a stand-in accelerator of its own. With --stop-after it gets a SIGTERM after
 so many updates of its first optimizer.
 """
 
@@ -30,7 +30,6 @@ if __name__ == "__main__":
 
         del sys.argv[0]
         sim.install()
-        os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
     if sys.argv[0] == "--stop-after":
         stop_after(int(sys.argv[1]))
         del sys.argv[:2]

@@ -97,20 +97,25 @@ def log(text: str) -> None:
         print(text, flush=True)
 
 
-def join() -> torch.device:
-    """Join torchrun's process group, or one of this process alone; return the device: one GPU per rank, or the CPU."""
+def join(cpu: bool) -> torch.device:
+    """Join torchrun's process group, or one of this process alone; return this rank's GPU, or the CPU if there is none.
+
+    Exit if a rank would need a GPU that it does not see: training on the CPU instead could go unnoticed for days.
+    """
     alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
     for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}).items():
         os.environ.setdefault(name, str(value))
-    kind = torch.accelerator.current_accelerator(check_available=True)
-    backend = dist.get_default_backend_for_device(kind) if kind else "gloo"
-    visible, needed = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
-    if backend == "gloo" or visible < needed:
+    kind = None if cpu else torch.accelerator.current_accelerator(check_available=True)  # of any vendor
+    backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has no backend
+    if kind is None or backend == "gloo":
         dist.init_process_group("gloo")
-        if backend != "gloo":
-            log(f"Training on the CPU: a rank sees {visible} GPUs, and this node needs {needed}, one per rank.")
         return torch.device("cpu")
-    device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
+    visible, local = torch.accelerator.device_count(), int(os.environ["LOCAL_RANK"])
+    ranks = max(int(os.environ["LOCAL_WORLD_SIZE"]), local + 1)
+    if 1 < visible < ranks:
+        raise SystemExit(f"A rank sees {visible} GPUs, and this node has {ranks} ranks. Start {visible}, or add --cpu.")
+    # If it sees one, the scheduler has given each rank its own (--gpus-per-task=1). NCCL refuses two ranks on one GPU.
+    device = torch.device(kind.type, local if visible > 1 else 0)
     torch.accelerator.set_device_index(device)
     dist.init_process_group(f"cpu:gloo,{device.type}:{backend}", device_id=device)
     return device
@@ -274,9 +279,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=512, help="most tokens of a line")
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cpu", action="store_true", help="train on the CPU, although there are GPUs")
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    run(parse(), join())
+    options = parse()
+    run(options, join(options.cpu))
     dist.destroy_process_group()  # after success only: after an error it would wait for ranks that never join

@@ -1,7 +1,7 @@
 """Complete training script for post-local SGD, to copy and to change. It needs only torch.
 
     python train_post_local.py                                            # one process
-    torchrun --nproc-per-node=4 train_post_local.py --every 8             # four, on GPUs if there are four
+    torchrun --nproc-per-node=4 train_post_local.py --every 8             # four, each on a GPU if there are any
     torchrun --nnodes=2 --nproc-per-node=8 ... train_post_local.py --group 8
 
 For `--begin` steps gradients are averaged over all ranks, as DDP does. Then each rank steps alone, and the *weights*
@@ -39,20 +39,25 @@ def log(text: str) -> None:
         print(text, flush=True)
 
 
-def join() -> torch.device:
-    """Join torchrun's process group, or one of this process alone; return the device: one GPU per rank, or the CPU."""
+def join(cpu: bool) -> torch.device:
+    """Join torchrun's process group, or one of this process alone; return this rank's GPU, or the CPU if there is none.
+
+    Exit if a rank would need a GPU that it does not see: training on the CPU instead could go unnoticed for days.
+    """
     alone = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1}
     for name, value in (alone | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}).items():
         os.environ.setdefault(name, str(value))
-    kind = torch.accelerator.current_accelerator(check_available=True)  # of any vendor
+    kind = None if cpu else torch.accelerator.current_accelerator(check_available=True)  # of any vendor
     backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has no backend
-    visible, needed = torch.accelerator.device_count(), int(os.environ["LOCAL_WORLD_SIZE"])
-    if backend == "gloo" or visible < needed:
+    if kind is None or backend == "gloo":
         dist.init_process_group("gloo")
-        if backend != "gloo":
-            log(f"Training on the CPU: a rank sees {visible} GPUs, and this node needs {needed}, one per rank.")
         return torch.device("cpu")
-    device = torch.device(kind.type, int(os.environ["LOCAL_RANK"]))
+    visible, local = torch.accelerator.device_count(), int(os.environ["LOCAL_RANK"])
+    ranks = max(int(os.environ["LOCAL_WORLD_SIZE"]), local + 1)
+    if 1 < visible < ranks:
+        raise SystemExit(f"A rank sees {visible} GPUs, and this node has {ranks} ranks. Start {visible}, or add --cpu.")
+    # If it sees one, the scheduler has given each rank its own (--gpus-per-task=1). NCCL refuses two ranks on one GPU.
+    device = torch.device(kind.type, local if visible > 1 else 0)
     torch.accelerator.set_device_index(device)
     dist.init_process_group(f"cpu:gloo,{device.type}:{backend}", device_id=device)
     return device
@@ -124,6 +129,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--out", default="", help="file for the weights")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first weights")
+    parser.add_argument("--cpu", action="store_true", help="train on the CPU, although there are GPUs")
     options = parser.parse_args(arguments)
     if min(options.steps, options.every, options.group, options.batch) < 1:
         parser.error("--steps, --every, --group and --batch must be 1 or more")
@@ -131,5 +137,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    run(parse(), join())
+    options = parse()
+    run(options, join(options.cpu))
     dist.destroy_process_group()  # after success only: after an error it would wait for ranks that never join

@@ -7,6 +7,7 @@ gradient hooks, `adapt_modules_and_storages` moves to and from the device.
 
 import contextlib
 import functools
+import uuid
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -73,6 +74,7 @@ def _random() -> dict[str, Any]:
 
 
 def _state() -> dict[str, Any]:
+    properties = SimpleNamespace(name=NAME, total_memory=TOTAL, uuid=uuid.uuid4())  # each process has its own device
     return {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -82,7 +84,7 @@ def _state() -> dict[str, Any]:
         "set_device": lambda device: None,
         "device": lambda device: contextlib.nullcontext(),
         "get_device_name": lambda device=None: NAME,
-        "get_device_properties": lambda device=None: SimpleNamespace(name=NAME, total_memory=TOTAL),
+        "get_device_properties": lambda device=None: properties,
         "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],
     }
 

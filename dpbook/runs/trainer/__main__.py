@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from dpbook.core import DpbookError, exit_without_teardown, machine, print_error_and_exit, write_atomically
-from dpbook.ranks import own_device, regroup
+from dpbook.ranks import join_group, own_device, regroup
 from dpbook.runs.trainer.metrics import DESCRIPTION, PREDICTION, Metrics
 from dpbook.runs.trainer.options import Options, add_options, from_namespace
 from dpbook.runs.trainer.prediction import predict
@@ -52,7 +52,7 @@ def bind() -> torch.device:
 
     With accelerators the group has one backend for their tensors and one for those of the CPU. Every rank selects its
     accelerator before anything else uses one; otherwise all would be on the first. A rank of `dpbook.ranks.start`
-    already has a gloo group.
+    already has a gloo group. Raises `DpbookError` if there is no accelerator for this rank alone.
     """
     os.environ.update(SINGLE_PROCESS | os.environ)
     device, backends = own_device()
@@ -62,8 +62,7 @@ def bind() -> torch.device:
     elif device.type == "cpu":
         dist.init_process_group(backends, timeout=TIMEOUT)
     else:
-        torch.accelerator.set_device_index(device)
-        dist.init_process_group(backends, timeout=TIMEOUT, device_id=device)
+        join_group(device, backends, TIMEOUT)
     return device
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dpbook.core import DpbookError
 from dpbook.runs.trainer import __main__ as program
 from dpbook.runs.trainer import checkpoints, metrics
 from dpbook.runs.trainer.__main__ import TIMEOUT, bind
@@ -27,22 +28,46 @@ def group():
     dist.destroy_process_group()
 
 
-def test_the_group_of_ranks_with_gpus_takes_tensors_of_the_cpu_too(monkeypatch):
-    calls = []
+@pytest.fixture
+def rank_with_gpus(monkeypatch):
+    """Ranks that see the GPU number 3 of 8, join through one store, and note what they call."""
+    store, calls = dist.HashStore(), []
+
+    def rank(rank, uuid):
+        monkeypatch.setattr(dist, "rendezvous", lambda url, timeout: iter([(store, rank, 2)]))
+        properties = SimpleNamespace(name="H100", uuid=uuid)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        return calls
+
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
     monkeypatch.setattr(torch.accelerator, "set_device_index", calls.append)
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **options: calls.append((backend, options)))
-    for name, value in {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(os, "environ", dict(os.environ))  # which `bind` completes
-    device = bind()
-    assert device == torch.device("cuda", 3)
-    assert calls == [device, ("cpu:gloo,cuda:nccl", {"timeout": TIMEOUT, "device_id": device})]
+    monkeypatch.setattr(os, "environ", {**os.environ, "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "8"})
+    return rank
 
 
-@each(("kind", "count"), [(None, 0), ("cuda", 2), ("mps", 4)])
-def test_ranks_without_an_accelerator_of_their_own_or_a_backend_for_it_are_on_the_cpu(kind, count):
+def test_the_group_of_ranks_with_gpus_takes_tensors_of_the_cpu_too(rank_with_gpus):
+    calls, device = rank_with_gpus(1, "GPU-1"), bind()
+    bound, (backends, options) = calls
+    assert device == bound == options["device_id"] == torch.device("cuda", 3)
+    assert (backends, options["rank"], options["world_size"]) == ("cpu:gloo,cuda:nccl", 1, 2)
+    assert options["timeout"] == options["store"].timeout == TIMEOUT
+
+
+def test_two_ranks_with_one_gpu_are_refused_before_nccl_meets_them(rank_with_gpus):
+    for rank, uuid in ((0, "GPU-0"), (1, "GPU-1"), (1, "GPU-1")):  # a rank may join more than one group
+        rank_with_gpus(rank, uuid)
+        bind()
+    calls = rank_with_gpus(2, "GPU-1")
+    before = list(calls)
+    with pytest.raises(DpbookError, match=r"ranks 1 and 2 have the same accelerator \(H100, GPU-1\)"):
+        bind()
+    assert calls == before
+
+
+@each(("kind", "count"), [(None, 0), ("mps", 4)])
+def test_ranks_without_an_accelerator_or_a_backend_for_it_are_on_the_cpu(kind, count):
     calls = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
