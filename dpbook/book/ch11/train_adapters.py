@@ -12,6 +12,7 @@ tested: a GPU, a real model, memory, speed, and bitsandbytes' GPU kernels.
 """
 
 import argparse
+import math
 import os
 import signal
 from contextlib import nullcontext
@@ -179,21 +180,32 @@ class Run:
         return total / count
 
     def rehearse(self) -> None:
-        """Run a step of the longest lines that trains nothing: a shortage of memory shows now.
+        """Run two steps of the longest lines that train nothing: a shortage of memory shows now.
 
-        DDP also rebuilds its buckets after this first backward, so a resumed run has the bits of an uninterrupted one.
+        The second has the largest peak, since the first makes the optimizer's moments at its end. DDP also rebuilds its
+        buckets after the first backward, so a resumed run has the bits of an uninterrupted one.
         """
         longest = sorted(self.data, key=len)[-self.options.batch :]
-        self.backward([self.batch(longest)])
-        self.optimizer.zero_grad()
-        if self.device.type != "cpu":
-            log(f"at most {torch.accelerator.max_memory_allocated() / 1e9:,.1f} GB of the device in use")
+        for _ in range(2):
+            self.backward([self.batch(longest) for _ in range(self.options.accumulation)])
+            for adapter in self.adapters.values():
+                adapter.grad.zero_()
+            self.update(lr=0.0)
+        self.optimizer.state.clear()  # as if there had been no step
+        if self.device.type != "cpu":  # NCCL's buffers and the CUDA context, about 1 GB, are not torch's
+            megabytes = math.ceil(torch.accelerator.max_memory_allocated() / 1e6)
+            log(f"torch's allocator: at most {megabytes / 1e3:,.3f} GB")
 
-    def train_step(self) -> torch.Tensor:
-        loss = self.backward(self.micro_batches())
+    def update(self, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
         nn.utils.clip_grad_norm_(self.adapters.values(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def train_step(self) -> torch.Tensor:
+        loss = self.backward(self.micro_batches())
+        self.update(self.options.lr)
         self.step += 1
         return loss
 

@@ -3,19 +3,22 @@
 One start of three ranks. What needs a GPU or other libraries is replaced, and seen to be asked for rightly.
 """
 
+import re
 import signal
 import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
+from dpbook.book import sim
 from dpbook.book.ch11 import train_adapters, watch
+from dpbook.ranks import start
 from tests.book.scripts import CPU, run_with_signal
 from tests.scenarios import Scenarios, gathered
 
@@ -67,15 +70,30 @@ def adapters_alone_are_sent_trained_and_saved(rank, world, folder):
     training = train_adapters.Run(options(folder), CPU)
     before, buckets = frozen(training), watch(training.ddp)
     training.rehearse()
-    assert len(buckets) == 1
+    assert len(buckets) == 2
     training.train_step()
-    assert len(buckets) == 2  # one all-reduce a step, whatever its micro-batches
+    assert len(buckets) == 3  # one all-reduce a step, whatever its micro-batches
     nbytes = sum(p.nbytes for p in training.adapters.values())
     assert buckets[-1].buffer.nbytes == nbytes == 4 * 3 * 2 * 4 * (64 + 128)  # fp32, blocks, layers, rank
     assert frozen(training) == before
     training.save(Path(folder, "sent.pt"))
     saved = torch.load(Path(folder, "sent.pt"), weights_only=True)["adapters"]
     assert sorted(name.rpartition(".")[2] for name in saved) == ["down"] * 6 + ["up"] * 6
+
+
+@scenario
+def a_rehearsal_changes_nothing(rank, world, folder):
+    rehearsed, other = (train_adapters.Run(options(folder), CPU) for _ in range(2))
+    rehearsed.rehearse()
+    other.backward(other.micro_batches())  # after which DDP has the same buckets
+    other.optimizer.zero_grad()
+    assert bits(rehearsed) == bits(other)
+    assert not rehearsed.optimizer.state
+    assert all(adapter.grad is None for adapter in rehearsed.adapters.values())
+    for training in (rehearsed, other):
+        training.train_step()
+        training.train_step()
+    assert bits(rehearsed) == bits(other)
 
 
 @scenario
@@ -156,3 +174,25 @@ def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(SystemExit, match=r"needs .*bitsandbytes"):
         train_adapters.quantised(options(tmp_path, "--model", "some/model"), CPU)
+
+
+def peaks(folder, adapter_rank):
+    """Return the gigabytes that a rehearsal says are enough, and the bytes that four steps take."""
+    device = sim.join()
+    training, printed = train_adapters.Run(options(folder, "--rank", adapter_rank, "--batch", "16"), device), []
+    with patch.object(train_adapters, "log", printed.append):
+        training.rehearse()
+    torch.accelerator.reset_peak_memory_stats()
+    for _ in range(4):
+        training.train_step()
+    return float(
+        re.search(r"^torch's allocator: at most ([\d.]+) GB$", printed[0])[1]
+    ), torch.accelerator.max_memory_allocated()
+
+
+@pytest.mark.parametrize("adapter_rank", ["16", "256"])
+@pytest.mark.processes
+@pytest.mark.skipif(sim.missing() is not None, reason=str(sim.missing()))
+def test_a_rehearsal_has_the_peak_of_training(adapter_rank, tmp_path):
+    ((rehearsed, trained),) = start(peaks, [(str(tmp_path), adapter_rank)])
+    assert 0.9 * rehearsed <= trained / 1e9 <= rehearsed
