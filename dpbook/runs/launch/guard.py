@@ -123,8 +123,7 @@ def _watch_start(thread: int, seconds: float, give_up: Callable[[], None]) -> No
     begun: float | None = None
     while True:
         time.sleep(POLL_SECONDS)
-        frame = sys._current_frames().get(thread)
-        if not frame or all(caller.f_code.co_name != JOIN_FUNCTION for caller, _ in traceback.walk_stack(frame)):
+        if not _joins(thread):
             if begun is not None:
                 return
         elif begun is None:
@@ -132,6 +131,16 @@ def _watch_start(thread: int, seconds: float, give_up: Callable[[], None]) -> No
         elif time.monotonic() - begun > seconds:
             give_up()
             return
+
+
+def _joins(thread: int) -> bool:
+    """Return True if the thread is in `init_process_group`.
+
+    The frame is a local variable of this function alone: kept while the watchdog sleeps, it would keep the tensors of
+    the script's function from being freed. Adam's temporaries were seen to last into the next step.
+    """
+    frame = sys._current_frames().get(thread)
+    return bool(frame) and any(caller.f_code.co_name == JOIN_FUNCTION for caller, _ in traceback.walk_stack(frame))
 
 
 def explain_full_disk(error: BaseException) -> BaseException:

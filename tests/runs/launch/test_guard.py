@@ -2,10 +2,13 @@
 
 import errno
 import shutil
+import sys
 import threading
 import time
+import weakref
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -104,3 +107,21 @@ def test_work_before_the_start_is_no_wait(give_up):
     assert give_up.calls == 0
     init_process_group(lambda: give_up.wait(60))
     assert give_up.calls == 1
+
+
+def test_the_watchdog_keeps_nothing_of_a_function_that_it_has_seen(monkeypatch):
+    """A frame that it held while it sleeps would hold the tensors of a step."""
+    entered, looked, ended = (threading.Event() for _ in range(3))
+    sleeps = iter([lambda: entered.wait(60), lambda: (looked.set(), ended.wait(60)), sys.exit])  # the last ends it
+    monkeypatch.setattr(guard, "time", SimpleNamespace(sleep=lambda seconds: next(sleeps)(), monotonic=time.monotonic))
+
+    def step():
+        temporary = threading.Event()
+        entered.set()
+        assert looked.wait(60)
+        return weakref.ref(temporary)
+
+    guard.watch_start(60, pytest.fail)
+    kept = step()()
+    ended.set()
+    assert kept is None
