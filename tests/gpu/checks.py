@@ -46,6 +46,10 @@ def check(*, ranks=1, gpu_only="", place="ranks", lasting=False):
     return register
 
 
+CHOICES = "DPBOOK_GPU_CHECKS"
+"""Environment variable for the ranks: the kind of device, the file of outcomes, modules of checks, and their names."""
+BEGUN = "begun"
+"""Key of the line in the file of outcomes that names the check which has begun."""
 PROVED, REFUTED, NOT_RUN = "proved", "refuted", "not run"
 
 

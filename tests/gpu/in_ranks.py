@@ -3,6 +3,7 @@
 What a check raises ends the rank, and so the launch, which names it: the other ranks might wait for this one for ever.
 """
 
+import importlib
 import json
 import os
 import time
@@ -18,10 +19,11 @@ def note(path, key, value):
 
 if __name__ == "__main__":
     from tests.gpu.accelerator import join
-    from tests.gpu.checks import CHECKS, all_of, call
-    from tests.gpu.proof import BEGUN, CHOICES
+    from tests.gpu.checks import BEGUN, CHECKS, CHOICES, all_of, call
 
-    kind, outcomes, names = json.loads(os.environ[CHOICES])
+    kind, outcomes, modules, names = json.loads(os.environ[CHOICES])
+    for module in modules:
+        importlib.import_module(module)
     torch.set_num_threads(1)
     accelerator = join(kind)
     for name in names:

@@ -21,14 +21,10 @@ import torch
 from dpbook.core import DpbookError, checkout
 from dpbook.runs.launch import Launch, launch
 from tests.gpu import clock, launches, measuring, programs, sharding, traces, wrappers  # noqa: F401, where checks register
-from tests.gpu.checks import CHECKS, NOT_RUN, PROVED, REFUTED, attempt
+from tests.gpu.checks import BEGUN, CHECKS, CHOICES, NOT_RUN, PROVED, REFUTED, attempt
 
-BEGUN = "begun"
-"""Key of the line that names the check which has begun."""
 LIMIT = 300.0
 """Seconds without progress after which a launch of the checks counts as hanging."""
-CHOICES = "DPBOOK_GPU_CHECKS"
-"""Environment variable with the kind of device and the file of outcomes, for the ranks."""
 
 
 def prove(kind, ranks, names=None, say=print):
@@ -71,7 +67,8 @@ def _in_ranks(kind, ranks, names, folder, say):
     """Run checks in one launch, and return the outcomes of those that ended, and of the one that ended the launch."""
     outcomes, said = folder / f"outcomes-{len(names)}.jsonl", []
     script = str(Path(__file__).with_name("in_ranks.py"))
-    variables = {CHOICES: json.dumps([kind, str(outcomes), names])}
+    modules = sorted({CHECKS[name].function.__module__ for name in names})
+    variables = {CHOICES: json.dumps([kind, str(outcomes), modules, names])}
     spec = Launch((script,), ranks, hang_timeout=LIMIT, logs=folder / f"logs-{len(names)}", variables=variables)
     status = launch(spec, said.append).status
     lines = outcomes.read_text().splitlines() if outcomes.exists() else []

@@ -12,11 +12,15 @@ from dpbook.book.sim import missing
 from dpbook.core import DpbookError, checkout
 from dpbook.ranks import start
 from tests.gpu import proof
-from tests.gpu.checks import CHECKS, NOT_RUN, PROVED, REFUTED, all_of
+from tests.gpu.checks import CHECKS, CHOICES, NOT_RUN, PROVED, REFUTED, all_of
 
 needs_sim = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 processes = pytest.mark.processes
 QUICK = [one.name for one in CHECKS.values() if not one.lasting]
+BETWEEN_RANKS = [
+    name for name in QUICK if CHECKS[name].ranks > 1 or CHECKS[name].function.__module__ == "tests.gpu.wrappers"
+]
+"""Quick checks of which several ranks show more than one rank does."""
 LASTING = [one.name for one in CHECKS.values() if one.lasting]
 NOT_INSTALLED = """import sys
 from importlib.machinery import PathFinder
@@ -57,9 +61,16 @@ def proved(names, ranks, environment, path):
 
 @needs_sim
 @processes
-@pytest.mark.parametrize("ranks", [1, 2, pytest.param(3, marks=pytest.mark.proof)])
-def test_the_proof_holds_on_the_stand_in(ranks, bare, tmp_path):
-    record = proved(QUICK, ranks, bare, tmp_path / "gpu.json")
+@pytest.mark.parametrize(
+    ("ranks", "names"),
+    [
+        pytest.param(1, QUICK, id="1"),
+        pytest.param(2, BETWEEN_RANKS, id="2"),
+        pytest.param(3, QUICK, id="3", marks=pytest.mark.proof),
+    ],
+)
+def test_the_proof_holds_on_the_stand_in(ranks, names, bare, tmp_path):
+    record = proved(names, ranks, bare, tmp_path / "gpu.json")
     assert record["machine"]["device"] == "stand-in accelerator"
     assert (tmp_path / "gpu.md").read_text().startswith(f"# stand-in accelerator, {ranks} rank")
 
@@ -88,7 +99,7 @@ def test_a_check_that_ends_its_launch_is_refuted_and_the_next_launch_goes_on_beh
     names, launched = [one.name for one in CHECKS.values() if one.place == "ranks" and not one.gpu_only][:3], []
 
     def launch(spec, report):
-        _, outcomes, left = json.loads(spec.variables[proof.CHOICES])
+        *_, outcomes, _, left = json.loads(spec.variables[CHOICES])
         launched.append(left)
         done = left[:1]
         outcome = {"result": PROVED, "why": "", "figures": {}}
