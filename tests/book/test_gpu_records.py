@@ -1,5 +1,6 @@
 """Do pages say of GPUs what the records say, and nothing where there is none?"""
 
+import importlib
 import json
 import re
 
@@ -7,10 +8,14 @@ import pytest
 
 from dpbook.book.gpu_records import NOT_YET, measured_on_gpus, read_gpu_records
 from dpbook.core import InvalidArgument, checkout
-from tests.gpu import proof
 from tests.gpu.checks import CHECKS
 
 README = (checkout.root() / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def proof():
+    return importlib.import_module("tests.gpu.proof")
 
 
 def record(result="proved", why="", **figures):
@@ -19,7 +24,7 @@ def record(result="proved", why="", **figures):
             "checks": checks}  # fmt: skip
 
 
-def test_a_chapter_says_what_was_found_on_each_machine(tmp_path):
+def test_a_chapter_says_what_was_found_on_each_machine(proof, tmp_path):
     proof.write(record(seconds=0.25, bytes=[1, 2]), tmp_path / "gpu_proof_a.json")
     proof.write(record("refuted", "it did not"), tmp_path / "gpu_proof_b.json")
     assert measured_on_gpus("waits", folder=tmp_path).splitlines() == [
@@ -43,7 +48,7 @@ def test_the_readmes_table_names_the_machines_of_the_records():
     assert all(record.device in row for record in records)
 
 
-def test_chapters_ask_for_checks_that_there_are():
+def test_chapters_ask_for_checks_that_there_are(proof):
     """Without a record nothing else would notice a name that is wrong."""
     asked = {}
     for path in (checkout.root() / "chapters").glob("*.ipynb"):

@@ -11,17 +11,10 @@ import pytest
 from dpbook.book.sim import missing
 from dpbook.core import DpbookError, checkout
 from dpbook.ranks import start
-from tests.gpu import proof
 from tests.gpu.checks import CHECKS, CHOICES, NOT_RUN, PROVED, REFUTED, all_of
 
 needs_sim = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 processes = pytest.mark.processes
-QUICK = [one.name for one in CHECKS.values() if not one.lasting]
-BETWEEN_RANKS = [
-    name for name in QUICK if CHECKS[name].ranks > 1 or CHECKS[name].function.__module__ == "tests.gpu.wrappers"
-]
-"""Quick checks of which several ranks show more than one rank does."""
-LASTING = [one.name for one in CHECKS.values() if one.lasting]
 NOT_INSTALLED = """import sys
 from importlib.machinery import PathFinder
 
@@ -35,6 +28,22 @@ class Finder(PathFinder):
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 """
+
+
+@pytest.fixture(scope="module")
+def proof():
+    """The module that makes the proof, which loads all training programs."""
+    return importlib.import_module("tests.gpu.proof")
+
+
+def chosen(group):
+    """Return the names of the checks in a group."""
+    if group == "lasting":
+        return [one.name for one in CHECKS.values() if one.lasting]
+    quick = [one for one in CHECKS.values() if not one.lasting]
+    if group == "between ranks":  # of which several ranks show more than one rank does
+        quick = [one for one in quick if one.ranks > 1 or one.function.__module__ == "tests.gpu.wrappers"]
+    return [one.name for one in quick]
 
 
 @pytest.fixture
@@ -62,25 +71,16 @@ def proved(names, ranks, environment, path):
 @needs_sim
 @processes
 @pytest.mark.parametrize(
-    ("ranks", "names"),
+    ("ranks", "group"),
     [
-        pytest.param(1, QUICK, id="1"),
-        pytest.param(2, BETWEEN_RANKS, id="2"),
-        pytest.param(3, QUICK, id="3", marks=pytest.mark.proof),
+        (1, "quick"), (2, "between ranks"), pytest.param(3, "quick", marks=pytest.mark.proof),
+        *(pytest.param(ranks, "lasting", marks=pytest.mark.proof) for ranks in (1, 2, 3)),
     ],
-)
-def test_the_proof_holds_on_the_stand_in(ranks, names, bare, tmp_path):
-    record = proved(names, ranks, bare, tmp_path / "gpu.json")
+)  # fmt: skip
+def test_the_proof_holds_on_the_stand_in(proof, ranks, group, bare, tmp_path):
+    record = proved(chosen(group), ranks, bare, tmp_path / "gpu.json")
     assert record["machine"]["device"] == "stand-in accelerator"
     assert (tmp_path / "gpu.md").read_text().startswith(f"# stand-in accelerator, {ranks} rank")
-
-
-@needs_sim
-@processes
-@pytest.mark.proof
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_what_takes_long_holds_on_the_stand_in(ranks, bare, tmp_path):
-    proved(LASTING, ranks, bare, tmp_path / "gpu.json")
 
 
 @needs_sim
@@ -94,7 +94,7 @@ def test_every_mistake_that_only_an_accelerator_shows_is_refuted(ranks):
     assert {name for name, (result, *_) in found.items() if result != REFUTED} == set()
 
 
-def test_a_check_that_ends_its_launch_is_refuted_and_the_next_launch_goes_on_behind_it(monkeypatch, tmp_path):
+def test_a_check_that_ends_its_launch_is_refuted_and_the_next_launch_goes_on_behind_it(proof, monkeypatch):
     """The second of three checks hangs."""
     names, launched = [one.name for one in CHECKS.values() if one.place == "ranks" and not one.gpu_only][:3], []
 
@@ -127,12 +127,12 @@ def test_a_claim_is_refuted_if_it_is_on_any_rank():
     assert all_of([good, none]) == (NOT_RUN, "rank 1: no", {})
 
 
-def test_an_unknown_check_is_refused():
+def test_an_unknown_check_is_refused(proof):
     with pytest.raises(DpbookError, match="no check 'speed'; there are: "):
         proof.prove("sim", 1, ["speed"])
 
 
-def test_every_claim_is_a_sentence():
+def test_every_claim_is_a_sentence(proof):
     for one in CHECKS.values():
         assert one.claim.endswith("."), one.name
         assert one.place in ("ranks", "host")
