@@ -124,15 +124,16 @@ def the_script_for_adapters_resumes(gpu):
 
 @check(lasting=True)
 def the_script_for_sharding_resumes(gpu):
-    """Chapter 14's script trains as on the CPU, also with recomputation, stops at SIGTERM, and resumes."""
+    """Chapter 14's script trains as on the CPU, also recomputed and hybrid, stops at SIGTERM, and resumes."""
     size = ["--width", "16", "--depth", "2", "--examples", "24", "--batch", "12", "--micro", "2", "--steps", "4"]
 
     def shards(run):
         return [p.to_local().detach().cpu().numpy() for p in run.model.parameters() if p.to_local().numel()]
 
-    figures = _resumes(gpu, train_fully_sharded, size, shards)
-    more = ["--checkpointing", "--scatter-each"]
-    return figures | {f"with {' '.join(more)}": _resumes(gpu, train_fully_sharded, [*size, *more], shards)}
+    ways = {"plain": [], "recomputed": ["--checkpointing", "--scatter-each"]}
+    if gpu.world % 2 == 0 and gpu.world > 2:
+        ways["hybrid"] = ["--shards", "2"]
+    return {way: _resumes(gpu, train_fully_sharded, [*size, *more], shards) for way, more in ways.items()}
 
 
 @check(lasting=True)

@@ -60,7 +60,7 @@ def three_ways_to_shard_have_the_same_losses(gpu):
     return figures
 
 
-@check(ranks=4, gpu_only="groups that are split from a larger one")
+@check(ranks=4, lasting=True)
 def hybrid_sharding_has_the_losses_of_ddp(gpu):
     """With a mesh of 2 replicas of shards, `fully_shard` has the losses of DDP."""
     if gpu.world % 2:

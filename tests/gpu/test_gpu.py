@@ -40,6 +40,8 @@ def chosen(group):
     """Return the names of the checks in a group."""
     if group == "lasting":
         return [one.name for one in CHECKS.values() if one.lasting]
+    if group == "hybrid":
+        return ["hybrid_sharding_has_the_losses_of_ddp", "the_script_for_sharding_resumes"]
     quick = [one for one in CHECKS.values() if not one.lasting]
     if group == "between ranks":  # of which several ranks show more than one rank does
         quick = [one for one in quick if one.ranks > 1 or one.function.__module__ == "tests.gpu.wrappers"]
@@ -75,6 +77,7 @@ def proved(names, ranks, environment, path):
     [
         (1, "quick"), (2, "between ranks"), pytest.param(3, "quick", marks=pytest.mark.proof),
         *(pytest.param(ranks, "lasting", marks=pytest.mark.proof) for ranks in (1, 2, 3)),
+        pytest.param(4, "hybrid", marks=pytest.mark.proof),
     ],
 )  # fmt: skip
 def test_the_proof_holds_on_the_stand_in(proof, ranks, group, bare, tmp_path):

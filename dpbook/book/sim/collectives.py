@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroup, ProcessGroupGloo, Work
+from torch.distributed import device_mesh
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dpbook.book.sim.memory import DEVICE, is_on_device, lend, on_cpu
@@ -98,9 +99,34 @@ def register(library: Any) -> None:
         for name in OPERATIONS:
             library.impl(name, _collective(getattr(torch.ops.c10d, name).default), allow_override=True)
     dist.batch_isend_irecv = dist.distributed_c10d.batch_isend_irecv = _together(dist.batch_isend_irecv)
+    dist.split_group = dist.distributed_c10d.split_group = device_mesh.split_group = _split_into_new_groups
     futures = torch.futures.Future
     futures.__init__ = _remembering_devices(futures.__init__)
     futures.set_result = _set_on_stream(futures.set_result)
+
+
+def _split_into_new_groups(
+    parent_pg: Any = None,
+    split_ranks: Sequence[Sequence[int]] = (),
+    timeout: Any = None,
+    pg_options: Any = None,
+    group_desc: str | None = None,
+) -> Any:
+    """Counterpart of `split_group`, as a device mesh calls it: every rank takes part in making all groups.
+
+    torch would copy the options of the parent's backend, and gloo's cannot be copied. While the default group is bound
+    to a device, torch would have ranks outside of a group take part in splitting too, as NCCL needs it.
+    """
+    mine, parent, default = None, dist.get_process_group_ranks(parent_pg or dist.group.WORLD), dist.group.WORLD
+    device, default.bound_device_id = default.bound_device_id, None
+    try:
+        for numbers in split_ranks:
+            ranks = [parent[number] for number in numbers]
+            group = dist.new_group(ranks, timeout=timeout, group_desc=group_desc)
+            mine = group if dist.get_rank() in ranks else mine
+    finally:
+        default.bound_device_id = device
+    return mine
 
 
 def _remembering_devices(initialise: Callable[..., None]) -> Callable[..., None]:
