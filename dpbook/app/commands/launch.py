@@ -43,8 +43,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--hang-timeout", type=float, metavar="S",
         help="seconds after which a run that hangs is ended and each rank's line shown: a rank waits in a collective, "
-        "and none calls one, computes, reads or writes (default: 600, and a longer time-out of the script's own "
-        "process group holds; 0: never; on several machines only if it is given)",
+        "and none calls one, computes, reads or writes (default: 540, before NCCL's own time-out of 600; a longer "
+        "time-out of the script's own process group holds; 0: never; on several machines only if it is given)",
     )  # fmt: skip
     parser.add_argument(
         "--logs", type=Path, metavar="DIR",
@@ -143,9 +143,13 @@ def _train(spec: Launch, options: Options, signals: list[int], *, changed: bool,
 
 
 def _program_parser() -> argparse.ArgumentParser:
-    from dpbook.runs.trainer import add_options
+    from dpbook.runs.trainer import GROUP_TIMEOUT, add_options
 
     parser = argparse.ArgumentParser(prog="dpbook launch", usage="dpbook launch [launch options] [options below]")
+    parser.description = (
+        f"Our training program. A collective of its process group may take {GROUP_TIMEOUT:g} s. `dpbook launch` stops "
+        "a run that hangs before that, unless --hang-timeout is longer."
+    )
     add_options(parser)
     return parser
 

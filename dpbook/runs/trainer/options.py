@@ -21,6 +21,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Options by the name of a preset: "gpu" keeps a GPU busy, with 152 million parameters and 16,384 tokens per rank."""
+GROUP_TIMEOUT = 600.0
+"""Seconds that a collective of the program's process group may take: torch's default with NCCL, and on the CPU too."""
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 
 

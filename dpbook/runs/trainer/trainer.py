@@ -19,7 +19,7 @@ from dpbook.overlap import MIB
 from dpbook.ranks import DeviceMoment, moment, now
 from dpbook.runs.trainer import checkpoints
 from dpbook.runs.trainer.metrics import PARTS, Metrics
-from dpbook.runs.trainer.options import Options
+from dpbook.runs.trainer.options import GROUP_TIMEOUT, Options
 from dpbook.runs.trainer.preemption import PreemptionListener
 from dpbook.runs.trainer.run_folder import changes, obstacles
 from dpbook.runs.trainer.workloads import Batches, Digits, PrefetchedBatches, Text, build
@@ -67,8 +67,7 @@ ADAMW = {"betas": (0.9, 0.95)}
 """Usual for transformers: with the default of 0.999 an unusual batch early in training raises the loss again."""
 PINS = ("cuda",)
 """Types of devices, including AMD's GPUs, that copy asynchronously from pinned host memory."""
-TIMEOUT = timedelta(minutes=10)
-"""Timeout of a collective."""
+TIMEOUT = timedelta(seconds=GROUP_TIMEOUT)
 TRACE_AFTER = 10
 """Steps before a trace begins: the first ones allocate memory and settle the buckets."""
 

@@ -17,7 +17,9 @@ from dpbook.app import main
 from dpbook.core import checkout, machine
 from dpbook.core.errors import InvalidArgument
 from dpbook.runs.launch import launcher
-from dpbook.runs.launch.command import Launch, default_processes
+from dpbook.runs.launch.command import HANG_TIMEOUT, Launch, default_processes
+from dpbook.runs.launch.watches import TORCH_TIMEOUTS
+from dpbook.runs.trainer import GROUP_TIMEOUT
 from tests.cases import each
 from tests.runs.launch import restarts, slurm
 
@@ -388,6 +390,14 @@ def test_a_script_without_the_dashes_is_an_error_that_shows_its_place(capsys):
     with pytest.raises(SystemExit):
         main(["launch", "train.py", "--epochs", "3"])
     assert "a script of your own comes after --, as in `dpbook launch -- train.py`" in capsys.readouterr().err
+
+
+def test_a_hang_is_diagnosed_before_nccls_watchdog_aborts_the_ranks_that_wait(capsys):
+    """Its clock starts at the call, as that of the launch does, up to the seconds between two looks."""
+    assert min(*TORCH_TIMEOUTS, GROUP_TIMEOUT) > HANG_TIMEOUT + 30
+    with pytest.raises(SystemExit):
+        main(["launch", "--help"])
+    assert f"(default: {HANG_TIMEOUT:g}, " in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("flag", ["--help", "--program-help"])

@@ -22,7 +22,7 @@ from dpbook.core.errors import InvalidArgument
 from dpbook.ranks import start
 from dpbook.runs.trainer import checkpoints, metrics
 from dpbook.runs.trainer.options import Options, add_options, from_namespace
-from dpbook.runs.trainer.trainer import StepClock
+from dpbook.runs.trainer.trainer import TIMEOUT, StepClock
 from dpbook.runs.trainer.workloads import Batches, Digits, PrefetchedBatches, Text, build, flops_per_token
 from tests.cases import each
 
@@ -311,9 +311,11 @@ def test_a_preset_gives_way_to_what_is_given_with_it():
     assert parsed("--preset", "gpu", "--depth", "2", "--no-fused") == replace(gpu, depth=2, fused=False)
 
 
-def test_the_help_tells_what_a_preset_means(capsys):
+def test_the_help_tells_what_a_preset_means_and_how_long_a_collective_may_take(capsys):
     assert main(["launch", "--program-help"]) == 0
-    assert "gpu: --steps 200 --batch 16 --lr 0.0003" in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "gpu: --steps 200 --batch 16 --lr 0.0003" in printed
+    assert f"may take {TIMEOUT.total_seconds():g} s" in printed
 
 
 @pytest.mark.parametrize("options", [Options(), Options(strategy="hook", checkpointing=True, predict=False, cap=0.25)])
