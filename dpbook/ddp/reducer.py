@@ -225,10 +225,18 @@ class Reducer:
             bucket.handle = None
 
     def _unused_everywhere(self, unused: Sequence[int]) -> set[int]:
-        """Return the parameters that got no gradient on any rank: their gradient stays as it was."""
-        used = torch.ones(len(self.parameters), dtype=torch.int32, device=self.parameters[0].device)
-        used[list(unused)] = 0
-        dist.all_reduce(used, group=self.group)
+        """Return the parameters that got no gradient on any rank: their gradient stays as it was.
+
+        All ranks add up which parameters they have used. Only a rank with unused ones waits for the sum and reads it.
+        """
+        device = self.parameters[0].device
+        used = torch.ones(len(self.parameters), dtype=torch.int32, device=device)
+        if unused:
+            used[torch.tensor(unused, device=device)] = 0
+        work = dist.all_reduce(used, group=self.group, async_op=True)
+        if not unused:
+            return set()
+        work.wait()
         return set(torch.nonzero(used == 0).flatten().tolist())
 
 

@@ -80,8 +80,9 @@ class DDP(nn.Module):  # type: ignore[misc]  # torch has no types here
 
     Args:
         module: on the device on which it will run.
-        find_unused: let parameters get no gradient; one that gets none on any rank keeps what it had. Without it such
-            a backward raises `UnusedParameters` on the ranks concerned.
+        find_unused: let parameters get no gradient; one that gets none on any rank keeps what it had. It costs a small
+            all-reduce per step; on a GPU the host waits for it where this rank has unused parameters. Without it such a
+            backward raises `UnusedParameters` on the ranks concerned.
         broadcast_buffers: give every rank rank 0's buffers before a forward in training that follows a synced one, as
             torch does. Evaluation sends nothing, so that one rank may evaluate alone.
         group: the ranks; None for all of them.

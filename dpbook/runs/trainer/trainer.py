@@ -34,14 +34,24 @@ class StepClock:
 
     def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
         """Register hooks on the trained parameters, which must be in their final wrapper."""
-        self._device = device
+        self._device, self._n_trained, self._n_missing = device, 0, 0
         self._moments = [DeviceMoment()] * (len(PARTS) + 1)
         for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(lambda _: self._mark(1))
+            parameter.register_post_accumulate_grad_hook(self._ready)
+            self._n_trained += 1
 
     def begin(self) -> None:
         """Mark the beginning of a step; reading its first batch counts as computing."""
         self._mark(0)
+
+    def last_backward(self) -> None:
+        """Note that the next backward is the last one of the step: its last gradient ends the computing."""
+        self._n_missing = self._n_trained
+
+    def _ready(self, parameter: torch.Tensor) -> None:
+        self._n_missing -= 1
+        if self._n_missing == 0:  # a moment per gradient would be an event of the device for each
+            self._mark(1)
 
     def summed(self) -> None:
         """Mark the return of the backward that summed the gradients."""
@@ -180,6 +190,8 @@ class Trainer:
         for number, batch in enumerate(self.batches(self.step), start=1):
             inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
             last = number == options.accumulation  # gradients accumulate on each rank until then
+            if last:
+                self.step_clock.last_backward()
             syncing = contextlib.nullcontext() if last else self.model.no_sync()
             with syncing, torch.autocast(self.device.type, torch.bfloat16, bf16):
                 loss = self.model(inputs, targets) / options.accumulation

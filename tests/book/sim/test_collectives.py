@@ -1,6 +1,7 @@
 """Do collectives of the stand-in give what they must, and wait as NCCL's do? One start per world."""
 
 import gc
+import threading
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dpbook.book import sim
+from dpbook.ddp import HookDDP
 from tests.book.sim.sim import needs_sim, refusal, stream_of
 from tests.scenarios import Scenarios, gathered
 
@@ -209,6 +211,21 @@ def two_ranks_that_first_send_and_then_receive_wait_for_ever_without_a_batch(ran
         error = refusal(torch.accelerator.synchronize)
         assert error.startswith("RuntimeError: sim error: RuntimeError:")
     assert "Timed out" in "".join(gathered(error))
+
+
+@scenario
+def only_a_rank_with_unused_parameters_waits_for_what_the_others_have_used(rank, world):
+    """Rank 0 uses all, the others half; with a wait its backward would not return before its stream goes on."""
+    model = HookDDP(nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)}).to("sim"), find_unused=True)
+    model.module.forward = lambda x: sum(layer(x) for layer in list(model.module.values())[: 2 - (rank > 0)])
+    for step in range(2):  # none has grown the memory in the second
+        loss, goes_on, waited = model(full(1)).sum(), threading.Event(), []
+        if rank == 0:
+            torch.accelerator.current_stream().submit(lambda e=goes_on, w=waited: w.append(not e.wait(10)))
+        loss.backward()
+        goes_on.set()
+        assert [p.grad.abs().sum().item() > 0 for p in model.parameters()] == [True] * 4
+        assert not any(waited), step
 
 
 @pytest.fixture(

@@ -150,16 +150,23 @@ def test_every_rank_knows_how_long_each_took_for_the_parts_of_a_step(ranks):
 
 
 def test_a_step_is_cut_where_its_last_gradient_and_its_sum_are_there():
-    """The clock goes on by 1 s each time it is read, here by a hook of each of three tensors in two micro-batches."""
-    module = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, bias=False))
+    """The clock goes on by 1 s each time it is read, here also by each gradient of two micro-batches.
+
+    The step clock reads it four times: on an accelerator each time is an event.
+    """
+    module, clock = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, bias=False)), itertools.count(10)
+    for parameter in module.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: next(clock) and None)
     pace = StepClock(module.parameters(), torch.device("cpu"))
-    with patch("time.perf_counter", side_effect=itertools.count(10)):
+    with patch("time.perf_counter", side_effect=clock):
         pace.begin()
-        for _ in range(2):
-            module(torch.ones(1, 1)).sum().backward()
+        module(torch.ones(1, 1)).sum().backward()
+        pace.last_backward()
+        module(torch.ones(1, 1)).sum().backward()
         pace.summed()
         pace.updated()
-    assert pace.seconds() == [6, 1, 1]
+    assert pace.seconds() == [7, 1, 1]
+    assert next(clock) == 10 + 2 * 3 + 4
 
 
 @pytest.mark.processes
