@@ -4,6 +4,8 @@
     python -m tests.gpu --device sim --ranks 2   # a rehearsal on the stand-in accelerator, without a GPU
 
 It needs a Python with torch and NumPy, and no network. Exit status: 0, or 1 if a claim is refuted, or 2 without a GPU.
+The record is written again after each check that starts launches, so that nothing is lost if time runs out. Where a
+command may only take ten minutes, run --place ranks and --place host one after the other.
 """
 
 import argparse
@@ -20,6 +22,9 @@ def parse(arguments):
     parser.add_argument("--device", choices=["cuda", "sim"], help="default: cuda, where there is a GPU")
     parser.add_argument("--ranks", type=int, help="ranks, each with a device of its own (default: all GPUs)")
     parser.add_argument("--only", metavar="CHECK", action="append", help="one check, by its name; may be repeated")
+    parser.add_argument(
+        "--place", choices=["ranks", "host"], default="", help="only those in one launch, or those that launch"
+    )
     parser.add_argument("--out", type=Path, help="file for the record, JSON; a page is written beside it")
     return parser.parse_args(arguments)
 
@@ -29,6 +34,6 @@ if __name__ == "__main__":
     from tests.gpu.proof import main
 
     try:
-        sys.exit(main(options.device, options.ranks, options.only, options.out))
+        sys.exit(main(options.device, options.ranks, options.only, options.out, options.place))
     except DpbookError as error:
         sys.exit(f"python -m tests.gpu: {error}")

@@ -3,7 +3,9 @@
 import contextlib
 import threading
 import time
+from datetime import timedelta
 from functools import cached_property
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -12,13 +14,17 @@ from torch.utils._pytree import tree_leaves
 
 from dpbook.book import sim
 from dpbook.ranks import own_device, regroup
-from dpbook.runs.trainer.__main__ import bind
+from dpbook.runs.trainer import __main__ as program
 
 PATIENCE = 60.0
 """Seconds for which the stand-in's stream stands still for a host that should not wait for it."""
-STILL = 2.0
+STILL = 1.0
 """Seconds for which a GPU's stream stands still: more than the host needs to queue some steps."""
-CALIBRATION_CYCLES = 100_000_000
+CALIBRATIONS, CALIBRATION_CYCLES = 8, 50_000_000
+SPIN_MARGIN = 1.1
+"""Factor of what a GPU is kept busy, whose clock may be faster than it was when it was measured."""
+TIMEOUT = timedelta(seconds=100)
+"""Of a collective: a check that hangs on some ranks ends the launch, and the next launch goes on behind it."""
 
 
 class Accelerator:
@@ -76,7 +82,8 @@ class StandIn(Accelerator):
     def still(self, stream=None, patience=None):
         """Let a stream stand still for the block. Raises AssertionError if the host waits for it.
 
-        ``patience``: the seconds after which the stand-in's stream goes on, so that a host that waits goes on too.
+        ``patience``: the seconds after which the stream goes on, so that a host that waits goes on too. A GPU's stream
+        also stands still for so long.
         """
         gate, opened, patience = threading.Event(), [], PATIENCE if patience is None else patience
         stream = stream or torch.accelerator.current_stream()
@@ -94,16 +101,20 @@ class Gpu(Accelerator):
 
     @cached_property
     def _cycles_per_second(self):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(2):  # the first loads the kernel
+        """The fastest of some rounds: the clock of an idle GPU rises only when there is work."""
+        begin, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
+        fastest = 0.0
+        for _ in range(CALIBRATIONS):
             begin.record()
             torch.cuda._sleep(CALIBRATION_CYCLES)
             end.record()
             end.synchronize()
-        return 1e3 * CALIBRATION_CYCLES / begin.elapsed_time(end)
+            fastest = max(fastest, 1e3 * CALIBRATION_CYCLES / begin.elapsed_time(end))
+        return fastest
 
     def spin(self, seconds):
-        torch.cuda._sleep(int(seconds * self._cycles_per_second))
+        """Keep the current stream busy for so long or a little longer."""
+        torch.cuda._sleep(int(SPIN_MARGIN * seconds * self._cycles_per_second))
 
     def slower(self, seconds):
         return _Kernels(self, seconds)
@@ -117,7 +128,7 @@ class Gpu(Accelerator):
     def still(self, stream=None, patience=None):
         torch.accelerator.synchronize()
         with stream or contextlib.nullcontext():
-            self.spin(STILL)
+            self.spin(STILL if patience is None else patience)
             end = torch.Event(self.device)
             end.record()
         yield
@@ -127,7 +138,8 @@ class Gpu(Accelerator):
 class _Kernels(TorchDispatchMode):
     """Watches torch's operations on a GPU, those of backward too, and lengthens each by ``delay`` seconds.
 
-    A `watch` sees the time that a `slower` around it adds.
+    A `watch` sees the time that a `slower` around it adds. As on the stand-in, collectives are lengthened and not
+    counted, and what starts no kernel is neither.
     """
 
     _delay = 0.0
@@ -137,20 +149,29 @@ class _Kernels(TorchDispatchMode):
         self._gpu, self._delay, self._spans = gpu, delay, []
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.Event(self._gpu.device, enable_timing=True) for _ in range(2))
         begin.record()
         result = operation(*args, **(kwargs or {}))
-        on_device = any(isinstance(x, torch.Tensor) and x.is_cuda for x in tree_leaves((args, result)))
-        if on_device and self._delay:
+        if _starts_no_kernel(operation) or not any(map(self._is_here, tree_leaves((args, result)))):
+            return result
+        if self._delay:
             self._gpu.spin(self._delay)
         end.record()
-        if on_device:
+        if operation.namespace != "c10d":
             self._spans.append((begin, end))
         return result
 
+    def _is_here(self, value):
+        return isinstance(value, torch.Tensor) and value.device == self._gpu.device
+
     def seconds(self):
-        torch.cuda.synchronize()
+        torch.accelerator.synchronize()
         return sum(begin.elapsed_time(end) for begin, end in self._spans) / 1e3
+
+
+def _starts_no_kernel(operation):
+    """Return True for an operation that makes a view, or takes memory without writing into it."""
+    return operation.is_view or "empty" in operation.__name__
 
 
 def join(kind):
@@ -164,7 +185,8 @@ def join(kind):
         device, backends = own_device()
         regroup(device, backends)
     else:
-        device = bind()
+        with patch.object(program, "TIMEOUT", TIMEOUT):
+            device = program.bind()
     if device.type == "cpu":
         raise SystemExit("there is no GPU for each rank that this torch can use")
     return (StandIn if kind == "sim" else Gpu)(device)

@@ -77,3 +77,10 @@ def all_of(outcomes):
             rank, why = found[0]
             return result, f"rank {rank}: {why}" if len(outcomes) > 1 else why, {}
     return outcomes[0]
+
+
+def line(name, outcome):
+    """Return an outcome in a line of text."""
+    seconds = f" ({outcome['seconds']:.1f} s)" if outcome.get("seconds") else ""
+    why = f": {outcome['why']}" if outcome.get("why") else ""
+    return f"{outcome['result']:8} {name}{seconds}{why}"

@@ -1,4 +1,4 @@
-"""One rank of the proof: it calls each check, and rank 0 writes down what came of it.
+"""One rank of the proof: it calls each check, and rank 0 writes down, and prints, what came of it.
 
 What a check raises ends the rank, and so the launch, which names it: the other ranks might wait for this one for ever.
 """
@@ -19,7 +19,7 @@ def note(path, key, value):
 
 if __name__ == "__main__":
     from tests.gpu.accelerator import join
-    from tests.gpu.checks import BEGUN, CHECKS, CHOICES, all_of, call
+    from tests.gpu.checks import BEGUN, CHECKS, CHOICES, all_of, call, line
 
     kind, outcomes, modules, names = json.loads(os.environ[CHOICES])
     for module in modules:
@@ -35,4 +35,5 @@ if __name__ == "__main__":
         if accelerator.rank == 0:
             outcome = {"result": result, "why": why, "figures": figures, "seconds": seconds}
             note(outcomes, name, outcome)
+            print(line(name, outcome), flush=True)
     torch.distributed.destroy_process_group()

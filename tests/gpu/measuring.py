@@ -1,5 +1,6 @@
 """Do clocks measure the device's kernels, and does the training program run there as on the CPU?"""
 
+import gc
 import tempfile
 import time
 from dataclasses import replace
@@ -12,13 +13,14 @@ import torch.distributed as dist
 
 from dpbook.collectives import Link
 from dpbook.ddp import BucketedDDP, ObservedLink, SlowLink, measure_layers, observe_step, step_time
-from dpbook.ranks import measure, own_device
+from dpbook.ranks import measure, moment, now, own_device
 from dpbook.runs.forecast.measured_step import time_update
 from dpbook.runs.trainer import Options, Trainer, metrics, prediction, trainer
 from dpbook.runs.trainer.__main__ import describe
 from dpbook.runs.trainer.metrics import Metrics
 from dpbook.runs.trainer.options import PRESETS
-from dpbook.runs.trainer.resource_check import least_memory
+from dpbook.runs.trainer.resource_check import activations, least_memory
+from dpbook.runs.trainer.workloads import flops_per_token
 from dpbook.runs.watching import read_journal
 from dpbook.runs.watching.installation import record_moments
 from tests.gpu.checks import check
@@ -160,12 +162,15 @@ def the_host_goes_on_between_reports(gpu):
             run = Trainer(Options(name="advanced", out=folder, strategy=strategy, **SMALL), gpu.device)
             for _ in range(3):  # in the forward of the second the wrappers agree on the order of gradients
                 run.train_step()
+            gpu.spin(0.2)
+            run.advance()  # two steps in the queue take pinned memory for more batches than one
+            run.advance()
             torch.accelerator.synchronize()
             with gpu.still():
                 run.advance()
                 run.advance()
             found.append(run.report()["loss"])
-    assert found[0] == found[1]
+    np.testing.assert_allclose(*found, rtol=0 if gpu.is_stand_in else 1e-3)
     return {"loss": found[0]}
 
 
@@ -210,3 +215,77 @@ def _trained(gpu, folder):
         "bits": b"".join(bits(run.module)),
         "predicted": predicted["seconds"],
     }, seconds  # fmt: skip
+
+
+def _at_full_size(gpu, folder, **changes):
+    """Return a trainer with the preset for GPUs, after some steps, and the bytes that were allocated before it."""
+    gc.collect()  # what other checks have left
+    torch.accelerator.synchronize()
+    before = torch.accelerator.memory_allocated()
+    run = Trainer(Options(name="full", out=folder, **{**PRESETS["gpu"], **changes}), gpu.device)
+    for _ in range(3):
+        run.advance()
+    torch.accelerator.synchronize()
+    return run, before
+
+
+@check(gpu_only="speed")
+def events_and_the_wall_agree_on_full_steps(gpu):
+    """Ten steps of the preset for GPUs take as long by events of the stream as by a synchronised clock."""
+    with tempfile.TemporaryDirectory() as folder:
+        run, _ = _at_full_size(gpu, folder)
+        begun, first = now(gpu.device), moment(gpu.device)
+        for _ in range(10):
+            run.advance()
+        launched, last = time.perf_counter() - begun, moment(gpu.device)
+        wall = now(gpu.device) - begun
+        by_events = first.until(last)
+        parts, flops = sum(run.step_clock.seconds()), flops_per_token(run.module) * run.tokens_per_step / run.world
+    assert abs(by_events - wall) < 0.05 * wall, (by_events, wall)
+    assert abs(parts - by_events / 10) < 0.3 * parts, (parts, by_events / 10)
+    return {
+        "step by events, s": by_events / 10, "by the wall, s": wall / 10, "launched after, s": launched / 10,
+        "parts of the last, s": parts, "FLOP/s of a rank": 10 * flops / by_events,
+    }  # fmt: skip
+
+
+@check(gpu_only="the memory of fused attention")
+def no_run_that_fits_is_refused(gpu):
+    """The memory that a launch with the preset for GPUs asks for is no more than its steps allocate at the peak."""
+    figures = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, changes in (
+            ("preset", {}),
+            ("checkpointing", {"checkpointing": True}),
+            ("fp32", {"precision": "fp32"}),
+        ):
+            run, before = _at_full_size(gpu, folder, **changes)
+            torch.accelerator.reset_peak_memory_stats()
+            run.advance()
+            torch.accelerator.synchronize()
+            peak = torch.accelerator.max_memory_allocated() - before
+            needed = least_memory(run.options, run.world) + activations(run.options)
+            figures[f"{name}: needed, B"], figures[f"{name}: peak, B"] = needed, peak
+            del run
+    for name in ("preset", "checkpointing", "fp32"):
+        assert figures[f"{name}: needed, B"] <= 1.02 * figures[f"{name}: peak, B"], figures
+    return figures
+
+
+@check(gpu_only="speed")
+def our_buckets_are_as_fast_as_torchs(gpu):
+    """A step of the program with `BucketedDDP` takes at most a tenth longer than with torch's DDP; all are recorded."""
+    with tempfile.TemporaryDirectory() as folder:
+        strategies = ("torch", "bucketed", "hook", "naive", "zero1")
+        runs = {each: _at_full_size(gpu, folder, strategy=each, depth=6)[0] for each in strategies}
+        seconds = {each: [] for each in strategies}
+        for _ in range(3):  # in turn, since a GPU's clock changes
+            for each, run in runs.items():
+                dist.barrier()
+                begun = now(gpu.device)
+                for _ in range(10):
+                    run.advance()
+                seconds[each].append((now(gpu.device) - begun) / 10)
+    least = {each: max(gpu.agree(min(found))) for each, found in seconds.items()}
+    assert least["bucketed"] <= 1.1 * least["torch"], least
+    return {f"{each}, s": found for each, found in least.items()}

@@ -5,8 +5,10 @@ import dataclasses
 import os
 import signal
 import tempfile
+from unittest.mock import patch
 
 import numpy as np
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from dpbook.book.ch11 import train_adapters, train_ddp
@@ -43,11 +45,11 @@ def every_strategy_and_option_trains_as_on_the_cpu(gpu):
             options = Options(name=name, out=folder, **{**SMALL, "strategy": "torch", **changes})
             expected, _ = losses(dataclasses.replace(options, name=f"{name}-cpu"), CPU)
             figures[name], run = losses(options, gpu.device)
-            tolerance = 1e-2 if name == "bf16" else 1e-4 if gpu.is_stand_in else 1e-3
+            tolerance = 1e-2 if name in ("bf16", "cnn") else 1e-4 if gpu.is_stand_in else 1e-3  # cuDNN uses TF32
             np.testing.assert_allclose(figures[name], expected, rtol=tolerance, err_msg=name)
             found[name] = bits(run.module)
-    for name, other in SAME_LAYOUT.items():
-        assert found[name] == found[other], f"{name} has other bits than {other}"
+    others = [f"{name} than {other}" for name, other in SAME_LAYOUT.items() if found[name] != found[other]]
+    assert not others, f"other bits: {', '.join(others)}"
     return figures
 
 
@@ -89,16 +91,21 @@ def sigterm_after(updates):
 def _resumes(gpu, script, arguments, parameters):
     """Return the largest differences of a script's parameters: to those of the CPU, and after a break to those without.
 
-    On the stand-in the latter must be none, and on a GPU as small as the order of its atomic additions makes it.
+    On the stand-in the latter must be none, and on a GPU as small as the order of its atomic additions makes it. The
+    CPU is compared without dropout, for which a GPU draws other numbers.
     """
     with shared_folder(gpu) as folder, sigterm_after(0):
         run = lambda name, where=gpu.device: script.run(script.parse([*arguments, "--out", f"{folder}/{name}"]), where)  # noqa: E731
-        cpu, whole = parameters(run("cpu", CPU)), parameters(run("whole"))
+        with patch.object(nn.Dropout, "forward", lambda module, x: x):
+            cpu, found = parameters(run("cpu", CPU)), parameters(run("device"))
+        whole = parameters(run("whole"))
         with sigterm_after(2):
             cut = run("cut")
         assert cut.step in (1, 2), f"the signal came too late, at step {cut.step}"
         again = parameters(run("cut"))
-    to_cpu, to_whole = (max(float(np.abs(a - b).max()) for a, b in zip(whole, x, strict=True)) for x in (cpu, again))
+    to_cpu, to_whole = (
+        max(float(np.abs(a - b).max()) for a, b in zip(*pair, strict=True)) for pair in ((cpu, found), (whole, again))
+    )
     assert to_cpu < 1e-2, f"{script.__name__}: {to_cpu} from the CPU"
     assert to_whole <= (0 if gpu.is_stand_in else 1e-3), f"{script.__name__}: {to_whole} from a run without a break"
     return {"largest distance to the CPU": to_cpu, "to a run without a break": to_whole}

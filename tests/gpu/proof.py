@@ -21,20 +21,31 @@ import torch
 from dpbook.core import DpbookError, checkout
 from dpbook.runs.launch import Launch, launch
 from tests.gpu import clock, launches, measuring, programs, sharding, traces, wrappers  # noqa: F401, where checks register
-from tests.gpu.checks import BEGUN, CHECKS, CHOICES, NOT_RUN, PROVED, REFUTED, attempt
+from tests.gpu.checks import BEGUN, CHECKS, CHOICES, NOT_RUN, PROVED, REFUTED, attempt, line
 
 LIMIT = 300.0
 """Seconds without progress after which a launch of the checks counts as hanging."""
+VARIABLES = ("CUDA_", "CUBLAS_", "NCCL_", "PYTORCH_", "TORCH_")
+"""Prefixes of the environment variables that are recorded: they change what is proved."""
 
 
-def prove(kind, ranks, names=None, say=print):
-    """Run the checks with these ``names`` (default: all) on ``ranks`` devices of a ``kind``; return the record."""
-    chosen = [one for name, one in CHECKS.items() if names is None or name in names]
+def prove(kind, ranks, names=None, say=print, keep=lambda record: None, place=""):
+    """Run the checks with these ``names`` (default: all) on ``ranks`` devices of a ``kind``; return the record.
+
+    ``place``: only the checks in that place. ``keep`` is called with the record so far after each check in the host's
+    place and each launch of the others; what comes later is not run yet in it.
+    """
+    chosen = [one for name, one in CHECKS.items() if (not names or name in names) and place in ("", one.place)]
     for name in names or ():
         if name not in CHECKS:
             raise DpbookError(f"there is no check {name!r}; there are: {', '.join(CHECKS)}")
-    begun = datetime.now(UTC)
-    outcomes = {}
+    outcomes, about = {}, {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "ranks": ranks, "machine": describe(kind)}
+
+    def record():
+        later = {"result": NOT_RUN, "why": "the proof ended before it", "figures": {}}
+        checks = [{"name": one.name, "claim": one.claim, **outcomes.get(one.name, later)} for one in chosen]
+        return {**about, "checks": checks}
+
     for one in chosen:
         if why := one.why_not(kind, ranks):
             outcomes[one.name] = {"result": NOT_RUN, "why": why}
@@ -42,19 +53,15 @@ def prove(kind, ranks, names=None, say=print):
         in_ranks = [one.name for one in chosen if one.place == "ranks" and one.name not in outcomes]
         while in_ranks:
             outcomes |= _in_ranks(kind, ranks, in_ranks, Path(folder), say)
+            keep(record())
             in_ranks = [name for name in in_ranks if name not in outcomes]
         machine = launches.Machine(kind, ranks, Path(folder))
         for one in chosen:
             if one.place == "host" and one.name not in outcomes:
                 outcomes[one.name] = _timed(lambda one=one: attempt(one, machine))
                 say(line(one.name, outcomes[one.name]))
-    checks = [{"name": one.name, "claim": one.claim, **outcomes[one.name]} for one in chosen]
-    return {"date": begun.strftime("%Y-%m-%d"), "ranks": ranks, "machine": describe(kind), "checks": checks}
-
-
-def line(name, outcome):
-    why = f": {outcome['why']}" if outcome.get("why") else ""
-    return f"{outcome['result']:8} {name}{why}"
+                keep(record())
+    return record()
 
 
 def _timed(call):
@@ -64,7 +71,10 @@ def _timed(call):
 
 
 def _in_ranks(kind, ranks, names, folder, say):
-    """Run checks in one launch, and return the outcomes of those that ended, and of the one that ended the launch."""
+    """Run checks in one launch, and return the outcomes of those that ended, and of the one that ended the launch.
+
+    Rank 0 prints the former.
+    """
     outcomes, said = folder / f"outcomes-{len(names)}.jsonl", []
     script = str(Path(__file__).with_name("in_ranks.py"))
     modules = sorted({CHECKS[name].function.__module__ for name in names})
@@ -78,17 +88,14 @@ def _in_ranks(kind, ranks, names, folder, say):
     why = "\n".join(said) or f"the ranks ended with status {status}"
     for name in [begun] if begun in lost else lost:  # all of them, if the ranks did not come to the first
         found[name] = {"result": REFUTED, "why": why, "figures": {}}
-    for name, outcome in found.items():
-        say(line(name, outcome))
+        say(line(name, found[name]))
     return found
 
 
 def describe(kind):
     """Return the machine, its driver, and the versions of what the proof depends on."""
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=checkout.root(), capture_output=True, text=True
-    ).stdout.strip()
+    commit = _command("git", "-C", str(checkout.root()), "rev-parse", "--short", "HEAD")
     described = {"device": "stand-in accelerator", "system": platform.platform(), "cores": os.cpu_count()}
     if kind == "cuda":
         devices = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
@@ -96,7 +103,8 @@ def describe(kind):
         described |= {"device": devices[0], "devices": devices, "driver": _nvidia_smi("driver_version")}
         described |= {"clocks": _nvidia_smi("clocks.max.sm"), "MIG": _nvidia_smi("mig.mode.current")}
         described |= {"topology": _command("nvidia-smi", "topo", "-m")}
-    return described | {"versions": versions, "dpbook": commit or "no checkout"}
+    variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+    return described | {"versions": versions, "variables": variables, "dpbook": commit or "no checkout"}
 
 
 def _nvidia_smi(field):
@@ -144,16 +152,16 @@ def write(record, path):
     path.with_suffix(".md").write_text(page(record), encoding="utf-8")
 
 
-def main(device, ranks, names, out):
+def main(device, ranks, names, out, place=""):
     """Prove, write and print; return 1 if a check is refuted."""
     kind = device or ("cuda" if torch.cuda.is_available() else "")
     if not kind:
         print("there is no GPU that this torch can use; --device sim rehearses on the stand-in", file=sys.stderr)
         return 2
     ranks = ranks or (torch.cuda.device_count() if kind == "cuda" else 1)
-    record = prove(kind, ranks, names)
-    name = "-".join(record["machine"]["device"].lower().split())
+    name = "-".join(describe(kind)["device"].lower().split())
     path = out or Path(f"gpu_proof_{name}_{ranks}.json")
+    record = prove(kind, ranks, names, keep=lambda record: write(record, path), place=place)
     write(record, path)
     print(page(record) + f"\nwritten: {path} and {path.with_suffix('.md')}")
     return int(any(one["result"] == REFUTED for one in record["checks"]))
