@@ -2,12 +2,15 @@
 
 import contextlib
 import dataclasses
+import gc
 import os
+import re
 import signal
 import tempfile
 from unittest.mock import patch
 
 import numpy as np
+import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -127,6 +130,24 @@ def the_script_for_adapters_resumes(gpu):
     """Chapter 11's script for adapters trains as on the CPU, stops at SIGTERM, and resumes to the same parameters."""
     adapters = lambda run: [p.detach().cpu().numpy() for p in run.adapters.values()]  # noqa: E731
     return _resumes(gpu, train_adapters, ["--steps", "4", "--lr", "0.01"], adapters)
+
+
+@check(lasting=True)
+def the_rehearsal_for_adapters_finds_the_peak(gpu):
+    """Chapter 11's script for adapters allocates no more in training than it says before, and nearly as much."""
+    figures = {}
+    for rank in ("16", "256"):
+        gc.collect()  # what other checks have left
+        torch.accelerator.synchronize()
+        torch.accelerator.reset_peak_memory_stats()
+        options = ["--steps", "4", "--rank", rank]
+        with shared_folder(gpu) as folder, sigterm_after(0), patch.object(train_adapters, "log", (said := []).append):
+            train_adapters.run(train_adapters.parse([*options, "--out", folder]), gpu.device)
+        (limit,) = (1e9 * float(m[1]) for line in said if (m := re.search(r"at most ([\d.]+) GB", line)))
+        peak = torch.accelerator.max_memory_allocated()
+        figures |= {f"rank {rank}: at most, B": limit, f"rank {rank}: peak, B": peak}
+        assert peak <= limit < 1.1 * peak + 1e6, figures  # it is said in MB
+    return figures
 
 
 @check(lasting=True)
