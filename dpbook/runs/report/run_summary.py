@@ -176,20 +176,40 @@ def _before(line: dict[str, Any]) -> int:
     return int(line["step"]) - int(line.get("steps", 1))
 
 
-DRIVER_NAMES = {
-    "NVIDIA GeForce RTX 4090": "RTX 4090",
-    "(NVIDIA )?A100.*": "A100 80 GB",  # with 40 or 80 GB, on SXM or PCIe
-    "NVIDIA H100 80GB HBM3": "H100 SXM",  # not "NVIDIA H100 PCIe" or "NVL", which are slower
-    "NVIDIA H200": "H200 SXM",
-    "NVIDIA B200": "B200",
+BF16_PEAKS = {
+    r"NVIDIA GeForce RTX 4090": ACCELERATORS["RTX 4090"].flops,
+    r"NVIDIA GeForce RTX 5090": 209.5e12,  # NVIDIA RTX Blackwell GPU architecture paper, 2025; sums in fp32
+    r"NVIDIA A10": 125e12,  # NVIDIA A10 data sheet, 2021
+    r"NVIDIA A10G": 70e12,  # NVIDIA A10G data sheet, 2022
+    r"NVIDIA L4": 121e12,  # NVIDIA L4 data sheet, 2023: half of 242, which is with sparsity
+    r"NVIDIA L40S": 362e12,  # NVIDIA L40S data sheet, 2023
+    r"(NVIDIA )?A100.*": ACCELERATORS["A100 80 GB"].flops,  # with 40 or 80 GB, on SXM or PCIe
+    r"NVIDIA H100 80GB HBM3": ACCELERATORS["H100 SXM"].flops,
+    r"NVIDIA H100 PCIe": 756e12,  # NVIDIA H100 data sheet, 2022: half of 1,513, which is with sparsity
+    r"NVIDIA H100 NVL": 835e12,  # NVIDIA H100 data sheet, 2024: half of 1,671, which is with sparsity
+    r"NVIDIA H200": ACCELERATORS["H200 SXM"].flops,
+    r"NVIDIA H200 NVL": 835e12,  # NVIDIA H200 data sheet, 2024: half of 1,671, which is with sparsity
+    r"(NVIDIA )?GH200 .*": 989e12,  # NVIDIA GH200 data sheet, 2023: its GPU is an H100 or an H200
+    r"NVIDIA B200.*": ACCELERATORS["B200"].flops,
+    r"NVIDIA GB200.*": ACCELERATORS["GB200"].flops,
+    r"NVIDIA B300.*": 2250e12,  # NVIDIA HGX B300 data sheet, 2025: a sixteenth of 36 PFLOP/s for 8, with sparsity
+    r"NVIDIA GB300.*": 2500e12,  # NVIDIA GB300 NVL72 data sheet, 2025: a 144th of 360 PFLOP/s for 72, with sparsity
+    r"AMD Instinct MI300X.*": 1307e12,  # AMD Instinct MI300X data sheet, 2023
+    r"AMD Instinct MI325X.*": 1307e12,  # AMD Instinct MI325X data sheet, 2024
+    r"AMD Instinct MI350X.*": 2300e12,  # AMD Instinct MI350X data sheet, 2025
+    r"AMD Instinct MI355X.*": 2500e12,  # AMD Instinct MI355X data sheet, 2025
 }
-"""Patterns for the names that drivers give to the accelerators of our table."""
+"""Dense bf16 peaks in FLOP/s, by patterns for the names that drivers give to accelerators."""
 
 
 def peak_flops(device: str) -> float | None:
-    """Return the bf16 peak of a device by its driver's name, in FLOP/s; None if it is not in our table."""
-    names = [name for pattern, name in DRIVER_NAMES.items() if re.fullmatch(pattern, device)]
-    return ACCELERATORS[names[0]].flops if names else None
+    """Return the bf16 peak of a device by its driver's name, in FLOP/s; None if it is not in our table.
+
+    An instance of a GPU that MIG has divided has a part of its peak, which its name does not tell.
+    """
+    if re.search(r"\bMIG\b", device):
+        return None
+    return next((peak for pattern, peak in BF16_PEAKS.items() if re.fullmatch(pattern, device)), None)
 
 
 def summarise(folder: Path) -> Summary:
