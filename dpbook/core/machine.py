@@ -1,16 +1,30 @@
 """Hardware of this machine, detected without loading torch."""
 
 import importlib.util
+import json
 import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 NVIDIA_SMI_TIMEOUT = 10
 """Seconds that ``nvidia-smi`` may take to list the GPUs."""
+DRIVER_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Files of the drivers for GPUs of NVIDIA and of AMD, and for either in Windows' Linux; without one of them there is no
+GPU to ask torch about."""
+TORCH_SECONDS = 60
+"""Seconds that torch may take to list the GPUs."""
+LIST_TORCHS_GPUS = """
+import json, torch
+kind = torch.accelerator.current_accelerator(check_available=True)
+indices = range(torch.accelerator.device_count() if kind else 0)
+found = [torch.get_device_module(kind).get_device_properties(index) for index in indices]
+print(json.dumps([[one.name, one.total_memory] for one in found]))
+"""
 MALLOC_SETTINGS = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20)}
 """Environment variables that make glibc keep freed memory. Otherwise it returns gradients to the system in every step,
 and gets them back page by page. With 40 gradients of 1 MiB that costs a sixth of a step of two ranks on the CPU, in
@@ -60,12 +74,16 @@ def shared_memory() -> int | None:
 
 
 def gpus() -> list[Gpu]:
-    """Return the NVIDIA GPUs of this machine that ``CUDA_VISIBLE_DEVICES`` selects, in its order.
+    """Return the GPUs of this machine that ``CUDA_VISIBLE_DEVICES`` selects, in its order.
 
     Entries are read as CUDA reads them: numbers, UUIDs or prefixes of UUIDs. Entries after one that names no GPU are
     ignored, and two entries for the same GPU select none at all. A process sees one part of GPUs partitioned by MIG.
+
+    Where ``nvidia-smi`` lists none, as in a slim container or with GPUs of AMD, torch is asked, in another process.
     """
-    whole, parts = _gpus(), _parts()
+    if not (whole := _gpus()):
+        return _torchs_gpus()
+    parts = _parts()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         in_parts = {parent for parent, _ in parts}
@@ -120,12 +138,22 @@ def _parts() -> list[tuple[str, tuple[str, Gpu]]]:
     return instances
 
 
+def _torchs_gpus() -> list[Gpu]:
+    """Return the GPUs that torch sees; none if it was built for the CPU, or there is no driver."""
+    if not any(map(os.path.exists, DRIVER_FILES)) or torch_build() in (None, "cpu"):
+        return []
+    lines = _output([sys.executable, "-c", LIST_TORCHS_GPUS], TORCH_SECONDS)
+    return [Gpu(name, memory) for name, memory in json.loads(lines[-1])] if lines else []
+
+
 def _nvidia_smi(*options: str) -> list[str]:
-    """Return the output lines of ``nvidia-smi``; none if the tool is missing or fails."""
+    return _output(["nvidia-smi", *options], NVIDIA_SMI_TIMEOUT)
+
+
+def _output(command: list[str], seconds: float) -> list[str]:
+    """Return the output lines of a command; none if it is missing, fails or takes too long."""
     try:
-        command = ["nvidia-smi", *options]
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT, check=True
-        ).stdout.splitlines()
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
+    return ended.stdout.splitlines()

@@ -70,9 +70,33 @@ def test_a_process_sees_the_gpus_that_cuda_shows_it(driver, visible, gpus):
         assert machine.gpus() == gpus
 
 
-def test_without_the_drivers_tool_there_is_no_gpu(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert machine.gpus() == []
+TORCH = """from types import SimpleNamespace as Names
+gpus = [Names(name="AMD Instinct MI300X", total_memory=2**30)] * 2
+accelerator = Names(current_accelerator=lambda check_available: "cuda", device_count=lambda: len(gpus))
+get_device_module = lambda kind: Names(get_device_properties=gpus.__getitem__)
+"""
+
+
+@each(
+    ("driver_file", "build", "torch", "count"),
+    [
+        (True, "hip 7.0", TORCH, 2),
+        (True, "hip 7.0", TORCH.replace("2**30)] * 2", "2**30)] * 0"), 0),
+        (True, "hip 7.0", "raise ImportError", 0),
+        (True, "cpu", TORCH, 0),
+        (True, None, TORCH, 0),  # not installed
+        (False, "hip 7.0", TORCH, 0),  # it would take seconds to find out that there is none
+    ],
+)
+def test_without_nvidia_smi_torch_is_asked_if_there_is_a_driver(tmp_path, driver_file, build, torch, count):
+    (tmp_path / "kfd").touch()
+    (tmp_path / "torch.py").write_text(torch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "")
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        patch.setattr(machine, "DRIVER_FILES", [str(tmp_path / "kfd")] if driver_file else [])
+        patch.setattr(machine, "torch_build", lambda: build)
+        assert machine.gpus() == [Gpu("AMD Instinct MI300X", 2**30)] * count
 
 
 @each(
