@@ -4,11 +4,11 @@ Events of torch become spans of these kinds:
 
 | event | kind |
 |---|---|
-| a kernel with a name of NCCL's | communication |
+| a kernel with a name of NCCL's, a copy from one device to another | communication |
 | any other kernel, a memset, a copy within a device | computation |
 | a copy between host and device | copy |
 | ``gloo:all_reduce`` and the like, on gloo's threads | communication |
-| ``c10d::…`` and the launch of a kernel, on the CPU | launch |
+| ``c10d::…`` and the launch of a kernel or of a CUDA graph, on the CPU | launch |
 | the outermost ``aten::`` or other operator of a thread, where the trace has no kernels | computation |
 
 Operators of the CPU nest, and the outermost counts. Kernels do not nest: on Hopper a kernel may begin before the
@@ -45,12 +45,16 @@ LAUNCH_PREFIXES = (
     "hipLaunchKernel",
     "hipExtLaunchKernel",
     "hipModuleLaunchKernel",
+    "cudaGraphLaunch",
+    "hipGraphLaunch",
 )
-"""Prefixes of calls that launch a kernel; the rest of the name is the variant."""
+"""Prefixes of calls that launch a kernel, or a graph of kernels; the rest of the name is the variant."""
 BOOKKEEPING_PREFIXES = ("autograd::", "torch::autograd::")
 """Namespaces of operators that contain others, or only pass gradients on."""
 HOST_DEVICE_COPIES = ("HtoD", "DtoH")
 """Parts of the names of copies between host and device."""
+DEVICE_TO_DEVICE_COPY = "PtoP"
+"""Part of the name of a copy from one device to another ("peer to peer")."""
 STEP_PREFIX = "ProfilerStep#"
 """Prefix of the profiler's name of a step, before its number."""
 PHASE_PREFIXES = {
@@ -220,6 +224,8 @@ def _kind(event: Event, on_device: bool) -> Kind | None:
     name, category = str(event.get("name")), event.get("cat")
     if category == "kernel":
         return "communication" if name.startswith(NCCL_PREFIXES) else "computation"
+    if category in DEVICE_CATEGORIES and DEVICE_TO_DEVICE_COPY in name:
+        return "communication"
     if category in DEVICE_CATEGORIES:
         return "copy" if any(way in name for way in HOST_DEVICE_COPIES) else "computation"
     if category in CALL_CATEGORIES:
