@@ -133,7 +133,6 @@ def scripts_to_take_home_find_the_device(machine):
         run = [script.__file__, *size, "--out", str(machine.folder / name)]
         for _ in range(2):
             ended = succeeded(machine.launch(*run))
-            assert "Training on the CPU" not in ended.stdout, ended.stdout
         assert script is train_post_local or "resumed from" in ended.stdout, ended.stdout
 
 
