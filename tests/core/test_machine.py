@@ -94,6 +94,7 @@ def test_without_nvidia_smi_torch_is_asked_if_there_is_a_driver(tmp_path, driver
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", "")
         patch.setenv("PYTHONPATH", str(tmp_path))
+        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # two cases have torch.py of the same size in the same second
         patch.setattr(machine, "DRIVER_FILES", [str(tmp_path / "kfd")] if driver_file else [])
         patch.setattr(machine, "torch_build", lambda: build)
         assert machine.gpus() == [Gpu("AMD Instinct MI300X", 2**30)] * count
