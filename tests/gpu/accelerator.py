@@ -142,8 +142,6 @@ class _Kernels(TorchDispatchMode):
     counted, and what starts no kernel is neither.
     """
 
-    _delay = 0.0
-
     def __init__(self, gpu, delay=0.0):
         super().__init__()
         self._gpu, self._delay, self._spans = gpu, delay, []

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dpbook.book.gpu_records import format_figures
 from dpbook.core import DpbookError, checkout
 from dpbook.runs.launch import Launch, launch
 from tests.gpu import clock, launches, measuring, programs, sharding, traces, wrappers  # noqa: F401, where checks register
@@ -136,13 +137,9 @@ def page(record):
         lines += ["", f"## {heading}", ""] if found else []
         for one in found:
             why = f" **{one['why']}**" if one.get("why") else ""
-            figures = "; ".join(f"{name}: {_short(value)}" for name, value in one.get("figures", {}).items())
+            figures = format_figures(one.get("figures", {}))
             lines.append(f"- {one['claim']}{why}" + (f" ({figures})" if figures else ""))
     return "\n".join(lines) + "\n"
-
-
-def _short(value):
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def write(record, path):

@@ -58,10 +58,11 @@ def measured_on_gpus(*names: str, folder: Path = DATA / "measurements") -> str:
         lines.append(having[0].checks[name]["claim"])
         for record in having:
             check = record.checks[name]
-            details = check.get("why") or "; ".join(f"{k}: {_short(v)}" for k, v in check["figures"].items())
+            details = check.get("why") or format_figures(check["figures"])
             lines.append(f"  {record}: {check['result']}" + (f" ({details})" if details else ""))
     return "\n".join(lines)
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def format_figures(figures: dict[str, Any]) -> str:
+    """Return the figures of a check in a line of text, floating-point numbers to four digits."""
+    return "; ".join(f"{name}: {f'{v:.4g}' if isinstance(v, float) else v}" for name, v in figures.items())
