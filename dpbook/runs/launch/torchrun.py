@@ -12,6 +12,8 @@ import traceback
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from dpbook.core import end_with_parent, exit_without_teardown, machine, print_error_and_exit
 from dpbook.ranks import held_port
@@ -45,6 +47,38 @@ def watch_rendezvous(endpoint: str, timeout: float) -> None:
         os._exit(1)
 
 
+def delay_signals_while_ranks_start() -> None:
+    """Have torchrun handle a signal that arrives while it starts ranks when it has started all, so that it ends all.
+
+    Its handler raises an exception, and it stores the processes that it ends after it has started the last one.
+    """
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing import api
+
+    handle, start = api._terminate_process_handler, LocalElasticAgent._start_workers
+    is_starting, numbers = False, list[int]()
+
+    def handle_later(number: int, frame: FrameType | None) -> None:
+        if is_starting:
+            numbers.append(number)
+        else:
+            handle(number, frame)
+
+    def start_all(agent: LocalElasticAgent, group: Any) -> dict[int, Any]:
+        nonlocal is_starting
+        is_starting = True
+        try:
+            processes: dict[int, Any] = start(agent, group)
+        finally:
+            is_starting = False
+        for number in numbers:
+            handle(number, None)
+        return processes
+
+    api._terminate_process_handler = handle_later
+    LocalElasticAgent._start_workers = start_all
+
+
 if __name__ == "__main__":
     end_with_parent()
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # for the ranks, which inherit this and may handle the signal
@@ -67,6 +101,7 @@ if __name__ == "__main__":
         threading.Thread(target=watch_rendezvous, args=(endpoint, timeout), daemon=True).start()
         # When the main thread raises, the thread may be inside torch, and Python's normal exit would abort.
         sys.excepthook = print_error_and_exit
+    delay_signals_while_ranks_start()
     reserved_ports = ExitStack()
     # torch chooses a port for rank 0 and releases it, seconds before rank 0 has loaded torch and listens there.
     api.get_free_port = lambda: reserved_ports.enter_context(held_port())

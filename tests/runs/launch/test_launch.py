@@ -89,9 +89,9 @@ with contextlib.suppress(OSError):
 """Scripts without torch, which takes two seconds to load in each rank."""
 
 
-def launch(*arguments, folder, **options):
+def launch(*arguments, folder, python_path=(), **options):
     command = [sys.executable, "-m", "dpbook", "launch", *map(str, arguments)]
-    env = {**os.environ, "PYTHONPATH": str(checkout.root())}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [checkout.root(), *python_path]))}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=400, **options)
 
 
@@ -250,6 +250,39 @@ def test_a_signal_ends_all_ranks(tmp_path):
     assert process.returncode == 128 + signal.SIGTERM
     assert stderr.splitlines()[-1] == "dpbook launch: stopped by SIGTERM; no rank is left running"
     assert not restarts.processes_in(tmp_path)
+
+
+ENDS_BETWEEN_RANKS = """import os, signal, sys, time
+
+def send(event, arguments):
+    if event == "subprocess.Popen" and "dpbook.runs.launch.guard" in arguments[1]:
+        started.append(event)
+        if len(started) == 2:
+            while not os.path.exists("handles"):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+started = []
+sys.addaudithook(send)
+"""
+"""A ``sitecustomize`` module with which torchrun receives a signal when it has started the first of its ranks."""
+HANDLES = """import os, signal, sys, time
+
+def end(number, frame):
+    open("ended", "w").close()
+    sys.exit()
+
+signal.signal(signal.SIGTERM, end)
+open("handles", "w").close()
+time.sleep(60)"""
+
+
+@pytest.mark.processes
+def test_a_signal_that_arrives_while_torchrun_starts_ranks_ends_those_that_it_has_started(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(ENDS_BETWEEN_RANKS)
+    (tmp_path / "handles.py").write_text(HANDLES)
+    launch("--nproc", 2, "--", "handles.py", folder=tmp_path, python_path=[tmp_path])
+    assert (tmp_path / "ended").exists()
 
 
 DROPPED = """import os, runpy, sys, weakref
