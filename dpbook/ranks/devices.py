@@ -38,6 +38,18 @@ def own_device() -> tuple[torch.device, str]:
     return device, f"cpu:gloo,{device.type}:{backend}"
 
 
+def join_accelerator() -> torch.device:
+    """Join a group for the accelerator of a rank of `dpbook.ranks.start`, and return the accelerator.
+
+    Raises `DpbookError` if there is none for this rank, or torch has no backend for it.
+    """
+    device, backends = own_device()
+    if device.type == "cpu":
+        raise DpbookError("this machine does not have an accelerator with a backend of torch.distributed for each rank")
+    regroup(device, backends)
+    return device
+
+
 def join_group(device: torch.device, backends: str, timeout: timedelta) -> None:
     """Join the group that torchrun's variables describe, with the result of `own_device` for an accelerator.
 

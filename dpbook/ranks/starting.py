@@ -3,6 +3,8 @@
 A function from a notebook is pickled by value (cloudpickle). This module itself loads no torch.
 """
 
+from __future__ import annotations
+
 import atexit
 import os
 import socket
@@ -10,8 +12,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule
@@ -30,6 +33,9 @@ from dpbook.core import (
 from dpbook.core.fork_server import SHARED_SERVERS, STDOUT, StartedProcesses, Starter
 from dpbook.ranks.failure_files import RESULT_FILE, TASK_FILE, cause_of_failure
 
+if TYPE_CHECKING:
+    import torch
+
 STARTUP_SECONDS = 120.0
 """Seconds beyond the time-out of the program in which torch loads on a busy machine."""
 
@@ -42,29 +48,51 @@ _RANKS = Starter("torch", "torch._dynamo", _WORKER)  # the first optimizer of to
 
 
 def run(
-    program: Program | Schedule, buffers: Sequence[NDArray[Any]] | NDArray[Any], *, timeout: float = 60.0
+    program: Program | Schedule,
+    buffers: Sequence[NDArray[Any]] | NDArray[Any],
+    *,
+    join: Callable[[], torch.device] | None = None,
+    timeout: float = 60.0,
 ) -> list[NDArray[Any]]:
     """Run a rank program or a schedule over real processes, one per buffer, and return each rank's buffer.
 
-    It is the call of `dpbook.collectives.run`, in other processes of this machine (gloo). ``buffers`` holds 1-D arrays,
-    which are not changed. Raises `RankFailed` with the error of the first rank that fails, or with the line that each
-    rank had reached after ``timeout`` seconds.
+    It is the call of `dpbook.collectives.run`, in other processes of this machine (gloo). With
+    ``join=join_accelerator`` the buffers lie on the accelerators of the ranks, and their backend carries the messages.
+
+    Args:
+        program: a rank program needs the CPU.
+        buffers: 1-D arrays, which are not changed.
+        join: joins a process group in each rank, and returns the device on which the rank's buffer is to lie.
+        timeout: seconds.
+
+    Raises `RankFailed` with the error of the first rank that fails, or with the line that each rank had reached after
+    ``timeout`` seconds.
     """
     if not isinstance(program, Schedule) and not callable(program):
         raise InvalidArgument("program", program, "a rank program or a Schedule")
+    if join and not isinstance(program, Schedule):
+        raise InvalidArgument("program", program, "a Schedule: on an accelerator no rank program runs")
     copies = copy_buffers(buffers)
     if isinstance(program, Schedule) and program.world != len(copies):
         raise InvalidArgument(
             "buffers", plural(len(copies), "buffer"), f"one per rank of the schedule, {program.world}"
         )
-    return start(_run_on_this_rank, [(program, copy) for copy in copies], timeout=timeout)
+    return start(_run_on_this_rank, [(program, copy, join) for copy in copies], timeout=timeout)
 
 
-def _run_on_this_rank(program: Program | Schedule, x: NDArray[Any]) -> NDArray[Any]:
+def _run_on_this_rank(
+    program: Program | Schedule, x: NDArray[Any], join: Callable[[], torch.device] | None
+) -> NDArray[Any]:
     from dpbook.ranks.messages import execute
 
-    execute(program, x)
-    return x
+    if join is None:
+        execute(program, x)
+        return x
+    import torch
+
+    buffer = torch.from_numpy(x).to(join())
+    execute(program, buffer)
+    return np.asarray(buffer.cpu())
 
 
 def start(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule, bus_factor
-from dpbook.core import DATA, DpbookError, InvalidArgument, check_int
+from dpbook.core import DATA, InvalidArgument, check_int
 from dpbook.ranks.starting import start
 
 if TYPE_CHECKING:
@@ -112,13 +112,9 @@ def sweep_accelerators(
 
 def measure_accelerators(nbytes: Sequence[int], repeats: int) -> Sweep:
     """Carry out `sweep_accelerators` in one rank of `start`."""
-    from dpbook.ranks.devices import own_device, regroup
+    from dpbook.ranks.devices import join_accelerator
 
-    device, backends = own_device()
-    if device.type == "cpu":
-        raise DpbookError("this machine does not have an accelerator with a backend of torch.distributed for each rank")
-    regroup(device, backends)
-    return measure(None, nbytes, repeats, device)
+    return measure(None, nbytes, repeats, join_accelerator())
 
 
 def measure(all_reduce: AllReduce, nbytes: Sequence[int], repeats: int, device: torch.device | None = None) -> Sweep:

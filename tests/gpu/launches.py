@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 
 from dpbook.app import command_line
 from dpbook.book.ch11 import train_adapters, train_ddp
 from dpbook.book.ch14 import train_fully_sharded
 from dpbook.book.ch16 import train_post_local
+from dpbook.collectives import ring, simulate
 from dpbook.core import checkout
 from dpbook.overlap import read_profile
+from dpbook.ranks import join_accelerator, run
 from dpbook.runs.trainer import metrics
 from tests.gpu.checks import NotRun, check
 
@@ -273,6 +276,17 @@ def more_ranks_than_gpus_are_refused(machine):
     ended = machine.launch(options=["--preset", "gpu"], nproc=1 + torch.cuda.device_count())
     assert ended.returncode != 0
     assert "NCCL refuses two ranks on one" in ended.stdout + ended.stderr, ended.stderr[-500:]
+
+
+@check(place="host", gpu_only="a start from a notebook, which `tests/book/sim` tries")
+def ranks_of_a_notebook_carry_a_schedule(machine):
+    """`ranks.run(schedule, …, join=join_accelerator)` has the bits of the schedule's simulation."""
+    if importlib.util.find_spec("cloudpickle") is None:
+        raise NotRun("cloudpickle is not installed")
+    schedule = ring(machine.ranks)
+    buffers = np.random.default_rng(0).normal(size=(machine.ranks, 1003)).astype(np.float32)
+    sums = run(schedule, buffers, join=join_accelerator)
+    assert np.stack(sums).tobytes() == simulate(schedule, buffers).buffers.tobytes()
 
 
 @check(place="host", lasting=True)

@@ -21,7 +21,7 @@ from dpbook.classroom.tasks import notebook_check
 from dpbook.collectives import ring
 from dpbook.core.errors import InvalidArgument, RankFailed
 from dpbook.core.fork_server.starter import SHARED_SERVERS, Starter
-from dpbook.ranks import held_port, run, start, starting
+from dpbook.ranks import held_port, join_accelerator, run, start, starting
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +150,7 @@ def test_a_call_that_cannot_be_pickled_is_refused_before_anything_starts(functio
         (lambda: start(print, [1]), "args"),
         (lambda: run(print, [np.zeros(2)], timeout="x"), "timeout"),
         (lambda: run(5, [np.zeros(2)]), "program"),
+        (lambda: run(print, [np.zeros(2)], join=join_accelerator), "program"),
         (lambda: run(ring(2), 5), "buffers"),
         (lambda: run(print, []), "buffers"),
         (lambda: run(print, np.zeros(3)), "buffers"),

@@ -4,13 +4,17 @@ import gc
 import threading
 from datetime import timedelta
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dpbook import ranks
 from dpbook.book import sim
+from dpbook.collectives import ring, simulate, tree
+from dpbook.core import RankFailed
 from dpbook.ddp import HookDDP
 from tests.book.sim.sim import needs_sim, refusal, stream_of
 from tests.scenarios import Scenarios, gathered
@@ -238,3 +242,15 @@ def failures(request):
 @pytest.mark.parametrize("name", scenario.names)
 def test_scenario(failures, name):
     assert not failures[name], failures[name]
+
+
+@pytest.mark.parametrize(("make", "world"), [(ring, 3), (tree, 2), (tree, 4)])
+def test_ranks_run_a_schedule_on_their_accelerators(make, world):
+    buffers = np.random.default_rng(world).normal(size=(world, 1003)).astype(np.float32)
+    sums = ranks.run(make(world), buffers, join=sim.join)
+    assert np.stack(sums).tobytes() == simulate(make(world), buffers).buffers.tobytes()
+
+
+def test_a_rank_without_an_accelerator_is_refused():
+    with pytest.raises(RankFailed, match="this machine does not have an accelerator with a backend"):
+        ranks.run(ring(2), np.zeros((2, 4)), join=ranks.join_accelerator)
