@@ -1,6 +1,7 @@
 """Do the scripts that readers take home, and our own program, choose their devices by the same rule?"""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -51,6 +52,19 @@ def test_a_rank_trains_on_the_cpu_if_it_is_told_to(script):
     assert chosen(script, 2, cpu=True, LOCAL_RANK=3, LOCAL_WORLD_SIZE=4) == CPU
     assert script.parse(["--cpu"]).cpu
     assert not script.parse([]).cpu
+
+
+@pytest.mark.parametrize("script", [train_ddp, train_adapters])
+def test_a_checkpoint_is_on_the_disk_before_it_replaces_the_one_before_it(script, tmp_path, monkeypatch):
+    """Otherwise a power cut could leave the new name with an empty file."""
+    path, calls, sync, replace = tmp_path / "run" / "checkpoint.pt", [], os.fsync, os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda file: calls.append(Path(os.readlink(f"/proc/self/fd/{file}"))) or sync(file)
+    )
+    monkeypatch.setattr(os, "replace", lambda old, new: calls.append(torch.load(old)) or replace(old, new))
+    script.write({"step": 3}, path)
+    assert calls == [path.with_name("checkpoint.pt.partial"), {"step": 3}, path.parent]
+    assert os.listdir(path.parent) == [path.name]
 
 
 @every_program

@@ -92,6 +92,19 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
+def write(state: dict[str, Any], path: Path) -> None:
+    """Replace ``path`` so that even after a power cut it is the old file or the new one, and complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.partial", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())  # a file system may store the new name before the content
+    os.replace(f"{path}.partial", path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)  # stores the new name
+    os.close(folder)
+
+
 def log(text: str) -> None:
     """Print a line, on rank 0 only."""
     if dist.get_rank() == 0:
@@ -136,7 +149,7 @@ class Run:
         devices = None if device.type == "cpu" else [device.index]
         self.ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
         self.adapters = trained(model)
-        self.optimizer = torch.optim.AdamW(self.adapters.values(), options.lr, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(self.adapters.values(), options.lr, weight_decay=0.0, fused=True)
         self.options, self.device, self.step = options, device, 0
         self.settings = {name: getattr(options, name) for name in FIXED_SETTINGS} | {"ranks": dist.get_world_size()}
         self.data = sequences(options, encode)
@@ -214,9 +227,7 @@ class Run:
         if dist.get_rank() == 0:
             adapters = {name: p.detach().cpu() for name, p in self.adapters.items()}
             state = {"adapters": adapters, "optimizer": self.optimizer.state_dict(), "step": self.step}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(state | {"settings": self.settings}, f"{path}.partial")
-            os.replace(f"{path}.partial", path)
+            write(state | {"settings": self.settings}, path)
         dist.barrier()
 
     @torch.no_grad()  # type: ignore[untyped-decorator]

@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -75,15 +76,13 @@ class Training:
     step: int = 0  # of the epoch
 
     def save(self, path: Path) -> None:
-        """Write one file, on rank 0, under another name first, so that it is complete or does not exist."""
+        """Write one file, on rank 0."""
         states = [None] * dist.get_world_size()
         dist.all_gather_object(states, random_state(self.device))  # nothing else differs between ranks
         if dist.get_rank() == 0:
             parts = {name: part.state_dict() for name, part in self._parts().items()}
-            path.parent.mkdir(parents=True, exist_ok=True)
             place = {"epoch": self.epoch, "step": self.step, "settings": self.settings, "random": states}
-            torch.save(parts | place, f"{path}.partial")
-            os.replace(f"{path}.partial", path)
+            write(parts | place, path)
         dist.barrier()  # a rank that left earlier would end the others before the file is complete
 
     def load(self, path: Path) -> None:
@@ -106,6 +105,19 @@ class Training:
         return {
             "model": self.ddp.module, "optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler
         }  # fmt: skip
+
+
+def write(state: dict[str, Any], path: Path) -> None:
+    """Replace ``path`` so that even after a power cut it is the old file or the new one, and complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{path}.partial", "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())  # a file system may store the new name before the content
+    os.replace(f"{path}.partial", path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder)  # stores the new name
+    os.close(folder)
 
 
 def log(text: str) -> None:
@@ -153,9 +165,11 @@ def join(cpu: bool) -> torch.device:
 def build(options: argparse.Namespace, device: torch.device) -> Training:
     torch.manual_seed(options.seed)  # one for the weights
     model = Model().to(device)
-    ddp = DistributedDataParallel(model, device_ids=None if device.type == "cpu" else [device.index])
+    devices = None if device.type == "cpu" else [device.index]
+    # With views a gradient is its place in a bucket, and not a second copy of it.
+    ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
     torch.manual_seed(options.seed + 1 + dist.get_rank())  # another on each rank for dropout
-    optimizer = torch.optim.AdamW(ddp.parameters(), options.lr)
+    optimizer = torch.optim.AdamW(ddp.parameters(), options.lr, fused=True)  # one kernel for many parameters
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
     scaler = torch.amp.GradScaler(device.type, enabled=options.precision == "fp16")  # bf16 has fp32's range
     settings = {name: getattr(options, name) for name in FIXED_SETTINGS} | {"ranks": dist.get_world_size()}
@@ -219,10 +233,12 @@ def train_step(training: Training, batches: list[Batch], options: argparse.Names
         total += summed.detach()
     scaler.unscale_(optimizer)  # averaged gradients are equal on all ranks, so all clip, or skip, alike
     nn.utils.clip_grad_norm_(ddp.parameters(), 1.0)
+    scale = scaler.get_scale()
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad()
-    training.schedule.step()
+    if scaler.get_scale() >= scale:  # otherwise gradients overflowed, and the scaler skipped the step
+        training.schedule.step()
     dist.all_reduce(total)
     return total / count
 

@@ -156,7 +156,7 @@ class Training:
             sizes = f"{options.examples} examples, batches of {options.batch} and {self.ranks} ranks"
             raise SystemExit(f"No step is possible with {sizes}: ranks must divide a batch, and examples fill one.")
         self.model = build(options, device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), options.lr)  # after sharding: of shards
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), options.lr, fused=True)  # after sharding: of shards
         self.settings = {name: getattr(options, name) for name in FIXED_SETTINGS}
         self.step = 0
 

@@ -69,12 +69,14 @@ def build(options: argparse.Namespace, device: torch.device) -> tuple[Distribute
     model = nn.Sequential(nn.Linear(INPUTS, 64), nn.GELU(), nn.Linear(64, CLASSES)).to(device)
     ids = None if device.type == "cpu" else [device.index]
     # Otherwise buffers, such as those of batch norm, would be broadcast in every step, and ranks would wait.
-    ddp = DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
+    ddp = DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
     group = dist.new_subgroups(options.group)[0] if options.group > 1 else None
     # With the default, True, and no group, all GPUs of a machine form one group, and no rank ever steps alone.
     state = PostLocalSGDState(None, group, options.begin, post_local_gradient_allreduce=group is not None)
     ddp.register_comm_hook(state, post_localSGD_hook)
-    optimizer = torch.optim.SGD(ddp.parameters(), options.lr, momentum=0.9)  # momentum stays each rank's own
+    optimizer = torch.optim.SGD(
+        ddp.parameters(), options.lr, momentum=0.9, fused=True
+    )  # each rank has its own momentum
     return ddp, PostLocalSGDOptimizer(optimizer, PeriodicModelAverager(options.every, options.begin))
 
 

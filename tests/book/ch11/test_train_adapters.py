@@ -71,6 +71,7 @@ def adapters_alone_are_sent_trained_and_saved(rank, world, folder):
     before, buckets = frozen(training), watch(training.ddp)
     training.rehearse()
     assert len(buckets) == 2
+    assert training.optimizer.defaults["fused"]
     training.train_step()
     assert len(buckets) == 3  # one all-reduce a step, whatever its micro-batches
     nbytes = sum(p.nbytes for p in training.adapters.values())

@@ -104,6 +104,31 @@ def replicas_stay_equal_in_fp16(rank, world, folder):
     assert all(bool(p.isfinite().all()) for p in training.ddp.parameters())
 
 
+@scenario
+def a_step_that_the_scaler_skips_does_not_move_the_learning_rate(rank, world, folder):
+    """A first scale of 2 ** 127 overflows, so the scaler skips the first step and halves the scale."""
+    training = train_ddp.build(options(folder, "--precision", "fp16"), CPU)
+    training.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    batches, before = [train_ddp.collate([train_ddp.Sequences(9, seed=5)[rank]])], bits(training)
+    train_ddp.train_step(training, batches, options(folder, "--precision", "fp16"))
+    assert training.scaler.get_scale() == 2.0**126
+    assert bits(training) == before
+    assert training.schedule.last_epoch == 0
+    training.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    train_ddp.train_step(training, batches, options(folder, "--precision", "fp16"))
+    assert bits(training) != before
+    assert training.schedule.last_epoch == 1
+
+
+@scenario
+def gradients_are_kept_once_and_the_optimizer_is_one_kernel(rank, world, folder):
+    training = train_ddp.build(options(folder), CPU)
+    train_ddp.rehearse(training.ddp, CPU)  # after which DDP has its buckets
+    training.ddp(torch.zeros(1, 1, dtype=torch.long)).sum().backward()
+    assert len({p.grad.untyped_storage().data_ptr() for p in training.ddp.parameters()}) == 1
+    assert training.optimizer.defaults["fused"]
+
+
 class Noise(train_ddp.Sequences):
     """Numbers that torch's generator draws in the loading process, as augmentation does."""
 
