@@ -123,6 +123,8 @@ def join(cpu: bool) -> torch.device:
     backend = dist.get_default_backend_for_device(kind) if kind else "gloo"  # a Mac's GPU has no backend
     if kind is None or backend == "gloo":
         dist.init_process_group("gloo")
+        if not (cpu or torch.version.cuda or torch.version.hip) and os.path.exists("/dev/nvidiactl"):
+            log(f"torch {torch.__version__} is a build without CUDA: this run uses the CPU, and no GPU.")
         return torch.device("cpu")
     visible, local = torch.accelerator.device_count(), int(os.environ["LOCAL_RANK"])
     ranks = max(int(os.environ["LOCAL_WORLD_SIZE"]), local + 1)

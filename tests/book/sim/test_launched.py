@@ -41,7 +41,6 @@ def test_a_script_of_the_book_runs_with_its_device_swapped(chapter, cell, printe
     exec(cells[cell], named)
     text = re.sub("nccl", "simccl", named["script"].replace("cuda", "sim"))
     script = tmp_path / "script.py"
-    alone = 'import os; os.environ.update(LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")\n' if chapter == "09" else ""
-    script.write_text(alone + text + '\nassert device is not None and device.type == "sim"\n')
+    script.write_text(text + '\nassert device is not None and device.type == "sim"\n')
     assert launch(Launch((IN_RANK, "--sim", str(script)), 2)).status == 0
     assert printed in capfd.readouterr().out
