@@ -1,13 +1,11 @@
 """Do a timeline's figures count spans at the same time once, and are bad spans reported?"""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.core.errors import InvalidArgument
-from dpbook.overlap import KINDS, Span, Timeline, from_json, merge, split_waits, to_json
+from dpbook.overlap import KINDS, Span, Timeline, merge, split_waits
 from tests.cases import each
 
 
@@ -98,38 +96,11 @@ timelines = st.lists(spans, min_size=1, max_size=12).map(lambda drawn: Timeline(
 
 
 @given(timelines)
-def test_json_gives_the_same_timeline_back(timeline):
-    assert from_json(to_json(timeline)) == timeline
-
-
-@given(timelines)
 def test_exposed_and_hidden_add_up_to_communication(timeline):
     for rank in timeline.ranks:
         busy = timeline.busy("communication", rank)
         assert 0 <= timeline.exposed(rank) <= busy <= timeline.duration * (1 + 1e-12)
         assert timeline.exposed(rank) + timeline.hidden(rank) == pytest.approx(busy, rel=1e-12, abs=1e-9)
-
-
-DATA = json.loads(to_json(TIMELINE))
-
-
-@each(
-    ("text", "message"),
-    [
-        ("{", "JSON as written by to_json"),
-        (None, "JSON as written by to_json"),
-        ("[]", "of format 'dpbook.timeline', version 1"),
-        (json.dumps({**DATA, "version": 2}), "version 1, got .*2"),
-        (json.dumps({**DATA, "spans": None}), "a complete timeline"),
-        (json.dumps({**DATA, "spans": [[1, 2]]}), "a complete timeline"),
-        (json.dumps({**DATA, "window": None}), "a complete timeline"),
-        (json.dumps({**DATA, "spans": [["a", 0, "b", "rest", 0, 1]]}), "kind of a must be one of"),
-        (json.dumps({**DATA, "spans": [["a", 0, "b", "wait", "0", 1]]}), "time of a must be finite"),
-    ],
-)
-def test_json_that_is_no_timeline_is_refused(text, message):
-    with pytest.raises(InvalidArgument, match=message):
-        from_json(text)
 
 
 @each(
@@ -146,7 +117,6 @@ def test_json_that_is_no_timeline_is_refused(text, message):
         (lambda: TIMELINE.busy("idle"), "kind must be one of"),
         (lambda: TIMELINE.busy("wait", 2), "rank must be one of 0, 1"),
         (lambda: TIMELINE.shifted("a"), "seconds must be"),
-        (lambda: to_json(3), "timeline must be a Timeline"),
     ],
 )
 def test_bad_arguments_are_named(call, message):

@@ -9,7 +9,7 @@ import numpy as np
 from dpbook.book.ch07 import sample
 from dpbook.classroom import Answer, call, expect_close, expect_equal, expect_number
 from dpbook.collectives import Link, closed_forms
-from dpbook.overlap import KINDS, Kind, Span, from_json, to_json
+from dpbook.overlap import KINDS, Kind, Span, Timeline
 
 Ticks = tuple[Kind, int, int]
 """A kind of span, with its first tick and its end."""
@@ -133,12 +133,13 @@ STEPS_PER_FAULT = 5
 
 
 @lru_cache(maxsize=512)  # all submissions of a class get the same steps
-def _as_json(fault: str, seed: int) -> str:
-    return to_json(sample(fault, seed))
+def _plain(fault: str, seed: int) -> tuple[list[tuple[Any, ...]], tuple[float, float]]:
+    step = sample(fault, seed)
+    return [tuple(span) for span in step.spans], (step.start, step.end)
 
 
-def _on_timeline(diagnose: Callable[..., Any], text: str) -> Any:
-    return diagnose(from_json(text))
+def _on_timeline(diagnose: Callable[..., Any], spans: Sequence[Sequence[Any]], window: tuple[float, float]) -> Any:
+    return diagnose(Timeline(tuple(Span(*fields) for fields in spans), window))
 
 
 def diagnoses(answer: Answer, rng: np.random.Generator, *, faults: list[str]) -> str:
@@ -147,7 +148,7 @@ def diagnoses(answer: Answer, rng: np.random.Generator, *, faults: list[str]) ->
     for fault in drawn:
         seed = int(rng.integers(10**6))
         by_hand = f'diagnose(sample("{fault}", {seed}))'
-        expect_equal(fault, call(answer, _as_json(fault, seed), through=_on_timeline, by_hand=by_hand))
+        expect_equal(fault, call(answer, *_plain(fault, seed), through=_on_timeline, by_hand=by_hand))
     return f"{len(drawn)} steps told apart"
 
 

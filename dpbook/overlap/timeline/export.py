@@ -1,4 +1,4 @@
-"""Timelines as JSON with a format version and as Chrome traces; traces and step times of real machines in the package.
+"""Timelines as Chrome traces; traces and step times of real machines in the package.
 
 https://ui.perfetto.dev opens Chrome's format, Google's "Trace Event Format": a process for each rank, a thread for each
 lane, microseconds.
@@ -13,36 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dpbook.core import DATA, DpbookError, InvalidArgument, check_type, parse, write_atomically
-from dpbook.overlap.timeline.spans import Span, Timeline
-
-TIMELINE_FORMAT, TIMELINE_VERSION = "dpbook.timeline", 1
-
-
-def to_json(timeline: Timeline) -> str:
-    """Return a timeline as JSON; `from_json` restores it exactly."""
-    check_type("timeline", timeline, Timeline, "a Timeline")
-    spans = [
-        [s.name, int(s.rank), s.lane, s.kind, float(s.start), float(s.end), *([] if s.ready is None else [s.ready])]
-        for s in timeline.spans
-    ]
-    return json.dumps(
-        {"format": TIMELINE_FORMAT, "version": TIMELINE_VERSION, "window": timeline.window, "spans": spans}
-    )
-
-
-def from_json(text: str) -> Timeline:
-    """Return the timeline that `to_json` wrote. Raises `InvalidArgument` for any other text."""
-    data = parse(text, TIMELINE_FORMAT, TIMELINE_VERSION)
-    try:
-        return Timeline(tuple(Span(*fields) for fields in data["spans"]), tuple(data["window"]))
-    except InvalidArgument:
-        raise
-    except (KeyError, TypeError) as error:
-        raise InvalidArgument(
-            "text", repr(error), "a complete timeline; a field is missing or has a wrong type"
-        ) from None
-
+from dpbook.core import DATA, DpbookError, check_type, write_atomically
+from dpbook.overlap.timeline.spans import Timeline
 
 TRACE_FORMAT, TRACE_VERSION = "dpbook.trace", 1
 

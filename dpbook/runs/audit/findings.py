@@ -55,6 +55,20 @@ class Finding:
         """Whether this finding says that the run is wrong."""
         return self.result.status == "FAIL"
 
+    @property
+    def details(self) -> list[str]:
+        """Where the fault first occurred, what it follows from, the line of the script, and the chapter on it."""
+        result, line = self.result, self.result.place
+        where = [f"rank {result.rank}" if result.rank is not None else "", result.tensor or ""]
+        where += [f"update {result.update}" if result.update else ""]
+        texts = [
+            ", ".join(filter(None, where)),
+            f"follows from: {self.because}" if self.because else "",
+            f"{line[0]}:{line[1]}  {line[2]}" if line else "",
+            self.book if result.status in ("FAIL", "WARN") else "",
+        ]
+        return list(filter(None, texts))
+
     def as_json(self) -> dict[str, Any]:
         """Return the finding as one flat dictionary of plain data; its key for the message is ``told``."""
         fields: dict[str, Any] = asdict(self)
@@ -130,15 +144,7 @@ def _finding_lines(finding: Finding) -> list[str]:
     indent = "  " if finding.because else ""
     lines = [f"{indent}{result.status:6}{finding.claim:{CLAIM_WIDTH}}{result.message}"]
     if result.status in ("FAIL", "WARN"):
-        location = [
-            f"rank {result.rank}" if result.rank is not None else "",
-            result.tensor or "",
-            f"update {result.update}" if result.update else "",
-        ]
-        cause = f"follows from: {finding.because}" if finding.because else ""
-        source = f"{result.place[0]}:{result.place[1]}  {result.place[2]}" if result.place else ""
-        details = [", ".join(filter(None, location)), cause, source, finding.book]
-        lines.append(indent + " " * 6 + "   ".join(filter(None, details)))
+        lines.append(indent + " " * 6 + "   ".join(finding.details))
     return lines
 
 

@@ -62,19 +62,16 @@ class RunJournals:
         return [[event for event in events if event["kind"] == kind] for events in self.ranks]
 
     @functools.cached_property
-    def optimizers(self) -> tuple[tuple[Event, ...], ...]:
-        """Events ``optimizer``, one for each rank, of the optimizers with which every rank has stepped."""
-        numbers = [sorted({event["optimizer"] for event in events}) for events in self.of("optimizer")]
-        common = set(numbers[0]).intersection(*numbers[1:]) if numbers else set()
-        return tuple(
-            tuple(next(event for event in events if event["optimizer"] == number) for events in self.of("optimizer"))
-            for number in sorted(common)
-        )
+    def optimizers(self) -> dict[int, tuple[Event, ...]]:
+        """Events ``optimizer`` of all ranks, by the number of each optimizer with which every rank has stepped."""
+        by_number = [{event["optimizer"]: event for event in events} for events in self.of("optimizer")]
+        common = set(by_number[0]).intersection(*by_number[1:]) if by_number else set()
+        return {number: tuple(of_rank[number] for of_rank in by_number) for number in sorted(common)}
 
     @functools.cached_property
     def updates(self) -> tuple[Update, ...]:
         """Updates that every rank has begun, sorted by optimizer and then by number."""
-        return tuple(update for about in self.optimizers for update in self._updates_of(about[0]["optimizer"]))
+        return tuple(update for number in self.optimizers for update in self._updates_of(number))
 
     def _updates_of(self, optimizer: int) -> Iterator[Update]:
         parts = [list(_parts(events, optimizer)) for events in self.ranks]
@@ -88,7 +85,7 @@ class RunJournals:
 
     def shared(self, optimizer: int) -> list[str]:
         """Return the parameters of which every rank has a replica; sharded parameters are left out."""
-        about = next(each for each in self.optimizers if each[0]["optimizer"] == optimizer)
+        about = self.optimizers[optimizer]
         common = set(about[0]["names"]).intersection(*(each["names"] for each in about[1:]))
         spread = {name for each in about for name in each["sharded"]}
         return [name for name in about[0]["names"] if name in common - spread]
@@ -96,7 +93,7 @@ class RunJournals:
     @property
     def replicated(self) -> bool:
         """Whether every rank has a whole replica of the model."""
-        return all(each["replicas"] == self.world for about in self.optimizers for each in about)
+        return all(each["replicas"] == self.world for about in self.optimizers.values() for each in about)
 
 
 def _parts(events: Sequence[Event], optimizer: int) -> Iterator[tuple[list[Event], Event, Event | None]]:

@@ -9,6 +9,8 @@ that yields the gradient of the step explains it.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -49,17 +51,11 @@ class ReplayGradients:
 
     def divisor(self, line: str) -> tuple[float, int]:
         """Return the mean divisor of the losses of a line, over ranks and micro-batches, and the number of losses."""
-        pairs = [arrays[each] for arrays in self.ranks for each in arrays if each.startswith(f"divisors|{line}|")]
-        most = max(pairs, key=lambda pair: float(pair[1]))
-        total = [
-            max(self._divisors(rank, line), key=lambda pair: float(pair[1]), default=most) for rank in range(self.world)
-        ]
-        backwards = sum(float(pair[1]) for pair in total)
-        return sum(float(pair[0]) for pair in total) / backwards, int(backwards)
-
-    def _divisors(self, rank: int, line: str) -> list[Array]:
-        arrays = self.ranks[rank]
-        return [arrays[each] for each in arrays if each.startswith(f"divisors|{line}|")]
+        prefix = array_key("divisors", "", line)
+        pairs = [[array for key, array in arrays.items() if key.startswith(prefix)] for arrays in self.ranks]
+        most = max(chain(*pairs), key=itemgetter(1))
+        divisors, backwards = np.sum([max(of_rank, key=itemgetter(1), default=most) for of_rank in pairs], axis=0)
+        return float(divisors / backwards), int(backwards)
 
     def big(self, kind: str) -> dict[str, Array]:
         """Return a sum over ranks and lines for the big batch, in which all terms have the same weight.
@@ -208,7 +204,7 @@ def replay_findings(run: RunJournals, number: int) -> list[Finding]:
 
 def _is_sharded(run: RunJournals, update: Update) -> bool:
     """Whether the ranks' optimizers have different parameters, as those inside a sharded optimizer do."""
-    of_ranks = next(each for each in run.optimizers if each[0]["optimizer"] == update.optimizer)
+    of_ranks = run.optimizers[update.optimizer]
     return any(each["names"] != of_ranks[0]["names"] for each in of_ranks)
 
 
@@ -230,7 +226,7 @@ def _saved_gradients(run: RunJournals, update: Update) -> ReplayGradients | str:
     if not all(path.exists() for path in paths):
         return "the ranks have not kept their gradients of this update"
     ranks = join_shards([load(path) for path in paths])
-    known = next(each for each in run.optimizers if each[0]["optimizer"] == update.optimizer)[0]["names"]
+    known = run.optimizers[update.optimizer][0]["names"]
     names = tuple(name for name in known if all(array_key("applied", name) in arrays for arrays in ranks))
     if not names:
         return "no gradient could be seen on all ranks before it was averaged"

@@ -15,7 +15,7 @@ import numpy as np
 
 from dpbook.core import plural
 from dpbook.runs.audit.findings import CheckResult, Finding, link_causes, passed, untested
-from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank, first_difference
+from dpbook.runs.audit.journals import RunJournals, Update, first_difference
 from dpbook.runs.audit.replay import load
 from dpbook.runs.watching.journal import FINAL_PARAMETERS, Event
 
@@ -64,11 +64,15 @@ def resume_findings(whole: RunJournals, resumed: RunJournals) -> list[Finding]:
         result = CheckResult("FAIL", "it begins anew", place=resumed.updates[0].steps[0]["place"])
         return [Finding("resume", claim, result, BOOK)]
     both = ResumedRun(whole, resumed, after)
-    findings = [Finding("resume", claim, passed(f"those after update {after}, bit for bit"), BOOK)]
-    for name, aspect, judge in _ASPECTS:
-        outcome = judge(both)
-        if outcome is not None:
-            findings.append(Finding(f"resume {name}", aspect, outcome, BOOK))
+    results = (
+        ("optimizer", "the optimizer's state is restored", _optimizer(both)),
+        *((aspect.name, aspect.claim, aspect.compared(both)) for aspect in ASPECTS),
+        ("end", "the resumed run ends as the other does", _end(both)),
+    )
+    findings = [
+        Finding("resume", claim, passed(f"those after update {after}, bit for bit"), BOOK),
+        *(Finding(f"resume {name}", claim, result, BOOK) for name, claim, result in results if result is not None),
+    ]
     names = tuple(finding.name for finding in findings)
     return link_causes(findings, {"resume end": names[:-1]})
 
@@ -93,22 +97,6 @@ def _resumed_update(whole: RunJournals, resumed: RunJournals) -> int | None:
     return max(matches) if matches else None
 
 
-def _compared(both: ResumedRun, take: Callable[[Update, int], Any], lost: str, good: str) -> CheckResult | None:
-    """Compare ``take(update, rank)`` before and after the restart; fail on the first rank where it differs."""
-    compared = 0
-    for other, update in both.first_updates:
-        for rank in range(both.resumed.world):
-            there, here = take(other, rank), take(update, rank)
-            if there is None or here is None:
-                continue
-            compared += 1
-            if there != here:
-                return CheckResult(
-                    "FAIL", lost.format(there=there, here=here), rank, None, 1, update.steps[rank]["place"]
-                )
-    return passed(good) if compared else None
-
-
 def _optimizer(both: ResumedRun) -> CheckResult | None:
     for _, update in both.first_updates:
         saved = next(
@@ -126,47 +114,75 @@ def _optimizer(both: ResumedRun) -> CheckResult | None:
     return passed("bit for bit, on every rank")
 
 
-def _first(update: Update, rank: int, kind: str) -> Event | None:
-    return next((event for event in update.before[rank] if event["kind"] == kind), None)
+@dataclass(frozen=True)
+class Aspect:
+    """A part of the training state that must be the same at the first update after the restart.
+
+    Attributes:
+        name, claim: for the finding.
+        take: returns the part from a rank's events before an update, or None if they do not have it.
+        lost: message if it differs; ``{there}`` is the part in the whole run, ``{here}`` that in the resumed run.
+        restored: message if it is the same on all ranks.
+    """
+
+    name: str
+    claim: str
+    take: Callable[[Update, int], Any]
+    lost: str
+    restored: str = "the same"
+
+    def compared(self, both: ResumedRun) -> CheckResult | None:
+        """Compare both runs; fail on the first rank where they differ. None if neither has this part."""
+        compared = False
+        for other, update in both.first_updates:
+            for rank in range(both.resumed.world):
+                there, here = self.take(other, rank), self.take(update, rank)
+                if there is None or here is None:
+                    continue
+                compared = True
+                if there != here:
+                    message = self.lost.format(there=there, here=here)
+                    return CheckResult("FAIL", message, rank, None, 1, update.steps[rank]["place"])
+        return passed(self.restored) if compared else None
 
 
-def _rates(both: ResumedRun) -> CheckResult | None:
-    def take(update: Update, rank: int) -> Any:
-        return update.steps[rank]["rates"]
-
-    return _compared(both, take, "the learning rate is {here} where it was {there}", "the same")
+def _first(update: Update, rank: int, kind: str) -> Event:
+    """Return a rank's first event of a kind before an update; an empty one if there is none."""
+    return next((event for event in update.before[rank] if event["kind"] == kind), {})
 
 
-def _random(both: ResumedRun) -> CheckResult | None:
-    def take(update: Update, rank: int) -> Any:
-        event = _first(update, rank, "forward")
-        return event["random"] if event and event["drawn"] else None
-
-    lost = "the random state is another, so dropout drops others: each rank must save its own"
-    return _compared(both, take, lost, "the same on every rank")
+def _random_state(update: Update, rank: int) -> Any:
+    forward = _first(update, rank, "forward")
+    return forward["random"] if forward.get("drawn") else None
 
 
-def _examples(both: ResumedRun) -> CheckResult | None:
-    def take(update: Update, rank: int) -> Any:
-        return [event["rows"] for event in update.before[rank] if event["kind"] == "forward"] or None
-
-    return _compared(both, take, "it reads other examples: the place in the epoch is lost, or the order", "the same")
+def _examples(update: Update, rank: int) -> list[Any] | None:
+    return [event["rows"] for event in update.before[rank] if event["kind"] == "forward"] or None
 
 
-def _buffers(both: ResumedRun) -> CheckResult | None:
-    def take(update: Update, rank: int) -> Any:
-        event = _first(update, rank, "forward")
-        return (event["buffers"] or None) if event else None
-
-    return _compared(both, take, "buffers such as running statistics are others", "bit for bit, on every rank")
-
-
-def _scaler(both: ResumedRun) -> CheckResult | None:
-    def take(update: Update, rank: int) -> Any:
-        event = _first(update, rank, "scaler")
-        return event["scale"] if event else None
-
-    return _compared(both, take, "the scaler's factor is {here:g} where it was {there:g}", "the same")
+ASPECTS = (
+    Aspect(
+        "rates", "the learning rate goes on", lambda update, rank: update.steps[rank]["rates"],
+        "the learning rate is {here} where it was {there}",
+    ),
+    Aspect(
+        "random", "random states are restored", _random_state,
+        "the random state is another, so dropout drops others: each rank must save its own", "the same on every rank",
+    ),
+    Aspect(
+        "examples", "the data go on where they were", _examples,
+        "it reads other examples: the place in the epoch is lost, or the order",
+    ),
+    Aspect(
+        "buffers", "buffers are restored", lambda update, rank: _first(update, rank, "forward").get("buffers") or None,
+        "buffers such as running statistics are others", "bit for bit, on every rank",
+    ),
+    Aspect(
+        "scaler", "the gradient scaler's factor is restored",
+        lambda update, rank: _first(update, rank, "scaler").get("scale"),
+        "the scaler's factor is {here:g} where it was {there:g}",
+    ),
+)  # fmt: skip
 
 
 def _end(both: ResumedRun) -> CheckResult | None:
@@ -178,14 +194,8 @@ def _end(both: ResumedRun) -> CheckResult | None:
         if other is None or not update.stepped:
             continue
         compared += 1
-        rank = first_deviating_rank(
-            [
-                there["parameters"] == here["parameters"]
-                for there, here in zip(other.stepped, update.stepped, strict=True)
-            ]
-        )
-        same = rank is None and other.stepped[0]["parameters"] == update.stepped[0]["parameters"]
-        if not same:
+        steps = zip(other.stepped, update.stepped, strict=True)
+        if any(there["parameters"] != here["parameters"] for there, here in steps):
             return _end_difference(both, update)
     return passed(f"{plural(compared, 'update')}, bit for bit") if compared else None
 
@@ -211,14 +221,3 @@ def _end_difference(both: ResumedRun, update: Update) -> CheckResult:
 
 def _relative(one: Any, other: Any) -> float:
     return float(np.linalg.norm(one - other) / (np.linalg.norm(other) or 1.0))
-
-
-_ASPECTS: tuple[tuple[str, str, Callable[[ResumedRun], CheckResult | None]], ...] = (
-    ("optimizer", "the optimizer's state is restored", _optimizer),
-    ("rates", "the learning rate goes on", _rates),
-    ("random", "random states are restored", _random),
-    ("examples", "the data go on where they were", _examples),
-    ("buffers", "buffers are restored", _buffers),
-    ("scaler", "the gradient scaler's factor is restored", _scaler),
-    ("end", "the resumed run ends as the other does", _end),
-)

@@ -19,7 +19,7 @@ from dpbook.core import (
     write_atomically,
 )
 from dpbook.overlap import Timeline, read_profiles, split_waits
-from dpbook.runs.audit import Finding, Verdict
+from dpbook.runs.audit import Verdict
 from dpbook.runs.report.run_summary import SMALL_SHARE, WARMUP_STEPS, Parts, Summary, load_baseline, summarise
 from dpbook.runs.trainer import metrics
 
@@ -250,18 +250,5 @@ _COLOURS = {"PASS": palette.PASS, "FAIL": palette.FAIL, "WARN": "#8a5a00", "----
 
 def audit_page(verdict: Verdict, program: str) -> str:
     """Return the page of an audit; all text that comes from the run is escaped."""
-    rows = [(finding, _COLOURS[finding.result.status], _location(finding)) for finding in verdict.findings]
+    rows = [(finding, _COLOURS[finding.result.status], " · ".join(finding.details)) for finding in verdict.findings]
     return render_page("audit.html", program=program, verdict=verdict, rows=rows)
-
-
-def _location(finding: Finding) -> str:
-    result = finding.result
-    parts = [
-        f"rank {result.rank}" if result.rank is not None else "",
-        result.tensor or "",
-        f"update {result.update}" if result.update else "",
-        f"{result.place[0]}:{result.place[1]} {result.place[2]}" if result.place else "",
-        f"follows from: {finding.because}" if finding.because else "",
-        finding.book if result.status in ("FAIL", "WARN") else "",
-    ]
-    return " · ".join(filter(None, parts))

@@ -52,7 +52,7 @@ def gradients(run: RunJournals) -> CheckResult | None:
 
 def _reason_not_averaged(run: RunJournals, optimizer: int, tensor: str) -> str:
     """Return the reason why ``tensor`` was not averaged, as far as it is known."""
-    about = next(each for each in run.optimizers if each[0]["optimizer"] == optimizer)[0]
+    about = run.optimizers[optimizer][0]
     if not about["wrappers"]:
         called = any(event["name"] != "barrier" for events in run.of("collective") for event in events)
         return "no wrapper averages them" + (", and what the script sends does not make them equal" if called else "")
@@ -127,7 +127,7 @@ LATE_SHARE = 0.9
 @check("group", "the ranks form one process group", "chapter 11")
 def group(run: RunJournals) -> CheckResult | None:
     """Compare the size of each rank's process group at its first update with the number of ranks."""
-    for about in run.optimizers:
+    for about in run.optimizers.values():
         for rank, event in enumerate(about):
             if event["group"] != run.world:
                 has = f"a group of {event['group']}" if event["group"] else "no process group"
@@ -153,7 +153,7 @@ def twice(run: RunJournals) -> CheckResult | None:
 @check("overlap", "all-reduces begin while backward runs", "chapter 12")
 def overlap(run: RunJournals) -> CheckResult | None:
     """Count the all-reduces of torch's DDP in an update of a compiled model, and check when the first begins."""
-    compiled = any("OptimizedModule" in event["wrappers"] for about in run.optimizers for event in about)
+    compiled = any("OptimizedModule" in event["wrappers"] for about in run.optimizers.values() for event in about)
     sent = [event["sent"] for event in run.of("stepped")[0] if event.get("sent")] if run.ranks else []
     if not compiled or not sent:
         return None

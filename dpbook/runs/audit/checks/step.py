@@ -83,14 +83,13 @@ def _input_too(events: tuple[Event, ...]) -> str:
 @check("devices", "every rank has a device of its own", "chapter 09")
 def devices(run: RunJournals) -> CheckResult | None:
     """Check that no two ranks have their parameters on the same GPU; not applicable without GPUs."""
+    optimizers = list(run.optimizers.values())
     gpus = [
-        [device for device in event["devices"] if device.startswith("cuda")]
-        for about in run.optimizers
-        for event in about
+        [device for device in event["devices"] if device.startswith("cuda")] for about in optimizers for event in about
     ]
     if not gpus or not all(gpus):
         return None
-    of_ranks = [tuple(event["devices"]) for event in run.optimizers[0]]
+    of_ranks = [tuple(event["devices"]) for event in optimizers[0]]
     if len(set(of_ranks)) < len(of_ranks):
         message = f"the parameters are on {', '.join(of_ranks[0])} on several ranks: torch.cuda.set_device(local rank)"
         return CheckResult("FAIL", message, of_ranks.index(of_ranks[-1]))
