@@ -2,7 +2,7 @@
 
 from dpbook.ddp.emulated_link import ObservedLink, SlowCall, SlowLink, observe_step, slow, step_time
 from dpbook.ddp.measurements import measure_layers, measure_memory, specification
-from dpbook.ddp.reducer import Reducer
+from dpbook.ddp.reducer import Reducer, tensors_in
 from dpbook.ddp.sharded import FullySharded, Half, ShardedState, UnitEvent, over_half
 from dpbook.ddp.sharded_optimizer import ShardedOptimizer
 from dpbook.ddp.transport import over

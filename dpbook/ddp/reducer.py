@@ -241,7 +241,7 @@ class Reducer:
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """The tensors in what a forward returns: one, or a nest of containers and dataclasses."""
+    """Yield the tensors in the arguments or the result of a forward: one, or nested containers and dataclasses."""
     if isinstance(value, torch.Tensor):
         yield value
         return

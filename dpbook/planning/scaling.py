@@ -10,6 +10,7 @@ Failures are independent, equally frequent on each GPU, and their rate does not 
 its GPUs does. Saving a checkpoint stops the training; saving in the background costs less.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -196,11 +197,8 @@ def wall(job: Job, cluster: Cluster, sequences: int, worlds: Sequence[int] | ran
         races = _races(job, cluster.of(world), sequences * job.context / world)
         return any(job.sync(price, 0)[0] >= hiding for price, hiding in races)
 
-    low, high = 0, len(worlds)  # compute falls with the world and communication never does: bisect
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if beyond(worlds[middle]) else (middle + 1, high)
-    return worlds[low] if low < len(worlds) else None
+    first = bisect_left(worlds, True, key=beyond)  # compute falls with the world, and communication never does
+    return worlds[first] if first < len(worlds) else None
 
 
 def best_cap(job: Job, cluster: Cluster, sequences: int = 1) -> float:

@@ -58,17 +58,17 @@ def write_error(
     text = "".join(traceback.format_exception(type(error), error, trace))
     report = {"time": time.time(), "traceback": text, "type": type(error).__name__, "message": str(error)}
     report["joined"] = joined
-    report["before"] = [[type(earlier).__name__, str(earlier)] for earlier in _earlier_errors(error)]
+    report["before"] = [[type(earlier).__name__, str(earlier)] for earlier in earlier_errors(error)]
     write_atomically(folder / ERROR_FILE.format(rank), json.dumps(report).encode())  # the rank may be ended meanwhile
     return text
 
 
-def _earlier_errors(error: BaseException) -> Iterator[BaseException]:
+def earlier_errors(error: BaseException) -> Iterator[BaseException]:
     """Yield the errors during whose handling ``error`` was raised, the latest first."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if before is not None:
         yield before
-        yield from _earlier_errors(before)
+        yield from earlier_errors(before)
 
 
 def cause_of_failure(folder: Path, world: int, timeout: float, exits: Mapping[int, int], launcher_output: str) -> str:

@@ -27,7 +27,7 @@ from dpbook.replicas.feeding import (
     strided,
     tokens_per_rank,
 )
-from dpbook.replicas.four_phases import adam_scale_effect, average, local_gradients, shard, undivided, update
+from dpbook.replicas.four_phases import average, local_gradients, shard, undivided, update
 from dpbook.replicas.method import Exact, Method, RankGroup, Step
 from dpbook.replicas.networks import (
     MLP,

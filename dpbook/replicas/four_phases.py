@@ -3,23 +3,22 @@
 Every replica has its own row of parameters and its own optimizer, and updates from the sum that it received itself. If
 replicas stay equal, that is because the all-reduce gave all of them the same bits.
 
-`undivided` and `adam_scale_effect` show the forgotten division by the world: gradients are summed, never averaged, and
-are N times too large. SGD and momentum are linear in the gradients, so N times the gradient acts as N times the
-learning rate. The loss may fall faster than it should, until at some learning rate it diverges. Decoupled weight decay
-is not multiplied. Adam divides by the size of the gradients, so that a factor cancels except for ε: N times the
-gradient with ε gives the steps of the gradient with ε / N, bit for bit if N is a power of two. AdamW hides the fault
-just as well, because its decay does not depend on the gradient.
+`undivided` shows the forgotten division by the world: gradients are summed, never averaged, and are N times too large.
+SGD and momentum are linear in the gradients, so N times the gradient acts as N times the learning rate. The loss may
+fall faster than it should, until at some learning rate it diverges. Decoupled weight decay is not multiplied. Adam
+divides by the size of the gradients, so that a factor cancels except for ε: N times the gradient with ε gives the steps
+of the gradient with ε / N, bit for bit if N is a power of two. AdamW hides the fault just as well, because its decay
+does not depend on the gradient.
 """
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from dpbook import collectives
 from dpbook.collectives.schedule import check_schedule
-from dpbook.core import InvalidArgument, check_float, check_int, plural
+from dpbook.core import InvalidArgument, check_int, plural
 from dpbook.replicas.feeding import rank_weights
 from dpbook.replicas.networks import Array, Model
 from dpbook.replicas.optimizers import Optimizer
@@ -142,21 +141,3 @@ def undivided(schedule: collectives.Schedule) -> Callable[[Array], Array]:
         return np.asarray(collectives.simulate(schedule, buffers).buffers) * len(buffers)
 
     return all_reduce
-
-
-def adam_scale_effect(root_mean_square: ArrayLike, scale: float, epsilon: float = 1e-8) -> Array:
-    """Return the relative growth of Adam's step if all gradients are multiplied by ``scale``.
-
-    The direction m̂ / (√v̂ + ε) becomes m̂ / (√v̂ + ε / scale). It grows by ε (1 − 1 / scale) / (√v̂ + ε / scale), which is
-    about ε / √v̂ if gradients are larger than ε, and at most scale − 1 if they are far smaller.
-
-    Args:
-        root_mean_square: √v̂, the size of recent gradients; 0 or more.
-        scale: the world size if the division is missing.
-    """
-    root = np.asarray(root_mean_square, np.float64)
-    if not (root >= 0).all():
-        raise InvalidArgument("root_mean_square", root_mean_square, "numbers of at least 0")
-    scale, epsilon = check_float("scale", scale, above=0), check_float("epsilon", epsilon, above=0)
-    effect: Array = epsilon * (1 - 1 / scale) / (root + epsilon / scale)
-    return effect

@@ -4,8 +4,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dpbook import collectives
 from dpbook.core.errors import Deadlock, InvalidArgument
@@ -17,7 +15,6 @@ from dpbook.replicas import (
     Momentum,
     Sampler,
     accuracy,
-    adam_scale_effect,
     contiguous,
     cross_entropy,
     digits,
@@ -199,22 +196,6 @@ def test_weight_decay_under_sgd_is_not_scaled_along():
     np.testing.assert_array_equal(with_sum(4, decaying).params, compensated.params)
 
 
-@given(st.integers(0, 1000), st.floats(1, 100), st.sampled_from([1e-8, 1e-3, 1.0]), st.floats(1e-10, 1e3))
-def test_adam_scale_effect_is_what_adams_direction_grows_by(seed, scale, epsilon, size):
-    gradients = size * np.random.default_rng(seed).standard_normal((5, 20))
-    plain, scaled = Adam(1, epsilon=epsilon), Adam(1, epsilon=epsilon)
-    for gradient in gradients:
-        before, after = plain.direction(gradient), scaled.direction(scale * gradient)
-    root = np.sqrt(plain.moments[1] / (1 - plain.beta2**5))
-    np.testing.assert_allclose(after / before - 1, adam_scale_effect(root, scale, epsilon), rtol=1e-6, atol=1e-12)
-
-
-def test_adam_scale_effect_in_round_numbers():
-    assert adam_scale_effect(1e-3, 8) == pytest.approx(8.75e-6, rel=1e-4)  # about ε / √v̂
-    assert adam_scale_effect(0.0, 8) == pytest.approx(7)  # gradients far below ε: K times the step, as under SGD
-    assert adam_scale_effect([1.0, 2.0], 1).tolist() == [0, 0]
-
-
 SUM = undivided(collectives.ring(8))
 
 
@@ -271,9 +252,6 @@ FED = feed_of(6, 2, 1)
         ("lr", lambda: train_on(Linear(3), synthetic_task(6, 3), FED, lr=lambda step: -1.0)),
         ("start", lambda: train_on(Linear(3), synthetic_task(6, 3), FED, start=np.zeros(4))),
         ("schedule", lambda: undivided(sum)),
-        ("root_mean_square", lambda: adam_scale_effect(-1.0, 8)),
-        ("scale", lambda: adam_scale_effect(1.0, 0)),
-        ("epsilon", lambda: adam_scale_effect(1.0, 8, 0)),
     ],
 )
 def test_bad_input_is_named(name, call):

@@ -6,6 +6,7 @@ Loads no torch.
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,68 +49,47 @@ class UpdateTimes:
 
 
 def time_update(event: Mapping[str, Any], world: int) -> UpdateTimes | None:
-    """Return the times of an update on ``world`` ranks, or None if no backward computed a gradient."""
-    parts = _MarkReader(event["marks"], event["synced"], world)
-    if not parts.gaps:
+    """Return the times of an update on ``world`` ranks, or None if no backward computed a gradient.
+
+    The time between the marks of ``event``, (kind, seconds) each, is assigned to the parts of the update.
+    """
+    other = after = last = 0.0
+    forwards: list[float] = []
+    backwards: list[float] = []
+    gaps: tuple[tuple[int, float], ...] = ()
+    begun = arrived = 0.0
+    forward: float | None = None
+    ready: dict[int, float] = {}
+    synced = iter(event["synced"])
+    for kind, at in event["marks"]:
+        if kind == "forward":
+            forward = at if forward is None else forward
+        elif kind == "backward":
+            begun, arrived, ready = at, 0.0, {}
+        elif kind == "arrived":
+            arrived = at
+        elif kind == "returned":
+            waits = next(synced) and world > 1
+            if not ready:  # a backward through parameters of no recorded optimizer
+                continue
+            forward = begun if forward is None else forward
+            other += after + forward - last  # the previous micro-batch was not the last one
+            forwards.append(begun - forward)
+            gaps = tuple(zip(ready, (b - a for a, b in pairwise([begun, *ready.values()])), strict=True))
+            last_ready = max(ready.values())
+            backwards.append(last_ready - begun)
+            after = at - max(last_ready, arrived) if arrived or not waits else 0.0
+            last, forward = at, None
+        elif isinstance(kind, int):
+            ready.pop(kind, None)  # a gradient that is added to twice is ready the last time
+            ready[kind] = at
+    if not gaps:
         return None
+    end = event["marks"][-1][1]
+    early = any(event["synced"][:-1])
     return UpdateTimes(
-        parts.other, tuple(parts.forwards), tuple(parts.backwards), parts.gaps, parts.after, parts.last,
-        any(event["synced"][:-1]), event["emulated"],
-    )  # fmt: skip
-
-
-class _MarkReader:
-    """Assigns the time between marks (kind, seconds) to the parts of an update; ``last`` ends the assigned time."""
-
-    def __init__(self, marks: Sequence[tuple[str | int, float]], synced: Sequence[bool], world: int) -> None:
-        self.other = self.after = self.last = 0.0
-        self.forwards: list[float] = []
-        self.backwards: list[float] = []
-        self.gaps: tuple[tuple[int, float], ...] = ()
-        self._forward: float | None = None
-        self._begun = self._arrived = 0.0
-        self._ready: dict[int, float] = {}
-        self._synced = iter(synced)
-        self._world = world
-        for kind, at in marks:
-            if isinstance(kind, int):
-                self._ready.pop(kind, None)  # a gradient that is added to twice is ready the last time
-                self._ready[kind] = at
-            elif kind == "arrived":
-                self._arrived = at
-            elif kind == "forward":
-                self._forward = at if self._forward is None else self._forward
-            elif kind == "backward":
-                self._begun, self._arrived, self._ready = at, 0.0, {}
-            elif kind == "returned":
-                self._returned(at)
-        end = marks[-1][1]
-        self.after += end - self.last
-        self.last = end
-
-    def _returned(self, at: float) -> None:
-        """Assign the time since the previous backward to the parts."""
-        synced = next(self._synced)
-        if not self._ready:  # a backward through parameters of no recorded optimizer
-            return
-        self.other += self.after  # the previous micro-batch was not the last one
-        forward = self._begun if self._forward is None else self._forward
-        ready = max(self._ready.values())
-        self.other += forward - self.last
-        self.forwards.append(self._begun - forward)
-        self.backwards.append(ready - self._begun)
-        self.gaps = tuple(_gaps(self._begun, self._ready))
-        waited = synced and self._world > 1
-        self.after = at - max(ready, self._arrived) if self._arrived or not waited else 0.0
-        self.last, self._forward = at, None
-
-
-def _gaps(begun: float, ready: Mapping[int, float]) -> list[tuple[int, float]]:
-    gaps = []
-    for number, at in ready.items():
-        gaps.append((number, at - begun))
-        begun = at
-    return gaps
+        other, tuple(forwards), tuple(backwards), gaps, after + end - last, end, early, event["emulated"]
+    )
 
 
 OTHER_SHARE = 0.1

@@ -151,7 +151,8 @@ def explain_full_disk(error: BaseException) -> BaseException:
     if _ARCHIVE_WRITER not in str(error):
         return error
     path = next(_saved_files(error), None)
-    reported = any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in _earlier_errors(error))
+    earlier = failure_files.earlier_errors(error)
+    reported = any(isinstance(one, OSError) and one.errno == errno.ENOSPC for one in earlier)
     if not reported and (path is None or not _is_full(path)):
         return error
     plain = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *([str(path)] if path else []))
@@ -167,14 +168,6 @@ def _saved_files(error: BaseException) -> Iterator[Path]:
             name = getattr(file, "name", file)
             if isinstance(name, (str, os.PathLike)):
                 yield Path(name)
-
-
-def _earlier_errors(error: BaseException) -> Iterator[BaseException]:
-    """Yield the errors during whose handling ``error`` was raised, the latest first."""
-    before = error.__context__
-    while before is not None:
-        yield before
-        before = before.__context__
 
 
 def _is_full(path: Path) -> bool:

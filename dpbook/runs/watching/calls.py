@@ -16,7 +16,8 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from dpbook.runs.watching.hashing import short, tensors_of
+from dpbook.ddp import tensors_in
+from dpbook.runs.watching.hashing import short
 from dpbook.runs.watching.journal import Recorder, place
 
 
@@ -221,7 +222,7 @@ class Calls:
             group = next((each for each in arguments if isinstance(each, dist.ProcessGroup)), dist.group.WORLD)
             if group is not dist.group.WORLD:
                 return
-            tensors = list(tensors_of(list(arguments)))
+            tensors = list(tensors_in(arguments))
             first = tensors[-1 if name in ("all_gather", "gather") else 0] if tensors else None
             self._recorder.note(
                 "collective",

@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -106,14 +106,3 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     to_local: Any = getattr(tensor, "to_local", None)
     part: torch.Tensor = to_local() if to_local is not None else tensor
     return part
-
-
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists, tuples and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from tensors_of(list(value.values()))
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from tensors_of(each)

@@ -53,22 +53,6 @@ def array_key(kind: str, name: str, line: str = "") -> str:
     return f"{kind}|{line}|{name}"
 
 
-class Journal:
-    """Journal of one rank, for writing."""
-
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._file = open(folder / JOURNAL.format(rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
-        self._begun = time.perf_counter()
-
-    def note(self, kind: str, **fields: Any) -> None:
-        """Write one event to the file before returning."""
-        self._file.write(json.dumps({"kind": kind, "at": time.perf_counter() - self._begun, **fields}) + "\n")
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
 def read_journal(folder: Path, rank: int) -> list[Event]:
     """Return the events of one rank in order; an empty list if it has no journal."""
     path = folder / JOURNAL.format(rank)
@@ -128,14 +112,14 @@ class Recorder:
         self.folder, self.rank, self.options = folder, rank, options
         self.active = True
         self.spent = 0.0
-        self._journal = Journal(folder, rank)
+        self._file = open(folder / JOURNAL.format(rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._undo: list[Callable[[], None]] = []
         self._depth = 0
-        self._last = time.perf_counter()
+        self._begun = self._last = time.perf_counter()
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Write one event."""
-        self._journal.note(kind, **fields)
+        """Write one event to the journal before returning."""
+        self._file.write(json.dumps({"kind": kind, "at": time.perf_counter() - self._begun, **fields}) + "\n")
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -186,7 +170,7 @@ class Recorder:
             undo()
         self._undo.clear()
         self.note("end", how=outcome)
-        self._journal.close()
+        self._file.close()
 
 
 def place() -> list[Any] | None:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from dpbook.ddp import tensors_in
 from dpbook.runs.watching.calls import Loaders
-from dpbook.runs.watching.hashing import digests, random_state, rows, tensors_of
+from dpbook.runs.watching.hashing import digests, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
 from dpbook.runs.watching.local_gradients import LocalGradients, Reduction, reductions
@@ -42,7 +43,7 @@ class PassRecorder(TrainingListener):
                 self._recorder.note("forward", drawn=drawn, **state)
 
     def _state(self, module: nn.Module, arguments: list[Any]) -> dict[str, Any]:
-        tensors = list(tensors_of(arguments))[:_MAX_TENSORS]
+        tensors = list(tensors_in(arguments))[:_MAX_TENSORS]
         finite = all(bool(torch.isfinite(each).all()) for each in tensors if each.is_floating_point())
         return {
             "random": random_state(_device(module)),
