@@ -57,7 +57,7 @@ class Finding:
 
     @property
     def details(self) -> list[str]:
-        """Where the fault first occurred, what it follows from, the line of the script, and the chapter on it."""
+        """First occurrence of the fault, the cause that it follows from, the line of the script, and the chapter."""
         result, line = self.result, self.result.place
         where = [f"rank {result.rank}" if result.rank is not None else "", result.tensor or ""]
         where += [f"update {result.update}" if result.update else ""]
