@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from dpbook.core import handling_signals
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dpbook.core import Gpu
     from dpbook.runs.launch import Launch
     from dpbook.runs.trainer import Options
 
@@ -81,17 +84,21 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, signals: list[int]) -> int:
     from dpbook.core import machine
     from dpbook.runs.launch import Launch, check_peers, default_processes, gpus_without_torch_build, launch, preflight
-    from dpbook.runs.trainer import requirements
+    from dpbook.runs.trainer import from_namespace, leaves_size_open, requirements
 
     if args.program_help:
         _program_parser().print_help()
         return 0
-    options = _options(args)
+    parsed = _parse(args)
     gpus = machine.gpus()
     findings = gpus_without_torch_build(gpus)
     if findings:
         gpus = []
     nproc = args.nproc if args.nproc is not None else default_processes(gpus)
+    if parsed and gpus and leaves_size_open(parsed):
+        parsed.preset = _preset_for(parsed, nproc, args.nnodes, gpus)
+        args.unknown = ["--preset", parsed.preset, *args.unknown]
+    options = from_namespace(parsed) if parsed else None
     program = tuple(args.script or ()) or ("-m", "dpbook.runs.trainer", *args.unknown)
     spec = Launch(
         program, nproc, args.nnodes, args.rdzv_endpoint, args.max_restarts, args.start_timeout, args.check_calls,
@@ -154,10 +161,21 @@ def _program_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _options(args: argparse.Namespace) -> Options | None:
-    """The options of our program; None where somebody's script is to be started."""
-    from dpbook.runs.trainer import from_namespace
+def _preset_for(parsed: argparse.Namespace, nproc: int, nnodes: int, gpus: Sequence[Gpu]) -> str:
+    """Return the preset of a launch on GPUs that is given none, and say it."""
+    from dpbook.runs.trainer import fits, from_namespace
 
+    options = from_namespace(argparse.Namespace(**vars(parsed) | {"preset": "gpu"}))
+    if not fits(options, nproc, nnodes=nnodes, gpus=gpus):
+        _say("the GPUs are too small for --preset gpu: the model is that of the CPU")
+        return "none"
+    size = f"{options.depth} layers of width {options.width:,} in {options.precision}"
+    _say(f"there are GPUs, so --preset gpu is the default: {size} (--preset none: the small model of the CPU)")
+    return "gpu"
+
+
+def _parse(args: argparse.Namespace) -> argparse.Namespace | None:
+    """The parsed options of our program; None where somebody's script is to be started."""
     parser = _program_parser()
     if args.script is not None and not any(args.script):
         parser.error("nothing comes after --, or an empty word: a script belongs there (is a variable not set?)")
@@ -166,7 +184,7 @@ def _options(args: argparse.Namespace) -> Options | None:
     for word in args.unknown:
         if word.endswith(".py"):
             parser.error(f"a script of your own comes after --, as in `dpbook launch -- {word}`")
-    return None if args.script else from_namespace(parser.parse_args(args.unknown))
+    return None if args.script else parser.parse_args(args.unknown)
 
 
 def _report(spec: Launch, options: Options, *, alone: bool) -> None:

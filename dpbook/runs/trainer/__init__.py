@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from dpbook.core import lazy_exports
 from dpbook.runs.trainer import metrics
 from dpbook.runs.trainer.metrics import ALONE, STEPS_ALONE, train_alone
-from dpbook.runs.trainer.options import GROUP_TIMEOUT, Options, add_options, from_namespace
-from dpbook.runs.trainer.resource_check import requirements
+from dpbook.runs.trainer.options import GROUP_TIMEOUT, Options, add_options, from_namespace, leaves_size_open
+from dpbook.runs.trainer.resource_check import fits, requirements
 from dpbook.runs.trainer.run_folder import is_finished, locked, refuse_to_mix
 from dpbook.runs.trainer.run_folder import steps as saved_steps
 

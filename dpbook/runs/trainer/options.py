@@ -21,6 +21,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Options by the name of a preset: "gpu" keeps a GPU busy, with 152 million parameters and 16,384 tokens per rank."""
+SIZE = {"model", "precision", "width", "depth", "context", "batch", "lr", "fused"}
+"""Options of the model and its micro-batches. A launch on GPUs chooses the preset "gpu" if none of them is given."""
+NO_PRESET = "none"
 GROUP_TIMEOUT = 600.0
 """Seconds that a collective of the program's process group may take: torch's default with NCCL, and on the CPU too."""
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
@@ -134,7 +137,11 @@ def _check(name: str, value: Any, default: Any, least: float) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add a command-line option for every field, and one for presets."""
     presets = (f"{name}: {' '.join(Options(**values).to_arguments(values))}" for name, values in PRESETS.items())
-    parser.add_argument("--preset", choices=PRESETS, help=f"options that others here overrule; {'; '.join(presets)}")
+    parser.add_argument(
+        "--preset", choices=[*PRESETS, NO_PRESET],
+        help="options that others here overrule; `dpbook launch` chooses gpu where there are GPUs, unless it is given "
+        f"--preset or any of {', '.join('--' + name for name in sorted(SIZE))}; {'; '.join(presets)}",
+    )  # fmt: skip
     for spec in fields(Options):
         flag, text = "--" + spec.name.replace("_", "-"), f"{spec.metadata['help']} (default: {spec.default})"
         if isinstance(spec.default, bool):
@@ -146,6 +153,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                 flag, type=type(spec.default), default=argparse.SUPPRESS, help=text, choices=CHOICES.get(spec.name),
                 metavar=None if spec.name in CHOICES else type(spec.default).__name__.upper(),
             )  # fmt: skip
+
+
+def leaves_size_open(parsed: argparse.Namespace) -> bool:
+    """Return True if a parsed command line has neither a preset nor an option of `SIZE`."""
+    return parsed.preset is None and not any(hasattr(parsed, name) for name in SIZE)
 
 
 def from_namespace(parsed: argparse.Namespace) -> Options:

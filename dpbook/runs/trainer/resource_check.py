@@ -32,6 +32,11 @@ def requirements(
     ]
 
 
+def fits(options: Options, nproc: int, *, nnodes: int = 1, gpus: Sequence[machine.Gpu]) -> bool:
+    """Return True if each of these GPUs has the memory for its rank of a run with ``options``."""
+    return not any(_memory(nproc, nproc * nnodes, options, gpus))
+
+
 def parameters(options: Options) -> int:
     """Return the number of parameters of the model that `dpbook.runs.trainer.workloads` builds."""
     if options.model == "cnn":

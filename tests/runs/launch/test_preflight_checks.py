@@ -3,6 +3,7 @@
 The machines of the tests do not have two GPUs: another program replaces the one that sends.
 """
 
+import argparse
 import sys
 from unittest.mock import patch
 
@@ -12,6 +13,7 @@ import torch
 from dpbook.app import main
 from dpbook.core import Gpu
 from dpbook.runs.launch import preflight, preflight_checks, torch_probe
+from dpbook.runs.trainer import Options, add_options, from_namespace
 from tests.cases import each
 
 CPU = torch.device("cpu")
@@ -123,3 +125,56 @@ def test_several_nodes_need_an_endpoint(endpoint):
         "need --rdzv-endpoint HOST:PORT" in text
         for text in preflight_findings(1, nnodes=2, endpoint=endpoint, gpus=GPUS)
     )
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The program and the options of what `dpbook launch` would train, on two GPUs of 80 GB."""
+    started = []
+    monkeypatch.setattr("dpbook.core.machine.gpus", lambda: [Gpu("H100", 80 * 10**9)] * 2)
+    monkeypatch.setattr("dpbook.runs.launch.gpus_without_torch_build", lambda gpus: [])
+    monkeypatch.setattr("dpbook.runs.launch.check_peers", list)
+    monkeypatch.setattr(
+        "dpbook.app.commands.launch._train",
+        lambda spec, options, *_, **__: started.append((spec.program[2:], options)) or 0,
+    )
+    return started
+
+
+@each("options", [[], ["--steps", "50", "--name", "long", "--strategy", "zero1", "--report-every", "5"]])
+def test_our_program_takes_the_preset_for_gpus_where_there_are_some(options, trained, capsys):
+    """The ranks are given it too, whichever machine they are on."""
+    assert main(["launch", *options]) == 0
+    assert trained == [(("--preset", "gpu", *options), preset_with(*options))]
+    trained.clear()
+    assert "there are GPUs, so --preset gpu is the default: 12 layers of width 1,024 in bf16" in capsys.readouterr().err
+
+
+def preset_with(*options):
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return from_namespace(parser.parse_args(["--preset", "gpu", *options]))
+
+
+@each("options", [["--preset", "none"], ["--width", "64"], ["--precision", "fp32"], ["--model", "cnn"], ["--no-fused"]])
+def test_an_option_of_the_size_takes_the_place_of_the_preset(options, trained, capsys):
+    assert main(["launch", *options]) == 0
+    ((program, chosen),) = trained
+    trained.clear()
+    assert program == tuple(options)
+    assert chosen.depth == Options().depth
+    assert "preset" not in capsys.readouterr().err
+
+
+def test_a_small_gpu_trains_the_small_model(trained, monkeypatch, capsys):
+    monkeypatch.setattr("dpbook.core.machine.gpus", lambda: [Gpu("GTX 1650", 4 * 10**9)])
+    assert main(["launch"]) == 0
+    assert trained == [(("--preset", "none"), Options())]
+    assert "the GPUs are too small for --preset gpu" in capsys.readouterr().err
+
+
+def test_without_gpus_there_is_no_preset(trained, monkeypatch, capsys):
+    monkeypatch.setattr("dpbook.core.machine.gpus", list)
+    assert main(["launch", "--nproc", "1"]) == 0
+    assert trained == [((), Options())]
+    assert "preset" not in capsys.readouterr().err
