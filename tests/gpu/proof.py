@@ -21,7 +21,7 @@ import torch
 from dpbook.book.gpu_records import format_figures
 from dpbook.core import DpbookError, checkout
 from dpbook.runs.launch import Launch, launch
-from tests.gpu import clock, launches, measuring, programs, sharding, traces, wrappers  # noqa: F401, where checks register
+from tests.gpu import clock, faults, launches, measuring, programs, sharding, traces, wrappers  # noqa: F401, for checks
 from tests.gpu.checks import BEGUN, CHECKS, CHOICES, NOT_RUN, PROVED, REFUTED, attempt, line
 
 LIMIT = 300.0

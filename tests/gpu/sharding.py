@@ -1,6 +1,9 @@
 """`FullySharded` beside torch's `fully_shard` and DDP, and groups of ranks within a larger one."""
 
 import gc
+import re
+import shutil
+import subprocess
 from functools import partial
 
 import numpy as np
@@ -46,9 +49,19 @@ def _with_torch(net, mesh=None):
     return fully_shard(net, mesh=mesh)
 
 
+def _sent_over_nvlink(gpu):
+    """Return the bytes that this rank's GPU has sent over NVLink, or None if nvidia-smi does not count them."""
+    if gpu.is_stand_in or shutil.which("nvidia-smi") is None:
+        return None
+    uuid = f"GPU-{torch.cuda.get_device_properties(gpu.device).uuid}"
+    counters = subprocess.run(["nvidia-smi", "nvlink", "-gt", "d", "-i", uuid], capture_output=True, text=True)
+    sent = re.findall(r"Data Tx: (\d+) KiB", counters.stdout)
+    return 1024 * sum(map(int, sent)) if sent else None
+
+
 @check(ranks=2)
 def three_ways_to_shard_have_the_same_losses(gpu):
-    """Five AdamW steps have the same losses with DDP, torch's `fully_shard` and `FullySharded`; peaks are recorded."""
+    """Five AdamW steps have the same losses with DDP, `fully_shard` and `FullySharded`; peaks, bytes are recorded."""
     width, rows = (64, 8) if gpu.is_stand_in else (2048, 64)
     figures, losses = {}, {}
     mesh = init_device_mesh(gpu.device.type, (gpu.world,))
@@ -56,7 +69,10 @@ def three_ways_to_shard_have_the_same_losses(gpu):
         ("DDP", DistributedDataParallel), ("fully_shard", partial(_with_torch, mesh=mesh)),
         ("FullySharded", lambda net: FullySharded(net, units=list(net))),
     ):  # fmt: skip
+        before = _sent_over_nvlink(gpu)
         losses[name], figures[f"peak of {name}, B"] = _train(gpu, wrap, width, rows)
+        if before is not None:
+            figures[f"sent over NVLink with {name}, B"] = _sent_over_nvlink(gpu) - before
     for name, found in losses.items():
         np.testing.assert_allclose(found, losses["DDP"], err_msg=name, **CLOSE)
     if not gpu.is_stand_in:

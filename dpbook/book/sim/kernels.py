@@ -186,6 +186,7 @@ def register_operations(library: Any) -> None:
     library.impl("_to_copy", _to_copy)
     library.impl("record_stream", _record_stream)
     library.impl("native_dropout", _dropout)
+    library.impl("native_layer_norm_backward", _layer_norm_backward)
     library.impl("convolution_overrideable", _convolution)
     library.impl("convolution_backward_overrideable", _convolution_backward)
 
@@ -234,6 +235,12 @@ def _dropout(tensor: torch.Tensor, p: float, train: bool | None) -> tuple[torch.
     dropping = p > 0 and train is not False
     mask = torch.empty_like(tensor, dtype=torch.bool).bernoulli_(1 - p if dropping else 1)
     return tensor * mask * (1 / (1 - p) if dropping and p < 1 else 1), mask
+
+
+def _layer_norm_backward(gradient: Any, inputs: Any, shape: Any, mean: Any, rstd: Any, weight: Any, *more: Any) -> Any:
+    """Implement it with means in the dtype of the weights, as the CPU has them; a GPU keeps them in float32."""
+    means = [x.to(inputs.dtype if weight is None else weight.dtype) for x in (mean, rstd)]
+    return launch(aten.native_layer_norm_backward.default, gradient, inputs, shape, *means, weight, *more)
 
 
 def _convolution(*args: Any) -> Any:

@@ -278,6 +278,18 @@ def attention_has_the_gradients_of_the_cpu():
 
 
 @scenario
+def a_layer_norm_in_bf16_has_the_gradients_of_the_cpu():
+    gradients = []
+    for where in ("cpu", "sim"):
+        layer = nn.LayerNorm(8, device=where, dtype=torch.bfloat16)
+        x = torch.arange(16.0).view(2, 8).square().to(where, torch.bfloat16).requires_grad_()
+        layer(x).relu().square().sum().backward()
+        gradients.append([g.float().cpu().numpy() for g in (x.grad, layer.weight.grad, layer.bias.grad)])
+    for cpu, found in zip(*gradients, strict=True):
+        assert np.abs(found - cpu).max() <= 2**-7 * np.abs(cpu).max()
+
+
+@scenario
 def a_module_keeps_its_parameters_and_files_bring_them_back():
     net = Net()
     weight = net.out.weight
