@@ -12,6 +12,7 @@ import torch.distributed as dist
 from dpbook.book.ch11 import train_adapters, train_ddp
 from dpbook.book.ch14 import train_fully_sharded
 from dpbook.book.ch16 import train_post_local
+from dpbook.book.gpu_records import read_gpu_records
 from dpbook.core import DpbookError, checkout
 from dpbook.ranks import own_device
 from tests.cases import each
@@ -103,6 +104,13 @@ def test_a_checkpoint_is_on_the_disk_before_it_replaces_the_one_before_it(script
     script.write({"step": 3}, path)
     assert calls == [path.with_name("checkpoint.pt.partial"), {"step": 3}, path.parent]
     assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_says_that_no_gpu_has_run_it_until_one_has(script):
+    """The proof for GPUs runs all of them, and leaves a record."""
+    says_so = "Not tested: a GPU" in " ".join(script.__doc__.split())
+    assert says_so == (not read_gpu_records())
 
 
 @every_program

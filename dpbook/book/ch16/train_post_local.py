@@ -8,6 +8,8 @@ For `--begin` steps gradients are averaged over all ranks, as DDP does. Then eac
 are averaged once in `--every` steps: T. Lin, S. U. Stich, K. K. Patel and M. Jaggi, "Don't Use Large Mini-Batches, Use
 Local SGD" (2020). Within groups of `--group` ranks, such as a node with its fast links, gradients are still averaged in
 every step. The model and the data are toys: put your data in `batch` and your model in `build`.
+
+Tested on CPUs and on a stand-in accelerator, with torch 2.13. Not tested: a GPU, NCCL.
 """
 
 import argparse
