@@ -210,7 +210,7 @@ MUTANTS = [
            "whole = len(indices) == len(bucket.members)", "whole = True", OF_WRAPPERS),
     Mutant("a missing gradient sends what its buffer held", REDUCER, "view.zero_()", "pass", OF_WRAPPERS),
     Mutant("nobody waits for a bucket", REDUCER, "bucket.handle.wait()", "pass", OF_WRAPPERS),
-    Mutant("an unused parameter is not marked", REDUCER, "used[list(unused)] = 0", "pass", OF_WRAPPERS),
+    Mutant("an unused parameter is not marked", REDUCER, "used[torch.tensor(unused, device=device)] = 0", "pass", OF_WRAPPERS),
     Mutant("the gradient that is kept is overwritten", REDUCER, "else gradient.clone()", "else gradient", OF_WRAPPERS),
     Mutant("every element has four bytes", REDUCER, "bucket.buffer.element_size()", "4", OF_WRAPPERS),
     Mutant("buckets are sent at the end of backward", REDUCER, "if self.overlap and not bucket.missing",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook import collectives
-from dpbook.collectives import FixedBounds, Round, Schedule, frames, hierarchical_ring, ring, simulate
+from dpbook.collectives import FixedBounds, Round, Schedule, frames, ring, simulate
 from dpbook.core.errors import InvalidArgument
 from tests.cases import each
 from tests.collectives.oracles import WORLDS, collective_schedules, integers, legal_schedules, plain
@@ -62,13 +62,6 @@ def test_every_world_gives_the_bits_of_the_oracle(world):
         assert same_bits(simulate(schedule, buffers).buffers, plain(schedule, buffers)), schedule
 
 
-@pytest.mark.usefixtures("route")
-@pytest.mark.parametrize(("nodes", "ranks"), [(2, 3), (4, 2)])
-def test_a_composed_schedule_gives_the_bits_of_the_oracle(nodes, ranks):
-    schedule, buffers = hierarchical_ring(nodes, ranks), noise(nodes * ranks, 31, "f4")
-    assert same_bits(simulate(schedule, buffers).buffers, plain(schedule, buffers))
-
-
 @pytest.mark.parametrize("threshold", [0, 2**40])
 @given(schedule=legal_schedules(), size=st.integers(0, 9), dtype=st.sampled_from(DTYPES), in_place=st.booleans())
 def test_any_legal_schedule_gives_the_bits_of_the_oracle(threshold, schedule, size, dtype, in_place):
@@ -92,24 +85,6 @@ def test_chunks_of_very_unequal_length_give_the_bits_of_the_oracle(schedule, cut
 def test_sizes_around_the_change_of_route_give_the_bits_of_the_oracle(size):
     buffers = noise(3, size, "f4")
     assert same_bits(simulate(ring(3), buffers).buffers, plain(ring(3), buffers))
-
-
-@pytest.mark.usefixtures("route")
-def test_an_exchange_reads_both_chunks_before_it_writes_them():
-    swap = Schedule(2, 1, [Round.from_messages([(0, 1, 0, False), (1, 0, 0, False)])])
-    assert simulate(swap, np.array([[1, 2], [3, 4]])).buffers.tolist() == [[3, 4], [1, 2]]
-
-
-@pytest.mark.usefixtures("route")
-def test_a_round_may_add_one_way_and_replace_the_other():
-    mixed = Schedule(2, 1, [Round.from_messages([(0, 1, 0, True), (1, 0, 0, False)])])
-    assert simulate(mixed, np.array([[1], [10]])).buffers.tolist() == [[10], [11]]
-
-
-@pytest.mark.usefixtures("route")
-def test_sums_are_taken_in_the_dtype_of_the_buffers():
-    assert simulate(ring(2), np.array([[200], [100]], np.uint8)).buffers.tolist() == [[44], [44]]
-    assert simulate(ring(3), np.array([[2048.0], [1.0], [1.0]], np.float16)).buffers[0, 0] == 2048  # 1 is lost twice
 
 
 @pytest.mark.usefixtures("route")
@@ -141,13 +116,6 @@ def test_in_place_changes_the_given_buffers_and_returns_them():
     expected = plain(ring(3), buffers)
     result = simulate(ring(3), buffers, in_place=True)
     assert result.buffers is buffers
-    assert same_bits(buffers, expected)
-
-
-def test_in_place_takes_the_rows_of_one_array():
-    buffers = noise(4, 7, "f8")
-    expected = plain(ring(4), buffers)
-    simulate(ring(4), buffers, in_place=True)
     assert same_bits(buffers, expected)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from dpbook.collectives import chunk_bounds, ring, run, simulate, tree
+from dpbook.collectives import ring, run, simulate, tree
 from dpbook.collectives.programs import spmd
 from dpbook.core.errors import Deadlock, InvalidArgument, MessageError, RankFailed
 from tests.cases import each
@@ -225,14 +225,6 @@ def test_a_half_done_sendrecv_waits_for_its_other_half_alone():
     assert "rank 1 waits" not in str(caught.value)
 
 
-def test_two_sends_to_each_other_do_not_meet():
-    def program(comm, x):
-        comm.send(x, 1 - comm.rank)
-
-    with pytest.raises(Deadlock):
-        run(program, integers(2, 1))
-
-
 def test_a_line_without_source_is_named_by_its_number():
     space = {}
     exec("def program(comm, x):\n\n    comm.recv(x, 1 - comm.rank)\n", space)
@@ -418,8 +410,3 @@ def test_nothing_is_printed_behind_the_callers_back(capfd):
     with pytest.raises(RankFailed):
         run(program, integers(3, 1))
     assert capfd.readouterr() == ("", "")
-
-
-def test_chunks_of_a_ring_below_the_world_may_be_empty():
-    assert chunk_bounds(2, 5).tolist() == [0, 1, 2, 2, 2, 2]
-    np.testing.assert_array_equal(run(ring_program, integers(5, 2)), [integers(5, 2).sum(axis=0)] * 5)

@@ -2,22 +2,17 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpbook.collectives import (
-    LazyRounds,
     Round,
     Schedule,
-    broadcast,
-    complete_everywhere,
     complete_on,
     find_fault,
     partial,
     ring,
-    simulate,
     verify,
 )
 from dpbook.core.errors import ScheduleError
@@ -246,26 +241,3 @@ def test_worlds_around_the_length_of_a_machine_word(world):
     last = edit(ring(world), world - 2, lambda messages: messages[:-1])
     fault = find_fault(last)
     assert (fault.kind, len(fault.contributors)) == ("lost", world - 1)
-
-
-def test_a_shorter_ring_is_not_taken_for_a_whole_one():
-    whole = ring(6)
-    fault = find_fault(changed(whole, whole.rounds[:-1]))
-    assert (fault.kind, fault.chunk) == ("lost", 0)
-
-
-def test_the_ring_that_adds_a_chunk_to_its_neighbour_fails_in_numbers_too():
-    """The ring that is widely copied sends chunk r − s and adds it to chunk r − s − 1. No schedule can say that: a
-    message keeps its chunk. The nearest that can be said sends the wrong chunk, and is found out."""
-    ranks = np.arange(4)
-    rounds = LazyRounds(3, lambda s: Round.of(ranks, (ranks + 1) % 4, (ranks - s - 1 - s % 2) % 4, True))
-    wrong = changed(ring(4), [*rounds, *ring(4).rounds[3:]])
-    buffers = np.array([[(r + 1) * 10 + c for c in range(4)] for r in range(4)])
-    assert find_fault(wrong) is not None
-    assert simulate(wrong, buffers).buffers.tolist() != [[100, 104, 108, 112]] * 4
-
-
-def test_a_broadcast_must_not_begin_partial():
-    wrong = broadcast(4)
-    fault = find_fault(Schedule(4, 1, wrong.rounds, after=(complete_everywhere(4),)))
-    assert (fault.kind, fault.rank, fault.contributors) == ("lost", 0, (1, 2, 3))

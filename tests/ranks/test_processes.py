@@ -163,11 +163,6 @@ def test_bad_arguments_are_refused_before_anything_starts(call, named, monkeypat
         call()
 
 
-def test_importing_ranks_loads_no_torch():
-    check = "import dpbook.ranks, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
-
-
 # State that is not passed on
 
 

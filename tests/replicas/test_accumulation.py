@@ -41,10 +41,6 @@ def test_accumulation_and_effective_batch_are_inverse(per_device, world, accumul
     assert accumulation_for(batch, per_device, world) == accumulation
 
 
-def test_twice_the_world_takes_half_the_accumulation():
-    assert [accumulation_for(256, 4, world) for world in (1, 2, 4, 8, 16, 32, 64)] == [64, 32, 16, 8, 4, 2, 1]
-
-
 # When to step and what to divide by
 
 counts = st.integers(0, 200)

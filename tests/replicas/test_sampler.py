@@ -64,17 +64,6 @@ def test_strided_parts_are_dealt_like_cards(order, world):
     assert [parts[i % world][i // world] for i in range(len(order))] == order
 
 
-@pytest.mark.parametrize("cut", [strided, contiguous])
-def test_237_examples_on_two_ranks(cut):
-    order = permutation(237)
-    padded, dropped, kept = (cut(fit(order, 2), 2) for fit in (pad, drop, keep))
-    assert [len(part) for part in padded] == [119, 119]
-    assert len(np.unique(np.concatenate(padded))) == 237  # one of the 238 is a repetition
-    assert [len(part) for part in dropped] == [118, 118]
-    assert len(np.unique(np.concatenate(dropped))) == 236
-    assert [len(part) for part in kept] == [119, 118]
-
-
 # The same as torch's
 
 
@@ -104,11 +93,6 @@ def test_any_order_as_torch_deals_it(world, fit, drop_last):
 # Orders
 
 
-@each("examples", SIZES)
-def test_a_permutation_has_every_example_once(examples):
-    assert sorted(permutation(examples, 3, 4).tolist()) == list(range(examples))
-
-
 def test_orders_depend_on_seed_and_epoch_alone():
     orders = {(seed, epoch): tuple(permutation(50, seed, epoch)) for seed, epoch in product(range(4), range(4))}
     assert len(set(orders.values())) == 16  # seed + epoch would give 7
@@ -119,15 +103,6 @@ def test_orders_are_children_of_one_seed_sequence():
     children = np.random.SeedSequence(9).spawn(5)
     for epoch, child in enumerate(children):
         np.testing.assert_array_equal(permutation(30, 9, epoch), np.random.default_rng(child).permutation(30))
-
-
-@each("world", WORLDS)
-def test_ranks_read_disjoint_parts_in_every_epoch(world):
-    samplers = [Sampler(5 * world, world, rank, seed=2) for rank in range(world)]
-    for epoch in range(3):
-        for sampler in samplers:
-            sampler.set_epoch(epoch)
-        assert joined([sampler.indices() for sampler in samplers]) == list(range(5 * world))
 
 
 def test_without_set_epoch_every_epoch_is_the_same():
