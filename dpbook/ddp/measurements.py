@@ -220,12 +220,12 @@ def _uncollected() -> Iterator[None]:
 def _stretches(profiler: Any, names: Sequence[tuple[str, bool]], device: str) -> Iterator[_Stretch]:
     events = sorted(profiler.profiler.kineto_results.events(), key=lambda e: e.start_ns())
     changes = [e for e in events if e.name() == "[memory]" and e.device_type().name == device.upper()]
-    held = [0, *accumulate(e.nbytes() for e in changes)]
+    allocated = [0, *accumulate(e.nbytes() for e in changes)]
     times = [e.start_ns() for e in changes]
     moments = [e.start_ns() for e in events if e.name() == MARK and e.device_type().name == "CPU"]
     places = [*(bisect(times, moment) for moment in moments), len(changes)]
     for (unit, backward), (first, last) in zip(names, pairwise(places), strict=True):
-        yield _Stretch(unit, backward, held[first], max(held[first : last + 1]), held[last])
+        yield _Stretch(unit, backward, allocated[first], max(allocated[first : last + 1]), allocated[last])
 
 
 def _activations(stretches: Sequence[_Stretch], units: Sequence[str]) -> dict[str, int]:
@@ -241,10 +241,10 @@ def _activations(stretches: Sequence[_Stretch], units: Sequence[str]) -> dict[st
 
 def _scratch(stretches: Sequence[_Stretch], activations: dict[str, int]) -> dict[str, int]:
     """Return the bytes at the peak of each unit's backward, beyond the ``activations`` that it still needs."""
-    found, left = dict.fromkeys(activations, 0), dict(activations)
+    found, remaining = dict.fromkeys(activations, 0), dict(activations)
     backward = [at for at in stretches if at.backward]
     for at, after in zip(backward, [*backward[1:], None], strict=True):
-        found[at.unit] = max(found[at.unit], at.peak - stretches[0].begin - sum(left.values()))
+        found[at.unit] = max(found[at.unit], at.peak - stretches[0].begin - sum(remaining.values()))
         if at.unit != ROOT and (after is None or after.unit != at.unit):
-            left[at.unit] = 0
+            remaining[at.unit] = 0
     return found

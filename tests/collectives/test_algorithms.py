@@ -185,8 +185,8 @@ def test_count_agrees_with_counting_one_message_at_a_time(world, name):
 
 
 def test_count_says_what_it_counted():
-    said = "6 rounds, 24 messages, 2,400 bytes in all, at most 600 sent or received by one rank"
-    assert repr(count(collectives.ring(4), 100)) == said
+    expected = "6 rounds, 24 messages, 2,400 bytes in all, at most 600 sent or received by one rank"
+    assert repr(count(collectives.ring(4), 100)) == expected
 
 
 @pytest.mark.parametrize(("size", "itemsize", "named"), [(-1, 4, "size"), (1.5, 4, "size"), (3, 0, "itemsize")])

@@ -139,5 +139,5 @@ def test_a_schedule_that_cannot_follow_is_still_told_from_what_is_no_schedule():
 @pytest.mark.parametrize("world", [1, 2])
 def test_one_of_a_kind_is_told_in_the_singular(world):
     schedule = Schedule(world, 1, [Round.of(0, 1, 0, True)] if world == 2 else [])
-    told = f"{schedule!r} {count(schedule, 1, 1)!r}"
-    assert not any(f" 1 {noun}s" in f" {told}" for noun in ("round", "chunk", "message", "byte"))
+    texts = f"{schedule!r} {count(schedule, 1, 1)!r}"
+    assert not any(f" 1 {noun}s" in f" {texts}" for noun in ("round", "chunk", "message", "byte"))

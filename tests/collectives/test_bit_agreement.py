@@ -38,22 +38,22 @@ def dissemination(world):
 def random_all_reduce(rng, world):
     """Ranks add whatever disjoint sum they find, several in a round, until one has all and the rest may copy it."""
     while True:
-        held, rounds = [{rank} for rank in range(world)], []
+        contributors, rounds = [{rank} for rank in range(world)], []
         for _ in range(4 * world):
-            done = [rank for rank in range(world) if len(held[rank]) == world]
-            messages, after = [], list(held)
+            done = [rank for rank in range(world) if len(contributors[rank]) == world]
+            messages, after = [], list(contributors)
             for dest in rng.permutation(world):
-                sources = [s for s in range(world) if not held[s] & held[dest]]
+                sources = [s for s in range(world) if not contributors[s] & contributors[dest]]
                 if sources and rng.random() < 0.8:
                     source = int(rng.choice(sources))
                     messages.append((source, int(dest), 0, True))
-                    after[dest] = held[dest] | held[source]
-                elif done and len(held[dest]) < world and rng.random() < 0.3:
+                    after[dest] = contributors[dest] | contributors[source]
+                elif done and len(contributors[dest]) < world and rng.random() < 0.3:
                     messages.append((int(rng.choice(done)), int(dest), 0, False))
                     after[dest] = set(range(world))
-            held = after
+            contributors = after
             rounds.append(Round.from_messages(messages))
-            if all(len(own) == world for own in held):
+            if all(len(own) == world for own in contributors):
                 return Schedule(world, 1, rounds, name="random")
 
 

@@ -60,17 +60,17 @@ def outcomes(root):
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_ADDOPTS")}
     done = subprocess.run([*command, *files], cwd=root, env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1, done.stdout + done.stderr
-    told = defaultdict(set)
+    found = defaultdict(set)
     for outcome, test, entry in re.findall(r"^(PASSED|FAILED) \S+::(\w+)\[\S*?(two_way\w*)", done.stdout, re.MULTILINE):
-        told[outcome, entry].add(test)
-    return told
+        found[outcome, entry].add(test)
+    return found
 
 
 @pytest.mark.proof
 @pytest.mark.processes
 def test_a_new_algorithm_is_judged_by_what_its_entry_says(tmp_path):
     copy_of_the_room(tmp_path)
-    told = outcomes(tmp_path)
-    assert {ROUNDS, PRICE, BETWEEN, "test_every_algorithm_keeps_its_promise"} <= told["PASSED", "two_way"]
-    assert told["FAILED", "two_way"] == set()
-    assert told["FAILED", "two_way_misjudged"] == {ROUNDS, PRICE, BETWEEN}
+    found = outcomes(tmp_path)
+    assert {ROUNDS, PRICE, BETWEEN, "test_every_algorithm_keeps_its_promise"} <= found["PASSED", "two_way"]
+    assert found["FAILED", "two_way"] == set()
+    assert found["FAILED", "two_way_misjudged"] == {ROUNDS, PRICE, BETWEEN}

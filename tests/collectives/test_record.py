@@ -71,8 +71,8 @@ def test_the_recording_of_a_tree_sends_the_librarys_messages_no_later(world):
 def test_simulating_the_recording_gives_the_bits_of_the_run(world, name):
     for size in (1, max(world - 1, 1), 2 * world + 1):
         buffers = noise(world, size)
-        told = simulate(record(PROGRAMS[name], world, size), buffers).buffers
-        assert np.stack(run(PROGRAMS[name], buffers)).tobytes() == told.tobytes()
+        expected = simulate(record(PROGRAMS[name], world, size), buffers).buffers
+        assert np.stack(run(PROGRAMS[name], buffers)).tobytes() == expected.tobytes()
 
 
 @given(exchanges())
@@ -85,10 +85,11 @@ def test_the_recording_of_any_program_gives_the_bits_of_its_run(drawn):
 @given(exchanges())
 def test_the_recording_of_any_program_moves_the_bytes_of_its_steps(drawn):
     world, size, steps = drawn
-    recorded, told = count(record(as_program(steps), world, size), size), count(as_schedule(world, size, steps), size)
-    assert recorded.sent_bytes.tolist() == told.sent_bytes.tolist()
-    assert recorded.received_bytes.tolist() == told.received_bytes.tolist()
-    assert recorded.rounds <= told.rounds
+    recorded = count(record(as_program(steps), world, size), size)
+    expected = count(as_schedule(world, size, steps), size)
+    assert recorded.sent_bytes.tolist() == expected.sent_bytes.tolist()
+    assert recorded.received_bytes.tolist() == expected.received_bytes.tolist()
+    assert recorded.rounds <= expected.rounds
 
 
 def test_even_chunks_hold_for_every_size():
@@ -190,10 +191,10 @@ def sum_by_hand(comm, x):
 
 def test_a_sum_by_hand_is_refused_with_the_rank_and_the_next_call():
     line = line_of(sum_by_hand, "comm.send(x, other)")
-    said = (
+    message = (
         rf"rank 0 changed its buffer by hand before send\(to=1\), line {line} of sum_by_hand: `comm.send\(x, other\)`"
     )
-    with pytest.raises(ScheduleError, match=said):
+    with pytest.raises(ScheduleError, match=message):
         record(sum_by_hand, 2, 3)
 
 

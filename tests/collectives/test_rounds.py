@@ -184,9 +184,9 @@ READERS = {
 @each("reader", READERS)
 @each("case", ILLEGAL)
 def test_every_reader_refuses_an_illegal_round(case, reader):
-    messages, said = ILLEGAL[case]
+    messages, error = ILLEGAL[case]
     schedule = Schedule(4, 2, [Round.from_messages([GOOD]), Round.from_messages(messages)])
-    with pytest.raises(ScheduleError, match=said):
+    with pytest.raises(ScheduleError, match=error):
         READERS[reader](schedule)
 
 

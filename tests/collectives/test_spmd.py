@@ -285,10 +285,10 @@ def test_ends_that_disagree_on_the_length_are_named_with_both_lines():
         else:
             comm.recv(x[:3], 0)
 
-    said = (
+    message = (
         r"rank 0 sends 5 × float64 \(line (\d+) .*`comm.send\(x\[:5\], 1\)`\), but rank 1 receives 3 × float64 \(line"
     )
-    with pytest.raises(MessageError, match=said):
+    with pytest.raises(MessageError, match=message):
         run(program, integers(2, 6))
 
 

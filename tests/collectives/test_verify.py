@@ -78,17 +78,17 @@ def test_the_kind_of_fault_and_its_contributors_are_those_that_counting_finds(sc
     fault = find_fault(schedule)
     if fault is None:
         return
-    held, promised = contributions(schedule)[fault.rank][fault.chunk], schedule.after[fault.chunk][fault.rank]
+    counts, promised = contributions(schedule)[fault.rank][fault.chunk], schedule.after[fault.chunk][fault.rank]
     if fault.kind == "lost":
-        assert fault.contributors == tuple(sorted(promised - held.keys()))
-        assert max(held.values(), default=1) == 1
+        assert fault.contributors == tuple(sorted(promised - counts.keys()))
+        assert max(counts.values(), default=1) == 1
     elif fault.kind == "surplus":
-        assert fault.contributors == tuple(sorted(held.keys() - promised))
-        assert promised <= held.keys()
-    elif fault.kind == "double" and held is not None:
-        assert all(held[r] >= 2 for r in fault.contributors)
+        assert fault.contributors == tuple(sorted(counts.keys() - promised))
+        assert promised <= counts.keys()
+    elif fault.kind == "double" and counts is not None:
+        assert all(counts[r] >= 2 for r in fault.contributors)
     else:
-        assert held is None
+        assert counts is None
 
 
 def test_verify_returns_its_proof_and_raises_the_explanation():

@@ -170,13 +170,13 @@ def overlap(rank, world):
 
 def undisturbed(rank, world):
     """Other messages of the same ranks while a sum is under way, and two sums at once that begin in crossed order."""
-    gate, held = threading.Event(), torch.full((1001,), rank + 1.0)
+    gate, blocked = threading.Event(), torch.full((1001,), rank + 1.0)
 
     def gated(comm, x):
         gate.wait(60)
         ring_program(comm, x)
 
-    under_way = over(gated)(held)
+    under_way = over(gated)(blocked)
     mine, ours, next_ones = torch.full((1001,), 10.0 * rank), torch.full((1001,), 1.0 + rank), torch.zeros(1)
     dist.all_reduce(mine)
     execute(ring(world), ours)
@@ -189,7 +189,7 @@ def undisturbed(rank, world):
     calls = [lambda: pair[0](x), lambda: pair[1](y)]
     for handle in [call() for call in (calls if rank % 2 else calls[::-1])]:
         handle.wait()
-    return [tensor.unique().tolist() for tensor in (mine, ours, next_ones, held, x, y)]
+    return [tensor.unique().tolist() for tensor in (mine, ours, next_ones, blocked, x, y)]
 
 
 def within(rank, world):

@@ -156,9 +156,9 @@ def disorder(events, depth):
 
     A gather that is waited for where it begins would be done too early, however early it began.
     """
-    told, wrong = [(event.kind, event.unit) for event in events], []
-    order = [unit for event, unit in told if event == "forward"]
-    at = {(event, unit): place for place, (event, unit) in enumerate(told)}
+    pairs, wrong = [(event.kind, event.unit) for event in events], []
+    order = [unit for event, unit in pairs if event == "forward"]
+    at = {(event, unit): place for place, (event, unit) in enumerate(pairs)}
     for place, unit in enumerate(order):
         begun, there, computed = (at.get((event, unit)) for event in ("gather", "gathered", "forward"))
         if begun is None:  # of a module around all units without a parameter of its own
@@ -435,32 +435,32 @@ def refusals(group, rank, world):
     """Errors that every rank raises, and a model that works after them."""
     x = torch.ones(2, 4)
     thief = FullySharded(seeded(Thief), group=group, units=lambda m: isinstance(m, nn.Linear))
-    said = {"outside": refusal(lambda: thief(x))}
+    refusals = {"outside": refusal(lambda: thief(x))}
     changed = FullySharded(seeded(lambda: nn.Linear(4, 4)), group=group)
     out = changed(x).sum()
     with torch.no_grad():
         for p in changed.parameters():
             p.add_(1)
     changed(x)  # of the new weights, which those before have nothing to do with
-    said["changed"] = refusal(out.backward)
+    refusals["changed"] = refusal(out.backward)
     changed.zero_grad()
     changed(x).sum().backward()
-    said["after"] = bits(p.grad for p in changed.parameters())
+    refusals["after"] = bits(p.grad for p in changed.parameters())
     fresh = FullySharded(seeded(lambda: nn.Linear(4, 4)), group=group)
     fresh(x).sum().backward()
-    said["fresh"] = bits(p.grad for p in fresh.parameters())
+    refusals["fresh"] = bits(p.grad for p in fresh.parameters())
     leaf = torch.ones(2, 4, requires_grad=True)
-    said["penalty"] = refusal(lambda: torch.autograd.grad(fresh(leaf).sum(), leaf, create_graph=True))
+    refusals["penalty"] = refusal(lambda: torch.autograd.grad(fresh(leaf).sum(), leaf, create_graph=True))
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     failing, x_failing = FullySharded(net, units=list(net), group=group), torch.ones(2, 4, requires_grad=True)
     x_failing.register_hook(fail)
-    said["failed"] = refusal(failing(x_failing).sum().backward)
-    said["saved after it"] = refusal(failing.state_dict)
+    refusals["failed"] = refusal(failing(x_failing).sum().backward)
+    refusals["saved after it"] = refusal(failing.state_dict)
     refusal(failing(x_failing).sum().backward)
-    said["dropped after it"] = refusal(failing.zero_grad)
+    refusals["dropped after it"] = refusal(failing.zero_grad)
     other, module = nn.Parameter(torch.zeros(3)), seeded(Net)
     sparse = FullySharded(nn.Embedding(11, 4, sparse=True), group=group)
-    said |= {
+    refusals |= {
         "twice": refusal(lambda: FullySharded(changed.module, group=group)),
         "ddp": refusal(lambda: BucketedDDP(changed.module, group=group)),
         "foreign unit": refusal(lambda: FullySharded(nn.Linear(2, 2), units=[nn.Linear(2, 2)], group=group)),
@@ -487,8 +487,8 @@ def refusals(group, rank, world):
     }.items():
         meddled = FullySharded(nn.Linear(4, 4), group=group)
         meddle(meddled.module)
-        said[name] = refusal(lambda model=meddled: model(x))
-    return said
+        refusals[name] = refusal(lambda model=meddled: model(x))
+    return refusals
 
 
 class Recurrent(nn.Module):

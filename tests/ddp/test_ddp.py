@@ -96,9 +96,9 @@ def test_ranks_may_become_ready_in_different_orders(ranks, name):
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_unused_parameters_are_named(ranks, name):
     for rank in ranks:
-        said = rank["unused"]["error"][name]
-        assert said.startswith("UnusedParameters: no gradient for b.weight, b.bias:")
-        assert "find_unused=True" in said
+        error = rank["unused"]["error"][name]
+        assert error.startswith("UnusedParameters: no gradient for b.weight, b.bias:")
+        assert "find_unused=True" in error
     assert same_on_all(ranks, "unused", "after", name)
 
 

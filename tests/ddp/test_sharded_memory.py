@@ -40,8 +40,8 @@ def allocated(step):
         step()
     gc.enable()
     changes = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = list(itertools.accumulate(e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns())))
-    return max(held), held[-1]
+    nbytes = list(itertools.accumulate(e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns())))
+    return max(nbytes), nbytes[-1]
 
 
 def step_of(model, loss):

@@ -93,8 +93,8 @@ def peak_of_training(make, count=240_000):
             weights.grad = torch.ones(count)
             optimizer.step()
     changes = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = itertools.accumulate(e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns()))
-    return max(held) / (4 * count)
+    nbytes = itertools.accumulate(e.nbytes() for e in sorted(changes, key=lambda e: e.start_ns()))
+    return max(nbytes) / (4 * count)
 
 
 def moved():
@@ -132,13 +132,13 @@ def refusals(model, optimizer):
         "moved": moved,
         "late": lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))]}),
     }
-    said = {}
+    refusals = {}
     for name, call in calls.items():
         try:
             call()
         except InvalidArgument as error:
-            said[name] = str(error)
-    return said
+            refusals[name] = str(error)
+    return refusals
 
 
 @pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.proof), 3])
@@ -192,9 +192,9 @@ def test_tensors_of_another_layout_end_with_the_bits_of_the_unsharded_optimizer(
 
 def test_bad_input_is_named(ranks):
     for number, rank in enumerate(ranks):
-        said = rank["refused"]
-        assert said["world"].startswith(f"state_dict must be that of rank {number} in a world of {len(ranks)}, got")
-        assert said["dtype"].startswith("params must be of one dtype and device within a group")
-        assert said["class"].startswith("optimizer must be an optimizer's class")
-        assert said["moved"].startswith("params must be left in the memory that the optimizer has put them in")
-        assert said["late"].startswith("param_group must be given when the optimizer is made")
+        refusals = rank["refused"]
+        assert refusals["world"].startswith(f"state_dict must be that of rank {number} in a world of {len(ranks)}, got")
+        assert refusals["dtype"].startswith("params must be of one dtype and device within a group")
+        assert refusals["class"].startswith("optimizer must be an optimizer's class")
+        assert refusals["moved"].startswith("params must be left in the memory that the optimizer has put them in")
+        assert refusals["late"].startswith("param_group must be given when the optimizer is made")

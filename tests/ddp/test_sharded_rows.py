@@ -43,21 +43,21 @@ def test_the_pieces_of_all_ranks_are_the_row(shapes, world):
         assert not row.alive
         for k, member in enumerate(members):
             together[k] += member.parameter.tolist()
-            held = row.slice_of(k, member.parameter.detach())
+            part = row.slice_of(k, member.parameter.detach())
             assert (
                 row.piece_of(k, "x", whole[k]).tolist()
-                == row.piece_of(k, "x", held).tolist()
+                == row.piece_of(k, "x", part).tolist()
                 == member.parameter.tolist()
             )
     assert together == [t.reshape(-1).tolist() for t in whole]
 
 
 def test_a_slice_is_saved_and_loaded_but_not_computed_with():
-    held = Slice(torch.arange(5.0), (3, 4), 2)
-    assert repr(held) == "Slice(5 of 12 elements of shape (3, 4))"
-    assert {at: part.tolist() for at, part in held.parts.items()} == {(0, 2): [[0, 1]], (1, 0): [[2, 3, 4]]}
+    piece = Slice(torch.arange(5.0), (3, 4), 2)
+    assert repr(piece) == "Slice(5 of 12 elements of shape (3, 4))"
+    assert {at: part.tolist() for at, part in piece.parts.items()} == {(0, 2): [[0, 1]], (1, 0): [[2, 3, 4]]}
     with pytest.raises(InvalidArgument, match="tensor must be whole"):
-        held.sum()
+        piece.sum()
 
 
 def names(shares):

@@ -62,8 +62,8 @@ def test_each_band_is_as_high_as_its_bytes(time, expected):
 def test_the_peak_is_told_with_what_is_alive_then():
     picture = figures.draw_memory(step(), "Title")
     assert "peak 74 B" in texts(parse(picture))
-    told = "optimizer state 20 B, weights 10 B, gathered weights 20 B, whole gradients 10 B, activations 14 B"
-    assert f"Peak of memory: step: 74 B ({told})." in picture.alt
+    peak = "optimizer state 20 B, weights 10 B, gathered weights 20 B, whole gradients 10 B, activations 14 B"
+    assert f"Peak of memory: step: 74 B ({peak})." in picture.alt
 
 
 def test_what_is_to_come_is_pale_and_the_peak_is_not_told_before():

@@ -246,8 +246,8 @@ def test_the_curve_has_the_step_of_every_cap_and_says_where_one_is():
     tensors = tensors_of(layers)
     small, large = (simulate_step(layers, plan(tensors, c * MIB), AlphaBeta(1e-4, 1 / 25e9)).duration for c in (1, 100))
     explorer.chosen["cap"] = "100 MiB"
-    told = f"1 MiB {1e3 * small:.3g} ms, 100 MiB {1e3 * large:.3g} ms; you are here: {1e3 * large:.3g} ms"
-    assert told in explorer.figure.alt
+    sentence = f"1 MiB {1e3 * small:.3g} ms, 100 MiB {1e3 * large:.3g} ms; you are here: {1e3 * large:.3g} ms"
+    assert sentence in explorer.figure.alt
 
 
 def test_the_last_position_is_seen_as_a_ring():

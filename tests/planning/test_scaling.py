@@ -149,13 +149,13 @@ def test_uneven_tensors_and_micro_batches_agree_with_the_simulated_step(sizes, c
 
 def test_no_tensor_of_llama_2_70b_is_cut():
     """Buckets counted by hand in the order of backward, with a first limit of 1 MiB, and their price on the ring."""
-    model, held, calls, limit = MODELS["Llama-2 70B"], 0, 0, 2**20
+    model, filled, calls, limit = MODELS["Llama-2 70B"], 0, 0, 2**20
     for tensor in reversed(model.tensors()):
-        held += tensor.nbytes
-        if held >= limit:
-            held, calls, limit = 0, calls + 1, 25 * 2**20
+        filled += tensor.nbytes
+        if filled >= limit:
+            filled, calls, limit = 0, calls + 1, 25 * 2**20
     job = Job.of(model)
-    assert job.calls == calls + bool(held) == 482
+    assert job.calls == calls + bool(filled) == 482
     pod = Cluster(H100, 8192, LINKS["InfiniBand NDR 400 Gb/s"])
     latencies = 482 * 2 * 8191 * 5e-6
     step = predict(job, pod)

@@ -22,13 +22,13 @@ class Prefetching:
         self.units, self.depth = units, depth
         self.expected: list[Unit] = list(units)
         self.entered: list[Unit] = []
-        self.left: list[Unit] = []
+        self.computed: list[Unit] = []
 
     def begin(self) -> None:
         """A forward begins."""
         if self.entered:
             self.expected = self.entered
-        self.entered, self.left = [], []
+        self.entered, self.computed = [], []
 
     def enter(self, unit: Unit) -> None:
         """Make the full weights of ``unit`` available: forward is about to compute it."""
@@ -38,9 +38,9 @@ class Prefetching:
         self._gather(unit, self.expected[here + 1 : here + 1 + self.depth] if as_expected else [])
 
     def leave(self, unit: Unit) -> tuple[list[Unit], int]:
-        """Note that forward has computed ``unit``; the way it has come, for `come_back`."""
-        self.left.append(unit)
-        return self.left, len(self.left) - 1
+        """Note that forward has computed ``unit``; return the units computed so far, and its place among them."""
+        self.computed.append(unit)
+        return self.computed, len(self.computed) - 1
 
     def come_back(self, way: list[Unit], here: int) -> None:
         """Let ``way[here]`` have its weights: backward is about to compute it."""

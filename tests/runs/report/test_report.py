@@ -373,9 +373,9 @@ def test_damaged_and_foreign_files_are_named(tmp_path_factory, capsys, file, con
     folder = run(tmp_path_factory.mktemp("run") / "r")
     (folder / file).write_bytes(content.encode("latin-1"))
     assert main(["report", str(folder)]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("dpbook report: ")
-    assert message in told
+    output = capsys.readouterr().err
+    assert output.startswith("dpbook report: ")
+    assert message in output
 
 
 def test_a_file_or_a_folder_of_something_else_is_no_run(tmp_path, capsys):

@@ -64,10 +64,10 @@ def resumed(folder):
         first.save()
         first.train_step()  # lost: it was never saved
         again = Trainer(options, CPU)
-        said = again.resume()
+        output = again.resume()
         for _ in range(3):
             again.train_step()
-        found[name] = weights(again) == whole, said["step"], said["world"]
+        found[name] = weights(again) == whole, output["step"], output["world"]
     for name, before in (("zero1", "bucketed"), ("bucketed", "zero1")):
         options = Options(name=f"resumed-{before}", out=folder, strategy=name, **SMALL)
         found[f"{name} after {before}"] = refusal(Trainer(options, CPU).resume)
@@ -125,13 +125,13 @@ def damaged(rank, folder):
             if rank == 0:
                 damage(options.folder / f"checkpoint-00000002.{part}")
             dist.barrier()
-            with redirect_stderr(io.StringIO()) as said:
+            with redirect_stderr(io.StringIO()) as output:
                 again = Trainer(options, CPU)
                 step = again.resume()["step"]
             again.train_step()
             again.save()
             aside = (options.folder / "checkpoint-00000002.pt.damaged").exists()
-            found[f"{part} {name}"] = step, said.getvalue(), aside, checkpoints.steps(options.folder)
+            found[f"{part} {name}"] = step, output.getvalue(), aside, checkpoints.steps(options.folder)
     options = of_two(folder, "both")
     if rank == 0:
         cut(options.folder / "checkpoint-00000001.pt")

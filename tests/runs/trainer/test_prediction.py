@@ -89,7 +89,7 @@ def test_a_rank_that_has_a_group_keeps_it_on_the_cpu_and_changes_it_for_its_acce
         )
         patch.setattr(torch.accelerator, "device_count", lambda: gpus)
         patch.setattr(dist, "is_initialized", lambda: True)
-        patch.setattr(dist, "init_process_group", lambda *told, **options: pytest.fail("it has a group"))
+        patch.setattr(dist, "init_process_group", lambda *arguments, **options: pytest.fail("it has a group"))
         patch.setattr(program, "regroup", lambda *arguments: calls.append(arguments))
         patch.setattr(os, "environ", {**os.environ, "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"})
         device = bind()

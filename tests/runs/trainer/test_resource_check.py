@@ -98,7 +98,7 @@ def test_the_gpus_preset_fits_a_small_gpu_and_four_times_its_batch_does_not(batc
     assert parameters(options) == pytest.approx(152e6, rel=0.01)
     found = said_by(options, 1, gpus=[Gpu("RTX 4090", 24 * 10**9)])
     assert len(found) == len(message)
-    assert all(text in told for text, told in zip(message, found, strict=True))
+    assert all(text in finding for text, finding in zip(message, found, strict=True))
 
 
 def test_ranks_without_a_step_are_foreseen():

@@ -193,10 +193,10 @@ def test_another_model_and_an_optimizer_kept_otherwise_are_never_continued(
     folder = tmp_path_factory.mktemp("runs")
     earlier_run(folder, **before)
     for word in ([], ["--continue-changed"], ["--no-preflight"]):
-        told, started = relaunch("--out", str(folder), *now, *word)
+        output, started = relaunch("--out", str(folder), *now, *word)
         assert not started
-        assert message in told
-        assert told.endswith("\n--name another begins a new run\n")
+        assert message in output
+        assert output.endswith("\n--name another begins a new run\n")
 
 
 def test_fewer_steps_than_are_done_are_refused(tmp_path, relaunch):
