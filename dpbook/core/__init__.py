@@ -30,4 +30,15 @@ from dpbook.core.processes import (
     pickle_by_value,
     print_error_and_exit,
 )
-from dpbook.core.quantities import bytes_in_words, gibibytes, in_binary, in_words, milliseconds, plural, shortened
+from dpbook.core.quantities import (
+    aligned,
+    bytes_in_words,
+    gibibytes,
+    in_binary,
+    in_words,
+    listed,
+    milliseconds,
+    plural,
+    ranks_in_words,
+    shortened,
+)

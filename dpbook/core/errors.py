@@ -5,7 +5,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from dpbook.core.quantities import shortened
+from dpbook.core.quantities import listed, shortened
 
 T = TypeVar("T")
 
@@ -50,9 +50,8 @@ class UnusedParameters(DpbookError):
     """Trained parameters got no gradient in a backward whose gradients are averaged."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        shown = ", ".join(names[:8]) + (f", … ({len(names)} in all)" if len(names) > 8 else "")
         super().__init__(
-            f"no gradient for {shown}: the loss of this rank does not depend on what is trained. "
+            f"no gradient for {listed(names)}: the loss of this rank does not depend on what is trained. "
             "Freeze it (requires_grad=False), use it, or wrap the module with find_unused=True"
         )
 

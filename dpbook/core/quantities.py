@@ -1,6 +1,7 @@
-"""Quantities in words: numbers of things, and units with decimal (1 MB is 1,000,000 bytes) or binary prefixes."""
+"""Quantities in words: lists, numbers of things, units with decimal (1 MB is 1,000,000 bytes) or binary prefixes."""
 
 import math
+from collections.abc import Iterable, Sequence
 
 PREFIXES = {1e15: "P", 1e12: "T", 1e9: "G", 1e6: "M", 1e3: "k", 1.0: "", 1e-3: "m", 1e-6: "µ", 1e-9: "n", 1e-12: "p"}
 
@@ -13,6 +14,26 @@ def plural(number: int, noun: str, style: str = "") -> str:
 def shortened(text: str, most: int = 80) -> str:
     """Return ``text``, cut to at most ``most`` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def listed(items: Iterable[object], most: int = 8) -> str:
+    """Return items as text, ``a, b, c``; a list of more than ``most`` is cut: ``a, b, … (12 in all)``."""
+    texts = list(map(str, items))
+    return ", ".join(texts) if len(texts) <= most else f"{', '.join(texts[:most])}, … ({len(texts)} in all)"
+
+
+def ranks_in_words(ranks: Iterable[int], most: int = 8) -> str:
+    """Return ranks as text, ``rank 3`` or ``ranks 0, 2, 5``, in their order; a long list is cut."""
+    numbers = sorted(ranks)
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {listed(numbers, most)}"
+
+
+def aligned(rows: Sequence[Sequence[str]], gap: int) -> list[str]:
+    """Return a line for each row of a table, with ``gap`` spaces between its columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        (" " * gap).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def in_words(value: float, unit: str) -> str:

@@ -25,6 +25,7 @@ from dpbook.overlap.engine import CollectiveCall, Engine, Operation
 from dpbook.overlap.layers import (
     STRATEGIES,
     Layer,
+    Price,
     Strategy,
     bucketed,
     equal_layers,
@@ -38,7 +39,7 @@ from dpbook.overlap.layers import (
 from dpbook.overlap.sharded_program import TimedProgram
 from dpbook.overlap.sharded_step import ShardedStep, simulate_sharded
 from dpbook.overlap.sharding import ROOT, Sharding, Sizes, Unit, Wires, equal_units, units_of
-from dpbook.overlap.step_simulation import CapSweep, Price, best_cap, simulate_step
+from dpbook.overlap.step_simulation import CapSweep, best_cap, simulate_step
 from dpbook.overlap.timeline.export import StepRecord, chrome_trace, recorded_steps, recorded_traces, write_trace
 from dpbook.overlap.timeline.spans import KINDS, Kind, Span, Timeline, merge, split_waits
 from dpbook.overlap.timeline.trace import read_profile, read_profiles

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.core import InvalidArgument, check_each, check_int, check_one_of, plural
+from dpbook.core import InvalidArgument, check_each, check_int, check_one_of, listed, plural
 
 ITEMSIZE = {
     **dict.fromkeys(("float64", "int64", "complex64"), 8),
@@ -175,7 +175,7 @@ def _check_groups(tensors: Sequence[Tensor], groups: object) -> tuple[tuple[int,
             raise InvalidArgument(f"groups[{b}]", group, f"tensors of one dtype on one device, not {shown}")
     missing = sorted(set(range(len(tensors))) - set(owner))
     if missing:
-        names = ", ".join(f"{i} ({tensors[i].name})" for i in missing[:5])
+        names = listed((f"{i} ({tensors[i].name})" for i in missing), 5)
         raise InvalidArgument("groups", groups, f"a partition of the tensors; missing: {names}")
     return tuple(tuple(int(i) for i in group) for group in groups)
 

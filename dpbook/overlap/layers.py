@@ -7,6 +7,9 @@ from itertools import groupby
 from dpbook.core import InvalidArgument, check_each, check_float, check_int, check_type
 from dpbook.overlap.buckets import Plan, Tensor, flat_plan, per_tensor_plan, plan
 
+Price = Callable[[float], float]
+"""Seconds of a collective by the bytes of its whole buffer, such as `dpbook.collectives.AlphaBeta`."""
+
 
 @dataclass(frozen=True)
 class Layer:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dpbook.collectives import Link, closed_forms
 from dpbook.core import InvalidArgument, check_each, check_float, check_int
-from dpbook.overlap.layers import Layer
+from dpbook.overlap.layers import Layer, Price
 
 ROOT = "root"
 """Name of the unit that holds the layers of no other unit."""
@@ -147,10 +147,6 @@ def equal_units(
     return tuple(
         Unit(str(k + 1), forward / n, backward / n, parameters // n, 0, activations // n, input // n) for k in range(n)
     )
-
-
-Price = Callable[[float], float]
-"""Seconds of a collective by the bytes of its whole buffer, such as `dpbook.collectives.AlphaBeta`."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 from dpbook.core import InvalidArgument, check_each, check_float, check_int, check_type, milliseconds, plural
 from dpbook.overlap.buckets import Plan, Tensor, plan
 from dpbook.overlap.engine import CollectiveCall, Engine, Operation
-from dpbook.overlap.layers import Layer, Strategy, bucketed, tensors_of
+from dpbook.overlap.layers import Layer, Price, Strategy, bucketed, tensors_of
 from dpbook.overlap.timeline.spans import Span, Timeline
-
-Price: TypeAlias = Callable[[int], float]
-"""Seconds of a collective by its bytes, such as `dpbook.collectives.AlphaBeta`."""
 
 
 def simulate_step(

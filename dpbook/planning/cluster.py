@@ -5,7 +5,7 @@ figure on a sheet that adds up both directions. Data sheets have no latencies: t
 have NCCL's names.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod, sqrt
 from typing import Literal
@@ -15,7 +15,7 @@ import numpy as np
 from dpbook.collectives import Link, Topology, closed_forms
 from dpbook.collectives.schedule import IntArray
 from dpbook.core import InvalidArgument, UnitsError, check_float, check_int, check_one_of, check_type, plural
-from dpbook.overlap import Wires
+from dpbook.overlap import Price, Wires
 
 
 @dataclass(frozen=True)
@@ -215,9 +215,6 @@ class Mesh:
         grid = " × ".join(f"{name} {size:,}" for name, size in self.sizes.items())
         return f"{grid}: {plural(self.world, 'rank', ',')}"
 
-
-Price = Callable[[float], float]
-"""Seconds of a collective by its bytes."""
 
 Algorithm = Literal["Ring", "Tree", "NVLS", "NVLSTree"]
 """Algorithm of an all-reduce. "Ring": one through every port of a node. "Tree": a chain through each node, and for

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpbook.collectives import chunk_bounds
-from dpbook.core import InvalidArgument, check_int, plural
+from dpbook.core import InvalidArgument, check_int, plural, ranks_in_words
 from dpbook.replicas.networks import Array
 
 Fit: TypeAlias = Callable[[Array, int], Array]
@@ -229,10 +229,12 @@ class Feed:
         """
         for epoch, steps in enumerate(self.steps):
             if (fewest := int(steps.min())) < steps.max():
-                finished, waiting = np.flatnonzero(steps == fewest), np.flatnonzero(steps > fewest)
+                finished, waiting = np.flatnonzero(steps == fewest).tolist(), np.flatnonzero(steps > fewest).tolist()
+                wait = "waits" if len(waiting) == 1 else "wait"
+                had = f"had only {fewest} {'batch' if fewest == 1 else 'batches'}"
                 return (
-                    f"epoch {epoch}: {_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in step {fewest + 1} "
-                    f"for {_ranks(finished)}, which had only {fewest} {'batch' if fewest == 1 else 'batches'}"
+                    f"epoch {epoch}: {ranks_in_words(waiting)} {wait} in step {fewest + 1} "
+                    f"for {ranks_in_words(finished)}, which {had}"
                 )
         return None
 
@@ -295,11 +297,6 @@ def _check_indices(indices: list[int], examples: int) -> Array:
     if order.ndim != 1 or order.dtype.kind not in "iu" or not ((order >= 0) & (order < examples)).all():
         raise InvalidArgument("samplers", indices, f"such that they yield integers from 0 to {examples - 1}")
     return order
-
-
-def _ranks(ranks: Array) -> str:
-    named = ", ".join(map(str, ranks[:3])) + (", …" if len(ranks) > 3 else "")
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {named}"
 
 
 def rank_weights(counts: Sequence[int] | Array) -> Array:

@@ -139,7 +139,7 @@ def test_the_hang_is_named():
     fed = feed(samplers(237, 2, fit=keep), 237, 1)
     assert fed.hang == "epoch 0: rank 0 waits in step 119 for rank 1, which had only 118 batches"
     fed = feed(samplers(25, 6, fit=keep), 25, 2)
-    assert fed.hang == "epoch 0: rank 0 waits in step 3 for ranks 1, 2, 3, …, which had only 2 batches"
+    assert fed.hang == "epoch 0: rank 0 waits in step 3 for ranks 1, 2, 3, 4, 5, which had only 2 batches"
 
 
 def test_unequal_parts_with_equal_steps_do_not_hang():

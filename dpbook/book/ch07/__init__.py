@@ -66,7 +66,7 @@ class _Draw:
         launch = rng.choice([0.0, rng.uniform(0.05, 0.3)]) / (2 * len(weights))  # faster than the shortest forward
         return cls(weights / weights.sum(), rng.uniform(0.2, 0.5), tuple(factors.tolist()), float(launch))
 
-    def price(self, nbytes: int) -> float:
+    def price(self, nbytes: float) -> float:
         return self.communication * nbytes / BYTES
 
     def layers(self, shares: Sequence[float] | NDArray[np.float64] | None = None) -> list[Layer]:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives.algebras.interpreter import interpret
-from dpbook.collectives.schedule.chunks import Holding, ranks_in_words
+from dpbook.collectives.schedule.chunks import Holding
 from dpbook.collectives.schedule.rounds import BoolArray, IntArray, LazyRounds, Round
 from dpbook.collectives.schedule.schedule import Schedule, check_schedule
-from dpbook.core import InvalidArgument, ScheduleError
+from dpbook.core import InvalidArgument, ScheduleError, ranks_in_words
 
 Kind = Literal["lost", "double", "unknown", "surplus"]
 

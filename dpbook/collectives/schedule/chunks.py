@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from dpbook.collectives.schedule.rounds import IntArray
-from dpbook.core import InvalidArgument, check_int, check_type, plural
+from dpbook.core import InvalidArgument, check_int, check_type, plural, ranks_in_words
 
 LARGEST_SEGMENT = 2**20
 """Most bytes of a segment. gloo cuts a chunk into at least two segments, and sends the next while it adds one."""
@@ -172,13 +172,6 @@ def _describe_holding(holding: Holding, world: int) -> str:
     if all(whose == everyone(world) for whose in holding.values()):
         return f"complete on {ranks_in_words(holding)}"
     return f"partial on {ranks_in_words(holding)}"
-
-
-def ranks_in_words(ranks: Iterable[int], most: int = 8) -> str:
-    """Return ranks as text, 'rank 3' or 'ranks 0, 2, 5'; a long list is cut."""
-    listed = sorted(ranks)
-    shown = ", ".join(map(str, listed[:most])) + (f", … ({len(listed)} in all)" if len(listed) > most else "")
-    return f"rank {shown}" if len(listed) == 1 else f"ranks {shown}"
 
 
 def check_placement(name: str, placement: Placement, world: int, n_chunks: int) -> Placement:

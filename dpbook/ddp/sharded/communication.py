@@ -100,7 +100,6 @@ class Reducing:
             if not missing:
                 del self._missing[row]  # a reentrant checkpoint may come with them once more
                 unit.free([row])  # nobody needs it any more: all that use a weight come before its gradient
-                unit.free_frozen()
                 if self.enabled:
                     self._settle()
             row.add_gradient(index)  # after memory has been given back: a row of one weight takes its own only now

@@ -19,7 +19,7 @@ from dpbook.core import InvalidArgument
 from dpbook.ddp.reducer import tensors_in
 from dpbook.ddp.sharded.communication import Prefetching, Reducing
 from dpbook.ddp.sharded.row import Row
-from dpbook.ddp.sharded.unit import ForwardCall, Unit
+from dpbook.ddp.sharded.unit import Unit
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,10 @@ class Passes:
             unit.gather()
             unit.notify("recompute")
         else:
+            unit.running += 1
             self.prefetching.enter(unit)
             unit.notify("forward")
-        inputs = (args, kwargs) if self.dtype is None else tree_map(self._converted, (args, kwargs))
-        if not in_backward():
-            unit.enter([tensor for tensor in tensors_in(inputs) if tensor.requires_grad])
-        return inputs
+        return (args, kwargs) if self.dtype is None else tree_map(self._converted, (args, kwargs))
 
     def _converted(self, value: Any) -> Any:
         floating = isinstance(value, torch.Tensor) and value.is_floating_point()
@@ -145,11 +143,11 @@ class Passes:
         """After a unit's forward: free its weights, and come back to it when backward reaches its output."""
         if in_backward():
             return
-        inputs = unit.calls.pop()
+        unit.running -= 1
         way, here = self.prefetching.leave(unit)
         keep = torch.is_grad_enabled() and (unit is self.units[0] or not self.reshard)
         if torch.is_grad_enabled():
-            coming_back = partial(self._come_back, way, here, unit.versions, inputs)
+            coming_back = partial(self._come_back, way, here, unit.versions)
             tensors = list(tensors_in(output))
             if not tensors:  # backward could come through it unnoticed, and find weights that have been freed
                 raise InvalidArgument(
@@ -162,14 +160,17 @@ class Passes:
             unit.free()
         unit.hide() if self._forward_runs else unit.show_shards()
 
-    def _come_back(
-        self, way: list[Unit], here: int, versions: list[tuple[int, ...]], inputs: ForwardCall, gradient: torch.Tensor
-    ) -> None:
-        """Backward reaches the output of ``way[here]``, whose weights had these ``versions`` in forward."""
+    def _come_back(self, way: list[Unit], here: int, versions: list[tuple[int, ...]], gradient: torch.Tensor) -> None:
+        """Backward reaches the output of ``way[here]``, whose weights had these ``versions`` in forward.
+
+        The frozen weights of the unit after it are given back. If a branch still needs them they are gathered again.
+        """
         way[here].check_versions(way[here].rows, versions)
         self._begin_backward()
+        for after in way[here + 1 : here + 2]:
+            if after is not way[here]:
+                after.free_frozen()
         self.prefetching.come_back(way, here)
-        way[here].come_back(inputs)
         way[here].notify("backward")
 
     def _come_otherwise(self, unit: Unit) -> None:
@@ -191,7 +192,7 @@ class Passes:
     def _end_backward(self) -> None:
         self._backward_runs = False
         self.reducing.finish()
-        computing = [unit for unit in self.units if self._forward_runs and unit.calls]
+        computing = [unit for unit in self.units if self._forward_runs and unit.running]
         self._free([unit for unit in self.units if unit not in computing])
         for unit in computing:  # a forward asked for gradients, and goes on
             unit.gather()

@@ -1,8 +1,6 @@
 """A unit at work: its weights are gathered, computed with, and freed. Every change can be observed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -55,14 +53,6 @@ class UnitEvent(NamedTuple):
 Observer = Callable[[UnitEvent], object]
 
 
-@dataclass(eq=False)
-class ForwardCall:
-    """A forward of a unit: number of its inputs with a gradient, and of those that backward has not reached."""
-
-    inputs: int
-    remaining: int = 0
-
-
 class Unit:
     """A module whose parameters, those of units inside it left out, are gathered and freed together.
 
@@ -84,8 +74,8 @@ class Unit:
             for (dtype, *_), members in kinds.items()
         ]
         self.contains_units = False
-        self.calls: list[ForwardCall] = []
-        self._in_backward: set[ForwardCall] = set()
+        self.running = 0
+        """Number of its forwards that have begun and not ended: more than one if it calls itself."""
 
     def notify(self, kind: str, nbytes: int = 0) -> None:
         """Pass an event to the observer."""
@@ -119,39 +109,14 @@ class Unit:
         if alive:
             self.notify("free", sum(row.nbytes for row in alive))
 
-    def enter(self, inputs: list[torch.Tensor]) -> None:
-        """Forward begins, with these ``inputs`` that have a gradient."""
-        call = ForwardCall(len(inputs))
-        self.calls.append(call)
-        if not self.contains_units and torch.is_grad_enabled() and not all(row.trained for row in self.rows):
-            for tensor in inputs:
-                tensor.register_hook(partial(self._reach_input, call))
-
-    def come_back(self, call: ForwardCall) -> None:
-        """Backward begins to compute the gradients of a ``call``."""
-        if call not in self._in_backward:
-            self._in_backward.add(call)
-            call.remaining = call.inputs
-
-    def _reach_input(self, call: ForwardCall, gradient: torch.Tensor) -> None:
-        call.remaining -= 1
-        if call.remaining == 0:
-            self._in_backward.discard(call)
-            self.free_frozen()
-
     def free_frozen(self) -> None:
-        """Give back frozen weights when nobody needs them any more: inputs and trained weights have their gradients.
-
-        Those of a unit around others stay until the end of backward.
-        """
-        trained = any(row.trained and row.alive for row in self.rows)
-        if not (trained or self._in_backward or self.contains_units):
-            self.free()
+        """Give back frozen weights, which backward has passed. Those of a unit around others stay until its end."""
+        if not self.contains_units:
+            self.free([row for row in self.rows if not row.trained])
 
     def end(self) -> None:
         """Nothing is computed any more: free all."""
-        self.calls.clear()
-        self._in_backward.clear()
+        self.running = 0
         self.free()
 
     def join(self) -> None:

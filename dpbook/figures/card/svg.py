@@ -103,9 +103,14 @@ def fit(content: str, size: float, room: float, *, bold: bool = False, mono: boo
     if width <= room:
         return content, size
     smaller = max(size * room / width, 0.75 * size)
-    while len(content) > 1 and text_width(content, smaller, bold=bold, mono=mono) > room:
+    return cut(content, room, smaller, bold=bold, mono=mono), smaller
+
+
+def cut(content: str, room: float, size: float, *, bold: bool = False, mono: bool = False) -> str:
+    """Return as much of ``content`` as fits into ``room`` at a font ``size``, with an ellipsis if something is cut."""
+    while len(content) > 1 and text_width(content, size, bold=bold, mono=mono) > room:
         content = content.rstrip("…")[:-1].rstrip() + "…"
-    return content, smaller
+    return content
 
 
 def arrow(points: Points, width: float, *, stored: bool = False) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpbook.core import palette
-from dpbook.figures.card.svg import aside, element, line, rect, text, text_width
+from dpbook.figures.card.svg import aside, cut, element, line, rect, text, text_width
 from dpbook.overlap import Span, Timeline
 from dpbook.overlap.timeline import difference, union
 
@@ -232,10 +232,3 @@ def _merged(spans: Iterable[Span], scale: TimeScale) -> Iterator[Span]:
     for run in (run for of_kind in runs.values() for run in of_kind):
         name = run[0].name.partition(" ")[0]
         yield run[0] if len(run) == 1 else run[0]._replace(name=name, end=max(span.end for span in run))
-
-
-def cut(words: str, room: float, size: float, bold: bool = False) -> str:
-    """Return as much of ``words`` as fits into ``room`` pixels; unlike `svg.fit`, never in smaller letters."""
-    while len(words) > 1 and text_width(words, size, bold=bold) > room:
-        words = words.rstrip("…")[:-1] + "…"
-    return words

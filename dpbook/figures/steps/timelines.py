@@ -8,7 +8,7 @@ import numpy as np
 from dpbook.core import InvalidArgument, bytes_in_words, check_int, check_type, milliseconds, palette, plural
 from dpbook.figures.card.axes import Scale
 from dpbook.figures.card.picture import Card, Mark, Picture, check_named, check_title, ticks
-from dpbook.figures.card.svg import MARGIN, aside, element, number, rect, text, text_width
+from dpbook.figures.card.svg import MARGIN, aside, cut, element, number, rect, text, text_width
 from dpbook.figures.steps.lanes import (
     FILLS,
     LEFT,
@@ -18,7 +18,6 @@ from dpbook.figures.steps.lanes import (
     WORDS,
     Lanes,
     TimeScale,
-    cut,
     fill_key,
     links,
     stripes,

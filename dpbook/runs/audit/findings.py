@@ -151,8 +151,6 @@ def _finding_lines(finding: Finding) -> list[str]:
 Judge: TypeAlias = Callable[[RunJournals], CheckResult | None]
 """Function that tests a claim; it returns None if the claim does not apply to the run."""
 
-MAX_NAMES = 3
-
 
 @dataclass(frozen=True)
 class RunCheck:
@@ -181,9 +179,3 @@ class RunCheck:
 def check(name: str, claim: str, book: str = "", after: tuple[str, ...] = ()) -> Callable[[Judge], RunCheck]:
     """Return a decorator that turns a function into a check."""
     return lambda judge: RunCheck(name, claim, book, judge, after)
-
-
-def enumerated(names: list[str]) -> str:
-    """Join the first `MAX_NAMES` names, and add the number of the others."""
-    shown = ", ".join(names[:MAX_NAMES])
-    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.collectives import Link
-from dpbook.core import DpbookError, check_int, milliseconds, plural, temporary_folder
+from dpbook.core import DpbookError, check_int, listed, milliseconds, plural, temporary_folder
 from dpbook.overlap import Layer, Tensor
 from dpbook.runs.launch import Launch
 from dpbook.runs.watching import read_journal
@@ -125,7 +125,7 @@ def _notes_on_updates(updates: Sequence[UpdateTimes]) -> Iterator[str]:
 def _notes_on_model(model: Mapping[str, Any], order: Sequence[int]) -> Iterator[str]:
     missing = [tensor["name"] for number, tensor in enumerate(model["tensors"]) if number not in set(order)]
     if missing:
-        yield f"no gradient for {', '.join(missing[:3])} ({len(missing)} in all): left out, though DDP sends them"
+        yield f"no gradient for {listed(missing, 3)}: left out, though DDP sends them"
     if model["device"] == "cpu" and model["world"] == 1:
         yield "on a CPU: each rank is taken to have a machine like this to itself"
     if model["own_hook"]:

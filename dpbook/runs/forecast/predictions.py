@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dpbook.collectives import AlphaBeta, Link, closed_forms, fit
-from dpbook.core import InvalidArgument, check_int, in_binary, milliseconds, plural
+from dpbook.core import InvalidArgument, aligned, check_int, in_binary, milliseconds, plural
 from dpbook.overlap import (
     CAP,
     FIRST_CAP,
@@ -298,7 +298,7 @@ def format_forecast(measured: MeasuredStep, rows: Sequence[ForecastRow]) -> str:
         stage = [str(row.stage)] if sharded else []
         figures = milliseconds(row.step), milliseconds(row.exposed), f"{row.speedup:.2f}", cap
         table.append((row.link, str(row.world), *stage, *figures))
-    return "\n".join([summary(measured), *_aligned(table), *_as_notes([*measured.notes, *_link_notes(rows)])])
+    return "\n".join([summary(measured), *aligned(table, 3), *_as_notes([*measured.notes, *_link_notes(rows)])])
 
 
 def format_checks(runs: Sequence[tuple[MeasuredStep, ForecastCheck]]) -> str:
@@ -309,7 +309,7 @@ def format_checks(runs: Sequence[tuple[MeasuredStep, ForecastCheck]]) -> str:
         times = [milliseconds(seconds) for seconds in (row.forecast, row.measured, row.exposed, row.waited)]
         table.append((row.link, str(row.world), *times[:2], miss, *times[2:]))
     heads = [line for measured, _ in runs for line in (summary(measured), *_as_notes(measured.notes))]
-    return "\n".join([*dict.fromkeys(heads), *_aligned(table)])
+    return "\n".join([*dict.fromkeys(heads), *aligned(table, 3)])
 
 
 def as_json(steps: Sequence[MeasuredStep], rows: Sequence[ForecastRow | ForecastCheck]) -> str:
@@ -327,11 +327,6 @@ def as_json(steps: Sequence[MeasuredStep], rows: Sequence[ForecastRow | Forecast
 
 def _plain(row: ForecastRow | ForecastCheck) -> dict[str, Any]:
     return asdict(row) | ({"miss": row.miss} if isinstance(row, ForecastCheck) else {})
-
-
-def _aligned(table: Table) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
 def _as_notes(notes: Iterable[str]) -> list[str]:

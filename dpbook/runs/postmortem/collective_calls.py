@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from dpbook.core import plural
+from dpbook.core import plural, ranks_in_words
 from dpbook.ranks import failure_files
 
 _UNEVEN_COLLECTIVES = ("alltoall", "all_to_all", "gather", "scatter")
@@ -119,7 +119,7 @@ class CallRecords:
 
     def group_suffix(self, key: GroupKey) -> str:
         """Return " of the group of ranks 0, 2", or "" for the group of all ranks."""
-        return "" if len(key[1]) == self._world else f" of the group of ranks {', '.join(map(str, key[1]))}"
+        return "" if len(key[1]) == self._world else f" of the group of {ranks_in_words(key[1])}"
 
     def missed_call(self, rank: int, waiting: Iterable[int]) -> tuple[GroupKey, RecordedCall] | None:
         """Return the first call that ``rank`` has not made and one of ``waiting`` has; None if it is not behind."""
@@ -266,12 +266,6 @@ def _line_difference(a: RecordedCall, b: RecordedCall) -> float:
     return 0.0
 
 
-def name_ranks(ranks: Iterable[int]) -> str:
-    """Return "rank 1", or "ranks 0, 2"."""
-    numbers = [str(rank) for rank in ranks]
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(numbers)}"
-
-
 def name_call(records: CallRecords, key: GroupKey, call: RecordedCall) -> str:
     """Return "collective 14 (all_reduce of 10 × float32)"."""
     return f"collective {call.number}{records.group_suffix(key)} ({call.description})"
@@ -290,7 +284,7 @@ def describe_mismatch(records: CallRecords) -> str:
     number, calls = f"collective {mismatch.number}{records.group_suffix(mismatch.key)}", mismatch.calls
     if mismatch.skipped:
         rank, call = next(iter(mismatch.skipped.items()))
-        skipped = f"{name_ranks(mismatch.skipped)} skipped {number} ({call.description}{call.location})"
+        skipped = f"{ranks_in_words(mismatch.skipped)} skipped {number} ({call.description}{call.location})"
         instead = f"{calls[rank].description}{calls[rank].location}"
         return f"the ranks called different collectives: {skipped} and called {instead}"
     first = next(iter(calls.values()))
@@ -310,9 +304,9 @@ def describe_late_ranks(records: CallRecords) -> str:
         waiting = [other for other in records.members(key) if _waits_in(records, other, key, call)]
         last = records.ranks[rank].last(key)
         before = f"its last was {locate_call(records, key, last)}" if last else "it had called none before"
-        waited = f"; {name_ranks(waiting)} waited in it" if waiting else ""
+        waited = f"; {ranks_in_words(waiting)} waited in it" if waiting else ""
         by_call.setdefault(f"{locate_call(records, key, call)}: {before}{waited}", []).append(rank)
-    lines = "\n".join(f"{name_ranks(ranks)} never joined {call}" for call, ranks in by_call.items())
+    lines = "\n".join(f"{ranks_in_words(ranks)} never joined {call}" for call, ranks in by_call.items())
     return lines if free or not late else f"the ranks wait for each other:\n{lines}"
 
 
@@ -324,16 +318,17 @@ def describe_unfinished_call(records: CallRecords) -> str:
         if pending:
             unfinished = locate_call(records, key, last[pending[0]])
             missing = sorted(set(key[1]) - records.ranks.keys())
-            waiting = name_ranks(pending)
+            waiting = ranks_in_words(pending)
             if missing:
-                return f"{waiting} waited in {unfinished}; {name_ranks(missing)} left no record: dead, or not collected"
+                absent = f"{ranks_in_words(missing)} left no record: dead, or not collected"
+                return f"{waiting} waited in {unfinished}; {absent}"
             return f"all ranks joined {unfinished}, but {waiting} did not complete it: check the network and these GPUs"
     return ""
 
 
 def describe_positions(records: CallRecords) -> str:
     """Return a line per rank: how many calls it made, and the last of each group that is not completed."""
-    return "\n".join(f"  {name_ranks([rank])}: {_position(records, rank)}" for rank in sorted(records.ranks))
+    return "\n".join(f"  {ranks_in_words([rank])}: {_position(records, rank)}" for rank in sorted(records.ranks))
 
 
 def _position(records: CallRecords, rank: int) -> str:
@@ -360,4 +355,4 @@ def _by_rank(texts: Mapping[int, str]) -> str:
     ranks: dict[str, list[int]] = {}
     for rank, text in sorted(texts.items()):
         ranks.setdefault(text, []).append(rank)
-    return ", but ".join(f"{text} on {name_ranks(of)}" for text, of in ranks.items())
+    return ", but ".join(f"{text} on {ranks_in_words(of)}" for text, of in ranks.items())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dpbook.core import InvalidArgument, check_int, plural
+from dpbook.core import InvalidArgument, check_int, plural, ranks_in_words
 from dpbook.runs.postmortem.collective_calls import (
     CallRecords,
     GroupKey,
@@ -23,7 +23,6 @@ from dpbook.runs.postmortem.collective_calls import (
     describe_positions,
     describe_unfinished_call,
     locate_call,
-    name_ranks,
 )
 from dpbook.runs.postmortem.flight_recorder import call_record
 
@@ -64,15 +63,15 @@ class Dumps:
         if not any(calls.groups for calls in records.ranks.values()):
             return "no rank recorded a collective"
         if self.missing:
-            same = f"{name_ranks(records.ranks)} called the same collectives, and all of them completed"
-            return f"{same}; {name_ranks(self.missing)} left no dump"
+            same = f"{ranks_in_words(records.ranks)} called the same collectives, and all of them completed"
+            return f"{same}; {ranks_in_words(self.missing)} left no dump"
         return ""
 
     def _waits_in_guessed_groups(self) -> str:
         """Name the ranks that wait in a group whose other ranks are unknown, and those that wait in none; or ""."""
         idle = [rank for rank in self.records.ranks if not self.records.has_pending_call(rank)]
         waits = [
-            f"{name_ranks(ranks)} waited in {locate_call(self.records, key, call)}"
+            f"{ranks_in_words(ranks)} waited in {locate_call(self.records, key, call)}"
             for key in self.records.keys
             if key[0].rpartition(" ")[2] in self.guessed_groups and not set(key[1]) & set(self.missing)
             for call in [self.records.ranks[key[1][0]].last(key)]
@@ -80,7 +79,7 @@ class Dumps:
         ]
         if not waits:
             return ""
-        late = f"; {name_ranks(idle)} waited in no collective" if idle else ""
+        late = f"; {ranks_in_words(idle)} waited in no collective" if idle else ""
         return f"{'; '.join(waits)}; the dumps do not list the other ranks of this group{late}"
 
     def _is_pending(self, rank: int, key: GroupKey) -> bool:
@@ -88,7 +87,7 @@ class Dumps:
         return last is not None and not last.completed
 
     def __str__(self) -> str:
-        missing = [f"  {name_ranks(self.missing)}: no dump"] if self.missing else []
+        missing = [f"  {ranks_in_words(self.missing)}: no dump"] if self.missing else []
         messages = [f"  {plural(self.messages, 'message')} (send, recv) not compared"] if self.messages else []
         return "\n".join([describe_positions(self.records), *missing, *messages])
 

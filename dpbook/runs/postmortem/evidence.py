@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpbook.core import ranks_in_words
 from dpbook.ranks import failure_files, stacks
-from dpbook.runs.postmortem.collective_calls import CallRecords, GroupKey, RecordedCall, name_ranks, read_calls
+from dpbook.runs.postmortem.collective_calls import CallRecords, GroupKey, RecordedCall, read_calls
 
 _TIMED_OUT = re.compile(
     r"Timed out waiting \d+ms|Operation timed out!|(?:wait|barrier) timeout after \d+ms|Timeout waiting for key"
@@ -62,7 +63,9 @@ class LaunchEvidence:
         for rank in known:
             by_position.setdefault(self.describe_position(rank), []).append(rank)
         plurals = {place: place.replace("was ", "were ", 1) for place, ranks in by_position.items() if len(ranks) > 1}
-        entries = [f"{name_ranks(ranks)} {plurals.get(place, place)}" for place, ranks in by_position.items() if place]
+        entries = [
+            f"{ranks_in_words(ranks)} {plurals.get(place, place)}" for place, ranks in by_position.items() if place
+        ]
         return "; ".join(entries)
 
     def stack(self, rank: int) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dpbook.core import ranks_in_words
 from dpbook.ranks import failure_files
-from dpbook.runs.postmortem.collective_calls import describe_mismatch, name_call, name_ranks
+from dpbook.runs.postmortem.collective_calls import describe_mismatch, name_call
 from dpbook.runs.postmortem.evidence import LaunchEvidence, blames_others, is_consequence, read_evidence
 
 _SIZES_DIFFER = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
@@ -111,7 +112,7 @@ def stopped_responding(evidence: LaunchEvidence) -> str:
     """While others waited, a rank did not react to SIGTERM either."""
     if not evidence.unresponsive:
         return ""
-    ranks = name_ranks(evidence.unresponsive)
+    ranks = ranks_in_words(evidence.unresponsive)
     return f"{ranks} stopped responding and had to be killed; {evidence.describe_positions()}{_errors(evidence)}"
 
 
@@ -126,9 +127,9 @@ def finished_early(evidence: LaunchEvidence) -> str:
     others = [rank for rank in sorted({*evidence.errors, *evidence.stacks}) if rank not in evidence.finished]
     missed = evidence.missed_call(evidence.finished[0])
     call = f": {name_call(evidence.calls, *missed)}" if missed else ""
-    joined = f"; {name_ranks(evidence.finished[:1])} had joined {missed[1].number - 1}" if missed else ""
+    joined = f"; {ranks_in_words(evidence.finished[:1])} had joined {missed[1].number - 1}" if missed else ""
     positions = evidence.describe_positions(others)
-    return f"{name_ranks(evidence.finished)} finished (status 0) while {positions}{call}{joined}{_errors(evidence)}"
+    return f"{ranks_in_words(evidence.finished)} finished (status 0) while {positions}{call}{joined}{_errors(evidence)}"
 
 
 def never_joined(evidence: LaunchEvidence) -> str:
@@ -142,7 +143,7 @@ def never_joined(evidence: LaunchEvidence) -> str:
     one = len(behind) == 1
     at = f"it {evidence.describe_position(behind[0])}" if one else evidence.describe_positions(behind)
     waiting = evidence.describe_positions(sorted(evidence.waiting_ranks() - {*behind}))
-    return f"{name_ranks(behind)} never joined{call}: {at}{f'; {waiting}' if waiting else ''}{_errors(evidence)}"
+    return f"{ranks_in_words(behind)} never joined{call}: {at}{f'; {waiting}' if waiting else ''}{_errors(evidence)}"
 
 
 def waited_for_each_other(evidence: LaunchEvidence) -> str:

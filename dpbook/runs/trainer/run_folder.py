@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dpbook.core import DpbookError, try_lock
+from dpbook.core import DpbookError, aligned, try_lock
 from dpbook.runs.trainer.metrics import DESCRIPTION
 from dpbook.runs.trainer.options import Options
 
@@ -141,10 +141,7 @@ def changes(before: Mapping[str, Any], ranks_before: int, options: Options, rank
 def table(differences: list[Change]) -> str:
     """Return a table of the changes, one in each line."""
     rows = [("option", "before", "now"), *((one.name, str(one.before), str(one.now)) for one in differences)]
-    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  " + "  ".join(f"{cell:{width}}" for cell, width in zip(row, wide, strict=True)).rstrip() for row in rows
-    )
+    return "\n".join(f"  {line}" for line in aligned(rows, 2))
 
 
 def obstacles(differences: list[Change]) -> dict[str, str]:

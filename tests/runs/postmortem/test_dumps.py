@@ -123,7 +123,7 @@ def test_the_other_ranks_of_a_group_that_torch_did_not_record_are_not_made_up(du
     """So it is over gloo: the group has ranks 1 and 2, and rank 2 did not join."""
     dumps = dumped({0: [entry(1, 4)], 1: [entry(1, 4), waits(1, 7, group="5")], 2: [entry(1, 4)]}, {})
     assert dumps.diagnosis() == (
-        "rank 1 waited in collective 1 of the group of ranks 1 (all_reduce of 5 × float32, line 7 of main); "
+        "rank 1 waited in collective 1 of the group of rank 1 (all_reduce of 5 × float32, line 7 of main); "
         "the dumps do not list the other ranks of this group; ranks 0, 2 waited in no collective"
     )
 

@@ -3,8 +3,8 @@
 import math
 import statistics
 
-from dpbook.core import plural
-from dpbook.runs.audit.findings import CheckResult, check, enumerated, passed, untested
+from dpbook.core import listed, plural
+from dpbook.runs.audit.findings import CheckResult, check, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank, first_difference
 from dpbook.runs.watching.journal import Event
 
@@ -256,7 +256,7 @@ def unused(run: RunJournals) -> CheckResult | None:
     never = _never(run.updates)
     if never:
         return CheckResult(
-            "WARN", f"no rank has a gradient for {enumerated(never)}: it is never trained", None, never[0]
+            "WARN", f"no rank has a gradient for {listed(never, 3)}: it is never trained", None, never[0]
         )
     if not run.updates:
         return untested("no update was seen")
@@ -264,7 +264,7 @@ def unused(run: RunJournals) -> CheckResult | None:
 
 
 def _without(names: list[str], rank: int, step: Event) -> CheckResult:
-    message = f"no gradient for {enumerated(names)}: freeze it, use it, or wrap with find_unused_parameters"
+    message = f"no gradient for {listed(names, 3)}: freeze it, use it, or wrap with find_unused_parameters"
     return CheckResult("FAIL", message, rank, names[0], step["update"], step["place"])
 
 
