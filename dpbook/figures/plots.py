@@ -59,8 +59,8 @@ def drift_and_gap(run: Run, title: str) -> Picture:
     _named(run)
     figure = blank_figure(title, 400)
     upper, lower = figure.subplots(2, 1, sharex=True)
-    _draw_differences(upper, run.drifts, "drift, of parameters", LINES[0][0])
-    _draw_differences(lower, run.gaps, "gap, of gradients", LINES[1][0])
+    _draw_differences(upper, run.drifts, "drift of the parameters", LINES[0][0])
+    _draw_differences(lower, run.gaps, "gap of the gradients", LINES[1][0])
     margin = max(1, len(run.drifts) - 1) / 20  # set here: the shaded foot would stretch older matplotlibs' axis to 0
     lower.set(xlabel="step", xlim=(1 - margin, len(run.drifts) + margin))
     drift, gap = magnitude(run.drift), magnitude(run.gap)

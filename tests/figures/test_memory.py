@@ -103,6 +103,14 @@ def test_what_memory_holds_is_told_apart(sight):
         assert min(distance(a, b, sight) for a, b in combinations(colours.values(), 2)) >= least
 
 
+@pytest.mark.parametrize("sight", SIGHT)
+def test_gathered_weights_and_the_gradients_that_are_stacked_on_them_are_told_apart_when_they_are_pale(sight):
+    """Frames of a film show what is to come in pale colours, and in the dark two browns then look alike."""
+    pair = [CONTENT_FILLS[content] for content in ("gathered", "gradients")]
+    assert distance(*pair, sight) >= 60
+    assert distance(*map(palette.dark, pair), sight) >= 60
+
+
 @each(
     ("call", "message"),
     [

@@ -95,7 +95,7 @@ def test_a_drift_of_zero_is_a_line_of_its_own():
     (line,) = lines(plot, LINES[0][0])
     assert len(set(line[:, 1])) == 1
     words = {node.text: float(node.get("y")) for node in parse(plot).iter(f"{NS}text")}
-    assert words["10⁻¹⁷"] < line[0, 1] < words["gap, of gradients"]
+    assert words["10⁻¹⁷"] < line[0, 1] < words["gap of the gradients"]
 
 
 def test_a_drift_far_from_the_gap_leaves_the_gaps_axis_alone():

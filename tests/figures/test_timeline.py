@@ -9,6 +9,7 @@ from dpbook.book.ch08 import gpt, mlp
 from dpbook.collectives import AlphaBeta
 from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
+from dpbook.figures.card.svg import text_width
 from dpbook.figures.steps import draw_until
 from dpbook.figures.steps.lanes import LEFT, links
 from dpbook.overlap import (
@@ -283,6 +284,16 @@ def test_a_plan_is_drawn_within_its_picture(tensors, cap):
     assert outside(parse(picture)) == []
     assert f"in {drawn.calls} bucket" in picture.alt
     assert len(picture.svg) < 60_000
+
+
+def test_the_line_of_the_cap_crosses_no_words():
+    """A first bucket just below the cap has its size beyond the line."""
+    picture = parse(figures.draw_plan(plan(gpt(), 25 * MIB, 9 * MIB), 25 * MIB))
+    (line,) = (float(r.get("x")) for r in picture.iter(f"{NS}rect") if r.get("fill") == palette.EXPOSED)
+    words = {node: "".join(node.itertext()) for node in picture.iter(f"{NS}text")}
+    sizes = [(float(node.get("x")), text) for node, text in words.items() if re.match(r"[\d.]+ \w+, \d+ tensor", text)]
+    assert len(sizes) == 13
+    assert not any(x < line < x + text_width(text, 11) for x, text in sizes)
 
 
 def test_a_plan_of_many_buckets_says_how_many_it_leaves_out():

@@ -20,6 +20,8 @@ from dpbook.replicas import Array, Method, Model, Momentum, RankGroup, Step, tra
 Data = tuple[Array, Array]
 EVALUATION_STEPS = 8
 """Steps between two evaluations of a run."""
+MOST_TICKS = 8
+"""Ticks of a logarithmic axis; one with no more values has a tick at each."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,9 @@ def curves(series: Mapping[str, Array], x: Array, title: str, *, across: str, up
     draw_lines(axes, series, x)
     axes.set(xlabel=across, ylabel=up)
     axes.set(xscale="log" if "x" in log else "linear", yscale="log" if "y" in log else "linear")
+    if "x" in log and len(x) <= MOST_TICKS:
+        axes.set_xticks(x)
+        axes.tick_params(axis="x", which="minor", length=0)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     ends = "; ".join(f"{name}: {values[0]:.2g} to {values[-1]:.2g}" for name, values in series.items())
     return finish(figure, f"{title}. {up} by {across}, from {x[0]:.3g} to {x[-1]:.3g}. {ends}.")

@@ -7,7 +7,7 @@ from dpbook import overlap
 from dpbook.core import check_type, in_binary, milliseconds, palette, plural
 from dpbook.figures.card.picture import Card, Picture, stacked
 from dpbook.figures.card.plot import finish, in_style, new_figure
-from dpbook.figures.card.svg import MARGIN, Attributes, aside, circle, element, rect, text
+from dpbook.figures.card.svg import MARGIN, Attributes, aside, circle, element, rect, text, text_width
 from dpbook.figures.card.viewer import Explorer, Knob, Viewer
 from dpbook.figures.steps.timelines import check_timelines, draw_until, from_zero, until
 from dpbook.overlap import (
@@ -68,7 +68,10 @@ def framed_plan(plan: Plan, cap: int | None, title: str | None, rows: int, wides
         nbytes, members = plan.buckets[bucket].nbytes, plural(len(plan.buckets[bucket].tensors), "tensor")
         labels.append(text(LEFT - 10, card.y + 13, f"bucket {bucket + 1}", 12, anchor="end"))
         size = f"{in_binary(nbytes)}, {members}"
-        labels.append(text(LEFT + nbytes * scale + 8, card.y + 13, size, 11, halo=palette.PAPER))
+        x, at_cap = LEFT + nbytes * scale + 8, LEFT + (cap or 0) * scale
+        if x < at_cap < x + text_width(size, 11) + 4:  # the line of the cap would cross the words
+            x = at_cap + 8
+        labels.append(text(x, card.y + 13, size, 11, halo=palette.PAPER))
         card.y += ROW
     y = max(card.y, top + ROW * min_rows)
     if cap and cap <= widest:

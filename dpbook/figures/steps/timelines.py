@@ -39,7 +39,7 @@ MEMORY_HEIGHT, MEMORY_TOP, MEMORY_FOOT = 120, 22, 20
 MOST_STEPS = 4
 CONTENT_FILLS: dict[Content, str] = {
     "optimizer": palette.IDLE, "weights": palette.MUTED, "gathered": palette.COMMUNICATION,
-    "gradients": palette.PARTIAL, "reduced": palette.COMPLETE, "buffers": palette.UPDATE,
+    "gradients": palette.BACKWARD, "reduced": palette.COMPLETE, "buffers": palette.UPDATE,
     "activations": palette.FORWARD,
 }  # fmt: skip
 CONTENT_WORDS: dict[Content, str] = {

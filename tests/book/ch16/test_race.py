@@ -12,6 +12,7 @@ from dpbook.core import InvalidArgument
 from dpbook.replicas import Exact, train
 from dpbook.replicas.inexact import LocalSGD, Parabolas
 from tests.cases import each
+from tests.figures.reading import parse, texts
 
 SLOW, FAST = Link(0.05, 1e6, "slow"), Link(0.05, 1e9, "fast")
 ONES = np.ones(6)
@@ -96,6 +97,11 @@ def test_the_knob_goes_through_the_links():
 def test_curves_say_where_they_begin_and_end():
     alt = curves({"a": np.array([1.0, 20]), "b": np.array([2.0, 4])}, np.array([1, 64]), "T", across="x", up="y").alt
     assert alt == "T. y by x, from 1 to 64. a: 1 to 20; b: 2 to 4."
+
+
+def test_a_logarithmic_axis_of_few_values_has_a_tick_at_each():
+    picture = curves({"a": np.array([3.0, 2, 1])}, np.array([4, 16, 64]), "T", across="ranks", up="y", log="x")
+    assert {"4", "16", "64"} <= {*texts(parse(picture))}
 
 
 def test_a_race_of_uneven_looks_is_refused():
