@@ -223,10 +223,10 @@ nodes, pairs of trees between them. NVLink's switches add from Hopper on, which 
 algorithms (CollNet, PAT) and chooses the fastest by its own model; NCCL_ALGO restricts the choice.
 """
 
-NVLS_SHARE = 0.75
-"""Share of a ring's NVLink bandwidth that NVLS reaches. On 8 H200 an all-reduce of 16 GiB reached 275.6 GB/s of n bytes
-through the switches, and 367.6 GB/s of a ring's 2(N − 1)/N · n without them (S. Bekman, "Machine Learning
-Engineering")."""
+NVLS_SHARE = 0.843
+"""Share of a ring's NVLink bandwidth that NVLS reaches. On 8 H200 an all-reduce of 16 GiB took n bytes at 275.6 GB/s,
+so that (N + 1)/N · n pass each port at 310 GB/s; a ring's 2(N − 1)/N · n passed at 367.6 GB/s (S. Bekman, "Machine
+Learning Engineering"). With 5, 6 and 7 GPUs of that node the first rate is 311, 305 and 307 GB/s."""
 
 NVLS_START = 54e-6
 """Latency of a call through the switches in seconds, fitted to every second size of that sweep."""
@@ -238,7 +238,7 @@ def all_reduce(algorithm: Algorithm, topology: Topology) -> Price:
     if topology.world == 1:
         return lambda nbytes: 0.0
     if algorithm == "Ring":
-        return closed_forms.ring_per_port(topology.nodes, topology.per_node, topology, topology.ports)
+        return closed_forms.ring_without_rounds(topology.nodes, topology.per_node, topology, topology.ports)
     if algorithm == "Tree":
         return _tree(topology)
     if algorithm == "NVLS" and topology.nodes > 1:
@@ -293,7 +293,7 @@ def _nvls_tree(topology: Topology) -> Price:
     """Return the price of NVLS in each node, with double binary trees that carry the shards between the nodes."""
     switches = replace(topology.within, latency=0, bandwidth=topology.within.bandwidth * NVLS_SHARE)
     start = NVLS_START if topology.per_node > 1 else 0.0
-    through = closed_forms.in_network(topology.per_node, switches)
+    through = closed_forms.nvlink_sharp(topology.per_node, switches)
     sharing, link = ceil(topology.per_node / topology.ports) / topology.per_node, topology.between
     depth = (topology.nodes - 1).bit_length()
 

@@ -77,6 +77,25 @@ def test_on_a_topology_the_formula_is_the_counted_price(within, nodes, per_node)
 
 
 @each(("nodes", "per_node"), SHAPES)
+def test_a_ring_without_rounds_takes_what_its_messages_take(nodes, per_node):
+    """Each rank sends a chunk when it has come, and when its port has sent the one before."""
+    world, calls = nodes * per_node, (1.0, 1e5, 1e7, 1e10)
+    form = closed_forms.ring_without_rounds(nodes, per_node, Topology(nodes, per_node, NVLINK, NET, ports=1), ports=1)
+    links = [NET if nodes > 1 and rank % per_node == per_node - 1 else NVLINK for rank in range(world)]
+    alphas, betas = (np.array([getattr(link, name) for link in links]) for name in ("alpha", "beta"))
+    for nbytes in calls:
+        come, free = np.zeros(world), np.zeros(world)
+        for _ in range(2 * (world - 1)):
+            begun = np.maximum(come, free)
+            free = begun + betas * nbytes / world
+            come = np.roll(free + alphas, 1)
+        taken = come.max()
+        slack = 2 * max(0, NET.alpha - NVLINK.alpha)  # a chunk may cross between nodes twice more than NCCL counts
+        assert taken <= (form(nbytes) + slack) * (1 + 1e-9)
+        assert form(nbytes) <= 2 * taken * (1 + 1e-9)
+
+
+@each(("nodes", "per_node"), SHAPES)
 def test_over_nodes_a_link_will_do(nodes, per_node):
     for make, form in (
         (collectives.hierarchical_ring, closed_forms.hierarchical_ring),
@@ -193,9 +212,18 @@ def test_reduction_in_the_network_needs_half_the_bytes_of_the_bound():
     assert form(1e9) < bandwidth_lower_bound(1024, 1e9) * NET.beta
 
 
+def test_every_gpu_serves_the_switches_of_nvlink_with_all_parts_and_one_sum():
+    for world in (2, 4, 8, 72):
+        sent = sum(1 / world for reader in range(world)) + 1 / world  # parts that others' sums need, and its own sum
+        form = closed_forms.nvlink_sharp(world, NET)
+        assert form.alpha == 2 * NET.alpha
+        assert close(form.beta, sent * NET.beta)
+
+
 def test_one_rank_pays_nothing():
     every = [form(1, NET) for form in FORMS.values()]
     every += [closed_forms.double_binary_tree(1, NET, 1e6), closed_forms.in_network(1, NET)]
+    every += [closed_forms.nvlink_sharp(1, NET), closed_forms.ring_without_rounds(1, 1, NET)]
     every += [closed_forms.hierarchical_ring(1, 1, NET), closed_forms.ring_per_port(1, 1, NET)]
     every += [closed_forms.ring_per_port(1, 1, Topology(1, 1, NVLINK, NET))]
     assert set(every) == {AlphaBeta(0, 0)}

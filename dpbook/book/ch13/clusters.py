@@ -136,14 +136,14 @@ size."""
 def fixed(nbytes: Floats, seconds: Floats) -> Cluster:
     """Return the node of the sweep, with its latency per round and its share of the wires fitted to these sizes.
 
-    A ring of 8 has 14 rounds; the slope of large buffers is that of the switches.
+    A ring of 8 has 14 rounds; the slope of large buffers is that of the switches, where 9/8 of a buffer pass a port.
     """
     h200, small = ACCELERATORS["H200 SXM"], nbytes <= RING_UP_TO
     latency = float(np.mean(seconds[small])) / 14
     through = fit(nbytes[~small], seconds[~small]).model.bandwidth
     fabric = replace(h200.fabric, latency=latency)
     node = Cluster(replace(h200, fabric=fabric), 8, LINKS["InfiniBand NDR 400 Gb/s"])
-    return replace(node, wires=through / (NVLS_SHARE * fabric.bandwidth))
+    return replace(node, wires=9 / 8 * through / (NVLS_SHARE * fabric.bandwidth))
 
 
 def predicted_sweep(node: Cluster, nbytes: Floats) -> Floats:

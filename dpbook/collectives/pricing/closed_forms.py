@@ -115,20 +115,40 @@ def ring_per_port(nodes: int, per_node: int, network: Network, ports: int | None
     One ring uses a port between nodes if the topology has as many ports as rings. All rings use the ports inside a
     node, or all but one if each rank is the last of its node in one of them.
     """
+    topology, inside, outside = _rings(nodes, per_node, network, ports)
+    rounds = 2 * (topology.world - 1)
+    within = _through(topology.within, rounds, inside) if inside or not rounds else _NOTHING
+    return slowest(within, _through(topology.between, rounds, outside) if outside else _NOTHING)
+
+
+def ring_without_rounds(nodes: int, per_node: int, network: Network, ports: int | None = None) -> AlphaBeta:
+    """Return the time of `ring_per_port` if no rank waits for a round of the others to end, in NCCL's model.
+
+    A chunk goes twice round the ring. On its way it takes 2(M − 1) latencies between the M nodes and 2(N − M) inside
+    them, where rounds that all ranks begin together pay the largest 2(N − 1) times. The bytes are the same. This is how
+    NCCL's tuner prices its rings (``src/graph/tuning.cc``). The sum is an upper bound: a chunk is on its way while a
+    port sends others.
+    """
+    topology, inside, outside = _rings(nodes, per_node, network, ports)
+    between = 2 * (topology.nodes - 1)
+    latencies = between * topology.between.alpha + 2 * (topology.world - topology.nodes) * topology.within.alpha
+    return AlphaBeta(latencies, max(inside * topology.within.beta, outside * topology.between.beta))
+
+
+def _rings(nodes: int, per_node: int, network: Network, ports: int | None) -> tuple[Topology, float, float]:
+    """Return the topology, and the buffers that pass the busiest port inside a node and between nodes."""
     topology = _placed(nodes, per_node, network)
     rings = check_int("ports", per_node if ports is None else ports, 1, per_node)
     if per_node % rings:
         raise InvalidArgument("ports", ports, f"a divisor of per_node, {per_node}")
-    world = nodes * per_node
-    rounds, share = 2 * (world - 1), 2 * (world - 1) / (world * rings)
+    share = 2 * (topology.world - 1) / (topology.world * rings)
     if topology.nodes == 1:
-        return _through(topology.within, rounds, share * rings)
+        return topology, share * rings, 0.0
     last = (np.arange(rings) * per_node // rings - 1) % per_node
     first = (last + 1) % per_node
     outside = max(int(np.bincount(topology.port[local]).max()) for local in (first, last))
-    inside = rings - (rings == per_node)
-    within = _through(topology.within, rounds, share * inside) if per_node > 1 else _NOTHING
-    return slowest(within, _through(topology.between, rounds, share * outside))
+    inside = rings - (rings == per_node) if per_node > 1 else 0
+    return topology, share * inside, share * outside
 
 
 def double_binary_tree(world: int, link: Link, block_bytes: float) -> AlphaBeta:
@@ -151,10 +171,21 @@ def in_network(world: int, link: Link, levels: int = 1) -> AlphaBeta:
 
     Each rank sends and receives n bytes at the same time; without switches the best is 2(N − 1)/N · n. It is a lower
     bound on the time: it assumes pipelined switches that add at the rate of the link, and pass the first byte on after
-    one α. In measurements, halving the bytes does not halve the time: see ``data/nccl_h200.json``.
+    one α. SHARP in the switches of InfiniBand works like this; for NVLink's switches see `nvlink_sharp`.
     """
     levels = check_int("levels", levels, 1)
     return _through(link, 2 * levels, 1) if check_int("world", world, 1) > 1 else _through(link, 0, 0)
+
+
+def nvlink_sharp(world: int, link: Link) -> AlphaBeta:
+    """Return 2α + (N + 1)/N · βn: the switches of one NVLink domain add, as in NCCL's algorithm NVLS.
+
+    A GPU sums one Nth of the buffer: it reads its part through the switch, which fetches it from all GPUs and adds, and
+    multicasts the sum. So each sends its whole buffer and one sum, and receives one sum and the whole result, N + 1
+    parts each way (NCCL's ``src/device/all_reduce.h``). It is a lower bound, as `in_network`.
+    """
+    world = check_int("world", world, 1)
+    return _through(link, 2, (world + 1) / world) if world > 1 else _through(link, 0, 0)
 
 
 _NOTHING = AlphaBeta(0, 0)
