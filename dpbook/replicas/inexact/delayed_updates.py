@@ -3,7 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from itertools import count, islice, pairwise
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from dpbook import collectives
 from dpbook.collectives import chunk_bounds
 from dpbook.core import InvalidArgument, check_float, check_int, plural
 from dpbook.replicas.four_phases import update
-from dpbook.replicas.method import EXACT, Method, RankGroup, Step
+from dpbook.replicas.method import Method, RankGroup, Step
 from dpbook.replicas.networks import Array
 
 
@@ -23,9 +23,7 @@ class LocalSGD(Method):
     """Local SGD: every replica steps from its own gradient, and averages its parameters after every ``period`` steps.
 
     McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017 (there called
-    federated averaging); Stich, Local SGD Converges Fast and Communicates Little, 2019. With ``exact_steps`` the run
-    begins with the four-phase loop: post-local SGD (Lin, Stich, Patel and Jaggi, Don't Use Large Mini-Batches, Use
-    Local SGD, 2020).
+    federated averaging); Stich, Local SGD Converges Fast and Communicates Little, 2019.
 
     A period of 1 gives the exact loop's parameters, within rounding, for optimizers that are linear in the gradients:
     SGD and momentum, not Adam. The state of an optimizer stays on its rank. A rank with a larger part of the batch
@@ -34,16 +32,11 @@ class LocalSGD(Method):
     """
 
     period: int
-    exact_steps: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         check_int("period", self.period, 1)
-        check_int("exact_steps", self.exact_steps, 0)
 
     def steps(self, params: Array, group: RankGroup) -> Iterator[Step]:
-        for exact in islice(EXACT.steps(params, group), self.exact_steps):
-            params = exact.params
-            yield exact
         for step in count(1):
             params = update(params, group.gradients(params), group.optimizers)
             if step % self.period == 0:
@@ -65,16 +58,12 @@ class DiLoCo(Method):
 
     Streamed (Douillard et al., Streaming DiLoCo with Overlapping Communication, 2025): the parameters are cut evenly
     into ``fragments``, whose outer steps are spread evenly over the period: fragment p of F takes its step when
-    (p + 1) · period // F steps of a period are over. Such a step sends an F-th of the bytes. With a ``delay`` the outer
-    step of a fragment arrives that many steps after it was sent, and mixes with the local steps since then:
-    local ← mixing · local + (1 − mixing) · outer. In the paper a fragment is a group of layers, and outer gradients
-    have 4 bits.
+    (p + 1) · period // F steps of a period are over. Such a step sends an F-th of the bytes. In the paper a fragment
+    is a group of layers, its step arrives some local steps later and mixes with them, and outer gradients have 4 bits.
 
     Attributes:
         period: steps from one outer step of a fragment to the next.
         fragments: number of fragments, at most ``period``.
-        delay: steps that messages take, below ``period``; their bytes are counted when they are sent.
-        mixing: weight of the local parameters, from 0 to below 1.
     """
 
     period: int
@@ -82,34 +71,26 @@ class DiLoCo(Method):
     outer_momentum: float = 0.9
     _: KW_ONLY
     fragments: int = 1
-    delay: int = 0
-    mixing: float = 0.0
 
     def __post_init__(self) -> None:
         check_int("period", self.period, 1)
         check_float("outer_lr", self.outer_lr, above=0)
         check_float("outer_momentum", self.outer_momentum, minimum=0, below=1)
         check_int("fragments", self.fragments, 1, self.period)
-        check_int("delay", self.delay, 0, self.period - 1)
-        check_float("mixing", self.mixing, minimum=0, below=1)
 
     def steps(self, params: Array, group: RankGroup) -> Iterator[Step]:
         cuts = [slice(*ends) for ends in pairwise(chunk_bounds(params.shape[1], self.fragments))]
+        ends = [(index + 1) * self.period // self.fragments for index in range(self.fragments)]
         outer, velocity = params.copy(), np.zeros_like(params)
         for step in count(1):
             params = update(params, group.gradients(params), group.optimizers)
-            for cut in self._due(step, cuts):
-                moved = group.average(outer[:, cut] - params[:, cut])
-                velocity[:, cut] = self.outer_momentum * velocity[:, cut] + moved
-                outer[:, cut] -= self.outer_lr * (moved + self.outer_momentum * velocity[:, cut])
-            for cut in self._due(step - self.delay, cuts):
-                params[:, cut] = self.mixing * params[:, cut] + (1 - self.mixing) * outer[:, cut]
+            for cut, end in zip(cuts, ends, strict=True):
+                if (step - end) % self.period == 0:
+                    moved = group.average(outer[:, cut] - params[:, cut])
+                    velocity[:, cut] = self.outer_momentum * velocity[:, cut] + moved
+                    outer[:, cut] -= self.outer_lr * (moved + self.outer_momentum * velocity[:, cut])
+                    params[:, cut] = outer[:, cut]
             yield Step(params)
-
-    def _due(self, step: int, cuts: list[slice]) -> list[slice]:
-        """Return the fragments whose outer step is in ``step``, counted from 1; none before step 1."""
-        ends = [(index + 1) * self.period // self.fragments for index in range(self.fragments)]
-        return [cut for cut, end in zip(cuts, ends, strict=True) if step > 0 and (step - end) % self.period == 0]
 
 
 class AsyncUpdate(NamedTuple):

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from dpbook import collectives
 from dpbook.collectives import Round, Schedule
-from dpbook.core import InvalidArgument, check_int, check_one_of, check_type
+from dpbook.core import InvalidArgument, check_one_of, check_type
 from dpbook.replicas.four_phases import check_all_reduce, update
 from dpbook.replicas.method import Method, RankGroup, Step, gathering
 from dpbook.replicas.networks import Array
@@ -57,27 +57,20 @@ class Format:
         """Bytes of a message besides its numbers."""
         return SCALE_BYTES if self.scaled else 0
 
-    def round(self, values: ArrayLike, noise: Array | None = None) -> Array:
+    def round(self, values: ArrayLike) -> Array:
         """Return float64 ``values`` rounded to the nearest of this format, ties to an even last digit.
 
-        Args:
-            values: array of any shape; the last axis is one message, which has one scale if the format is scaled.
-            noise: numbers from [0, 1), broadcast to the shape. A value is rounded up if its distance from the value
-                below, in steps of the format, plus the noise reaches 1. With uniform noise the expected result is the
-                value itself (stochastic rounding).
+        The last axis is one message, which has one scale if the format is scaled.
         """
         exact = np.asarray(values, np.float64)
         scale = self._scale(exact) if self.scaled else 1.0
-        return scale * self._round(exact / scale, noise)
+        return scale * self._round(exact / scale)
 
-    def _round(self, values: Array, noise: Array | None) -> Array:
+    def _round(self, values: Array) -> Array:
         power = (values.view(np.int64) & _EXPONENT).view(np.float64)
         step = np.clip(power * 2.0 ** (1 - self.digits), 2.0**self.lowest, 2.0**1000)
-        steps = values / step
-        below = np.floor(steps)  # the fraction is not added to it: 8 + (1 − 2⁻⁵³) would be 9
-        whole = np.rint(steps) if noise is None else below + (steps - below + noise >= 1)
         limit = np.inf if self.infinite else self.largest
-        rounded = whole * step
+        rounded = np.rint(values / step) * step
         result: Array = np.where(np.abs(rounded) > self.largest, np.copysign(limit, rounded), rounded)
         return result
 
@@ -107,14 +100,14 @@ FORMATS = {
 for Deep Learning" (2022), and integers from −127 to 127. Formats of 8 bits are scaled, and saturate."""
 
 
-def format_of(name: str, value: "str | Format") -> Format:
-    """Return the format that ``value`` is or names. Raises `InvalidArgument` about the argument ``name``."""
-    if isinstance(value, Format):
-        return value
-    if not isinstance(value, str):
-        raise InvalidArgument(name, value, f"a Format, or one of {', '.join(FORMATS)}")
-    check_one_of(name, value, FORMATS)
-    return FORMATS[value]
+def format_of(wire: "str | Format") -> Format:
+    """Return the format that ``wire`` is or names. Raises `InvalidArgument`."""
+    if isinstance(wire, Format):
+        return wire
+    if not isinstance(wire, str):
+        raise InvalidArgument("wire", wire, f"a Format, or one of {', '.join(FORMATS)}")
+    check_one_of("wire", wire, FORMATS)
+    return FORMATS[wire]
 
 
 def bf16(values: ArrayLike) -> Array:
@@ -128,30 +121,23 @@ def bf16(values: ArrayLike) -> Array:
     return FORMATS["bf16"].round(array).astype(np.float32)
 
 
-def all_reduce(
-    schedule: Schedule,
-    rows: Array,
-    wire: Format,
-    accumulate: Format | None = None,
-    rng: np.random.Generator | None = None,
-) -> Array:
+def all_reduce(schedule: Schedule, rows: Array, wire: Format, accumulate: Format | None = None) -> Array:
     """Sum ``rows`` over the ranks by messages in the format ``wire``.
 
     Args:
         schedule: an all-reduce for the world.
         rows: (world, size), floats.
         accumulate: format of sums on a rank, applied after each addition; by default that of the wire.
-        rng: generator for stochastic rounding of what is sent; None rounds to nearest.
 
     Returns:
         Array (world, size) of float64; row r is the sum that rank r computes from its messages, rounded to ``wire``.
     """
-    cells = _RoundedCells(schedule, rows, wire, accumulate or wire, rng)
+    cells = _RoundedCells(schedule, rows, wire, accumulate or wire)
     deque(collectives.interpret(schedule, cells), maxlen=0)
     return cells.rows()
 
 
-def all_gather(rows: Array, wire: Format, rng: np.random.Generator | None = None) -> Array:
+def all_gather(rows: Array, wire: Format) -> Array:
     """Send every rank's row of ``rows`` (world, size) round a ring in the format ``wire``, rounded once.
 
     Returns:
@@ -161,7 +147,7 @@ def all_gather(rows: Array, wire: Format, rng: np.random.Generator | None = None
     schedule = gathering((rows.shape[1],) * world)
     buffers = np.zeros((world, world, rows.shape[1]))
     buffers[np.arange(world), np.arange(world)] = rows
-    cells = _RoundedCells(schedule, buffers.reshape(world, -1), wire, wire, rng)
+    cells = _RoundedCells(schedule, buffers.reshape(world, -1), wire, wire)
     deque(collectives.interpret(schedule, cells), maxlen=0)
     return cells.rows().reshape(buffers.shape)
 
@@ -169,10 +155,8 @@ def all_gather(rows: Array, wire: Format, rng: np.random.Generator | None = None
 class _RoundedCells:
     """Cells of numbers as an array (world, n_chunks, longest chunk); shorter chunks are padded with zeros."""
 
-    def __init__(
-        self, schedule: Schedule, rows: Array, wire: Format, accumulate: Format, rng: np.random.Generator | None
-    ) -> None:
-        self.wire, self.accumulate, self.rng = wire, accumulate, rng
+    def __init__(self, schedule: Schedule, rows: Array, wire: Format, accumulate: Format) -> None:
+        self.wire, self.accumulate = wire, accumulate
         lengths = np.diff(schedule.bounds(rows.shape[1], wire.nbytes))
         self.used = np.arange(lengths.max()) < lengths[:, None]
         self.cells = np.zeros((len(rows), *self.used.shape))
@@ -180,8 +164,7 @@ class _RoundedCells:
 
     def read(self, part: Round, within: Round) -> Array:
         index = part.source, part.chunk
-        cells = self.cells[index]
-        self.cells[index] = self.wire.round(cells, self._noise(cells.shape))
+        self.cells[index] = self.wire.round(self.cells[index])
         return self.cells[index]  # read again, so that a cell sent twice in a round has the same numbers both times
 
     def add(self, part: Round, payload: Array) -> None:
@@ -192,66 +175,32 @@ class _RoundedCells:
         self.cells[part.dest, part.chunk] = payload
 
     def rows(self) -> Array:
-        """Return each rank's buffer, rounded again with the same noise on all ranks, so that equal ones stay equal."""
-        rounded = self.wire.round(self.cells, self._noise(self.used.shape))
-        return rounded[:, self.used]
-
-    def _noise(self, shape: tuple[int, ...]) -> Array | None:
-        return None if self.rng is None else self.rng.random(shape)
+        """Return each rank's buffer, rounded to the wire's format."""
+        return self.wire.round(self.cells)[:, self.used]
 
 
 @dataclass(frozen=True, repr=False)
 class LowPrecision(Method):
-    """The exact loop with an all-reduce whose messages are in the format ``wire``.
+    """The exact loop with an all-reduce whose messages are in the format ``wire``; ranks add in fp32.
 
     Every partial sum is rounded again when it is sent, so the run's schedule decides the number of roundings.
 
     Attributes:
         wire: format of a message, a name from `FORMATS` or a `Format`.
-        accumulate: format in which a rank adds; None means that of the wire.
-        gather: whether ranks send only their own gradients, by a ring all-gather, and each rank adds up all of them.
-            Then every number is rounded once, and N/2 times as many bytes are sent as by a ring.
-        stochastic: whether messages are rounded up or down at random, without bias. Each rank draws independently, so
-            replicas stay equal only under schedules that compute every sum on one rank; `recursive_doubling` does not.
-        seed: seed of the random rounding.
     """
 
     wire: str | Format
-    accumulate: str | Format | None = "fp32"
-    gather: bool = False
-    stochastic: bool = False
-    seed: int = 0
 
     def __post_init__(self) -> None:
-        format_of("wire", self.wire)
-        self._sum_format()
-        check_type("gather", self.gather, bool, "True or False")
-        check_type("stochastic", self.stochastic, bool, "True or False")
-        check_int("seed", self.seed, 0)
+        format_of(self.wire)
 
     def steps(self, params: Array, group: RankGroup) -> Iterator[Step]:
-        wire, rng = format_of("wire", self.wire), np.random.default_rng(self.seed) if self.stochastic else None
+        wire = format_of(self.wire)
         schedule = check_type("all_reduce", group.all_reduce, Schedule, "a Schedule, to round each of its messages")
         check_all_reduce(schedule, group.world)
-        size = params.shape[1]
         while True:
-            gradients = group.gradients(params)
-            if self.gather:
-                sums = self._sum(all_gather(gradients, wire, rng))
-                group.count(gathering((size,) * group.world), size * group.world, wire.nbytes, wire.header)
-            else:
-                sums = all_reduce(schedule, gradients, wire, self._sum_format(), rng)
-                group.count(schedule, size, wire.nbytes, wire.header)
+            sums = all_reduce(schedule, group.gradients(params), wire, FORMATS["fp32"])
+            group.count(schedule, params.shape[1], wire.nbytes, wire.header)
             averaged = (sums / group.world).astype(params.dtype)
             params = update(params, averaged, group.optimizers)
             yield Step(params, averaged)
-
-    def _sum_format(self) -> Format:
-        return format_of("accumulate", self.wire if self.accumulate is None else self.accumulate)
-
-    def _sum(self, received: Array) -> Array:
-        """Add ``received`` (world, world, size) over its second axis, in rank order."""
-        total: Array = received[:, 0]
-        for rank in range(1, len(received)):
-            total = self._sum_format().round(total + received[:, rank])
-        return total

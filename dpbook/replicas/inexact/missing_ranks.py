@@ -1,6 +1,6 @@
 """Steps without some ranks: backup workers, whose gradients are dropped, and a rank that is lost."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from itertools import islice
@@ -10,31 +10,23 @@ import numpy as np
 
 from dpbook import collectives
 from dpbook.collectives import Schedule
-from dpbook.core import InvalidArgument, check_int, check_one_of
+from dpbook.core import check_int, check_one_of
 from dpbook.replicas.four_phases import update
 from dpbook.replicas.method import EXACT, Method, RankGroup, Step
 from dpbook.replicas.networks import Array
 
-MakeAllReduce: TypeAlias = Callable[[int], Schedule]
-"""Function from a number of ranks to their all-reduce, such as `collectives.ring`."""
 Divisor: TypeAlias = Literal["survivors", "world"]
 """Divisor of the survivors' sum: their number, or, by mistake, the number of all ranks at the start."""
 
 
 @lru_cache(maxsize=1024)
-def all_reduce_among(
-    world: int, ranks: tuple[int, ...], make_all_reduce: MakeAllReduce = collectives.ring, *, broadcast: bool = False
-) -> Schedule:
-    """Return an all-reduce over some ``ranks`` of a world.
+def all_reduce_among(world: int, ranks: tuple[int, ...], *, broadcast: bool = False) -> Schedule:
+    """Return a ring all-reduce over some ``ranks`` of a world.
 
     With ``broadcast`` these ranks send the sum to the others in one more round, in nearly equal parts. The schedule
     promises that every sum is over ``ranks`` alone, and `verify` proves it.
     """
-    inside = make_all_reduce(len(ranks)) if callable(make_all_reduce) else None
-    if not isinstance(inside, Schedule) or inside.world != len(ranks) or not inside.is_all_reduce:
-        expected = "a function from a number of ranks to their all-reduce, such as ring"
-        raise InvalidArgument("make_all_reduce", make_all_reduce, expected)
-    summed = collectives.embed(inside, world, ranks)
+    summed = collectives.embed(collectives.ring(len(ranks)), world, ranks)
     others = [rank for rank in range(world) if rank not in ranks]
     if not broadcast or not others:
         return summed
@@ -53,19 +45,17 @@ class Backup(Method):
     """Backup workers: a step averages the first N − ``spare`` gradients of N ranks, and waits for no others.
 
     Chen, Pan, Monga, Bengio and Jozefowicz, Revisiting Distributed Synchronous SGD, 2016. The first ranks are
-    drawn anew in every step, each set with the same probability. All ranks receive the sum, so that replicas stay
-    equal. With equal parts the average is the exact gradient of the examples of the first ranks; the others' are
-    dropped.
+    drawn anew in every step, each set with the same probability. They add by a ring, whichever all-reduce the run has,
+    and all ranks receive the sum, so that replicas stay equal. With equal parts the average is the exact gradient of
+    the examples of the first ranks; the others' are dropped.
 
     Attributes:
         spare: number of gradients of a step that are dropped, below the world.
-        make_all_reduce: all-reduce of the first ranks, instead of the run's.
     """
 
     spare: int
     _: KW_ONLY
     seed: int = 0
-    make_all_reduce: MakeAllReduce = collectives.ring
 
     def __post_init__(self) -> None:
         check_int("spare", self.spare, 0)
@@ -76,9 +66,8 @@ class Backup(Method):
         rng = np.random.default_rng(self.seed)
         while True:
             first = tuple(sorted(rng.permutation(group.world)[: group.world - self.spare].tolist()))
-            sums = group.run_schedule(
-                all_reduce_among(group.world, first, self.make_all_reduce, broadcast=True), group.gradients(params)
-            )
+            schedule = all_reduce_among(group.world, first, broadcast=True)
+            sums = group.run_schedule(schedule, group.gradients(params))
             averaged = sums / _divisor(group, first)
             params = update(params, averaged, group.optimizers)
             yield Step(params, averaged)
@@ -89,22 +78,21 @@ class Lost(Method):
     """The four-phase loop until ``rank`` is lost in a step; the survivors finish that step and all later ones alone.
 
     The average is then the exact gradient of the survivors' examples. No rank reads the examples of the lost rank from
-    this step on. The failed attempt is not counted in the bytes sent. The lost rank's row of parameters continues with
-    the first survivor's sum, without a message, as for a rank that replaces it. So the drift is that of the survivors,
-    and losses, which are those of the whole batch, are at their parameters.
+    this step on. The survivors add by a ring, whichever all-reduce the run has. The failed attempt is not counted in
+    the bytes sent. The lost rank's row of parameters continues with the first survivor's sum, without a message, as for
+    a rank that replaces it. So the drift is that of the survivors, and losses, which are those of the whole batch, are
+    at their parameters.
 
     Attributes:
         rank: the rank that is lost.
         step: step in which it is lost, counted from 0.
         divide_by: "survivors", or "world" for the mistake, which makes every later SGD step (N − 1) / N as long.
-        make_all_reduce: all-reduce of the survivors; until the loss that of the run is used.
     """
 
     rank: int
     step: int
     _: KW_ONLY
     divide_by: Divisor = "survivors"
-    make_all_reduce: MakeAllReduce = collectives.ring
 
     def __post_init__(self) -> None:
         check_int("rank", self.rank, 0)
@@ -118,7 +106,7 @@ class Lost(Method):
             params = exact.params
             yield exact
         survivors = tuple(rank for rank in range(group.world) if rank != self.rank)
-        schedule = all_reduce_among(group.world, survivors, self.make_all_reduce)
+        schedule = all_reduce_among(group.world, survivors)
         while True:
             sums = group.run_schedule(schedule, group.gradients(params))
             sums[self.rank] = sums[survivors[0]]

@@ -128,7 +128,7 @@ def test_a_velocity_is_compressed_in_place_of_the_gradient():
     ("method", "text"),
     [
         (replicas.Exact(), "Exact()"),
-        (LowPrecision("bf16", accumulate=None), "LowPrecision(wire='bf16', accumulate=None)"),
+        (LowPrecision("bf16"), "LowPrecision(wire='bf16')"),
         (TopK(0.01), "TopK(share=0.01)"),
         (Sign(feedback=False), "Sign(feedback=False)"),
         (LowRank(2, momentum=0.9), "LowRank(rank=2, momentum=0.9)"),
@@ -268,7 +268,7 @@ def test_bytes(method, bytes_of, world):
     "make",
     [
         lambda: TopK(0), lambda: TopK(1.5), lambda: TopK("a"), lambda: LowRank(0), lambda: LowRank(1, seed=-1),
-        lambda: Sign(momentum=1), lambda: Sign(feedback="no"), lambda: LowPrecision("bf16", gather="no"),
+        lambda: Sign(momentum=1), lambda: Sign(feedback="no"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_named(make):

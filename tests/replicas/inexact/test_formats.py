@@ -85,16 +85,9 @@ def test_a_scale_of_two_to_the_k_changes_nothing(format, values, k):
     np.testing.assert_array_equal(format.round(np.ldexp(values, k)), np.ldexp(format.round(values), k))
 
 
-def test_no_noise_below_1_lifts_a_value_of_the_format():
-    noise = np.array([np.nextafter(1, 0)])
-    assert [FORMATS[name].round([8.0], noise).item() for name in FORMATS] == [8.0] * len(FORMATS)
-
-
-@given(st.sampled_from(SCALED), MESSAGES, st.randoms(use_true_random=False))
-def test_what_is_rounded_once_stays_when_it_is_sent_on(format, values, random):
-    first, second = (np.array([random.random() for _ in values]) for _ in range(2))
-    rounded = format.round(values, first)
-    np.testing.assert_array_equal(format.round(rounded, second), rounded)
+@given(st.sampled_from(SCALED), MESSAGES)
+def test_what_is_rounded_once_stays_when_it_is_sent_on(format, values):
+    rounded = format.round(values)
     np.testing.assert_array_equal(format.round(rounded), rounded)
 
 
@@ -107,18 +100,6 @@ def test_an_integer_of_8_bits_is_off_by_a_127th_of_the_largest(values):
 def test_each_message_has_its_own_scale():
     rounded = FORMATS["int8"].round([[1000.0, 1.0], [100.0, 1.0]])
     assert rounded.tolist() == [[1000.0, 0.0], [100.0, 1.0]]
-
-
-@each("name", [*TORCH, "int8"])
-def test_random_rounding_has_no_bias(name):
-    """Over evenly spaced noise the mean is the number itself."""
-    format, numbers = UNSCALED[name], 4096
-    values = np.random.default_rng(0).uniform(-100, 100, 50)
-    noise = (np.arange(numbers)[:, None] + 0.5) / numbers
-    rounded = format.round(np.tile(values, (numbers, 1)), noise)
-    step = rounded.max(axis=0) - rounded.min(axis=0)
-    assert (np.abs(rounded.mean(axis=0) - values) <= step / numbers).all()
-    assert (step > 0).all()
 
 
 def test_bad_input_is_named():

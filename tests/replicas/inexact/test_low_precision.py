@@ -1,7 +1,6 @@
 """Is every message of a collective rounded, where its schedule sends it, and nothing else?"""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -108,21 +107,6 @@ def test_gathered_rows_are_rounded_once(world):
         np.testing.assert_array_equal(all_gather(rows, wire), np.tile(wire.round(rows), (world, 1, 1)))
 
 
-@each("world", [2, 4, 8])
-def test_gathered_rows_are_added_in_the_precision_asked_for(world):
-    gradients = BF16.round(normal(world, MODEL.size))
-    group = replicas.RankGroup([replicas.SGD(1.0) for _ in range(world)], ring(world))
-    group.read(lambda params, parts: gradients, np.ones(len(gradients)))
-    narrow, wide = (
-        next(LowPrecision("bf16", accumulate, gather=True).steps(gradients, group)).averaged[0] * world
-        for accumulate in (None, "fp32")
-    )
-    total, *others = torch.from_numpy(gradients).to(torch.bfloat16)
-    np.testing.assert_array_equal(narrow, sum(others, total).double().numpy())
-    np.testing.assert_array_equal(wide, gradients.astype(np.float32).cumsum(axis=0)[-1])
-    assert np.abs(narrow - wide).max() > 0
-
-
 @each("world", [1, 2, 3, 5])
 def test_the_ring_that_gathers_keeps_its_promise(world):
     verify(gathering(tuple(range(world))))
@@ -141,9 +125,6 @@ def test_a_message_of_8_bits_counts_its_scale(world, expected):
     model, data = replicas.Linear(9), replicas.synthetic_task(examples=60, inputs=9)
     run = replicas.train(model, data, world, method=LowPrecision("int8"), steps=2)
     assert run.sent.tolist() == [expected] * 2
-    gathered = replicas.train(model, data, world, method=LowPrecision("int8", gather=True), steps=1)
-    assert gathered.sent.tolist() == [[14 * (world - 1)] * world]
-    assert gathered.rounds.tolist() == [world - 1]
 
 
 def test_an_empty_chunk_has_no_scale():
@@ -152,28 +133,11 @@ def test_an_empty_chunk_has_no_scale():
 
 
 @each("world", [3, 4, 5, 8])
-@each("method", [partial(LowPrecision, wire) for wire in FORMATS])
-def test_replicas_stay_equal(world, method):
-    for chosen in (method(), method(accumulate=None), method(gather=True), method(stochastic=True)):
-        run = replicas.train(MODEL, DATA, world, method=chosen, steps=3)
-        assert run.drift == 0
-        assert 0 < run.gap < 0.1
-
-
-def test_who_rounds_at_random_before_an_exchange_parts():
-    method = LowPrecision("bf16", stochastic=True)
-    assert replicas.train(MODEL, DATA, 4, recursive_doubling(4), method=method, steps=2).drift > 0
-    assert replicas.train(MODEL, DATA, 4, tree(4), method=method, steps=2).drift == 0
-    assert replicas.train(MODEL, DATA, 2, recursive_doubling(2), method=method, steps=2).drift == 0  # one exchange
-
-
-def test_rounding_at_random_depends_on_the_seed_alone():
-    first, again, other = (
-        replicas.train(MODEL, DATA, 4, method=LowPrecision("bf16", stochastic=True, seed=seed), steps=2)
-        for seed in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(first.params, again.params)
-    assert np.abs(first.params - other.params).max() > 0
+@each("wire", FORMATS)
+def test_replicas_stay_equal(world, wire):
+    run = replicas.train(MODEL, DATA, world, method=LowPrecision(wire), steps=3)
+    assert run.drift == 0
+    assert 0 < run.gap < 0.1
 
 
 def test_an_fp32_wire_under_fp32_gradients_is_the_exact_loop():
@@ -195,18 +159,10 @@ def test_without_a_scale_small_gradients_vanish():
     assert np.abs(moved.params).max() > 0
 
 
-@pytest.mark.parametrize(
-    ("wire", "settings", "name"),
-    [
-        ("fp4", {}, "wire"),
-        (8, {}, "wire"),
-        ("bf16", {"accumulate": "fp8"}, "accumulate"),
-        ("bf16", {"seed": -1}, "seed"),
-    ],
-)
-def test_bad_settings_are_named(wire, settings, name):
-    with pytest.raises(InvalidArgument, match=rf"^{name} "):
-        LowPrecision(wire, **settings)
+@each("wire", ["fp4", 8])
+def test_no_format_is_named(wire):
+    with pytest.raises(InvalidArgument, match=r"^wire "):
+        LowPrecision(wire)
 
 
 @each("all_reduce", [lambda rows: rows, ring(3), broadcast(2)])
