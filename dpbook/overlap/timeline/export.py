@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from dpbook.core import DATA, DpbookError, check_type, write_atomically
+from dpbook.core import DATA, check_type, write_atomically
 from dpbook.overlap.timeline.spans import Timeline
 
 TRACE_FORMAT, TRACE_VERSION = "dpbook.trace", 1
@@ -58,9 +58,6 @@ def write_trace(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
     return target
 
 
-SLOW_LINK_FILE = "slow_link.json"
-
-
 @dataclass(frozen=True)
 class StepRecord:
     """Step times over a slow link in milliseconds, several of each, and the predictions of the simulator.
@@ -89,26 +86,15 @@ class StepRecord:
         )
 
 
-def recorded_steps(path: str | Path | None = None) -> StepRecord:
-    """Read a record of ``tests/benchmarks/real_link.py``; by default the one that ships with the package.
-
-    Raises `DpbookError` if the file is no such record.
-    """
-    file = DATA / "measurements" / SLOW_LINK_FILE if path is None else Path(path)
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        emulated, real = (
-            {name: tuple(times) for name, times in record.pop(link).items()} for link in ("emulated", "real")
-        )
-        caps = record.pop("caps_mib")
-        predicted, measured = (
-            dict(zip(caps, map(tuple, record.pop(kind)), strict=True)) for kind in ("predicted", "measured")
-        )
-        steps = StepRecord(emulated, real, predicted, measured, record)
-        repr(steps)  # raises if an entry that it shows is missing
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DpbookError(f"{file} is no record of steps over a slow link ({type(error).__name__}: {error})") from None
-    return steps
+def recorded_steps() -> StepRecord:
+    """Read the record of ``tests/benchmarks/real_link.py`` that ships with the package."""
+    record = json.loads((DATA / "measurements" / "slow_link.json").read_text(encoding="utf-8"))
+    emulated, real = ({name: tuple(times) for name, times in record.pop(link).items()} for link in ("emulated", "real"))
+    caps = record.pop("caps_mib")
+    predicted, measured = (
+        dict(zip(caps, map(tuple, record.pop(kind)), strict=True)) for kind in ("predicted", "measured")
+    )
+    return StepRecord(emulated, real, predicted, measured, record)
 
 
 def recorded_traces() -> tuple[Path, ...]:
