@@ -175,19 +175,25 @@ def _result(runners: Mapping[str, Timeline]) -> str:
     return f"First: {order[0]} with {milliseconds(first)}, {saved} ({milliseconds(last)})"
 
 
-BACKWARD_FLOPS = 4
-"""Operations of backward per parameter and token: two matrix products of one multiplication and one addition each
+FORWARD_FLOPS, BACKWARD_FLOPS = 2, 4
+"""Operations per parameter and token: a matrix product has a multiplication and an addition, and backward has two
 (Kaplan et al., "Scaling Laws for Neural Language Models", 2020, count 2 for forward and 4 for backward)."""
 
 
 def tokens_to_hide(
-    flops_per_second: float, bandwidth: float, itemsize: int = 2, world: int | None = None, per_active: float = 1.0
+    flops_per_second: float,
+    bandwidth: float,
+    itemsize: int = 2,
+    world: int | None = None,
+    per_active: float = 1.0,
+    recompute: bool = False,
 ) -> float:
     """Return the tokens of a GPU's last micro-batch above which its backward takes longer than the sync.
 
     Only that backward hides communication: before it no gradient has its final sum. It takes 4T/F per used parameter,
     and a ring takes 2(N − 1)/N · itemsize / W per synced parameter. For a dense model in bf16 on many ranks this gives
-    T > F/W, whatever its size. Latencies and the last bucket, which nothing hides, are left out.
+    T > F/W, whatever its size. Backward that recomputes activations takes 6T/F. Latencies and the last bucket, which
+    nothing hides, are left out.
 
     Args:
         flops_per_second: F, operations per second that one GPU reaches in training, which is not its peak.
@@ -195,6 +201,7 @@ def tokens_to_hide(
         itemsize: bytes per element of a gradient.
         world: N; by default infinite, so that (N − 1)/N is 1. A world of 1 needs no tokens.
         per_active: parameters per parameter that a token uses; above 1 in a mixture of experts.
+        recompute: whether backward recomputes all activations.
 
     Raises:
         InvalidArgument: F or W is not above 0, or itemsize, world or per_active below 1.
@@ -202,4 +209,5 @@ def tokens_to_hide(
     rate = check_float("flops_per_second", flops_per_second, above=0)
     share = 1.0 if world is None else 1 - 1 / check_int("world", world, 1)
     traffic = 2 * share * check_int("itemsize", itemsize, 1) * check_float("per_active", per_active, minimum=1)
-    return traffic * rate / (BACKWARD_FLOPS * check_float("bandwidth", bandwidth, above=0))
+    backward = BACKWARD_FLOPS + FORWARD_FLOPS * recompute
+    return traffic * rate / (backward * check_float("bandwidth", bandwidth, above=0))

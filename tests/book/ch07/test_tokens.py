@@ -11,6 +11,7 @@ from dpbook.core.errors import InvalidArgument
 def test_the_printed_numbers_are_those_of_half_of_989_teraflops():
     assert round(tokens_to_hide(989e12 / 2, 400e9)) == 1236
     assert round(tokens_to_hide(989e12 / 2, 50e9)) == 9890
+    assert round(tokens_to_hide(989e12 / 2, 400e9, recompute=True)) == 824
 
 
 @given(st.floats(1e6, 1e12), st.integers(1, 4096), st.sampled_from([1, 2, 4]))
