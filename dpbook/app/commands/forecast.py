@@ -25,7 +25,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", default="2,8", metavar="N,…", help="worlds, with commas (default: %(default)s)")
     parser.add_argument(
         "--link", metavar="NAME,…", help="links between any two GPUs, with commas: 1GbE, 25GbE, 100GbE, HDR, NDR, XDR, "
-        "PCIe4, NVLink3, NVLink4, NVLink5, or a rate such as 10Gb/s or 500Mb/s+50us (default: 25GbE)",
+        "PCIe4, NVLink3, NVLink4, NVLink5, a rate such as 10Gb/s or 500Mb/s+50us, or nodes such as 8xNVLink4+NDR: so "
+        "many GPUs, their link, and that of each GPU's port to other nodes (default: 25GbE)",
     )  # fmt: skip
     parser.add_argument("--stages", default="0", metavar="S,…", help="0: DDP; 1 to 3: sharded (default: 0)")
     parser.add_argument(
@@ -61,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgument("link", args.link, "a link, or several with commas")
     if args.json and not args.json.parent.is_dir():
         raise InvalidArgument("json", args.json, "a file in a folder that exists")
+    if ranks and (over_nodes := [link.name for link in links if link.inside]):
+        raise InvalidArgument("link", over_nodes[0], "one link between all ranks: --check cannot emulate nodes")
     script = Script(tuple(args.script), args.nproc, args.updates, start_timeout=args.start_timeout)
     if args.measure is not None:
         links.append(_here(check_int("measure", args.measure, 2)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dpbook.collectives import AlphaBeta, Link, closed_forms, fit
+from dpbook.collectives import AlphaBeta, Link, Topology, closed_forms, fit
 from dpbook.core import InvalidArgument, aligned, check_int, in_binary, milliseconds, plural
 from dpbook.overlap import (
     CAP,
@@ -48,29 +48,62 @@ NVLINK_DOMAINS = {"NVLink3": (8, "a DGX A100"), "NVLink4": (8, "a DGX H100"), "N
 """GPUs that NVLink joins in NVIDIA's usual systems, by its short name; between these systems there is a network."""
 RATE = re.compile(r"(\d+(?:\.\d+)?)([MG])(b|B)/s(?:\+(\d+(?:\.\d+)?)us)?")
 """Rate such as 500Mb/s or 12GB/s+5us: bits or bytes per second in one direction, and a latency."""
+NODES = re.compile(r"(\d+)x(.+?)\+((?![\d.]+us).+)")
+"""Nodes such as 8xNVLink4+NDR: the GPUs of a node, their link, and that of each GPU's port to the other nodes."""
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A link, of which every rank has one port, and the fits of all-reduces that were measured on it, by world size."""
+    """The links between ranks.
+
+    Attributes:
+        name: as the user wrote it.
+        link: the link between any two ranks; with nodes, between ranks of two nodes. Every rank has one port.
+        fits: fits of all-reduces that were measured, by world size.
+        inside: the link between two ranks of a node; None if there are no nodes.
+        per_node: ranks of a node.
+    """
 
     name: str
     link: Link
     fits: Mapping[int, AlphaBeta] = field(default_factory=dict)
+    inside: Link | None = None
+    per_node: int = 1
+
+    def ring(self, world: int) -> AlphaBeta:
+        """Return the price of a ring all-reduce, over nodes of one ring per port. Raises `InvalidArgument`."""
+        if self.inside is None:
+            return closed_forms.ring(world, self.link)
+        if world <= self.per_node:
+            return closed_forms.ring(world, self.inside)
+        nodes, more = divmod(world, self.per_node)
+        if more:
+            raise InvalidArgument("gpus", world, f"at most {self.per_node}, or a multiple of it: {self.name} has nodes")
+        topology = Topology(nodes, self.per_node, self.inside, self.link)
+        return closed_forms.ring_without_rounds(nodes, self.per_node, topology)
 
     def price(self, world: int) -> AlphaBeta:
         """Return the price of an all-reduce: the measured one if there is one, else that of a ring."""
-        return self.fits.get(world) or closed_forms.ring(world, self.link)
+        return self.fits.get(world) or self.ring(world)
 
 
 def connection(text: str) -> Connection:
-    """Return the link of a short name (in any case) or of a rate. Raises `InvalidArgument`, `UnitsError`."""
+    """Return the links of a short name (in any case), a rate or nodes. Raises `InvalidArgument`, `UnitsError`."""
+    if nodes := NODES.fullmatch(text):
+        inside, between = connection(nodes[2]), connection(nodes[3])
+        joined, system = NVLINK_DOMAINS.get(inside.name, (int(nodes[1]), ""))
+        if not 2 <= int(nodes[1]) <= joined:
+            most = f" to {joined}, the GPUs that {inside.name} joins ({system})" if system else " GPUs or more"
+            raise InvalidArgument("link", text, f"nodes of 2{most}")
+        name = f"{nodes[1]}x{inside.name}+{between.name}"
+        return Connection(name, between.link, inside=inside.link, per_node=int(nodes[1]))
     for short, name in SHORT_NAMES.items():
         if text.lower() in (short.lower(), name.lower()):
             return Connection(short, LINKS[name])
     if not (rate := RATE.fullmatch(text)):
         known = ", ".join(SHORT_NAMES)
-        raise InvalidArgument("link", text, f"one of {known}, or a rate such as 10Gb/s, 500Mb/s+50us or 12GB/s")
+        expected = f"one of {known}, a rate such as 10Gb/s, 500Mb/s+50us or 12GB/s, or nodes such as 8xNVLink4+NDR"
+        raise InvalidArgument("link", text, expected)
     number = float(rate[1]) / (1000 if rate[2] == "M" else 1)
     make = Link.gigabits if rate[3] == "b" else Link.gigabytes
     return Connection(text, make(number, latency=float(rate[4] or 0) * 1e-6))
@@ -86,7 +119,7 @@ def domain_note(name: str, worlds: Iterable[int]) -> str | None:
         return None
     return (
         f"{name} joins {joined} GPUs ({system}), so the step on {' and on '.join(map(str, larger))} GPUs is too short: "
-        "a network carries gradients between nodes. Give --link the network's link, such as NDR"
+        f"a network carries gradients between nodes. Give --link the nodes, such as {joined}x{name}+NDR"
     )
 
 
@@ -231,10 +264,10 @@ def _best(measured: MeasuredStep, link: Connection, world: int) -> CapSweep:
 
 
 def _sharded(measured: MeasuredStep, link: Connection, world: int, stage: int) -> Timeline:
-    sharding = Sharding(stage, world)
-    size = ITEMSIZE[tensors_of(measured.layers)[0].dtype]
+    size, ring = ITEMSIZE[tensors_of(measured.layers)[0].dtype], link.ring(world)
+    half = AlphaBeta(ring.alpha / 2, ring.beta / 2)  # of a reduce-scatter, and of an all-gather
     return simulate_sharded(
-        list(_units(measured)), sharding, Wires.rings(sharding, link.link), sizes=Sizes(size, size),
+        list(_units(measured)), Sharding(stage, world), Wires(half, half, ring), sizes=Sizes(size, size),
         accumulation=measured.accumulation, optimizer=measured.after,
     ).timeline  # fmt: skip
 
@@ -298,7 +331,7 @@ def format_forecast(measured: MeasuredStep, rows: Sequence[ForecastRow]) -> str:
         stage = [str(row.stage)] if sharded else []
         figures = milliseconds(row.step), milliseconds(row.exposed), f"{row.speedup:.2f}", cap
         table.append((row.link, str(row.world), *stage, *figures))
-    return "\n".join([summary(measured), *aligned(table, 3), *_as_notes([*measured.notes, *_link_notes(rows)])])
+    return "\n".join([summary(measured), *aligned(table, 3), *_as_notes([*measured.notes, *_row_notes(rows)])])
 
 
 def format_checks(runs: Sequence[tuple[MeasuredStep, ForecastCheck]]) -> str:
@@ -319,7 +352,7 @@ def as_json(steps: Sequence[MeasuredStep], rows: Sequence[ForecastRow | Forecast
          **_parts(one), "notes": one.notes, "layers": [asdict(layer) for layer in one.layers]}
         for one in steps
     ]  # fmt: skip
-    notes = _link_notes([row for row in rows if isinstance(row, ForecastRow)])
+    notes = _row_notes([row for row in rows if isinstance(row, ForecastRow)])
     return json.dumps(
         {"format": FORMAT, "measured": plain_steps, "rows": [_plain(row) for row in rows], "notes": notes}, indent=1
     )
@@ -333,8 +366,10 @@ def _as_notes(notes: Iterable[str]) -> list[str]:
     return [f"note: {note}" for note in notes]
 
 
-def _link_notes(rows: Sequence[ForecastRow]) -> list[str]:
-    """Return notes on links that cannot join as many GPUs as were asked for."""
+def _row_notes(rows: Sequence[ForecastRow]) -> list[str]:
+    """Return notes on links that cannot join as many GPUs as were asked for, and on speed-ups that need a reason."""
     links = dict.fromkeys(row.link for row in rows)
-    notes = (domain_note(link, [row.world for row in rows if row.link == link]) for link in links)
+    notes = [domain_note(link, [row.world for row in rows if row.link == link]) for link in links]
+    if any(row.stage and row.speedup > row.world for row in rows):
+        notes.append("a speed-up above the number of GPUs: from stage 1 on, a rank updates only its shard of the model")
     return [note for note in notes if note]

@@ -67,7 +67,44 @@ def test_a_note_says_that_nvlink_does_not_join_so_many_gpus(name, worlds, too_ma
     assert len(notes) == bool(too_many)
     for note in notes:
         assert re.findall(r"on (\d+)", note) == too_many
-        assert "Give --link the network's link" in note
+        assert "Give --link the nodes" in note
+
+
+NODES = "8xNVLink4+NDR"
+
+
+@each(("gpus", "alpha", "share"), [(4, 6 * 3e-6, 1.5 / 450e9), (8, 14 * 3e-6, 1.75 / 450e9),
+                                   (64, 14 * 5e-6 + 112 * 3e-6, 126 / 64 / 400e9)])  # fmt: skip
+def test_nodes_have_a_ring_through_each_port(gpus, alpha, share):
+    price = connection(NODES).price(gpus)
+    assert (price.alpha, price.beta) == (pytest.approx(alpha), pytest.approx(share))
+
+
+@each(
+    ("text", "inside", "between"),
+    [("2x450GB/s+3us+50GB/s+5us", 450e9, 50e9), ("2xnvlink4+100Gb/s", 450e9, 12.5e9), ("72xNVLink5+XDR", 900e9, 100e9)],
+)
+def test_nodes_may_have_any_links(text, inside, between):
+    nodes = connection(text)
+    assert (nodes.inside.bandwidth, nodes.link.bandwidth) == (pytest.approx(inside), pytest.approx(between))
+
+
+@each("text", ["16xNVLink4+NDR", "1xNVLink4+NDR", "8xwarp+NDR", "8xNDR"])
+def test_what_are_no_nodes(text):
+    with pytest.raises(InvalidArgument, match=r"^link must be"):
+        connection(text)
+
+
+def test_only_whole_nodes_have_a_price():
+    with pytest.raises(InvalidArgument, match=r"^gpus must be at most 8, or a multiple of it.*got 12"):
+        forecast(MEASURED, [12], [connection(NODES)])
+
+
+def test_a_speed_up_above_the_number_of_gpus_has_a_reason():
+    rows = forecast(MEASURED, [8], [connection(NODES)], stages=(0, 3))
+    assert [row.speedup > 8 for row in rows] == [False, True]
+    assert "note: a speed-up above the number of GPUs" in format_forecast(MEASURED, rows)
+    assert "note: a speed-up" not in format_forecast(MEASURED, rows[:1])
 
 
 def test_a_sweep_is_made_into_the_link_of_a_ring():
