@@ -3,9 +3,10 @@
     python -m tests.gpu                          # all GPUs: one of them is enough, two prove more
     python -m tests.gpu --device sim --ranks 2   # a rehearsal on the stand-in accelerator, without a GPU
 
-It needs a Python with torch and NumPy, and no network. Exit status: 0, or 1 if a claim is refuted, or 2 without a GPU.
-The record is written again after each check that starts launches, so that nothing is lost if time runs out. Where a
-command may only take ten minutes, run --place ranks and --place host one after the other.
+It needs a Python with torch and NumPy, and no network. Exit status: 0, or 1 if a claim is refuted, or 2 without a GPU
+or with arguments that are not possible. The record is written again after each check that starts launches, so that
+nothing is lost if time runs out. Where a command may only take ten minutes, run --place ranks and --place host one
+after the other.
 """
 
 import argparse
@@ -36,4 +37,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main(options.device, options.ranks, options.only, options.out, options.place))
     except DpbookError as error:
-        sys.exit(f"python -m tests.gpu: {error}")
+        print(f"python -m tests.gpu: {error}", file=sys.stderr)
+        sys.exit(2)

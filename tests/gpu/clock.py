@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dpbook.ddp.sharded.passes import in_backward
-from tests.gpu.checks import check
+from tests.gpu.checks import NotRun, check
 
 SLOWER = 0.02
 WAITED = 0.1
@@ -190,6 +190,8 @@ def memory_goes_to_the_next_owner_at_once(gpu):
     """Memory that another stream still reads is handed out again, unless `record_stream` was called or it was kept."""
     found = {}
     for way in ("dropped", "record_stream", "kept"):
+        owners = [gpu.ones(1000) for _ in range(66)]  # later no more memory has to be taken, for which a GPU may wait
+        del owners
         other, x = torch.Stream(gpu.device), gpu.ones(1000)
         with other:
             read = torch.zeros(1000, device=gpu.device)  # the stream's own memory
@@ -269,6 +271,8 @@ def a_synchronous_collective_runs_on_the_callers_stream(gpu):
 @check(gpu_only="products with fewer digits")
 def products_use_tf32_only_when_asked(gpu):
     """Products of fp32 matrices have TF32's digits only when asked for; those of a convolution are recorded."""
+    if torch.cuda.get_device_capability(gpu.device) < (8, 0):
+        raise NotRun("a GPU older than Ampere does not have TF32")
 
     def error(product, a, b):
         exact = a.double() @ b.double()
@@ -313,7 +317,7 @@ def hooks_run_in_the_devices_thread(gpu):
 def errors_come_late(gpu):
     """The line that reads a value raises what an earlier kernel did; on a GPU tried in a process that is lost by it."""
     if not gpu.is_stand_in:
-        return _error_in_a_child()
+        return _error_in_a_child(gpu.device.index)
     table, token, passed = gpu.ones(2, 4), torch.tensor([9], device=gpu.device), []
     try:
         row = nn.functional.embedding(token, table)
@@ -325,9 +329,9 @@ def errors_come_late(gpu):
     raise AssertionError("nothing was raised")
 
 
-def _error_in_a_child():
+def _error_in_a_child(index):
     code = (
-        "import torch\nfrom torch.nn import functional as F\n"
+        f"import torch\nfrom torch.nn import functional as F\ntorch.cuda.set_device({index})\n"
         "table, tokens = torch.ones(2, 4, device='cuda'), [torch.tensor([n], device='cuda') for n in (1, 9)]\n"
         "F.embedding(tokens[0], table).sum().item()  # loads the kernels\n"
         "torch.cuda._sleep(2_000_000_000)  # otherwise the assert may have come before sum is launched\n"

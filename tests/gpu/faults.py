@@ -48,9 +48,8 @@ def _fault(machine, fault, **environment):
     """Return the headline of a launch in which the last rank fails, and the seconds until it was printed."""
     begun = time.monotonic()
     ended = machine.launch(str(_script(machine)), fault, options=["--hang-timeout", "60"], **environment)
-    assert ended.returncode != 0, f"{fault}: status 0"
     said = [line for line in ended.stderr.splitlines() if line.startswith("dpbook launch: ")]
-    headline = next((line for line in said if "rank" in line), "nothing")
+    headline = next((line for line in said if "rank" in line), "nothing") if ended.returncode else "status 0"
     return headline.removeprefix("dpbook launch: "), time.monotonic() - begun
 
 
@@ -86,8 +85,10 @@ def a_rank_that_stays_away_is_named(machine):
 
 @check(place="host", ranks=2, gpu_only="NCCL, which compares no sizes")
 def other_faults_are_recorded(machine):
-    """A launch ends within its time limit where a rank sends another size, or leaves early; headlines are recorded."""
-    return {fault: _fault(machine, fault) for fault in ("sends another size", "leaves early")}
+    """A launch fails where a rank leaves early, and ends where one sends another size; what it says is recorded."""
+    figures = {fault: _fault(machine, fault) for fault in ("sends another size", "leaves early")}
+    assert figures["leaves early"][0] != "status 0", figures  # NCCL may well add up tensors of different sizes
+    return figures
 
 
 @check(place="host", gpu_only="a UUID")

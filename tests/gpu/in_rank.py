@@ -1,7 +1,9 @@
-"""Run a module or a script in a rank, as `python` would: ``in_rank.py [--sim] [--stop-after N] [-m] NAME ARGUMENTS``.
+"""Run a module or a script in a rank, as `python` would:
 
-With --sim the rank has a stand-in accelerator of its own. With --stop-after it gets a SIGTERM after
-so many updates of its first optimizer.
+    in_rank.py [--sim] [--on-device] [--stop-after N] [-m] NAME ARGUMENTS
+
+With --sim the rank has a stand-in accelerator of its own. With --on-device it fails if a script that has ended well put
+nothing on its accelerator. With --stop-after it gets a SIGTERM after so many updates of its first optimizer.
 """
 
 import os
@@ -9,6 +11,7 @@ import runpy
 import signal
 import sys
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
@@ -30,6 +33,9 @@ if __name__ == "__main__":
 
         del sys.argv[0]
         sim.install()
+    on_device = sys.argv[0] == "--on-device"
+    if on_device:
+        del sys.argv[0]
     if sys.argv[0] == "--stop-after":
         stop_after(int(sys.argv[1]))
         del sys.argv[:2]
@@ -38,3 +44,5 @@ if __name__ == "__main__":
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(sys.argv[0], run_name="__main__")
+        if on_device and not torch.accelerator.max_memory_allocated():
+            sys.exit("the script has put nothing on the accelerator")

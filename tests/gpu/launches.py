@@ -43,13 +43,20 @@ class Machine:
     def is_stand_in(self):
         return self.kind == "sim"
 
-    def launch(self, *program, options=(), nproc=None, stop_after=None, **environment):
-        """Run `dpbook launch` of a script, or without one of our program with these ``options``."""
-        in_rank = [IN_RANK, *(["--sim"] if self.is_stand_in else [])]
+    def launch(
+        self, *program, options=(), nproc=None, stop_after=None, on_device=False, preflight=False, **environment
+    ):
+        """Run `dpbook launch` of a script, or without one of our program with these ``options``.
+
+        With ``on_device`` the script fails if it has put nothing on the device. Without ``preflight`` no messages are
+        sent between GPUs before it: they take seconds, and the process that sends them uses all GPUs.
+        """
+        in_rank = [IN_RANK, *(["--sim"] if self.is_stand_in else []), *(["--on-device"] if on_device else [])]
         if stop_after:
             in_rank += ["--stop-after", str(stop_after)]
-        named = ["launch", "--nproc", str(nproc or self.ranks), *options]
-        if program and (self.is_stand_in or stop_after):
+        before = [] if preflight else ["--no-preflight"]
+        named = ["launch", "--nproc", str(nproc or self.ranks), *before, *options]
+        if program and (self.is_stand_in or stop_after or on_device):
             return self.run("-m", "dpbook", *named, "--", *in_rank, *program, **environment)
         if self.is_stand_in:
             return self.run("-m", "tests.gpu.dpbook_on_sim", *named, **environment)
@@ -58,14 +65,18 @@ class Machine:
     def train(self, *options):
         """Launch our program; with its report at the end, if what that needs is installed."""
         if has_book():
-            return self.launch(options=["--no-alone", *options])
-        return self.launch("-m", "dpbook.runs.trainer", *options)
+            return self.launch(options=["--no-alone", *options], preflight=True)
+        return self.launch("-m", "dpbook.runs.trainer", *options, preflight=True)
 
     def run(self, *command, **environment):
-        """Run Python with ``command``; return the process that has ended, with its output as text."""
+        """Run Python with ``command``; return the process that has ended, with its output as text.
+
+        A script finds this checkout's `dpbook`, which need not be installed.
+        """
+        path = os.pathsep.join(filter(None, [str(checkout.root()), os.environ.get("PYTHONPATH")]))
         return subprocess.run(
-            [sys.executable, *command], cwd=checkout.root(), env={**os.environ, **environment}, capture_output=True,
-            text=True, timeout=LIMIT,
+            [sys.executable, *command], cwd=checkout.root(), env={**os.environ, "PYTHONPATH": path, **environment},
+            capture_output=True, text=True, timeout=LIMIT,
         )  # fmt: skip
 
 
@@ -129,12 +140,12 @@ SCRIPTS = {
 
 @check(place="host", lasting=True)
 def scripts_to_take_home_find_the_device(machine):
-    """The scripts of chapters 11, 14 and 16 find the device of each rank, and resume when they are started again."""
+    """The scripts of chapters 11, 14 and 16 train on the device of each rank, and resume when they are started anew."""
     for script, size in SCRIPTS.items():
         name = script.__name__.rpartition(".")[2]
         run = [script.__file__, *size, "--out", str(machine.folder / name)]
         for _ in range(2):
-            ended = succeeded(machine.launch(*run))
+            ended = succeeded(machine.launch(*run, on_device=True))
         assert script is train_post_local or "resumed from" in ended.stdout, ended.stdout
 
 
@@ -151,8 +162,9 @@ def a_sharded_checkpoint_goes_on_with_fewer_ranks(machine):
 @check(place="host", ranks=2, gpu_only="NCCL's algorithms")
 def equal_buckets_have_equal_bits_with_each_algorithm(machine):
     """Our buckets have the bits of torch's DDP with NCCL's ring, and with its tree."""
-    for algorithm in ("Ring", "Tree"):
-        only = ["--only", "equal_buckets_have_equal_bits", "--out", str(machine.folder / f"{algorithm}.json")]
+    for algorithm in ("Ring", "AllReduce:Tree"):  # "Tree" alone would leave a broadcast without an algorithm
+        name = algorithm.rpartition(":")[2]
+        only = ["--only", "equal_buckets_have_equal_bits", "--out", str(machine.folder / f"{name}.json")]
         command = ["-m", "tests.gpu", "--device", machine.kind, "--ranks", str(machine.ranks), *only]
         succeeded(machine.run(*command, NCCL_ALGO=algorithm))
 
@@ -195,7 +207,7 @@ def a_rank_finds_the_gpus_that_it_sees(machine):
 @check(place="host", gpu_only="`nvidia-smi`")
 def more_ranks_than_gpus_are_refused(machine):
     """`dpbook launch` refuses more ranks than there are GPUs before it starts any, and says so."""
-    ended = machine.launch(options=["--preset", "gpu"], nproc=1 + torch.cuda.device_count())
+    ended = machine.launch(options=["--preset", "gpu"], nproc=1 + torch.cuda.device_count(), preflight=True)
     assert ended.returncode != 0
     assert "NCCL refuses two ranks on one" in ended.stdout + ended.stderr, ended.stderr[-500:]
 

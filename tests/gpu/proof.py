@@ -26,6 +26,8 @@ from tests.gpu.checks import BEGUN, CHECKS, CHOICES, NOT_RUN, PROVED, REFUTED, a
 
 LIMIT = 300.0
 """Seconds without progress after which a launch of the checks counts as hanging."""
+QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+"""Environment of the ranks: as many queues as a GPU has, so that streams do not wait for each other by sharing one."""
 VARIABLES = ("CUDA_", "CUBLAS_", "NCCL_", "PYTORCH_", "TORCH_")
 """Prefixes of the environment variables that are recorded: they change what is proved."""
 
@@ -79,7 +81,7 @@ def _in_ranks(kind, ranks, names, folder, say):
     outcomes, said = folder / f"outcomes-{len(names)}.jsonl", []
     script = str(Path(__file__).with_name("in_ranks.py"))
     modules = sorted({CHECKS[name].function.__module__ for name in names})
-    variables = {CHOICES: json.dumps([kind, str(outcomes), modules, names])}
+    variables = QUEUES | {CHOICES: json.dumps([kind, str(outcomes), modules, names])}
     spec = Launch((script,), ranks, hang_timeout=LIMIT, logs=folder / f"logs-{len(names)}", variables=variables)
     status = launch(spec, said.append).status
     lines = outcomes.read_text().splitlines() if outcomes.exists() else []
@@ -142,6 +144,15 @@ def page(record):
     return "\n".join(lines) + "\n"
 
 
+def _refuse_unwritable(path):
+    """Raise `DpbookError` if no file can be written to ``path``: better now than after ten minutes."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise DpbookError(f"the record cannot be written to --out {path}: {error.strerror}") from error
+
+
 def write(record, path):
     """Write the record as JSON to ``path``, and the page beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,13 +162,20 @@ def write(record, path):
 
 def main(device, ranks, names, out, place=""):
     """Prove, write and print; return 1 if a check is refuted."""
-    kind = device or ("cuda" if torch.cuda.is_available() else "")
-    if not kind:
-        print("there is no GPU that this torch can use; --device sim rehearses on the stand-in", file=sys.stderr)
+    gpus = torch.cuda.device_count()
+    kind = device or "cuda"
+    if kind == "cuda" and not gpus:
+        build = f"torch {torch.__version__} of {sys.executable}"
+        print(f"there is no GPU that {build} can use; --device sim rehearses on the stand-in", file=sys.stderr)
         return 2
-    ranks = ranks or (torch.cuda.device_count() if kind == "cuda" else 1)
+    if ranks is None:
+        ranks = gpus if kind == "cuda" else 1
+    if ranks < 1 or (kind == "cuda" and ranks > gpus):
+        most = f" to {gpus}, the number of GPUs" if kind == "cuda" else " or more"
+        raise DpbookError(f"--ranks {ranks} is not possible: it is from 1{most}")
     name = "-".join(describe(kind)["device"].lower().split())
     path = out or Path(f"gpu_proof_{name}_{ranks}.json")
+    _refuse_unwritable(path)
     record = prove(kind, ranks, names, keep=lambda record: write(record, path), place=place)
     write(record, path)
     print(page(record) + f"\nwritten: {path} and {path.with_suffix('.md')}")

@@ -27,6 +27,7 @@ class Finder(PathFinder):
         return None if name.partition(".")[0] in cls.names else super().find_spec(name, path, target)
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+sys.meta_path[:] = [finder for finder in sys.meta_path if not str(finder.__module__).startswith("__editable__")]
 """
 
 
@@ -50,7 +51,7 @@ def chosen(group):
 
 @pytest.fixture
 def bare(tmp_path):
-    """An environment whose Python finds neither the extra `book` nor what tests need."""
+    """An environment whose Python finds neither the extra `book` nor what tests need, nor an installed dpbook."""
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "sitecustomize.py").write_text(NOT_INSTALLED)
     return os.environ | {"PYTHONPATH": str(tmp_path / "bare")}
@@ -133,6 +134,24 @@ def test_a_claim_is_refuted_if_it_is_on_any_rank():
 def test_an_unknown_check_is_refused(proof):
     with pytest.raises(DpbookError, match="no check 'speed'; there are: "):
         proof.prove("sim", 1, ["speed"])
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "out", "message"),
+    [
+        ("sim", 0, None, "--ranks 0 is not possible: it is from 1 or more"),
+        ("cuda", 3, None, "--ranks 3 is not possible: it is from 1 to 2, the number of GPUs"),
+        ("sim", 1, "file/gpu.json", "the record cannot be written to --out .*: Not a directory|File exists"),
+    ],
+)
+def test_what_is_not_possible_is_refused_before_anything_is_launched(
+    proof, monkeypatch, tmp_path, device, ranks, out, message
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(proof.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(proof, "prove", None)
+    with pytest.raises(DpbookError, match=message):
+        proof.main(device, ranks, None, out and tmp_path / out)
 
 
 def test_every_claim_is_a_sentence(proof):
