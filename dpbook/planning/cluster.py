@@ -87,6 +87,8 @@ class Cluster:
         utilisation: share of the peak that training reaches while it computes. Printed presets assume a half; published
             runs of large models report 38 to 46 %.
         wires: share of the links' bandwidths that collectives reach.
+        contention: seconds by which a second of communication lengthens the computation that hides it: its kernels take
+            processors and memory bandwidth. Measured curves of fully sharded training on H100 show 0.5 (chapter 13).
     """
 
     accelerator: Accelerator
@@ -96,6 +98,7 @@ class Cluster:
     ports: int | None = None
     utilisation: float = 0.5
     wires: float = 1.0
+    contention: float = 0.0
 
     def __post_init__(self) -> None:
         check_type("accelerator", self.accelerator, Accelerator, f"an Accelerator: one of {', '.join(ACCELERATORS)}")
@@ -105,6 +108,7 @@ class Cluster:
         for name in ("utilisation", "wires"):
             if check_float(name, getattr(self, name), above=0) > 1:
                 raise InvalidArgument(name, getattr(self, name), "a share of the peak, at most 1")
+        check_float("contention", self.contention, minimum=0)
         check_type("network", self.network, Link, "a Link, such as Link.gigabits(400, latency=5e-6)")
         if self.ports is not None:
             check_int("ports", self.ports, 1, self.per_node)

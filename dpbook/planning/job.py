@@ -188,6 +188,7 @@ class Job:
         hybrid: with stage 3, shards inside a node and replicas across (HSDP).
         prefetch: number of units whose weights stage 3 gathers ahead of the one that computes; a unit is a bucket.
         cut: number of GPUs that share one copy of the model, by tensor or pipeline parallelism.
+        recompute: whether backward recomputes all activations, which takes as long as forward.
     """
 
     parameters: int
@@ -204,6 +205,7 @@ class Job:
     hybrid: bool = False
     prefetch: int = 1
     cut: int = 1
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         parameters = check_int("parameters", self.parameters, 1)
@@ -258,7 +260,7 @@ class Job:
         """Return the operations of forward and of backward for ``tokens``, without attention scores."""
         active = self.parameters if self.active is None else self.active
         forward, backward = operations_per_token(active, active * self.synced / self.parameters)
-        return forward * tokens, backward * tokens
+        return forward * tokens, (backward + forward * self.recompute) * tokens
 
     def sync(self, price: Price, hiding: float) -> tuple[float, float]:
         """Return the seconds of all calls, and the seconds that remain after ``hiding`` seconds of computation.

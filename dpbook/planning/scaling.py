@@ -3,8 +3,8 @@
 A step computes 6 operations per parameter and token, 2 forward and 4 backward (Kaplan et al., "Scaling Laws for Neural
 Language Models", 2020; attention scores are left out). Gradients travel in buckets, which become ready during the
 backward of the last micro-batch, in proportion to their bytes. A sharded step is simulated by
-`dpbook.overlap.TimedProgram`: every bucket is a unit, which is gathered, computed with and reduced. Contention, the
-communication of tensor, pipeline and expert parallelism, pipeline bubbles and the optimizer's arithmetic are left out.
+`dpbook.overlap.TimedProgram`: every bucket is a unit, which is gathered, computed with and reduced. The communication
+of tensor, pipeline and expert parallelism, pipeline bubbles and the optimizer's arithmetic are left out.
 
 Failures are independent, equally frequent on each GPU, and their rate does not change. A job stops as soon as one of
 its GPUs does. Saving a checkpoint stops the training; saving in the background costs less.
@@ -104,7 +104,8 @@ def _timed_program(
 class PredictedStep:
     """A step of ``world`` ranks with ``tokens`` tokens each; times are in seconds.
 
-    ``exposed`` is the part of ``communication`` that no computation hides.
+    ``exposed`` is the part of ``communication`` that no computation hides. ``lost`` is what computation loses to hidden
+    communication.
     """
 
     world: int
@@ -113,6 +114,7 @@ class PredictedStep:
     backward: float
     communication: float
     exposed: float
+    lost: float = 0.0
 
     @property
     def compute(self) -> float:
@@ -122,7 +124,7 @@ class PredictedStep:
     @property
     def seconds(self) -> float:
         """The step time."""
-        return self.compute + self.exposed
+        return self.compute + self.exposed + self.lost
 
     @property
     def tokens_per_second(self) -> float:
@@ -216,7 +218,8 @@ def _predict(job: Job, cluster: Cluster, tokens: float) -> PredictedStep:
     else:
         ((price, hiding),) = _races(job, cluster, tokens)
         communication, exposed = job.sync(price, hiding)
-    return PredictedStep(cluster.world, tokens, forward, backward, communication, exposed)
+    lost = cluster.contention * max(0.0, communication - exposed)
+    return PredictedStep(cluster.world, tokens, forward, backward, communication, exposed, lost)
 
 
 def _races(job: Job, cluster: Cluster, tokens: float) -> list[tuple[Price, float]]:

@@ -163,6 +163,22 @@ def test_no_tensor_of_llama_2_70b_is_cut():
     assert 27 < step.seconds < 28
 
 
+@each("stage", [0, 3])
+def test_hidden_communication_lengthens_computation(stage):
+    job = Job(LARGE, context=2800, stage=stage)
+    alone, beside = (predict(job, Cluster(H100, 1024, WIRE, contention=share)) for share in (0, 0.5))
+    hidden = alone.communication - alone.exposed
+    assert hidden > 0
+    assert beside.seconds - alone.seconds == pytest.approx(0.5 * hidden)
+    assert beside.efficiency < alone.efficiency
+
+
+def test_recomputation_takes_one_more_forward_which_hides_more():
+    plain, recomputed = (predict(Job(LARGE, context=1000, recompute=r), flat(1024)) for r in (False, True))
+    assert recomputed.backward == pytest.approx(plain.backward + plain.forward)
+    assert recomputed.exposed < plain.exposed
+
+
 @pytest.mark.parametrize(("pieces", "share"), [(1, 0.01), (4, 0.44), (8, 0.72)])
 def test_only_the_last_micro_batch_hides(pieces, share):
     """2,800 tokens a step; in the first 80 layers' worth of buckets an 80th is always exposed."""
