@@ -12,7 +12,20 @@ import signal
 import sys
 
 import torch
+import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+
+def fail_without_accelerator():
+    """Let `destroy_process_group`, at the end of a script, raise if nothing was on the accelerator."""
+    destroy = dist.destroy_process_group
+
+    def call():
+        if not torch.accelerator.max_memory_allocated():
+            raise RuntimeError("the script has put nothing on the accelerator")
+        destroy()
+
+    dist.destroy_process_group = call
 
 
 def stop_after(updates):
@@ -35,6 +48,7 @@ if __name__ == "__main__":
         sim.install()
     on_device = sys.argv[0] == "--on-device"
     if on_device:
+        fail_without_accelerator()
         del sys.argv[0]
     if sys.argv[0] == "--stop-after":
         stop_after(int(sys.argv[1]))
@@ -44,5 +58,3 @@ if __name__ == "__main__":
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(sys.argv[0], run_name="__main__")
-        if on_device and not torch.accelerator.max_memory_allocated():
-            sys.exit("the script has put nothing on the accelerator")

@@ -15,6 +15,7 @@ import argparse
 import math
 import os
 import signal
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -312,3 +313,5 @@ if __name__ == "__main__":
     options = parse()
     run(options, join(options.cpu))
     dist.destroy_process_group()  # after success only: after an error it would wait for ranks that never join
+    sys.stdout.flush()
+    os._exit(0)  # at once: a thread of gloo that frees a tensor while Python is being torn down aborts the process

@@ -13,6 +13,7 @@ Tested on CPUs and on a stand-in accelerator, with torch 2.13. Not tested: a GPU
 import argparse
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -318,3 +319,5 @@ if __name__ == "__main__":
     options = parse()
     run(options, join(options.cpu))
     dist.destroy_process_group()  # after success only: after an error it would wait for ranks that never join
+    sys.stdout.flush()
+    os._exit(0)  # at once: a thread of gloo that frees a tensor while Python is being torn down aborts the process

@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +324,5 @@ if __name__ == "__main__":
     options = parse()
     run(options, join(options.cpu))
     dist.destroy_process_group()  # after success only: after an error it would wait for ranks that never join
+    sys.stdout.flush()
+    os._exit(0)  # at once: a thread of gloo that frees a tensor while Python is being torn down aborts the process
