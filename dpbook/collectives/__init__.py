@@ -21,6 +21,7 @@ from dpbook.collectives.algorithms.trees import (
     recursive_doubling,
     reduce,
     tree,
+    two_phase,
 )
 from dpbook.collectives.pricing import closed_forms
 from dpbook.collectives.pricing.alpha_beta import AlphaBeta, Fit, Slowest, crossover, fit

@@ -5,6 +5,7 @@ communication, and yields every replica's parameters after each step. `Exact` is
 `dpbook.replicas.inexact` send less, less often or later. The group counts everything that is sent.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
@@ -60,7 +61,7 @@ class RankGroup:
         self.sent, self.rounds = np.zeros(len(optimizers)), 0.0
         self.weights = np.ones(self.world)
         self._gradients: Callable[[Array, Sequence[int]], Array] | None = None
-        self._counted: dict[tuple[collectives.Schedule, int, int, int], collectives.Traffic] = {}
+        self._counted: dict[tuple[collectives.Schedule, int, int, int, int | None], collectives.Traffic] = {}
 
     def read(self, gradients: Callable[[Array, Sequence[int]], Array], weights: Array) -> None:
         """Begin a step; ``gradients(params, parts)`` returns those of parts of its batch, one per row of ``params``."""
@@ -98,12 +99,26 @@ class RankGroup:
             row[a:b] = np.frombuffer(payload, np.uint8)
         return [[row[a:b].tobytes() for a, b in parts] for row in self.run_schedule(schedule, rows)]
 
-    def count(self, schedule: collectives.Schedule, size: int, itemsize: int, header: int = 0) -> None:
+    def all_to_all(self, payloads: Sequence[Sequence[bytes]]) -> list[list[bytes]]:
+        """Send payload [r][s], of any length, from rank r to rank s; item [s][r] of the result is what s received."""
+        flat = [payload for row in payloads for payload in row]
+        schedule, size = exchanging(tuple(map(len, flat))), sum(map(len, flat))
+        parts = list(pairwise(schedule.bounds(size, 1).tolist()))
+        rows = np.zeros((self.world, size), np.uint8)
+        for chunk, (payload, (a, b)) in enumerate(zip(flat, parts, strict=True)):
+            rows[chunk // self.world, a:b] = np.frombuffer(payload, np.uint8)
+        received = self.run_schedule(schedule, rows)
+        return [[row[a:b].tobytes() for a, b in parts[rank :: self.world]] for rank, row in enumerate(received)]
+
+    def count(
+        self, schedule: collectives.Schedule, size: int, itemsize: int, header: int = 0, block: int | None = None
+    ) -> None:
         """Add the bytes and rounds of ``schedule`` for buffers of ``size`` elements of ``itemsize`` bytes.
 
-        ``header`` is the number of further bytes in every message.
+        ``header`` is the number of further bytes in every message, or with ``block`` in every block of so many
+        elements.
         """
-        key = schedule, size, itemsize, header
+        key = schedule, size, itemsize, header, block
         if key not in self._counted:
             self._counted[key] = collectives.count(*key)
         self.sent = self.sent + self._counted[key].sent_bytes
@@ -116,6 +131,28 @@ def gathering(lengths: tuple[int, ...]) -> collectives.Schedule:
     world, bounds = len(lengths), collectives.FixedBounds(tuple(accumulate(lengths, initial=0)))
     renumbered = [(chunk - 1) % world for chunk in range(world)]  # the ring's chunk c begins on rank c − 1
     return collectives.embed(collectives.all_gather(world), world, range(world), world, renumbered, bounds=bounds)
+
+
+@lru_cache(128)
+def exchanging(lengths: tuple[int, ...]) -> collectives.Schedule:
+    """Return an all-to-all: rank r begins with the chunks r · N + s, of ``lengths``, and sends that chunk to rank s."""
+    world = math.isqrt(len(lengths))
+    ranks = np.arange(world)
+    places = [(source, dest) for source in range(world) for dest in range(world)]
+
+    def send(s: int) -> collectives.Round:
+        dest = (ranks + s + 1) % world
+        return collectives.Round(ranks, dest, ranks * world + dest, reduce=False)
+
+    return collectives.Schedule(
+        world,
+        world * world,
+        collectives.LazyRounds(world - 1, send),
+        collectives.FixedBounds(tuple(accumulate(lengths, initial=0))),
+        before=tuple(collectives.complete_on([source], world) for source, _ in places),
+        after=tuple(collectives.complete_on(sorted({source, dest}), world) for source, dest in places),
+        name=f"all_to_all(world={world})",
+    )
 
 
 class Method(ABC):

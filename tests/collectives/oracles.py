@@ -84,6 +84,7 @@ def collective_schedules(world):
     """Every schedule that the package makes for a world, by name."""
     made = {name: make(world) for name, make in ALGORITHMS.items() if make.worlds(world)}
     made |= {"reduce_scatter": collectives.reduce_scatter(world), "all_gather": collectives.all_gather(world)}
+    made["two_phase"] = collectives.two_phase(world)
     for root in range(world):
         made[f"reduce to {root}"] = collectives.reduce(world, root)
         made[f"broadcast from {root}"] = collectives.broadcast(world, root)

@@ -29,7 +29,9 @@ NET, NVLINK = Link.gigabits(400, latency=5e-6), Link.gigabytes(450, latency=2e-6
 EAGER = Link.gigabytes(450, latency=20e-6)  # a larger latency *and* a larger bandwidth than NET
 SHAPES = [*itertools.product(range(1, 5), range(1, 5)), (2, 8), (3, 6)]
 
-PARTS = {name: getattr(closed_forms, name) for name in ("reduce_scatter", "all_gather", "reduce", "broadcast")}
+PARTS = {
+    name: getattr(closed_forms, name) for name in ("reduce_scatter", "all_gather", "reduce", "broadcast", "two_phase")
+}
 FORMS = {name: algorithm.closed_form for name, algorithm in ALGORITHMS.items()} | PARTS
 
 

@@ -87,6 +87,11 @@ def test_every_message_has_a_header_and_an_empty_one_is_not_sent():
     assert count(exchange, 1, header=6).sent_bytes.tolist() == [10, 0]  # its one element is in chunk 0
 
 
+def test_every_started_block_has_a_header():
+    schedule = collectives.two_phase(2)  # each rank sends both chunks, of 5 and 4 elements
+    assert count(schedule, 9, itemsize=2, header=3, block=4).sent_bytes.tolist() == [2 * 9 + 3 * (2 + 1)] * 2
+
+
 def test_two_messages_of_one_rank_add_up_and_the_two_directions_do_not():
     fan = Schedule(3, 2, [Round.of(0, [1, 2], [0, 1], True)])
     exchange = Schedule(2, 2, [Round.of([0, 1], [1, 0], [0, 1], True)])

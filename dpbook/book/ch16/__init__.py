@@ -2,8 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from dpbook.book.ch16.racing import Entry, Raced, curves, explore_race, race, race_over, table
+from dpbook.book.ch16.racing import (
+    Entry,
+    Raced,
+    behind_exact,
+    curves,
+    explore_race,
+    first_by_link,
+    period_for,
+    race,
+    race_over,
+    taking_part,
+)
 from dpbook.book.ch16.sending import SHAPES, Drawn, Largest, Multiples, Setting, payload, powersgd_elements, wire
+from dpbook.book.ch16.stored import store_races, stored_races
 from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:

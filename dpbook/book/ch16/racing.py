@@ -6,7 +6,6 @@ The learning rates are chosen on validation images, which decide nothing else.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import isnan
 
 import numpy as np
 
@@ -98,11 +97,6 @@ class Raced:
         there = np.flatnonzero(self.losses <= goal)
         return float(spent[there[0]]) if len(there) else float("inf")
 
-    def within(self, spent: Array, budget: float) -> float:
-        """Return the test loss at the last evaluation within ``budget`` of what is ``spent``; NaN before the first."""
-        evaluations = int((spent <= budget * (1 + 1e-12)).sum())
-        return float(self.losses[evaluations - 1]) if evaluations else float("nan")
-
 
 def race(
     model: Model,
@@ -115,11 +109,12 @@ def race(
     steps: int,
     seeds: int,
     global_batch: int,
+    first_seed: int = 0,
 ) -> dict[str, Raced]:
     """Train every entry with each of its rates and seeds; a seed sets the parameters and the order of the examples.
 
-    Evaluations use rank 0's parameters. A progress bar counts the entries. Raises `InvalidArgument` unless ``steps`` is
-    a multiple of `EVALUATION_STEPS`.
+    Evaluations use the last parameters that all ranks had: between two meetings those of the first. A progress bar
+    counts the entries. Raises `InvalidArgument` unless ``steps`` is a multiple of `EVALUATION_STEPS`.
     """
     if check_int("steps", steps, 1) % EVALUATION_STEPS:
         raise InvalidArgument("steps", steps, f"a multiple of {EVALUATION_STEPS}")
@@ -135,7 +130,7 @@ def race(
 
     raced = {}
     for name, entry in progress(entries.items()):
-        runs = [[run(entry, lr, seed) for seed in range(seeds)] for lr in entry.rates]
+        runs = [[run(entry, lr, seed) for seed in range(first_seed, first_seed + seeds)] for lr in entry.rates]
         losses = np.array([[on_validation for on_validation, *_ in same_rate] for same_rate in runs])
         best = runs[int(losses.mean(axis=1).argmin())]
         raced[name] = Raced(entry, losses, np.array([curve for _, curve, *_ in best]).T, best[0][2], best[0][3])
@@ -144,46 +139,19 @@ def race(
 
 @dataclass(frozen=True, repr=False)
 class _WithSnapshots(Method):
-    """Method that hands on rank 0's parameters after every `EVALUATION_STEPS` steps."""
+    """Method that hands on the last parameters that all ranks had, after every `EVALUATION_STEPS` steps."""
 
     method: Method
     take: Callable[[Array], None]
 
     def steps(self, params: Array, group: RankGroup) -> Iterator[Step]:
+        common = params[0]
         for number, step in enumerate(self.method.steps(params, group), start=1):
+            if np.array_equal(step.params, np.broadcast_to(step.params[0], step.params.shape), equal_nan=True):
+                common = step.params[0]
             if number % EVALUATION_STEPS == 0:
-                self.take(step.params[0])
+                self.take(common)
             yield step
-
-
-BYTES_DIVISOR, TIME_STEPS = 8, 40
-"""The budget of bytes is the exact run's divided by the first number; the budget of time is this many of its steps."""
-
-
-def table(runs: Mapping[str, Raced], links: Sequence[Link], scale: float) -> str:
-    """Return a table with a line for each method: its rate, its bytes relative to the exact run's, and test losses.
-
-    Losses are those after all steps, after an eighth of the exact run's bytes, and over each link after the time of 40
-    steps of the exact run. A run that ends earlier counts with its last loss. A dash stands for a run that has not
-    reached its first evaluation.
-    """
-    exact = runs["exact"]
-    allowed = exact.bytes[-1] / BYTES_DIVISOR
-    heads = ["all steps", f"1/{BYTES_DIVISOR} of bytes", *(link.name for link in links)]
-    lines = [f"{'':10}{'rate':>6}{'bytes':>8}" + "".join(f"{head:>{len(head) + 2}}" for head in heads)]
-    for name, raced in runs.items():
-        losses = [raced.losses[-1], raced.within(raced.bytes, allowed)]
-        for link in links:
-            allowed_seconds = exact.clock(link, scale)[TIME_STEPS // EVALUATION_STEPS - 1]
-            losses.append(raced.within(raced.clock(link, scale), allowed_seconds))
-        cells = "".join(f"{_shown(loss):>{len(head) + 2}}" for loss, head in zip(losses, heads, strict=True))
-        share = raced.bytes[-1] / exact.bytes[-1]
-        lines.append(f"{name:10}{raced.entry.rates[raced.best]:6.2f}{share:8.1%}{cells}")
-    return "\n".join(lines)
-
-
-def _shown(loss: float) -> str:
-    return "–" if isnan(loss) else f"{loss:.2f}"
 
 
 GOAL = 0.2
@@ -196,9 +164,11 @@ KINDS = {
     "int8": (palette.COMPUTATION, "--", 2.0),
     "top-k": (palette.COMMUNICATION, "-", 2.0),
     "sign": (palette.COMMUNICATION, "--", 2.0),
+    "sign, two-phase": (palette.COMMUNICATION, "-.", 2.0),
     "low rank": (palette.COMMUNICATION, ":", 2.4),
     "local SGD": (palette.COMPLETE, "-", 2.0),
     "DiLoCo": (palette.COMPLETE, "--", 2.0),
+    "DiLoCo 0.9": (palette.COMPLETE, ":", 2.4),
     "stale": (palette.EXPOSED, "-", 1.6),
     "backup": (palette.EXPOSED, "--", 1.6),
 }
@@ -245,8 +215,64 @@ def race_over(runs: Mapping[str, Raced], link: Link, scale: float) -> Picture:
     return finish(figure, f"{title}. Test loss against simulated time. When each is at {GOAL:g}: {', '.join(times)}.")
 
 
-def explore_race(runs: Mapping[str, Raced], scale: float, start: str) -> Explorer:
-    """Show the race with a slider for the link, from the slowest to the fastest; ``start`` is a name of `LINKS`."""
+def explore_race(races: Mapping[int, Mapping[str, Raced]], scale: float, start: str) -> Explorer:
+    """Show the races with sliders for the link, from the slowest to the fastest, and the number of ranks.
+
+    ``races`` has the runs by the number of ranks; ``start`` is a name of `LINKS`.
+    """
     links = sorted(LINKS.values(), key=lambda link: link.bandwidth)
-    knob = Knob("link", "link", {link.name: link for link in links}, start)
-    return Explorer(lambda link: race_over(runs, link, scale), [knob])
+    knobs = [
+        Knob("link", "link", {link.name: link for link in links}, start),
+        Knob("ranks", "ranks", {str(world): world for world in races}, str(next(iter(races)))),
+    ]
+    return Explorer(lambda link, ranks: race_over(taking_part(races[ranks], link, scale), link, scale), knobs)
+
+
+PERIOD = ", H = "
+"""What stands between a method's name and its period, in the names of entries that run with several periods."""
+
+
+def period_for(runs: Mapping[str, Raced], link: Link, scale: float, share: float = 0.1) -> int:
+    """Return the period of the entries nearest to the one at which a meeting costs ``share`` of the computation."""
+    exact = runs["exact"]
+    meeting = exact.rounds[0] * link.alpha + scale * exact.sent[0] * link.beta
+    wanted = np.log(meeting / (share * exact.entry.seconds))
+    periods = {int(name.partition(PERIOD)[2]) for name in runs if PERIOD in name}
+    return min(sorted(periods), key=lambda period: abs(np.log(period) - wanted))
+
+
+def taking_part(runs: Mapping[str, Raced], link: Link, scale: float) -> dict[str, Raced]:
+    """Return ``runs``, but of entries that run with several periods only those with the period that ``link`` needs."""
+    if not any(PERIOD in name for name in runs):
+        return dict(runs)
+    ending = f"{PERIOD}{period_for(runs, link, scale)}"
+    return {name.removesuffix(ending): run for name, run in runs.items() if PERIOD not in name or name.endswith(ending)}
+
+
+def first_by_link(races: Mapping[int, Mapping[str, Raced]], links: Sequence[Link], scale: float) -> str:
+    """Return a table of the first method at a test loss of `GOAL`, by link and number of ranks.
+
+    Behind each name stands how many times as long the exact loop takes, and before the names the periods in use.
+    """
+    lines = [f"{'':24}{'H':>3}   " + "".join(f"{f'{world} ranks':<24}" for world in races)]
+    for link in links:
+        cells = []
+        for runs in races.values():
+            seconds = {
+                name: run.first(run.clock(link, scale), GOAL) for name, run in taking_part(runs, link, scale).items()
+            }
+            first = min(seconds, key=lambda name: seconds[name])
+            cells.append(f"{first:15}{seconds['exact'] / seconds[first]:5.1f}×   ")
+        period = period_for(next(iter(races.values())), link, scale)
+        lines.append(f"{link.name:24}{period:3}   " + "".join(cells))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def behind_exact(runs: Mapping[str, Raced]) -> dict[str, tuple[float, float]]:
+    """Return each method's final test loss minus the exact loop's, the mean over the seeds and its standard error."""
+    exact, found = runs["exact"].test[-1], {}
+    for name, run in runs.items():
+        differences = run.test[-1] - exact
+        error = differences.std(ddof=1) / np.sqrt(len(differences))
+        found[name] = (float(differences.mean()), float(error))
+    return found

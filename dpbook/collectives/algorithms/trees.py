@@ -1,4 +1,4 @@
-"""Trees and exchanges: the parameter server, binomial trees, recursive doubling, and halving and doubling.
+"""Trees and exchanges: the parameter server, binomial trees, recursive doubling, halving and doubling, two phases.
 
 In a binomial tree half of the ranks that still take part send their whole buffer. In a round of recursive doubling,
 ranks at twice the distance of the round before exchange their sums. A world that is no power of two is *folded*: each
@@ -128,3 +128,25 @@ def _fold(schedule: Schedule, world: int) -> Schedule:
     give = Schedule(world, n_chunks, [Round(extras, extras - core, chunks, reduce=True)], after=inner.before)
     back = Schedule(world, n_chunks, [Round(extras - core, extras, chunks, reduce=False)], before=inner.after)
     return give.then(inner).then(back)
+
+
+def two_phase(world: int) -> Schedule:
+    """Pairwise exchange, an all-to-all in which rank r adds chunk r of all ranks, then an all-gather of the sums.
+
+    In round s of either phase rank r sends to rank r + s + 1: first that rank's chunk, to be added, then its own sum.
+    It sends the bytes of a ring in as many rounds, 2(world − 1), but no partial sum: if messages are rounded, a number
+    is rounded once on its way to the owner, and its sum once on the way back, for any number of ranks.
+    """
+    ranks = np.arange(check_int("world", world, 1))
+    owned = tuple(complete_on([chunk], world) for chunk in range(world))
+
+    def scatter(s: int) -> Round:
+        owners = (ranks + s + 1) % world
+        return Round(ranks, owners, owners, reduce=True)
+
+    def gather(s: int) -> Round:
+        return Round(ranks, (ranks + s + 1) % world, ranks, reduce=False)
+
+    first = Schedule(world, world, LazyRounds(world - 1, scatter), after=owned)
+    second = Schedule(world, world, LazyRounds(world - 1, gather), before=owned)
+    return first.then(second).named(f"two_phase(world={world})")

@@ -96,6 +96,11 @@ def ring(world: int, network: Network) -> AlphaBeta | Slowest:
     return slowest(inside, across)
 
 
+def two_phase(world: int, link: Link) -> AlphaBeta:
+    """Return 2(N − 1)α + 2(N − 1)/N · βn, as for a ring: each of 2(N − 1) rounds sends one chunk."""
+    return reduce_scatter(world, link) + all_gather(world, link)
+
+
 def hierarchical_ring(nodes: int, per_node: int, network: Network) -> AlphaBeta:
     """Return 2(L − 1)(α + βn/L) inside M nodes of L ranks, plus 2(M − 1)(α + s·βn/LM) between them.
 

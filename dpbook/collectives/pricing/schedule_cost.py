@@ -54,15 +54,16 @@ class Traffic:
         )
 
 
-def count(schedule: Schedule, size: int, itemsize: int = 4, header: int = 0) -> Traffic:
+def count(schedule: Schedule, size: int, itemsize: int = 4, header: int = 0, block: int | None = None) -> Traffic:
     """Count the traffic of ``schedule`` on a buffer of ``size`` elements of ``itemsize`` bytes per rank.
 
     A message of an empty chunk is not sent. ``header`` is the number of further bytes in every message, such as a
-    scale. Raises `InvalidArgument`.
+    scale, or with ``block`` for every started block of so many elements. Raises `InvalidArgument`.
     """
     check_schedule(schedule)
     chunk_bytes = count_chunks(schedule, size, itemsize)
-    chunk_bytes = chunk_bytes + check_int("header", header, 0) * (chunk_bytes > 0)
+    blocks = chunk_bytes > 0 if block is None else -(chunk_bytes // -(itemsize * check_int("block", block, 1)))
+    chunk_bytes = chunk_bytes + check_int("header", header, 0) * blocks
     sent = np.zeros(schedule.world)
     received = np.zeros(schedule.world)
     messages = 0

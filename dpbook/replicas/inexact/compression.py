@@ -12,8 +12,12 @@ A gradient that is sent late has missed the momentum of the steps between. Lin e
 
 `TopK` and `Sign` send few of a vector's numbers, or one bit of each. Their payloads cannot be added up on the way, so
 every rank gets all payloads by an all-gather and averages them itself; it sends N − 1 payloads, its own and those that
-it passes on. `LowRank` is PowerSGD: it sends every matrix as a product of two thin ones, which can be summed on the way
-(Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", 2019).
+it passes on. In two phases it sends less than two: an all-to-all of stripes, whose owners average and compress again,
+then an all-gather. This is ``compressed_allreduce`` in DeepSpeed (Tang et al., "1-bit Adam: Communication Efficient
+Large-Scale Training with Adam's Convergence Speed", 2021), with error feedback at the worker and at the owner.
+
+`LowRank` is PowerSGD: it sends every matrix as a product of two thin ones, which can be summed on the way (Vogels,
+Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", 2019).
 """
 
 import math
@@ -25,6 +29,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from dpbook.collectives import chunk_bounds
 from dpbook.core import InvalidArgument, check_float, check_int, check_type
 from dpbook.replicas.four_phases import update
 from dpbook.replicas.method import Method, RankGroup, Step
@@ -80,8 +85,21 @@ class Compressed(Method):
             yield Step(params, averaged)
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
 class GatheringCompressor(Compressed):
-    """A compressor whose payloads are gathered; subclasses encode a vector as bytes and decode them."""
+    """A compressor whose payloads are gathered; subclasses encode a vector as bytes and decode them.
+
+    Attributes:
+        two_phase: whether each rank averages one stripe of the vectors and compresses that average again, so that a
+            rank sends less than two payloads for any number of ranks, not N − 1. With ``feedback`` the owner of a
+            stripe adds to its next average what the second compression lost.
+    """
+
+    two_phase: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_type("two_phase", self.two_phase, bool, "True or False")
 
     @abstractmethod
     def encode(self, vector: Array) -> bytes:
@@ -92,15 +110,49 @@ class GatheringCompressor(Compressed):
         """Return the vector of a payload, with the shape and dtype of ``like``."""
 
     def exchange(self, group: RankGroup) -> Exchange:
-        return self._exchange
+        return _TwoPhaseExchange(self) if self.two_phase else self._gather
 
-    def _exchange(self, rows: Array, group: RankGroup) -> ExchangeResult:
+    def _gather(self, rows: Array, group: RankGroup) -> ExchangeResult:
         payloads = [self.encode(row) for row in rows]
         received = group.all_gather(payloads)
         distinct = {payload for on_rank in received for payload in on_rank}
         decoded = {payload: self.decode(payload, rows[0]) for payload in distinct}
         averaged = [sum((decoded[payload] for payload in on_rank[1:]), decoded[on_rank[0]]) for on_rank in received]
         return ExchangeResult(np.stack(averaged) / group.world, np.stack([decoded[payload] for payload in payloads]))
+
+
+class _TwoPhaseExchange:
+    """Exchange of a run in two phases; it keeps what the owner of each stripe has not sent yet."""
+
+    def __init__(self, compressor: GatheringCompressor) -> None:
+        self.compressor = compressor
+        self.residuals: list[Array] | None = None
+
+    def __call__(self, rows: Array, group: RankGroup) -> ExchangeResult:
+        cuts = [slice(*ends) for ends in pairwise(chunk_bounds(rows.shape[1], group.world))]
+        sent = [[self._encode(row[cut]) for cut in cuts] for row in rows]
+        parts = np.stack([self._joined(payloads, rows[0], cuts) for payloads in sent])
+        received = group.all_to_all(sent)
+        averages = [
+            np.mean([self._decode(payload, rows[0, cut]) for payload in payloads], axis=0, dtype=rows.dtype)
+            for cut, payloads in zip(cuts, received, strict=True)
+        ]
+        if self.residuals is not None:
+            averages = [average + residual for average, residual in zip(averages, self.residuals, strict=True)]
+        results = [self._encode(average) for average in averages]
+        if self.compressor.feedback:
+            self.residuals = [a - self._decode(payload, a) for a, payload in zip(averages, results, strict=True)]
+        gathered = group.all_gather(results)
+        return ExchangeResult(np.stack([self._joined(payloads, rows[0], cuts) for payloads in gathered]), parts)
+
+    def _encode(self, stripe: Array) -> bytes:
+        return self.compressor.encode(stripe) if stripe.size else b""
+
+    def _decode(self, payload: bytes, like: Array) -> Array:
+        return self.compressor.decode(payload, like) if like.size else like
+
+    def _joined(self, payloads: Sequence[bytes], like: Array, cuts: Sequence[slice]) -> Array:
+        return np.concatenate([self._decode(payload, like[cut]) for payload, cut in zip(payloads, cuts, strict=True)])
 
 
 @dataclass(frozen=True, repr=False)

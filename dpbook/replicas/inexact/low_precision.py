@@ -4,14 +4,15 @@ A format has the values m · 2^q with |m| < 2^digits and q at least ``lowest``, 
 its numbers in units of a power of two that is sent with them.
 
 The collectives are an algebra for the one interpreter of schedules, so the schedule decides how often and where a sum
-is rounded. Every message is rounded to the wire's format when it is sent. The sender keeps the rounded number, so that
-two ranks that exchange numbers add the same two. The result of a collective has the wire's format too: a rank that
-completed a sum must not have a more precise one than the ranks that it sent it to.
+is rounded: once per hop of a ring, twice in all with `dpbook.collectives.two_phase`. Every message is rounded to the
+wire's format when it is sent. The sender keeps the rounded number, so that two ranks that exchange numbers add the same
+two. The result of a collective has the wire's format too: a rank that completed a sum must not have a more precise one
+than the ranks that it sent it to.
 """
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,8 +24,8 @@ from dpbook.replicas.four_phases import check_all_reduce, update
 from dpbook.replicas.method import Method, RankGroup, Step, gathering
 from dpbook.replicas.networks import Array
 
-SCALE_BYTES = 4
-"""Bytes of a message's scale, a float32."""
+SCALE_BYTES, BLOCK_SCALE_BYTES = 4, 1
+"""Bytes of a message's scale, a float32, and of a block's, the exponent of a power of two as in OCP's MX formats."""
 _EXPONENT = np.int64(0x7FF << 52)  # the bits of a float64 that are left of 2^e ≤ |x| < 2^(e+1) if only 2^e is kept
 
 
@@ -42,6 +43,7 @@ class Format:
         scaled: whether every message has a scale, the smallest power of two that makes its largest number fit. That
             costs up to a factor of 2 in resolution against an arbitrary scale, and nothing else: rounded numbers do not
             change when they are rounded and sent again.
+        block: numbers that share a scale, as the 32 of OCP's MX formats; by default all numbers of a message do.
     """
 
     name: str
@@ -51,18 +53,25 @@ class Format:
     largest: float
     infinite: bool = False
     scaled: bool = False
+    block: int | None = None
 
     @property
     def header(self) -> int:
-        """Bytes of a message besides its numbers."""
-        return SCALE_BYTES if self.scaled else 0
+        """Bytes besides the numbers, of a message or, if the format has one, of each ``block`` of it."""
+        return 0 if not self.scaled else SCALE_BYTES if self.block is None else BLOCK_SCALE_BYTES
 
     def round(self, values: ArrayLike) -> Array:
         """Return float64 ``values`` rounded to the nearest of this format, ties to an even last digit.
 
-        The last axis is one message, which has one scale if the format is scaled.
+        The last axis is one message, which has one scale, or one for each block, if the format is scaled.
         """
         exact = np.asarray(values, np.float64)
+        if self.scaled and self.block is not None:
+            size = exact.shape[-1]
+            padding = [(0, 0)] * (exact.ndim - 1) + [(0, -size % self.block)]
+            blocks = np.pad(exact, padding).reshape(*exact.shape[:-1], -1, self.block)
+            rounded: Array = replace(self, block=None).round(blocks).reshape(*exact.shape[:-1], -1)[..., :size]
+            return rounded
         scale = self._scale(exact) if self.scaled else 1.0
         return scale * self._round(exact / scale)
 
@@ -200,7 +209,7 @@ class LowPrecision(Method):
         check_all_reduce(schedule, group.world)
         while True:
             sums = all_reduce(schedule, group.gradients(params), wire, FORMATS["fp32"])
-            group.count(schedule, params.shape[1], wire.nbytes, wire.header)
+            group.count(schedule, params.shape[1], wire.nbytes, wire.header, wire.block)
             averaged = (sums / group.world).astype(params.dtype)
             params = update(params, averaged, group.optimizers)
             yield Step(params, averaged)

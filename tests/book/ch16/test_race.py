@@ -5,7 +5,18 @@ import re
 import numpy as np
 import pytest
 
-from dpbook.book.ch16 import Entry, Raced, curves, explore_race, race, race_over, table
+from dpbook.book.ch16 import (
+    Entry,
+    Raced,
+    behind_exact,
+    curves,
+    explore_race,
+    first_by_link,
+    period_for,
+    race,
+    race_over,
+    taking_part,
+)
 from dpbook.book.ch16.racing import EVALUATION_STEPS
 from dpbook.collectives import Link
 from dpbook.core import InvalidArgument
@@ -63,20 +74,52 @@ def test_seconds_add_up_and_those_of_a_late_gradient_hide():
     assert raced([1, 1, 1], 1000, seconds=9, late=True).clock(SLOW)[0] == 9 * EVALUATION_STEPS
 
 
-def test_a_budget_ends_at_the_last_look_within_it():
+def test_the_first_evaluation_at_the_goal_counts():
     found = raced([1, 0.5, 0.1], 1000)
-    assert [found.within(found.bytes, budget) for budget in (8000, 15_999, 16_000, 1e9)] == [1, 1, 0.5, 0.1]
-    assert np.isnan(found.within(found.bytes, 7999))
     assert (found.first(found.bytes, 0.5), found.first(found.bytes, 0.05)) == (16_000, np.inf)
 
 
-def test_the_table_has_a_line_for_each_and_a_dash_for_what_is_not_there_yet():
-    losses = [6.0, 5, 4, 3, 2, 1]
-    found = {"exact": raced(losses, 1000), "small": raced(losses, 10), "slow": raced(losses, 1000, seconds=2)}
-    lines = [line.split() for line in table(found, [SLOW], 1.0).splitlines()]
-    assert lines[1] == ["exact", "0.20", "100.0%", "1.00", "–", "2.00"]  # 40 steps are five looks
-    assert lines[2] == ["small", "0.20", "1.0%", "1.00", "1.00", "2.00"]
-    assert lines[3] == ["slow", "0.20", "100.0%", "1.00", "–", "5.00"]  # 40 · 1.101 s are 20.96 of its steps
+def test_between_two_meetings_the_last_common_parameters_count():
+    entries = {"": Entry(LocalSGD(2 * EVALUATION_STEPS), (0.1,), 1.0, momentum=0)}
+    data = (ONES, np.array([1.0, -1] * 3)), parabola(0.0), parabola(0.0)  # no two ranks have the same minimum
+    losses = race(Parabolas(1.0), *data, entries, world=2, steps=2 * EVALUATION_STEPS, seeds=1, global_batch=6)[
+        ""
+    ].losses
+    assert losses[0] == 0.5  # that of the start
+    assert losses[1] < 0.1
+
+
+# A link decides the period
+
+PERIODS = {f"local SGD, H = {period}": raced([1, 0.5, 0.1], 1e6 / period) for period in (2, 8, 48)}
+RUNS = {"exact": raced([1, 0.2, 0.1], 1e6), **PERIODS}
+
+
+@each(("link", "scale", "period"), [(SLOW, 1.0, 8), (FAST, 1.0, 2), (SLOW, 100.0, 48)])
+def test_the_period_is_that_at_which_a_meeting_costs_a_tenth_of_the_computation(link, scale, period):
+    """A meeting takes 1.1 s, 0.1 s or 100 s, and a step computes for 1 s: 11, 1 and 1,001 steps."""
+    assert period_for(RUNS, link, scale) == period
+    chosen = taking_part(RUNS, link, scale)
+    assert [*chosen] == ["exact", "local SGD"]
+    assert chosen["local SGD"] is RUNS[f"local SGD, H = {period}"]
+
+
+def test_the_map_names_the_first_over_each_link_and_how_much_longer_the_exact_loop_takes():
+    lines = first_by_link({4: RUNS, 8: {"exact": RUNS["exact"], **PERIODS}}, [FAST, SLOW], 1.0).splitlines()
+    assert lines[0].split() == ["H", "4", "ranks", "8", "ranks"]
+    assert lines[1].split() == ["fast", "2", *["exact", "1.0×"] * 2]
+    exact, local = (
+        run.first(run.clock(SLOW), 0.2) for run in (RUNS["exact"], RUNS["local SGD, H = 8"])
+    )  # 16 and 24 steps
+    assert lines[2].split() == ["slow", "8", *["local", "SGD", f"{exact / local:.1f}×"] * 2]
+
+
+def test_differences_from_the_exact_loop_are_paired_over_the_seeds():
+    exact, other = raced([1.0], 1), raced([1.0], 1)
+    exact.test[:] = [[1.0, 5.0]]
+    other.test[:] = [[1.5, 5.7]]
+    mean, error = behind_exact({"exact": exact, "other": other})["other"]
+    assert (mean, error) == pytest.approx((0.6, 0.1))
 
 
 def test_a_picture_names_who_is_first_over_its_link():
@@ -88,10 +131,13 @@ def test_a_picture_names_who_is_first_over_its_link():
 
 
 def test_the_knob_goes_through_the_links():
-    explorer = explore_race({"exact": raced([1, 0.2, 0.1], 1e6), "top-k": raced([1, 0.5, 0.2], 10)}, 1e4, "NVLink 4")
+    four = {"exact": raced([1, 0.2, 0.1], 1e6), "top-k": raced([1, 0.5, 0.2], 10)}
+    explorer = explore_race({4: four, 8: {**four, "top-k": raced([1, 1, 1], 10)}}, 1e4, "NVLink 4")
     assert explorer.figure.alt.startswith("NVLink 4: first at a loss of 0.2 is exact")
     explorer.set(link="Ethernet 1 Gb/s")
     assert re.match(r"Ethernet 1 Gb/s: top-k is first, exact takes [\d.]+×\.", explorer.figure.alt)
+    explorer.set(ranks="8")
+    assert explorer.figure.alt.startswith("Ethernet 1 Gb/s: first at a loss of 0.2 is exact")
 
 
 def test_curves_say_where_they_begin_and_end():

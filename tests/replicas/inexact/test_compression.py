@@ -87,6 +87,49 @@ def test_without_feedback_what_is_never_largest_is_never_sent():
     assert np.abs(descend(TopK(1 / 3), steps)[-1] + [180, 120, 60]).max() <= 6
 
 
+def sign_of(vector):
+    return np.where(vector >= 0, 1, -1) * np.abs(vector).mean() if vector.size else vector
+
+
+@each("feedback", [True, False])
+@each("world", [1, 2, 3, 5])
+def test_in_two_phases_workers_and_owners_keep_what_they_did_not_send(world, feedback):
+    """Written out: stripe c belongs to rank c, which averages all ranks' signs of it and sends the signs of that."""
+    gradients = np.random.default_rng(world).standard_normal((6, world, SIZE))
+    stripes = np.array_split(np.arange(SIZE), world)
+    params, workers, owners = np.zeros(SIZE), np.zeros((world, SIZE)), np.zeros(SIZE)
+    for rows, params_found in zip(gradients, descend(Sign(feedback=feedback, two_phase=True), gradients), strict=True):
+        for stripe in stripes:
+            wanted = rows[:, stripe] + workers[:, stripe]
+            parts = np.array([sign_of(row) for row in wanted])
+            mean = parts.mean(axis=0) + owners[stripe]
+            params[stripe] -= sign_of(mean)
+            if feedback:
+                workers[:, stripe], owners[stripe] = wanted - parts, mean - sign_of(mean)
+        np.testing.assert_allclose(params_found, np.tile(params, (world, 1)), rtol=0, atol=1e-12)
+    lost = gradients.mean(axis=1).sum(axis=0) + params - workers.mean(axis=0) - owners
+    assert (np.abs(lost).max() < 1e-12) == feedback
+
+
+def test_in_two_phases_a_rank_with_nothing_to_own_takes_part():
+    steps = np.ones((3, 30, SIZE))
+    for method in (Sign(two_phase=True), TopK(1.0, two_phase=True)):
+        np.testing.assert_allclose(descend(method, steps)[-1], -3)
+
+
+@each(("world", "saved"), [(4, 30), (16, 26), (64, 16)])
+def test_in_two_phases_one_bit_saves_bytes_for_any_number_of_ranks(world, saved):
+    sent = [
+        replicas.train(
+            replicas.MLP(64, 32, 10, loss=replicas.cross_entropy), replicas.digits(), world, method=method, steps=1,
+            global_batch=world, meters=(),
+        ).sent.max()
+        for method in (replicas.Exact(), Sign(two_phase=True), Sign())
+    ]  # fmt: skip
+    assert sent[0] / sent[1] > saved
+    assert sent[1] < sent[2]
+
+
 def test_without_feedback_signs_of_one_sum_cancel():
     """Gradients of 2 and −1, −1 on three ranks: their sum is 0, their signs' is not. Feedback mends that."""
     steps = np.tile([[2.0, 1.0], [-1.0, 1.0], [-1.0, 1.0]], (60, 1, 1))

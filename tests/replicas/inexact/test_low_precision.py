@@ -15,6 +15,7 @@ from dpbook.collectives import (
     recursive_doubling,
     ring,
     tree,
+    two_phase,
     verify,
 )
 from dpbook.core import InvalidArgument
@@ -23,7 +24,7 @@ from dpbook.replicas.method import gathering
 from tests.cases import each
 
 BF16, FP32 = FORMATS["bf16"], FORMATS["fp32"]
-SCHEDULES = {**ALGORITHMS, "gloo_ring": gloo_ring}
+SCHEDULES = {**ALGORITHMS, "gloo_ring": gloo_ring, "two_phase": two_phase}
 DATA = replicas.synthetic_task(examples=120)
 MODEL = replicas.MLP(16, 3)
 
@@ -74,6 +75,8 @@ def test_a_ring_adds_as_torch_adds_along_it(name, dtype, world):
     [
         (ring, 300, None, 256),  # 257 is none of bf16's values: the sum stays where it is
         (ring, 300, FP32, 256),  # the precision on a rank is no help: every sum is sent on
+        (two_phase, 300, None, 256),
+        (two_phase, 300, FP32, 300),  # no partial sum is sent
         (parameter_server, 300, None, 256),
         (parameter_server, 300, FP32, 300),  # one message to a sum
         (tree, 300, None, 300),
@@ -83,6 +86,26 @@ def test_a_ring_adds_as_torch_adds_along_it(name, dtype, world):
 def test_ones_in_bf16(build, world, accumulate, expected):
     size = 2 if build is not ring else world
     assert np.unique(all_reduce(build(world), np.ones((world, size)), BF16, accumulate)) == expected
+
+
+def error(build, wire, world):
+    rows = np.random.default_rng(0).standard_normal((world, 32 * world))
+    total = rows.sum(axis=0)
+    return np.linalg.norm(all_reduce(build(world), rows, wire, FP32)[0] - total) / np.linalg.norm(total)
+
+
+@each("wire", [BF16, replace(FORMATS["int8"], block=32)])
+def test_in_two_phases_the_error_does_not_grow_with_the_ranks_and_along_a_ring_it_does(wire):
+    assert error(two_phase, wire, 64) < 1.1 * error(two_phase, wire, 4)
+    assert error(ring, wire, 64) > 3 * error(ring, wire, 4)
+
+
+def test_every_block_of_a_message_has_a_scale_of_its_own():
+    wire = replace(FORMATS["int8"], block=2)
+    rows = np.array([[1.0, 0.5, 1e6, 2.0, 3.0]])
+    assert all_reduce(ring(1), rows, wire).tolist() == wire.round(rows).tolist()
+    assert wire.round(rows).tolist() == [[1.0, 0.5, 999424.0, 0.0, 3.0]]
+    assert replace(wire, block=None).round(rows).tolist() == [[0.0, 0.0, 999424.0, 0.0, 0.0]]
 
 
 def test_ones_that_are_gathered_are_added_without_loss():

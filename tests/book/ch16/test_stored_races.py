@@ -1,0 +1,80 @@
+"""Do the stored races hold what the chapter concludes from them, and would other seeds give the same?"""
+
+import json
+
+import numpy as np
+import pytest
+
+from dpbook import planning
+from dpbook.book.ch16 import behind_exact, store_races, stored, stored_races, taking_part
+from dpbook.planning import LINKS
+from dpbook.replicas import Exact
+from tests.cases import each
+
+SCALE = planning.MODELS["Qwen3 4B"].parameters / 2410
+SLOW = LINKS["Ethernet 1 Gb/s"]
+
+
+def test_every_entry_is_stored_tuned_with_twenty_seeds():
+    assert [*stored_races()] == list(stored.WORLDS)
+    for world, runs in stored_races().items():
+        assert [*runs] == [*stored.entries(world)]
+        for run in runs.values():
+            assert run.inside
+            assert run.test.shape == (12, stored.SEEDS)
+            assert (len(run.sent), len(run.rounds)) == (stored.STEPS, stored.STEPS)
+
+
+def test_the_exact_loop_learns_the_same_on_any_number_of_ranks():
+    losses = [runs["exact"].test for runs in stored_races().values()]
+    np.testing.assert_allclose(losses, np.stack([losses[0]] * len(losses)), atol=2e-3)
+
+
+def test_tuning_goes_down_hill_to_a_rate_and_momentum_with_worse_neighbours():
+    class Valley:
+        def run(self, world, entries, seeds):
+            entry = entries[""]
+            loss = abs(np.log2(entry.rates[0] / 9.6)) + abs(stored.MOMENTA.index(entry.momentum) - 3)
+            return {"": stored.Raced(entry, np.full((1, seeds), loss), *[np.zeros(1)] * 3)}
+
+    entry, validation = stored.tune(Valley(), 4, stored.Entry(Exact(), (0.6, 1.2, 2.4), 1.0))
+    assert (entry.rates, entry.momentum) == ((4.8, 9.6, 19.2), stored.MOMENTA[3])
+    assert validation.mean(axis=1).tolist() == [1, 0, 1]
+
+
+def test_what_is_computed_again_is_read_back(monkeypatch, tmp_path):
+    monkeypatch.setattr(stored, "WORLDS", (4,))
+    known = {name: stored.entries(4)[name] for name in ("exact", "sign")}
+    monkeypatch.setattr(stored, "entries", lambda world: known)
+    old = json.loads(stored.STORED.read_text(encoding="utf-8"))["4"]
+    monkeypatch.setattr(stored, "computed", lambda world, name: old[name])
+    monkeypatch.setattr(stored, "STORED", tmp_path / "race.json")
+    store_races()
+    assert json.loads((tmp_path / "race.json").read_text(encoding="utf-8")) == {"4": {key: old[key] for key in known}}
+
+
+@pytest.mark.proof
+@each("name", ["exact", "sign", "local SGD, H = 48"])
+def test_what_is_stored_comes_out_again(name):
+    again, before = stored.computed(4, name), json.loads(stored.STORED.read_text(encoding="utf-8"))["4"][name]
+    assert (again["rate"], again["momentum"], again["sent"]) == (before["rate"], before["momentum"], before["sent"])
+    np.testing.assert_allclose(again["test"], before["test"], atol=0.01)
+
+
+@pytest.mark.proof
+@each("world", [4, 16])
+def test_in_ten_groups_of_seeds_few_bytes_win_on_a_slow_link_and_no_method_learns_better(world):
+    """Seeds that neither tuned nor ran before; ten groups of three."""
+    chosen = taking_part(stored_races()[world], SLOW, SCALE)
+    names = ["exact", "int8", "top-k", "sign, two-phase", "local SGD"]
+    entries = {name: stored.replace(chosen[name].entry, rates=chosen[name].entry.rates[1:2]) for name in names}
+    runs = stored.Task.digits().run(world, entries, 30, first_seed=1000)
+    quick, level = 0, 0
+    for group in range(10):
+        part = {name: stored.replace(run, test=run.test[:, 3 * group : 3 * group + 3]) for name, run in runs.items()}
+        seconds = {name: run.first(run.clock(SLOW, SCALE), 0.2) for name, run in part.items()}
+        quick += min(seconds.values()) < seconds["exact"] / 10
+        fast = {name: run.first(run.clock(LINKS["NVLink 4"], SCALE), 0.2) for name, run in part.items()}
+        level += min(fast.values()) > fast["exact"] / 1.5
+    assert quick == level == 10
+    assert all(mean >= -max(2 * error, 5e-4) for mean, error in behind_exact(runs).values())
