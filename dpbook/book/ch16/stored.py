@@ -8,7 +8,7 @@ results are stored as ``dpbook/data/race.json``. Regenerate them (about ten minu
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -16,7 +16,7 @@ from importlib.resources import files
 import numpy as np
 
 from dpbook import planning, replicas
-from dpbook.book.ch16.racing import Entry, Raced, race
+from dpbook.book.ch16.racing import Data, Entry, Raced, race
 from dpbook.replicas import Array, Exact
 from dpbook.replicas.inexact import Backup, DiLoCo, LocalSGD, LowPrecision, LowRank, Sign, Stale, TopK
 
@@ -59,21 +59,22 @@ class Task:
     """The digits' network, and its images: for training, for validation and for the test."""
 
     model: replicas.MLP
-    parts: Sequence[tuple[Array, Array]]
+    training: Data
+    validation: Data
+    test: Data
 
     @staticmethod
     @cache
     def digits() -> "Task":
         """Return the task of chapter 16."""
-        training, test = replicas.split(*replicas.digits(np.float32))
-        parts = [tuple(array[part] for array in training) for part in (slice(1120), slice(1120, None))]
+        (x, y), test = replicas.split(*replicas.digits(np.float32))
         model = replicas.MLP(64, 32, 10, loss=replicas.cross_entropy)
-        return Task(model, [(x, y) for x, y in [*parts, test]])
+        return Task(model, (x[:1120], y[:1120]), (x[1120:], y[1120:]), test)
 
     def run(self, world: int, entries: Mapping[str, Entry], seeds: int, first_seed: int = 0) -> dict[str, Raced]:
         """Run ``entries`` on ``world`` ranks."""
         return race(
-            self.model, *self.parts, entries,
+            self.model, self.training, self.validation, self.test, entries,
             world=world, steps=STEPS, seeds=seeds, global_batch=GLOBAL_BATCH, first_seed=first_seed,
         )  # fmt: skip
 

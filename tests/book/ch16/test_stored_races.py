@@ -9,6 +9,7 @@ from dpbook import planning
 from dpbook.book.ch16 import behind_exact, store_races, stored, stored_races, taking_part
 from dpbook.planning import LINKS
 from dpbook.replicas import Exact
+from dpbook.replicas.inexact import Sign
 from tests.cases import each
 
 SCALE = planning.MODELS["Qwen3 4B"].parameters / 2410
@@ -78,3 +79,14 @@ def test_in_ten_groups_of_seeds_few_bytes_win_on_a_slow_link_and_no_method_learn
         level += min(fast.values()) > fast["exact"] / 1.5
     assert quick == level == 10
     assert all(mean >= -max(2 * error, 5e-4) for mean, error in behind_exact(runs).values())
+
+
+@pytest.mark.proof
+def test_the_lead_of_sign_over_an_untuned_baseline_is_less_than_tuning_gains():
+    entries = {
+        "exact": stored.Entry(Exact(), (1.2,), 1.0, momentum=0.5),
+        "sign": stored.Entry(Sign(momentum=0.5), (2.0,), 1.0, momentum=0),
+        "tuned": stored.Entry(Exact(), (1.2,), 1.0, momentum=0.8),
+    }
+    behind = behind_exact(stored.Task.digits().run(4, entries, 20, first_seed=100))
+    assert behind["tuned"][0] < behind["sign"][0] < -2 * behind["sign"][1]
