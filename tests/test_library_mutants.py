@@ -40,6 +40,7 @@ COST, TOPOLOGY, FORMS, PRICES = (
 )
 BUCKETS, ENGINE, REDUCER = "overlap/buckets.py", "overlap/engine.py", "ddp/reducer.py"
 EXACTNESS, BOUNDS = "replicas/exactness.py", "replicas/rounding_bounds.py"
+COMPRESSION, PRECISION = "replicas/inexact/compression.py", "replicas/inexact/low_precision.py"
 
 OF_SCHEDULES = "collectives/test_schedule.py"
 OF_ROUNDS = "collectives/test_rounds.py"
@@ -59,6 +60,8 @@ OF_EXACTNESS = "replicas/test_exactness.py"
 OF_BOUNDS = "replicas/test_rounding.py"
 OF_ROUNDED = "replicas/test_rounded.py"
 OF_WRAPPERS = "ddp/test_ddp.py"
+OF_COMPRESSION = "replicas/inexact/test_compression.py"
+OF_PRECISION = "replicas/inexact/test_low_precision.py"
 
 # fmt: off
 MUTANTS = [
@@ -130,13 +133,17 @@ MUTANTS = [
     Mutant("a folded rank sends where it should receive", TREES,
            "Round(extras - core, extras, chunks, reduce=False)", "Round(extras, extras - core, chunks, reduce=False)",
            OF_ALGORITHMS),
+    Mutant("in two phases a rank sends its own chunk to every owner", TREES,
+           "Round(ranks, owners, owners, reduce=True)", "Round(ranks, owners, ranks, reduce=True)", OF_ALGORITHMS),
     # collectives: prices
     Mutant("the latency is paid by every message", COST,
            "link.alpha + link.beta", "link.alpha * len(round_) + link.beta", OF_COSTS),
     Mutant("what a rank receives costs nothing", COST, "max(load[:2])", "load[0].max()", OF_COSTS),
     Mutant("what leaves a node is paid inside it too", COST, "nbytes - out, topology.world", "nbytes, topology.world",
            OF_COSTS),
-    Mutant("an empty message has a header", COST, " * (chunk_bytes > 0)", "", OF_COSTS),
+    Mutant("an empty message has a header", COST, "chunk_bytes > 0 if block", "1 if block", OF_COSTS),
+    Mutant("only full blocks have a header", COST,
+           "-(chunk_bytes // -(itemsize", "+(chunk_bytes // +(itemsize", OF_COSTS),
     Mutant("the bus bandwidth is not divided by the world", COST,
            "return 2 * (world - 1) / world", "return 2 * (world - 1)", "collectives/test_bandwidth.py"),
     Mutant("ranks share a port with distant ones", TOPOLOGY,
@@ -216,6 +223,13 @@ MUTANTS = [
     Mutant("every element has four bytes", REDUCER, "bucket.buffer.element_size()", "4", OF_WRAPPERS),
     Mutant("buckets are sent at the end of backward", REDUCER, "if self.overlap and not bucket.missing",
            "if False and not bucket.missing", OF_WRAPPERS),
+    # replicas: inexact methods
+    Mutant("an owner forgets what it has not sent", COMPRESSION,
+           "average + residual for average", "average + 0 * residual for average", OF_COMPRESSION),
+    Mutant("an owner keeps what it has sent", COMPRESSION,
+           "a - self._decode(payload, a) for a", "self._decode(payload, a) for a", OF_COMPRESSION),
+    Mutant("all blocks of a message share a scale", PRECISION,
+           "if self.scaled and self.block is not None:", "if False:", OF_PRECISION),
 ]
 # fmt: on
 
