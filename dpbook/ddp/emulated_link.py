@@ -3,7 +3,8 @@
 The bytes really travel over gloo or NCCL, as fast as they can; their *completion* is held back until a timer says so.
 The link begins to carry them when the last rank has joined: until then some are not there. Waiting costs no core,
 so computation that goes on meanwhile is really hidden, in wall time, on any laptop. Where work is queued, on an
-accelerator, it is the host that waits, before a call until its bytes are computed and after it until they have arrived.
+accelerator, it is the host that waits, before a call until its bytes are computed and after it until they have arrived:
+there the link shows the price of a call, and no overlap.
 Every number that comes from such a link must say so. The ranks compare their clocks, so they are on one machine.
 
 `step_time` measures a step, and `observe_step` what ran when in it.

@@ -121,7 +121,8 @@ def measure(all_reduce: AllReduce, nbytes: Sequence[int], repeats: int, device: 
     """Time an all-reduce over the current process group; every rank calls this, and returns the same result.
 
     A call is timed from a barrier to its end on the slowest rank. On an accelerator `CALLS_IN_A_ROW` calls are timed
-    together, from one event of its stream to another, and their mean counts. The sizes take turns, so that a machine
+    together, from one event of its stream to another, and their mean counts; a fifth of the difference with which ranks
+    leave the barrier is in it, and so in the latency of small sizes. The sizes take turns, so that a machine
     that is slow for a while is slow for all of them. Each turn has another order, so that no size always follows the
     largest; the order is drawn, and the same on all ranks and in every run.
 

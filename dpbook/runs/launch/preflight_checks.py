@@ -112,7 +112,8 @@ def check_peers(command: Sequence[str] | None = None, seconds: float = PEER_SECO
     """Send a message between every two GPUs that this process sees, there and back; return which do not arrive.
 
     Nothing is tested if ``NCCL_P2P_DISABLE`` is set, since NCCL then sends no such messages. ``command`` sends them, by
-    default `PEER_PROBE`, and prints a line for each pair; it is ended after ``seconds``.
+    default `PEER_PROBE`, and prints a line for each pair; it is ended after ``seconds``. It is one process that copies.
+    NCCL's kernels write into the memory of other processes, which may fail although all copies arrive.
     """
     if os.environ.get("NCCL_P2P_DISABLE", "0") != "0":
         return []

@@ -168,7 +168,8 @@ def _results(summary: Summary, alone: Summary | None) -> Iterator[tuple[str, str
         spread = _half(summary, "{:.0%}", lambda seconds: whole / seconds)
         yield "scaling efficiency", f"{_efficiency(summary, alone)} ({spread})"
     yield "model FLOPs utilisation", _utilisation(summary)
-    yield "peak memory", f"{in_words(max(line['memory'] for line in summary.lines), 'B')} on rank 0"
+    counted = "" if summary.about["backend"] == "gloo" else ", by the allocator of torch"
+    yield "peak memory", f"{in_words(max(line['memory'] for line in summary.lines), 'B')} on rank 0{counted}"
     yield "gradients averaged", f"{in_words(payload, 'B')} per step"
     yield "sent by each rank", f"{in_words(bandwidth_lower_bound(summary.world, payload), 'B')} per step, if by a ring"
 

@@ -231,7 +231,10 @@ class Trainer:
         return int(sum(p.numel() * p.element_size() for p in self.trained))
 
     def memory(self) -> int:
-        """Return the peak memory in bytes: of the accelerator if there is one, else of the process."""
+        """Return the peak memory in bytes since the start: of torch's allocator on an accelerator, else of the process.
+
+        The allocator does not count NCCL's buffers and the context of the accelerator.
+        """
         if self.device.type != "cpu":
             return int(torch.accelerator.max_memory_allocated(self.device))
         peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

@@ -51,7 +51,7 @@ def test_it_tells_what_the_metrics_say(tmp_path):
     assert rows["loss"] == "0.1667 after step 30"
     assert rows["step"] == "200 ms, median of 25 (half of the steps 200 ms to 200 ms)"
     assert rows["throughput"] == "40,000 tokens/s over 4 ranks"
-    assert rows["peak memory"] == "1 GB on rank 0"
+    assert rows["peak memory"] == "1 GB on rank 0, by the allocator of torch"
     assert rows["sent by each rank"].startswith("6 kB per step")  # 2 · 3/4 of 4 kB
     used = 6e9 * 40_000 / (4 * ACCELERATORS["H100 SXM"].flops)
     assert (
