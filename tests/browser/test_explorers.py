@@ -25,7 +25,7 @@ STEPPER = "figures.play_step(simulate_step(layers, naive_flat(layers), price))"
 RACE = """entry = ch16.Entry(Exact(), [1.0], seconds=0.05)
 falling = np.linspace(1, 0.1, 12)[:, None]
 raced = {"exact": ch16.Raced(entry, np.ones((1, 1)), falling, np.full(96, 1e4), np.full(96, 6.0))}
-ch16.explore_race({4: raced}, 1e6, "Ethernet 25 Gb/s")"""
+ch16.explore_race({4: raced, 8: raced}, 1e6, "Ethernet 25 Gb/s")"""
 EXPLORERS = {  # what its cell holds, and the knobs by their labels
     "figures.explore_savings()": ["computation", "communication", "buckets"],
     "figures.explore_buckets(layers, price)": ["bucket cap"],
@@ -35,7 +35,7 @@ EXPLORERS = {  # what its cell holds, and the knobs by their labels
         *("a copy is cut over", "bucket cap", "GPU", "GPUs of a node", "network per port"),
         *("share of the peak", "share of the wires"),
     ],
-    RACE: ["link"],
+    RACE: ["link", "ranks"],
     "ch11.explore_wire()": ["trained", "gradients", "micro-batches", "no_sync", "GPUs", "model"],
 }
 DIAGNOSIS = """from dpbook.overlap import read_profiles, recorded_traces
