@@ -1,4 +1,4 @@
-"""Chapter 04: Bigger batches."""
+"""Chapter 04: Bigger batches, and beside it 04b: The critical batch size."""
 
 from dpbook.book.ch04.batches import (
     NoiseScale,
@@ -11,4 +11,5 @@ from dpbook.book.ch04.batches import (
     smooth,
     variance_by_batch,
 )
+from dpbook.book.ch04.branches import Branches, recorded
 from dpbook.book.ch04.sweep import Race, draw_races, race

@@ -26,7 +26,8 @@ class NoiseScale:
     """One estimate of signal and noise; both are right on average, but a single one may be negative or far off.
 
     Attributes:
-        signal: |G|², the squared norm of the gradient over all examples there could be.
+        signal: |G|², the squared norm of the gradient over all examples there could be; that holds for examples that
+            are independent of the weights, and not for those that the weights were trained on.
         noise: tr Σ, the sum over the parameters of the variance between single examples' gradients.
     """
 
@@ -52,7 +53,9 @@ def noise_scale(gradients: Array, local_batch: int) -> NoiseScale:
     tr Σ = (|g|² − |ḡ|²) / (1/b − 1/B) and |G|² = (B |ḡ|² − b |g|²) / (B − b). The ranks all-reduce one more number.
 
     If the batch is drawn without repetition from a data set, tr Σ is that of the set (with n − 1 in the denominator),
-    and |G|² is still that of the underlying distribution, below the set's own by tr Σ / n on average.
+    and |G|² is below the set's own by tr Σ / n on average. This is the |G|² of the distribution that the set was drawn
+    from only if the examples are independent of the weights at which the gradients are taken. Weights that were trained
+    on them fit them: tr Σ and |G|² are then smaller than on new examples. Late in training, take held-out examples.
 
     Args:
         gradients: (world, size), each rank's gradient of its mean loss, before the average; 2 ranks or more.

@@ -41,15 +41,18 @@ class Race:
     accuracies: Array = field(repr=False)
 
     @property
-    def means(self) -> Array:
-        """Mean steps of each rate over the seeds, (rates,); infinite if a run did not reach the goal."""
-        means: Array = self.steps.mean(axis=1)
-        return means
+    def medians(self) -> Array:
+        """Median steps of each rate over the seeds, (rates,); infinite if half of the runs did not reach the goal.
+
+        A mean would be infinite after a single failure, so that the best rate would fall with the number of seeds.
+        """
+        medians: Array = np.median(self.steps, axis=1)
+        return medians
 
     @property
     def best(self) -> int:
         """Index of the rate that needs the fewest steps."""
-        return int(self.means.argmin())
+        return int(self.medians.argmin())
 
     @property
     def inside(self) -> bool:
@@ -57,8 +60,8 @@ class Race:
         return 0 < self.best < len(self.rates) - 1
 
     def __repr__(self) -> str:
-        best = f"{self.means[self.best]:.0f} steps at rate {self.rates[self.best]:.2f}"
-        return f"Race(batch {self.batch}: {best}, test accuracy {self.accuracies[self.best].mean():.0%})"
+        best = f"{self.medians[self.best]:.0f} steps at rate {self.rates[self.best]:.2f}"
+        return f"Race(batch {self.batch}: {best}, test accuracy {np.nanmean(self.accuracies[self.best]):.0%})"
 
 
 def race(
@@ -151,30 +154,32 @@ class _Stack(MLP):
 
 @in_style
 def draw_races(races: Sequence[Race], title: str) -> Picture:
-    """Draw the mean steps of each rate (columns) for each batch (rows); darker cells are nearer to the row's best.
+    """Draw the median steps of each rate (columns) for each batch (rows); darker cells are nearer to the row's best.
 
-    A dash stands for a rate at which some run did not reach the goal. Numbers beyond a row's best are of runs that
-    nearly diverge, and vary between processors. Raises `InvalidArgument` unless all races have the same rates, and one
-    whose runs reached the goal.
+    A dash stands for a rate at which half of the runs did not reach the goal. Numbers beyond a row's best are of runs
+    that nearly diverge, and vary between processors. Raises `InvalidArgument` unless all races have the same rates, and
+    one at which most runs reached the goal.
     """
     if not races or any(not np.array_equal(race.rates, races[0].rates) for race in races):
         raise InvalidArgument("races", races, "one or more, all with the same rates")
-    means = np.array([race.means for race in races])
-    if not np.isfinite(means.min(axis=1)).all():
+    medians = np.array([race.medians for race in races])
+    if not np.isfinite(medians.min(axis=1)).all():
         raise InvalidArgument("races", races, "each with a rate whose runs all reach the goal")
     from matplotlib.patches import Rectangle
 
     figure, axes = new_figure(title)
-    near = means.min(axis=1, keepdims=True) / means  # 1 at the best, 0 for runs that were given up
-    axes.set(xlim=(-0.5, means.shape[1] - 0.5), ylim=(len(races) - 0.5, -0.5))
-    for (row, column), steps in np.ndenumerate(means):
+    near = medians.min(axis=1, keepdims=True) / medians  # 1 at the best, 0 for runs that were given up
+    axes.set(xlim=(-0.5, medians.shape[1] - 0.5), ylim=(len(races) - 0.5, -0.5))
+    for (row, column), steps in np.ndenumerate(medians):
         words, weight = f"{steps:.0f}" if np.isfinite(steps) else "–", "bold" if near[row, column] == 1 else "normal"
         colour = palette.tint(palette.COMPLETE, round(0.6 * float(near[row, column]) ** 2, 2))
         axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, color=colour, linewidth=0))
         axes.text(column, row, words, ha="center", va="center", weight=weight, color=palette.INK)
-    axes.set_xticks(range(means.shape[1]), labels=[f"{rate:.2g}" for rate in races[0].rates])
+    axes.set_xticks(range(medians.shape[1]), labels=[f"{rate:.2g}" for rate in races[0].rates])
     axes.set_yticks(range(len(races)), labels=[f"{race.batch}" for race in races])
     axes.set(xlabel="learning rate", ylabel="batch (examples)")
     axes.grid(visible=False)
-    best = "; ".join(f"{race.batch}: {race.rates[race.best]:.2g}, {race.means[race.best]:.0f} steps" for race in races)
+    best = "; ".join(
+        f"{race.batch}: {race.rates[race.best]:.2g}, {race.medians[race.best]:.0f} steps" for race in races
+    )
     return finish(figure, f"{title}. The best rate of each batch and the steps that it needs: {best}.", varies=True)

@@ -59,10 +59,13 @@ def test_the_best_rate_and_whether_it_lies_inside(means, best, inside):
     assert (found.best, found.inside) == (best, inside)
 
 
-def test_a_rate_at_which_one_seed_fails_is_not_the_best():
-    found = Race(8, np.array([0.1, 0.2]), np.array([[30.0, 30.0], [1.0, np.inf]]), np.full((2, 2), 0.9))
-    assert found.best == 0
-    assert repr(found) == "Race(batch 8: 30 steps at rate 0.10, test accuracy 90%)"
+@each(("failed", "best"), [(0, 1), (1, 1), (2, 0), (3, 0)])
+def test_one_failed_run_of_four_costs_a_rate_nothing_and_two_rule_it_out(failed, best):
+    steps = np.array([[30.0] * 4, [20.0] * (4 - failed) + [np.inf] * failed])
+    found = Race(8, np.array([0.1, 0.2]), steps, np.where(np.isfinite(steps), 0.9, np.nan))
+    assert found.best == best
+    shown = "20 steps at rate 0.20" if best else "30 steps at rate 0.10"
+    assert repr(found) == f"Race(batch 8: {shown}, test accuracy 90%)"
 
 
 def test_the_table_tells_each_batchs_best():
