@@ -47,7 +47,7 @@ class Experiment:
     """The text in two parts, nine tenths to train on, and the operations of a branch."""
 
     def __init__(self) -> None:
-        from dpbook.runs.trainer.workloads import Text
+        from dpbook.runs.trainer import Text
 
         self.text = Text(CONTEXT)
         self.training = int(0.9 * len(self.text))
@@ -56,7 +56,7 @@ class Experiment:
     def start(self, seed: int) -> State:
         import torch
 
-        from dpbook.runs.trainer.workloads import GPT
+        from dpbook.runs.trainer import GPT
 
         torch.manual_seed(seed)
         model = GPT(WIDTH, DEPTH, CONTEXT)

@@ -16,6 +16,14 @@ from dpbook.runs.trainer.run_folder import steps as saved_steps
 if TYPE_CHECKING:
     from dpbook.runs.trainer.__main__ import main
     from dpbook.runs.trainer.trainer import Trainer
-    from dpbook.runs.trainer.workloads import Adapted, build
+    from dpbook.runs.trainer.workloads import GPT, Adapted, Text, build
 
-__getattr__ = lazy_exports(__name__, Adapted="workloads", Trainer="trainer", build="workloads", main="__main__")
+__getattr__ = lazy_exports(
+    __name__,
+    GPT="workloads",
+    Adapted="workloads",
+    Text="workloads",
+    Trainer="trainer",
+    build="workloads",
+    main="__main__",
+)
