@@ -6,7 +6,7 @@ and a learning rate of its own, and ends below a second loss. Batch and rate are
 of Merrill and others (Critical Batch Size Revisited, 2025), who compare the losses after equally many tokens; here
 the steps to equal losses are counted, as in Shallue et al. (2019).
 
-`python -m dpbook.book.ch04.measure_branches` measures all of it in some minutes on two cores, and writes `RECORDED`,
+`python -m dpbook.book.ch04.measure_branches` measures all of it in ten minutes on two cores, and writes `RECORDED`,
 which chapter 04b shows.
 """
 
@@ -31,9 +31,9 @@ WIDTH, DEPTH, CONTEXT = 32, 2, 32
 BASE_BATCH, BASE_RATE = 16, 2e-3  # of the run that is branched
 SEGMENTS = ((3.0, 2.75), (2.5, 2.4))  # held-out losses at which a run is branched and a branch ends
 BATCHES = (4, 16, 64, 256)  # sequences
-RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
-TRIED = ((2, 1, 3, 0), (3, 2, 4, 1), (4, 3, 5, 2), (4, 5, 3, 2))
-"""Indices of the rates that each batch tries, a good one first, so that bad ones are given up early."""
+RATES = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
+TRIED = (((3, 4, 2), (4, 5, 3), (4, 5, 3), (5, 4, 6)), ((1, 0, 2), (2, 1, 3), (3, 2, 4), (4, 3, 5)))
+"""Indices of the rates that each batch of a segment tries, a good one first, so that the others are given up early."""
 SEEDS = 10
 GIVEN_UP = 1.6  # a branch ends unfinished after so many times the steps of the best one with its batch and seed
 LONGEST = 20_000  # most sequences of a branch
@@ -99,11 +99,11 @@ def branch_seed(seed: int) -> list[tuple[NoiseScale, Array]]:
     torch.set_num_threads(1)
     experiment, rng, segments = Experiment(), np.random.default_rng(seed), []
     state = experiment.start(seed)
-    for first_loss, last_loss in SEGMENTS:
+    for (first_loss, last_loss), tried in zip(SEGMENTS, TRIED, strict=True):
         experiment.train(state, first_loss, BASE_BATCH, BASE_RATE, rng, LONGEST // BASE_BATCH)
         steps = np.full((len(BATCHES), len(RATES)), np.inf)
         for row, batch in enumerate(BATCHES):
-            for column in TRIED[row]:
+            for column in tried[row]:
                 most = int(min(LONGEST // batch, GIVEN_UP * steps[row].min()))
                 order = np.random.default_rng([seed, batch])
                 branch = copy.deepcopy(state)  # both at once, so that the optimizer's parameters are the copy's

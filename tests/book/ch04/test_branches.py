@@ -22,14 +22,16 @@ def critical(races, seeds):
 
 def test_the_record_is_of_the_settings_in_the_module(segments):
     assert [segment.losses for segment in segments] == list(SEGMENTS)
-    for segment in segments:
+    for segment, tried_rates in zip(segments, TRIED, strict=True):
         assert [race.batch for race in segment.races] == list(BATCHES)
-        for race, tried in zip(segment.races, TRIED, strict=True):
+        for race, tried in zip(segment.races, tried_rates, strict=True):
             assert race.rates.tolist() == list(RATES)
             assert race.steps.shape == (len(RATES), SEEDS)
             untried = sorted(set(range(len(RATES))) - set(tried))
             assert np.isinf(race.steps[untried]).all()
             assert np.isfinite(race.steps.min(axis=0)).all()  # of each seed some branch arrived
+            assert race.inside
+            assert {race.best - 1, race.best + 1} <= set(tried)
 
 
 def test_the_critical_batch_size_grows_in_either_half_of_the_seeds(segments):
