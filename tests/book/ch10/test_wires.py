@@ -140,21 +140,30 @@ def test_ranks_for_which_nobody_waits_any_more_do_not_wait_either():
     def stop(*_):
         raise Stop
 
+    def interrupt():
+        """Send the signal until the call has ended: Python may drop what a handler raises, as where it frees memory."""
+        here.wait()
+        while not ended.is_set():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            ended.wait(1)
+
     def rank(wire):
         here.wait()
-        if wire.rank == 1:
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
         if wire.rank == 0:
             go_on.wait()
         wire.all_reduce(torch.ones(1)).wait()
 
-    before, here, go_on = set(threading.enumerate()), threading.Barrier(3), threading.Event()
+    here, go_on, ended = threading.Barrier(4), threading.Event(), threading.Event()
     handler = signal.signal(signal.SIGUSR1, stop)
+    threading.Thread(target=interrupt, daemon=True).start()
+    before = set(threading.enumerate())
     try:
         with pytest.raises(Stop):
             in_threads(rank, 3)
+        ended.set()
         wait_for_others_than(before, 1)  # the one that works
     finally:
+        ended.set()
         signal.signal(signal.SIGUSR1, handler)
         go_on.set()
         wait_for_others_than(before, 0)
