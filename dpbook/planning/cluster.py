@@ -88,7 +88,8 @@ class Cluster:
             runs of large models report 38 to 46 %.
         wires: share of the links' bandwidths that collectives reach.
         contention: seconds by which a second of communication lengthens the computation that hides it: its kernels take
-            processors and memory bandwidth. Measured curves of fully sharded training on H100 show 0.5 (chapter 13).
+            processors and memory bandwidth. 0.5 fits published curves of fully sharded training (chapter 13), in which
+            waiting for the slowest rank would look alike.
     """
 
     accelerator: Accelerator
