@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule
+from dpbook.collectives.algebras import check_buffers
 from dpbook.collectives.programs import copy_buffers
 from dpbook.core import (
     PACKAGE,
@@ -27,7 +28,6 @@ from dpbook.core import (
     check_int,
     machine,
     pickle_by_value,
-    plural,
     temporary_folder,
 )
 from dpbook.core.fork_server import SHARED_SERVERS, STDOUT, StartedProcesses, Starter
@@ -61,7 +61,7 @@ def run(
 
     Args:
         program: a rank program needs the CPU.
-        buffers: 1-D arrays, which are not changed.
+        buffers: 1-D arrays, which are not changed; for a schedule all of one size and dtype.
         join: joins a process group in each rank, and returns the device on which the rank's buffer is to lie.
         timeout: seconds.
 
@@ -72,11 +72,7 @@ def run(
         raise InvalidArgument("program", program, "a rank program or a Schedule")
     if join and not isinstance(program, Schedule):
         raise InvalidArgument("program", program, "a Schedule: on an accelerator no rank program runs")
-    copies = copy_buffers(buffers)
-    if isinstance(program, Schedule) and program.world != len(copies):
-        raise InvalidArgument(
-            "buffers", plural(len(copies), "buffer"), f"one per rank of the schedule, {program.world}"
-        )
+    copies = copy_buffers(check_buffers(program, buffers) if isinstance(program, Schedule) else buffers)
     return start(_run_on_this_rank, [(program, copy, join) for copy in copies], timeout=timeout)
 
 
@@ -90,7 +86,10 @@ def _run_on_this_rank(
         return x
     import torch
 
-    buffer = torch.from_numpy(x).to(join())
+    device = join()
+    if not isinstance(device, torch.device):
+        raise InvalidArgument("join", device, "a function that returns the torch.device of the rank's buffer")
+    buffer = torch.from_numpy(x).to(device)
     execute(program, buffer)
     return np.asarray(buffer.cpu())
 

@@ -152,6 +152,9 @@ def test_a_call_that_cannot_be_pickled_is_refused_before_anything_starts(functio
         (lambda: run(5, [np.zeros(2)]), "program"),
         (lambda: run(print, [np.zeros(2)], join=join_accelerator), "program"),
         (lambda: run(ring(2), 5), "buffers"),
+        (lambda: run(ring(2), [np.zeros(2)]), "buffers"),
+        (lambda: run(ring(2), [np.zeros(2), np.zeros(3)]), "buffer of rank 1"),
+        (lambda: run(ring(2), [np.zeros(2), np.zeros(2, np.float32)]), "buffer of rank 1"),
         (lambda: run(print, []), "buffers"),
         (lambda: run(print, np.zeros(3)), "buffers"),
         (lambda: run(print, np.zeros((2, 2, 2))), "buffers"),
@@ -161,6 +164,11 @@ def test_bad_arguments_are_refused_before_anything_starts(call, named, monkeypat
     monkeypatch.setattr(Starter, "run", None)
     with pytest.raises(InvalidArgument, match=f"^{named} must be"):
         call()
+
+
+def test_a_join_that_returns_no_device_is_refused():
+    with pytest.raises(RankFailed, match="InvalidArgument: join must be a function"):
+        run(ring(1), [np.zeros(2)], join=lambda: None)
 
 
 # State that is not passed on

@@ -57,7 +57,7 @@ def simulate(schedule: Schedule, buffers: Buffers, *, in_place: bool = False) ->
     run. The buffers are copied unless ``in_place``, which needs them contiguous and writable.
     Raises `InvalidArgument`, and `ScheduleError` if the schedule breaks a rule of schedules.
     """
-    rows = _check_buffers(schedule, buffers)
+    rows = check_buffers(schedule, buffers)
     if in_place:
         _check_in_place(buffers)
         result = buffers
@@ -81,7 +81,7 @@ class BufferState:
 
 def frames(schedule: Schedule, buffers: Buffers) -> Iterator[BufferState]:
     """Yield the state before the first round and after each one, computed lazily."""
-    rows = list(np.stack(_check_buffers(schedule, buffers)))
+    rows = list(np.stack(check_buffers(schedule, buffers)))
     cells = _Slices(schedule, rows)
     yield BufferState(0, None, np.stack(rows))
     for index, round_ in enumerate(interpret(schedule, cells), start=1):
@@ -162,7 +162,8 @@ class _Padded:
             np.take(wide, self.position, out=row, mode="clip")
 
 
-def _check_buffers(schedule: Schedule, buffers: Buffers) -> list[NDArray[Any]]:
+def check_buffers(schedule: Schedule, buffers: Buffers) -> list[NDArray[Any]]:
+    """Return the buffers as arrays. Raises `InvalidArgument` unless they are one per rank, numeric, 1-D, and alike."""
     check_schedule(schedule)
     try:
         rows = [np.asarray(row) for row in buffers]
