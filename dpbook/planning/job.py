@@ -189,6 +189,9 @@ class Job:
         prefetch: number of units whose weights stage 3 gathers ahead of the one that computes; a unit is a bucket.
         cut: number of GPUs that share one copy of the model, by tensor or pipeline parallelism.
         recompute: whether backward recomputes all activations, which takes as long as forward.
+        stages: pipeline stages of a copy. They idle for (stages − 1) / (chunks · accumulation) of the computation.
+        chunks: chunks of layers on each stage (interleaved 1F1B; Narayanan et al., 2021). With more than one the
+            gradients of a stage become final earlier than in its last micro-batch, see `spread`.
     """
 
     parameters: int
@@ -206,10 +209,12 @@ class Job:
     prefetch: int = 1
     cut: int = 1
     recompute: bool = False
+    stages: int = 1
+    chunks: int = 1
 
     def __post_init__(self) -> None:
         parameters = check_int("parameters", self.parameters, 1)
-        for name in ("context", "itemsize", "accumulation", "cut"):
+        for name in ("context", "itemsize", "accumulation", "cut", "stages", "chunks"):
             check_int(name, getattr(self, name), 1)
         check_int("prefetch", self.prefetch, 0)
         check_float("cap", self.cap, above=0)
@@ -223,6 +228,11 @@ class Job:
             raise InvalidArgument("algorithm", self.algorithm, "Ring with ZeRO: trees serve the all-reduce alone")
         if self.hybrid and self.stage != 3:
             raise InvalidArgument("hybrid", self.hybrid, "False except in stage 3")
+        if self.cut % self.stages:
+            raise InvalidArgument("stages", self.stages, f"a divisor of the cut, {self.cut}")
+        if self.chunks > 1 and (self.stages == 1 or self.accumulation % self.stages or self.stage > 1):
+            wanted = "1, except with two or more stages that divide the micro-batches, and ZeRO's stage 0 or 1"
+            raise InvalidArgument("chunks", self.chunks, wanted)
         if self.plan is not None and self.cut > 1:
             raise InvalidArgument("plan", self.plan, "None with a cut, which changes the tensors of a rank")
         if self.plan is not None and self.plan.total_bytes != self.wire_bytes:
@@ -250,6 +260,16 @@ class Job:
     def wire_bytes(self) -> int:
         """Bytes of gradients that a step syncs: the payload, before any algorithm multiplies it."""
         return self.synced * self.itemsize
+
+    @property
+    def spread(self) -> float:
+        """Time in which a stage's gradients become final, over the time of one micro-batch's backward.
+
+        The last micro-batches, one for each of p stages, pass through chunk v, then through chunk v − 1, and so on. So
+        a stage's chunks become final p/v backwards apart: 1 + (p − 1)(v − 1)/v in all, counted from the first gradient
+        of the last chunk. The first stage is meant, which ends last. The first forward passes spread alike.
+        """
+        return 1 + (self.stages - 1) * (self.chunks - 1) / self.chunks
 
     @property
     def calls(self) -> int:

@@ -4,7 +4,7 @@ A step computes 6 operations per parameter and token, 2 forward and 4 backward (
 Language Models", 2020; attention scores are left out). Gradients travel in buckets, which become ready during the
 backward of the last micro-batch, in proportion to their bytes. A sharded step is simulated by
 `dpbook.overlap.TimedProgram`: every bucket is a unit, which is gathered, computed with and reduced. The communication
-of tensor, pipeline and expert parallelism, pipeline bubbles and the optimizer's arithmetic are left out.
+of tensor, pipeline and expert parallelism and the optimizer's arithmetic are left out.
 
 Failures are independent, equally frequent on each GPU, and their rate does not change. A job stops as soon as one of
 its GPUs does. Saving a checkpoint stops the training; saving in the background costs less.
@@ -105,7 +105,7 @@ class PredictedStep:
     """A step of ``world`` ranks with ``tokens`` tokens each; times are in seconds.
 
     ``exposed`` is the part of ``communication`` that no computation hides. ``lost`` is what computation loses to hidden
-    communication.
+    communication, and ``idle`` the time in which the stages of a pipeline wait for each other.
     """
 
     world: int
@@ -115,6 +115,7 @@ class PredictedStep:
     communication: float
     exposed: float
     lost: float = 0.0
+    idle: float = 0.0
 
     @property
     def compute(self) -> float:
@@ -124,7 +125,7 @@ class PredictedStep:
     @property
     def seconds(self) -> float:
         """The step time."""
-        return self.compute + self.exposed + self.lost
+        return self.compute + self.exposed + self.lost + self.idle
 
     @property
     def tokens_per_second(self) -> float:
@@ -213,21 +214,23 @@ def best_cap(job: Job, cluster: Cluster, sequences: int = 1) -> float:
 def _predict(job: Job, cluster: Cluster, tokens: float) -> PredictedStep:
     forward, backward = (operations / cluster.flops for operations in job.operations(tokens))
     if job.stage:
-        per_micro_batch = (seconds / job.accumulation for seconds in (forward, backward))
+        per_micro_batch = (job.spread * seconds / job.accumulation for seconds in (forward, backward))
         communication, exposed = sharded_sync(job, cluster.data_ranks(job.cut), *per_micro_batch)
     else:
         ((price, hiding),) = _races(job, cluster, tokens)
         communication, exposed = job.sync(price, hiding)
     lost = cluster.contention * max(0.0, communication - exposed)
-    return PredictedStep(cluster.world, tokens, forward, backward, communication, exposed, lost)
+    idle = (job.stages - 1) / (job.chunks * job.accumulation) * (forward + backward)
+    return PredictedStep(cluster.world, tokens, forward, backward, communication, exposed, lost, idle)
 
 
 def _races(job: Job, cluster: Cluster, tokens: float) -> list[tuple[Price, float]]:
     """Return (price, seconds) of each communication that may hide, and of the computation that hides it.
 
-    Prices are functions of the bytes of the *gradients*; seconds are those of one micro-batch.
+    Prices are functions of the bytes of the *gradients*; seconds are those of one micro-batch, times `Job.spread`.
     """
-    forward, backward = (operations / cluster.flops for operations in job.operations(tokens / job.accumulation))
+    operations = job.operations(tokens / job.accumulation)
+    forward, backward = (job.spread * share / cluster.flops for share in operations)
     behind_forward, topology = job.window == "all", cluster.data_ranks(job.cut)
     if not job.stage:
         behind = 0.0 if job.window == "none" else backward + (forward if behind_forward else 0.0)

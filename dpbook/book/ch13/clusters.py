@@ -1,31 +1,24 @@
-"""Explorer of the scaling wall, with knobs for model, cluster and batch; and published runs beside the planner."""
+"""Explorer of the scaling wall, with knobs for model, cluster and batch."""
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dpbook.book.ch13 import walls
 from dpbook.book.ch13.walls import AxisRanges, Position
-from dpbook.collectives import fit
 from dpbook.core import DpbookError, check_one_of
 from dpbook.figures import Explorer, Knob, Picture
 from dpbook.planning import (
     ACCELERATORS,
     LINKS,
     MODELS,
-    NVLS_SHARE,
     STAGES,
     Algorithm,
     Cluster,
     Job,
-    all_reduce,
     memory_per_rank,
-    strong,
 )
 
 EXPERTS: dict[str, dict[str, Any]] = {"DeepSeek-V3": {"parameters": 671 * 10**9, "active": 37 * 10**9}}
@@ -123,95 +116,3 @@ def _job(model: str, cap: int, itemsize: int, cut: int) -> Job:
     """Return the job of a model. The cache saves the buckets, which take longest to find."""
     chosen: dict[str, Any] = {"context": SEQUENCE, "itemsize": itemsize, "cut": cut}
     return Job(**EXPERTS[model], cap=cap, **chosen) if model in EXPERTS else Job.of(MODELS[model], cap, **chosen)
-
-
-Floats = NDArray[np.float64]
-RING_UP_TO = 2**20
-"""Bytes up to which NCCL used its ring in the sweep; for larger buffers the switches added."""
-SHARE, WIRES = 0.47, 0.77
-"""Share of the peak, fitted to Llama 3 405B's 8,192 GPUs; share of the wires, as `fixed` finds it in every second
-size."""
-
-
-def fixed(nbytes: Floats, seconds: Floats) -> Cluster:
-    """Return the node of the sweep, with its latency per round and its share of the wires fitted to these sizes.
-
-    A ring of 8 has 14 rounds; the slope of large buffers is that of the switches, where 9/8 of a buffer pass a port.
-    """
-    h200, small = ACCELERATORS["H200 SXM"], nbytes <= RING_UP_TO
-    latency = float(np.mean(seconds[small])) / 14
-    through = fit(nbytes[~small], seconds[~small]).model.bandwidth
-    fabric = replace(h200.fabric, latency=latency)
-    node = Cluster(replace(h200, fabric=fabric), 8, LINKS["InfiniBand NDR 400 Gb/s"])
-    return replace(node, wires=9 / 8 * through / (NVLS_SHARE * fabric.bandwidth))
-
-
-def predicted_sweep(node: Cluster, nbytes: Floats) -> Floats:
-    """Return the planner's seconds of an all-reduce, with the algorithm that NCCL used."""
-    ring, switches = all_reduce("Ring", node.topology), all_reduce("NVLS", node.topology)
-    return np.array([(ring if n <= RING_UP_TO else switches)(float(n)) for n in nbytes])
-
-
-@dataclass(frozen=True)
-class PublishedRun:
-    """A published training run.
-
-    Attributes:
-        gpus: number of GPUs.
-        peak: operations per second of a GPU.
-        reached: published operations per second and GPU, counting only the model's.
-        tokens: tokens of a step.
-        job: the planner's job, or None if its links are not in our tables.
-        stages, chunks: a pipeline of ``stages`` with ``chunks`` each idles for (stages − 1) / (chunks · micro-batches)
-            of its computation time (Narayanan et al., 2021).
-        gpu: name of the accelerator.
-    """
-
-    gpus: int
-    peak: float
-    reached: float
-    tokens: int
-    job: Job | None = None
-    stages: int = 16
-    chunks: int = 8
-    gpu: str = "H100 SXM"
-
-    @property
-    def predicted(self) -> float:
-        """Predicted operations per second and GPU: `SHARE` of the peak, less pipeline idling and exposed sync."""
-        if self.job is None:
-            return SHARE * self.peak
-        network = LINKS["InfiniBand NDR 400 Gb/s"]
-        cluster = Cluster(ACCELERATORS[self.gpu], self.gpus, network, utilisation=SHARE, wires=WIRES)
-        (step,) = strong(self.job, cluster, [self.gpus], self.tokens // self.job.context, cut_sequences=True)
-        idle = (self.stages - 1) / (self.chunks * self.job.accumulation)
-        return SHARE * self.peak * step.compute / (step.compute * (1 + idle) + step.exposed)
-
-
-def _llama(micro_batches: int, context: int = 8192) -> Job:
-    """Return the job of Llama 3: copies are cut over 8 tensor ranks and 16 stages; a bucket is a layer.
-
-    Gradients are summed over the micro-batches in fp32, then reduce-scattered. Weights are not resharded after forward,
-    so it sends as ZeRO-1 does, although it keeps less.
-    """
-    parameters, cut, layers = 405 * 10**9, 128, 8
-    return Job(
-        parameters, context, itemsize=4, stage=1, cut=cut, cap=4 * parameters / cut / layers, accumulation=micro_batches
-    )
-
-
-H100 = ACCELERATORS["H100 SXM"].flops
-_DEEPSEEK = Job(671 * 10**9, 4096, active=37 * 10**9, itemsize=4, stage=1, accumulation=120, cut=1024)
-PUBLISHED: dict[str, PublishedRun] = {
-    "Llama 3 405B, 8,192 H100": PublishedRun(8192, H100, 430e12, 2**24, _llama(32)),
-    "Llama 3 405B, 16,384 H100": PublishedRun(16384, H100, 400e12, 2**24, _llama(16)),
-    "Llama 3 405B, 131,072 tokens of context": PublishedRun(16384, H100, 380e12, 2**24, _llama(16, 131072)),
-    "PaLM 540B, 6,144 TPU v4": PublishedRun(6144, 275e12, 0.462 * 275e12, 2048 * 2048),
-    "DeepSeek-V3, 2,048 H800": PublishedRun(
-        2048, H100, 6 * 37e9 * 1e12 / (180e3 * 3600), 15360 * 4096, _DEEPSEEK, chunks=1, gpu="H800"
-    ),
-}
-"""Llama Team, "The Llama 3 herd of models" (2024), table 4: TFLOP/s per GPU; 8 chunks a stage (126 layers and two for
-the ends over 16 · 8), a sequence in each micro-batch. Chowdhery et al., "PaLM: scaling language modeling with Pathways"
-(2022): 46.2 % of the peak. DeepSeek-AI, "DeepSeek-V3 technical report" (2024): 180,000 GPU hours for 10^12 tokens,
-matrix products in fp8; here as if cut everywhere as its experts are, and its pipeline plain 1F1B."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpbook.book import ch13
-from dpbook.book.ch13 import curves
+from dpbook.book.ch13 import published as curves
 from tests.cases import each
 
 CURVES = ch13.scaling_curves()

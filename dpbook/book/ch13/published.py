@@ -1,0 +1,157 @@
+"""Published measurements beside the planner: a sweep of all-reduces, and scaling curves of other people's clusters."""
+
+import json
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.collectives import fit
+from dpbook.core import DATA
+from dpbook.planning import ACCELERATORS, LINKS, NVLS_SHARE, Cluster, Job, all_reduce, predict, strong
+
+Floats = NDArray[np.float64]
+WIRES = 0.77
+"""Share of the wires, as `fixed` finds it for one node. With 0.6 or 1 no error of `curve_errors` changes by 1.2 %."""
+RING_UP_TO = 2**20
+"""Bytes up to which NCCL used its ring in the sweep; for larger buffers the switches added."""
+
+
+def fixed(nbytes: Floats, seconds: Floats) -> Cluster:
+    """Return the node of the sweep, with its latency per round and its share of the wires fitted to these sizes.
+
+    A ring of 8 has 14 rounds; the slope of large buffers is that of the switches, where 9/8 of a buffer pass a port.
+    """
+    h200, small = ACCELERATORS["H200 SXM"], nbytes <= RING_UP_TO
+    latency = float(np.mean(seconds[small])) / 14
+    through = fit(nbytes[~small], seconds[~small]).model.bandwidth
+    fabric = replace(h200.fabric, latency=latency)
+    node = Cluster(replace(h200, fabric=fabric), 8, LINKS["InfiniBand NDR 400 Gb/s"])
+    return replace(node, wires=9 / 8 * through / (NVLS_SHARE * fabric.bandwidth))
+
+
+def predicted_sweep(node: Cluster, nbytes: Floats) -> Floats:
+    """Return the planner's seconds of an all-reduce, with the algorithm that NCCL used."""
+    ring, switches = all_reduce("Ring", node.topology), all_reduce("NVLS", node.topology)
+    return np.array([(ring if n <= RING_UP_TO else switches)(float(n)) for n in nbytes])
+
+
+CONTEXT = 2048
+"""Tokens in a sequence."""
+LAYERS = {"760M": 24, "1B": 24, "3B": 32, "7B": 32, "13B": 40, "30B": 48, "70B": 80}
+"""Layers of each model; a unit of the sharded model is a layer."""
+MACHINES = {"H100": ("H100 SXM", "InfiniBand NDR 400 Gb/s"), "A100": ("A100 80 GB", "InfiniBand HDR 200 Gb/s")}
+"""Accelerator, and link of its port to the network. The source gives the network of the A100, 1,600 Gb/s for 8 GPUs,
+and not that of the H100. The A100 have 40 GB, which changes no time here."""
+ITEMSIZE = 4
+"""Bytes of a gradient on the wire. The source does not give it; with 2 no error changes by more than 1.2 %."""
+ROUNDS = 8
+"""Rounds in which the share of the peak is found; each leaves less than a tenth of the error of the one before."""
+
+
+class CurvePoint(NamedTuple):
+    """Measured training of a model; ``sequences`` per GPU and step, ``rate`` in tokens per second and GPU."""
+
+    machine: str
+    model: str
+    parameters: int
+    gpus: int
+    sequences: int
+    recompute: bool
+    rate: float
+
+
+def scaling_curves() -> dict[str, list[CurvePoint]]:
+    """Return the curve of each model and machine, by number of GPUs: 0.76 to 70 billion parameters on 8 to 512 GPUs.
+
+    Source: Databricks MosaicML, LLM Foundry, ``scripts/train/benchmarking/README.md``.
+    """
+    curves: dict[str, list[CurvePoint]] = {}
+    for row in json.loads((DATA / "mosaic_curves.json").read_text(encoding="utf-8"))["rows"]:
+        point = CurvePoint(*row)
+        curves.setdefault(f"{point.model}, {point.machine}", []).append(point)
+    return curves
+
+
+def curve_errors(points: list[CurvePoint], contention: float) -> list[float]:
+    """Return the relative errors of the predicted rates; the share of the peak is fixed on the first point."""
+    share = _share_of_the_peak(points[0], contention)
+    return [_predicted(point, share, contention)[0] / point.rate - 1 for point in points[1:]]
+
+
+def _share_of_the_peak(point: CurvePoint, contention: float) -> float:
+    """Return the share of the peak with which the point's rate is predicted."""
+    seconds, share = point.sequences * CONTEXT / point.rate, 0.5
+    for _ in range(ROUNDS):
+        _, compute, rest = _predicted(point, share, contention)
+        share *= compute / (seconds - rest)
+    return share
+
+
+def _predicted(point: CurvePoint, share: float, contention: float) -> tuple[float, float, float]:
+    """Return the rate, the seconds of computation, and those of the rest of the step."""
+    nbytes = ITEMSIZE * point.parameters
+    job = Job(
+        point.parameters, CONTEXT, itemsize=ITEMSIZE, stage=3, cap=nbytes / LAYERS[point.model], window="all",
+        recompute=point.recompute,
+    )  # fmt: skip
+    accelerator, network = MACHINES[point.machine]
+    cluster = Cluster(
+        ACCELERATORS[accelerator], point.gpus, LINKS[network], utilisation=share, wires=WIRES, contention=contention
+    )
+    step = predict(job, cluster, point.sequences)
+    return step.tokens_per_second / point.gpus, step.compute, step.seconds - step.compute
+
+
+MEGATRON_CONTEXT = 4096
+"""Tokens in a sequence of Megatron-LM's runs."""
+MEGATRON_SHARE = 0.467
+"""Share of the peak with which 177 billion parameters on 96 GPUs are predicted as published."""
+
+
+class MegatronRun(NamedTuple):
+    """A published run; ``reached`` in TFLOP/s per GPU, for a batch of ``sequences``.
+
+    Weights and optimizer state are sharded as in ZeRO-1, and both collectives overlap (``--overlap-grad-reduce``,
+    ``--overlap-param-gather``). The source has neither the micro-batches nor the chunks of a stage. We take one
+    sequence in each micro-batch of a pipeline, and all sequences of a rank at once without one; a chunk is a layer.
+    """
+
+    parameters: float
+    layers: int
+    tensor: int
+    stages: int
+    gpus: int
+    sequences: int
+    reached: float
+
+    def job(self, chunks: int | None = None) -> Job:
+        """Return the planner's job, with ``chunks`` on each pipeline stage (default: one for each layer)."""
+        cut, layers = self.tensor * self.stages, self.layers // self.stages
+        micro_batches = self.sequences * cut // self.gpus if self.stages > 1 else 1
+        return Job(
+            int(self.parameters), MEGATRON_CONTEXT, itemsize=4, stage=1, cut=cut,
+            cap=4 * self.parameters / cut / layers, window="all", accumulation=micro_batches, stages=self.stages,
+            chunks=(chunks or layers) if self.stages > 1 else 1,
+        )  # fmt: skip
+
+    def error(self, chunks: int | None = None, contention: float = 0.0) -> float:
+        """Return the relative error of the predicted rate."""
+        network = LINKS["InfiniBand NDR 400 Gb/s"]
+        cluster = Cluster(
+            ACCELERATORS["H100 SXM"], self.gpus, network, utilisation=MEGATRON_SHARE, wires=WIRES, contention=contention
+        )
+        (step,) = strong(self.job(chunks), cluster, [self.gpus], self.sequences, cut_sequences=True)
+        return MEGATRON_SHARE * ACCELERATORS["H100 SXM"].flops / 1e12 * step.efficiency / self.reached - 1
+
+
+def megatron_runs() -> tuple[list[MegatronRun], list[MegatronRun]]:
+    """Return the runs of strong scaling, 177 billion parameters on 96 to 4,608 GPUs, and of weak scaling, 48 to 6,144.
+
+    The file has the source.
+    """
+    data = json.loads((DATA / "megatron_scaling.json").read_text(encoding="utf-8"))
+    weak = [MegatronRun(*row) for row in data["weak_rows"]]
+    model = next(run for run in weak if run.parameters == 177e9)
+    return [model._replace(gpus=gpus, reached=reached) for gpus, reached in data["strong_rows"]], weak
