@@ -49,7 +49,11 @@ def _fault(machine, fault, **environment):
     begun = time.monotonic()
     ended = machine.launch(str(_script(machine)), fault, options=["--hang-timeout", "60"], **environment)
     said = [line for line in ended.stderr.splitlines() if line.startswith("dpbook launch: ")]
-    headline = next((line for line in said if "rank" in line), "nothing") if ended.returncode else "status 0"
+    headline = (
+        next((line for line in said if "rank" in line and "warning:" not in line), "nothing")
+        if ended.returncode
+        else "status 0"
+    )
     return headline.removeprefix("dpbook launch: "), time.monotonic() - begun
 
 

@@ -62,6 +62,8 @@ def earlier_run(folder: Path) -> EarlierRun | None:
 
 
 LOCK_FILE = ".lock"
+SETTLING_SECONDS = 2.0
+"""Seconds in which the launchers of several nodes agree on a lock; another launch is refused as much later."""
 
 
 @contextmanager
@@ -85,19 +87,26 @@ def locked(folder: Path, meeting: str | None, report: Callable[[str], None]) -> 
 
 
 def _take(folder: Path, descriptor: int, meeting: str | None) -> None:
+    # The launcher of another node may have the lock for itself, until it has written which launch it belongs to.
+    end = time.monotonic() + (0.0 if meeting is None else SETTLING_SECONDS)
+    while not _try_to_take(descriptor, meeting):
+        if time.monotonic() >= end:
+            holder = _holder(descriptor)
+            pid, host, since = (holder.get(name, "?") for name in ("pid", "host", "since"))
+            raise DpbookError(
+                f"refused: {folder} is locked by pid {pid} on host {host}, since {since}; "
+                "wait for its end, or take another --name"
+            )
+        time.sleep(0.02)
+
+
+def _try_to_take(descriptor: int, meeting: str | None) -> bool:
     if try_lock(descriptor):
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%F %T"), "meeting": meeting}
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(holder).encode(), 0)
-        if meeting is None or try_lock(descriptor, shared=True):
-            return
-    holder = _holder(descriptor)
-    if meeting is None or holder.get("meeting") != meeting or not try_lock(descriptor, shared=True):
-        pid, host, since = (holder.get(name, "?") for name in ("pid", "host", "since"))
-        raise DpbookError(
-            f"refused: {folder} is locked by pid {pid} on host {host}, since {since}; "
-            "wait for its end, or take another --name"
-        )
+        return meeting is None or try_lock(descriptor, shared=True)
+    return meeting is not None and _holder(descriptor).get("meeting") == meeting and try_lock(descriptor, shared=True)
 
 
 def _holder(descriptor: int) -> dict[str, Any]:

@@ -97,7 +97,7 @@ else:
             "ValueError: oh",
         ),
         (model() + "import sys; sys.exit(3)\n", "the run ends well", "SystemExit: 3"),
-        (model() + sampled() + loop(step=ALONE), "the run ends well", "rank 1 skipped call"),
+        (model() + sampled() + loop(step=ALONE), "the run ends well", "rank 1 skipped collective"),
     ],
     ids=["unused", "raises", "exits", "calls that differ"],
 )

@@ -134,7 +134,7 @@ def test_a_rank_that_hangs_does_not_keep_an_interrupt_from_ending_the_others(tmp
     launch.send_signal(signal.SIGTERM)
     output = output_of(launch)
     assert launch.returncode == 128 + signal.SIGTERM
-    assert f"checkpoint of step {saved(tmp_path)[-1]:,} kept" in output
+    assert f"checkpoint of step {saved(tmp_path)[-1]:,} saved" in output
     assert not restarts.processes_in(tmp_path)
     assert leftovers(scratch) == []
 

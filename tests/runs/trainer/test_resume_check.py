@@ -17,7 +17,7 @@ from dpbook.app import main
 from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
 from dpbook.runs.launch import LaunchResult
-from dpbook.runs.trainer import Options, locked, metrics
+from dpbook.runs.trainer import Options, locked, metrics, run_folder
 from dpbook.runs.trainer.__main__ import _resumed as describe_resume
 from tests.cases import each
 
@@ -55,7 +55,8 @@ def test_a_folder_is_locked_by_a_process_that_is_named(tmp_path):
     assert enters(tmp_path / "r")
 
 
-def test_the_nodes_of_one_launch_share_a_folder_and_no_other_enters(tmp_path):
+def test_the_nodes_of_one_launch_share_a_folder_and_no_other_enters(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "SETTLING_SECONDS", 0)
     with locked(tmp_path, "a:1", quiet):
         assert enters(tmp_path, "a:1")
         with locked(tmp_path, "a:1", quiet):
@@ -65,6 +66,24 @@ def test_the_nodes_of_one_launch_share_a_folder_and_no_other_enters(tmp_path):
         assert not enters(tmp_path)
     with locked(tmp_path, None, quiet):
         assert not enters(tmp_path, "a:1")
+
+
+@pytest.mark.parametrize("content", ["", '{"meeting": "an earlier launch"}'])
+def test_a_node_that_comes_while_another_writes_the_lock_waits_for_it(tmp_path, monkeypatch, content):
+    """The other node has the lock for itself, and the file is empty or still that of an earlier launch."""
+    lock = tmp_path / run_folder.LOCK_FILE
+    lock.write_text(content)
+    with lock.open("r+") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def write(seconds):
+            lock.write_text('{"meeting": "a:1"}')
+            fcntl.flock(other, fcntl.LOCK_SH)
+
+        monkeypatch.setattr(run_folder.time, "sleep", write)
+        assert enters(tmp_path, "a:1")
+        monkeypatch.setattr(run_folder, "SETTLING_SECONDS", 0)
+        assert not enters(tmp_path, "b:1")
 
 
 @pytest.mark.processes
