@@ -72,9 +72,10 @@ class RecordedCall:
 
 @dataclass(frozen=True)
 class RankCalls:
-    """The last calls of one rank, by the group that they belong to."""
+    """The last calls of one rank, by the group that they belong to, and the ``latest`` of all with its group."""
 
     groups: Mapping[GroupKey, tuple[RecordedCall, ...]]
+    latest: tuple[GroupKey, RecordedCall] | None
 
     def last(self, key: GroupKey) -> RecordedCall | None:
         """Return the last call in a group; None if there is none."""
@@ -118,8 +119,11 @@ class CallRecords:
         return {rank: calls for rank, calls in self.ranks.items() if rank in key[1]}
 
     def group_suffix(self, key: GroupKey) -> str:
-        """Return " of the group of ranks 0, 2", or "" for the group of all ranks."""
-        return "" if len(key[1]) == self._world else f" of the group of {ranks_in_words(key[1])}"
+        """Return " of the group of ranks 0, 2", or "" for that of all ranks; " over gloo" if both have calls."""
+        (backend, _, name), ranks = key[0].rpartition(" "), key[1]
+        several = any(other[0].endswith(f" {name}") and other != key and other[1] == ranks for other in self.keys)
+        group = "" if len(ranks) == self._world else f" of the group of {ranks_in_words(ranks)}"
+        return f"{group} over {backend}" if several else group
 
     def missed_call(self, rank: int, waiting: Iterable[int]) -> tuple[GroupKey, RecordedCall] | None:
         """Return the first call that ``rank`` has not made and one of ``waiting`` has; None if it is not behind."""
@@ -167,7 +171,7 @@ def read_calls(folder: Path, world: int) -> CallRecords:
 def call_records(dumps: Mapping[int, Any], world: int) -> CallRecords:
     """Return the records of ``world`` ranks from each rank's "groups" and "calls".
 
-    The ranks of a group are listed by its name; a call is as `flight_recorder.call_record` returns it.
+    The ranks of a group are listed by its name; calls, oldest first, are as `flight_recorder.call_record` returns them.
     """
     groups: dict[str, tuple[int, ...]] = {"0": tuple(range(world))}
     for dump in dumps.values():  # a rank that has destroyed a group no longer knows its ranks
@@ -175,10 +179,12 @@ def call_records(dumps: Mapping[int, Any], world: int) -> CallRecords:
     by_rank = {}
     for rank, dump in dumps.items():
         calls: dict[GroupKey, list[RecordedCall]] = {}
+        latest = None
         for call in dump["calls"]:
             name = call["group"]  # each backend of a group numbers its own calls
-            calls.setdefault((f"{call['backend']} {name}", groups.get(name, (rank,))), []).append(_call(call))
-        by_rank[rank] = RankCalls({key: tuple(made) for key, made in calls.items()})
+            latest = (f"{call['backend']} {name}", groups.get(name, (rank,))), _call(call)
+            calls.setdefault(latest[0], []).append(latest[1])
+        by_rank[rank] = RankCalls({key: tuple(made) for key, made in calls.items()}, latest)
     return CallRecords(by_rank, world)
 
 
@@ -302,8 +308,8 @@ def describe_late_ranks(records: CallRecords) -> str:
     by_call: dict[str, list[int]] = {}
     for rank, key, call in free or late:
         waiting = [other for other in records.members(key) if _waits_in(records, other, key, call)]
-        last = records.ranks[rank].last(key)
-        before = f"its last was {locate_call(records, key, last)}" if last else "it had called none before"
+        latest = records.ranks[rank].latest
+        before = f"its last was {locate_call(records, *latest)}" if latest else "it had called none before"
         waited = f"; {ranks_in_words(waiting)} waited in it" if waiting else ""
         by_call.setdefault(f"{locate_call(records, key, call)}: {before}{waited}", []).append(rank)
     lines = "\n".join(f"{ranks_in_words(ranks)} never joined {call}" for call, ranks in by_call.items())

@@ -50,8 +50,7 @@ def write_calls(folder: Path, rank: int) -> None:
     """Write the last calls, oldest first, with the ranks of their groups."""
     try:
         with _without_inductor():
-            entries = [entry for dump in _dump_functions() for entry in pickle.loads(dump())["entries"]]
-        calls = [call_record(entry) for entry in entries if not entry["is_p2p"]]
+            calls = [call_record(entry) for entry in _entries() if not entry["is_p2p"]]
         report = json.dumps({"groups": _groups(), "calls": calls}).encode()
         write_atomically(folder / failure_files.CALLS_FILE.format(rank), report)
     except Exception:  # another version of torch; and missing evidence makes no failure worse
@@ -73,11 +72,16 @@ def _without_inductor() -> Iterator[None]:
 def time_limit() -> float | None:
     """Return torch's time-out, in seconds, of the oldest call that is not completed; None if there is none."""
     try:
-        dumps = [pickle.loads(dump(includeStackTraces=False)) for dump in _dump_functions()]
-        entries = [entry for dump in dumps for entry in dump["entries"]]
-        return next(float(entry["timeout_ms"]) / 1000 for entry in entries if not entry["retired"])
+        pending = (entry for entry in _entries(includeStackTraces=False) if not entry["retired"])
+        return next(float(entry["timeout_ms"]) / 1000 for entry in pending)
     except Exception:
         return None
+
+
+def _entries(**parts: bool) -> list[dict[str, Any]]:
+    """Return the entries of all recorders, oldest first: a program may call gloo and NCCL in turn."""
+    entries = [entry for dump in _dump_functions() for entry in pickle.loads(dump(**parts))["entries"]]
+    return sorted(entries, key=lambda entry: entry["time_created_ns"])
 
 
 def _dump_functions(suffix: str = "") -> list[Callable[..., bytes]]:

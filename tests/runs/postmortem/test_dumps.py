@@ -10,21 +10,34 @@ import pytest
 from dpbook.app.command_line import main
 from dpbook.core import InvalidArgument
 from dpbook.ranks import start
-from dpbook.runs.postmortem import read_dumps
+from dpbook.runs.postmortem import flight_recorder, read_dumps
+from dpbook.runs.postmortem.collective_calls import describe_late_ranks, read_calls
 
 TORCH = "/opt/conda/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
 PYTHON = "/opt/conda/lib/python3.12/runpy.py"
 ALL = {"0": [0, 1, 2]}
 
 
-def entry(number, line, *, op="all_reduce", size=5, group="0", state="completed", retired=True, p2p=False):
+def entry(
+    number,
+    line,
+    *,
+    op="all_reduce",
+    size=5,
+    group="0",
+    state="completed",
+    retired=True,
+    p2p=False,
+    backend="nccl",
+    at=0,
+):
     """Return a call in ``line`` of a script, as torch records it."""
     calls = [(TORCH, 9, op), ("/mnt/somebody/train.py", line, "main"), (PYTHON, 8, "run")]
-    frames = [{"filename": path, "line": at, "name": name} for path, at, name in calls]
+    frames = [{"filename": path, "line": number, "name": name} for path, number, name in calls]
     return {
         "frames": frames, "process_group": (group, "default_pg"), "collective_seq_id": number, "is_p2p": p2p,
-        "profiling_name": f"nccl:{op}", "input_sizes": [[size]], "input_dtypes": ["Float"], "state": state,
-        "retired": retired,
+        "profiling_name": f"{backend}:{op}", "input_sizes": [[size]], "input_dtypes": ["Float"], "state": state,
+        "retired": retired, "time_created_ns": at, "timeout_ms": 1000 * line,
     }  # fmt: skip
 
 
@@ -67,6 +80,34 @@ def test_a_rank_that_runs_ahead_as_on_gpus_is_not_at_fault_either(dumped):
     ahead = [entry(1, 4), waits(2, 7), waits(3, 7), waits(4, 7)]
     dumps = dumped({0: ahead, 1: ahead[:1], 2: ahead[:2]})
     assert dumps.diagnosis().startswith("rank 1 never joined collective 2 (")
+
+
+def test_the_last_call_of_a_rank_is_the_last_of_all_backends(monkeypatch, tmp_path):
+    """NCCL's recorder and that of all other backends know only their own calls, and number them from 1."""
+    functions = pytest.importorskip("torch.distributed.distributed_c10d").torch._C._distributed_c10d
+
+    def write(rank, *, nccl, gloo):
+        for name, entries in (("nccl", nccl), ("fr", gloo)):
+            dump = pickle.dumps({"entries": entries})
+            monkeypatch.setattr(functions, f"_dump_{name}_trace", lambda dump=dump, **parts: dump, raising=False)
+        flight_recorder.write_calls(tmp_path, rank)
+
+    gradients = [entry(1, 40, at=20), entry(2, 40, at=30)]
+    write(0, nccl=[*gradients, waits(3, 40, at=50)], gloo=[entry(1, 4, backend="gloo", at=10)])
+    assert flight_recorder.time_limit() == 40
+    write(1, nccl=gradients, gloo=[entry(1, 4, backend="gloo", at=10), waits(2, 7, backend="gloo", at=40)])
+    assert flight_recorder.time_limit() == 7
+    calls = [json.loads((tmp_path / f"calls-{rank}.json").read_text())["calls"] for rank in (0, 1)]
+    order = [[(call["backend"], call["number"]) for call in each] for each in calls]
+    assert order[0] == [("gloo", 1), ("nccl", 1), ("nccl", 2), ("nccl", 3)]
+    assert order[1] == [("gloo", 1), ("nccl", 1), ("nccl", 2), ("gloo", 2)]
+    first, second = (f"collective {n} over {b} (all_reduce of 5 × float32, line {line} of main)" for n, b, line in
+                     ((3, "nccl", 40), (2, "gloo", 7)))  # fmt: skip
+    assert describe_late_ranks(read_calls(tmp_path, 2)).splitlines() == [
+        "the ranks wait for each other:",
+        f"rank 0 never joined {second}: its last was {first}; rank 1 waited in it",
+        f"rank 1 never joined {first}: its last was {second}; rank 0 waited in it",
+    ]
 
 
 def test_ranks_that_wait_for_each_other_are_both_named(dumped):
