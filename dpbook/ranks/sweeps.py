@@ -6,17 +6,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import Program, Schedule, bus_factor
-from dpbook.core import DATA, InvalidArgument, check_int
+from dpbook.core import DATA, InvalidArgument, check_int, check_one_of
 from dpbook.ranks.starting import start
 
 if TYPE_CHECKING:
     import torch
+
+    from dpbook.planning import Algorithm
 
 AllReduce = Program | Schedule | None
 """An all-reduce to measure; None is that of torch.distributed."""
@@ -31,6 +33,10 @@ CALLS_IN_A_ROW = 5
 times 20."""
 
 
+PublishedSweep = Literal["h200x8", "b200x32"]
+"""Published sweeps: of 8 H200 in one node, and of 32 B200 in four."""
+
+
 @dataclass(frozen=True, eq=False)
 class Sweep:
     """Measured calls of one all-reduce over ``world`` ranks.
@@ -38,13 +44,14 @@ class Sweep:
     ``nbytes``: bytes of each rank's buffer, int64, shape (points,). ``times``: seconds of each call on the slowest
     rank, float64, shape (points, repeats). The bandwidths, shape (points,), are in bytes per second, as nccl-tests
     defines them; see `dpbook.collectives.pricing.schedule_cost`. ``backend``: the backend of torch.distributed that
-    carried the bytes.
+    carried the bytes. ``algorithms``: NCCL's algorithm for each size, empty if unknown.
     """
 
     world: int
     nbytes: NDArray[np.int64]
     times: NDArray[np.float64]
     backend: str = "gloo"
+    algorithms: tuple[Algorithm, ...] = ()
 
     @property
     def seconds(self) -> NDArray[np.float64]:
@@ -66,14 +73,17 @@ class Sweep:
         return "\n".join([head, *(f"{n:12,} {us:10,.0f} {alg:11.3f} {bus:11.3f}" for n, us, alg, bus in rows)])
 
 
-def published_sweep() -> Sweep:
-    """Return a published sweep of NCCL's all-reduce on 8 H200, from 32 KiB to 16 GiB; each time is a mean of 20 calls.
+def published_sweep(name: PublishedSweep = "h200x8") -> Sweep:
+    """Return a published sweep of NCCL's all-reduce from 32 KiB to 16 GiB; each time is a mean of 20 calls.
 
-    The file has the source.
+    The files have the sources. Raises `InvalidArgument` for an unknown ``name``.
     """
-    recorded = json.loads((DATA / "nccl_h200.json").read_text(encoding="utf-8"))
-    seconds = np.array(recorded["seconds"])[:, None]
-    return Sweep(recorded["ranks"], np.array(recorded["bytes"], np.int64), seconds, "nccl")
+    check_one_of("name", name, get_args(PublishedSweep))
+    recorded = json.loads((DATA / f"nccl_{name}.json").read_text(encoding="utf-8"))
+    nbytes, seconds = np.array(recorded["bytes"], np.int64), np.array(recorded["seconds"])[:, None]
+    chosen = recorded["algorithms"]
+    algorithms = tuple(next(a for a, most in chosen if most is None or n <= most) for n in nbytes)
+    return Sweep(recorded["ranks"], nbytes, seconds, "nccl", algorithms)
 
 
 def sweep(

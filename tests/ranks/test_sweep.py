@@ -123,3 +123,17 @@ def test_the_published_bandwidths_are_reproduced():
     assert (published.algbw[rows] / 1e9).round(2) == pytest.approx([0.82, 88.87, 249.23, 275.58], rel=1e-3)
     assert (published.busbw[rows] / 1e9).round(2) == pytest.approx([1.44, 155.53, 436.15, 482.26], rel=5e-3)
     assert published.nbytes.tolist() == [2**power for power in range(15, 35)]
+
+
+def test_the_published_bandwidths_on_four_nodes_are_reproduced():
+    """They are the column busbw of the source, in GB/s; NCCL's algorithms are those of AWS's table for 32 ranks."""
+    published = published_sweep("b200x32")
+    rows = np.isin(published.nbytes, [2**19, 2**25, 2**28, 2**34])
+    assert (published.busbw[rows] / 1e9).round(2) == pytest.approx([2.84, 91.19, 229.09, 381.80], rel=1e-3)
+    runs = ["Tree"] * 10 + ["Ring"] * 2 + ["NVLSTree"] * 2 + ["Ring"] * 6
+    assert list(published.algorithms) == runs
+
+
+def test_an_unknown_published_sweep_is_refused():
+    with pytest.raises(InvalidArgument, match=r"^name must be one of h200x8, b200x32"):
+        published_sweep("b200")

@@ -6,6 +6,7 @@ from dpbook.book.ch13.published import (
     MegatronRun,
     curve_errors,
     fixed,
+    fixed_on_two_points,
     megatron_runs,
     predicted_sweep,
     scaling_curves,

@@ -7,23 +7,25 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.collectives import fit
+from dpbook.collectives import Link, fit
 from dpbook.core import DATA
 from dpbook.planning import ACCELERATORS, LINKS, NVLS_SHARE, Cluster, Job, all_reduce, predict, strong
+from dpbook.ranks import Sweep
 
 Floats = NDArray[np.float64]
 WIRES = 0.77
 """Share of the wires, as `fixed` finds it for one node. With 0.6 or 1 no error of `curve_errors` changes by 1.2 %."""
-RING_UP_TO = 2**20
-"""Bytes up to which NCCL used its ring in the sweep; for larger buffers the switches added."""
+ROUNDS = 8
+"""Rounds in which constants are found; each leaves less than a tenth of the error of the one before."""
 
 
-def fixed(nbytes: Floats, seconds: Floats) -> Cluster:
-    """Return the node of the sweep, with its latency per round and its share of the wires fitted to these sizes.
+def fixed(sweep: Sweep) -> Cluster:
+    """Return the node of 8 H200, with the latency of a round and the share of the wires fitted to every second size.
 
     A ring of 8 has 14 rounds; the slope of large buffers is that of the switches, where 9/8 of a buffer pass a port.
     """
-    h200, small = ACCELERATORS["H200 SXM"], nbytes <= RING_UP_TO
+    nbytes, seconds, algorithms = sweep.nbytes[::2], sweep.seconds[::2], np.array(sweep.algorithms[::2])
+    h200, small = ACCELERATORS["H200 SXM"], algorithms == "Ring"
     latency = float(np.mean(seconds[small])) / 14
     through = fit(nbytes[~small], seconds[~small]).model.bandwidth
     fabric = replace(h200.fabric, latency=latency)
@@ -31,10 +33,25 @@ def fixed(nbytes: Floats, seconds: Floats) -> Cluster:
     return replace(node, wires=9 / 8 * through / (NVLS_SHARE * fabric.bandwidth))
 
 
-def predicted_sweep(node: Cluster, nbytes: Floats) -> Floats:
-    """Return the planner's seconds of an all-reduce, with the algorithm that NCCL used."""
-    ring, switches = all_reduce("Ring", node.topology), all_reduce("NVLS", node.topology)
-    return np.array([(ring if n <= RING_UP_TO else switches)(float(n)) for n in nbytes])
+def fixed_on_two_points(sweep: Sweep) -> Cluster:
+    """Return the four nodes of 8 B200, with the network's latency fixed on 1 MiB and the share of the wires on 16 GiB.
+
+    For 1 MiB NCCL used trees: 8 latencies between four nodes. Inside a node the latency is the assumption of `LINKS`.
+    """
+    small, large = np.searchsorted(sweep.nbytes, [2**20, 2**34])
+    latency, share = 0.0, 1.0
+    for _ in range(ROUNDS):
+        pod = Cluster(ACCELERATORS["B200"], sweep.world, Link.gigabits(400, latency=latency), wires=share)
+        predicted = predicted_sweep(pod, sweep)
+        latency += float(sweep.seconds[small] - predicted[small]) / 8
+        share *= float(predicted[large] / sweep.seconds[large])
+    return pod
+
+
+def predicted_sweep(cluster: Cluster, sweep: Sweep) -> Floats:
+    """Return the planner's seconds of an all-reduce of each size of the sweep, with the algorithm that NCCL used."""
+    sizes = zip(sweep.algorithms, sweep.nbytes.tolist(), strict=True)
+    return np.array([all_reduce(algorithm, cluster.topology)(nbytes) for algorithm, nbytes in sizes])
 
 
 CONTEXT = 2048
@@ -46,8 +63,6 @@ MACHINES = {"H100": ("H100 SXM", "InfiniBand NDR 400 Gb/s"), "A100": ("A100 80 G
 and not that of the H100. The A100 have 40 GB, which changes no time here."""
 ITEMSIZE = 4
 """Bytes of a gradient on the wire. The source does not give it; with 2 no error changes by more than 1.2 %."""
-ROUNDS = 8
-"""Rounds in which the share of the peak is found; each leaves less than a tenth of the error of the one before."""
 
 
 class CurvePoint(NamedTuple):
