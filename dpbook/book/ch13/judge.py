@@ -203,7 +203,8 @@ def constrained(answer: Answer, rng: np.random.Generator) -> None:
 # 13.3: predict the wall
 
 CONTEXT = 8192
-WITHIN = 0.01
+WITHIN, GPUS = 0.01, 2
+"""Relative and absolute tolerance. With the larger of both, (N − 1)/N may be taken as 1 in every drawn case."""
 
 
 @cache
@@ -250,8 +251,9 @@ def predicts(answer: Answer, rng: np.random.Generator) -> None:
     walls = predicted_walls(WALLS.now)
     got = expect_items(value(answer), len(walls), "four numbers of GPUs")
     for (name, exact), number in zip(walls.items(), got, strict=True):
-        near = isinstance(number, int | float) and abs(number - exact) <= WITHIN * exact
-        expect(near, "the GPUs from which on something no longer hides, within 1 %", describe(number), name)
+        near = isinstance(number, int | float) and abs(number - exact) <= max(WITHIN * exact, GPUS)
+        expected = "the GPUs from which on something no longer hides, within 1 % or two GPUs"
+        expect(near, expected, describe(number), name)
 
 
 # 13.4: the groups of a mesh
