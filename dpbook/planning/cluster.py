@@ -88,8 +88,8 @@ class Cluster:
             runs of large models report 38 to 46 %.
         wires: share of the links' bandwidths that collectives reach.
         contention: seconds by which a second of communication lengthens the computation that hides it: its kernels take
-            processors and memory bandwidth. 0.5 fits published curves of fully sharded training (chapter 13), in which
-            waiting for the slowest rank would look alike.
+            processors and memory bandwidth. 0.5 fits published curves of fully sharded training (chapter 13). They do
+            not tell how much of it is waiting for the slowest rank; that alone would not explain small models.
     """
 
     accelerator: Accelerator

@@ -22,23 +22,28 @@ STAGES = (0, 1, 2, 3)
 
 @dataclass(frozen=True)
 class Recipe:
-    """Bytes per parameter of a training recipe; ``optimizer`` is the state of the update, master weights included."""
+    """Bytes per parameter of a training recipe; ``optimizer`` is the state of the update, master weights included.
+
+    ``copies`` are of the weights in lower precision, which autograd keeps from forward to backward.
+    """
 
     name: str
     weights: int
     gradients: int
     optimizer: int
+    copies: int = 0
 
     @property
     def total(self) -> int:
         """Bytes per trained parameter."""
-        return self.weights + self.gradients + self.optimizer
+        return self.weights + self.gradients + self.optimizer + self.copies
 
 
 RECIPES: dict[str, Recipe] = {
     "mixed": Recipe("bf16 weights and gradients; fp32 master weights and two Adam moments", 2, 2, 12),
     "fp32 gradients": Recipe("bf16 weights; fp32 gradients, master weights and two Adam moments", 2, 4, 12),
-    "autocast": Recipe("fp32 weights, gradients and two Adam moments; bf16 only inside operations", 4, 4, 8),
+    "fp32": Recipe("fp32 weights, gradients and two Adam moments", 4, 4, 8),
+    "autocast": Recipe("fp32 weights, gradients and two Adam moments; a bf16 copy of each matrix", 4, 4, 8, 2),
     "bf16": Recipe("bf16 weights, gradients and two Adam moments", 2, 2, 4),
     "momentum": Recipe("fp32 weights, gradients and one momentum buffer", 4, 4, 4),
 }
@@ -55,11 +60,12 @@ class Memory:
     optimizer: float
     buckets: float = 0.0
     activations: float = 0.0
+    copies: float = 0.0
 
     @property
     def total(self) -> float:
         """Total bytes."""
-        return self.weights + self.gradients + self.optimizer + self.buckets + self.activations
+        return self.weights + self.gradients + self.optimizer + self.buckets + self.activations + self.copies
 
     def __repr__(self) -> str:
         parts = ((field.name, getattr(self, field.name)) for field in fields(self))
@@ -81,7 +87,9 @@ def memory_per_rank(
 
     Only ``trainable`` parameters (default: all) have gradients and optimizer state. ``bucket_copy`` adds the second
     copy of the gradients that DDP keeps unless its gradients are views of the buckets. ``activations`` (bytes) are
-    added unchanged. Fragmentation, temporary buffers and the framework are left out. Raises `InvalidArgument`.
+    added unchanged. No stage shards a recipe's ``copies``: FSDP's autograd keeps those of all gathered weights, too,
+    unless layers are recomputed. Fragmentation, temporary buffers and the framework are left out. Raises
+    `InvalidArgument`.
     """
     check_int("world", world, 1)
     _check_stage(stage)
@@ -97,6 +105,7 @@ def memory_per_rank(
         optimizer=use.optimizer * trained / (world if stage >= 1 else 1),
         buckets=gradients if bucket_copy else 0.0,
         activations=check_float("activations", activations, minimum=0),
+        copies=use.copies * parameters,
     )
 
 
@@ -112,7 +121,7 @@ def smallest_world_that_fits(
     use = _recipe(recipe)
     per_parameter = (use.optimizer, use.gradients, use.weights)  # in the order in which the stages shard them
     sharded = sum(per_parameter[:stage]) * check_int("parameters", parameters, 1)
-    for_shards = available - sum(per_parameter[stage:]) * parameters
+    for_shards = available - (sum(per_parameter[stage:]) + use.copies) * parameters
     if for_shards < 0 or (for_shards == 0 and sharded):
         return None
     return max(1, ceil(sharded / for_shards)) if sharded else 1

@@ -1,6 +1,8 @@
 """Is a pipeline of several chunks per stage idle, and done with its gradients, when the planner says so?"""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpbook.core import InvalidArgument
 from dpbook.planning import ACCELERATORS, LINKS, Cluster, Job, predict
@@ -81,6 +83,14 @@ def test_gradients_become_final_in_the_time_of_the_pipeline(stages, chunks, micr
     assert final[0][::-1] == pytest.approx([seconds - apart * (chunks - 1 - k) for k in range(chunks)])
     first_gradient = final[0][-1] - 2 / chunks
     assert (seconds - first_gradient) / 2 == pytest.approx(job(stages, chunks, micro_batches).spread)
+
+
+@pytest.mark.proof
+@given(st.integers(2, 16), st.integers(1, 12), st.integers(1, 4))
+def test_both_hold_for_pipelines_of_any_shape(stages, chunks, groups):
+    shape = {"stages": stages, "chunks": chunks, "micro_batches": groups * stages}
+    test_stages_idle_as_long_as_in_the_pipeline.__wrapped__(**shape)
+    test_gradients_become_final_in_the_time_of_the_pipeline.__wrapped__(**shape)
 
 
 def test_more_chunks_expose_less_of_the_sync():

@@ -54,7 +54,8 @@ def test_what_zero_1_frees_for_70_billion_on_64_ranks():
 def test_autocast_keeps_fp32_gradients():
     mixed, autocast = (memory_per_rank(1000, 1, recipe=recipe) for recipe in ("mixed", "autocast"))
     assert (mixed.gradients, autocast.gradients) == (2000, 4000)
-    assert mixed.total == autocast.total == 16000
+    assert (mixed.total, autocast.total) == (16000, 18000)
+    assert memory_per_rank(1000, 1, recipe="fp32").total == 16000
     assert memory_per_rank(1000, 1, recipe="fp32 gradients").total == 18000
 
 
@@ -72,8 +73,10 @@ def test_a_bucket_copy_is_as_large_as_the_gradients():
 @each("recipe", RECIPES)
 @each("world", WORLDS)
 def test_the_shards_of_all_ranks_make_up_the_whole(world, recipe):
-    whole = memory_per_rank(840 * 10**6, 1, recipe=recipe)
-    assert memory_per_rank(840 * 10**6, world, 3, recipe).total * world == pytest.approx(whole.total)
+    """But for the copies of autocast, which every rank keeps."""
+    whole, shard = memory_per_rank(840 * 10**6, 1, recipe=recipe), memory_per_rank(840 * 10**6, world, 3, recipe)
+    assert (shard.total - shard.copies) * world == pytest.approx(whole.total - whole.copies)
+    assert shard.copies == whole.copies == (1680 * 10**6 if recipe == "autocast" else 0)
 
 
 @each("world", WORLDS)

@@ -24,6 +24,7 @@ from dpbook.planning import ACCELERATORS, MODELS, RECIPES, Memory, memory_per_ra
 
 MEMORY_PARTS = {
     "weights": Key("weights", palette.COMPUTATION),
+    "copies": Key("bf16 copies", palette.tint(palette.COMPUTATION, 0.45)),
     "gradients": Key("gradients", palette.COMMUNICATION),
     "optimizer": Key("optimizer state", palette.PARTIAL),
     "buckets": Key("copy in buckets", palette.tint(palette.COMMUNICATION, 0.45)),

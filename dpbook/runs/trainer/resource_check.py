@@ -55,7 +55,7 @@ def least_memory(options: Options, world: int) -> float:
     """Return the bytes that a rank needs at least: fp32 weights, gradients and moments, without activations."""
     total, trained = parameters(options) + adapters(options), adapters(options) or parameters(options)
     stage = 1 if options.strategy == "zero1" else 0
-    return memory_per_rank(total, world, stage, "autocast", trainable=trained).total
+    return memory_per_rank(total, world, stage, "fp32", trainable=trained).total
 
 
 def activations(options: Options) -> int:

@@ -1,23 +1,48 @@
-"""Does autocast keep a bf16 copy of each weight from forward to backward, as chapter 13 says?"""
+"""Does autocast keep a bf16 copy of each weight from forward to backward, as the planner counts?"""
 
 import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from dpbook.planning import memory_per_rank
+from tests.cases import each
+
+LAYERS, WIDTH = 8, 64
 
 
-def test_autocast_keeps_two_bytes_more_per_weight():
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False) for _ in range(8)))
-    weights = {weight.data_ptr() for weight in model.parameters()}
+def copies_kept(model):
+    """Return the bf16 tensors of a weight's shape that autograd keeps, each storage once."""
     kept = {}
 
     def pack(tensor):
-        if tensor.shape == (64, 64):  # no activation is: there are 3 rows
-            kept[tensor.data_ptr()] = tensor
+        if tensor.shape == (WIDTH, WIDTH):  # no activation is: there are 3 rows
+            kept[tensor.data_ptr(), tensor.dtype] = tensor
         return tensor
 
+    weights = {weight.data_ptr() for weight in model.parameters()}
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
-        loss = model(torch.ones(3, 64)).sum()
-    copies = [tensor for place, tensor in kept.items() if place not in weights]
+        loss = model(torch.ones(3, WIDTH)).sum()
+    copies = [tensor for (place, _), tensor in kept.items() if place not in weights]
     assert {tensor.dtype for tensor in copies} == {torch.bfloat16}
-    # the first layer's input needs no gradient, so its weight is not kept
-    assert sum(tensor.nbytes for tensor in copies) == 2 * 7 * 64 * 64
     loss.backward()
+    return copies
+
+
+@each("sharded", [False, True])
+def test_autocast_keeps_two_bytes_more_per_weight(sharded):
+    """The first layer's input needs no gradient, so that its weight is not kept."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+    if sharded:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            mesh = init_device_mesh("cpu", (1,))
+            for module in [*model, model]:
+                fully_shard(module, mesh=mesh)
+            copies = copies_kept(model)
+        finally:
+            dist.destroy_process_group()
+    else:
+        copies = copies_kept(model)
+    kept = memory_per_rank((LAYERS - 1) * WIDTH * WIDTH, 8, 3 if sharded else 0, "autocast")
+    assert sum(tensor.nbytes for tensor in copies) == kept.copies
