@@ -34,6 +34,15 @@ def test_two_sizes_predict_most_of_a_sweep_on_four_nodes():
     assert missed == [2**15, 2**16, 2**17, 2**25]  # 14 of 18 are within a tenth
 
 
+@each("small", [2**power for power in range(18, 24)])
+@each("large", [2**30, 2**32, 2**34])
+def test_other_pairs_of_sizes_predict_more_than_half_too(small, large):
+    off = np.abs(errors(ch13.fixed_on_two_points(FOUR_NODES, small, large), FOUR_NODES))
+    others = ~np.isin(FOUR_NODES.nbytes, [small, large])
+    assert 10 <= (off[others] <= 0.1).sum() <= 14
+    assert off[FOUR_NODES.nbytes >= 2**18].max() < 0.21
+
+
 def test_the_three_smallest_sizes_take_longer_the_fewer_bytes_they_have():
     """So no price that grows with the bytes can meet them."""
     assert (np.diff(FOUR_NODES.seconds[:4]) < 0).all()
