@@ -214,7 +214,7 @@ def _errors_by_size(cluster: Cluster, sweep: Sweep, fixing: list[int]) -> dict[s
 def draw_errors(errors: Mapping[str, Mapping[str, float]], title: str) -> Picture:
     """Plot the errors of each source as points on a line, and name those beyond `TOLERANCE`.
 
-    Errors beyond −40 % stand at that end of the axis.
+    Errors beyond −40 % stand at that end of the axis, with their number.
     """
     figure, axes = new_figure(title, height=60 + 44 * len(errors))
     axes.axvspan(-100 * TOLERANCE, 100 * TOLERANCE, color=palette.tint(palette.COMPLETE, 0.18), zorder=0)
@@ -225,7 +225,8 @@ def draw_errors(errors: Mapping[str, Mapping[str, float]], title: str) -> Pictur
             axes.plot(*at, "o", color=palette.EXPOSED if far else palette.INK, markersize=6, alpha=0.7)
             if far:
                 missed.append(f"{source}, {point}: {error:+.0%}")
-                names[at] = f"{names[at]}, {point}" if at in names else point
+                label = f"{point} ({100 * error:.0f} %)" if at[0] == -40 else point
+                names[at] = f"{names[at]}, {label}" if at in names else label
     for at, name in names.items():
         offset, side = ((0, -17), "left") if at[0] == -40 else ((0, 7), "center")
         axes.annotate(name, at, offset, textcoords="offset points", ha=side)
