@@ -8,18 +8,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.collectives import Link, fit
+from dpbook.book.ch06 import ROUNDS, fixed_on_two_points, predicted_sweep
+from dpbook.collectives import fit
 from dpbook.core import DATA, palette
 from dpbook.figures import Picture
 from dpbook.figures.card import finish, in_style, new_figure
-from dpbook.planning import ACCELERATORS, LINKS, NVLS_SHARE, Cluster, Job, all_reduce, predict, strong
+from dpbook.planning import ACCELERATORS, LINKS, NVLS_SHARE, Cluster, Job, predict, strong
 from dpbook.ranks import Sweep, published_sweep
 
 Floats = NDArray[np.float64]
 WIRES = 0.77
 """Share of the wires, as `fixed` finds it for one node. With 0.6 or 1 no error of `curve_errors` changes by 1.2 %."""
-ROUNDS = 8
-"""Rounds in which constants are found; each leaves less than a tenth of the error of the one before."""
 
 
 def fixed(sweep: Sweep) -> Cluster:
@@ -34,28 +33,6 @@ def fixed(sweep: Sweep) -> Cluster:
     fabric = replace(h200.fabric, latency=latency)
     node = Cluster(replace(h200, fabric=fabric), 8, LINKS["InfiniBand NDR 400 Gb/s"])
     return replace(node, wires=9 / 8 * through / (NVLS_SHARE * fabric.bandwidth))
-
-
-def fixed_on_two_points(sweep: Sweep, small: int = 2**20, large: int = 2**34) -> Cluster:
-    """Return the four nodes of 8 B200, with the network's latency and the share of the wires fixed on two sizes.
-
-    For the ``small`` one NCCL used trees: 8 latencies between four nodes. Inside a node the latency is the assumption
-    of `LINKS`. Of 18 other sizes 14 are then within a tenth, and 10 to 14 with other pairs.
-    """
-    near, far = np.searchsorted(sweep.nbytes, [small, large])
-    latency, share = 0.0, 1.0
-    for _ in range(ROUNDS):
-        pod = Cluster(ACCELERATORS["B200"], sweep.world, Link.gigabits(400, latency=latency), wires=share)
-        predicted = predicted_sweep(pod, sweep)
-        latency += float(sweep.seconds[near] - predicted[near]) / 8
-        share *= float(predicted[far] / sweep.seconds[far])
-    return pod
-
-
-def predicted_sweep(cluster: Cluster, sweep: Sweep) -> Floats:
-    """Return the planner's seconds of an all-reduce of each size of the sweep, with the algorithm that NCCL used."""
-    sizes = zip(sweep.algorithms, sweep.nbytes.tolist(), strict=True)
-    return np.array([all_reduce(algorithm, cluster.topology)(nbytes) for algorithm, nbytes in sizes])
 
 
 CONTEXT = 2048
