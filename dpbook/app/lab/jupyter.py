@@ -51,11 +51,13 @@ def serve(command: Sequence[str], env: Mapping[str, str], log: Path, *, page: st
         port: port that was asked for.
         opens: whether it opens a browser by itself.
     """
-    parent, signals = os.getpid(), list[int]()
+    parent, folder, signals = os.getpid(), _runtime_folder(env), list[int]()
 
-    def bind_to_parent() -> None:
+    def prepare_child() -> None:
         os.environ[PARENT] = str(parent)
         end_with_parent(signal.SIGTERM)
+        with suppress(OSError):  # of an earlier server with this process id, as in a container
+            _description(folder, os.getpid()).unlink()
 
     try:
         log.unlink(missing_ok=True)
@@ -66,18 +68,15 @@ def serve(command: Sequence[str], env: Mapping[str, str], log: Path, *, page: st
         # In a session of its own, so that Ctrl-C reaches this process alone. Jupyter ends in order after SIGTERM;
         # SIGINT raises an error in whatever it is doing, and that error may be caught.
         child = subprocess.Popen(
-            command, env=dict(env), stdout=output, stderr=output, start_new_session=True, preexec_fn=bind_to_parent
+            command, env=dict(env), stdout=output, stderr=output, start_new_session=True, preexec_fn=prepare_child
         )
-    description = _runtime_folder(env) / f"jpserver-{child.pid}.json"
-    with suppress(OSError):  # of an earlier server with this process id, as in a container
-        description.unlink()
 
     def end_server(number: int, frame: FrameType | None) -> None:
         signals.append(number)
         child.terminate()
 
     with handling_signals(end_server):
-        address = _wait_for_address(child, description)
+        address = _wait_for_address(child, _description(folder, child.pid))
         if address is not None:
             print_line(_announcement(address, page, log, port, opens), sys.stdout)
         status = child.wait()
@@ -100,6 +99,11 @@ def _runtime_folder(env: Mapping[str, str]) -> Path:
     from jupyter_core.paths import jupyter_runtime_dir
 
     return Path(env.get("JUPYTER_RUNTIME_DIR") or jupyter_runtime_dir())
+
+
+def _description(folder: Path, pid: int) -> Path:
+    """The file in which the server with this process id describes itself."""
+    return folder / f"jpserver-{pid}.json"
 
 
 def _wait_for_address(child: subprocess.Popen[bytes], description: Path) -> dict[str, Any] | None:

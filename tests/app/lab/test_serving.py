@@ -24,6 +24,16 @@ from dpbook.app.lab.jupyter import serve
 log, port, *command = sys.argv[1:]
 sys.exit(serve(command, os.environ, Path(log), page="/lab/tree/a.ipynb", port=int(port), opens=False))
 """
+LATE = """
+import os, subprocess, time
+from pathlib import Path
+class Late(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        while not Path(os.environ["JUPYTER_RUNTIME_DIR"], f"jpserver-{self.pid}.json").exists():
+            time.sleep(0.01)
+subprocess.Popen = Late
+"""
 BEGINS = """
 import json, os, signal, socket, sys, time
 from pathlib import Path
@@ -46,9 +56,9 @@ def wait():
 
 
 @contextlib.contextmanager
-def served(folder, script, port=8888):
+def served(folder, script, port=8888, program=SERVE):
     """`serve` in a process of its own, on a script that stands for JupyterLab."""
-    command = [sys.executable, "-c", SERVE, str(folder / "log"), str(port), sys.executable, "-c", BEGINS + script]
+    command = [sys.executable, "-c", program, str(folder / "log"), str(port), sys.executable, "-c", BEGINS + script]
     env = {**os.environ, "JUPYTER_RUNTIME_DIR": str(folder)}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -124,6 +134,12 @@ def test_what_an_earlier_server_of_the_same_process_id_has_left_is_not_told(tmp_
     for number in range(os.getpid(), os.getpid() + 2000):
         (tmp_path / f"jpserver-{number}.json").write_text(old)
     with served(tmp_path, "time.sleep(0.6); answer(); wait()") as process:
+        assert until(process, "Ctrl-C")[3].endswith("token=secret")
+
+
+def test_a_server_that_is_faster_than_its_parent_is_announced(tmp_path):
+    """On a busy machine JupyterLab may have described itself before the process that started it goes on."""
+    with served(tmp_path, "answer(); wait()", program=LATE + SERVE) as process:
         assert until(process, "Ctrl-C")[3].endswith("token=secret")
 
 
