@@ -11,6 +11,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpbook.book import sim
+from dpbook.ddp import FullySharded
 from dpbook.ranks import start
 from tests.scenarios import Scenarios
 
@@ -192,6 +193,26 @@ def training_goes_on_while_a_checkpoint_is_written(rank, world, folder):
     dcp.load(state, checkpoint_id=folder)
     for part, expected in zip(state["model"].values(), network().parameters(), strict=True):
         assert part.full_tensor().equal(expected)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.scale * x
+
+
+@scenario
+def scalar_parameters_are_refused_by_fully_shard_and_lie_in_a_row_of_ours(rank, world, folder):
+    with pytest.raises(ValueError, match="doesn't support scalar parameters"):
+        fully_shard(Scaled())
+    model = FullySharded(Scaled())
+    model(torch.tensor(1.0 + rank)).backward()
+    (scale,) = model.parameters()
+    mean = sum(1.0 + rank for rank in range(world)) / world
+    assert scale.grad.tolist() == ([mean] if rank == 0 else [])
 
 
 @pytest.fixture(scope="module")
