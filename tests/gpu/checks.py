@@ -20,6 +20,11 @@ class Check(NamedTuple):
     place: str
     lasting: bool
 
+    @property
+    def is_between_ranks(self):
+        """Whether several numbers of ranks may show more than one: it is about messages between them."""
+        return self.place == "ranks" and (self.ranks > 1 or self.function.__module__ == "tests.gpu.wrappers")
+
     def why_not(self, kind, world):
         """Return the reason why this check is not tried on a ``kind`` of device with ``world`` ranks; "" if it is."""
         if kind == "sim" and self.gpu_only:

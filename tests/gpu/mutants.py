@@ -22,6 +22,7 @@ from tests.gpu import accelerator, clock, measuring, wrappers
 from tests.gpu.checks import CHECKS, all_of, attempt
 
 TRAINS = measuring.the_training_program_trains_as_on_the_cpu
+EVENTS = measuring.a_step_records_four_events
 GOES_ON = measuring.the_host_goes_on_between_reports
 CLOCKS = measuring.clocks_measure_kernels_and_not_launches
 LINK = measuring.an_emulated_link_carries_what_has_been_computed
@@ -55,6 +56,7 @@ MUTANTS = [
         "a step is measured by the host", StepClock._mark, "moment(self._device)", "moment(torch.device('cpu'))",
         TRAINS,
     ),
+    Mutant("every gradient records an event", StepClock._ready, "self._n_missing == 0", "True", EVENTS),
     Mutant("the host reads the loss in every step", Trainer.advance, "loss.detach()", "loss.item()", GOES_ON),
     Mutant(
         "the optimizer asks the host", Trainer.advance,

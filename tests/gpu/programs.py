@@ -27,7 +27,7 @@ SAME_LAYOUT = {"torch": "torch", "bucketed": "torch", "zero1": "torch", "naive":
 VARIANTS = {
     "lora": {"lora": 4}, "bf16": {"precision": "bf16"}, "checkpointing": {"checkpointing": True},
     "cnn": {"model": "cnn", "batch": 8}, "accumulation": {"accumulation": 2},
-    "fused": {"fused": True, "strategy": "zero1"},
+    "fused": {"fused": True, "strategy": "zero1"}, "ring": {"all_reduce": "ring", "strategy": "bucketed"},
 }  # fmt: skip
 BF16 = ["--precision", "bf16"]
 LIMITS = {"bf16": 0.2}

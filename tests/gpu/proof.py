@@ -160,23 +160,37 @@ def write(record, path):
     path.with_suffix(".md").write_text(page(record), encoding="utf-8")
 
 
+def numbers_of_ranks(kind, ranks, gpus):
+    """Return the numbers of ranks to prove with, without one that is there twice. Raises `DpbookError`."""
+    default = [gpus, *(n for n in (4, 3, 2) if n < gpus)] if kind == "cuda" else [1]
+    for number in ranks or ():
+        if number < 1 or (kind == "cuda" and number > gpus):
+            most = f" to {gpus}, the number of GPUs" if kind == "cuda" else " or more"
+            raise DpbookError(f"--ranks {number} is not possible: it is from 1{most}")
+    return list(dict.fromkeys(ranks or default))
+
+
 def main(device, ranks, names, out, place=""):
-    """Prove, write and print; return 1 if a check is refuted."""
+    """Prove, write and print, for each number of ranks; return 1 if a check is refuted."""
     gpus = torch.cuda.device_count()
     kind = device or "cuda"
     if kind == "cuda" and not gpus:
         build = f"torch {torch.__version__} of {sys.executable}"
         print(f"there is no GPU that {build} can use; --device sim rehearses on the stand-in", file=sys.stderr)
         return 2
-    if ranks is None:
-        ranks = gpus if kind == "cuda" else 1
-    if ranks < 1 or (kind == "cuda" and ranks > gpus):
-        most = f" to {gpus}, the number of GPUs" if kind == "cuda" else " or more"
-        raise DpbookError(f"--ranks {ranks} is not possible: it is from 1{most}")
+    numbers = numbers_of_ranks(kind, ranks, gpus)
     name = "-".join(describe(kind)["device"].lower().split())
-    path = out or Path(f"gpu_proof_{name}_{ranks}.json")
-    _refuse_unwritable(path)
-    record = prove(kind, ranks, names, keep=lambda record: write(record, path), place=place)
-    write(record, path)
-    print(page(record) + f"\nwritten: {path} and {path.with_suffix('.md')}")
-    return int(any(one["result"] == REFUTED for one in record["checks"]))
+    paths = [out or Path(f"gpu_proof_{name}_{number}.json") for number in numbers]
+    if out and len(numbers) > 1:
+        paths = [out.with_stem(f"{out.stem}_{number}") for number in numbers]
+    _refuse_unwritable(paths[0])
+    refuted = False
+    for number, path in zip(numbers, paths, strict=True):
+        chosen = names
+        if number != numbers[0]:
+            chosen = [one.name for one in CHECKS.values() if one.is_between_ranks and one.name in (names or CHECKS)]
+        record = prove(kind, number, chosen, keep=lambda record, path=path: write(record, path), place=place)
+        write(record, path)
+        print(page(record) + f"\nwritten: {path} and {path.with_suffix('.md')}")
+        refuted = refuted or any(one["result"] == REFUTED for one in record["checks"])
+    return int(refuted)

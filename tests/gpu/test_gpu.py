@@ -44,9 +44,7 @@ def chosen(group):
     if group == "hybrid":
         return ["hybrid_sharding_has_the_losses_of_ddp", "the_script_for_sharding_resumes"]
     quick = [one for one in CHECKS.values() if not one.lasting]
-    if group == "between ranks":  # of which several ranks show more than one rank does
-        quick = [one for one in quick if one.ranks > 1 or one.function.__module__ == "tests.gpu.wrappers"]
-    return [one.name for one in quick]
+    return [one.name for one in quick if group == "quick" or one.is_between_ranks]
 
 
 @pytest.fixture
@@ -57,34 +55,36 @@ def bare(tmp_path):
     return os.environ | {"PYTHONPATH": str(tmp_path / "bare")}
 
 
-def proved(names, ranks, environment, path):
-    """Run the command, and return the record, of which nothing is refuted."""
+def proved(names, numbers, environment, path):
+    """Run the command, and return the records, in which nothing is refuted, by the number of ranks."""
     only = [word for name in names for word in ("--only", name)]
-    command = [sys.executable, "-m", "tests.gpu", "--device", "sim", "--ranks", str(ranks), "--out", str(path), *only]
-    ended = subprocess.run(command, cwd=checkout.root(), env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.gpu", "--device", "sim", "--ranks", *map(str, numbers), "--out", str(path)]
+    ended = subprocess.run([*command, *only], cwd=checkout.root(), env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    record = json.loads(path.read_text(encoding="utf-8"))
-    assert {one["name"] for one in record["checks"]} == set(names)
-    for one in record["checks"]:
-        expected = CHECKS[one["name"]].why_not("sim", ranks)
-        assert (one["result"], one["why"]) == ((NOT_RUN, expected) if expected else (PROVED, "")), one
-    return record
+    paths = {number: path if len(numbers) == 1 else path.with_stem(f"{path.stem}_{number}") for number in numbers}
+    records = {number: json.loads(path.read_text(encoding="utf-8")) for number, path in paths.items()}
+    for number, record in records.items():
+        assert {one["name"] for one in record["checks"]} == set(names)
+        for one in record["checks"]:
+            expected = CHECKS[one["name"]].why_not("sim", number)
+            assert (one["result"], one["why"]) == ((NOT_RUN, expected) if expected else (PROVED, "")), one
+    return records
 
 
 @needs_sim
 @processes
 @pytest.mark.parametrize(
-    ("ranks", "group"),
+    ("numbers", "group"),
     [
-        (1, "quick"), (2, "between ranks"), pytest.param(3, "quick", marks=pytest.mark.proof),
-        *(pytest.param(ranks, "lasting", marks=pytest.mark.proof) for ranks in (1, 2, 3)),
-        pytest.param(4, "hybrid", marks=pytest.mark.proof),
+        ([1], "quick"), ([2, 3], "between ranks"), pytest.param([3], "quick", marks=pytest.mark.proof),
+        *(pytest.param([number], "lasting", marks=pytest.mark.proof) for number in (1, 2, 3)),
+        pytest.param([4], "hybrid", marks=pytest.mark.proof),
     ],
 )  # fmt: skip
-def test_the_proof_holds_on_the_stand_in(proof, ranks, group, bare, tmp_path):
-    record = proved(chosen(group), ranks, bare, tmp_path / "gpu.json")
-    assert record["machine"]["device"] == "stand-in accelerator"
-    assert (tmp_path / "gpu.md").read_text().startswith(f"# stand-in accelerator, {ranks} rank")
+def test_the_proof_holds_on_the_stand_in(proof, numbers, group, bare, tmp_path):
+    for ranks, record in proved(chosen(group), numbers, bare, tmp_path / "gpu.json").items():
+        assert (record["ranks"], record["machine"]["device"]) == (ranks, "stand-in accelerator")
+    assert all("# stand-in accelerator, " in page.read_text() for page in tmp_path.glob("*.md"))
 
 
 @needs_sim
@@ -139,9 +139,9 @@ def test_an_unknown_check_is_refused(proof):
 @pytest.mark.parametrize(
     ("device", "ranks", "out", "message"),
     [
-        ("sim", 0, None, "--ranks 0 is not possible: it is from 1 or more"),
-        ("cuda", 3, None, "--ranks 3 is not possible: it is from 1 to 2, the number of GPUs"),
-        ("sim", 1, "file/gpu.json", "the record cannot be written to --out .*: Not a directory|File exists"),
+        ("sim", [1, 0], None, "--ranks 0 is not possible: it is from 1 or more"),
+        ("cuda", [3], None, "--ranks 3 is not possible: it is from 1 to 2, the number of GPUs"),
+        ("sim", [1], "file/gpu.json", "the record cannot be written to --out .*: Not a directory|File exists"),
     ],
 )
 def test_what_is_not_possible_is_refused_before_anything_is_launched(
@@ -152,6 +152,29 @@ def test_what_is_not_possible_is_refused_before_anything_is_launched(
     monkeypatch.setattr(proof, "prove", None)
     with pytest.raises(DpbookError, match=message):
         proof.main(device, ranks, None, out and tmp_path / out)
+
+
+@pytest.mark.parametrize(("gpus", "numbers"), [(1, [1]), (2, [2]), (3, [3, 2]), (4, [4, 3, 2]), (8, [8, 4, 3, 2])])
+def test_one_command_proves_with_all_gpus_and_with_fewer(proof, monkeypatch, tmp_path, gpus, numbers):
+    """All checks with all GPUs, and with fewer those between ranks; one refuted check is enough for status 1."""
+    tried, described = [], proof.describe("sim")
+
+    def prove(kind, ranks, names, keep, place):
+        tried.append((ranks, names))
+        result = REFUTED if ranks == numbers[0] else PROVED
+        check = {"name": "a", "claim": "A.", "result": result, "why": "", "figures": {}}
+        return {"ranks": ranks, "date": "", "machine": described, "checks": [check]}
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(proof.torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(proof, "describe", lambda kind: described)
+    monkeypatch.setattr(proof, "prove", prove)
+    assert proof.main("cuda", None, None, None) == 1
+    assert [ranks for ranks, _ in tried] == numbers
+    assert tried[0][1] is None
+    assert all("equal_buckets_have_equal_bits" in names for _, names in tried[1:])
+    assert not any("the_doctor_and_a_sweep_run" in names for _, names in tried[1:])
+    assert len(list(tmp_path.glob("gpu_proof_stand-in-accelerator_*.json"))) == len(numbers)
 
 
 def test_every_claim_is_a_sentence(proof):

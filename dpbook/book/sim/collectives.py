@@ -27,6 +27,7 @@ OPERATIONS = (
     "allreduce_coalesced_", "alltoall_", "alltoall_base_", "barrier", "broadcast_", "gather_", "recv_",
     "recv_any_source_", "reduce_", "reduce_scatter_", "reduce_scatter_tensor_coalesced_", "scatter_", "send",
 )  # fmt: skip
+MESSAGES = ("c10d::recv_", "c10d::recv_any_source_", "c10d::send")
 NO_LIMIT = timedelta(0)
 LATEST_WORKS = 16
 Stages = Callable[[], Iterator[None]]
@@ -91,7 +92,8 @@ def communicator(group: Any) -> Communicator:
 def register(library: Any) -> None:
     """Register the backend, and its collectives for tensors of the device, with torch.distributed.
 
-    gloo accepts such tensors too, as it accepts CUDA's: torch asks a group of gloo for its backend of the device.
+    gloo sums such tensors too, as it sums CUDA's: torch asks a group of gloo for its backend of the device. It sends
+    and receives none, as it would read CUDA's as memory of the host.
     """
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=[DEVICE.type])
     dist.Backend.backend_capability[dist.Backend.GLOO].append(DEVICE.type)
@@ -168,7 +170,10 @@ def _collective(op: Any) -> Callable[..., Any]:
         tensors = [value for value in tree_leaves(args) if isinstance(value, torch.Tensor)]
         if not all(is_on_device(tensor) for tensor in tensors):
             raise ValueError(f"Tensors must be on {DEVICE} and dense: {BACKEND} takes no others")
-        link = communicator(ProcessGroup.unbox(args[position]))
+        group = ProcessGroup.unbox(args[position])
+        if op._schema.name in MESSAGES and _serves_the_device(group) == dist.Backend.GLOO:
+            raise ValueError(f"gloo does not send or receive tensors on {DEVICE}")
+        link = communicator(group)
         work = SimWork(args[0], blocks=op._schema.name == "c10d::barrier")
         twins = list(tree_map(lambda value: on_cpu(value) if is_on_device(value) else value, args))
         twins[position] = link.group.boxed()
@@ -190,6 +195,12 @@ def _collective(op: Any) -> Callable[..., Any]:
         return (args[0], work.boxed()) if returns_tensors else work.boxed()
 
     return call
+
+
+def _serves_the_device(group: Any) -> str:
+    """Return the name of a group's backend for the device."""
+    served = dict(pair.split(":") for pair in str(dist.get_backend_config(group)).split(","))
+    return served.get(DEVICE.type, "")
 
 
 def _submit(group_stream: Stream, name: str, stages: Stages, work: SimWork, is_async: bool) -> None:

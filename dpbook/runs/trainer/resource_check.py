@@ -27,7 +27,7 @@ def requirements(
     return [
         *_memory(nproc, world, options, devices),
         *_batch(world, options),
-        *_all_reduce(world, options, devices),
+        *_all_reduce(world, options),
         *_disk(options),
     ]
 
@@ -134,13 +134,8 @@ def _disk(options: Options) -> Iterator[PreflightFinding]:
         )
 
 
-def _all_reduce(world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[PreflightFinding]:
+def _all_reduce(world: int, options: Options) -> Iterator[PreflightFinding]:
     try:
-        schedule = options.schedule(world)
+        options.schedule(world)
     except InvalidArgument as error:
         yield PreflightFinding("problem", str(error))
-        return
-    if schedule is not None and gpus:
-        yield PreflightFinding(
-            "problem", "--all-reduce: a schedule sums on the CPU, and the gradients would be on GPUs"
-        )

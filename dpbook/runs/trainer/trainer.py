@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dpbook.core import InvalidArgument
 from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
 from dpbook.overlap import MIB
-from dpbook.ranks import DeviceMoment, moment, now
+from dpbook.ranks import DeviceMoment, moment, now, own_device
 from dpbook.runs.trainer import checkpoints
 from dpbook.runs.trainer.metrics import PARTS, Metrics
 from dpbook.runs.trainer.options import GROUP_TIMEOUT, Options
@@ -324,7 +324,7 @@ def bucket_limits(options: Options) -> tuple[int, int | None]:
 
 def _wrap(module: nn.Module, options: Options, world: int) -> nn.Module:
     schedule = options.schedule(world)
-    all_reduce = None if schedule is None else over(schedule, dist.new_group(timeout=TIMEOUT, backend="gloo"))
+    all_reduce = None if schedule is None else over(schedule, dist.new_group(timeout=TIMEOUT, backend=own_device()[1]))
     if options.strategy in WRAPPERS:
         return WRAPPERS[options.strategy](module, all_reduce=all_reduce)
     cap, first = bucket_limits(options)
