@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import os
 import re
+import shutil
 import signal
 import tempfile
 from unittest.mock import patch
@@ -30,7 +31,7 @@ VARIANTS = {
     "fused": {"fused": True, "strategy": "zero1"}, "ring": {"all_reduce": "ring", "strategy": "bucketed"},
 }  # fmt: skip
 BF16 = ["--precision", "bf16"]
-LIMITS = {"bf16": 0.2}
+LIMITS = {"bf16": 0.2, "compiled, with TF32": 0.2}
 """Largest distance to the CPU's parameters, where it is not `CLOSE_TO_CPU`."""
 CLOSE_TO_CPU = 1e-2
 
@@ -135,10 +136,14 @@ def the_script_for_ddp_resumes(gpu):
     """Chapter 11's script for DDP trains as on the CPU, stops at SIGTERM, and resumes to the same parameters."""
     size = ["--epochs", "2", "--examples", "48", "--batch", "4"]
     parameters = lambda run: _arrays(run.ddp)  # noqa: E731
-    return {
-        way: _resumes(gpu, train_ddp, [*size, *more], parameters, way)
-        for way, more in {"fp32": [], "bf16": BF16}.items()
-    }
+    ways = {"fp32": [], "bf16": BF16}
+    if not gpu.is_stand_in and shutil.which("g++"):  # which a compiled run on the CPU needs
+        ways["compiled, with TF32"] = ["--compile", "--tf32"]
+    before = torch.get_float32_matmul_precision()
+    try:
+        return {way: _resumes(gpu, train_ddp, [*size, *more], parameters, way) for way, more in ways.items()}
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @check(lasting=True)

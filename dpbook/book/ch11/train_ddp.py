@@ -168,8 +168,12 @@ def join(cpu: bool) -> torch.device:
 
 
 def build(options: argparse.Namespace, device: torch.device) -> Training:
+    if options.tf32:  # torch.backends.fp32_precision is newer, but after it torch 2.9 and 2.10 cannot compile
+        torch.set_float32_matmul_precision("high")
     torch.manual_seed(options.seed)  # one for the weights
     model = Model().to(device)
+    if options.compile:  # in place, so that a checkpoint has the same names with and without it
+        model.compile(backend=options.compile)
     devices = None if device.type == "cpu" else [device.index]
     # With views a gradient is its place in a bucket, and not a second copy of it.
     ddp = DistributedDataParallel(model, device_ids=devices, gradient_as_bucket_view=True)
@@ -309,6 +313,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--accumulation", type=int, default=2, help="micro-batches per step")
     parser.add_argument("--lr", type=float, default=1e-2)
     parser.add_argument("--precision", choices=DTYPES, default="fp32")
+    parser.add_argument("--tf32", action="store_true", help="products of fp32 matrices with TF32's digits, on GPUs")
+    parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="torch.compile the model")
     parser.add_argument("--workers", type=int, default=0, help="loading processes per rank")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cpu", action="store_true", help="train on the CPU, although there are GPUs")

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from dpbook.book.ch11 import train_ddp
@@ -94,6 +95,32 @@ def evaluation_divides_sums_once(rank, world, folder):
         scores, real = training.ddp.module.eval()(inputs), targets >= 0
     right = (scores[real].argmax(-1) == targets[real]).float().mean()
     assert measured == pytest.approx((float(cross_entropy(scores[real], targets[real])), float(right)), rel=1e-6)
+
+
+@scenario
+def a_compiled_run_trains_as_one_that_is_not_and_either_resumes_the_other(rank, world, folder):
+    """Compiled without a C++ compiler, which a machine may lack: the default, inductor, needs one on a CPU."""
+    with patch.object(nn.Dropout, "forward", lambda module, x: x):
+        plain = train_ddp.run(options(f"{folder}/compiled", "--epochs", "1"), CPU)
+        compiled = train_ddp.run(options(f"{folder}/compiled", "--compile", "aot_eager"), CPU)
+        whole = train_ddp.run(options(f"{folder}/plain"), CPU)
+    assert (plain.epoch, compiled.epoch) == (1, 2)
+    assert compiled.ddp.module._compiled_call_impl is not None
+    for found, expected in zip(compiled.ddp.parameters(), whole.ddp.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@scenario
+def tf32_is_asked_for_by_name(rank, world, folder):
+    """It is a switch of the process, which on a CPU changes no digit that a run prints."""
+    before = torch.get_float32_matmul_precision()
+    assert before == "highest"
+    try:
+        training = train_ddp.run(options(f"{folder}/tf32", "--tf32", "--epochs", "1"), CPU)
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert len({*gathered(bits(training)[0])}) == 1
 
 
 @scenario
