@@ -25,7 +25,8 @@ STEPPER = "figures.play_step(simulate_step(layers, naive_flat(layers), price))"
 RACE = """entry = ch16.Entry(Exact(), [1.0], seconds=0.05)
 falling = np.linspace(1, 0.1, 12)[:, None]
 raced = {"exact": ch16.Raced(entry, np.ones((1, 1)), falling, np.full(96, 1e4), np.full(96, 6.0))}
-ch16.explore_race({4: raced, 8: raced}, 1e6, "Ethernet 25 Gb/s")"""
+slower = {"exact": ch16.Raced(entry, np.ones((1, 1)), 1.5 * falling, np.full(96, 1e4), np.full(96, 6.0))}
+ch16.explore_race({4: raced, 8: slower}, 1e6, "Ethernet 25 Gb/s")"""
 EXPLORERS = {  # what its cell holds, and the knobs by their labels
     "figures.explore_savings()": ["computation", "communication", "buckets"],
     "figures.explore_buckets(layers, price)": ["bucket cap"],
