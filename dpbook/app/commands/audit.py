@@ -34,6 +34,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--resume", metavar="OPTIONS", help='also end the script after --updates and start it again with these, as in '
         '"--resume {folder}"',
     )  # fmt: skip
+    parser.add_argument(
+        "--whole", metavar="OPTIONS", help="with --resume: the options of the run without a break (default: those of "
+        "--save), for a script that saves only where it ends",
+    )  # fmt: skip
     parser.add_argument("--start-timeout", type=float, default=300, metavar="S", help="as for launch")
     parser.add_argument(
         "--timeout", type=float, default=300, metavar="S", help="seconds after which a collective that waits ends the "
@@ -62,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         args.replay,
         args.save,
         args.resume,
+        args.whole,
         args.start_timeout,
         args.timeout,
     )

@@ -37,6 +37,7 @@ class Audit:
         save: options with which the script writes a checkpoint; ``{folder}`` in them is replaced by a folder for it.
         resume: options with which the script resumes from that checkpoint, ``{folder}`` included. If they are given,
             the script is also stopped and started again.
+        whole: options of the run that is not stopped, in place of ``save``, for a script that saves only where it ends.
         start_timeout: as for `dpbook.runs.launch.Launch`, in seconds.
         timeout: seconds after which a collective that waits ends the run, unless the script sets a timeout itself.
 
@@ -51,6 +52,7 @@ class Audit:
     replay: int = 1
     save: str = ""
     resume: str | None = None
+    whole: str | None = None
     start_timeout: float = 300.0
     timeout: float = 300.0
 
@@ -129,7 +131,7 @@ def _resumed(spec: Audit, resume: str, folder: Path, report: Reporter) -> tuple[
     half = spec.updates
     whole_checkpoint, half_checkpoint = folder / "whole", folder / "halves"
     report(f"first run: {plural(2 * half, 'update')} without a break")
-    unbroken = _with(spec, spec.save, whole_checkpoint)
+    unbroken = _with(spec, spec.save if spec.whole is None else spec.whole, whole_checkpoint)
     whole, stopped = _run(unbroken, folder / "run", report, updates=2 * half, keep=2 * half, state=True)
     findings = judge_run(whole, spec.replay)
     if stopped or whole.ended:

@@ -96,14 +96,13 @@ def link_causes(findings: Iterable[Finding], causes: dict[str, tuple[str, ...]])
     """
     findings = list(findings)
     failed = {finding.name for finding in findings if finding.failed}
+    warned = {finding.name for finding in findings if finding.result.status == "WARN"}
 
-    def cause(name: str) -> str | None:
-        return next((candidate for candidate in causes.get(name, ()) if candidate in failed), None)
+    def cause(finding: Finding) -> str | None:
+        possible = failed if finding.failed else failed | warned if finding.result.status == "WARN" else set()
+        return next((name for name in causes.get(finding.name, ()) if name in possible), None)
 
-    return sort_findings(
-        replace(finding, because=cause(finding.name)) if finding.result.status in ("FAIL", "WARN") else finding
-        for finding in findings
-    )
+    return sort_findings(replace(finding, because=cause(finding)) for finding in findings)
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
@@ -133,7 +132,7 @@ def format_findings(findings: Sequence[Finding], updates: int, cost: float | Non
     if not any(finding.name.startswith("resume") for finding in findings):
         report.append(f"{'----':6}{'a run that is ended goes on exactly':{CLAIM_WIDTH}}not tested: --resume says how")
     failed = [finding for finding in findings if finding.failed and finding.because is None]
-    warned = sum(finding.result.status == "WARN" for finding in findings)
+    warned = sum(finding.result.status == "WARN" and finding.because is None for finding in findings)
     counts = f"{plural(len(failed), 'cause')} of failure, {plural(warned, 'warning')}; {plural(updates, 'update')} seen"
     price = "" if cost is None else f"; watching cost {cost:.1%} of an update"
     return "\n".join([*report, f"{counts}{price}"])

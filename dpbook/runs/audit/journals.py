@@ -97,20 +97,26 @@ class RunJournals:
 
 
 def _parts(events: Sequence[Event], optimizer: int) -> Iterator[tuple[list[Event], Event, Event | None]]:
-    """Yield for each update the events before its step, the step, and the event ``stepped``, if there is one."""
+    """Yield for each update the events before its step, the step, and the event ``stepped``, if there is one.
+
+    What happens inside a step, as further evaluations of L-BFGS, belongs to no update.
+    """
     earlier: list[Event] = []
+    inside: list[Event] = []
     step: Event | None = None
     for event in events:
         mine = event.get("optimizer") == optimizer
         if mine and event["kind"] == "step":
             if step is not None:
                 yield earlier, step, None
-                earlier = []
-            step = event
+                earlier = inside
+            step, inside = event, []
         elif mine and event["kind"] == "stepped" and step is not None:
             yield earlier, step, event
             earlier, step = [], None
-        elif event["kind"] == "scaler" and step is None and any(each["kind"] == "backward" for each in earlier):
+        elif step is not None:
+            inside.append(event)
+        elif event["kind"] == "scaler" and any(each["kind"] == "backward" for each in earlier):
             earlier = [event]  # the gradient scaler found an infinity and skipped the update
         else:
             earlier.append(event)

@@ -7,89 +7,17 @@ bound (`dpbook.replicas.gamma`). If they differ, each known mistake is applied t
 that yields the gradient of the step explains it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from operator import itemgetter
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from dpbook.replicas import Array, compare, gamma, unit_roundoff
-from dpbook.runs.audit.checks.data import as_written, by_line, reduced, uneven
-from dpbook.runs.audit.findings import CheckResult, Finding, Status, passed, untested
+from dpbook.runs.audit.checks.data import by_line, reduced, uneven
+from dpbook.runs.audit.findings import CheckResult, Finding, Status, untested
+from dpbook.runs.audit.gradient_length import judge_length
 from dpbook.runs.audit.journals import RunJournals, Update, first_difference
+from dpbook.runs.audit.replay_gradients import ReplayGradients, join_shards, load
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, array_key
-
-
-@dataclass(frozen=True)
-class ReplayGradients:
-    """Saved gradients of one update of one optimizer.
-
-    Attributes:
-        ranks: arrays of each rank, by `array_key`.
-        names: parameters that all ranks saved.
-        lines: lines of the script that called backward.
-    """
-
-    ranks: tuple[Mapping[str, Array], ...]
-    names: tuple[str, ...]
-    lines: tuple[str, ...]
-
-    def of(self, kind: str, rank: int, line: str = "") -> dict[str, Array]:
-        """Return one rank's arrays of one kind by parameter; zeros if a backward gave a parameter no gradient."""
-        arrays = self.ranks[rank]
-        return {
-            name: arrays.get(array_key(kind, name, line), np.zeros_like(arrays[array_key("plain", name)]))
-            for name in self.names
-        }
-
-    @property
-    def world(self) -> int:
-        """Number of ranks."""
-        return len(self.ranks)
-
-    def divisor(self, line: str) -> tuple[float, int]:
-        """Return the mean divisor of the losses of a line, over ranks and micro-batches, and the number of losses."""
-        prefix = array_key("divisors", "", line)
-        pairs = [[array for key, array in arrays.items() if key.startswith(prefix)] for arrays in self.ranks]
-        most = max(chain(*pairs), key=itemgetter(1))
-        divisors, backwards = np.sum([max(of_rank, key=itemgetter(1), default=most) for of_rank in pairs], axis=0)
-        return float(divisors / backwards), int(backwards)
-
-    def big(self, kind: str) -> dict[str, Array]:
-        """Return a sum over ranks and lines for the big batch, in which all terms have the same weight.
-
-        Args:
-            kind: ``"weighted"`` for the gradient, ``"sizes"`` for the sum of the absolute values of its terms.
-        """
-        total = {name: np.zeros(self.ranks[0][array_key("plain", name)].shape) for name in self.names}
-        for line in self.lines:
-            fair = self.world * self.divisor(line)[0]
-            for rank in range(self.world):
-                for name, array in self.of(kind, rank, line).items():
-                    total[name] += array / fair
-        return total
-
-
-def load(path: Path) -> dict[str, Array]:
-    with np.load(path, allow_pickle=False) as archive:
-        return {each: archive[each] for each in archive.files}
-
-
-def join_shards(ranks: Sequence[dict[str, Array]]) -> tuple[dict[str, Array], ...]:
-    """Replace sharded gradients by the whole ones on every rank; drop those whose shards do not fit together."""
-    for name in [each.split("|", 2)[2] for each in ranks[0] if each.startswith("shard|")]:
-        places = [arrays.get(array_key("shard", name)) for arrays in ranks]
-        parts = [arrays.pop(array_key("applied", name), None) for arrays in ranks]
-        if all(place is not None and int(place) >= 0 for place in places) and all(part is not None for part in parts):
-            whole = np.concatenate(
-                [part for part in parts if part is not None], axis=int(ranks[0][array_key("shard", name)])
-            )
-            if whole.shape == ranks[0][array_key("plain", name)].shape:
-                for arrays in ranks:
-                    arrays[array_key("applied", name)] = whole
-    return tuple(ranks)
 
 
 def scale(applied: Mapping[str, Array], other: Mapping[str, Array]) -> float:
@@ -185,10 +113,8 @@ NAME, CLAIM, BOOK = "replay", "the gradient is the big batch's", "chapter 02"
 AFTER = ("group", "start", "sync", "unused", "scaled", "clip", "mean", "gradients", "finite")
 EXTRA = 16
 """Roundings besides those of the sums: factors, quotients, clipping, the scaler, the conversion to float32."""
-LENGTH_TOLERANCE = 1e-4
-"""Relative difference up to which two lengths count as equal."""
-LENGTH_ROUNDOFFS = 8
-"""The same in unit roundoffs, for dtypes of few bits; the larger of the two counts."""
+READABLE_ULPS = 10_000
+"""Differences of more ulps are those of elements near zero, of which their number says nothing."""
 
 
 def replay_findings(run: RunJournals, number: int) -> list[Finding]:
@@ -196,10 +122,34 @@ def replay_findings(run: RunJournals, number: int) -> list[Finding]:
     updates = [update for update in run.updates if update.number == number]
     if not updates:
         return [Finding(NAME, CLAIM, untested(f"update {number} was not seen"), BOOK)]
-    whole = [update for update in updates if not _is_sharded(run, update)]
-    results = [(update, _replay(run, update)) for update in whole or updates[:1]]
-    several = len(results) > 1
-    return [Finding(NAME, CLAIM + (f" (optimizer {u.optimizer + 1})" if several else ""), r, BOOK) for u, r in results]
+    whole = [update for update in updates if not _is_sharded(run, update)] or updates[:1]
+    findings = []
+    for update in whole:
+        result, coupling = _replay(run, update), _coupling(update)
+        which = f" (optimizer {update.optimizer + 1})" if len(whole) > 1 else ""
+        if coupling and result.status == "PASS":
+            findings.append(Finding(NAME, f"the gradient is the mean of the ranks'{which}", result, BOOK))
+            findings.append(Finding("coupled", CLAIM + which, untested(coupling), BOOK))
+        else:
+            findings.append(Finding(NAME, CLAIM + which, result, BOOK))
+    return findings
+
+
+def _coupling(update: Update) -> str:
+    """Return how a loss couples the examples of one rank alone, so that the big batch's is no sum over ranks; or ""."""
+    for events in update.of("backward"):
+        for event in events:
+            gathered = event.get("gathered")
+            if gathered and gathered["in_loss"]:
+                return "the loss compares a rank's examples with copies of the others' that have no gradient"
+            if gathered:
+                where = f"{gathered['place'][0]}:{gathered['place'][1]}" if gathered["place"] else "a call"
+                return f"{where} gathers without a gradient, and whether the loss uses it cannot be seen"
+            if event.get("multiplied"):
+                return "the loss compares the examples of a rank's batch with each other"
+    if any(event.get("batch_norm") for events in update.of("forward") for event in events):
+        return "batch normalization takes its statistics over each rank's own examples"
+    return ""
 
 
 def _is_sharded(run: RunJournals, update: Update) -> bool:
@@ -216,7 +166,7 @@ def _replay(run: RunJournals, update: Update) -> CheckResult:
     if unreadable:
         return untested(unreadable)
     means = uneven(run, update)
-    return _verdict(update, gradients, mild=means is not None and means.status == "WARN")
+    return _verdict(run, update, gradients, mild=means is not None and means.status == "WARN")
 
 
 def _saved_gradients(run: RunJournals, update: Update) -> ReplayGradients | str:
@@ -254,7 +204,7 @@ def _unreadable(update: Update) -> str:
     return ""
 
 
-def _verdict(update: Update, gradients: ReplayGradients, *, mild: bool) -> CheckResult:
+def _verdict(run: RunJournals, update: Update, gradients: ReplayGradients, *, mild: bool) -> CheckResult:
     big, sizes = gradients.big("weighted"), gradients.big("sizes")
     backwards = sum(gradients.divisor(line)[1] for line in gradients.lines)
     units = {
@@ -269,7 +219,9 @@ def _verdict(update: Update, gradients: ReplayGradients, *, mild: bool) -> Check
         worst = largest_violation(applied, big, bound, factor)
         if worst is not None:
             return explain_difference(update, gradients, rank, worst, mild=mild)
-    return _length(update, gradients, factor, _agreement(applied, big, bound, factor, units), max(units.values()))
+    if not any(gradients.of("applied", 0)[name].any() for name in gradients.names):
+        return untested("the gradient is zero")
+    return judge_length(run, update, gradients, factor, _agreement(applied, big, bound, factor, units))
 
 
 def _agreement(
@@ -291,62 +243,5 @@ def _agreement(
     limit = abs(factor) * max(float(np.max(each, initial=0)) for each in bound.values()) / size
     single = unit_roundoff(np.float32)  # gradients of 16 bits are compared as float32
     ulps, worst = max((result.ulps / max(1.0, units[name] / single), name) for name, result in results.items())
-    return f"relative error {error:.1e}, rounding bound {limit:.1e}; at most {ulps:.0f} ulp, in {worst}"
-
-
-def _length(update: Update, gradients: ReplayGradients, factor: float, agreement: str, unit: float) -> CheckResult:
-    """Judge the length of a gradient whose direction is the big batch's."""
-    near = max(LENGTH_TOLERANCE, LENGTH_ROUNDOFFS * unit)
-    factor *= _scaled(update)
-    written = as_written(update, gradients.world)
-    by_world = _by_world(update, written, gradients.world, near) if abs(factor - 1) < near else ""
-    if by_world:
-        message = f"the loss is {by_world}, unless that is meant; {agreement}"
-        return CheckResult("WARN", message, update=update.number, place=update.of("backward")[0][-1]["place"])
-    if abs(factor - 1) < near or abs(factor * written - 1) < near:
-        return passed(agreement)
-    if any(update.of("clip")) and factor < 1:
-        return passed(f"clipped to {factor:.3g} of it; {agreement}")
-    world, place = gradients.world, update.steps[0]["place"]
-    if _means(update, world):
-        if abs(factor / world - 1) < near:
-            message = f"it is {world} times as long: the ranks' gradients are added, not averaged; {agreement}"
-            return CheckResult("FAIL", message, update=update.number, place=place)
-        if abs(factor * world - 1) < near:
-            message = f"it is {world} times too short: it is divided by the number of ranks twice; {agreement}"
-            return CheckResult("FAIL", message, update=update.number, place=place)
-        message = f"its direction is the big batch's, its length {factor:.4g} times that; {agreement}"
-        return CheckResult("WARN", message, update=update.number, place=place)
-    return passed(f"{factor:.4g} times the sum's mean over the ranks; {agreement}")
-
-
-def _by_world(update: Update, written: float, world: int, near: float) -> str:
-    """Return in words how a loss has the number of ranks as an extra factor although gradients are averaged, or ""."""
-    if abs(written * world - 1) < near:
-        return (
-            f"divided by {world}, the number of ranks, and its gradients are averaged over them too: {world} times "
-            "too short"
-        )
-    added = len(update.of("backward")[0]) == world  # the check of means reports added micro-batches
-    if world > 1 and not added and abs(written / world - 1) < near:
-        return f"multiplied by {world}, the number of ranks, and its gradients are averaged: {world} times too long"
-    return ""
-
-
-def _scaled(update: Update) -> float:
-    """Return the factor by which a gradient scaler multiplied the loss, but not the gradient of the step."""
-    return next((float(event["factor"]) for events in update.of("scaled") for event in events), 1.0)
-
-
-def _means(update: Update, world: int) -> bool:
-    """Whether the losses are means.
-
-    They are if their functions say so, or if their divisors add up to the number of their terms or of the examples.
-    """
-    parts = [(part, event) for events in update.of("backward") for event in events for part in event["losses"][:1]]
-    if all(part["mean"] for part, _ in parts):
-        return True
-    divisor = sum(part["divisor"] for part, _ in parts) * world / len(parts) * _scaled(update)
-    terms = sum(part["terms"] for part, _ in parts)
-    examples = sum(len(event["rows"]) for events in update.of("forward") for event in events)
-    return any(abs(number - abs(divisor)) < LENGTH_TOLERANCE * number for number in (terms, examples))
+    message = f"relative error {error:.1e}, rounding bound {limit:.1e}"
+    return f"{message}; at most {ulps:.0f} ulp, in {worst}" if ulps < READABLE_ULPS else message

@@ -16,10 +16,11 @@ import numpy as np
 from dpbook.core import plural
 from dpbook.runs.audit.findings import CheckResult, Finding, link_causes, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update, first_difference
-from dpbook.runs.audit.replay import load
+from dpbook.runs.audit.replay_gradients import load
 from dpbook.runs.watching.journal import FINAL_PARAMETERS, Event
 
 BOOK = "chapter 11"
+OPTIMIZER, END = "the optimizer's state is restored", "the resumed run ends as the other does"
 END_TOLERANCE = 1e-5
 """Relative difference at the end: another order of additions stays far below it, a lost state exceeds it by far."""
 
@@ -39,15 +40,18 @@ class ResumedRun:
     after: int
 
     @property
-    def first_updates(self) -> Iterator[tuple[Update, Update]]:
-        """Pairs of updates that should be the same, of the whole run and of the resumed run, for each optimizer."""
+    def pairs(self) -> Iterator[tuple[Update, Update]]:
+        """Updates that should be the same, of the whole run and of the resumed run, by optimizer and number."""
+        whole = {(update.optimizer, update.number): update for update in self.whole.updates}
         for update in self.resumed.updates:
-            if update.number == 1:
-                yield from (
-                    (other, update)
-                    for other in self.whole.updates
-                    if (other.optimizer, other.number) == (update.optimizer, self.after + 1)
-                )
+            other = whole.get((update.optimizer, update.number + self.after))
+            if other is not None:
+                yield other, update
+
+    @property
+    def first_updates(self) -> Iterator[tuple[Update, Update]]:
+        """The first pair of each optimizer."""
+        return (pair for pair in self.pairs if pair[1].number == 1)
 
 
 def resume_findings(whole: RunJournals, resumed: RunJournals) -> list[Finding]:
@@ -64,13 +68,18 @@ def resume_findings(whole: RunJournals, resumed: RunJournals) -> list[Finding]:
         result = CheckResult("FAIL", "it begins anew", place=resumed.updates[0].steps[0]["place"])
         return [Finding("resume", claim, result, BOOK)]
     both = ResumedRun(whole, resumed, after)
+    parts = Finding("resume", claim, passed(f"those after update {after}, bit for bit"), BOOK)
+    if not any(both.pairs):
+        reason = f"the run without a break ended after its update {after}; --whole gives it options of its own"
+        claims = {"optimizer": OPTIMIZER, **{aspect.name: aspect.claim for aspect in ASPECTS[:3]}, "end": END}
+        return [parts, *(Finding(f"resume {name}", text, untested(reason), BOOK) for name, text in claims.items())]
     results = (
-        ("optimizer", "the optimizer's state is restored", _optimizer(both)),
+        ("optimizer", OPTIMIZER, _optimizer(both)),
         *((aspect.name, aspect.claim, aspect.compared(both)) for aspect in ASPECTS),
-        ("end", "the resumed run ends as the other does", _end(both)),
+        ("end", END, _end(both)),
     )
     findings = [
-        Finding("resume", claim, passed(f"those after update {after}, bit for bit"), BOOK),
+        parts,
         *(Finding(f"resume {name}", claim, result, BOOK) for name, claim, result in results if result is not None),
     ]
     names = tuple(finding.name for finding in findings)
@@ -123,6 +132,7 @@ class Aspect:
         take: returns the part from a rank's events before an update, or None if they do not have it.
         lost: message if it differs; ``{there}`` is the part in the whole run, ``{here}`` that in the resumed run.
         restored: message if it is the same on all ranks.
+        always: whether it must be the same at all later updates too.
     """
 
     name: str
@@ -130,11 +140,12 @@ class Aspect:
     take: Callable[[Update, int], Any]
     lost: str
     restored: str = "the same"
+    always: bool = False
 
     def compared(self, both: ResumedRun) -> CheckResult | None:
         """Compare both runs; fail on the first rank where they differ. None if neither has this part."""
         compared = False
-        for other, update in both.first_updates:
+        for other, update in both.pairs if self.always else both.first_updates:
             for rank in range(both.resumed.world):
                 there, here = self.take(other, rank), self.take(update, rank)
                 if there is None or here is None:
@@ -142,13 +153,17 @@ class Aspect:
                 compared = True
                 if there != here:
                     message = self.lost.format(there=there, here=here)
-                    return CheckResult("FAIL", message, rank, None, 1, update.steps[rank]["place"])
+                    return CheckResult("FAIL", message, rank, None, update.number, update.steps[rank]["place"])
         return passed(self.restored) if compared else None
 
 
 def _first(update: Update, rank: int, kind: str) -> Event:
     """Return a rank's first event of a kind before an update; an empty one if there is none."""
     return next((event for event in update.before[rank] if event["kind"] == kind), {})
+
+
+def _rates(update: Update, rank: int) -> Any:
+    return update.steps[rank]["rates"] or None
 
 
 def _random_state(update: Update, rank: int) -> Any:
@@ -162,8 +177,9 @@ def _examples(update: Update, rank: int) -> list[Any] | None:
 
 ASPECTS = (
     Aspect(
-        "rates", "the learning rate goes on", lambda update, rank: update.steps[rank]["rates"],
-        "the learning rate is {here} where it was {there}",
+        "rates", "the learning rate goes on", _rates,
+        "the learning rates of its groups are {here} where they were {there}: is the scheduler's state restored?",
+        "the same in all updates", always=True,
     ),
     Aspect(
         "random", "random states are restored", _random_state,
@@ -187,11 +203,9 @@ ASPECTS = (
 
 def _end(both: ResumedRun) -> CheckResult | None:
     """Compare the parameters of both runs after each update; if their bits differ, judge the last difference."""
-    whole = {(update.optimizer, update.number): update for update in both.whole.updates if update.stepped}
     compared = 0
-    for update in both.resumed.updates:
-        other = whole.get((update.optimizer, update.number + both.after))
-        if other is None or not update.stepped:
+    for other, update in both.pairs:
+        if not other.stepped or not update.stepped:
             continue
         compared += 1
         steps = zip(other.stepped, update.stepped, strict=True)

@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 
 from dpbook.core import end_with_parent, exit_without_teardown
 from dpbook.ranks import failure_files
@@ -31,8 +32,6 @@ from dpbook.runs.launch.command import CHECK_CALLS_VARIABLE, START_TIMEOUT_VARIA
 from dpbook.runs.launch.rank_evidence import RankEvidence, drop_starter_frames, traceback_to
 from dpbook.runs.postmortem import flight_recorder
 
-JOIN_FUNCTION = "init_process_group"
-"""torch's function in which ranks wait for each other at the start."""
 POLL_SECONDS = 0.25
 """Interval at which the start watchdog looks at the stack of the main thread."""
 FULL_DISK_BYTES = 2**20
@@ -97,8 +96,11 @@ def _write_error(folder: Path, rank: int, error: BaseException) -> str:
 
 def _give_up(folder: Path, rank: int, seconds: float) -> None:
     """End this process, whose main thread waits inside torch."""
-    error = TimeoutError(f"{failure_files.NOT_JOINED} within {seconds:g} s")
-    trace = drop_starter_frames(traceback_to(sys._current_frames().get(threading.main_thread().ident or 0)))
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    sizes = [each.f_locals.get("world_size") for each, _ in traceback.walk_stack(frame) if _is_join(each)]
+    asked = f"; it was given world_size={sizes[0]}" if sizes and sizes[0] not in (None, -1) else ""
+    error = TimeoutError(f"{failure_files.NOT_JOINED} within {seconds:g} s{asked}")
+    trace = drop_starter_frames(traceback_to(frame))
     print(failure_files.write_error(folder, rank, error, trace), file=sys.stderr, end="", flush=True)
     os._exit(1)
 
@@ -140,7 +142,11 @@ def _joins(thread: int) -> bool:
     the script's function from being freed. Adam's temporaries were seen to last into the next step.
     """
     frame = sys._current_frames().get(thread)
-    return bool(frame) and any(caller.f_code.co_name == JOIN_FUNCTION for caller, _ in traceback.walk_stack(frame))
+    return bool(frame) and any(_is_join(caller) for caller, _ in traceback.walk_stack(frame))
+
+
+def _is_join(frame: FrameType) -> bool:
+    return frame.f_code.co_name == failure_files.JOIN_FUNCTION
 
 
 def explain_full_disk(error: BaseException) -> BaseException:

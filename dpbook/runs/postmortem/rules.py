@@ -20,6 +20,14 @@ _SIZES_DIFFER = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)
 _CAUGHT = re.compile(r"Caught (\w+) in (.*?)\.\nOriginal Traceback.*^(?:[\w.]+\.)?\1: (.*)", re.DOTALL | re.MULTILINE)
 """torch's form of an error of a data-loading process: its type, the process, and at the end its message."""
 
+_SPAWNED = re.compile(
+    r"\s*-- Process (\d+) terminated with the following error:\n.*^(?:[\w.]+\.)?(\w+): (.*?)\s*\Z",
+    re.DOTALL | re.MULTILINE,
+)
+"""torch's form of an error in a process of ``torch.multiprocessing.spawn``: its number, then a traceback."""
+_WORLD_SIZE = re.compile(r"\d+/(\d+) clients joined|world_size=(\d+)")
+"""Number of ranks that a rank waited for in `init_process_group`, in an error of the store or of the guard."""
+
 
 def why_it_failed(
     folder: Path, world: int, timeout: float, status: int, stderr: str, *, logs: Path | None = None, hung: bool = False
@@ -68,6 +76,10 @@ def _raised(evidence: LaunchEvidence, errors: Mapping[int, Mapping[str, Any]]) -
     kind, message = next((link for link in causes_of_chain if not _is_status(*link)), causes_of_chain[0])
     if caught := _CAUGHT.match(message):
         kind, message = caught[1], f"{caught[3].strip()} (in {caught[2]})"
+    elif spawned := _SPAWNED.match(message):
+        message = f"{spawned[3]} (in process {spawned[1]} of those that the script starts itself, with "
+        message += "torch.multiprocessing.spawn: under a launcher every rank starts them all; call its function once)"
+        kind = spawned[2]
     when = "" if first.get("joined", True) or evidence.world == 1 else ", before it joined the process group"
     error = f"{kind}: {message}" if message else kind
     return f"rank {rank} failed first{when}: {error}\n\n{first['traceback'].rstrip()}"
@@ -76,6 +88,17 @@ def _raised(evidence: LaunchEvidence, errors: Mapping[int, Mapping[str, Any]]) -
 def _is_status(kind: str, message: str) -> bool:
     """Return True if an error is only an exit status, which a program may answer an earlier error with."""
     return kind == "SystemExit" and message.isdigit()
+
+
+def waited_for_too_many(evidence: LaunchEvidence) -> str:
+    """The script gave `init_process_group` another world size than that of the launch."""
+    for error in evidence.errors.values():
+        wanted = _WORLD_SIZE.search(error["message"]) if failure_files.JOIN_FUNCTION in error["traceback"] else None
+        size = int(wanted[1] or wanted[2]) if wanted else evidence.world
+        if size != evidence.world:
+            asked = f"the script asks {failure_files.JOIN_FUNCTION} for {size} ranks, and {evidence.world} were started"
+            return f"{asked}: without world_size and rank it takes the launch's{_errors(evidence)}"
+    return ""
 
 
 def obeyed_sigterm(evidence: LaunchEvidence) -> str:
@@ -161,8 +184,8 @@ def fault_unknown(evidence: LaunchEvidence) -> str:
 
 
 RULES: tuple[Callable[[LaunchEvidence], str], ...] = (
-    died, raised, obeyed_sigterm, failed_while_handling, called_differently, sizes_differed, aborted,
-    stopped_responding, finished_early, never_joined, waited_for_each_other, fault_unknown,
+    died, raised, waited_for_too_many, obeyed_sigterm, failed_while_handling, called_differently, sizes_differed,
+    aborted, stopped_responding, finished_early, never_joined, waited_for_each_other, fault_unknown,
 )  # fmt: skip
 """All rules, in this order: the first that applies gives the sentence."""
 

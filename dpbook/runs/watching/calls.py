@@ -2,9 +2,12 @@
 
 import functools
 import inspect
+import sys
 import weakref
-from collections.abc import Callable, Sized
+from collections.abc import Callable, MutableMapping, Sized
 from datetime import timedelta
+from operator import itemgetter
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,10 +18,12 @@ from torch.nn.utils import clip_grad
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dpbook.ddp import tensors_in
 from dpbook.runs.watching.hashing import short
 from dpbook.runs.watching.journal import Recorder, place
+from dpbook.runs.watching.loss_graph import saves_row
 
 
 class Loaders:
@@ -29,14 +34,27 @@ class Loaders:
         self._recorder = recorder
         self._begun: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
         self._latest: dict[str, Any] | None = None
+        self._objects: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._subsets: weakref.WeakKeyDictionary[Any, list[Any] | None] = weakref.WeakKeyDictionary()
         recorder.replace(DataLoader, "__iter__", self._record_loader)
         recorder.replace(_BaseDataLoaderIter, "_next_index", self._record_epoch)
         recorder.replace(_BaseDataLoaderIter, "__next__", self._set_current)
+        recorder.replace(Subset, "__init__", self._record_subset)
+
+    def _record_subset(self, init: Callable[..., None]) -> Callable[..., None]:
+        def __init__(subset: Any, *args: Any, **kwargs: Any) -> None:
+            init(subset, *args, **kwargs)
+            self._subsets[subset] = place()
+
+        return __init__
 
     def _record_loader(self, begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def __iter__(loader: Any) -> Any:
             source = place()
             self._latest = {"loader": f"{source[0]}:{source[1]}" if source else "", "place": source, **_about(loader)}
+            self._latest["object"] = self._objects.setdefault(loader, len(self._objects))
+            known = isinstance(loader.dataset, Subset)
+            self._latest["part_place"] = self._subsets.get(loader.dataset) if known else None
             iterator = begin(loader)
             self._begun.setdefault(iterator, self._latest)
             if iterator is getattr(loader, "_iterator", None):  # persistent workers share one iterator over all epochs
@@ -78,7 +96,7 @@ def _about(loader: Any) -> dict[str, Any]:
         "replicas": getattr(sampler, "num_replicas", None),
         "examples": _length(loader.dataset),
         "padded": _padded(sampler, loader.dataset),
-        "part": _part(loader.dataset),
+        **_part(loader.dataset),
     }
 
 
@@ -98,9 +116,17 @@ def _padded(sampler: Any, dataset: Any) -> int | None:
     return max(0, total - length) if isinstance(total, int) and length is not None else None
 
 
-def _part(dataset: Any) -> str | None:
-    """Return a hash of the indices of a subset, or None for another data set."""
-    return short([repr(list(dataset.indices)).encode()])[0] if isinstance(dataset, Subset) else None
+SAMPLED_INDICES = 256
+"""Indices of a subset whose hashes are kept, the smallest ones."""
+
+
+def _part(dataset: Any) -> dict[str, Any]:
+    """Return a hash of the indices of a subset, and the smallest hashes of single ones; None for another data set."""
+    if not isinstance(dataset, Subset):
+        return {"part": None, "part_sample": None}
+    indices = list(dataset.indices)
+    hashes = sorted(int(index) * 2654435761 % 2**32 for index in indices)
+    return {"part": short([repr(indices).encode()])[0], "part_sample": hashes[:SAMPLED_INDICES]}
 
 
 COLLECTIVES = (
@@ -110,11 +136,65 @@ COLLECTIVES = (
 )  # fmt: skip
 
 
+class GatheredCopies:
+    """Matrices of a graph that the script gathers between a forward and its backward: copies without a gradient.
+
+    A gather inside an ``autograd.Function`` is left out, because such a function has a backward of its own. So is that
+    of a tensor which never had a gradient, as the keys of a teacher.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._rows: list[tuple[torch.Tensor, list[Any] | None]] = []
+        self._detached: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
+        recorder.replace(torch.Tensor, "detach", self._watch_detach)
+
+    def _watch_detach(self, detach: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        @functools.wraps(detach)
+        def watched_detach(tensor: torch.Tensor) -> torch.Tensor:
+            result = detach(tensor)
+            if tensor.grad_fn is not None and not torch.compiler.is_compiling():
+                self._detached[result] = True
+            return result
+
+        return watched_detach
+
+    def add(self, gathered: Any, matrix: Any) -> None:
+        """Keep a row that came from another rank."""
+        if not isinstance(matrix, torch.Tensor) or matrix.dim() < 2 or not matrix.is_floating_point():
+            return
+        from_graph = matrix.grad_fn is not None or matrix in self._detached
+        if from_graph and len(matrix) and not _in_autograd_function():
+            parts = gathered.split(len(matrix)) if isinstance(gathered, torch.Tensor) else gathered
+            other = parts[(dist.get_rank() + 1) % len(parts)]
+            self._rows.append((other.detach().flatten(0, -2)[0].clone(), place()))
+
+    def used_by(self, loss: torch.Tensor) -> dict[str, Any] | None:
+        """Return the place of a gather, and whether the graph of ``loss`` has its result; None if there was none.
+
+        What was gathered before is forgotten.
+        """
+        rows, self._rows = self._rows, []
+        uses = [{"in_loss": saves_row(loss, row), "place": source} for row, source in rows]
+        return max(uses, key=itemgetter("in_loss"), default=None)
+
+
+def _in_autograd_function() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "apply" and frame.f_code.co_filename == _FUNCTION_FILE:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_FUNCTION_FILE = torch.autograd.function.__file__
+
+
 class Calls:
     """Records calls of functions by name; a call inside another recorded call is not recorded."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, copies: GatheredCopies) -> None:
+        self._recorder, self._copies = recorder, copies
         self._inside = False
         self._scaled = False
         self._schedulers: list[Any] = []
@@ -183,7 +263,14 @@ class Calls:
             if not known:
                 self._schedulers.append(arguments[0])
                 known = [len(self._schedulers) - 1]
-            self._recorder.note("scheduler", scheduler=known[0], name=type(arguments[0]).__name__, place=place())
+            caller = sys._getframe(2).f_globals.get("__name__")  # Accelerate steps a scheduler once for each rank
+            self._recorder.note(
+                "scheduler",
+                scheduler=known[0],
+                name=type(arguments[0]).__name__,
+                by_accelerate=caller == "accelerate.scheduler",
+                place=place(),
+            )
 
         def quietly(initial: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(initial)
@@ -229,10 +316,10 @@ class Calls:
                 name=name,
                 shape=None if first is None else list(first.shape),
                 dtype=None if first is None else str(first.dtype).removeprefix("torch."),
-                graded=torch.is_grad_enabled()
-                and any(each.requires_grad for each in tensors),  # gradients are off inside an autograd.Function
                 place=place(),
             )
+            if name in ("all_gather", "all_gather_into_tensor") and result is None:
+                self._copies.add(arguments[0], arguments[1])
 
         self._everywhere((dist, distributed_c10d), name, self._recorded(called))
 

@@ -37,7 +37,7 @@ class TrainingListener:
         """The call of `backward_begins` returned or raised an error."""
 
     def step_begins(self, optimizer: Optimizer) -> None:
-        """An optimizer is about to step."""
+        """An optimizer is about to step with the gradients that its parameters have now."""
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
@@ -59,7 +59,7 @@ class TrainingHooks:
         self._listeners: list[TrainingListener] = []
         self._watched: dict[int, weakref.ref[nn.Module]] = {}
         self._forward = threading.local()
-        self._in_backward = False
+        self._in_backward = self._stepping = False
         recorder.replace(nn.parallel.DistributedDataParallel, "__init__", self._wrap_wrapper)
         recorder.replace(nn.Module, "__call__", self._wrap_call)
         recorder.replace(torch.autograd, "backward", self._wrap_backward)
@@ -162,11 +162,33 @@ class TrainingHooks:
 
         return watch_backward
 
-    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for listener in self._listeners:
-            listener.step_begins(optimizer)
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Call the listeners; a closure that computes the gradients inside the step is called before them."""
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        self._stepping = False
+        if not callable(closure):
+            self._gradients_are_ready(optimizer)
+            return None
+
+        @functools.wraps(closure)
+        def watched_closure(*arguments: Any, **options: Any) -> Any:
+            result = closure(*arguments, **options)
+            self._gradients_are_ready(optimizer)
+            return result
+
+        if len(args) > 1:
+            return (args[0], watched_closure, *args[2:]), kwargs
+        return args, kwargs | {"closure": watched_closure}
+
+    def _gradients_are_ready(self, optimizer: Optimizer) -> None:
+        """Call the listeners once a step: an optimizer such as L-BFGS calls its closure several times."""
+        if not self._stepping:
+            self._stepping = True
+            for listener in self._listeners:
+                listener.step_begins(optimizer)
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._gradients_are_ready(optimizer)  # unless the optimizer has not called its closure
         for listener in self._listeners:
             listener.step_ends(optimizer)
 

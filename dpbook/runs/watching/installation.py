@@ -25,18 +25,18 @@ def install() -> None:
 
 def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
     """Record what an audit compares: hashes, losses, calls. ``options`` are those of `RecordingOptions`."""
-    from dpbook.runs.watching.calls import Calls, Loaders
+    from dpbook.runs.watching.calls import Calls, GatheredCopies, Loaders
     from dpbook.runs.watching.local_gradients import LocalGradients, ShardedGradients
     from dpbook.runs.watching.passes import PassRecorder
     from dpbook.runs.watching.updates import Updates
 
     recorder = Recorder(folder, rank, RecordingOptions(**options))
     hooks = TrainingHooks(recorder)
-    gradients = LocalGradients(recorder.options.replay > 0)
+    gradients, copies = LocalGradients(recorder.options.replay > 0), GatheredCopies(recorder)
     recorder.on_close(gradients.forget_hooks)
     ShardedGradients(recorder, gradients)
-    PassRecorder(recorder, hooks, Loaders(recorder), gradients)
-    Calls(recorder)
+    PassRecorder(recorder, hooks, Loaders(recorder), gradients, copies)
+    Calls(recorder, copies)
     Updates(recorder, hooks, gradients, world)
     return recorder
 

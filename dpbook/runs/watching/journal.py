@@ -3,15 +3,15 @@
 kind        written when                        fields
 optimizer   before its first update             optimizer, name, names, group, wrappers, replicas, sharded, unwrapped,
                                                 devices
-forward     the model is called                 loader, rows, random, drawn, buffers, sync, wrapped, finite
-backward    a loss is differentiated            losses, value, sync
+forward     the model is called                 loader, rows, random, drawn, buffers, sync, wrapped, finite, batch_norm
+backward    a loss is differentiated            losses, value, sync, gathered, multiplied
 clip        gradients are clipped               norm, most, scaled
-scheduler   a learning-rate scheduler steps     scheduler, name
+scheduler   a learning-rate scheduler steps     scheduler, name, by_accelerate
 scaled      a gradient scaler multiplies a loss  factor
 scaler      a gradient scaler is updated        scale
 epoch       a loader gives its first batch      loader, batches, sampler, shuffle, epoch, replicas, examples,
-                                                padded, part, order
-collective  the script calls a collective       name, shape, dtype, graded
+                                                padded, part, part_sample, part_place, object, order
+collective  the script calls a collective       name, shape, dtype
 step        an optimizer is about to step       optimizer, update, gradients, infinite, own_infinite, missing,
                                                 rates, before, state_before
 stepped     the optimizer has stepped           optimizer, update, parameters, state, sent

@@ -5,10 +5,6 @@ sums the gradients times the divisors of their losses: it is the gradient of the
 the absolute values of the same, for the rounding bound. ``divisors`` has the sum of the divisors and the number of
 backwards. Over all lines, ``plain`` sums the gradients as they are, and ``last`` is the gradient of the last backward.
 
-A divisor is read from autograd's graph, however the script wrote the loss. The walk starts at the tensor that is
-differentiated. It passes factors, quotients and sums, and ends at each mean or sum over examples. The graph saves what
-the derivative needs, and the divisor is part of that.
-
 Under `fully_shard` gradients are whole at the end of each group's backward, before they are scattered. No hook on a
 parameter is called there, so a private class of torch is hooked. With a torch that lacks the class, the replay is
 reported as not tested.
@@ -24,132 +20,7 @@ import torch
 
 from dpbook.runs.watching.hashing import local_part
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, Recorder, array_key
-
-MEAN, SUM = 1, 2
-"""Numbers that torch uses for the reduction of a loss; 0 is no reduction."""
-_PLAIN = (
-    "NegBackward", "ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "SqueezeBackward",
-    "UnsqueezeBackward", "ToCopyBackward", "CloneBackward", "AliasBackward",
-)  # fmt: skip
-"""Nodes that change only the sign, shape or dtype."""
-_SPREAD = ("AddBackward", "SubBackward", "StackBackward", "CatBackward")
-"""Nodes that add or concatenate several losses."""
-_MAX_DEPTH = 200
-"""Nodes between a loss and its mean or sum, beyond which the walk gives up."""
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """One mean or sum in a loss.
-
-    Attributes:
-        node: name of its autograd node.
-        terms: number of terms, or sum of their weights.
-        divisor: number by which each term is divided in all.
-        mean: whether the node itself divides by the number of terms.
-    """
-
-    node: str
-    terms: float
-    divisor: float
-    mean: bool
-
-
-def reductions(loss: torch.Tensor) -> list[Reduction] | None:
-    """Return every mean or sum in ``loss``, in the order of the graph; None if the graph has a node that is not known.
-
-    A product with a tensor of several elements is such a node, because its factor is no constant.
-    """
-    parts: list[Reduction] = []
-    return parts if loss.grad_fn is not None and _walk(loss.grad_fn, 1.0, parts, 0) and parts else None
-
-
-def _walk(node: Any, divisor: float, parts: list[Reduction], depth: int) -> bool:
-    """Append the means and sums below ``node`` to ``parts``; return whether all nodes are known.
-
-    ``divisor`` is the product of the divisors above the node.
-    """
-    name = str(node.name()).rstrip("0123456789")
-    below = [following for following, _ in node.next_functions if following is not None]
-    if depth > _MAX_DEPTH:
-        return False
-    if name in _PLAIN and len(below) == 1:
-        return _walk(below[0], divisor, parts, depth + 1)
-    if name in _SPREAD:
-        return all(_walk(each, divisor, parts, depth + 1) for each in below if _is_loss(each))
-    if name in ("MulBackward", "DivBackward") and len(below) == 1:
-        factor = _constant(node)
-        if not factor:
-            return False
-        return _walk(below[0], divisor / factor if name == "MulBackward" else divisor * factor, parts, depth + 1)
-    if name in ("MeanBackward", "SumBackward"):
-        return _mean_or_sum(node, name, below, divisor, parts, depth)
-    terms = _terms_of_loss(node)
-    if terms is None:
-        return False
-    count, mean = terms
-    parts.append(Reduction(name.removesuffix("Backward"), count, divisor * (count if mean else 1.0), mean))
-    return True
-
-
-def _is_loss(node: Any) -> bool:
-    """Whether a summand is a loss: a constant tensor or a leaf (a parameter) is not."""
-    return "AccumulateGrad" not in str(node.name())
-
-
-def _mean_or_sum(node: Any, name: str, below: list[Any], divisor: float, parts: list[Reduction], depth: int) -> bool:
-    sizes = tuple(node._saved_self_sym_sizes)
-    number = 1.0
-    for size in sizes:
-        number *= int(size)
-    whole = divisor * number if name == "MeanBackward" else divisor
-    nested = below and str(below[0].name()).rstrip("0123456789") in ("StackBackward", "CatBackward")
-    if (number == 1 or nested) and below and _walk(below[0], whole, parts, depth + 1):
-        return True
-    terms = number if name == "MeanBackward" else _unmasked(below, number)
-    parts.append(Reduction(name.removesuffix("Backward"), terms, whole, name == "MeanBackward"))
-    return True
-
-
-def _unmasked(below: list[Any], number: float) -> float:
-    """Return the number of terms of a sum that a mask of zeros and ones, if there is one, leaves in it."""
-    if below and str(below[0].name()).startswith("MulBackward"):
-        for saved in ("_saved_other", "_saved_self"):
-            mask = getattr(below[0], saved, None)
-            if isinstance(mask, torch.Tensor) and mask.numel() > 1 and bool(((mask == 0) | (mask == 1)).all()):
-                counted: float = mask.sum().item() * max(1.0, number / mask.numel())
-                return counted
-    return number
-
-
-def _constant(node: Any) -> float | None:
-    """Return the number by which a node multiplies or divides, or None if it is no single number."""
-    for saved in ("_saved_other", "_saved_self"):
-        value = getattr(node, saved, None)
-        if isinstance(value, torch.Tensor) and value.numel() == 1:
-            return float(value)
-        if isinstance(value, int | float):
-            return float(value)
-    return None
-
-
-def _terms_of_loss(node: Any) -> tuple[float, bool] | None:
-    """Return the number of terms of a loss function's node and whether it takes their mean, or None."""
-    reduction = getattr(node, "_saved_reduction", None)
-    if reduction not in (MEAN, SUM):
-        return None
-    if hasattr(node, "_saved_total_weight"):
-        return float(_total_weight(node, reduction)), reduction == MEAN
-    return float(node._saved_self.numel()), reduction == MEAN
-
-
-def _total_weight(node: Any, reduction: int) -> float:
-    """Return the total weight of a negative log likelihood; without weights, the number of targets not ignored."""
-    if reduction == MEAN or node._saved_weight is not None:
-        return float(node._saved_total_weight)
-    ignored = int(node._saved_ignore_index)
-    ignored = ignored - 2**64 if ignored >= 2**63 else ignored
-    return float((node._saved_target != ignored).sum())
+from dpbook.runs.watching.loss_graph import Reduction
 
 
 @dataclass

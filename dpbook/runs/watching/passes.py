@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from dpbook.ddp import tensors_in
-from dpbook.runs.watching.calls import Loaders
+from dpbook.runs.watching.calls import GatheredCopies, Loaders
 from dpbook.runs.watching.hashing import digests, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
-from dpbook.runs.watching.local_gradients import LocalGradients, Reduction, reductions
+from dpbook.runs.watching.local_gradients import LocalGradients
+from dpbook.runs.watching.loss_graph import Reduction, multiplies_examples, reductions
 
 _MAX_TENSORS = 8
 _COMPILED = "_orig_mod."
@@ -22,9 +23,18 @@ _COMPILED = "_orig_mod."
 class PassRecorder(TrainingListener):
     """Records every forward in training mode and every backward."""
 
-    def __init__(self, recorder: Recorder, hooks: TrainingHooks, loaders: Loaders, gradients: LocalGradients) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        hooks: TrainingHooks,
+        loaders: Loaders,
+        gradients: LocalGradients,
+        copies: GatheredCopies,
+    ) -> None:
         self._recorder, self._hooks, self._loaders, self._gradients = recorder, hooks, loaders, gradients
+        self._copies = copies
         self._begun: dict[str, Any] | None = None
+        self._batch = 0
         hooks.add(self)
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
@@ -41,6 +51,7 @@ class PassRecorder(TrainingListener):
             with self._recorder.watching():
                 drawn = random_state(_device(module)) != state["random"]
                 self._recorder.note("forward", drawn=drawn, **state)
+                self._batch = len(state["rows"])
 
     def _state(self, module: nn.Module, arguments: list[Any]) -> dict[str, Any]:
         tensors = list(tensors_in(arguments))[:_MAX_TENSORS]
@@ -53,6 +64,7 @@ class PassRecorder(TrainingListener):
             "sync": self._hooks.sync(),
             "wrapped": self._hooks.in_wrapper,
             "finite": finite,
+            "batch_norm": any(map(_normalizes_batch, module.modules())),
             "place": place(),
         }
 
@@ -69,12 +81,26 @@ class PassRecorder(TrainingListener):
         losses = None if reductions_of_loss is None else [asdict(each) for each in reductions_of_loss]
         source = place()
         self._gradients.begin(reductions_of_loss, f"{source[0]}:{source[1]}" if source else "")
-        self._recorder.note("backward", losses=losses, value=value, sync=self._hooks.sync(), place=source)
+        self._recorder.note(
+            "backward",
+            losses=losses,
+            value=value,
+            sync=self._hooks.sync(),
+            gathered=self._copies.used_by(roots[0]),
+            multiplied=self._gradients.enabled and multiplies_examples(roots[0], self._batch),
+            place=source,
+        )
 
 
 def _device(module: nn.Module) -> torch.device:
     parameters: Iterable[torch.Tensor] = module.parameters()
     return next((each.device for each in parameters), torch.device("cpu"))
+
+
+def _normalizes_batch(module: nn.Module) -> bool:
+    """Whether it takes mean and variance over the examples of its own rank alone."""
+    over_batch = isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, nn.SyncBatchNorm)
+    return over_batch and module.training
 
 
 def _readable(loss: torch.Tensor) -> list[Reduction] | None:

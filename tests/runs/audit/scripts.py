@@ -380,7 +380,78 @@ for p, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.
     p.grad = gradient / world
 """
 
+CLOSURE = """
+def closure():
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    return loss
+optimizer.step(closure)
+"""
+ACCUMULATED_IN_CLOSURE = """
+def closure():
+    loss = F.cross_entropy(model(x), y) / 2
+    loss.backward()
+    return loss
+if not last:
+    with model.no_sync():
+        closure()
+"""
+LBFGS = "torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)"
+HALF = "0.5 * F.mse_loss(model(x), F.one_hot(y, 4).float())"
+PEEK = "width = len(next(iter(loader))[0])\n"
+METRIC = """
+out = model(x)
+loss = F.cross_entropy(out, y)
+every = [torch.empty_like(out) for _ in range(world)]
+dist.all_gather(every, out.detach())
+accuracy = torch.cat(every).argmax(1).float().mean()
+"""
+MOMENTUM_KEYS = """
+with torch.no_grad():
+    keys = teacher(x)
+    every = [torch.empty_like(keys) for _ in range(world)]
+    dist.all_gather(every, keys)
+loss = F.cross_entropy(model(x) @ torch.cat(every).T, torch.arange(len(x)) + rank * len(x))
+"""
+GATHER_LAYER = """
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, z):
+        every = [torch.empty_like(z) for _ in range(world)]
+        dist.all_gather(every, z)
+        return torch.cat(every)
+    @staticmethod
+    def backward(ctx, gradient):
+        dist.all_reduce(gradient)
+        return gradient.chunk(world)[rank]
+"""
+GATHERED_BY_LAYER = """
+every = Gather.apply(F.normalize(model(x)))
+loss = F.cross_entropy(every @ every.T, torch.arange(len(every)).roll(1))
+"""
+
+PAIRS = """
+one, two = model(x), model(x + 0.1)
+loss = F.cross_entropy(one @ two.T, torch.arange(len(x)))
+"""
+
 RIGHT = {
+    "pairs of one rank": model() + sampled() + loop(PAIRS),
+    "a closure": model() + sampled() + loop(CLOSURE, first="", backward="", step=""),
+    "accumulation, the last in a closure": model()
+    + sampled()
+    + accumulated(ACCUMULATED_IN_CLOSURE, step="optimizer.step(closure)\noptimizer.zero_grad()"),
+    "several evaluations a step": model(optimizer=LBFGS) + sampled() + loop(CLOSURE, first="", backward="", step=""),
+    "half of a square": model() + sampled() + loop(HALF),
+    "half of a square, clipped": model() + sampled() + loop(HALF, averaging=CLIP),
+    "a peek at the loader": model() + sampled(batch=7) + PEEK + loop(),
+    "a metric that is gathered": model() + sampled() + loop(METRIC),
+    "keys of a teacher": model() + "teacher = copy.deepcopy(model.module)\n" + sampled() + loop(MOMENTUM_KEYS),
+    "a gather with a backward of its own": model() + GATHER_LAYER + sampled() + loop(GATHERED_BY_LAYER),
+    "the sum of a batch as large as the world": model()
+    + sampled(batch=3)
+    + loop("F.cross_entropy(model(x), y, reduction='sum')"),
     "fully_shard and accumulation": SHARDED + sampled() + accumulated(SHARDED_NO_SYNC),
     "bfloat16 weights": model(wrap="DDP({}.bfloat16())") + sampled() + loop("F.cross_entropy(model(x.bfloat16()), y)"),
     "a language model, in one file": NANO,
@@ -448,6 +519,17 @@ loss = F.cross_entropy(model(x), y) / 2
 model.require_backward_grad_sync = last
 loss.backward()
 """
+LOSS_INSIDE = (
+    language("")
+    .replace(
+        "    return self.head(self.embed(words))",
+        "    logits = self.head(self.embed(words))\n"
+        "        loss = F.cross_entropy(logits.flatten(0, 1), words.flatten(), ignore_index=0)\n"
+        "        return {'aux': None, 'logits': logits, 'loss': loss}",
+    )
+    .replace("LM(False))", "LM(False), find_unused_parameters=True)")
+    .replace("logits = model(words)", "loss = model(words)['loss']")
+)
 HEAT = "heat = nn.Parameter(torch.ones(()))\n" + model(optimizer="torch.optim.SGD([*model.parameters(), heat], lr=0.1)")
 ON_OWN_SUBSET = "data = Subset(data, range(rank, 96, world))\n"
 NAN = "if rank == 1: x = x / 0 * 0\nloss = F.cross_entropy(model(x), y)"
@@ -509,6 +591,27 @@ WRONG = {
         "scaled",
     ),
     "a NaN": (model() + sampled() + loop(NAN), "finite"),
+    "a loss times the ranks": (model() + sampled() + loop("F.cross_entropy(model(x), y) * world"), "replay"),
+    "a loss times the ranks, clipped": (
+        model() + sampled() + loop("F.cross_entropy(model(x), y) * world", averaging=CLIP),
+        "replay",
+    ),
+    "gradients added, then clipped": (
+        bare() + sampled() + loop(averaging=f"for p in model.parameters(): dist.all_reduce(p.grad)\n{CLIP}"),
+        "replay",
+    ),
+    "a sum over the count of all": (language(SUM_OVER_ALL.replace(" * world", "")), "replay"),
+    "two losses times the ranks": (
+        model() + sampled() + loop("out = model(x)\nloss = (F.cross_entropy(out, y) + out.pow(2).mean()) / 2 * world"),
+        "replay",
+    ),
+    "another split on each rank": (
+        "data, rest = torch.utils.data.random_split(data, [72, 24], torch.Generator().manual_seed(rank))\n"
+        + model()
+        + PLAIN,
+        "parts",
+    ),
+    "a loss in the model, own tokens": (LOSS_INSIDE, "mean"),
 }
 
 ACCUMULATED_BY_HAND = accumulated(
@@ -520,6 +623,19 @@ every = [torch.empty_like(z) for _ in range(world)]
 dist.all_gather(every, z)
 loss = F.cross_entropy(z @ torch.cat(every).T, torch.arange(len(z)) + rank * len(z))
 """
+GATHERED_DETACHED = """
+z = F.normalize(model(x))
+every = [torch.empty_like(z) for _ in range(world)]
+dist.all_gather(every, z.detach())
+every[rank] = z
+every = torch.cat(every)
+loss = F.cross_entropy(z @ every.T, torch.arange(len(z)) + rank * len(z))
+"""
+GAN_NOISE = (
+    "noise = torch.Generator().manual_seed(3)\n"
+    + sampled()
+    + GAN.replace("torch.randn(len(x), 4)", "torch.randn(len(x), 4, generator=noise)")
+)
 UNEQUAL = "part = Subset(data, range(rank * 32, rank * 32 + (32 if rank else 24)))\n"
 STEP_LR = "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)\n"
 
@@ -534,8 +650,7 @@ DOUBTFUL = {
         model() + STEP_LR + sampled() + loop(step="optimizer.step()\nfor _ in range(world): scheduler.step()"),
         {"scheduler"},
     ),
-    "a loss times the ranks": (model() + sampled() + loop("F.cross_entropy(model(x), y) * world"), {"replay"}),
-    "micro-batches added": (model() + sampled() + accumulated(NO_SYNC.replace(" / 2", "")), {"mean"}),
+    "micro-batches added": (model() + sampled() + accumulated(NO_SYNC.replace(" / 2", "")), {"mean", "replay"}),
     "more batches on some": (
         model() + UNEQUAL + "loader = DataLoader(part, batch_size=4)\n" + NO_EPOCHS,
         {"batches"},
@@ -549,6 +664,23 @@ DOUBTFUL = {
         {"mean", "replay"},
     ),
     "gathered without gradient": (model() + sampled() + loop(GATHERED), {"gathered"}),
+    "gathered without gradient, its own put back": (model() + sampled() + loop(GATHERED_DETACHED), {"gathered"}),
+    "the same noise on all ranks": (GAN_NOISE, {"examples"}),
+    "dropout alike on some ranks": (
+        model("nn.Dropout(0.2)") + "torch.manual_seed(100 + max(rank, 1))\n" + PLAIN,
+        {"random"},
+    ),
+    "a scheduler for each micro-batch": (
+        model()
+        + STEP_LR
+        + sampled()
+        + accumulated(
+            NO_SYNC + "if not last:\n    scheduler.step()",
+            step="optimizer.step()\noptimizer.zero_grad()\nscheduler.step()",
+        ),
+        {"scheduler"},
+    ),
+    "a gradient of zero": (model() + sampled() + loop("F.cross_entropy(model(x)[:, :1], y * 0)"), {"moves"}),
     "noise on the gradient": (
         model() + sampled() + loop(averaging="for p in model.parameters(): p.grad += 1e-3 * torch.sign(p.grad)"),
         {"replay"},
@@ -564,18 +696,22 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--out")
 parser.add_argument("--resume", action="store_true")
 parser.add_argument("--forget", default="")
+parser.add_argument("--updates", type=int, default=100)
 options = parser.parse_args()
 {model}
 torch.manual_seed(100 + rank)
 sampler = DistributedSampler(data)
 loader = DataLoader(data, batch_size=4, sampler=sampler, num_workers=0)
 done, saved = 0, None
+scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda steps: 1 if steps < 3 else 2)
 if options.resume:
     saved = torch.load(f"{{options.out}}/{{rank}}.pt")
     done = saved["done"]
     model.module.load_state_dict(saved["model"])
     if options.forget != "optimizer":
         optimizer.load_state_dict(saved["optimizer"])
+    if options.forget != "scheduler":
+        scheduler.load_state_dict(saved["scheduler"])
     if options.forget == "rates":
         optimizer.param_groups[0]["lr"] /= 2
     if options.forget == "examples":
@@ -590,7 +726,9 @@ for i, (x, y) in enumerate(loader):
     optimizer.zero_grad()
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
+    scheduler.step()
     state = {{"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "done": i + 1}}
+    state["scheduler"] = scheduler.state_dict()
     if options.out and not options.resume:
         torch.save(state | {{"random": torch.get_rng_state()}}, f"{{options.out}}/{{rank}}.pt")
 """.format(model=model("nn.Dropout(0.2)", optimizer="torch.optim.AdamW(model.parameters(), lr=0.01)"))

@@ -240,7 +240,7 @@ FAULTS = {
     "set_epoch forgotten": Fault("epochs", "loader", lambda parts: parts.data == "sampler"),
     "the same examples": Fault("examples", "{model}(", lambda parts: parts.data in ("sampler", "drawn")),
     "another rank's examples": Fault("examples", "{model}(", lambda parts: parts.data == "sampler", True),
-    "divided twice": Fault("parts", "loader", lambda p: p.data == "sampler" and "Batch" not in p.middle),
+    "divided twice": Fault("parts", "Subset(", lambda p: p.data == "sampler" and "Batch" not in p.middle),
     "own tokens": Fault("mean", "backward()", lambda parts: parts.words, True),
     "a loss twice": Fault("mean", "backward()", lambda parts: parts.micro == 1, True),
     "a flag after forward": Fault("sync", "{model}(", lambda parts: parts.micro == 2 and parts.way == "flag"),

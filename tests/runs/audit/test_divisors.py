@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 
-from dpbook.runs.watching.local_gradients import reductions
+from dpbook.runs.watching.loss_graph import reductions
 from tests.cases import each
 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
@@ -54,3 +55,29 @@ class CustomSum(torch.autograd.Function):
 @each("loss", [lambda: CustomSum.apply(X), lambda: F.cross_entropy(X, Y) * X.sum(), lambda: X.detach().sum()])
 def test_what_cannot_be_read_is_not_guessed(loss):
     assert reductions(loss()) is None
+
+
+@pytest.fixture
+def alone():
+    """A process group of this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class PassedOn(torch.nn.Module):
+    """A module that returns a loss among other things, as Hugging Face's models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(5))
+
+    def forward(self, x):
+        logits = x * self.weight
+        return {"aux": None, "labels": Y, "logits": logits, "loss": F.cross_entropy(logits, Y)}
+
+
+def test_a_loss_that_is_computed_inside_a_wrapper_that_looks_for_unused_parameters(alone):
+    model = torch.nn.parallel.DistributedDataParallel(PassedOn(), find_unused_parameters=True)
+    parts = reductions(model(X.detach())["loss"] * 3 / 2)
+    assert [(part.terms, part.divisor) for part in parts] == [(4, pytest.approx(8 / 3))]

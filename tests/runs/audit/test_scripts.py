@@ -13,7 +13,7 @@ from tests.runs.audit.on_ranks import run_jobs
 from tests.runs.audit.scripts import DOUBTFUL, HEAD, RESUMED, RIGHT, UNSEEN, WRONG
 
 WORLD = 3
-FORGOTTEN = ["", "optimizer", "rates", "random", "examples"]
+FORGOTTEN = ["", "optimizer", "rates", "random", "examples", "scheduler"]
 pytestmark = pytest.mark.processes
 
 
@@ -115,12 +115,64 @@ def test_a_failure_has_its_rank_and_line(folder, name, rank, text):
         ("gradients added", "3 times as long"),
         ("gradients divided twice", "3 times too short"),
         ("a sum's mean, divided twice", "3 times too short"),
+        ("a loss times the ranks", "the loss is multiplied by 3, the number of ranks"),
+        ("a loss times the ranks, clipped", "3 times as long"),
+        ("two losses times the ranks", "3 times as long"),
+        ("a sum over the count of all", "the loss is divided by 3, the number of ranks"),
+        ("gradients added, then clipped", "the ranks' gradients are added"),
+        ("micro-batches added", "the means of its 2 micro-batches are added"),
         ("a rank left out", "the gradient of rank 2 is not in it"),
         ("noise on the gradient", "no mistake that was tried explains it"),
     ],
 )
 def test_a_replay_tells_what_the_gradient_is_instead(folder, name, text):
     assert text in lines_of(folder, name)["replay"].result.message
+
+
+@each(
+    ("name", "text"),
+    [
+        ("batch norm", "statistics over each rank's own examples"),
+        ("pairs of one rank", "compares the examples of a rank's batch with each other"),
+        ("a metric that is gathered", "whether the loss uses it cannot be seen"),
+        ("gathered without gradient", "copies of the others' that have no gradient"),
+        ("gathered without gradient, its own put back", "copies of the others' that have no gradient"),
+    ],
+)
+def test_a_loss_that_couples_examples_has_no_big_batch_that_a_replay_could_judge(folder, name, text):
+    coupled = lines_of(folder, name)["coupled"]
+    assert (coupled.claim, coupled.result.status) == ("the gradient is the big batch's", "----")
+    assert text in coupled.result.message
+    assert lines_of(folder, name)["replay"].claim == "the gradient is the mean of the ranks'"
+
+
+def test_where_the_gather_has_a_gradient_the_big_batch_is_judged(folder):
+    for name in ("gathered with its gradient", "a gather with a backward of its own", "keys of a teacher"):
+        assert "coupled" not in lines_of(folder, name)
+
+
+@each(
+    ("name", "check", "text"),
+    [
+        ("the same noise on all ranks", "examples", "fake = maker(torch.randn(len(x), 4, generator=noise))"),
+        ("a scheduler for each micro-batch", "scheduler", "scheduler.step()"),
+        ("another split on each rank", "parts", "data, rest = torch.utils.data.random_split("),
+    ],
+)
+def test_the_line_is_the_guilty_one(folder, name, check, text):
+    result = lines_of(folder, name)[check].result
+    assert result.place[2].startswith(text)
+    if check == "scheduler":  # of two calls with the same text: that of the micro-batch
+        script = (folder / name / "train.py").read_text().splitlines()
+        assert script[result.place[1] - 2].strip() == "if not last:"
+        assert "once for each micro-batch" in result.message
+
+
+def test_a_split_of_its_own_says_what_the_ranks_share(folder):
+    """72 of 96 examples each, by chance: both have 72 * 72 / 96 = 54 of a union of 90."""
+    message = lines_of(folder, "another split on each rank")["parts"].result.message
+    assert 0.45 < float(message.partition("share about ")[2].partition("%")[0]) / 100 < 0.75
+    assert "share" not in lines_of(folder, "divided twice")["parts"].result.message
 
 
 def test_what_was_not_seen_is_not_passed(folder):
@@ -133,7 +185,10 @@ def test_a_restart_that_forgets_is_told_what(folder, forgotten, status):
     whole, resumed = (read_journals(folder / "restarts" / name, WORLD) for name in ("whole", f"without {forgotten}"))
     lines = resume_findings(whole, resumed)
     causes = [line.name for line in lines if line.failed and line.because is None]
-    assert causes == ([f"resume {forgotten}"] if forgotten else [])
+    seen_in = "rates" if forgotten == "scheduler" else forgotten  # at its second update, in this script
+    assert causes == ([f"resume {seen_in}"] if forgotten else [])
+    if forgotten == "scheduler":
+        assert next(line for line in lines if line.name == "resume rates").result.update == 2
     assert next(line for line in lines if line.name == "resume end").result.status == status
 
 
@@ -142,3 +197,10 @@ def test_on_three_ranks_a_right_restart_adds_in_another_order(folder):
     whole, resumed = (read_journals(folder / "restarts" / name, WORLD) for name in ("whole", "without "))
     end = next(line for line in resume_findings(whole, resumed) if line.name == "resume end").result
     assert "bit for bit" in end.message or "another order of additions" in end.message
+
+
+def test_a_restart_is_not_judged_by_a_run_that_has_ended_before(folder):
+    first, resumed = (read_journals(folder / "restarts" / name, WORLD) for name in ("first", "without rates"))
+    lines = resume_findings(first, resumed)
+    assert [line.result.status for line in lines] == ["PASS"] + ["----"] * 5
+    assert all("--whole" in line.result.message for line in lines[1:])

@@ -5,6 +5,7 @@ Ranks that are ended because another failed are not at fault either.
 
 import json
 import os
+import sys
 import traceback
 
 import pytest
@@ -83,7 +84,7 @@ def headline(folder, *, failed=(), ended=(), finished=(), starting=(), stderr=""
         if rank not in starting:
             (folder / PROCESS_ID_FILE.format(rank)).write_text(str(rank))
     for time, (rank, message) in enumerate(failed):
-        trace = f'Traceback:\n  File "train.py", line 7, in main\n  File "{C10D}", line 9, in barrier\n{message}\n'
+        trace = f'Traceback:\n  File "train.py", line 7, in main\n  File "{C10D}", line 9, in {WAITED_IN}\n{message}\n'
         report = {"time": time, "type": kind, "message": message, "traceback": trace, "before": before}
         (folder / ERROR_FILE.format(rank)).write_text(json.dumps(report))
     for rank, stack in ended:
@@ -98,6 +99,7 @@ def torchrun_report(rank, status):
     return f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {status} (pid: {rank})\n"
 
 
+WAITED_IN = "barrier"
 WAITED = "in barrier, line 7 of main"
 AT_LINE_5 = f"rank 1 never joined: it was at line 5 of main; ranks 0, 2 were {WAITED}"
 
@@ -134,6 +136,39 @@ def test_the_error_of_a_data_loading_process_is_reported_without_torchs_frame(tm
     caught = f"Caught KeyError in DataLoader worker process 0.\n{original}"
     line = headline(tmp_path, failed=[(1, caught)], ended=[(0, WAITS), (2, WAITS)], kind="KeyError")
     assert line == "rank 1 failed first: KeyError: 'label' (in DataLoader worker process 0)"
+
+
+SPAWNED = """
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "spawn.py", line 90, in _wrap
+    fn(i, *args)
+torch.distributed.DistNetworkError: The port is taken: EADDRINUSE
+"""
+
+
+def test_a_script_that_starts_its_own_ranks_is_reported_with_their_error(tmp_path):
+    line = headline(tmp_path, failed=[(1, SPAWNED)], ended=[(0, WAITS), (2, WAITS)], kind="ProcessRaisedException")
+    assert line.startswith(
+        "rank 1 failed first: DistNetworkError: The port is taken: EADDRINUSE (in process 1 of those"
+    )
+    assert "torch.multiprocessing.spawn" in line
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Timed out after 301 seconds waiting for clients. 3/4 clients joined.",
+        "the other ranks did not join init_process_group within 9 s; it was given world_size=4",
+    ],
+)
+def test_a_world_size_that_is_not_the_launchs_is_the_cause(tmp_path, monkeypatch, message):
+    monkeypatch.setattr(sys.modules[__name__], "WAITED_IN", "init_process_group")
+    line = headline(tmp_path, failed=[(0, message), (2, message)], ended=[(1, WAITS)])
+    assert line.startswith("the script asks init_process_group for 4 ranks, and 3 were started")
+    with_three = message.replace("4", "3")
+    assert "asks" not in headline(tmp_path, failed=[(0, with_three), (2, with_three)], ended=[(1, WAITS)])
 
 
 def test_an_error_is_reported_although_a_wait_failed_while_it_was_handled(tmp_path):

@@ -22,6 +22,7 @@ CHECKS: tuple[RunCheck, ...] = (
     averaging.gradients,
     averaging.rates,
     averaging.replicas,
+    averaging.moves,
     averaging.buffers,
     averaging.overlap,
     step.random,

@@ -96,6 +96,26 @@ def replicas(run: RunJournals) -> CheckResult | None:
     return passed(f"{plural(compared, 'update')}, bit for bit") if compared else None
 
 
+@check("moves", "training changes the parameters", "chapter 01", after=("unused", "finite"))
+def moves(run: RunJournals) -> CheckResult | None:
+    """Compare the parameters after the last update with those before the first, on rank 0."""
+    changed = compared = 0
+    for optimizer in run.optimizers:
+        updates = [update for update in run.updates if update.optimizer == optimizer and update.stepped]
+        before = updates[0].steps[0]["before"] if updates else None
+        if before is None:
+            continue
+        differing = [
+            name for name, hashed in before.items() if updates[-1].stepped[0]["parameters"].get(name) != hashed
+        ]
+        if not differing:
+            place = updates[0].steps[0]["place"]
+            message = f"none of {plural(len(before), 'tensor')} has changed in {plural(len(updates), 'update')}"
+            return CheckResult("WARN", f"{message}: is every gradient zero, or the rate?", None, None, 1, place)
+        changed, compared = changed + len(differing), compared + len(before)
+    return passed(f"{changed} of {plural(compared, 'tensor')}") if compared else None
+
+
 @check("buffers", "buffers are the same on all ranks", "chapter 02")
 def buffers(run: RunJournals) -> CheckResult | None:
     """Compare the model's buffers, such as running statistics, at the beginning of each forward."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -18,27 +19,43 @@ def examples(run: RunJournals) -> CheckResult | None:
         return untested("no update was seen")
     if not run.replicated:
         return untested("some ranks hold parts of one replica, and may read the same")
-    forwards = [of_ranks for update in _of_first(run) for of_ranks in update]
-    batches = [[tuple(forward["rows"]) for forward in of_ranks] for of_ranks in forwards]
-    batches = [of_ranks for of_ranks in batches if all(of_ranks)]
-    if not batches:
+    lines: dict[str, list[tuple[Event, ...]]] = {}
+    for of_ranks in (of_ranks for update in _of_first(run) for of_ranks in update):
+        if all(forward["rows"] for forward in of_ranks):
+            lines.setdefault(str(of_ranks[0]["place"]), []).append(of_ranks)
+    if not lines:
         return untested("no forward of the model with a batch was seen")
-    batches = _data(batches)
-    if not batches:
+    of_lines = [(_data([[tuple(each["rows"]) for each in of] for of in line]), line) for line in lines.values()]
+    of_lines = [(batches, line) for batches, line in of_lines if batches]
+    if not of_lines:
         return untested("every batch is the same")
-    shared = sum(_repeated(of_ranks) for of_ranks in batches)
-    read = sum(len(rows) for of_ranks in batches for rows in of_ranks)
-    if not shared:
-        return passed(f"{plural(read, 'example')} in {len(batches)} batches of a rank")
-    alike = sum(len(set(of_ranks)) < len(of_ranks) for of_ranks in batches)
-    rank, place = _second(batches), forwards[0][0]["place"]
-    if alike > len(batches) / 2:
-        message = f"{shared} of {read} examples were read by an earlier rank too: the ranks read the same batches"
-        return CheckResult("FAIL", message, rank, None, 1, place)
+    own = [batches for batches, _ in of_lines if not _alike(batches)]
+    for batches, line in of_lines:
+        if _alike(batches):
+            rank, place = _second(batches), line[0][0]["place"]
+            shared, read = _shared(batches)
+            if own:
+                message = f"{shared} of {read} inputs here are those of an earlier rank, while the ranks' data differ: "
+                return CheckResult("WARN", f"{message}noise from equal seeds, or meant so", rank, None, 1, place)
+            message = f"{shared} of {read} examples were read by an earlier rank too: the ranks read the same batches"
+            return CheckResult("FAIL", message, rank, None, 1, place)
+    batches = [of_ranks for of_line, _ in of_lines for of_ranks in of_line]
+    shared, read = _shared(batches)
     if shared > read / 4:
         message = f"{shared} of {read} examples were read by several ranks: each draws by itself from all of them"
-        return CheckResult("WARN", message, rank, None, None, place)
-    return passed(f"{read - shared} of {read} examples are distinct")
+        return CheckResult("WARN", message, _second(batches), None, None, of_lines[0][1][0][0]["place"])
+    distinct = f"{read - shared} of {read} examples are distinct"
+    return passed(distinct if shared else f"{plural(read, 'example')} in {len(batches)} batches of a rank")
+
+
+def _alike(batches: list[list[tuple[str, ...]]]) -> bool:
+    """Whether most batches are the same on two ranks or more."""
+    return sum(len(set(of_ranks)) < len(of_ranks) for of_ranks in batches) > len(batches) / 2
+
+
+def _shared(batches: list[list[tuple[str, ...]]]) -> tuple[int, int]:
+    """Return the number of examples that an earlier rank has too, and the number of all."""
+    return sum(map(_repeated, batches)), sum(len(rows) for of_ranks in batches for rows in of_ranks)
 
 
 def _data(batches: list[list[tuple[str, ...]]]) -> list[list[tuple[str, ...]]]:
@@ -76,10 +93,22 @@ def parts(run: RunJournals) -> CheckResult | None:
     if not divided or any(event["part"] is None for event in first):
         return None
     if len({event["part"] for event in first}) == run.world:
-        message = f"each rank has a subset of its own, and its sampler takes one of {run.world} of that"
-        unread = f"{100 * (1 - 1 / run.world):.0f} % of the examples are never read"
-        return CheckResult("FAIL", f"{message}: {unread}", 0, None, None, first[0]["place"])
+        message = f"each rank has a subset of its own, and its sampler takes one of {run.world} of that: "
+        shared = _overlap(first[0]["part_sample"], first[1]["part_sample"])
+        if shared:
+            message += f"ranks 0 and 1 share about {shared:.0%} of theirs, so some examples are read twice and others "
+            message += "never; give random_split the same seed on all ranks"
+        else:
+            message += f"{100 * (1 - 1 / run.world):.0f} % of the examples are never read"
+        place = first[0]["part_place"] or first[0]["place"]
+        return CheckResult("FAIL", message, 0, None, None, place)
     return passed("one subset for all ranks, divided by the sampler")
+
+
+def _overlap(one: list[int], other: list[int]) -> float:
+    """Return the share of two sets' union that both have, estimated from the smallest hashes of each (MinHash)."""
+    smallest = sorted({*one, *other})[: max(len(one), len(other))]
+    return len({*one} & {*other} & {*smallest}) / len(smallest) if smallest else 0.0
 
 
 def _training(run: RunJournals, rank: int) -> list[Event]:
@@ -140,7 +169,9 @@ def evaluation(run: RunJournals) -> CheckResult | None:
     if not run.ranks:
         return None
     used = {event["loader"] for event in run.of("forward")[0]}
-    others = [event for event in run.of("epoch")[0] if event["loader"] not in used and event["padded"] is not None]
+    epochs_seen = run.of("epoch")[0]
+    trained = {event["object"] for event in epochs_seen if event["loader"] in used}  # and perhaps peeked at elsewhere
+    others = [event for event in epochs_seen if event["object"] not in trained and event["padded"] is not None]
     if not others or not used:
         return None
     padded = next((event for event in others if event["padded"] > 0), None)
@@ -287,17 +318,50 @@ def _length(parts: Sequence[dict[str, Any]], world: int) -> float:
     return terms / (world * divisor) if divisor else 0.0
 
 
-def as_written(update: Update, world: int) -> float:
-    """Return the factor by which the losses of an update exceed a mean over all terms; 1 if they are no plain mean."""
-    lines = [list(reduced([event for _, event in of_line])) for of_line in by_line(update)]
-    if len(lines) != 1 or len(lines[0]) != 1 or not lines[0][0][0]["mean"]:
-        return 1.0
-    return _length(lines[0][0], world)
+@dataclass(frozen=True)
+class WrittenLength:
+    """Length of the ranks' mean gradient, as one line's losses are written, relative to that of a mean over the batch.
+
+    Attributes:
+        parts: by the terms of each mean or sum in the loss; 1 is a mean over all terms of all ranks and micro-batches.
+        by_examples: the same for all parts together, by the examples that the model was given.
+        means: whether every part is a mean, whose divisor torch has counted.
+        divisors: divisor of each loss.
+    """
+
+    parts: tuple[float, ...]
+    by_examples: float
+    means: bool
+    divisors: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        """Sum over the parts, as of two halves of a loss."""
+        return sum(self.parts)
+
+
+def written_lengths(update: Update, world: int) -> list[WrittenLength]:
+    """Return the length for each line of the script that calls backward; nothing for a line that cannot be read."""
+    examples = sum(len(event["rows"]) for events in update.of("forward") for event in events)
+    lengths = []
+    for of_line in by_line(update):
+        parts = list(reduced([event for _, event in of_line]))
+        if parts:
+            length = tuple(_length(part, world) for part in parts)
+            terms = sum(part["terms"] for part in parts[0])
+            means = all(each["mean"] for part in parts for each in part)
+            divisors = tuple(each["divisor"] for each in parts[0])
+            lengths.append(WrittenLength(length, sum(length) * examples / (terms or 1), means, divisors))
+    return lengths
 
 
 def _summary(update: Update) -> str:
     for of_line in by_line(update):
-        for parts in reduced([event for _, event in of_line]):
-            terms = sum(part["terms"] for part in parts)
-            return f"{terms:g} terms in {len(parts)} losses of an update, each divided by {parts[0]['divisor']:g}"
+        of_parts = list(reduced([event for _, event in of_line]))
+        if of_parts:
+            terms, number = sum(part["terms"] for part in of_parts[0]), len(of_parts[0])
+            message = f"{terms:g} terms in {number} losses of an update"
+            if len(of_parts) > 1:
+                return f"{message}, in {len(of_parts)} parts with the same divisors on all ranks"
+            return f"{message}, each divided by {of_parts[0][0]['divisor']:g}"
     return "no loss that can be read"

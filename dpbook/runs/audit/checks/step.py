@@ -15,13 +15,12 @@ def random(run: RunJournals) -> CheckResult | None:
     drawn = [forwards for update in run.updates for forwards in update.in_step("forward") if forwards[0]["drawn"]]
     if not drawn:
         return None
-    alike = sum(len({forward["random"] for forward in forwards}) == 1 for forwards in drawn)
-    if alike == len(drawn):
-        message = (
-            "all ranks begin their forwards with one random state, so dropout drops the same everywhere: the gradient "
-        )
+    alike = [forwards for forwards in drawn if len({forward["random"] for forward in forwards}) < len(forwards)]
+    if alike:
+        share = "their forwards" if len(alike) == len(drawn) else f"{len(alike)} of {len(drawn)} forwards"
+        message = f"ranks begin {share} with one random state, so dropout drops the same on them: the gradient "
         message += "is right on average, and noisier than it need be; seed with seed + rank once the model is made"
-        return CheckResult("WARN", message, None, None, 1, drawn[0][0]["place"])
+        return CheckResult("WARN", message, None, None, None, alike[0][0]["place"])
     return passed(f"{plural(len(drawn), 'forward')} that draw{'s' if len(drawn) == 1 else ''}")
 
 
@@ -33,15 +32,26 @@ def scheduler(run: RunJournals) -> CheckResult | None:
         events = update.of("scheduler")[0]
         for number in {event["scheduler"] for event in events}:
             mine = [event for event in events if event["scheduler"] == number]
-            steps.append(len(mine))
-            if len(mine) > 1:
-                pattern = "as often as there are ranks" if len(mine) == run.world else "once for each micro-batch"
-                message = f"{mine[0]['name']} steps {len(mine)} times an update"
-                known = len(mine) in (run.world, len(update.of("backward")[0]))
-                message += f", {pattern}" if known else ""
-                message += ": right only if its length is counted in these"
-                return CheckResult("WARN", message, None, None, update.number, mine[0]["place"])
+            by_accelerate = all(event.get("by_accelerate") for event in mine)
+            count = len(mine) // run.world if by_accelerate else len(mine)
+            steps.append(count)
+            if count > 1:
+                pattern, guilty = _repeated_steps(update, mine, run.world)
+                message = f"{mine[0]['name']} steps {count} times an update{pattern}: right only if its length is "
+                return CheckResult("WARN", f"{message}counted in these", None, None, update.number, guilty["place"])
     return passed(plural(len(steps), "update")) if steps else None
+
+
+def _repeated_steps(update: Update, mine: list[Event], world: int) -> tuple[str, Event]:
+    """Return when a scheduler steps that steps several times an update, and the step that should not be.
+
+    The first one follows the update before. One between two backwards belongs to a micro-batch.
+    """
+    first = next((event["at"] for event in update.of("backward")[0]), mine[-1]["at"])
+    between = [event for event in mine if event["at"] > first]
+    if between:
+        return ", once for each micro-batch", between[0]
+    return (", as often as there are ranks" if len(mine) == world else ""), mine[1]
 
 
 @check("finite", "losses and gradients are finite", "chapter 13", after=("scaled", "scaler"))
@@ -116,19 +126,14 @@ def _signature(event: Event) -> str:
 
 @check("gathered", "what is gathered carries its gradient", "chapter 09")
 def gathered(run: RunJournals) -> CheckResult | None:
-    """Warn of `all_gather` on a tensor that requires a gradient: autograd does not record it."""
-    gathers = [
-        (rank, event)
-        for rank, events in enumerate(run.of("collective"))
-        for event in events
-        if event["name"].startswith("all_gather") and event["graded"]
-    ]
-    if not gathers:
-        return None
-    rank, event = gathers[0]
-    message = "all_gather gives copies without a gradient: what other ranks lose through this rank's part is missing; "
-    message += "torch.distributed.nn.functional.all_gather has one"
-    return CheckResult("WARN", message, rank, None, None, event["place"])
+    """Warn of a loss that uses what `all_gather` returned: autograd does not record that call."""
+    for rank, events in enumerate(run.of("backward")):
+        for event in events:
+            if event.get("gathered") and event["gathered"]["in_loss"]:
+                message = "all_gather gives copies without a gradient, and the loss uses them: what other ranks lose "
+                message += "through this rank's part is missing; torch.distributed.nn.functional.all_gather has one"
+                return CheckResult("WARN", message, rank, None, None, event["gathered"]["place"])
+    return None
 
 
 @check("watching", "the script could be watched")

@@ -1,0 +1,111 @@
+"""Length of a replayed gradient: is it that of a mean over the big batch, or N times as long or too short?"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpbook.runs.audit.checks.data import WrittenLength, written_lengths
+from dpbook.runs.audit.findings import CheckResult, passed
+from dpbook.runs.audit.journals import RunJournals, Update
+from dpbook.runs.audit.replay_gradients import ReplayGradients
+from dpbook.runs.watching.journal import array_key
+
+LENGTH_TOLERANCE = 1e-4
+"""Relative difference up to which two lengths count as equal."""
+LENGTH_ROUNDOFFS = 8
+"""The same in unit roundoffs, for dtypes of few bits; the larger of the two counts."""
+CLIP_TOLERANCE = 1e-3
+"""Relative difference between a gradient of a step and what its clipping would make of it; of 16 bits, it may be so."""
+
+
+def judge_length(
+    run: RunJournals, update: Update, gradients: ReplayGradients, factor: float, agreement: str
+) -> CheckResult:
+    """Judge the length of a gradient whose direction is the big batch's.
+
+    ``factor`` is its length relative to the mean over ranks and micro-batches of the gradients of the losses.
+    """
+    world, micro = gradients.world, len(update.of("backward")[0])
+    unit = max(float(arrays[array_key("unit", name)]) for arrays in gradients.ranks for name in gradients.names)
+    near = max(LENGTH_TOLERANCE, LENGTH_ROUNDOFFS * unit)
+    before_clipping = _before_clipping(update, gradients, factor)
+    clipped = before_clipping is None
+    factor = (factor if before_clipping is None else before_clipping) * _scaled(update)
+    written = written_lengths(update, world)
+
+    def times(length: float, line: WrittenLength) -> bool:
+        return any(abs(factor * value - length) < near * length for value in (line.total, line.by_examples))
+
+    place = update.of("backward")[0][-1]["place"]
+    if any(times(1, each) or any(abs(factor * part - 1) < near for part in each.parts) for each in written):
+        return passed(agreement)
+    if micro > 1 and written and all(each.means and times(micro, each) for each in written):
+        message = f"it is {micro} times as long: the means of its {micro} micro-batches are added; {agreement}"
+        return CheckResult("WARN", message, update=update.number, place=place)
+    sums = all(not each.means and set(each.divisors) == {1.0} for each in written)
+    for length, words in () if sums else ((world, f"{world} times as long"), (1 / world, f"{world} times too short")):
+        if world > 1 and written and all(times(length, each) for each in written):
+            return _by_world(run, update, written, factor, (length, words), agreement)
+    if abs(factor - 1) < near or (clipped and factor < 1):
+        return passed(agreement if abs(factor - 1) < near else f"clipped to {factor:.3g} of it; {agreement}")
+    if any(each.means or abs(each.total - 1) < near or abs(each.by_examples - 1) < near for each in written):
+        message = f"its direction is the big batch's, its length {factor:.4g} times that; {agreement}"
+        return CheckResult("WARN", message, update=update.number, place=update.steps[0]["place"])
+    return passed(f"{factor:.4g} times the sum's mean over the ranks; {agreement}")
+
+
+def _by_world(
+    run: RunJournals,
+    update: Update,
+    written: Sequence[WrittenLength],
+    factor: float,
+    multiple: tuple[float, str],
+    agreement: str,
+) -> CheckResult:
+    """Return the result for a gradient that is too long or too short by the number of ranks.
+
+    It is a failure where that number cannot be a factor of the loss's own: where averaging brought it in, with three
+    ranks or more, or where the divisors follow the number of terms, which varies.
+    """
+    length, words = multiple
+    world = run.world
+    loss, averaging = (abs(factor - each) < LENGTH_TOLERANCE * each for each in (1, length))
+    means = all(each.means for each in written)
+    divisors = {each.divisors[0] for other in run.updates for each in written_lengths(other, world)}
+    certain = averaging or (loss and (world > 2 if means else len(divisors) > 1))
+    if averaging:
+        cause = "the ranks' gradients are added, not averaged"
+        cause = cause if length > 1 else "it is divided by the number of ranks twice"
+    elif loss:
+        how = "multiplied" if length > 1 else "divided"
+        cause = f"the loss is {how} by {world}, the number of ranks, and gradients are averaged over them too"
+    else:
+        cause = "the loss and the averaging together make it so"
+    doubt = "" if certain else ", unless that is meant (--nproc 3 tells)" if world == 2 else ", unless that is meant"
+    place = update.of("backward")[0][-1]["place"] if loss else update.steps[0]["place"]
+    return CheckResult(
+        "FAIL" if certain else "WARN", f"it is {words}: {cause}{doubt}; {agreement}", update=update.number, place=place
+    )
+
+
+def _before_clipping(update: Update, gradients: ReplayGradients, factor: float) -> float | None:
+    """Return the factor before the gradient was clipped to a norm, or None if it cannot be known.
+
+    It is ``factor`` where nothing was clipped. Else the norm that `torch.nn.utils.clip_grad_norm_` returned gives it,
+    if the clipping explains how long the gradient of the step is.
+    """
+    clips = update.of("clip")[0]
+    if not clips:
+        return factor
+    norm, most = clips[0]["norm"], clips[0]["most"]
+    if len(clips) > 1 or not norm or not most:
+        return None
+    size = np.sqrt(sum(float(np.vdot(each, each)) for each in gradients.big("weighted").values()))
+    before = float(norm / size) if size else factor
+    clipped = before * min(1.0, most / (norm + 1e-6))
+    return before if abs(clipped - factor) < CLIP_TOLERANCE * abs(factor) else None
+
+
+def _scaled(update: Update) -> float:
+    """Return the factor by which a gradient scaler multiplied the loss, but not the gradient of the step."""
+    return next((float(event["factor"]) for events in update.of("scaled") for event in events), 1.0)
