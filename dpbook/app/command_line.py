@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from types import ModuleType
 
 from dpbook import __version__
@@ -31,17 +32,17 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "lab": (lab, "copy the notebooks to workbook/ and open JupyterLab there"),
     "doctor": (doctor, "say what this machine can run, and what is missing"),
     "validate": (validate, "run notebooks and compare every output with the stored one"),
-    "bench": (bench, "time all-reduces between processes, over a range of message sizes"),
-    "launch": (launch, "train on several processes: our program, or a script of your own after --"),
-    "audit": (audit, "say whether a training script of yours does what one process with the whole batch would do"),
-    "diagnose": (diagnose, "read the Flight Recorder dumps of a run that hung: who did not come to which call"),
-    "forecast": (forecast, "say how long a training script of yours would take on more GPUs, over other links"),
-    "grade": (grade, "give marks for exercises that were handed in: a notebook, a folder, a class"),
-    "nbgrader": (nbgrader, "lay out a course that nbgrader runs, with every exercise as an assignment"),
+    "bench": (bench, "time all-reduces between processes, over message sizes"),
+    "launch": (launch, "train on several processes: your script, or our program"),
+    "audit": (audit, "say whether your script trains as one process would"),
+    "diagnose": (diagnose, "read Flight Recorder dumps: who missed which collective"),
+    "forecast": (forecast, "say how long your script would take on more GPUs"),
+    "grade": (grade, "mark exercises: a notebook, a folder, a class"),
+    "nbgrader": (nbgrader, "lay out a course for nbgrader"),
     "report": (report, "write the report of a run once more"),
     "course": (course, "write the exercises with a course's own numbers"),
     "slides": (slides, "make slides of chapters, for a course"),
-    "mystery": (mystery, "a training script with a mistake to find, of which there are as many as seeds"),
+    "mystery": (mystery, "make a training script with a mistake to find"),
 }
 
 BOOK = ("cloudpickle", "ipywidgets", "jupyterlab", "matplotlib", "tqdm", "filelock")
@@ -52,6 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (default: the process's own) and return its exit status."""
     own, script = _split(sys.argv[1:] if argv is None else list(argv))
     parser = _parser()
+    if not own:
+        parser.print_help()
+        return 0
+    if close := get_close_matches(own[0], COMMANDS, n=1) if own[0] not in COMMANDS else []:
+        parser.error(f"{own[0]} is no command; did you mean {close[0]}?")
     args, unknown = parser.parse_known_args(own)
     if unknown and args.command != "launch":
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -79,11 +85,27 @@ def _missing(command: str, script: list[str] | None) -> list[str]:
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:
-    """Our arguments, and those after the first "--" of a command that starts somebody's script; None without it."""
-    if argv[:1] not in (["launch"], ["audit"], ["forecast"]) or "--" not in argv:
+    """Return our arguments, and the script and its own for a command that starts one; None without a script.
+
+    The script is what comes after "--", or the first word that ends in ".py", or "-m" and a module.
+    """
+    if argv[:1] not in (["launch"], ["audit"], ["forecast"]):
         return argv, None
-    place = argv.index("--")
-    return argv[:place], argv[place + 1 :]
+    for place, word in enumerate(argv):
+        if word == "--":
+            return argv[:place], argv[place + 1 :]
+        if word == "-m" or (word.endswith(".py") and not word.startswith("-")):
+            return argv[:place], argv[place:]
+    return argv, None
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Wraps text, but for lines that begin with a space: examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = text.splitlines()
+        return "\n".join(line if line.startswith(" ") else super(_HelpFormatter, self)._fill_text(line, width, indent)
+                         for line in lines)  # fmt: skip
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,5 +113,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"dpbook {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (command, purpose) in COMMANDS.items():
-        command.add(commands.add_parser(name, help=purpose))
+        command.add(commands.add_parser(name, help=purpose, formatter_class=_HelpFormatter))
     return parser

@@ -8,6 +8,7 @@ import pytest
 
 from dpbook import __version__
 from dpbook.app import main
+from dpbook.app.command_line import COMMANDS, _split
 from dpbook.app.lab import jupyter
 from dpbook.app.notebooks import validation
 from dpbook.core import checkout
@@ -19,6 +20,7 @@ def test_help_loads_nothing_heavy(args):
     code = f"""
 import sys
 from dpbook.app import main
+from dpbook.app.command_line import COMMANDS, _split
 try:
     main({args!r})
 except SystemExit as end:
@@ -38,11 +40,44 @@ def test_it_runs_from_a_checkout_without_installation(tmp_path):
     assert child.stdout.strip() == f"dpbook {__version__}", child.stderr
 
 
-def test_without_a_command_it_says_how_it_is_used(capsys):
+def test_without_a_command_it_lists_all_of_them(capsys):
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [[line for line in lines if line.startswith(f"    {name} ")] != [] for name in COMMANDS] == [True] * len(
+        COMMANDS
+    )
+
+
+def test_a_command_that_is_misspelled_is_answered_with_the_one_that_is_meant(capsys):
     with pytest.raises(SystemExit) as end:
-        main([])
+        main(["adit", "train.py"])
     assert end.value.code == 2
-    assert "usage:" in capsys.readouterr().err
+    assert "adit is no command; did you mean audit?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "options", "script"),
+    [
+        ("audit train.py --epochs 1", "audit", "train.py --epochs 1"),
+        ("audit --nproc 3 train.py --nproc 5", "audit --nproc 3", "train.py --nproc 5"),
+        ("audit --nproc 3 -- train.py --epochs 1", "audit --nproc 3", "train.py --epochs 1"),
+        ("launch --nproc 2 -m package.train --x -- y", "launch --nproc 2", "-m package.train --x -- y"),
+        ("launch -- tool train.py", "launch", "tool train.py"),
+        ("launch train.py -- -m", "launch", "train.py -- -m"),
+        ("launch --steps 20 --name=a.py", "launch --steps 20 --name=a.py", None),
+        ("validate -- train.py", "validate -- train.py", None),
+    ],
+)
+def test_a_script_is_given_with_or_without_the_dashes(typed, options, script):
+    assert _split(typed.split()) == (options.split(), script and script.split())
+
+
+@pytest.mark.parametrize("command", ["audit", "forecast", "diagnose"])
+def test_the_help_of_a_command_fits_a_screen(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert len(capsys.readouterr().out.splitlines()) <= 40
 
 
 def test_an_error_of_the_book_is_one_line_and_a_status(tmp_path, capsys):

@@ -10,12 +10,15 @@ WITHOUT_GPUS = 3
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.usage = "dpbook audit [options] -- script.py [its arguments]"
+    parser.usage = "dpbook audit [options] script.py [its arguments]"
     parser.description = (
-        "Start a training script, which comes after -- and is not changed, on several ranks, watch its first updates, "
+        "Start a training script, which is not changed, on several ranks, watch its first updates, "
         "and say whether it is what one process with the whole batch would do. The exit status is 0 where nothing "
         "fails, 1 where something does, 2 where no update was seen."
     )
+    parser.epilog = """examples:
+  dpbook audit --nproc 3 train.py --epochs 1
+  dpbook audit --save "--out {folder}" --resume "--resume {folder}" train.py"""
     parser.add_argument("--nproc", type=int, help="ranks on this machine (default: one per GPU; without any, 3)")
     parser.add_argument(
         "--updates", type=int, default=5, metavar="K", help="end the script after so many updates; 0: let it end "
@@ -55,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from dpbook.runs.launch import preflight
 
     if not args.script:
-        raise InvalidArgument("script", "nothing", "given after --, as in `dpbook audit -- train.py`")
+        raise InvalidArgument("script", "nothing", "given, as in `dpbook audit train.py`")
     gpus = machine.gpus()
     nproc = args.nproc if args.nproc is not None else max(2, len(gpus)) if gpus else WITHOUT_GPUS
     what = Audit(

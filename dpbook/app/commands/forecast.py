@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Its options."""
-    parser.usage = "dpbook forecast [options] -- script.py [its arguments]"
+    parser.usage = "dpbook forecast [options] script.py [its arguments]"
     parser.description = (
-        "Start a training script, which comes after -- and is not changed, on one process, measure some of its "
+        "Start a training script, which is not changed, on one process, measure some of its "
         "updates, and say how long they would take on more GPUs, and with which buckets. With --check it also runs on "
         "so many ranks, and the forecast is printed beside the measured time."
     )
+    parser.epilog = """examples:
+  dpbook forecast --gpus 8,64 --link 8xNVLink4+NDR train.py --batch 32
+  dpbook forecast --check 2 --link 1GbE train.py"""
     parser.add_argument("--gpus", default="2,8", metavar="N,…", help="worlds, with commas (default: %(default)s)")
     parser.add_argument(
         "--link", metavar="NAME,…", help="links between any two GPUs, with commas: 1GbE, 25GbE, 100GbE, HDR, NDR, XDR, "
@@ -54,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from dpbook.runs.forecast import Script, ScriptStopped, connection
 
     if not args.script:
-        raise InvalidArgument("script", "nothing", "given after --, as in `dpbook forecast -- train.py`")
+        raise InvalidArgument("script", "nothing", "given, as in `dpbook forecast train.py`")
     worlds, stages = _numbers("gpus", args.gpus, 2), _numbers("stages", args.stages, 0, 3)
     ranks = _numbers("check", args.check, 2) if args.check else []
     links = [connection(name) for name in (args.link or ("" if args.measure else "25GbE")).split(",") if name]

@@ -26,8 +26,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Its options; those of the training program are its own."""
     parser.description = (
         "Start a training run with torchrun. Options that are not listed here are the program's; "
-        "`dpbook launch --program-help` lists those. A script of your own comes after --, with its arguments."
+        "`dpbook launch --program-help` lists those. To start a script of your own, give it and its arguments last, "
+        "or -m and a module."
     )
+    parser.epilog = """examples:
+  dpbook launch --nproc 4 train.py --epochs 1
+  dpbook launch --nproc 2 --steps 200 --name first"""
     parser.add_argument("--nproc", type=int, help="ranks on this machine (default: one per GPU; without any, 2)")
     parser.add_argument("--nnodes", type=int, default=1, help="number of machines (default: %(default)s)")
     parser.add_argument("--rdzv-endpoint", metavar="HOST:PORT", help="where several machines meet: one of them")
@@ -180,10 +184,7 @@ def _parse(args: argparse.Namespace) -> argparse.Namespace | None:
     if args.script is not None and not any(args.script):
         parser.error("nothing comes after --, or an empty word: a script belongs there (is a variable not set?)")
     if args.script and args.unknown:
-        parser.error(f"unrecognized arguments before --: {' '.join(args.unknown)}")
-    for word in args.unknown:
-        if word.endswith(".py"):
-            parser.error(f"a script of your own comes after --, as in `dpbook launch -- {word}`")
+        parser.error(f"unrecognized arguments before the script: {' '.join(args.unknown)}")
     return None if args.script else parser.parse_args(args.unknown)
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tomllib
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,8 @@ SMALL_SHM = 256 * 2**20  # bytes; containers often have 64 MiB, too few for seve
 
 def diagnose() -> Diagnosis:
     """Look at this machine. Takes a few seconds, most of them for loading torch in a child process."""
-    requirements = _requirements(checkout.root() / "pyproject.toml")
+    root = _checkout()
+    requirements = _requirements(root / "pyproject.toml") if root else _installed_requirements()
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         asked = pool.submit(_ask_torch)
         looks = [pool.submit(_package, name, needs, asked) for name, needs in requirements]
@@ -115,7 +117,7 @@ def diagnose() -> Diagnosis:
     if torch.gloo and not any(p.name == "torch" and p.problem for p in packages):
         problems.append(f"gloo, which carries the chapters with real processes: {torch.gloo}")
     try:
-        chapters = tuple(_needs(chapter, torch) for chapter in checkout.chapters())
+        chapters = tuple(_needs(chapter, torch) for chapter in checkout.chapters()) if root else ()
     except DpbookError as error:
         chapters = ()
         problems.append(f"a readable chapter: {error}")
@@ -132,6 +134,19 @@ def diagnose() -> Diagnosis:
         problems=tuple(problems),
         warnings=tuple(_warnings(torch, shared) + _messages(torch)),
     )
+
+
+def _checkout() -> Path | None:
+    """Return the checkout with the chapters, or None if the package is installed without them."""
+    with suppress(DpbookError):
+        return checkout.root()
+    return None
+
+
+def _installed_requirements() -> list[tuple[str, str]]:
+    """The same of an installed package; what the chapters need beside is left out."""
+    known = [each for each in importlib.metadata.requires("dpbook") or [] if "extra ==" not in each]
+    return [(match[1], match[2]) for each in known if (match := re.match(r"([\w.-]+)\s*(>=[\d.]+)?", each))]
 
 
 def _requirements(pyproject: Path) -> list[tuple[str, str]]:
@@ -178,7 +193,7 @@ def _run_python(*arguments: str) -> tuple[str, str]:
     try:
         child = subprocess.run(
             [sys.executable, *arguments], capture_output=True, text=True, timeout=PROBE_SECONDS,
-            env=jupyter.environment(os.environ),
+            env=jupyter.environment(os.environ) if _checkout() else os.environ,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "", f"no answer within {PROBE_SECONDS} s"

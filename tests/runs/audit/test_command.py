@@ -190,7 +190,7 @@ def test_without_a_script_it_says_what_it_needs(capsys):
     from dpbook.app import main
 
     assert main(["audit"]) == 1
-    assert "dpbook audit -- train.py" in capsys.readouterr().err
+    assert "dpbook audit train.py" in capsys.readouterr().err
 
 
 def test_before_the_ranks_load_torch_it_needs_numpy_alone():

@@ -177,7 +177,7 @@ def test_bad_options_are_told(tmp_path, capsys, wrong, message):
 
 def test_a_script_is_needed_and_has_to_be_there(capsys):
     assert main(["forecast"]) == 1
-    assert "dpbook forecast -- train.py" in capsys.readouterr().err
+    assert "dpbook forecast train.py" in capsys.readouterr().err
     assert main(["forecast", "--", "nowhere.py"]) == 1
     assert "script must be a file that exists, got 'nowhere.py'" in capsys.readouterr().err
 

@@ -419,12 +419,6 @@ def test_an_empty_variable_starts_nothing(arguments, capsys):
     assert "nothing comes after --, or an empty word" in capsys.readouterr().err
 
 
-def test_a_script_without_the_dashes_is_an_error_that_shows_its_place(capsys):
-    with pytest.raises(SystemExit):
-        main(["launch", "train.py", "--epochs", "3"])
-    assert "a script of your own comes after --, as in `dpbook launch -- train.py`" in capsys.readouterr().err
-
-
 def test_a_hang_is_diagnosed_before_nccls_watchdog_aborts_the_ranks_that_wait(capsys):
     """Its clock starts at the call, as that of the launch does, up to the seconds between two looks."""
     assert min(*TORCH_TIMEOUTS, GROUP_TIMEOUT) > HANG_TIMEOUT + 30
