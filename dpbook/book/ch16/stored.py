@@ -2,7 +2,7 @@
 
 Every method has its own learning rate and momentum, chosen on validation images with ten seeds; twenty other seeds
 then run. Local SGD and DiLoCo run with several periods, so that a link can be given the period that it asks for. The
-results are stored as ``dpbook/data/race.json``. Regenerate them (about ten minutes of one core) with
+results are stored as ``dpbook/data/race.json``. Regenerate them (about an hour of one core) with
 
     python -c "from dpbook.book.ch16 import store_races; store_races()"
 """
@@ -86,12 +86,12 @@ def with_momentum(entry: Entry, momentum: float) -> Entry:
     return replace(entry, momentum=momentum)
 
 
-def tune(task: Task, world: int, entry: Entry) -> tuple[Entry, Array]:
-    """Return ``entry`` at its best rate and momentum, and the validation losses (3, seeds) of that and half and twice.
+def tune(task: Task, world: int, entry: Entry, factor: float = 2, first_seed: int = 0) -> tuple[Entry, Array]:
+    """Return ``entry`` at its best rate and momentum, and the validation losses (3, seeds) of its neighbours and it.
 
-    From the middle rate, with no, the entry's and the largest momentum, the search goes to the best neighbour, a factor
-    of 2 in the rate or a step in `MOMENTA`, until no neighbour is better. The best of the three ends counts. From one
-    start alone, compressors stopped at a rate and a momentum that were both far from their best.
+    From the middle rate, with no, the entry's and the largest momentum, the search goes to the best neighbour, a
+    ``factor`` in the rate or a step in `MOMENTA`, until no neighbour is better. The best of the three ends counts. From
+    one start alone, compressors stopped at a rate and a momentum that were both far from their best.
     """
     tried: dict[tuple[float, int], Array] = {}
 
@@ -99,14 +99,14 @@ def tune(task: Task, world: int, entry: Entry) -> tuple[Entry, Array]:
         rate, index = place
         if place not in tried:
             here = replace(with_momentum(entry, MOMENTA[index]), rates=(rate,))
-            tried[place] = task.run(world, {"": here}, TUNING_SEEDS)[""].validation[0]
+            tried[place] = task.run(world, {"": here}, TUNING_SEEDS, first_seed)[""].validation[0]
         mean = float(tried[place].mean())
         return mean if np.isfinite(mean) else np.inf
 
     def climb(best: tuple[float, int]) -> tuple[float, int]:
         while True:
             rate, index = best
-            around = [(rate / 2, index), (rate * 2, index), (rate, index - 1), (rate, index + 1)]
+            around = [(rate / factor, index), (rate * factor, index), (rate, index - 1), (rate, index + 1)]
             better = min([best, *(place for place in around if 0 <= place[1] < len(MOMENTA))], key=loss)
             if better == best:
                 return best
@@ -114,7 +114,7 @@ def tune(task: Task, world: int, entry: Entry) -> tuple[Entry, Array]:
 
     starts = {0, MOMENTA.index(entry.momentum), len(MOMENTA) - 1}
     rate, index = min((climb((entry.rates[1], start)) for start in sorted(starts)), key=loss)
-    rates = rate / 2, rate, rate * 2
+    rates = rate / factor, rate, rate * factor
     return replace(with_momentum(entry, MOMENTA[index]), rates=rates), np.array([tried[at, index] for at in rates])
 
 
