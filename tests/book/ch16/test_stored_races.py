@@ -33,7 +33,7 @@ def test_the_exact_loop_learns_the_same_on_any_number_of_ranks():
 
 def test_tuning_goes_down_hill_to_a_rate_and_momentum_with_worse_neighbours():
     class Valley:
-        def run(self, world, entries, seeds):
+        def run(self, world, entries, seeds, first_seed):
             entry = entries[""]
             loss = abs(np.log2(entry.rates[0] / 9.6)) + abs(stored.MOMENTA.index(entry.momentum) - 3)
             return {"": stored.Raced(entry, np.full((1, seeds), loss), *[np.zeros(1)] * 3)}
@@ -41,6 +41,9 @@ def test_tuning_goes_down_hill_to_a_rate_and_momentum_with_worse_neighbours():
     entry, validation = stored.tune(Valley(), 4, stored.Entry(Exact(), (0.6, 1.2, 2.4), 1.0))
     assert (entry.rates, entry.momentum) == ((4.8, 9.6, 19.2), stored.MOMENTA[3])
     assert validation.mean(axis=1).tolist() == [1, 0, 1]
+    entry, validation = stored.tune(Valley(), 4, stored.Entry(Exact(), (0.6, 1.2, 2.4), 1.0), factor=2**0.5)
+    np.testing.assert_allclose(entry.rates, np.array([0.5, 1, 2]) ** 0.5 * 9.6)
+    np.testing.assert_allclose(validation.mean(axis=1), [0.5, 0, 0.5], atol=1e-9)
 
 
 def test_what_is_computed_again_is_read_back(monkeypatch, tmp_path):
