@@ -163,14 +163,46 @@ def a_sharded_checkpoint_goes_on_with_fewer_ranks(machine):
     assert "holds step 4" in again.stdout, again.stdout
 
 
-@check(place="host", ranks=2, gpu_only="NCCL's algorithms")
+def _prove_again(machine, check_name, name, **environment):
+    """Make one check again, in ranks with other variables of NCCL."""
+    only = ["--only", check_name, "--out", str(machine.folder / f"{name}.json")]
+    command = ["-m", "tests.gpu", "--device", machine.kind, "--ranks", str(machine.ranks), *only]
+    succeeded(machine.run(*command, **environment))
+
+
+@check(place="host", ranks=2, lasting=True)
 def equal_buckets_have_equal_bits_with_each_algorithm(machine):
-    """Our buckets have the bits of torch's DDP with NCCL's ring, and with its tree."""
-    for algorithm in ("Ring", "AllReduce:Tree"):  # "Tree" alone would leave a broadcast without an algorithm
-        name = algorithm.rpartition(":")[2]
-        only = ["--only", "equal_buckets_have_equal_bits", "--out", str(machine.folder / f"{name}.json")]
-        command = ["-m", "tests.gpu", "--device", machine.kind, "--ranks", str(machine.ranks), *only]
-        succeeded(machine.run(*command, NCCL_ALGO=algorithm))
+    """Our buckets have the bits of torch's DDP with NCCL's ring, its tree, its protocol LL, and without NVLS."""
+    choices = ("ALGO=Ring", "ALGO=AllReduce:Tree", "PROTO=LL", "NVLS_ENABLE=0")  # "Tree" alone has no broadcast
+    for choice in choices[:1] if machine.is_stand_in else choices:
+        name, _, value = choice.partition("=")
+        _prove_again(machine, "equal_buckets_have_equal_bits", choice.replace(":", "-"), **{f"NCCL_{name}": value})
+
+
+LOG = {
+    "its version": r"NCCL version \S+", "a rank is ready": r"ncclCommInitRank.*Init COMPLETE",
+    "its structures": r"Connected all rings.*", "its way to a neighbour": r"Channel \S+ : .* via \S+",
+    "its channels": r"\d+ coll channels.*", "NVLS": r"NVLS multicast support is .*",
+    "a call": r"AllReduce: .* Bytes -> Algo .*",
+}  # fmt: skip
+"""Lines of NCCL's log that docs/nccl_log.md explains."""
+
+
+@check(place="host", ranks=2, gpu_only="NCCL's log")
+def nccls_log_has_the_lines_that_the_page_explains(machine):
+    """NCCL's log has the lines on its start, its ways and its calls that docs/nccl_log.md explains; all recorded."""
+    variables = {
+        "DEBUG": "INFO",
+        "DEBUG_SUBSYS": "INIT,ENV,GRAPH,NET,TUNING",
+        "DEBUG_FILE": f"{machine.folder}/nccl.%p",
+    }
+    variables = {f"NCCL_{name}": value for name, value in variables.items()}
+    _prove_again(machine, "the_backends_all_reduce_beside_schedules", "log", **variables)
+    text = "\n".join(path.read_text(errors="replace") for path in machine.folder.glob("nccl.*"))
+    matches = {name: re.search(pattern, text) for name, pattern in LOG.items()}
+    figures = {name: match[0] if match else "no line" for name, match in matches.items()}
+    assert all(matches[name] for name in ("its version", "a rank is ready", "its way to a neighbour")), figures
+    return figures
 
 
 @check(place="host", ranks=2, gpu_only="NCCL")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from dpbook.collectives import Link
+from dpbook.collectives import Link, fit
 from dpbook.ddp import BucketedDDP, ObservedLink, SlowLink, measure_layers, observe_step, step_time
 from dpbook.planning import utilisation
 from dpbook.ranks import measure, moment, now, own_device
@@ -34,6 +34,10 @@ SLOWER = 0.01
 LINK = Link(2e-3, 20e6)
 SMALL = {"width": 32, "depth": 1, "context": 16, "batch": 2, "warmup": 3, "save_every": 2, "lr": 0.01, "cap": 0.01}
 TINY = {"width": 32, "depth": 1, "context": 16, "batch": 2, "cap": 0.01}
+
+
+SWEPT = tuple(2**power for power in range(10, 31, 2))
+"""Bytes of the all-reduces of a sweep between GPUs: 1 KiB to 1 GiB."""
 
 
 class Bucket:
@@ -136,7 +140,23 @@ def a_sweep_measures_the_devices_backend(gpu):
     assert found.backend == dist.get_default_backend_for_device(gpu.device)
     assert found.world == gpu.world
     assert found.times.min() >= SLOWER / 2
-    return {"backend": found.backend}
+    sweep = measure(None, (1024, 4096) if gpu.is_stand_in else SWEPT, 5, gpu.device)
+    line = fit(sweep.nbytes, sweep.seconds).model
+    return {
+        "backend": found.backend, "bytes": sweep.nbytes.tolist(), "busbw, GB/s": (sweep.busbw / 1e9).round(3).tolist(),
+        "seconds": sweep.seconds.tolist(), "α, s": line.alpha, "β, s per byte": line.beta,
+    }  # fmt: skip
+
+
+@check(gpu_only="memory beside torch's allocator")
+def nccl_and_the_context_take_memory_beside_the_allocator(gpu):
+    """After a collective more of the GPU's memory is in use than torch's allocator has reserved; it is recorded."""
+    dist.all_reduce(gpu.ones(2**20))
+    torch.accelerator.synchronize()
+    free, total = torch.cuda.mem_get_info(gpu.device)
+    beside = total - free - torch.accelerator.memory_reserved()
+    assert beside > 0
+    return {"beside the allocator, B": beside, "reserved, B": torch.accelerator.memory_reserved()}
 
 
 def losses(options, device, steps=2):

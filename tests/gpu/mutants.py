@@ -100,8 +100,13 @@ def mutation(mutant):
         function.__code__ = before
 
 
+def tried(kind, world):
+    """Return the mutants whose check is made with so many ranks."""
+    return [mutant for mutant in MUTANTS if not CHECKS[mutant.check.__name__].why_not(kind, world)]
+
+
 def everything(kind):
-    """Return the outcome of every mutant's check, in a rank of `dpbook.ranks.start`."""
+    """Return the outcome of the check of every mutant that is tried, in a rank of `dpbook.ranks.start`."""
     torch.set_num_threads(1)
     gpu = accelerator.join(kind)
-    return {mutant.name: outcome_on_all_ranks(mutant, gpu) for mutant in MUTANTS}
+    return {mutant.name: outcome_on_all_ranks(mutant, gpu) for mutant in tried(kind, gpu.world)}

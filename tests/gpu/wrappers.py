@@ -191,7 +191,38 @@ def schedules_have_the_bits_of_their_simulation(gpu):
             begin(buffer).wait()
             read = buffer * 1
         assert read.cpu().numpy().tobytes() == expected, f"{name} beside the host"
+        halves = inputs.astype(np.float16)
+        execute(schedule, half := torch.from_numpy(halves[gpu.rank]).to(gpu.device))
+        expected = simulate(schedule, halves).buffers[gpu.rank].tobytes()
+        assert half.cpu().numpy().tobytes() == expected, f"{name} in fp16"
     return {"schedules": list(tried)}
+
+
+@check(ranks=2)
+def sums_of_two_groups_go_on_at_once(gpu):
+    """Sums over a schedule and by the backend, under way at once in two groups and on two streams, are all right."""
+    begin, size = over(ring), 1000 if gpu.is_stand_in else 2**20
+    other = dist.new_group(backend=dist.get_default_backend_for_device(gpu.device), timeout=PATIENCE)
+    under_way = []
+    for number in range(1, 9):
+        ours, theirs = (torch.full((size + number,), float(number), device=gpu.device) for _ in range(2))
+        sums = begin(ours), dist.all_reduce(theirs, group=other, async_op=True)
+        under_way.append((number, ours, theirs, sums))
+    for number, ours, theirs, sums in under_way:
+        for done in sums:
+            done.wait()
+        assert ours.unique().tolist() == theirs.unique().tolist() == [number * gpu.world], f"sum {number}"
+
+
+@check(ranks=2, gpu_only="memory for large buffers")
+def buffers_of_more_than_two_gibibytes_are_summed(gpu):
+    """A schedule, and the backend, sum a buffer of more bytes than a number of 32 bits can count."""
+    buffer = torch.ones(2**31 + 2**10 + 1, dtype=torch.int8, device=gpu.device)
+    execute(ring(gpu.world), buffer)
+    assert (int(buffer.min()), int(buffer.max())) == (gpu.world, gpu.world), "a ring"
+    buffer.fill_(1)
+    dist.all_reduce(buffer)
+    assert (int(buffer.min()), int(buffer.max())) == (gpu.world, gpu.world), "the backend"
 
 
 @check()
