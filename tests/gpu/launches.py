@@ -16,6 +16,7 @@ import torch
 
 from dpbook.app import command_line
 from dpbook.book.ch11 import train_adapters, train_ddp
+from dpbook.book.ch12 import time_lost
 from dpbook.book.ch14 import train_fully_sharded
 from dpbook.book.ch16 import train_post_local
 from dpbook.collectives import ring, simulate
@@ -106,11 +107,14 @@ def a_launch_trains_measures_and_reports(machine):
     timeline = read_profile(next(folder.glob("trace-rank*")))
     kinds = {span.kind for span in timeline.spans}
     assert "computation" in kinds
+    (lost,) = time_lost(timeline).values()
+    assert abs(timeline.busy("computation") + sum(lost) - timeline.duration) < 1e-6 * timeline.duration, lost
     seconds = sorted(line["seconds"] for line in lines)[len(lines) // 2]
     figures = {
         "device": described["device"], "step, s": seconds, "predicted, s": predicted["seconds"],
         "tokens per second": lines[-1]["tokens_per_second"], "memory, B": lines[-1]["memory"],
         "kinds in the trace": sorted(kinds), "trace, s": timeline.duration,
+        "computation, s": timeline.busy("computation"), "lost, s": lost._asdict(),
     }  # fmt: skip
     tokens_per_second = described["tokens_per_step"] / seconds
     figures |= utilisation_of(described["device"], tokens_per_second, described["flops_per_token"], machine.ranks)

@@ -73,11 +73,11 @@ def alone(where):
     return train(net, net, sgd(net), where)
 
 
-def fully_sharded(where, hindered=None, **options):
-    """The bits of this rank's shards, of a model whose gradients are clipped."""
+def fully_sharded(where, hindered=None, clipped=True, **options):
+    """The bits of this rank's shards, of a model whose gradients are clipped if so asked."""
     net = small_net(where)
     model = FullySharded(net, units=[net[0], net[2]], **options)
-    return train(net, model, sgd(net), where, hindered, model.clip_grad_norm_)
+    return train(net, model, sgd(net), where, hindered, model.clip_grad_norm_ if clipped else None)
 
 
 def equal_on_all_ranks(gpu, parts):
@@ -148,6 +148,12 @@ def a_fully_sharded_model_trains_as_on_the_cpu(gpu):
     assert found == fully_sharded(gpu.device, gpu.last_rank_late), "a late rank changes the bits"
     assert found == fully_sharded(gpu.device, reshard_after_forward=False), "kept parameters change the bits"
     assert gpu.world == 1 or not equal_on_all_ranks(gpu, found), "the ranks have the same shards"
+    if gpu.world > 1:
+        return {}
+    whole, unwrapped = fully_sharded(gpu.device, clipped=False), alone(gpu.device)
+    assert not gpu.is_stand_in or whole == unwrapped, "one rank does not have the bits of the unwrapped module"
+    np.testing.assert_allclose(numbers(whole), numbers(unwrapped), **CLOSE)
+    return {"bits of the unwrapped module": whole == unwrapped}  # a GPU may take other kernels for rows elsewhere
 
 
 @check()

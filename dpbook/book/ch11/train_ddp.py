@@ -168,7 +168,7 @@ def join(cpu: bool) -> torch.device:
 
 
 def build(options: argparse.Namespace, device: torch.device) -> Training:
-    if options.tf32:  # torch.backends.fp32_precision is newer, but after it torch 2.9 and 2.10 cannot compile
+    if options.tf32:  # torch may warn that this name is old; after the new one torch 2.9 and 2.10 cannot compile
         torch.set_float32_matmul_precision("high")
     torch.manual_seed(options.seed)  # one for the weights
     model = Model().to(device)
