@@ -12,7 +12,6 @@ which chapter 04b shows.
 
 import copy
 import json
-import math
 import multiprocessing
 import os
 import platform
@@ -62,15 +61,17 @@ class Experiment:
         model = GPT(WIDTH, DEPTH, CONTEXT)
         return model, torch.optim.AdamW(model.parameters(), lr=BASE_RATE, betas=(0.9, 0.95), weight_decay=0.1)
 
-    def train(self, state: State, goal: float, batch: int, lr: float, rng: np.random.Generator, most: int) -> float:
-        """Train until the held-out loss is below ``goal`` and return the steps, or infinity after ``most``."""
+    def train(
+        self, state: State, goals: tuple[float, ...], batch: int, lr: float, rng: np.random.Generator, most: int
+    ) -> Array:
+        """Return the steps until the held-out loss is below each of the falling ``goals``; infinity after ``most``."""
         import torch
 
         model, optimizer = state
         held_out = self.text.examples(self.held_out[:: GROUPS * GROUP // 128])
         for group in optimizer.param_groups:
             group["lr"] = lr
-        next_evaluation = 1.0
+        next_evaluation, needed = 1.0, np.full(len(goals), np.inf)
         for step in range(1, most + 1):
             optimizer.zero_grad()
             model(*self.text.examples(rng.integers(0, self.training, batch))).backward()
@@ -78,9 +79,11 @@ class Experiment:
             if step >= next_evaluation:
                 next_evaluation = step * (1 + EVALUATION_SHARE)
                 with torch.no_grad():
-                    if model(*held_out).item() < goal:
-                        return step
-        return math.inf
+                    below = model(*held_out).item() < np.array(goals)
+                needed = np.minimum(needed, np.where(below, step, np.inf))
+                if below[-1]:
+                    break
+        return needed
 
     def noise(self, state: State) -> NoiseScale:
         """Estimate signal and noise of the gradient at these weights, on text that they do not know."""
@@ -100,14 +103,14 @@ def branch_seed(seed: int) -> list[tuple[NoiseScale, Array]]:
     experiment, rng, segments = Experiment(), np.random.default_rng(seed), []
     state = experiment.start(seed)
     for (first_loss, last_loss), tried in zip(SEGMENTS, TRIED, strict=True):
-        experiment.train(state, first_loss, BASE_BATCH, BASE_RATE, rng, LONGEST // BASE_BATCH)
+        experiment.train(state, (first_loss,), BASE_BATCH, BASE_RATE, rng, LONGEST // BASE_BATCH)
         steps = np.full((len(BATCHES), len(RATES)), np.inf)
         for row, batch in enumerate(BATCHES):
             for column in tried[row]:
                 most = int(min(LONGEST // batch, GIVEN_UP * steps[row].min()))
                 order = np.random.default_rng([seed, batch])
                 branch = copy.deepcopy(state)  # both at once, so that the optimizer's parameters are the copy's
-                steps[row, column] = experiment.train(branch, last_loss, batch, RATES[column], order, most)
+                (steps[row, column],) = experiment.train(branch, (last_loss,), batch, RATES[column], order, most)
         segments.append((experiment.noise(state), steps))
     return segments
 

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from dpbook.book.ch04 import recorded
-from dpbook.book.ch04.measure_branches import BASE_RATE, BATCHES, RATES, SEEDS, SEGMENTS, TRIED, Experiment, branch_seed
+from dpbook.book.ch04.measure_branches import (
+    BASE_BATCH,
+    BASE_RATE,
+    BATCHES,
+    RATES,
+    SEEDS,
+    SEGMENTS,
+    TRIED,
+    Experiment,
+    branch_seed,
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +53,11 @@ def test_the_critical_batch_size_grows_in_either_half_of_the_seeds(segments):
 def test_a_branch_leaves_its_checkpoint_as_it_was():
     experiment = Experiment()
     checkpoint = experiment.start(0)
-    experiment.train(checkpoint, 0.0, 4, BASE_RATE, np.random.default_rng(0), 2)
+    experiment.train(checkpoint, (0.0,), 4, BASE_RATE, np.random.default_rng(0), 2)
     before = copy.deepcopy(checkpoint[0].state_dict())
     branch = copy.deepcopy(checkpoint)
     assert branch[1].state_dict()["state"][0]["step"] == 2  # the moments go with the weights
-    experiment.train(branch, 0.0, 8, 2 * BASE_RATE, np.random.default_rng(1), 3)
+    experiment.train(branch, (0.0,), 8, 2 * BASE_RATE, np.random.default_rng(1), 3)
     assert all((checkpoint[0].state_dict()[name] == before[name]).all() for name in before)
     assert not all((branch[0].state_dict()[name] == before[name]).all() for name in before)
     assert branch[1].param_groups[0]["lr"] == 2 * checkpoint[1].param_groups[0]["lr"]
@@ -66,3 +76,25 @@ def test_the_recorded_steps_come_out_again(segments):
         assert noise.scale > 0
         best, again = (table.min(axis=1) for table in (np.array([race.steps[:, 0] for race in segment.races]), steps))
         np.testing.assert_allclose(again, best, rtol=0.3)
+
+
+@pytest.mark.proof
+def test_where_a_segment_ends_decides_the_critical_batch_size_too():
+    """Late branches of one seed, with the losses at which they might have ended."""
+    experiment, rng, ends = Experiment(), np.random.default_rng(0), (2.45, 2.4, 2.3)
+    state = experiment.start(0)
+    for first_loss, _ in SEGMENTS:
+        experiment.train(state, (first_loss,), BASE_BATCH, BASE_RATE, rng, 2000)
+    found = []
+    for batch, rate in zip(BATCHES, (0.001, 0.002, 0.004, 0.008), strict=True):
+        at_rates = []
+        for tried in (rate, rate / 2):
+            branch, order = copy.deepcopy(state), np.random.default_rng([0, batch])
+            at_rates.append(experiment.train(branch, ends, batch, tried, order, 40_000 // batch))
+        found.append(np.min(at_rates, axis=0))  # each end with the better rate
+    sizes, fitted = np.array(BATCHES), []
+    for steps in np.transpose(found):
+        slope, s_min = np.polyfit(1 / sizes, steps, 1, w=1 / steps)
+        fitted.append(slope / s_min)
+    assert fitted[0] < fitted[1] / 1.5
+    assert fitted[2] > 1.2 * fitted[1]
