@@ -28,6 +28,8 @@ LIMIT = 300.0
 """Seconds without progress after which a launch of the checks counts as hanging."""
 QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 """Environment of the ranks: as many queues as a GPU has, so that streams do not wait for each other by sharing one."""
+AT_THE_END = "clocks.sm,temperature.gpu,power.draw,ecc.errors.uncorrected.volatile.total"
+"""What is asked of every GPU after the last check: whether it was hot and slow, or made errors."""
 VARIABLES = ("CUDA_", "CUBLAS_", "NCCL_", "PYTORCH_", "TORCH_")
 """Prefixes of the environment variables that are recorded: they change what is proved."""
 
@@ -64,7 +66,7 @@ def prove(kind, ranks, names=None, say=print, keep=lambda record: None, place=""
                 outcomes[one.name] = _timed(lambda one=one: attempt(one, machine))
                 say(line(one.name, outcomes[one.name]))
                 keep(record())
-    return record()
+    return record() | ({"at the end": _nvidia_smi(AT_THE_END, lines=None)} if kind == "cuda" else {})
 
 
 def _timed(call):
@@ -110,8 +112,8 @@ def describe(kind):
     return described | {"versions": versions, "variables": variables, "dpbook": commit or "no checkout"}
 
 
-def _nvidia_smi(field):
-    return _command("nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader").splitlines()[:1]
+def _nvidia_smi(field, lines=1):
+    return _command("nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader").splitlines()[:lines]
 
 
 def _command(*command):
