@@ -195,7 +195,7 @@ def test_what_has_more_is_enough_and_only_proofs_have_nbgrader(checkout):
     for what in ("lab", "dev", "lab", "proof", "dev", "lab", "proof"):
         subprocess.run(["tools/venv.sh", what], cwd=checkout, env=env, capture_output=True, check=True, timeout=60)
     asked = [line.split()[-1] for line in (checkout / "pip.log").read_text().splitlines()]
-    assert asked == [".[book]", ".[book,dev]", ".[book,dev,class]"]
+    assert asked == [".[book]", ".[book,dev]", ".[book,dev,class,frameworks]"]
 
 
 def test_an_environment_that_no_longer_works_is_made_anew(checkout):

@@ -13,7 +13,7 @@ constraints=${CONSTRAINTS:-constraints.txt}
 case $what in
     lab) extra="[book]" enough="lab dev proof" ;;
     dev) extra="[book,dev]" enough="dev proof" ;;
-    proof) extra="[book,dev,class]" enough="proof" ;;
+    proof) extra="[book,dev,class,frameworks]" enough="proof" ;;
     *) echo "tools/venv.sh: lab, dev or proof, not $what" >&2; exit 2 ;;
 esac
 

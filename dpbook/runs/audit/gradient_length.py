@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dpbook.core import listed
 from dpbook.runs.audit.checks.data import WrittenLength, written_lengths
-from dpbook.runs.audit.findings import CheckResult, passed
+from dpbook.runs.audit.findings import CheckResult, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update
 from dpbook.runs.audit.replay_gradients import ReplayGradients
 from dpbook.runs.watching.journal import array_key
@@ -46,8 +47,11 @@ def judge_length(
     for length, words in () if sums else ((world, f"{world} times as long"), (1 / world, f"{world} times too short")):
         if world > 1 and written and all(times(length, each) for each in written):
             return _by_world(run, update, written, factor, (length, words), agreement)
-    if abs(factor - 1) < near or (clipped and factor < 1):
-        return passed(agreement if abs(factor - 1) < near else f"clipped to {factor:.3g} of it; {agreement}")
+    if abs(factor - 1) < near:
+        scales = [f"{line.total:.4g}" for line in written if line.means]
+        return passed(f"{agreement}; of a loss that is {listed(scales, 3)} times a mean" if scales else agreement)
+    if clipped and factor < 1:
+        return passed(f"clipped to {factor:.3g} of it; {agreement}")
     if any(each.means or abs(each.total - 1) < near or abs(each.by_examples - 1) < near for each in written):
         message = f"its direction is the big batch's, its length {factor:.4g} times that; {agreement}"
         return CheckResult("WARN", message, update=update.number, place=update.steps[0]["place"])
@@ -81,7 +85,11 @@ def _by_world(
         cause = f"the loss is {how} by {world}, the number of ranks, and gradients are averaged over them too"
     else:
         cause = "the loss and the averaging together make it so"
-    doubt = "" if certain else ", unless that is meant (--nproc 3 tells)" if world == 2 else ", unless that is meant"
+    if loss and means and world == 2:
+        factor_of_loss = "2" if length > 1 else "1/2"
+        reason = f"the mean has the factor {factor_of_loss}, of the loss itself or of the number of ranks"
+        return untested(f"{reason}: --nproc 3 tells; {agreement}")
+    doubt = "" if certain else ", unless that is meant"
     place = update.of("backward")[0][-1]["place"] if loss else update.steps[0]["place"]
     return CheckResult(
         "FAIL" if certain else "WARN", f"it is {words}: {cause}{doubt}; {agreement}", update=update.number, place=place

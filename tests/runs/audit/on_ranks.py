@@ -22,17 +22,27 @@ def run_jobs(rank, jobs):
 
     init, destroy, arguments = dist.init_process_group, dist.destroy_process_group, sys.argv
     dist.init_process_group = dist.destroy_process_group = lambda *args, **kwargs: None  # the group exists already
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size()), "LOCAL_RANK": str(rank)}
+    variables = {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size()), "LOCAL_RANK": str(rank)}
     begun = time.process_time()
     try:
         for script, argv, folder, wanted in jobs:
+            os.environ |= variables  # Lightning takes them away when it has trained
             torch.manual_seed(99)
             random.seed(99)
             sys.argv = [script, *argv]
             quietly = contextlib.redirect_stdout(io.StringIO())
             with watched(Path(folder), wanted), quietly, contextlib.suppress(SystemExit):
                 runpy.run_path(script, run_name="__main__")
+            _forget_frameworks()
             dist.barrier()
     finally:
         dist.init_process_group, dist.destroy_process_group, sys.argv = init, destroy, arguments
     return time.process_time() - begun
+
+
+def _forget_frameworks():
+    """Drop what Accelerate keeps for the process, so that the next script begins as in a new one."""
+    state = sys.modules.get("accelerate.state")
+    if state:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()

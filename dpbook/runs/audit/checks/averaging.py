@@ -33,7 +33,7 @@ def start(run: RunJournals) -> CheckResult | None:
     "gradients",
     "all ranks step with the same gradient",
     "chapter 01",
-    after=("group", "sync", "unused", "clip", "scaled", "scaler"),
+    after=("group", "sync", "unused", "scaled", "scaler"),
 )
 def gradients(run: RunJournals) -> CheckResult | None:
     """Compare the gradients at each step, after they have been averaged."""
@@ -210,7 +210,7 @@ def _synced(run: RunJournals) -> str:
     return f"{sum(flags)} of {plural(len(flags), 'forward')} averaged, {plural(len(run.updates), 'update')}"
 
 
-@check("clip", "clipping sees the averaged gradient", "chapter 10", after=("sync",))
+@check("clip", "clipping sees the averaged gradient", "chapter 10", after=("sync", "unused", "gradients"))
 def clip(run: RunJournals) -> CheckResult | None:
     """Compare the norms over ranks: the norm of an averaged gradient is the same on all of them."""
     judged = 0
