@@ -88,6 +88,10 @@ def _forecast(
     from dpbook.runs.forecast import as_json, forecast, format_forecast, measure_step
 
     measured = measure_step(script, _say)
+    if measured.accumulation > 1 and script.nproc == 1:
+        _say(f"{measured.accumulation} micro-batches in an update: looking whether two ranks share them")
+        on_two = measure_step(replace(script, nproc=2, updates=1), _say)
+        measured = replace(measured, divided=2 * on_two.accumulation == measured.accumulation)
     rows = forecast(measured, worlds, links, stages)
     return format_forecast(measured, rows), as_json([measured], rows)
 

@@ -5,7 +5,7 @@ Loads no torch.
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,8 @@ def time_update(event: Mapping[str, Any], world: int) -> UpdateTimes | None:
     )
 
 
+SHORT_SECONDS = 0.03
+"""Update on a CPU below which the host's own work, which is not modelled, decides."""
 OTHER_SHARE = 0.1
 """Share of an update outside of forward, backward and optimizer above which a note reports it."""
 SPREAD_RATIO = 1.25
@@ -108,6 +110,9 @@ def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes], order: Seque
     """
     yield from _notes_on_updates(updates)
     yield from _notes_on_model(model, order)
+    short = statistics.median(one.alone for one in updates)
+    if model["device"] == "cpu" and short < SHORT_SECONDS:
+        yield f"an update of {milliseconds(short)} is mostly the host's own work: the forecast is up to 40 % too low"
 
 
 def _notes_on_updates(updates: Sequence[UpdateTimes]) -> Iterator[str]:
@@ -154,6 +159,7 @@ class MeasuredStep:
         other: time outside of forward, backward and optimizer, such as data; the same on each rank.
         after: time after the gradients' sums have arrived: clipping, the optimizer, copies of the wrapper.
         accumulation: micro-batches in an update.
+        divided: whether the script divides these micro-batches among its ranks, as seen on two.
         no_sync: whether only the last micro-batch is synced.
         updates: number of updates that counted.
         world: ranks that ran at the same time.
@@ -170,6 +176,7 @@ class MeasuredStep:
     other: float
     after: float
     accumulation: int = 1
+    divided: bool = False
     no_sync: bool = True
     updates: int = 1
     world: int = 1
@@ -179,6 +186,18 @@ class MeasuredStep:
     emulated_seconds: float | None = None
     waited: float = 0.0
     notes: tuple[str, ...] = ()
+
+    def on(self, world: int) -> "MeasuredStep":
+        """Return the step of one of ``world`` ranks; that of this one unless the script divides its micro-batches.
+
+        Raises `NoForecast` if they cannot be divided by ``world``.
+        """
+        if not self.divided:
+            return self
+        if self.accumulation % world:
+            batches = f"the script divides its {self.accumulation} micro-batches among its ranks"
+            raise NoForecast(f"{batches}, and {world} is no divisor of that: --gpus says other numbers")
+        return replace(self, accumulation=self.accumulation // world, divided=False)
 
     @property
     def forward(self) -> float:
@@ -215,7 +234,7 @@ def read_step(journals: Sequence[Sequence[Mapping[str, Any]]]) -> MeasuredStep:
         raise NoForecast(
             f"the script made {len(by_update)} updates; the first {WARMUP_UPDATES} do not count, and one more is needed"
         )
-    order = _order(free)
+    order = _order(free, [one for of_ranks in counted for one in of_ranks])
     by_ddp = model["wrapped"] and not model["own_hook"]
     return _medians(model, free, order, emulated if by_ddp else [])
 
@@ -230,9 +249,12 @@ def _check_model(model: Mapping[str, Any]) -> None:
         raise NoForecast("it trains tensors that are no floating-point numbers of 2, 4 or 8 bytes")
 
 
-def _order(updates: Sequence[UpdateTimes]) -> list[int]:
-    """Return the gradients in the order in which they became ready in the last update."""
-    gradients = {frozenset(number for number, _ in one.gaps) for one in updates}
+def _order(updates: Sequence[UpdateTimes], all_updates: Sequence[UpdateTimes]) -> list[int]:
+    """Return the gradients in the order in which they became ready in the last update.
+
+    ``all_updates`` has those over an emulated link too: all must make the same gradients.
+    """
+    gradients = {frozenset(number for number, _ in one.gaps) for one in all_updates}
     if len(gradients) > 1:
         raise NoForecast(
             "its updates differ in which gradients they make (optimizers that step in turn, each after a backward of "

@@ -152,7 +152,7 @@ class ForecastRow:
         stage: sharding stage, 0 to 3.
         step: seconds of a step.
         exposed: seconds of communication that no computation hides.
-        speedup: throughput relative to one rank with its own batch.
+        speedup: throughput relative to one rank.
         cap: best bucket cap in bytes, which the other fields assume (0: the script's own); None unless the stage is 0.
         as_it_is: seconds of a step with the script's own cap; None unless the stage is 0.
     """
@@ -223,7 +223,8 @@ def check_forecast(measured: MeasuredStep, link: Connection) -> ForecastCheck:
     )
 
 
-def _row(measured: MeasuredStep, link: Connection, world: int, stage: int) -> ForecastRow:
+def _row(whole: MeasuredStep, link: Connection, world: int, stage: int) -> ForecastRow:
+    measured = whole.on(world)
     if stage:
         cap = as_it_is = None
         step = _sharded(measured, link, world, stage)
@@ -235,9 +236,8 @@ def _row(measured: MeasuredStep, link: Connection, world: int, stage: int) -> Fo
             cap = int(best.caps[best.durations <= EQUIVALENT_RATIO * best.duration].max())
             step = _simulated(measured, link, world, cap, cap)
     seconds = measured.other + step.duration
-    return ForecastRow(
-        link.name, world, stage, seconds, step.exposed(), world * measured.alone / seconds, cap, as_it_is
-    )
+    batches = 1 if whole.divided else world  # of the measured size, in a step
+    return ForecastRow(link.name, world, stage, seconds, step.exposed(), batches * whole.alone / seconds, cap, as_it_is)
 
 
 def _limits(measured: MeasuredStep) -> tuple[int, int]:
@@ -303,6 +303,7 @@ def summary(measured: MeasuredStep) -> str:
     parts = [f"{name} {milliseconds(seconds)}" for name, seconds in _parts(measured).items()]
     nbytes = in_binary(sum(tensor.nbytes for layer in measured.layers for tensor in layer.tensors))
     micro = f" in {measured.accumulation} micro-batches" if measured.accumulation > 1 else ""
+    micro += ", which the script divides among its ranks" if measured.divided else ""
     on = "one process" if measured.world == 1 else f"{measured.world} processes"
     return (
         f"from {plural(measured.updates, 'update')} on {on}: {', '.join(parts)}{micro}; "
@@ -342,14 +343,26 @@ def format_checks(runs: Sequence[tuple[MeasuredStep, ForecastCheck]]) -> str:
         times = [milliseconds(seconds) for seconds in (row.forecast, row.measured, row.exposed, row.waited)]
         table.append((row.link, str(row.world), *times[:2], miss, *times[2:]))
     heads = [line for measured, _ in runs for line in (summary(measured), *_as_notes(measured.notes))]
-    return "\n".join([*dict.fromkeys(heads), *aligned(table, 3)])
+    hidden = [row for _, row in runs if row.exposed < max(row.waited, HIDDEN_SHARE * row.forecast)]
+    return "\n".join([*dict.fromkeys(heads), *aligned(table, 3), *_as_notes(map(_hidden_note, hidden))])
+
+
+HIDDEN_SHARE = 0.05
+"""Share of a step below which a link exposes too little for a check to say anything about it."""
+
+
+def _hidden_note(row: ForecastCheck) -> str:
+    return (
+        f"{row.link} on {row.world} ranks exposes {milliseconds(row.exposed)} of {milliseconds(row.forecast)}, so this "
+        "checks the computation and not the link: take a slower one, such as --link 500Mb/s+500us"
+    )
 
 
 def as_json(steps: Sequence[MeasuredStep], rows: Sequence[ForecastRow | ForecastCheck]) -> str:
     """Return measured steps and forecasts as JSON, for programs, in seconds and bytes."""
     plain_steps = [
         {"updates": one.updates, "world": one.world, "accumulation": one.accumulation, "alone": one.alone,
-         **_parts(one), "notes": one.notes, "layers": [asdict(layer) for layer in one.layers]}
+         "divided": one.divided, **_parts(one), "notes": one.notes, "layers": [asdict(layer) for layer in one.layers]}
         for one in steps
     ]  # fmt: skip
     notes = _row_notes([row for row in rows if isinstance(row, ForecastRow)])

@@ -131,11 +131,24 @@ def test_a_check_measures_each_world_over_each_link(measured_scripts, tmp_path, 
         (world, True, bandwidth) for world in (2, 3) for bandwidth in (0.125e9, 3.125e9)
     ]
     printed = capsys.readouterr()
-    assert [line.split()[:2] for line in printed.out.splitlines()[-4:]] == [
+    assert [line.split()[:2] for line in printed.out.splitlines() if "GbE  " in line] == [
         ["1GbE", "2"], ["25GbE", "2"], ["1GbE", "3"], ["25GbE", "3"],
     ]  # fmt: skip
     assert "dpbook forecast: 3 ranks over 25GbE\ndpbook forecast: measuring\n" in printed.err
     assert len(json.loads(path.read_text())["rows"]) == 4
+
+
+@pytest.mark.parametrize(("on_two", "divided"), [(4, True), (8, False)])
+def test_two_ranks_show_whether_micro_batches_are_shared(monkeypatch, capsys, on_two, divided):
+    def measure(script, report):
+        layers = (Layer("a", 0.01, 0.02, (Tensor("a", 1000),)),)
+        return MeasuredStep(layers, 0, 0, accumulation=8 if script.nproc == 1 else on_two, world=script.nproc)
+
+    monkeypatch.setattr("dpbook.runs.forecast.measure_step", measure)
+    assert main(["forecast", "--gpus", "4", __file__]) == 0
+    printed = capsys.readouterr()
+    assert "8 micro-batches in an update: looking whether two ranks share them" in printed.err
+    assert ("which the script divides among its ranks" in printed.out) == divided
 
 
 def test_a_measured_link_is_forecast_beside_none_that_was_not_asked_for(measured_scripts, monkeypatch, capsys):

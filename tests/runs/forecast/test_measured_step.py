@@ -89,6 +89,7 @@ def test_what_ddp_did_not_carry_is_compared_with_nothing(change):
         ([], "no update of an optimizer was seen"),
         ([MODEL, *[update(1)] * WARMUP_UPDATES], "made 3 updates"),
         (journal(4)[:-1] + [update(4), update(4, order=(1,))], "differ in which gradients"),
+        (journal(4)[:-1] + [update(4), update(4, order=(1,), emulated=True)], "differ in which gradients"),
         ([MODEL | {"sharded": True}], "--stages 3"),
     ],
 )

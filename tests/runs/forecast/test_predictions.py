@@ -79,6 +79,17 @@ def test_a_unit_that_is_all_frozen_is_no_error():
     assert row.step > plain.step
 
 
+def test_micro_batches_that_the_ranks_share_are_fewer_on_each():
+    """Twelve on one rank are four on each of three, and the speed-up is that of the same batch."""
+    whole = MeasuredStep(ONE.layers, 0.005, 0.007, accumulation=12, divided=True)
+    row, six = forecast(whole, [3, 6], [Connection("slow", SLOW)])
+    assert row.step == pytest.approx(0.005 + 4 * 0.03 + ring(3, 10 * MIB) + 0.007)
+    assert row.speedup == pytest.approx((0.012 + 12 * 0.03) / row.step)
+    assert six.step == pytest.approx(0.005 + 2 * 0.03 + ring(6, 10 * MIB) + 0.007)
+    with pytest.raises(NoForecast, match="12 micro-batches among its ranks, and 8 is no divisor"):
+        forecast(whole, [8], [Connection("slow", SLOW)])
+
+
 def test_a_check_takes_the_scripts_own_buckets():
     measured = MeasuredStep(TWO.layers, 0.005, 0.007, world=3, cap=4 * MIB, emulated_seconds=0.1)
     row = check_forecast(measured, Connection("slow", SLOW))
@@ -97,7 +108,10 @@ def test_worlds_and_stages_are_checked(worlds, stages):
 def test_a_check_is_a_row_that_says_which_way_the_forecast_is_off():
     rows = [ForecastCheck("slow", 2, 0.08, 0.1, 0.02, 0.01), ForecastCheck("slow", 3, 0.11, 0.1)]
     lines = format_checks([(ONE, row) for row in rows]).splitlines()
-    assert [line.split()[:2] for line in lines[-2:]] == [["slow", "2"], ["slow", "3"]]
-    assert "20.0% too low" in lines[-2]
-    assert "10.0% too high" in lines[-1]
+    table = [line for line in lines if line.startswith("slow")]
+    assert [line.split()[:2] for line in table] == [["slow", "2"], ["slow", "3"]]
+    assert "20.0% too low" in table[0]
+    assert "10.0% too high" in table[1]
+    assert lines[-1].startswith("note: slow on 3 ranks exposes 0 ms of 110 ms, so this checks the computation")
+    assert "slow on 2 ranks" not in "\n".join(lines)
     assert len(lines) == len(set(lines))  # what is measured alike is told once
