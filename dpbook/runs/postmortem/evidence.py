@@ -12,7 +12,8 @@ from dpbook.ranks import failure_files, stacks
 from dpbook.runs.postmortem.collective_calls import CallRecords, GroupKey, RecordedCall, read_calls
 
 _TIMED_OUT = re.compile(
-    r"Timed out waiting \d+ms|Operation timed out!|(?:wait|barrier) timeout after \d+ms|Timeout waiting for key"
+    r"Timed out waiting \d+ms|Operation timed out!|Application timeout caused pair closure"
+    r"|(?:wait|barrier) timeout after \d+ms|Timeout waiting for key"
     r"|has timed out after \d+ms|failed to pass monitoredBarrier|Timed out after \d+ seconds waiting for clients"
     rf"|collective operation timeout|rank \d+ has not joined it|{failure_files.NOT_JOINED}"
 )

@@ -104,7 +104,12 @@ WAITED = "in barrier, line 7 of main"
 AT_LINE_5 = f"rank 1 never joined: it was at line 5 of main; ranks 0, 2 were {WAITED}"
 
 
-@pytest.mark.parametrize("waited", [TIMED_OUT, "Operation timed out!", "barrier timeout after 3000ms, key: a"])
+GLOO_GAVE_UP = "Application timeout caused pair closure"
+
+
+@pytest.mark.parametrize(
+    "waited", [TIMED_OUT, "Operation timed out!", "barrier timeout after 3000ms, key: a", GLOO_GAVE_UP]
+)
 def test_a_rank_that_was_elsewhere_when_another_timed_out_is_blamed(tmp_path, waited):
     assert headline(tmp_path, failed=[(0, waited)], ended=[(1, COMPUTES), (2, WAITS)]) == AT_LINE_5
 
