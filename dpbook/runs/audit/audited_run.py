@@ -10,7 +10,7 @@ from typing import Any
 
 from dpbook.core import InvalidArgument, check_float, check_int, plural
 from dpbook.runs.audit.checks import CHECKS, check_findings
-from dpbook.runs.audit.findings import Finding, format_findings, link_causes, sort_findings
+from dpbook.runs.audit.findings import Finding, format_findings, link_causes, passed, sort_findings
 from dpbook.runs.audit.journals import RunJournals, read_journals
 from dpbook.runs.audit.replay import AFTER, NAME, replay_findings
 from dpbook.runs.audit.resume import resume_findings
@@ -123,7 +123,18 @@ def audit(spec: Audit, report: Reporter = lambda text: None) -> Verdict:
 
 def judge_run(run: RunJournals, replay: int) -> list[Finding]:
     """Return the findings of a recorded run; ``replay`` is the update to compare with the big batch's (0: none)."""
-    return link_causes([*check_findings(run), *(replay_findings(run, replay) if replay else [])], _CAUSES)
+    replays = replay_findings(run, replay) if replay else []
+    findings = check_findings(run)
+    if replays and all(finding.result.status == "PASS" for finding in replays if finding.name == NAME):
+        findings = [_made_up_for(finding, replay) for finding in findings]
+    return link_causes([*findings, *replays], _CAUSES)
+
+
+def _made_up_for(finding: Finding, replay: int) -> Finding:
+    """Return a failure of the means as a pass if the gradient of that update is right all the same."""
+    if finding.name != "mean" or not finding.failed or finding.result.update != replay:
+        return finding
+    return replace(finding, result=passed(f"{finding.result.message}, and the script's averaging makes up for it"))
 
 
 def _resumed(spec: Audit, resume: str, folder: Path, report: Reporter) -> tuple[RunJournals, int, list[Finding]]:

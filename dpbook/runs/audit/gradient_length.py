@@ -35,18 +35,23 @@ def judge_length(
     written = written_lengths(update, world)
 
     def times(length: float, line: WrittenLength) -> bool:
-        return any(abs(factor * value - length) < near * length for value in (line.total, line.by_examples))
+        known = (line.total, line.by_examples) if length == 1 or line.even else ()
+        return any(abs(factor * value - length) < near * length for value in known)
 
-    place = update.of("backward")[0][-1]["place"]
+    backwards = update.of("backward")[0]
+    place = backwards[-1]["place"] if backwards else None
     if any(times(1, each) or any(abs(factor * part - 1) < near for part in each.parts) for each in written):
         return passed(agreement)
     if micro > 1 and written and all(each.means and times(micro, each) for each in written):
         message = f"it is {micro} times as long: the means of its {micro} micro-batches are added; {agreement}"
         return CheckResult("WARN", message, update=update.number, place=place)
     sums = all(not each.means and set(each.divisors) == {1.0} for each in written)
-    for length, words in () if sums else ((world, f"{world} times as long"), (1 / world, f"{world} times too short")):
+    for length, words in ((world, f"{world} times as long"), (1 / world, f"{world} times too short")):
         if world > 1 and written and all(times(length, each) for each in written):
-            return _by_world(run, update, written, factor, (length, words), agreement)
+            if not sums:
+                return _by_world(run, update, written, factor, (length, words), agreement)
+            if abs(factor - 1) >= near:
+                return untested(f"the loss is a sum; if its mean is meant, the gradient is {words}; {agreement}")
     if abs(factor - 1) < near:
         scales = [f"{line.total:.4g}" for line in written if line.means]
         return passed(f"{agreement}; of a loss that is {listed(scales, 3)} times a mean" if scales else agreement)
@@ -68,15 +73,15 @@ def _by_world(
 ) -> CheckResult:
     """Return the result for a gradient that is too long or too short by the number of ranks.
 
-    It is a failure where that number cannot be a factor of the loss's own: where averaging brought it in, with three
-    ranks or more, or where the divisors follow the number of terms, which varies.
+    It is a failure where that number cannot be a factor of the loss's own: where averaging brought it in, or where the
+    divisors follow the number of terms, which varies.
     """
     length, words = multiple
     world = run.world
     loss, averaging = (abs(factor - each) < LENGTH_TOLERANCE * each for each in (1, length))
     means = all(each.means for each in written)
     divisors = {each.divisors[0] for other in run.updates for each in written_lengths(other, world)}
-    certain = averaging or (loss and (world > 2 if means else len(divisors) > 1))
+    certain = averaging or (loss and not means and len(divisors) > 1)
     if averaging:
         cause = "the ranks' gradients are added, not averaged"
         cause = cause if length > 1 else "it is divided by the number of ranks twice"
@@ -89,8 +94,9 @@ def _by_world(
         factor_of_loss = "2" if length > 1 else "1/2"
         reason = f"the mean has the factor {factor_of_loss}, of the loss itself or of the number of ranks"
         return untested(f"{reason}: --nproc 3 tells; {agreement}")
-    doubt = "" if certain else ", unless that is meant"
-    place = update.of("backward")[0][-1]["place"] if loss else update.steps[0]["place"]
+    doubt = "" if certain else ", unless that is meant (then it is the same with another --nproc)"
+    backwards = update.of("backward")[0]
+    place = backwards[-1]["place"] if loss and backwards else update.steps[0]["place"]
     return CheckResult(
         "FAIL" if certain else "WARN", f"it is {words}: {cause}{doubt}; {agreement}", update=update.number, place=place
     )

@@ -145,8 +145,8 @@ def _coupling(update: Update) -> str:
             if gathered:
                 where = f"{gathered['place'][0]}:{gathered['place'][1]}" if gathered["place"] else "a call"
                 return f"{where} gathers without a gradient, and whether the loss uses it cannot be seen"
-            if event.get("multiplied"):
-                return "the loss compares the examples of a rank's batch with each other"
+            if event.get("coupled"):
+                return str(event["coupled"])
     if any(event.get("batch_norm") for events in update.of("forward") for event in events):
         return "batch normalization takes its statistics over each rank's own examples"
     return ""

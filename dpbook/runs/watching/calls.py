@@ -31,6 +31,7 @@ class Loaders:
 
     def __init__(self, recorder: Recorder) -> None:
         self.current: str | None = None
+        self.current_object: int | None = None
         self._recorder = recorder
         self._begun: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
         self._latest: dict[str, Any] | None = None
@@ -53,6 +54,8 @@ class Loaders:
             source = place()
             self._latest = {"loader": f"{source[0]}:{source[1]}" if source else "", "place": source, **_about(loader)}
             self._latest["object"] = self._objects.setdefault(loader, len(self._objects))
+            sampler = _sampler(loader)
+            self._latest["sampler_object"] = self._objects.setdefault(sampler, len(self._objects)) if sampler else None
             known = isinstance(loader.dataset, Subset)
             self._latest["part_place"] = self._subsets.get(loader.dataset) if known else None
             iterator = begin(loader)
@@ -78,16 +81,22 @@ class Loaders:
         def __next__(iterator: Any) -> Any:
             batch = give(iterator)
             epoch = self._begun.get(iterator)
-            self.current = epoch["loader"] if epoch else None
+            self.current, self.current_object = (epoch["loader"], epoch["object"]) if epoch else (None, None)
             return batch
 
         return __next__
 
 
-def _about(loader: Any) -> dict[str, Any]:
+def _sampler(loader: Any) -> Any:
+    """Return the sampler that divides a loader's examples among ranks, or the one that it has."""
     sampler = loader.sampler
     if sampler is None or type(sampler).__name__ == "_InfiniteConstantSampler" or not hasattr(sampler, "num_replicas"):
         sampler = getattr(loader.batch_sampler, "sampler", None) or sampler
+    return sampler
+
+
+def _about(loader: Any) -> dict[str, Any]:
+    sampler = _sampler(loader)
     return {
         "batches": _length(loader),
         "sampler": type(sampler).__name__,

@@ -3,14 +3,16 @@
 kind        written when                        fields
 optimizer   before its first update             optimizer, name, names, group, wrappers, replicas, sharded, unwrapped,
                                                 devices
-forward     the model is called                 loader, rows, random, drawn, buffers, sync, wrapped, finite, batch_norm
-backward    a loss is differentiated            losses, value, sync, gathered, multiplied
+forward     the model is called                 loader, object, rows, random, drawn, buffers, sync, wrapped, finite,
+                                                batch_norm
+backward    a loss is differentiated            losses, value, sync, nth, gathered, coupled
 clip        gradients are clipped               norm, most, scaled
 scheduler   a learning-rate scheduler steps     scheduler, name, by_accelerate
 scaled      a gradient scaler multiplies a loss  factor
 scaler      a gradient scaler is updated        scale
 epoch       a loader gives its first batch      loader, batches, sampler, shuffle, epoch, replicas, examples,
-                                                padded, part, part_sample, part_place, object, order
+                                                padded, part, part_sample, part_place, object,
+                                                sampler_object, order
 collective  the script calls a collective       name, shape, dtype
 step        an optimizer is about to step       optimizer, update, gradients, infinite, own_infinite, missing,
                                                 rates, before, state_before

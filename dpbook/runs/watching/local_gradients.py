@@ -55,13 +55,13 @@ class LocalGradients:
         self.enabled = enabled
         self._sums: dict[int, GradientSums] = {}
         self._parameters: dict[int, torch.Tensor] = {}
-        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._hooks: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._divisor, self._line, self._number = 1.0, "", 0
 
     def follow(self, parameters: Sequence[torch.Tensor]) -> None:
         """Record the parameters of an optimizer; sharded ones are recorded by `ShardedGradients`."""
         if self.enabled:
-            whole = [each for each in parameters if each.requires_grad and not hasattr(each, "to_local")]
+            whole = [each for each in parameters if not hasattr(each, "to_local")]
             self._parameters.update({id(each): each for each in whole})
 
     def begin(self, losses: list[Reduction] | None, line: str) -> None:
@@ -70,9 +70,9 @@ class LocalGradients:
             return
         self._number += 1
         self._divisor, self._line = (losses[0].divisor if losses else 1.0), line
-        if len(self._hooks) < len(self._parameters):
-            self.forget_hooks()
-            self._hooks = [each.register_hook(self._hook(each)) for each in self._parameters.values()]
+        for number, each in self._parameters.items():
+            if each.requires_grad and number not in self._hooks:  # a script may freeze some and thaw them later
+                self._hooks[number] = each.register_hook(self._hook(each))
 
     def _hook(self, parameter: torch.Tensor) -> Callable[[torch.Tensor], None]:
         def hook(gradient: torch.Tensor) -> None:
@@ -136,9 +136,9 @@ class LocalGradients:
 
     def forget_hooks(self) -> None:
         """Remove the hooks."""
-        for hook in self._hooks:
+        for hook in self._hooks.values():
             hook.remove()
-        self._hooks = []
+        self._hooks.clear()
 
 
 def _zeros(parameter: torch.Tensor) -> torch.Tensor:

@@ -98,12 +98,22 @@ def _mean_or_sum(node: Any, name: str, below: list[Edge], divisor: float, parts:
     for size in sizes:
         number *= int(size)
     whole = divisor * number if name == "MeanBackward" else divisor
+    if below and _over_examples(below[0][0]):  # the number of examples is in that one
+        return False
     nested = below and str(below[0][0].name()).rstrip("0123456789") in ("StackBackward", "CatBackward")
     if (number == 1 or nested) and below and _walk(below[0], whole, parts, depth + 1):
         return True
     terms = number if name == "MeanBackward" else _unmasked(below, number)
     parts.append(Reduction(name.removesuffix("Backward"), terms, whole, name == "MeanBackward"))
     return True
+
+
+def _over_examples(node: Any) -> bool:
+    """Whether a node takes the mean or sum over the first dimension and keeps others."""
+    if not str(node.name()).startswith(("MeanBackward1", "SumBackward1")):
+        return False
+    rank, dims = len(node._saved_self_sym_sizes), node._saved_dim or ()
+    return rank > 1 and any(dim % 2**64 in (0, 2**64 - rank) for dim in dims)
 
 
 def _unmasked(below: list[Edge], number: float) -> float:
@@ -162,22 +172,32 @@ def nodes(loss: torch.Tensor) -> Iterator[Any]:
             waiting.extend(each for each, _ in node.next_functions if each is not None)
 
 
-def multiplies_examples(loss: torch.Tensor, batch: int) -> bool:
-    """Whether two computed matrices with a row for each of ``batch`` examples are multiplied with each other.
+def coupling(loss: torch.Tensor, batch: int) -> str:
+    """Return how the graph couples the examples of one rank's batch of ``batch`` examples, as far as it shows; or "".
 
-    That is how a contrastive loss compares every example with every other. A graph that gathers them from all ranks
-    has no such coupling of one rank's examples alone.
+    It knows batch normalization, distances between all examples, a product of two computed matrices with a row for each
+    example, as a contrastive loss has, and a gather whose backward the script has written itself.
     """
-    graph = list(nodes(loss)) if batch > 1 else []
-    if any("Gather" in str(node.name()) and not str(node.name())[-1].isdigit() for node in graph):  # in Python
-        return False
-    for node in graph:
-        if str(node.name()).startswith("MmBackward"):
-            sides = int(node._saved_self_sym_sizes[0]), int(node._saved_mat2_sym_sizes[1])
-            computed = [each for each, _ in node.next_functions if each is not None and not _is_parameter(each)]
-            if len(computed) == 2 and not any(side % batch for side in sides):
-                return True
-    return False
+    graph = list(nodes(loss))
+    names = [str(node.name()) for node in graph]
+    if any(name.startswith("_AllGather") for name in names):  # torch's own, with a gradient
+        return ""
+    if any("Gather" in name and not name[-1].isdigit() for name in names):
+        return "whether the script's own gather returns the gradients of all ranks cannot be seen"
+    if any(name.startswith(("CdistBackward", "EuclideanDistBackward")) for name in names):
+        return "the loss compares the examples of a rank's batch with each other"
+    products = (node for node, name in zip(graph, names, strict=True) if name.startswith(("MmBackward", "BmmBackward")))
+    if batch > 1 and any(_multiplies_examples(node, batch) for node in products):
+        return "the loss compares the examples of a rank's batch with each other"
+    return ""
+
+
+def _multiplies_examples(node: Any, batch: int) -> bool:
+    left, right = tuple(node._saved_self_sym_sizes), tuple(node._saved_mat2_sym_sizes)
+    computed = [each for each, _ in node.next_functions if each is not None and not _is_parameter(each)]
+    sides = int(left[-2]), int(right[-1])
+    alone = len(left) == 2 or int(left[0]) == 1  # a batch of products, as of attention, has an example in each
+    return alone and len(computed) == 2 and all(side > 1 and not (side % batch and batch % side) for side in sides)
 
 
 def _is_parameter(node: Any) -> bool:

@@ -13,7 +13,7 @@ from dpbook.runs.watching.hashing import digests, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
 from dpbook.runs.watching.local_gradients import LocalGradients
-from dpbook.runs.watching.loss_graph import Reduction, multiplies_examples, reductions
+from dpbook.runs.watching.loss_graph import Reduction, coupling, reductions
 
 _MAX_TENSORS = 8
 _COMPILED = "_orig_mod."
@@ -34,7 +34,7 @@ class PassRecorder(TrainingListener):
         self._recorder, self._hooks, self._loaders, self._gradients = recorder, hooks, loaders, gradients
         self._copies = copies
         self._begun: dict[str, Any] | None = None
-        self._batch = 0
+        self._batch = self._backwards = 0
         hooks.add(self)
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
@@ -51,7 +51,7 @@ class PassRecorder(TrainingListener):
             with self._recorder.watching():
                 drawn = random_state(_device(module)) != state["random"]
                 self._recorder.note("forward", drawn=drawn, **state)
-                self._batch = len(state["rows"])
+                self._batch, self._backwards = len(state["rows"]), 0
 
     def _state(self, module: nn.Module, arguments: list[Any]) -> dict[str, Any]:
         tensors = list(tensors_in(arguments))[:_MAX_TENSORS]
@@ -59,6 +59,7 @@ class PassRecorder(TrainingListener):
         return {
             "random": random_state(_device(module)),
             "loader": self._loaders.current,
+            "object": self._loaders.current_object,
             "rows": rows(tensors),
             "buffers": digests({name.replace(_COMPILED, ""): each for name, each in module.named_buffers()}),
             "sync": self._hooks.sync(),
@@ -80,14 +81,17 @@ class PassRecorder(TrainingListener):
         value = float(roots[0].detach()) if plain else None
         losses = None if reductions_of_loss is None else [asdict(each) for each in reductions_of_loss]
         source = place()
-        self._gradients.begin(reductions_of_loss, f"{source[0]}:{source[1]}" if source else "")
+        nth, self._backwards = self._backwards, self._backwards + 1
+        line = f"{source[0]}:{source[1]}" if source else ""
+        self._gradients.begin(reductions_of_loss, f"{line} {nth}" if nth else line)
         self._recorder.note(
             "backward",
             losses=losses,
             value=value,
             sync=self._hooks.sync(),
+            nth=nth,
             gathered=self._copies.used_by(roots[0]),
-            multiplied=self._gradients.enabled and multiplies_examples(roots[0], self._batch),
+            coupled=coupling(roots[0], self._batch) if self._gradients.enabled else "",
             place=source,
         )
 

@@ -436,7 +436,65 @@ one, two = model(x), model(x + 0.1)
 loss = F.cross_entropy(one @ two.T, torch.arange(len(x)))
 """
 
+TASKS = """
+losses = {"a": F.cross_entropy(model(x), y), "b": 0.1 * model(x).pow(2).mean()}
+optimizer.zero_grad()
+for name in losses:
+    losses[name].backward(retain_graph=True)
+"""
+TOGGLED = """
+half = list(model.module[0].parameters())
+two = torch.optim.SGD(half, lr=0.1)
+one = torch.optim.SGD(model.module[2].parameters(), lr=0.1)
+for x, y in loader:
+    for this, other in ((one, two), (two, one)):
+        for p in other.param_groups[0]["params"]: p.requires_grad_(False)
+        this.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        this.step()
+        for p in other.param_groups[0]["params"]: p.requires_grad_(True)
+"""
+ONE_LOOP = """
+def run_epoch(batches, training):
+    for x, y in batches:
+        if training:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        else:
+            with torch.no_grad(): model(x)
+test = DataLoader(data, batch_size=16, sampler=DistributedSampler(data, shuffle=False))
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    run_epoch(loader, True)
+    run_epoch(test, False)
+"""
+STATES = """
+states = torch.eye(8)[torch.randint(0, 4, (96,), generator=built)]
+data = TensorDataset(states, data.tensors[1])
+"""
+RAGGED = """
+n = 2 + rank
+loss = F.cross_entropy(model(x[:n]), y[:n])
+"""
+BY_COUNT = """
+for p in model.parameters():
+    p.grad *= n
+    dist.all_reduce(p.grad)
+    p.grad /= sum(2 + r for r in range(world))
+"""
+
 RIGHT = {
+    "several losses on one line": bare() + sampled() + loop(TASKS, first="", backward="", averaging=AVERAGE),
+    "parameters in turn": model(wrap="DDP({}, find_unused_parameters=True)") + sampled() + TOGGLED,
+    "one loop for training and validation": model() + sampled(batch=16) + ONE_LOOP,
+    "a few states": STATES + model() + sampled(batch=1) + loop(),
+    "gradients by count": bare() + sampled() + loop(RAGGED, averaging=BY_COUNT),
+    "a weight as large as the world": model()
+    + sampled()
+    + loop(
+        "out = model(x)\nloss = 1.5 * F.cross_entropy(out, y) + 1.5 * out.pow(2).mean() * 0.5 + 0.75 * out.abs().mean()"
+    ),
     "pairs of one rank": model() + sampled() + loop(PAIRS),
     "a closure": model() + sampled() + loop(CLOSURE, first="", backward="", step=""),
     "accumulation, the last in a closure": model()
@@ -591,20 +649,11 @@ WRONG = {
         "scaled",
     ),
     "a NaN": (model() + sampled() + loop(NAN), "finite"),
-    "a loss times the ranks": (model() + sampled() + loop("F.cross_entropy(model(x), y) * world"), "replay"),
-    "a loss times the ranks, clipped": (
-        model() + sampled() + loop("F.cross_entropy(model(x), y) * world", averaging=CLIP),
-        "replay",
-    ),
     "gradients added, then clipped": (
         bare() + sampled() + loop(averaging=f"for p in model.parameters(): dist.all_reduce(p.grad)\n{CLIP}"),
         "replay",
     ),
     "a sum over the count of all": (language(SUM_OVER_ALL.replace(" * world", "")), "replay"),
-    "two losses times the ranks": (
-        model() + sampled() + loop("out = model(x)\nloss = (F.cross_entropy(out, y) + out.pow(2).mean()) / 2 * world"),
-        "replay",
-    ),
     "another split on each rank": (
         "data, rest = torch.utils.data.random_split(data, [72, 24], torch.Generator().manual_seed(rank))\n"
         + model()
@@ -640,6 +689,15 @@ UNEQUAL = "part = Subset(data, range(rank * 32, rank * 32 + (32 if rank else 24)
 STEP_LR = "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)\n"
 
 DOUBTFUL = {
+    "a loss times the ranks": (model() + sampled() + loop("F.cross_entropy(model(x), y) * world"), {"replay"}),
+    "a loss times the ranks, clipped": (
+        model() + sampled() + loop("F.cross_entropy(model(x), y) * world", averaging=CLIP),
+        {"replay"},
+    ),
+    "two losses times the ranks": (
+        model() + sampled() + loop("out = model(x)\nloss = (F.cross_entropy(out, y) + out.pow(2).mean()) / 2 * world"),
+        {"replay"},
+    ),
     "equal dropout": (model("nn.Dropout(0.2)") + PLAIN, {"random"}),
     "buffers of their own": (
         model("nn.BatchNorm1d(16)", wrap="DDP({}, broadcast_buffers=False)") + PLAIN,

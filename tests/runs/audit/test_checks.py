@@ -18,7 +18,7 @@ def journal(updates=2, **changes):
     for update in range(1, updates + 1):
         plain = {
             "forward": {"rows": [f"{update}"], "random": "a", "drawn": False, "buffers": {}, "sync": True,
-                        "wrapped": True, "loader": "", "finite": True},
+                        "wrapped": True, "loader": "", "object": 0, "finite": True},
             "backward": {"losses": None, "value": 1.0, "sync": True},
             "epoch": {"loader": "test", "object": 1, "padded": 0, "examples": 8, "batches": 2, "part": None,
                       "sampler": "", "shuffle": False, "order": "a", "epoch": 0, "replicas": 3},
@@ -129,7 +129,7 @@ def test_of_a_gradient_that_is_infinite_everywhere_the_rank_is_named_whose_own_w
 def test_an_evaluation_that_counts_examples_twice_is_a_warning():
     padded = [journal(epoch={"padded": padded}) for padded in (0, 1)]
     assert [result_of("evaluation", *[ranks] * 3).status for ranks in padded] == ["PASS", "WARN"]
-    trained_on = journal(epoch={"padded": 1, "loader": ""})
+    trained_on = journal(epoch={"padded": 1, "loader": "", "object": 0})
     assert result_of("evaluation", *[trained_on] * 3) is None
 
 

@@ -134,6 +134,7 @@ def test_a_replay_tells_what_the_gradient_is_instead(folder, name, text):
     [
         ("batch norm", "statistics over each rank's own examples"),
         ("pairs of one rank", "compares the examples of a rank's batch with each other"),
+        ("a gather with a backward of its own", "whether the script's own gather"),
         ("a metric that is gathered", "whether the loss uses it cannot be seen"),
         ("gathered without gradient", "copies of the others' that have no gradient"),
         ("gathered without gradient, its own put back", "copies of the others' that have no gradient"),
@@ -147,7 +148,7 @@ def test_a_loss_that_couples_examples_has_no_big_batch_that_a_replay_could_judge
 
 
 def test_where_the_gather_has_a_gradient_the_big_batch_is_judged(folder):
-    for name in ("gathered with its gradient", "a gather with a backward of its own", "keys of a teacher"):
+    for name in ("gathered with its gradient", "keys of a teacher"):
         assert "coupled" not in lines_of(folder, name)
 
 

@@ -3,13 +3,18 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 from dpbook.core import plural
 from dpbook.runs.audit.findings import CheckResult, check, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update
 from dpbook.runs.watching.journal import Event
+
+FEW_DISTINCT = 3
+"""Times that a rank's examples recur on average, from which on those that ranks share are no evidence."""
+LEAST_EXAMPLES = 3
+"""Examples of a rank below which equal ones are no evidence."""
 
 
 @check("examples", "every rank reads its own examples", "chapter 03", after=("group",))
@@ -41,6 +46,10 @@ def examples(run: RunJournals) -> CheckResult | None:
             return CheckResult("FAIL", message, rank, None, 1, place)
     batches = [of_ranks for of_line, _ in of_lines for of_ranks in of_line]
     shared, read = _shared(batches)
+    seen = [row for of_line in lines.values() for forwards in of_line for row in forwards[0]["rows"]]
+    few = FEW_DISTINCT * len(set(seen)) < len(seen) or read < LEAST_EXAMPLES * run.world * 2
+    if shared > read / 4 and few:
+        return untested("the data have few distinct examples, so that equal ones on several ranks say nothing")
     if shared > read / 4:
         message = f"{shared} of {read} examples were read by several ranks: each draws by itself from all of them"
         return CheckResult("WARN", message, _second(batches), None, None, of_lines[0][1][0][0]["place"])
@@ -49,8 +58,10 @@ def examples(run: RunJournals) -> CheckResult | None:
 
 
 def _alike(batches: list[list[tuple[str, ...]]]) -> bool:
-    """Whether most batches are the same on two ranks or more."""
-    return sum(len(set(of_ranks)) < len(of_ranks) for of_ranks in batches) > len(batches) / 2
+    """Whether two ranks have the same examples in every batch; single ones may be the same by chance."""
+    pairs = combinations(range(len(batches[0])), 2)
+    enough = sum(len(of_ranks[0]) for of_ranks in batches) >= LEAST_EXAMPLES
+    return enough and any(all(of_ranks[one] == of_ranks[two] for of_ranks in batches) for one, two in pairs)
 
 
 def _shared(batches: list[list[tuple[str, ...]]]) -> tuple[int, int]:
@@ -113,8 +124,8 @@ def _overlap(one: list[int], other: list[int]) -> float:
 
 def _training(run: RunJournals, rank: int) -> list[Event]:
     """Return the epochs of the loaders on whose batches the model is trained."""
-    used = {event["loader"] for event in run.of("forward")[rank]}
-    return [event for event in run.of("epoch")[rank] if event["loader"] in used]
+    used = {event["object"] for event in run.of("forward")[rank]}
+    return [event for event in run.of("epoch")[rank] if event["object"] in used]
 
 
 @check("epochs", "every epoch has an order of its own", "chapter 03")
@@ -123,7 +134,7 @@ def epochs(run: RunJournals) -> CheckResult | None:
     events = [event for event in _training(run, 0) if event["sampler"] == "DistributedSampler" and event["shuffle"]]
     by_loader: dict[str, list[Event]] = {}
     for event in events:
-        by_loader.setdefault(event["loader"], []).append(event)
+        by_loader.setdefault(f"{event['loader']} {event.get('sampler_object')}", []).append(event)
     if not by_loader:
         return None
     repeated = [(one, two) for of_loader in by_loader.values() for one, two in pairwise(of_loader)]
@@ -168,10 +179,8 @@ def evaluation(run: RunJournals) -> CheckResult | None:
     """Warn of examples that a `DistributedSampler` repeats to give all ranks the same number."""
     if not run.ranks:
         return None
-    used = {event["loader"] for event in run.of("forward")[0]}
-    epochs_seen = run.of("epoch")[0]
-    trained = {event["object"] for event in epochs_seen if event["loader"] in used}  # and perhaps peeked at elsewhere
-    others = [event for event in epochs_seen if event["object"] not in trained and event["padded"] is not None]
+    used = {event["object"] for event in run.of("forward")[0]}
+    others = [event for event in run.of("epoch")[0] if event["object"] not in used and event["padded"] is not None]
     if not others or not used:
         return None
     padded = next((event for event in others if event["padded"] > 0), None)
@@ -217,6 +226,8 @@ def uneven(run: RunJournals, update: Update) -> CheckResult | None:
 def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
     """Yield, for each line of the script, the backwards of one update that it calls, as pairs of rank and event.
 
+    Of several backwards after one forward each is a loss of its own, and yielded as of another line.
+
     The divisors are without a gradient scaler's factor. If another optimizer (a critic's) steps between the backwards
     of a line, only those after its last step belong to the update.
     """
@@ -230,9 +241,10 @@ def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
             elif event["kind"] == "step":
                 others += 1
             elif event["kind"] == "backward":
-                after, backwards = known.get(str(event["place"]), (others, []))
+                line = f"{event['place']} {event.get('nth', 0)}"
+                after, backwards = known.get(line, (others, []))
                 backwards = backwards if after == others else []
-                known[str(event["place"])] = others, [*backwards, (rank, _unscaled(event, factor))]
+                known[line] = others, [*backwards, (rank, _unscaled(event, factor))]
                 factor = 1.0
         for line, (_, backwards) in known.items():
             lines.setdefault(line, []).extend(backwards)
@@ -270,11 +282,22 @@ def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> Ch
         message = (
             f"the means of ranks and micro-batches are over {counts} terms: one weighs up to {most:.2f} times too much"
         )
-        small = most < SMALL_EXCESS or short
-        message += "" if not small else " (the end of an epoch)" if most >= SMALL_EXCESS else ""
+        alike = _same_on_all_ranks(of_line, divisors)
+        small = most < SMALL_EXCESS or short or alike
+        message += " (alike on all ranks: unless these are losses of their own)" if alike else ""
+        message += " (the end of an epoch)" if short and most >= SMALL_EXCESS and not alike else ""
         rank, event = of_line[lowest]
         return CheckResult("WARN" if small else "FAIL", message, rank, None, update.number, event["place"])
     return None
+
+
+def _same_on_all_ranks(of_line: list[tuple[int, Event]], divisors: Sequence[float]) -> bool:
+    """Whether the micro-batches of every rank have the same divisors, and differ among themselves."""
+    by_rank: dict[int, list[float]] = {}
+    for (rank, _), divisor in zip(of_line, divisors, strict=True):
+        by_rank.setdefault(rank, []).append(divisor)
+    first, *others = by_rank.values()
+    return len(first) > 1 and bool(others) and all(each == first for each in others)
 
 
 def _short(run: RunJournals, update: Update) -> bool:
@@ -296,9 +319,9 @@ def _wrong_length(run: RunJournals) -> CheckResult | None:
     for update in run.updates:
         for of_line in by_line(update):
             events = [event for _, event in of_line]
-            for parts in reduced(events):
+            for number, parts in enumerate(reduced(events)):
                 micro, length = len(parts) // run.world, _length(parts, run.world)
-                before = usual.setdefault(str(events[0]["place"]), length)
+                before = usual.setdefault(f"{events[0]['place']} {number}", length)
                 message = ""
                 if parts[0]["mean"] and micro > 1 and abs(length - micro) < _TOLERANCE * micro:
                     message = (
@@ -338,6 +361,11 @@ class WrittenLength:
     def total(self) -> float:
         """Sum over the parts, as of two halves of a loss."""
         return sum(self.parts)
+
+    @property
+    def even(self) -> bool:
+        """Whether all parts weigh the same; others have weights of their own, whose sum says nothing."""
+        return max(self.parts) - min(self.parts) < _TOLERANCE * max(self.parts)
 
 
 def written_lengths(update: Update, world: int) -> list[WrittenLength]:
