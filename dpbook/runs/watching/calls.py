@@ -277,6 +277,7 @@ class Calls:
                 "scheduler",
                 scheduler=known[0],
                 name=type(arguments[0]).__name__,
+                of=id(getattr(arguments[0], "optimizer", None)),
                 by_accelerate=caller == "accelerate.scheduler",
                 place=place(),
             )

@@ -1,13 +1,13 @@
 """Journal of a rank: one JSON object in each line, with its ``kind``, for writing and reading.
 
 kind        written when                        fields
-optimizer   before its first update             optimizer, name, names, group, wrappers, replicas, sharded, unwrapped,
-                                                devices
+optimizer   before its first update             optimizer, id, name, names, group, wrappers, replicas, sharded,
+                                                unwrapped, devices
 forward     the model is called                 loader, object, rows, random, drawn, buffers, sync, wrapped, finite,
                                                 batch_norm
 backward    a loss is differentiated            losses, value, sync, nth, gathered, coupled
 clip        gradients are clipped               norm, most, scaled
-scheduler   a learning-rate scheduler steps     scheduler, name, by_accelerate
+scheduler   a learning-rate scheduler steps     scheduler, name, of, by_accelerate
 scaled      a gradient scaler multiplies a loss  factor
 scaler      a gradient scaler is updated        scale
 epoch       a loader gives its first batch      loader, batches, sampler, shuffle, epoch, replicas, examples,

@@ -152,6 +152,7 @@ class Updates(TrainingListener):
         self._recorder.note(
             "optimizer",
             optimizer=number,
+            id=id(optimizer),
             name=type(optimizer).__name__,
             names=list(named),
             group=dist.get_world_size() if dist.is_initialized() else 0,

@@ -159,6 +159,12 @@ for x, _ in loader:
 """
 _HEAD, _CRITIC = GAN[: GAN.index("    d_opt.zero")], GAN[GAN.index("    d_opt.zero") : GAN.index("    g_opt.zero")]
 CRITIC_THRICE = _HEAD + "    for _ in range(3):\n" + indent(_CRITIC, "    ") + GAN[GAN.index("    g_opt.zero") :]
+SCHEDULED = CRITIC_THRICE.replace(
+    "for x, _ in loader:",
+    "d_rate, g_rate = (torch.optim.lr_scheduler.StepLR(each, 10) for each in (d_opt, g_opt))\nfor x, _ in loader:",
+)
+SCHEDULED = SCHEDULED.replace("    d_opt.step()", "    d_opt.step(); d_rate.step()")
+SCHEDULED = SCHEDULED.replace("    g_opt.step()", "    g_opt.step(); g_rate.step()")
 TWO_OPTIMIZERS = """
 torch.manual_seed(1)
 body, head = DDP(nn.Linear(8, 16)), DDP(nn.Linear(16, 4))
@@ -535,6 +541,7 @@ RIGHT = {
     "two optimizers": sampled() + TWO_OPTIMIZERS,
     "gan": sampled() + GAN,
     "gan, a critic that steps more often": sampled() + CRITIC_THRICE,
+    "gan, with schedulers": sampled() + SCHEDULED,
     "clipping": model() + sampled() + loop(averaging=CLIP),
     "clipping and accumulation": model()
     + sampled()

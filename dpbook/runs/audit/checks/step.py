@@ -29,7 +29,8 @@ def scheduler(run: RunJournals) -> CheckResult | None:
     """Count the steps of each scheduler between two steps of an optimizer."""
     steps: list[int] = []
     for update in run.updates[1:]:
-        events = update.of("scheduler")[0]
+        others = {about[0].get("id") for number, about in run.optimizers.items() if number != update.optimizer}
+        events = [event for event in update.of("scheduler")[0] if event.get("of") not in others]
         for number in {event["scheduler"] for event in events}:
             mine = [event for event in events if event["scheduler"] == number]
             by_accelerate = all(event.get("by_accelerate") for event in mine)
