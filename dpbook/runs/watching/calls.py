@@ -2,9 +2,11 @@
 
 import functools
 import inspect
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, MutableMapping, Sized
+from contextlib import suppress
 from datetime import timedelta
 from operator import itemgetter
 from types import FrameType
@@ -35,7 +37,8 @@ class Loaders:
         self._recorder = recorder
         self._begun: weakref.WeakKeyDictionary[Any, dict[str, Any] | None] = weakref.WeakKeyDictionary()
         self._latest: dict[str, Any] | None = None
-        self._objects: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._next_number = itertools.count()
         self._subsets: weakref.WeakKeyDictionary[Any, list[Any] | None] = weakref.WeakKeyDictionary()
         recorder.replace(DataLoader, "__iter__", self._record_loader)
         recorder.replace(_BaseDataLoaderIter, "_next_index", self._record_epoch)
@@ -45,19 +48,28 @@ class Loaders:
     def _record_subset(self, init: Callable[..., None]) -> Callable[..., None]:
         def __init__(subset: Any, *args: Any, **kwargs: Any) -> None:
             init(subset, *args, **kwargs)
-            self._subsets[subset] = place()
+            with suppress(TypeError):  # a class of the script's own may have no hash
+                self._subsets[subset] = place()
 
         return __init__
+
+    def _number(self, thing: Any) -> int:
+        """Return a number that no other loader or sampler has had; for a list, which has no weak reference, its id."""
+        try:
+            if thing not in self._numbers:
+                self._numbers[thing] = next(self._next_number)
+            return self._numbers[thing]
+        except TypeError:
+            return id(thing)
 
     def _record_loader(self, begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def __iter__(loader: Any) -> Any:
             source = place()
             self._latest = {"loader": f"{source[0]}:{source[1]}" if source else "", "place": source, **_about(loader)}
-            self._latest["object"] = self._objects.setdefault(loader, len(self._objects))
-            sampler = _sampler(loader)
-            self._latest["sampler_object"] = self._objects.setdefault(sampler, len(self._objects)) if sampler else None
-            known = isinstance(loader.dataset, Subset)
-            self._latest["part_place"] = self._subsets.get(loader.dataset) if known else None
+            self._latest |= {"object": self._number(loader), "sampler_object": self._number(_sampler(loader))}
+            self._latest["part_place"] = None
+            with suppress(TypeError):  # a data set such as a list
+                self._latest["part_place"] = self._subsets.get(loader.dataset)
             iterator = begin(loader)
             self._begun.setdefault(iterator, self._latest)
             if iterator is getattr(loader, "_iterator", None):  # persistent workers share one iterator over all epochs

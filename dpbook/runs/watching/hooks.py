@@ -59,7 +59,8 @@ class TrainingHooks:
         self._listeners: list[TrainingListener] = []
         self._watched: dict[int, weakref.ref[nn.Module]] = {}
         self._forward = threading.local()
-        self._in_backward = self._stepping = False
+        self._in_backward = False
+        self._ready: set[int] = set()  # optimizers that step now, whose gradients are ready
         recorder.replace(nn.parallel.DistributedDataParallel, "__init__", self._wrap_wrapper)
         recorder.replace(nn.Module, "__call__", self._wrap_call)
         recorder.replace(torch.autograd, "backward", self._wrap_backward)
@@ -165,7 +166,7 @@ class TrainingHooks:
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Call the listeners; a closure that computes the gradients inside the step is called before them."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        self._stepping = False
+        self._ready.discard(id(optimizer))
         if not callable(closure):
             self._gradients_are_ready(optimizer)
             return None
@@ -182,8 +183,8 @@ class TrainingHooks:
 
     def _gradients_are_ready(self, optimizer: Optimizer) -> None:
         """Call the listeners once a step: an optimizer such as L-BFGS calls its closure several times."""
-        if not self._stepping:
-            self._stepping = True
+        if id(optimizer) not in self._ready:
+            self._ready.add(id(optimizer))
             for listener in self._listeners:
                 listener.step_begins(optimizer)
 

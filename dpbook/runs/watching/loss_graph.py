@@ -193,11 +193,11 @@ def coupling(loss: torch.Tensor, batch: int) -> str:
 
 
 def _multiplies_examples(node: Any, batch: int) -> bool:
-    left, right = tuple(node._saved_self_sym_sizes), tuple(node._saved_mat2_sym_sizes)
     computed = [each for each, _ in node.next_functions if each is not None and not _is_parameter(each)]
-    sides = int(left[-2]), int(right[-1])
-    alone = len(left) == 2 or int(left[0]) == 1  # a batch of products, as of attention, has an example in each
-    return alone and len(computed) == 2 and all(side > 1 and not (side % batch and batch % side) for side in sides)
+    *batches, rows, columns = map(int, node._input_metadata[0].shape)  # of the product
+    alone = set(batches) <= {1}  # a batch of products, as of attention, has an example in each
+    sides = (side > 1 and not (side % batch and batch % side) for side in (rows, columns))
+    return alone and len(computed) == 2 and all(sides)
 
 
 def _is_parameter(node: Any) -> bool:

@@ -490,7 +490,36 @@ for p in model.parameters():
     p.grad /= sum(2 + r % 3 for r in range(world))
 """
 
+ATTENTION = """
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.out = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(8, 4)
+    def forward(self, x):
+        parts = x.view(-1, 4, 2)
+        weights = (self.q(parts) @ self.k(parts).mT).softmax(-1)
+        return self.out((weights @ parts).flatten(1))
+torch.manual_seed(1)
+model = DDP(Attends())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+OUTER = """
+class Outer(torch.optim.SGD):
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr)
+        self.inner = torch.optim.SGD(self.param_groups[0]["params"], lr)
+    def step(self, closure=None):
+        return self.inner.step(closure)
+"""
+LISTED = "order = list(range(rank, 96, world))\nloader = DataLoader(data, batch_size=4, sampler=order)\n"
+
 RIGHT = {
+    "attention by products": ATTENTION + sampled() + loop(),
+    "an optimizer in another, with a closure": OUTER
+    + model(optimizer="Outer(model.parameters(), 0.1)")
+    + sampled()
+    + loop(CLOSURE, first="", backward="", step=""),
+    "a list as a sampler": model() + LISTED + NO_EPOCHS,
     "several losses on one line": bare() + sampled() + loop(TASKS, first="", backward="", averaging=AVERAGE),
     "parameters in turn": model(wrap="DDP({}, find_unused_parameters=True)") + sampled() + TOGGLED,
     "one loop for training and validation": model() + sampled(batch=16) + ONE_LOOP,

@@ -47,7 +47,7 @@ def examples(run: RunJournals) -> CheckResult | None:
     batches = [of_ranks for of_line, _ in of_lines for of_ranks in of_line]
     shared, read = _shared(batches)
     seen = [row for of_line in lines.values() for forwards in of_line for row in forwards[0]["rows"]]
-    few = FEW_DISTINCT * len(set(seen)) < len(seen) or read < LEAST_EXAMPLES * run.world * 2
+    few = FEW_DISTINCT * len(set(seen)) < len(seen) or read < 2 * LEAST_EXAMPLES * run.world
     if shared > read / 4 and few:
         return untested("the data have few distinct examples, so that equal ones on several ranks say nothing")
     if shared > read / 4:
