@@ -47,6 +47,12 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
 
 BOOK = ("cloudpickle", "ipywidgets", "jupyterlab", "matplotlib", "tqdm", "filelock")
 """The modules of the extra in pyproject.toml."""
+NEEDED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("lab", "validate", "slides"), BOOK),
+    "bench": ("cloudpickle", "matplotlib", "tqdm"),
+    **dict.fromkeys(("launch", "report"), ("matplotlib",)),
+}
+"""Those that a command needs; a launch of a script needs none."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,8 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _missing(command: str, script: list[str] | None) -> list[str]:
     """Return the packages of the extra ``book`` that are missing, for a command that needs them."""
-    needs = command in ("lab", "validate", "bench", "report", "slides") or (command == "launch" and script is None)
-    return [name for name in BOOK if importlib.util.find_spec(name) is None] if needs else []
+    needed = () if script is not None else NEEDED.get(command, ())
+    return [name for name in needed if importlib.util.find_spec(name) is None]
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str] | None]:

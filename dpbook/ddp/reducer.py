@@ -4,6 +4,7 @@ A bucket is filled when its last gradient is ready and sent after the buckets be
 buckets in the same order, whatever the order in which their gradients become ready.
 """
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from dpbook.core import DpbookError, InvalidArgument, UnusedParameters
 from dpbook.overlap import Plan
@@ -25,6 +27,22 @@ class Handle(Protocol):
 
 AllReduce = Callable[[torch.Tensor], Handle]
 """Begin to sum a 1-D tensor over all ranks in place."""
+
+
+def call_when_ready(parameter: torch.Tensor, method: Callable[..., None], *args: Any) -> RemovableHandle:
+    """Call a bound ``method`` with ``args`` whenever the gradient of ``parameter`` is complete, while its object lives.
+
+    Python's garbage collector does not see what a tensor's hook refers to. A strong reference to an object that refers
+    to the tensor would keep both until the process ends.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def ready(parameter: torch.Tensor) -> None:
+        if (alive := reference()) is not None:
+            alive(*args)
+
+    return parameter.register_post_accumulate_grad_hook(ready)
+
 
 LARGE = 2**15
 """Elements. A gradient of so many goes into its bucket at once, while it is in the cache; smaller ones go together."""
@@ -81,7 +99,7 @@ class Reducer:
         self.order: list[int] = []
         self._running = self._awaited = False
         self.rebuild(plan)
-        self.hooks = [p.register_post_accumulate_grad_hook(self._hook(i)) for i, p in enumerate(self.parameters)]
+        self.hooks = [call_when_ready(p, self._gradient_ready, i) for i, p in enumerate(self.parameters)]
 
     def forget(self) -> None:
         """End what a backward that raised has left behind: its messages still write into the buckets."""
@@ -127,13 +145,10 @@ class Reducer:
         if self._running:
             self._finish()
 
-    def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
-        def ready(parameter: torch.Tensor) -> None:
-            if self.enabled:
-                self._check(index)
-                self._ready(index)
-
-        return ready
+    def _gradient_ready(self, index: int) -> None:
+        if self.enabled:
+            self._check(index)
+            self._ready(index)
 
     def _check(self, index: int) -> None:
         gradient, name = self.parameters[index].grad, self.names[index]

@@ -40,6 +40,27 @@ def test_it_runs_from_a_checkout_without_installation(tmp_path):
     assert child.stdout.strip() == f"dpbook {__version__}", child.stderr
 
 
+@pytest.mark.processes
+def test_a_server_without_a_browser_needs_no_jupyterlab(tmp_path):
+    commands = [
+        ["bench", "--nproc", "1", "--smallest", "4", "--largest", "5", "--repeats", "1", "--out", "bench"],
+        ["launch", "--nproc", "1", "--steps", "2", "--width", "32", "--depth", "1", "--name", "alone"],
+        ["report", "runs/alone"],
+    ]
+    code = """
+import sys
+from dpbook.app import command_line
+command = sys.argv[1:]
+for name in set(command_line.BOOK) - set(command_line.NEEDED[command[0]]):
+    sys.modules[name] = None
+sys.exit(command_line.main(command))
+"""
+    env = os.environ | {"PYTHONPATH": str(checkout.root())}
+    for command in commands:
+        child = subprocess.run([sys.executable, "-c", code, *command], cwd=tmp_path, env=env, capture_output=True)
+        assert child.returncode == 0, child.stderr.decode()
+
+
 def test_without_a_command_it_lists_all_of_them(capsys):
     assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -99,6 +99,13 @@ class StandIn(Accelerator):
 class Gpu(Accelerator):
     is_stand_in = False
 
+    def __init__(self, device):
+        super().__init__(device)
+        with self.slower(
+            1e-6
+        ):  # the first use of a dispatch mode takes more than a second, and so does the calibration
+            self.ones(1).mul_(1)
+
     @cached_property
     def _cycles_per_second(self):
         """The fastest of some rounds: the clock of an idle GPU rises only when there is work."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from dpbook.core import InvalidArgument
-from dpbook.ddp.reducer import AllReduce, Handle
+from dpbook.ddp.reducer import AllReduce, Handle, call_when_ready
 from dpbook.ddp.sharded.row import Half, Row
 from dpbook.ddp.sharded.unit import Unit
 
@@ -81,32 +81,31 @@ class Reducing:
         self._under_way: _Sum | None = None
         self._crossing: list[_Sum] = []
         self._missing: dict[Row, set[int]] = {}
-        for unit in units:
-            for row in unit.rows:
-                if row.trained:
-                    for index, weight in enumerate(row.weights):
-                        weight.register_post_accumulate_grad_hook(self._hook(unit, row, index))
+        self._trained = [(unit, row) for unit in units for row in unit.rows if row.trained]
+        for place, (_, row) in enumerate(self._trained):
+            for index, weight in enumerate(row.weights):
+                call_when_ready(weight, self._ready, place, index)
 
-    def _hook(self, unit: Unit, row: Row, index: int) -> Callable[[torch.Tensor], None]:
-        def ready(weight: torch.Tensor) -> None:
-            self.begin()
-            if weight.grad.layout != torch.strided:
-                expected = "dense, as of nn.Embedding(sparse=False)"
-                raise InvalidArgument(f"the gradient of {row.members[index].name}", weight.grad.layout, expected)
-            if self._is_under_way(row):
+    def _ready(self, place: int, index: int) -> None:
+        """The gradient of a weight is complete on this rank."""
+        unit, row = self._trained[place]
+        weight = row.weights[index]
+        self.begin()
+        if weight.grad is not None and weight.grad.layout != torch.strided:
+            expected = "dense, as of nn.Embedding(sparse=False)"
+            raise InvalidArgument(f"the gradient of {row.members[index].name}", weight.grad.layout, expected)
+        if self._is_under_way(row):
+            self._settle()
+        missing = self._missing.setdefault(row, set(range(len(row.weights))))
+        missing.discard(index)
+        if not missing:
+            del self._missing[row]  # a reentrant checkpoint may come with them once more
+            unit.free([row])  # nobody needs it any more: all that use a weight come before its gradient
+            if self.enabled:
                 self._settle()
-            missing = self._missing.setdefault(row, set(range(len(row.weights))))
-            missing.discard(index)
-            if not missing:
-                del self._missing[row]  # a reentrant checkpoint may come with them once more
-                unit.free([row])  # nobody needs it any more: all that use a weight come before its gradient
-                if self.enabled:
-                    self._settle()
-            row.add_gradient(index)  # after memory has been given back: a row of one weight takes its own only now
-            if self.enabled and not missing:
-                self._reduce(unit, row)
-
-        return ready
+        row.add_gradient(index)  # after memory has been given back: a row of one weight takes its own only now
+        if self.enabled and not missing:
+            self._reduce(unit, row)
 
     def _reduce(self, unit: Unit, row: Row) -> None:
         """Begin to sum a row of gradients, when the sum before it is there."""

@@ -25,9 +25,8 @@ def predict(trainer: Trainer) -> dict[str, Any]:
     sweep = measure(options.schedule(trainer.world), _sizes(trainer), REPEATS, trainer.device)
     line = fit(sweep.nbytes, sweep.seconds)
     batch = next(trainer.batches(0))
-    inputs, targets = (part.to(trainer.device) for part in batch)
     with trainer.model.no_sync():
-        layers = measure_layers(trainer.module, lambda: trainer.model(inputs, targets), REPEATS)
+        layers = measure_layers(trainer.module, lambda: trainer.loss_of(batch), REPEATS)
     begun = now(trainer.device)
     trainer.optimizer.step()
     update = now(trainer.device) - begun

@@ -158,9 +158,14 @@ class Trainer:
 
     def _rehearse(self) -> None:
         """Run a backward without an update: torch's DDP rebuilds its buckets in the forward after the first one."""
-        inputs, targets = (part.to(self.device) for part in next(self.batches(0)))
+        self.loss_of(next(self.batches(0))).backward()
+
+    def loss_of(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """Run forward in the precision of the options, and return the loss of a micro-batch on this rank, a scalar."""
+        inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
         with torch.autocast(self.device.type, torch.bfloat16, self.options.precision == "bf16"):
-            self.model(inputs, targets).backward()
+            loss: torch.Tensor = self.model(inputs, targets)
+        return loss
 
     def save(self) -> None:
         """Write a checkpoint of the current step."""
@@ -186,15 +191,14 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate
         self.optimizer.zero_grad()
-        total, bf16 = torch.zeros((), device=self.device), options.precision == "bf16"
+        total = torch.zeros((), device=self.device)
         for number, batch in enumerate(self.batches(self.step), start=1):
-            inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
             last = number == options.accumulation  # gradients accumulate on each rank until then
             if last:
                 self.step_clock.last_backward()
             syncing = contextlib.nullcontext() if last else self.model.no_sync()
-            with syncing, torch.autocast(self.device.type, torch.bfloat16, bf16):
-                loss = self.model(inputs, targets) / options.accumulation
+            with syncing:
+                loss = self.loss_of(batch) / options.accumulation
                 loss.backward()
             total += loss.detach()
         self.step_clock.summed()
