@@ -1,6 +1,6 @@
 # dpbook: `make lab` to read and work, `make check` and `make test` to check. Only Python 3.11 or newer is needed.
 .DEFAULT_GOAL := help
-.PHONY: help lab check test notebooks proof gpu coverage style fmt bench clean
+.PHONY: help lab book check test notebooks proof gpu coverage style fmt bench clean
 
 # make lab ARGS="--port 9000"; make test PYTHON=/path/to/python3 TORCH_INDEX=... CONSTRAINTS=...
 ARGS ?=
@@ -24,6 +24,10 @@ lab: ## copy the notebooks to workbook/ and open JupyterLab there (options: ARGS
 		exit 1 ;; esac
 	@tools/venv.sh lab
 	@$(BIN)/python -m dpbook lab $(ARGS)
+
+book: ## build the book as web pages in build/book (PDF=1: and build/dpbook.pdf, by Chromium)
+	@tools/venv.sh lab
+	@$(BIN)/python -m dpbook book $(if $(PDF),--pdf build/dpbook.pdf) $(ARGS)
 
 check: style ## style, types, and the tests that start no process: before each commit, under two minutes
 	$(BIN)/python -m pytest -q -n auto -m "not processes and not browser and not proof" tests $(ARGS)

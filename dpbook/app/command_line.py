@@ -13,6 +13,7 @@ from dpbook import __version__
 from dpbook.app.commands import (
     audit,
     bench,
+    book,
     course,
     diagnose,
     doctor,
@@ -41,14 +42,18 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
     "nbgrader": (nbgrader, "lay out a course for nbgrader"),
     "report": (report, "write the report of a run once more"),
     "course": (course, "write the exercises with a course's own numbers"),
+    "book": (book, "build the book as static pages, and print it"),
     "slides": (slides, "make slides of chapters, for a course"),
     "mystery": (mystery, "make a training script with a mistake to find"),
 }
 
-BOOK = ("cloudpickle", "ipywidgets", "jupyterlab", "matplotlib", "tqdm", "filelock")
+BOOK = (
+    "cloudpickle", "filelock", "ipywidgets", "jupyterlab", "latex2mathml", "matplotlib", "mistune", "pygments", "tqdm",
+)  # fmt: skip
 """The modules of the extra in pyproject.toml."""
 NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("lab", "validate", "slides"), BOOK),
+    "book": ("mistune", "pygments", "latex2mathml"),
     "bench": ("cloudpickle", "matplotlib", "tqdm"),
     **dict.fromkeys(("launch", "report"), ("matplotlib",)),
 }

@@ -9,7 +9,7 @@ from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:
     from dpbook.figures.card.picture import Picture
-    from dpbook.figures.card.viewer import Explorer, Knob, Viewer
+    from dpbook.figures.card.viewer import EXPLORER_MIME, PLAYER_MIME, Explorer, Knob, Viewer
     from dpbook.figures.plots import (
         cost_curves,
         digits_grid,
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from dpbook.figures.steps.timelines import draw_memory, draw_ranks, draw_timelines
 
 __getattr__ = lazy_exports(
-    __name__, Explorer="card.viewer", Knob="card.viewer", Picture="card.picture", Viewer="card.viewer",
+    __name__, EXPLORER_MIME="card.viewer", PLAYER_MIME="card.viewer",
+    Explorer="card.viewer", Knob="card.viewer", Picture="card.picture", Viewer="card.viewer",
     animate="schedules.table", cap_sweep="steps.buckets", cost_curves="plots", demonstration="schedules.states",
     digits_grid="plots", draw_groups="schedules.overview", draw_memory="steps.timelines",
     draw_overview="schedules.overview", draw_plan="steps.buckets", draw_ranks="steps.timelines",

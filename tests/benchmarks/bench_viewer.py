@@ -19,8 +19,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from dpbook.app.notebooks.validation import KERNELSPEC  # noqa: E402
+from dpbook.app.site import find_chromium  # noqa: E402
 from tests.benchmarks.rows import Row, begin  # noqa: E402
-from tests.browser.jupyterlab import FLAGS, Notebook, find_chromium, serve  # noqa: E402
+from tests.browser.jupyterlab import FLAGS, Notebook, serve  # noqa: E402
 
 SETUP = """from dpbook import figures
 from dpbook.book import ch07, ch11, ch13

@@ -6,6 +6,7 @@ When the test ends, an error in the page or a request to another host fails it.
 
 import pytest
 
+from dpbook.app.site import find_chromium
 from tests.conftest import NO_CHROMIUM
 
 try:
@@ -13,7 +14,7 @@ try:
 except ImportError:
     sync_playwright = None
 else:
-    from tests.browser.jupyterlab import FLAGS, SECONDS, Notebook, Watch, find_chromium, serve
+    from tests.browser.jupyterlab import FLAGS, SECONDS, Notebook, Watch, serve
 
     expect.set_options(timeout=SECONDS * 1000)
 

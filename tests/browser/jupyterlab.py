@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -27,12 +26,6 @@ FLAGS = (
 )
 # Off-screen cells are in the page only without windowing.
 SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {"windowingMode": "none"}}
-
-
-def find_chromium():
-    """The path of a Chromium or Chrome on this machine, or None."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return next(filter(None, map(shutil.which, names)), None)
 
 
 @dataclass

@@ -45,6 +45,10 @@ PRESETS: dict[str, dict[str, str]] = {
 stages, experts over 64 GPUs, 15,360 sequences of 4,096 tokens; here everything is cut as its experts are."""
 
 
+FILMED = ("model", "nodes", "tokens", "algorithm", "stage")
+"""Knobs that also turn without a kernel: all of them would have more than 10⁹ positions."""
+
+
 def explore_scaling(preset: str = "70 B on 256 H100") -> Explorer:
     """Show step time, wall, tokens per second and memory, with knobs for model, GPUs, batch, ZeRO stage and more.
 
@@ -72,7 +76,8 @@ def explore_scaling(preset: str = "70 B on 256 H100") -> Explorer:
         "wires": ("share of the wires", {"100 %": 1.0, "77 %": 0.77, "60 %": 0.6}),
     }
     begin |= PRESETS[preset]
-    return Explorer(_turned, [Knob(name, label, values, begin.get(name)) for name, (label, values) in choices.items()])
+    knobs = [Knob(name, label, values, begin.get(name)) for name, (label, values) in choices.items()]
+    return Explorer(_turned, knobs, FILMED)
 
 
 def _turned(before: Mapping[str, Any] | None, **now: Any) -> Picture:

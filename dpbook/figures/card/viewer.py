@@ -197,13 +197,17 @@ class Explorer:
 
     ``draw`` takes the knobs' values by name and returns a `Picture`. If it has an argument ``before``, that is a dict
     of the values at the last position, for its ghost, or None. Knobs are reached by Tab and turned by the arrow keys;
-    JupyterLab needs the book's extension for them.
+    JupyterLab needs the book's extension for them. Where no kernel runs, those of ``filmed`` turn (default: all), for
+    which all pictures are drawn beforehand.
     """
 
-    def __init__(self, draw: Callable[..., Picture], knobs: Sequence[Knob]) -> None:
+    def __init__(
+        self, draw: Callable[..., Picture], knobs: Sequence[Knob], filmed: Sequence[str] | None = None
+    ) -> None:
         self._draw = draw
         self._has_ghost = "before" in signature(draw).parameters
         self.knobs = {knob.name: knob for knob in knobs}
+        self.filmed = list(self.knobs if filmed is None else filmed)
         self.chosen = {knob.name: knob.start or next(iter(knob.values)) for knob in knobs}
         self._before: dict[str, str] | None = None
 
@@ -215,6 +219,10 @@ class Explorer:
         """Picture at the current position of the knobs."""
         before = {"before": self._values(self._before) if self._before else None} if self._has_ghost else {}
         return self._draw(**self._values(self.chosen), **before)
+
+    def at(self, choices: Mapping[str, str]) -> Picture:
+        """Return the picture at these choices for all knobs, without a ghost."""
+        return self._draw(**self._values(choices), **({"before": None} if self._has_ghost else {}))
 
     def _values(self, chosen: Mapping[str, str]) -> dict[str, Any]:
         return {name: self.knobs[name].values[choice] for name, choice in chosen.items()}

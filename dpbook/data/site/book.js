@@ -1,0 +1,198 @@
+// What moves on the pages: players, explorers, predictions, search, theme. `made`, `player`, `film` and `explorer` come
+// from JupyterLab's extension, and stand before this in the same script.
+const page = document.documentElement, root = document.body.dataset.root;
+const kept = { // nothing is kept where the browser allows none
+  get(key) { try { return localStorage.getItem(`dpbook:${key}`); } catch { return null; } },
+  set(key, value) { try { localStorage.setItem(`dpbook:${key}`, value); } catch { /* nothing is kept */ } },
+  remove(key) { try { localStorage.removeItem(`dpbook:${key}`); } catch { /* nothing is kept */ } },
+};
+page.classList.add('js');
+
+function script(src) {
+  return new Promise((resolve, reject) => {
+    document.head.append(made('script', {src, onload: resolve, onerror: () => reject(new Error(`${src} could not be loaded`))}));
+  });
+}
+
+// Call `start` with each element when it comes near the window.
+function whenNear(elements, start) {
+  const observer = new IntersectionObserver(entries => {
+    for (const {isIntersecting, target} of entries) {
+      if (!isIntersecting) continue;
+      observer.unobserve(target);
+      start(target);
+    }
+  }, {rootMargin: '600px'});
+  elements.forEach(element => observer.observe(element));
+}
+
+// Players.
+whenNear(document.querySelectorAll('.player'), host => {
+  const {step, pace, at} = host.dataset;
+  const svg = host.querySelector('script').textContent.replaceAll('<\\/script', '</script');
+  player.mount(host.querySelector('.live'), {svg, step, pace: Number(pace), at: Number(at)});
+  host.classList.add('mounted');
+});
+
+// Explorers: a film is loaded when its figure comes near.
+const arrivals = {};
+window.dpbookFilm = (name, code) => arrivals[name](Uint8Array.from(atob(code), letter => letter.charCodeAt(0)));
+const films = {};
+function filmOf(name, src) {
+  return films[name] ??= new Promise((resolve, reject) => {
+    arrivals[name] = bytes => resolve(film.open(bytes));
+    script(src).catch(reject);
+  });
+}
+whenNear(document.querySelectorAll('.explorer[data-film]'), async host => {
+  const {name, knobs} = JSON.parse(host.dataset.explorer);
+  let positions;
+  try {
+    positions = await filmOf(name, host.dataset.film);
+  } catch { return; } // the stored picture stays
+  const ask = async ({chosen}) => film.show(positions, knobs, chosen);
+  const chosen = Object.fromEntries(knobs.map(knob => [knob.name, knob.values[knob.at]]));
+  const live = made('div', {className: 'live'});
+  explorer.mount(live, {name, knobs, figure: (await ask({chosen})).figure}, {ask, keep() {}});
+  const ranges = [...live.querySelectorAll('input[type=range]')];
+  const rest = knobs.filter((knob, i) => (ranges[i].disabled = !positions.knobs.includes(knob.name)));
+  if (rest.length) live.append(made('p', {className: 'note', textContent: 'The other knobs turn in the notebook.'}));
+  host.prepend(live);
+  host.classList.add('mounted');
+});
+
+// Predictions: the answer, the run and the lines that state the answer open after a guess.
+function compared(guess, answer) {
+  const found = guess.replaceAll(',', '').match(/-?\d+(\.\d+)?/);
+  if (!answer || !found) return '';
+  const [ours, theirs] = [Number(found[0]), Number(answer)];
+  if (ours === theirs) return 'That is the number of the answer.';
+  if (theirs === 0 || ours <= 0) return `The answer is ${answer}.`;
+  const ratio = Math.max(ours, theirs) / Math.min(ours, theirs);
+  return ratio < 1.995 ? `The answer is ${answer}: you are ${Math.max(1, Math.round(100 * Math.abs(ours / theirs - 1)))} % ${ours > theirs ? 'above' : 'below'}.`
+    : `The answer is ${answer}: you are ${ratio.toPrecision(2)} times ${ours > theirs ? 'above' : 'below'}.`;
+}
+for (const box of document.querySelectorAll('.prediction')) {
+  const {key, answer} = box.dataset, form = made('form', {className: 'guess'});
+  const input = made('input', {type: 'text', maxLength: 200, value: kept.get(key) ?? '', autocomplete: 'off'});
+  const show = made('button', {textContent: 'Show the answer'});
+  const skip = made('button', {type: 'button', className: 'plain', textContent: 'skip'});
+  const message = made('p', {className: 'message'});
+  input.setAttribute('aria-label', 'Your prediction');
+  message.setAttribute('role', 'status');
+  form.append(made('label', {}, 'Your prediction ', input), show, skip);
+  box.querySelector('div.guess').replaceWith(form, message);
+  const open = () => {
+    box.classList.remove('locked');
+    for (const details of box.querySelectorAll('.answer > details')) details.open = true;
+    const guess = input.value.trim();
+    message.replaceChildren(...(guess ? ['You predicted ', made('b', {textContent: guess}), '. ', compared(guess, answer)] : []));
+    show.remove();
+    skip.remove();
+  };
+  form.onsubmit = event => {
+    event.preventDefault();
+    const guess = input.value.trim();
+    if (!guess) {
+      message.textContent = 'Guess first, however roughly, or skip.';
+      input.focus();
+      return;
+    }
+    kept.set(key, guess);
+    open();
+  };
+  skip.onclick = () => { kept.set(key, ' '); open(); };
+  input.oninput = () => {
+    if (box.classList.contains('locked')) return;
+    kept.set(key, input.value.trim() || ' ');
+    open();
+  };
+  box.classList.add('locked');
+  if (kept.get(key) !== null) open();
+}
+
+// What is wider than its place can be reached by Tab, to scroll it by the arrow keys.
+const wide = new ResizeObserver(entries => {
+  for (const {target} of entries) {
+    const scroller = target.closest('pre, table, .figure, .picture');
+    if (!scroller) continue; // another picture has taken its place
+    if (scroller.scrollWidth > scroller.clientWidth) scroller.tabIndex = 0;
+    else scroller.removeAttribute('tabindex');
+  }
+});
+const watchWidths = element => element.querySelectorAll('pre, table, .figure, .picture, :is(.figure, .picture) img').forEach(one => wide.observe(one));
+new MutationObserver(changes => changes.forEach(({target}) => watchWidths(target))).observe(document.querySelector('main'), {childList: true, subtree: true});
+watchWidths(document);
+
+// The theme. Pictures follow the page's colour scheme.
+const theme = document.querySelector('button.theme');
+if (theme) {
+  const label = () => { theme.textContent = `Theme: ${page.dataset.theme ?? 'auto'}`; };
+  theme.onclick = () => {
+    const themes = ['auto', 'light', 'dark'];
+    page.dataset.theme = themes[(themes.indexOf(page.dataset.theme) + 1) % themes.length];
+    kept.set('theme', page.dataset.theme);
+    label();
+  };
+  label();
+}
+
+// Contents: a menu on narrow windows; the list of the page follows what is read.
+const menu = document.querySelector('button.menu');
+if (menu) menu.onclick = () => menu.setAttribute('aria-expanded', String(document.body.classList.toggle('open')));
+const contents = document.querySelector('.contents'), current = contents?.querySelector('[aria-current]');
+if (current) contents.scrollTop = current.offsetTop - contents.clientHeight / 3;
+const links = new Map([...document.querySelectorAll('aside a')].map(link => [link.getAttribute('href').slice(1), link]));
+if (links.size) {
+  const headings = [...links.keys()].map(id => document.getElementById(id));
+  const follow = () => {
+    const passed = headings.filter(heading => heading.getBoundingClientRect().top < innerHeight / 3);
+    const here = passed.at(-1) ?? headings[0];
+    for (const [id, link] of links) link.toggleAttribute('aria-current', id === here.id);
+  };
+  addEventListener('scroll', () => requestAnimationFrame(follow), {passive: true});
+  follow();
+}
+
+// Search: sections that have every word; words in headings weigh more. The index is loaded when it is first wanted.
+const field = document.querySelector('input[type=search]'), results = document.querySelector('.results');
+if (field) {
+  let index = null;
+  const load = () => index ??= script(`${root}search.js`).then(() => window.dpbookSearch);
+  const escaped = word => word.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
+  const marked = (text, words) => text.split(new RegExp(`(${words.map(escaped).join('|')})`, 'gi'))
+    .map((part, i) => i % 2 ? made('mark', {textContent: part}) : part);
+  const score = ([, title, , heading, text], words) => {
+    let sum = 0;
+    for (const word of words) {
+      const here = (heading.toLowerCase().includes(word) ? 20 : 0) + (title.toLowerCase().includes(word) ? 5 : 0)
+        + Math.min(5, text.toLowerCase().split(word).length - 1);
+      if (!here) return 0;
+      sum += here;
+    }
+    return sum;
+  };
+  const result = ([place, title, anchor, heading, text], words) => {
+    const from = Math.max(0, text.toLowerCase().indexOf(words[0]) - 50);
+    return made('a', {href: `${root}${place}#${anchor}`}, made('b', {}, ...marked(heading, words)),
+      made('small', {}, `${title} · `, ...marked(text.slice(from, from + 150), words)));
+  };
+  field.onfocus = load;
+  field.oninput = async () => {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const sections = words.length ? await load() : [];
+    if (words.join() !== field.value.toLowerCase().split(/\s+/).filter(Boolean).join()) return; // a later question
+    const best = sections.map(section => [score(section, words), section]).filter(([points]) => points)
+      .sort(([a], [b]) => b - a).slice(0, 12);
+    results.replaceChildren(...best.map(([, section]) => result(section, words)));
+    if (words.length && !best.length) results.append(made('p', {textContent: 'Nothing found.'}));
+    results.hidden = !words.length;
+  };
+  addEventListener('keydown', event => {
+    if (event.key === '/' && !event.target.closest('input, textarea')) {
+      event.preventDefault();
+      field.focus();
+    } else if (event.key === 'Escape') results.hidden = true;
+  });
+  addEventListener('click', event => { if (!event.target.closest('search')) results.hidden = true; });
+}

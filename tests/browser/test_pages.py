@@ -1,0 +1,171 @@
+"""Are the book's pages alive in a browser, from files, without a request to a host, and can everybody use them?"""
+
+from pathlib import Path
+
+import pytest
+
+from dpbook.app.site import build, films
+from dpbook.core import checkout
+
+playwright = pytest.importorskip("playwright.sync_api")
+expect = playwright.expect
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+WIDTHS = (390, 1440)
+SOME = ("index", "chapters/05_all_reduce", "chapters/13_scaling_wall", "exercises/08_buckets", "glossary")
+SERIOUS = """async () => (await axe.run(document, {preload: false})).violations
+    .filter(one => ['serious', 'critical'].includes(one.impact))
+    .map(one => `${one.id}: ${one.nodes.map(node => node.target.join(' ')).slice(0, 3).join('; ')}`)"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return build(checkout.root(), tmp_path_factory.mktemp("book"))
+
+
+@pytest.fixture
+def open_page(chromium, built):
+    """A function that opens a page of the book in a fresh window, and fails the test for what went wrong in it."""
+    wrong, contexts = [], []
+
+    def open_page(place, width=1440, theme="light", **options):
+        context = chromium.new_context(viewport={"width": width, "height": 1000}, color_scheme=theme, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(f"{place}: {error}"))
+        page.on("console", lambda message: message.type == "error" and wrong.append(f"{place}: {message.text}"))
+        page.on("request", lambda request: request.url.startswith(("file:", "data:")) or wrong.append(request.url))
+        page.goto((built.folder / f"{place}.html").as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def places(built):
+    return [page.place.removesuffix(".html") for page in built.pages]
+
+
+def test_every_player_steps_and_every_explorer_turns(open_page, built):
+    for one in built.pages:
+        if one.counts["players"] + one.counts["explorers"] == 0:
+            continue
+        page = open_page(one.place.removesuffix(".html"))
+        while page.locator("button.plain").count():  # what answers a question is hidden until it is skipped
+            page.locator("button.plain").first.click()
+        for kind in ("player", "explorer"):
+            hosts = page.locator(f".{kind}")
+            assert hosts.count() == one.counts[f"{kind}s"]
+            for host in hosts.all():
+                host.scroll_into_view_if_needed()
+                image = host.locator(".live img")
+                before = image.get_attribute("src")
+                knob = host.locator(".live input:enabled").first
+                knob.press("ArrowRight" if knob.input_value() != knob.get_attribute("max") else "ArrowLeft")
+                expect(image).not_to_have_attribute("src", before)
+        page.context.close()
+
+
+def test_an_explorer_shows_what_the_kernel_draws(open_page):
+    """At a position that was reached by keys; the film that the page unpacks has what Python drew."""
+    (notebook,) = (checkout.root() / "chapters").glob("08_*.ipynb")
+    explorer = films.explorers(notebook)["viewer-gpt"]
+    page = open_page("chapters/08_buckets")
+    host = page.locator(".explorer").first
+    host.scroll_into_view_if_needed()
+    host.locator(".live input").press("End")
+    last = list(explorer.knobs["cap"].values)[-1]
+    expect(host.locator(".live img")).to_have_attribute("src", explorer.at({"cap": last}).image.split('src="')[1][:-2])
+
+
+def test_pages_fit_the_window_and_show_no_error(open_page, built):
+    for width in WIDTHS:
+        page = open_page("index", width)
+        for place in places(built):
+            page.goto((built.folder / f"{place}.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{place} at {width}"
+        page.context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_some_pages_have_no_serious_violation_of_accessibility(open_page, theme, width):
+    for place in SOME:
+        page = open_page(place, width, theme, bypass_csp=True)
+        page.add_script_tag(path=AXE)
+        assert page.evaluate(SERIOUS) == [], (place, theme, width)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_has_a_serious_violation_of_accessibility(open_page, built, theme, width):
+    found = {}
+    for place in places(built):
+        page = open_page(place, width, theme, bypass_csp=True)
+        page.add_script_tag(path=AXE)
+        if violations := page.evaluate(SERIOUS):
+            found[place] = violations
+        page.context.close()
+    assert found == {}
+
+
+def test_an_answer_opens_after_a_guess_and_is_compared(open_page):
+    page = open_page("chapters/08_buckets")
+    question = page.locator(".prediction", has_text="How large is the largest bucket at a cap of 25 MiB")
+    answer, code = question.locator("details"), question.locator(".states").first
+    expect(answer).to_be_hidden()
+    expect(code).to_be_hidden()
+    question.get_by_text("Show the answer").click()
+    expect(question).to_contain_text("Guess first, however roughly, or skip.")
+    expect(answer).to_be_hidden()
+    question.get_by_label("Your prediction").fill("336")
+    question.get_by_label("Your prediction").press("Enter")
+    expect(answer).to_be_visible()
+    expect(code).to_be_visible()
+    expect(question).to_contain_text("You predicted 336. The answer is 168: you are 2.0 times above.")
+    page.reload()
+    expect(question.locator("details")).to_be_visible()
+    expect(question.get_by_label("Your prediction").first).to_have_value("336")
+
+
+def test_a_question_can_be_skipped(open_page):
+    page = open_page("chapters/05_all_reduce")
+    question = page.locator(".prediction").first
+    question.get_by_text("skip", exact=True).click()
+    expect(question.locator("details")).to_be_visible()
+
+
+def test_without_scripts_everything_is_open_and_pictures_stand_still(open_page):
+    page = open_page("chapters/05_all_reduce", java_script_enabled=False)
+    expect(page.locator(".prediction details").first).to_be_visible()
+    expect(page.locator(".player .still img").first).to_be_attached()
+    expect(page.locator(".player .still").first).to_be_visible()
+
+
+def test_search_finds_a_section(open_page):
+    page = open_page("docs/audit")
+    page.keyboard.press("/")
+    page.keyboard.type("hierarchical ring")
+    page.locator(".results a").first.click()
+    expect(page).to_have_title("06 · The cost of a collective · dpbook")
+
+
+def test_the_theme_is_kept_and_pictures_follow(open_page):
+    page = open_page("chapters/05_all_reduce")
+    button = page.locator("button.theme")
+    for name in ("light", "dark"):
+        button.click()
+        expect(button).to_have_text(f"Theme: {name}")
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+
+
+def test_the_ring_moves_on_the_first_page_within_a_second(open_page):
+    page = open_page("index")
+    ring = page.locator("figure img")
+    expect(ring).to_be_visible()
+    first = ring.screenshot()
+    page.wait_for_timeout(1000)
+    assert ring.screenshot() != first
