@@ -137,6 +137,8 @@ def replay_findings(run: RunJournals, number: int) -> list[Finding]:
 
 def _coupling(update: Update) -> str:
     """Return how a loss couples the examples of one rank alone, so that the big batch's is no sum over ranks; or ""."""
+    if any(event.get("batch_norm") for events in update.of("forward") for event in events):
+        return "batch normalization takes its statistics over each rank's own examples"
     for events in update.of("backward"):
         for event in events:
             gathered = event.get("gathered")
@@ -147,8 +149,6 @@ def _coupling(update: Update) -> str:
                 return f"{where} gathers without a gradient, and whether the loss uses it cannot be seen"
             if event.get("coupled"):
                 return str(event["coupled"])
-    if any(event.get("batch_norm") for events in update.of("forward") for event in events):
-        return "batch normalization takes its statistics over each rank's own examples"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Autograd's graph of a loss: what its terms are divided by, and whether it couples the examples of a batch.
+"""Autograd's graph of a loss: the divisors of its terms.
 
 The walk to the divisors starts at the tensor that is differentiated. It passes factors, quotients and sums, and ends at
 each mean or sum over examples, however the script wrote the loss. The graph saves what the derivative needs, and the
@@ -172,35 +172,8 @@ def nodes(loss: torch.Tensor) -> Iterator[Any]:
             waiting.extend(each for each, _ in node.next_functions if each is not None)
 
 
-def coupling(loss: torch.Tensor, batch: int) -> str:
-    """Return how the graph couples the examples of one rank's batch of ``batch`` examples, as far as it shows; or "".
-
-    It knows batch normalization, distances between all examples, a product of two computed matrices with a row for each
-    example, as a contrastive loss has, and a gather whose backward the script has written itself.
-    """
-    graph = list(nodes(loss))
-    names = [str(node.name()) for node in graph]
-    if any(name.startswith("_AllGather") for name in names):  # torch's own, with a gradient
-        return ""
-    if any("Gather" in name and not name[-1].isdigit() for name in names):
-        return "whether the script's own gather returns the gradients of all ranks cannot be seen"
-    if any(name.startswith(("CdistBackward", "EuclideanDistBackward")) for name in names):
-        return "the loss compares the examples of a rank's batch with each other"
-    products = (node for node, name in zip(graph, names, strict=True) if name.startswith(("MmBackward", "BmmBackward")))
-    if batch > 1 and any(_multiplies_examples(node, batch) for node in products):
-        return "the loss compares the examples of a rank's batch with each other"
-    return ""
-
-
-def _multiplies_examples(node: Any, batch: int) -> bool:
-    computed = [each for each, _ in node.next_functions if each is not None and not _is_parameter(each)]
-    *batches, rows, columns = map(int, node._input_metadata[0].shape)  # of the product
-    alone = set(batches) <= {1}  # a batch of products, as of attention, has an example in each
-    sides = (side > 1 and not (side % batch and batch % side) for side in (rows, columns))
-    return alone and len(computed) == 2 and all(sides)
-
-
-def _is_parameter(node: Any) -> bool:
+def is_parameter(node: Any) -> bool:
+    """Whether a node's output is a leaf, such as a parameter, or a view of one."""
     while str(node.name()).rstrip("0123456789") in _VIEWS and node.next_functions[0][0] is not None:
         node = node.next_functions[0][0]
     return "AccumulateGrad" in str(node.name())

@@ -9,11 +9,12 @@ from torch import nn
 
 from dpbook.ddp import tensors_in
 from dpbook.runs.watching.calls import GatheredCopies, Loaders
+from dpbook.runs.watching.coupling import coupling
 from dpbook.runs.watching.hashing import digests, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
 from dpbook.runs.watching.local_gradients import LocalGradients
-from dpbook.runs.watching.loss_graph import Reduction, coupling, reductions
+from dpbook.runs.watching.loss_graph import Reduction, reductions
 
 _MAX_TENSORS = 8
 _COMPILED = "_orig_mod."

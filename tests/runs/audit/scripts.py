@@ -442,6 +442,15 @@ one, two = model(x), model(x + 0.1)
 loss = F.cross_entropy(one @ two.T, torch.arange(len(x)))
 """
 
+BARLOW = """
+one, two = model(x), model(x + 0.1)
+one, two = (one - one.mean(0)) / one.std(0), (two - two.mean(0)) / two.std(0)
+loss = (one.T @ two / len(x) - torch.eye(one.shape[1])).square().sum()
+"""
+HARDEST = """
+loss = F.cross_entropy(model(x), y, reduction="none").topk(2).values.mean()
+"""
+
 TASKS = """
 losses = {"a": F.cross_entropy(model(x), y), "b": 0.1 * model(x).pow(2).mean()}
 optimizer.zero_grad()
@@ -531,6 +540,8 @@ RIGHT = {
         "out = model(x)\nloss = 1.5 * F.cross_entropy(out, y) + 1.5 * out.pow(2).mean() * 0.5 + 0.75 * out.abs().mean()"
     ),
     "pairs of one rank": model() + sampled() + loop(PAIRS),
+    "batch statistics in the loss": model() + sampled() + loop(BARLOW),
+    "the hardest examples": model() + sampled() + loop(HARDEST),
     "a closure": model() + sampled() + loop(CLOSURE, first="", backward="", step=""),
     "accumulation, the last in a closure": model()
     + sampled()

@@ -133,7 +133,9 @@ def test_a_replay_tells_what_the_gradient_is_instead(folder, name, text):
     ("name", "text"),
     [
         ("batch norm", "statistics over each rank's own examples"),
-        ("pairs of one rank", "compares the examples of a rank's batch with each other"),
+        ("pairs of one rank", "depends on the other examples of its rank's batch"),
+        ("batch statistics in the loss", "depends on the other examples of its rank's batch"),
+        ("the hardest examples", "selects examples by comparing them"),
         ("a gather with a backward of its own", "whether the script's own gather"),
         ("a metric that is gathered", "whether the loss uses it cannot be seen"),
         ("gathered without gradient", "copies of the others' that have no gradient"),
