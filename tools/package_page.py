@@ -10,7 +10,7 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-LINK = re.compile(r"(?P<image>!?)(?P<text>\[[^\]]*\])\((?!https?:|#)(?P<target>[^)]+)\)")
+LINK = re.compile(r"(?<!\w)(?P<image>!?)(?P<text>\[[^\]]*\])\((?!https?:|#)(?P<target>[^)]+)\)")
 
 
 def absolute_links(text: str, repository: str) -> str:

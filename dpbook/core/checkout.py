@@ -22,7 +22,6 @@ from dpbook.core.errors import DpbookError, check_int, check_one_of
 from dpbook.core.files import PACKAGE
 
 HARDWARE = ("cpu", "gpu")
-_PUBLISHED = PACKAGE / "published"
 _LABEL = re.compile(r"\d\d[b-z]?_")
 
 
@@ -67,7 +66,8 @@ def root() -> Path:
 
 def book() -> Path:
     """Return the folder with ``chapters`` and ``exercises``: the checkout, or that in the installed package."""
-    return _PUBLISHED if _PUBLISHED.is_dir() else root()
+    published = PACKAGE / "published"
+    return published if published.is_dir() else root()
 
 
 def solutions() -> Path:
