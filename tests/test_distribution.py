@@ -64,6 +64,7 @@ def test_the_wheel_holds_every_chapter_and_exercise_and_no_solution(wheel):
     published = {f"dpbook/published/{path.relative_to(ROOT).as_posix()}": path.read_bytes() for path in notebooks}
     assert book == published
     assert not [name for name, content in wheel.items() if name.endswith("ipynb") and b"BEGIN SOLUTION" in content]
+    assert not [name for name, content in book.items() if b"checkout.root" in content], "there is no checkout then"
 
 
 def test_the_wheel_holds_the_whole_package_and_nothing_beside_it(wheel):
