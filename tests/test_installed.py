@@ -126,9 +126,11 @@ def test_an_exercise_is_marked_and_its_judge_is_hidden(dpbook, tmp_path, file, p
 
 
 @pytest.mark.proof
-def test_slides_are_made_and_a_script_is_launched(dpbook, tmp_path):
+def test_slides_and_pages_are_made_and_a_script_is_launched(dpbook, tmp_path):
     assert dpbook("slides", "05", "--to", "decks").returncode == 0
     assert "All-reduce" in (tmp_path / "decks" / "05_all_reduce.html").read_text(encoding="utf-8")
+    assert dpbook("book", "--to", "pages").returncode == 0, "a link leads nowhere"
+    assert len([*(tmp_path / "pages").rglob("*all_reduce*.html")]) == 2, "the chapter and its exercise"
     (tmp_path / "train.py").write_text(
         "import torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
