@@ -42,7 +42,7 @@ def write_course(seed: int, folder: Path) -> list[Path]:
 def solutions(seed: int) -> Iterator[tuple[str, Notebook]]:
     """Each exercise of the course ``seed``: its name, and the instructor's notebook."""
     numbers = {each.task: each for each in varying()}
-    for path in sorted((checkout.root() / "exercises" / "solutions").glob("[0-9][0-9]_*.ipynb")):
+    for path in sorted(checkout.solutions().glob("[0-9][0-9]_*.ipynb")):
         yield path.name, of_course(read(path), seed, numbers)
 
 

@@ -1,4 +1,7 @@
-"""The book as a list of chapters, read from the stored notebooks.
+"""The place of the book's notebooks, and the list of its chapters, which is read from them.
+
+Chapters and exercises lie in the repository, beside the package. A wheel holds them in ``dpbook/published``, without
+the solutions.
 
 The metadata of a notebook describe its chapter:
 
@@ -10,6 +13,7 @@ read them. A notebook ``12b_name.ipynb`` is an optional chapter beside chapter 1
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,20 +49,56 @@ class Chapter:
         return f"{self.label:3} {self.title}  ({self.hardware}, {self.minutes} min)"
 
 
+def is_checkout() -> bool:
+    """Whether the package lies in the repository; otherwise it was installed from a wheel."""
+    return (PACKAGE.resolve().parent / "pyproject.toml").is_file()
+
+
 def root() -> Path:
-    """Return the checkout that contains the chapters. Raises `DpbookError` if the package is installed without them."""
-    here = PACKAGE.resolve().parent
-    if not (here / "pyproject.toml").is_file():
-        raise DpbookError(f"{here} is no checkout of dpbook: clone the repository to have the chapters and exercises")
-    return here
+    """Return the checkout that contains the package. Raises `DpbookError` if there is none."""
+    if not is_checkout():
+        raise DpbookError(
+            "solutions, tests and tools are not part of the installed package: "
+            f"clone {repository()} and run the command there"
+        )
+    return PACKAGE.resolve().parent
+
+
+def book() -> Path:
+    """Return the folder with ``chapters`` and ``exercises``: the checkout, or that in the installed package."""
+    published = PACKAGE / "published"
+    return published if published.is_dir() else root()
+
+
+def solutions() -> Path:
+    """Return the folder of the instructor's notebooks. Raises `DpbookError` outside a checkout."""
+    return root() / "exercises" / "solutions"
+
+
+def workbook() -> Path:
+    """Return the place of the reader's copy: ``workbook`` in the checkout or, without one, in the current folder."""
+    if is_checkout():
+        return root() / "workbook"
+    here = Path.cwd()
+    return here if here.name == "workbook" else here / "workbook"
+
+
+def repository() -> str:
+    """Return "the repository", followed by its address where the metadata of an installed package have it."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    urls: dict[str, str] = {}
+    with suppress(PackageNotFoundError):
+        urls = dict(url.split(", ", 1) for url in metadata("dpbook").get_all("Project-URL", []))
+    return " ".join(["the repository", *(f"({url})" for name, url in urls.items() if name == "Repository")])
 
 
 def chapters(directory: Path | None = None) -> list[Chapter]:
-    """The chapters in ``directory`` (default: the checkout's ``chapters/``), in the order of their labels: 12, 12b, 13.
+    """The chapters in ``directory`` (default: those of the book), in the order of their labels: 12, 12b, 13.
 
     Raises `DpbookError` for a notebook that cannot be read or does not say what it needs.
     """
-    folder = root() / "chapters" if directory is None else directory
+    folder = book() / "chapters" if directory is None else directory
     return [_read(path) for path in sorted(folder.glob("*.ipynb")) if _LABEL.match(path.name)]
 
 

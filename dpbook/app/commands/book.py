@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     if args.films:
         for path in draw_films(checkout.root()):
             print(f"film: {path}")
-    built = build(checkout.root(), args.to)
+    built = build(checkout.book(), args.to)
     print(f"{built}\npages: {args.to / 'index.html'}")
     if args.pdf:
         print_book(args.to, args.pdf)

@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from dpbook.classroom import write_slides
     from dpbook.core import check_one_of, checkout
 
-    found = {path.name.partition("_")[0]: path for path in sorted((checkout.root() / "chapters").glob("*.ipynb"))}
+    found = {chapter.label: chapter.path for chapter in checkout.chapters()}
     for name in args.chapters:
         check_one_of("chapter", name, found)
     for name in args.chapters or found:

@@ -23,8 +23,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare the notebooks with what they show, or write what they show."""
     from dpbook.app.notebooks import validation
-    from dpbook.core import DpbookError
+    from dpbook.core import DpbookError, checkout
 
+    checkout.root()  # raises where there is none: only there are solutions, and the settings of the comparison
     if args.write and args.failed:
         raise DpbookError("--write compares nothing, so that --failed has nothing to leave")
     paths = args.paths

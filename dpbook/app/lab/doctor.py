@@ -13,9 +13,7 @@ import subprocess
 import sys
 import tomllib
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dpbook import __version__
@@ -107,17 +105,15 @@ SMALL_SHM = 256 * 2**20  # bytes; containers often have 64 MiB, too few for seve
 
 def diagnose() -> Diagnosis:
     """Look at this machine. Takes a few seconds, most of them for loading torch in a child process."""
-    root = _checkout()
-    requirements = _requirements(root / "pyproject.toml") if root else _installed_requirements()
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         asked = pool.submit(_ask_torch)
-        looks = [pool.submit(_package, name, needs, asked) for name, needs in requirements]
+        looks = [pool.submit(_package, name, needs, asked) for name, needs in _requirements()]
     packages, torch = tuple(look.result() for look in looks), asked.result() or Torch()
     problems = [f"{p.name} {p.needs}: {p.problem}" for p in packages if p.problem]
     if torch.gloo and not any(p.name == "torch" and p.problem for p in packages):
         problems.append(f"gloo, which carries the chapters with real processes: {torch.gloo}")
     try:
-        chapters = tuple(_needs(chapter, torch) for chapter in checkout.chapters()) if root else ()
+        chapters = tuple(_needs(chapter, torch) for chapter in checkout.chapters())
     except DpbookError as error:
         chapters = ()
         problems.append(f"a readable chapter: {error}")
@@ -136,25 +132,16 @@ def diagnose() -> Diagnosis:
     )
 
 
-def _checkout() -> Path | None:
-    """Return the checkout with the chapters, or None if the package is installed without them."""
-    with suppress(DpbookError):
-        return checkout.root()
-    return None
-
-
-def _installed_requirements() -> list[tuple[str, str]]:
-    """The same of an installed package; what the chapters need beside is left out."""
-    known = [each for each in importlib.metadata.requires("dpbook") or [] if "extra ==" not in each]
-    return [(match[1], match[2]) for each in known if (match := re.match(r"([\w.-]+)\s*(>=[\d.]+)?", each))]
-
-
-def _requirements(pyproject: Path) -> list[tuple[str, str]]:
-    """Name and range of each direct dependency: ``("numpy", ">=2.0")``."""
-    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
-    dependencies = [*project["dependencies"], *project["optional-dependencies"]["book"]]
-    split = [re.fullmatch(r"([\w.-]+)\s*(.*)", dependency) for dependency in dependencies]
-    return [(match[1], match[2]) for match in split if match]
+def _requirements() -> list[tuple[str, str]]:
+    """Name and range of each direct dependency of the book: ``("numpy", ">=2.0")``."""
+    if checkout.is_checkout():  # which need not be installed
+        project = tomllib.loads((checkout.root() / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        dependencies = [*project["dependencies"], *project["optional-dependencies"]["book"]]
+    else:
+        split = [line.partition(";") for line in importlib.metadata.requires("dpbook") or []]
+        dependencies = [needed for needed, _, marker in split if "extra" not in marker or "book" in marker]
+    matches = [re.fullmatch(r"([\w.-]+)\s*(.*?)\s*", dependency) for dependency in dependencies]
+    return [(match[1], match[2]) for match in matches if match]
 
 
 def _package(name: str, needs: str, loaded: Future[Torch | None] | None = None) -> Package:
@@ -162,7 +149,7 @@ def _package(name: str, needs: str, loaded: Future[Torch | None] | None = None) 
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Package(name, needs, None, "not installed (`make lab` installs it)")
+        return Package(name, needs, None, "not installed (`make lab`, or pip install 'dpbook[book]', installs it)")
     least = needs.removeprefix(">=")
     if _release(version) < _release(least):
         return Package(name, needs, version, f"older than {least}")
@@ -193,7 +180,7 @@ def _run_python(*arguments: str) -> tuple[str, str]:
     try:
         child = subprocess.run(
             [sys.executable, *arguments], capture_output=True, text=True, timeout=PROBE_SECONDS,
-            env=jupyter.environment(os.environ) if _checkout() else os.environ,
+            env=jupyter.environment(os.environ),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "", f"no answer within {PROBE_SECONDS} s"

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from dpbook.app.lab import workbook
 from dpbook.core import (
     DATA,
+    PACKAGE,
     PARENT,
     DpbookError,
     InvalidArgument,
@@ -166,14 +167,14 @@ def first_page(directory: Path) -> str:
 
 
 def environment(base: Mapping[str, str]) -> dict[str, str]:
-    """``base``, with the checkout on the path, so that a kernel finds dpbook without installation.
+    """``base``, with this package on the path, so that a kernel finds dpbook without installation.
 
     A kernel keeps what it frees and computes with one thread, as ranks do; a variable that is set in ``base`` wins.
     The book's defaults for JupyterLab come before the user's configuration path: no question about fetching news. So
     does its extension, which draws players, figures with knobs and fields for predictions.
     """
     settings = DATA / "jupyter"
-    before = {"PYTHONPATH": checkout.root(), "JUPYTER_CONFIG_PATH": settings, "JUPYTER_PATH": settings}
+    before = {"PYTHONPATH": PACKAGE.resolve().parent, "JUPYTER_CONFIG_PATH": settings, "JUPYTER_PATH": settings}
     paths = {name: os.pathsep.join([str(first), *filter(None, [base.get(name)])]) for name, first in before.items()}
     return {**machine.MALLOC_SETTINGS, **machine.ONE_THREAD, **base, **paths}
 
@@ -199,6 +200,21 @@ def check_address(ip: str, port: int) -> None:
         raise InvalidArgument("ip", ip, "an address of this machine, such as 127.0.0.1, or * for all of them") from None
 
 
+def copy_notebooks() -> Path:
+    """Bring the reader's ``workbook`` up to date, print what was done, and return its path.
+
+    Raises `DpbookError` where it cannot be written.
+    """
+    target = checkout.workbook()
+    print_line(f"Your copy of the notebooks: {target}", sys.stdout)
+    try:
+        done = workbook.refresh(checkout.book(), target)
+    except OSError as error:
+        raise DpbookError(f"your copy cannot be written: {error.filename}: {error.strerror}") from None
+    print_line(str(done), sys.stdout)
+    return target
+
+
 def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> int:
     """Bring ``workbook/`` up to date, run JupyterLab on it until it ends, and return its exit status.
 
@@ -211,15 +227,10 @@ def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> int:
             "Use an ordinary user, or say --allow-root where that is what you want, as in a container"
         )
     if importlib.util.find_spec("jupyterlab") is None:
-        raise DpbookError("JupyterLab is not installed here: `make lab` installs it into .venv")
+        raise DpbookError("JupyterLab is not installed here: `make lab`, or pip install 'dpbook[book]', installs it")
     check_address(ip, port)
-    target = checkout.root() / "workbook"
-    print_line(f"Your copy of the notebooks: {target}", sys.stdout)
-    try:
-        done = workbook.refresh(checkout.root(), target)
-    except OSError as error:
-        raise DpbookError(f"your copy cannot be written: {error.filename}: {error.strerror}") from None
-    print_line(f"{done}\nStarting JupyterLab", sys.stdout)
+    target = copy_notebooks()
+    print_line("Starting JupyterLab", sys.stdout)
     opens = browser and has_display(os.environ)
     command = server_command(target, ip=ip, port=port, browser=opens, allow_root=allow_root)
     return serve(command, environment(os.environ), target / LOG, page=first_page(target), port=port, opens=opens)

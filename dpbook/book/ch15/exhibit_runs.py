@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.book.ch15.collection import SCRIPT, Exhibit
-from dpbook.core import checkout
+from dpbook.core import PACKAGE
 from dpbook.ranks import start
 from dpbook.runs.audit import (
     CheckResult,
@@ -165,7 +165,7 @@ def finding_alone(exhibit: Exhibit, *, cured: bool = False) -> Finding:
     with tempfile.TemporaryDirectory(prefix="dpbook-museum-") as folder:
         Path(folder, SCRIPT).write_text(exhibit.cured if cured else exhibit.script, encoding="utf-8")
         command = ["-m", "dpbook", "launch", "--nproc", str(exhibit.world), "--"] if exhibit.tool == "launch" else []
-        path = os.pathsep.join(filter(None, [str(checkout.root()), os.environ.get("PYTHONPATH")]))
+        path = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
         child = subprocess.run(
             [sys.executable, *command, SCRIPT], cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True,
             text=True, timeout=300,

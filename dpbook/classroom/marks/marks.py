@@ -224,7 +224,7 @@ NOT_RUN: dict[str, Any] = {"outputs": [], "execution_count": None}
 
 def exercise_named(name: str) -> int | None:
     """The chapter whose exercise has this name, without ``.ipynb``; None if none has."""
-    there = (checkout.root() / "exercises" / f"{name}.ipynb").is_file()
+    there = (checkout.book() / "exercises" / f"{name}.ipynb").is_file()
     return int(name[:2]) if there and name[:2].isdecimal() else None
 
 

@@ -150,7 +150,7 @@ def _answer_in_words(text: str) -> str:
 @cache
 def _asked(chapter: int) -> tuple[InWords, ...]:
     """The chapter's questions without an answer; none where there is no exercise."""
-    folder = checkout.root() / "exercises" / "solutions"
+    folder = checkout.solutions() if checkout.is_checkout() else checkout.book() / "exercises"
     path = next(iter(sorted(folder.glob(f"{chapter:02}_*.ipynb"))), None)
     return tuple(_questions(path)) if path else ()
 
@@ -159,13 +159,15 @@ def _questions(path: Path) -> Iterator[InWords]:
     title = ""
     for cell in text_cells(path):
         if cell.grade_id.startswith("words-"):
-            yield InWords(cell.grade_id, title, int(cell.points), "", _rubric(cell.source))
+            points = int(cell.points)
+            rubric = _rubric(cell.source) or ((points, f"what the rubric says: it is in {checkout.repository()}"),)
+            yield InWords(cell.grade_id, title, points, "", rubric)
         elif cell.source.startswith("## "):
             title = cell.source.partition("\n")[0].removeprefix("## ").partition(" (")[0]
 
 
 def _rubric(text: str) -> Rubric:
-    """From the end of a model answer: ``*Marks.* 1: this. 2: that.``"""
+    """From the end of a model answer: ``*Marks.* 1: this. 2: that.`` Empty for a learner's notebook, which has none."""
     parts = _EARNS.split(text.partition(_RUBRIC)[2].strip())[1:]
     return tuple((int(points), earns.rstrip(".")) for points, earns in zip(parts[::2], parts[1::2], strict=True))
 
@@ -306,7 +308,7 @@ def _reference(chapter: int) -> tuple[Cell, ...]:
 
 
 def _published(chapter: int) -> Path | None:
-    return next(iter(sorted((checkout.root() / "exercises").glob(f"{chapter:02}_*.ipynb"))), None)
+    return next(iter(sorted((checkout.book() / "exercises").glob(f"{chapter:02}_*.ipynb"))), None)
 
 
 def _usable(cell: Cell) -> bool:

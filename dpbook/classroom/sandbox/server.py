@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 from dpbook.classroom.sandbox import answer_process, containment
 from dpbook.classroom.sandbox.servers import end_family
 from dpbook.classroom.tasks.load_tasks import list_tasks
-from dpbook.core import PACKAGE
+from dpbook.core import PACKAGE, checkout
 from dpbook.core.fork_server import preload
 
 DISK = 64 * containment.MIB
@@ -48,13 +48,28 @@ class Rules(NamedTuple):
 def readable() -> list[Path]:
     """Return the paths that answers may read: Python, its packages, and all of dpbook except the judges of tasks.
 
-    A judge also lies compiled in its chapter's ``__pycache__``, so no such folder can be read.
+    A judge also lies compiled in its chapter's ``__pycache__``, so no such folder can be read. Nor can the solutions,
+    which a checkout has.
     """
-    path = {Path(each).resolve() for each in sys.path if each and Path(each).is_dir()} - {PACKAGE.resolve().parent}
-    paths = [*_SYSTEM, *(Path(each).resolve() for each in (sys.base_prefix, sys.prefix)), *path]
+    path = (Path(each) for each in sys.path if each and Path(each).is_dir())
+    hidden = checkout.root() if checkout.is_checkout() else PACKAGE.resolve()
+    paths = [*_beside(hidden, [*_SYSTEM, Path(sys.base_prefix), Path(sys.prefix), *path])]
     for place in (PACKAGE, *(PACKAGE / "book").glob("ch*")):
         paths += [item for item in place.iterdir() if item.name not in HIDDEN and item != PACKAGE / "book"]
     return [*paths, PACKAGE / "book" / "__init__.py"]
+
+
+def _beside(hidden: Path, places: list[Path]) -> set[Path]:
+    """Return ``places``; in the stead of a folder that contains ``hidden``, return all else that it contains."""
+    found, opened = set[Path](), {hidden}
+    while places:
+        place = places.pop().resolve()
+        if not hidden.is_relative_to(place):
+            found.add(place)
+        elif place not in opened:
+            opened.add(place)
+            places += place.iterdir()
+    return found
 
 
 def serve(control: socket.socket, memory: int) -> None:
@@ -94,8 +109,7 @@ def _begin(sock: socket.socket, request: dict[str, Any], paths: list[Path], memo
         folder = Path(request["folder"])
         disk = containment.small_disk(folder, DISK)
         most = memory + containment.mapped()
-        hides_solutions = not any(PACKAGE.resolve().is_relative_to(each) for each in paths)
-        files = containment.confine(paths, [folder, *DEVICES]) and hides_solutions
+        files = containment.confine(paths, [folder, *DEVICES])
         rules = Rules(request["user"] if os.getuid() == 0 else None, most, processes, {"disk": disk, "files": files})
         _keep(sock, folder, rules)
     said = {"keeper": keeper, "processes": processes, "network": network}

@@ -142,7 +142,7 @@ def _place(chapter: checkout.Chapter | None) -> tuple[str, str, str]:
     if chapter is None:
         return "", "", ""
     name = chapter.path.name
-    has_exercises = (checkout.root() / "exercises" / name).is_file()
+    has_exercises = (checkout.book() / "exercises" / name).is_file()
     return chapter.title, f"../chapters/{name}", f"../exercises/{name}" if has_exercises else ""
 
 

@@ -5,10 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from packaging.requirements import Requirement
 
 from dpbook.app.lab import doctor
 from dpbook.app.lab.doctor import Torch
 from dpbook.core import Gpu, checkout
+from tests.test_setup import EXTRAS, PROJECT
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +20,8 @@ def diagnosis():
 
 @pytest.mark.processes
 def test_every_direct_dependency_is_looked_at(diagnosis):
-    assert [p.name for p in diagnosis.packages] == [
-        *("numpy", "torch", "jinja2", "cloudpickle", "ipywidgets", "jupyterlab", "matplotlib", "tqdm", "filelock")
-    ]
+    needed = [Requirement(line) for line in PROJECT["dependencies"] + EXTRAS["book"]]
+    assert [(p.name, p.needs) for p in diagnosis.packages] == [(one.name, str(one.specifier)) for one in needed]
 
 
 @pytest.mark.processes
