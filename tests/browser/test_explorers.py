@@ -60,10 +60,10 @@ def run(lab, open_notebook):
 
 
 def test_knobs_turn_and_the_figure_follows_while_there_is_a_kernel(run):
-    notebook = run("from dpbook import figures\nfigures.explore_savings()")
-    a_narrower_page_shows_the_whole_picture(notebook.output(0))
-    turn_all(notebook.output(0).locator(".dpbook-explorer"))
-    a_dragged_knob_ends_at_the_picture_of_its_place(notebook.output(0))
+    notebook = run("from dpbook import figures", "figures.explore_savings()")
+    a_narrower_page_shows_the_whole_picture(notebook.output(1))
+    turn_all(notebook.output(1).locator(".dpbook-explorer"))
+    a_dragged_knob_ends_at_the_picture_of_its_place(notebook.output(1))
     what_was_turned_is_still_seen_after_reopening(notebook)
 
 
@@ -129,7 +129,7 @@ def the_players_move(notebook):
 
 def what_was_turned_is_still_seen_after_reopening(notebook):
     """With its kernel it turns; after a restart and without a kernel it shows the last picture and says what to do."""
-    explorer = notebook.output(0).locator(".dpbook-explorer")
+    explorer = notebook.output(1).locator(".dpbook-explorer")
     save_what_is_seen(notebook, explorer)
     a_knob_turned_before_the_page_knows_its_kernel_turns(notebook, explorer)
     a_knob_turned_back_is_stored_where_it_was(notebook, explorer)
@@ -137,10 +137,19 @@ def what_was_turned_is_still_seen_after_reopening(notebook):
     notebook.menu("Kernel", "Restart Kernel…")
     notebook.page.get_by_role("button", name="Confirm Kernel Restart").click()
     notebook.wait_until_idle()
-    expect_words(explorer, "Run this cell again")
+    expect_words(explorer, "run from the top: select this cell, choose Run, Run All Above Selected Cell")
+    what_it_says_to_do_works(notebook, explorer)
     notebook.menu("Kernel", "Shut Down Kernel")
     expect(notebook.panel.get_by_text("No Kernel")).to_be_visible()
     expect_words(explorer, "No kernel is running")
+
+
+def what_it_says_to_do_works(notebook, explorer):
+    notebook.cell(1).locator(".jp-InputPrompt").click()
+    notebook.menu("Run", "Run All Above Selected Cell")
+    notebook.menu("Run", "Run Selected Cell")
+    notebook.wait_until_idle()
+    turn_all(explorer)
 
 
 def a_knob_turned_before_the_page_knows_its_kernel_turns(notebook, explorer):
@@ -170,7 +179,7 @@ def a_knob_turned_back_is_stored_where_it_was(notebook, explorer):
         expect(explorer.locator("img")).to_have_attribute("alt", re.compile(f"^With {buckets} buckets"))
         save_what_is_seen(notebook, explorer)
         stored = nbformat.read(notebook.server.directory / notebook.path, nbformat.NO_CONVERT)
-        assert f"With {buckets} buckets" in stored.cells[0].outputs[0].data[EXPLORER_MIME]["figure"]
+        assert f"With {buckets} buckets" in stored.cells[1].outputs[0].data[EXPLORER_MIME]["figure"]
 
 
 def save_what_is_seen(notebook, explorer):

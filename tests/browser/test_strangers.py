@@ -63,7 +63,7 @@ def test_nothing_in_it_runs_and_what_cannot_be_shown_says_so(notebook):
     expect(player.locator("img")).to_have_attribute("alt", MARKUP)
     for number in range(1, len(HOSTILE)):
         notebook.output(number).get_by_role("slider").press("ArrowRight")
-        expect(notebook.output(number).get_by_role("status")).to_contain_text("Run this cell again")
+        expect(notebook.output(number).get_by_role("status")).to_contain_text("run from the top")
     for number in range(len(HOSTILE), len(HOSTILE + BROKEN)):
         expect(notebook.output(number)).to_contain_text("Javascript Error")
         expect(notebook.output(number).get_by_role("button")).to_have_count(0)

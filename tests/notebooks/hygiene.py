@@ -14,6 +14,9 @@ MACHINE_PATH = re.compile(r"(?<![\w.$}~/:-])/((home|tmp|work|Users)/\w|root\b)|\
 DATA_URI = re.compile(r"data:[\w/+.-]+;base64,[A-Za-z0-9+/=\s]*")
 NO_ALT = re.compile(r"<img\b(?![^>]*\balt=(\"[^\"]|'[^']))[^>]*>", re.IGNORECASE)
 NBVAL = re.compile(r"# *(NBVAL_IGNORE_OUTPUT|PYTEST_VALIDATE_IGNORE_OUTPUT)\b")
+ANSWER = re.compile(r"^<details>.*?(?:</details>|\n\n)", re.DOTALL | re.MULTILINE)  # a blank line ends a block of HTML
+MARKDOWN = re.compile(r"`|\*\w|\w\*|\]\(")
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 MOST_BYTES_OF_FRAMES = 1_000_000
 
@@ -159,6 +162,24 @@ def pictures_without_words(notebook):
     ]
 
 
+def titles(notebook):
+    """JupyterLab's table of contents takes each heading of the first level for a title."""
+    prose = [FENCED.sub("", text(c["source"])) for c in notebook["cells"] if c["cell_type"] == "markdown"]
+    levels = [re.findall(r"^# .+", words, re.MULTILINE) for words in prose]
+    return [] if [len(found) for found in levels if found] == [1] else [f"it needs one title: {levels}"]
+
+
+def marks_in_answers(notebook):
+    """Markdown inside a block of HTML stays as it is typed: write <code> and <em>."""
+    return [
+        f"cell {n} shows {mark[0]!r} in its answer"
+        for n, cell in enumerate(notebook["cells"])
+        if cell["cell_type"] == "markdown"
+        for answer in ANSWER.findall(text(cell["source"]))
+        if (mark := MARKDOWN.search(answer))
+    ]
+
+
 def measurements(notebook):
     return [
         f"cell {n} measures: {problem}"
@@ -257,6 +278,8 @@ EVERYWHERE = (
     machine_paths,
     cell_ids,
     pictures_without_words,
+    titles,
+    marks_in_answers,
     bitmaps,
     printed_errors,
     measurements,

@@ -73,6 +73,7 @@ def film(svg="<svg/>", script=""):
 
 GOOD = notebook(
     markdown(["# Title\n", "![A ring of four ranks](ring.png) and half/work/or so"]),
+    markdown("`f`\n\n```\n# no title\n```\n\n<details><summary>Why?</summary>\n\n`g`</details>", name="k"),
     code("", count=None, name="b"),
     code("print(1)", stream("1\n"), name="c"),
     code("1 / 0", ERROR, tags=["raises-exception"], name="d"),
@@ -105,6 +106,10 @@ BAD = [
     (hygiene.pictures_without_words, notebook(code("f()", shown(text_html='<img src="x.png">')))),
     (hygiene.pictures_without_words, notebook(code("f()", shown(text_html='<img alt="" src="x.png">')))),
     (hygiene.pictures_without_words, notebook(markdown("![](x.png)"))),
+    (hygiene.titles, notebook(markdown("# Title\n\n# Part A"))),
+    (hygiene.titles, notebook(markdown("## Section"))),
+    (hygiene.marks_in_answers, notebook(markdown("How?\n\n<details><summary>Answer</summary>With `f`.</details>"))),
+    (hygiene.marks_in_answers, notebook(markdown("<details><summary>Answer</summary>The *first*.</details>"))),
     (hygiene.bitmaps, notebook(code("plot()", shown(image_png="AAAA", text_plain="a plot")))),
     (hygiene.printed_errors, notebook(code("f()", stream("Traceback (most recent call last):\n"), tags=IGNORED))),
     (hygiene.unheld, notebook(code("time()", stream("3 ms"), tags=["measurement"]))),

@@ -1,4 +1,5 @@
-// What JupyterLab loads: draws the outputs of dpbook, lets figures with knobs reach the kernel, and adds predictions.
+// What JupyterLab loads: draws the outputs of dpbook, lets figures with knobs reach the kernel, adds predictions, and
+// sets the notebooks of the book for reading.
 // Written by hand in the form of a prebuilt extension; it is small, and nothing has to be built.
 (() => {
   const here = document.currentScript.src;
@@ -12,6 +13,8 @@
   const STYLE = `
     .jp-RenderedHTMLCommon img[src^="data:image/"] { max-width: max(100%, 640px) !important }`;
 
+  const FROM_THE_TOP = 'run from the top: select this cell, choose Run, Run All Above Selected Cell, then run the cell';
+
   // Ask the kernel of the notebook in which `host` is; one call at a time.
   function asker(host) {
     let comm = null, known = null;
@@ -21,17 +24,17 @@
       if (!panel) throw new Error('Turn the knobs in the notebook itself: this is a view of what they show.');
       await panel.sessionContext.ready; // a page that has just been opened does not know its kernel yet
       const kernel = panel.sessionContext.session?.kernel;
-      if (!kernel) throw new Error('No kernel is running: start one and run this cell to turn the knobs.');
+      if (!kernel) throw new Error(`No kernel is running. Start one (Kernel, Change Kernel…) and ${FROM_THE_TOP}.`);
       return send(kernel, question);
     };
     const send = (kernel, question) => new Promise((resolve, reject) => {
-      const again = 'Run this cell again to turn the knobs: the kernel has not run it since it started.';
+      const again = `The kernel has not drawn this figure since it started. To turn the knobs, ${FROM_THE_TOP}.`;
       const end = (finish, value) => {
         kernel.statusChanged.disconnect(look);
         kernel.disposed.disconnect(leave);
         finish(value);
       };
-      const leave = () => end(reject, new Error('The kernel has ended: start it and run this cell to turn the knobs.'));
+      const leave = () => end(reject, new Error(`The kernel has ended. Start it again and ${FROM_THE_TOP}.`));
       const look = (_, status) => { if (['restarting', 'autorestarting', 'dead', 'terminating'].includes(status)) leave(); };
       kernel.statusChanged.connect(look);
       kernel.disposed.connect(leave);
@@ -99,12 +102,15 @@
   }
 
   async function notebooks() {
-    const {INotebookTracker} = await module('@jupyterlab/notebook'), {Widget} = await module('@lumino/widgets');
+    const {INotebookTracker, NotebookActions} = await module('@jupyterlab/notebook');
+    const {Widget} = await module('@lumino/widgets');
+    const codemirror = {state: await module('@codemirror/state'), view: await module('@codemirror/view')};
     return {
       id: 'dpbook:notebooks', autoStart: true, requires: [INotebookTracker],
       activate: async (app, notebookTracker) => {
         tracker = notebookTracker;
-        (await load('prediction.js')).install(tracker, Widget);
+        (await load('prediction.js')).install(tracker, Widget, codemirror);
+        (await load('reading.js')).install(app, tracker, Widget, NotebookActions.executed);
       },
     };
   }
