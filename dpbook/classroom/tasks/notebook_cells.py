@@ -1,5 +1,5 @@
 """Cells of an exercise: nbgrader's marks in their metadata, the names that their code defines and uses, and the parts
-that a learner does not get. `dpbook.classroom.tasks.exercise_notebooks` says how those are marked.
+that a learner does not get. `tools/exercise_notebooks.py` says how those are marked.
 """
 
 import ast

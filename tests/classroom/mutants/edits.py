@@ -4,15 +4,25 @@ The code of a chapter's mutants also runs where no solution can be read, as `mut
 """
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dpbook.classroom import list_tasks
-from dpbook.classroom.tasks.judging import Mutant
 from dpbook.classroom.tasks.notebook_cells import SETUP, source, tags
 from dpbook.classroom.tasks.notebook_structure import answer_cells, read
 from dpbook.core import checkout
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A wrong answer to a task, and the name of the check that is there to catch it."""
+
+    task: str
+    name: str
+    answer: Any
+    caught_by: str
 
 
 @cache
