@@ -1,4 +1,4 @@
-"""Branches of a GPT's checkpoints, as `dpbook.book.ch04.measure_branches` recorded them."""
+"""Branches of a GPT's checkpoints, as `tests/benchmarks/measure_branches.py` recorded them."""
 
 import json
 from dataclasses import dataclass
