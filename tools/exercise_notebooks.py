@@ -41,15 +41,17 @@ from dpbook.classroom.tasks.notebook_cells import (
     Cell,
     Notebook,
     defined,
+    dumps,
+    learners,
     mark,
     marked_regions,
     names,
     parse_cell,
+    read,
     source,
     tags,
     title,
 )
-from dpbook.classroom.tasks.notebook_structure import dumps, learners, read
 from dpbook.core import DpbookError, checkout, write_atomically
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dpbook.classroom.tasks.notebook_structure import dumps
+from dpbook.classroom.tasks.notebook_cells import dumps
 from dpbook.core import checkout, write_atomically
 
 CONFIG = "nbgrader_config.py"
