@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpbook.book.ch04.batches import NoiseScale, noise_scale
-from dpbook.book.ch04.branches import RECORDED
+from dpbook.book.ch04.sweep import RECORDED
 from dpbook.core import write_atomically
 from dpbook.replicas import Array
 
