@@ -82,7 +82,7 @@ def gpus() -> list[Gpu]:
     Where ``nvidia-smi`` lists none, as in a slim container or with GPUs of AMD, torch is asked, in another process.
     """
     if not (whole := _gpus()):
-        # Return the GPUs that torch sees; none if it was built for the CPU, or there is no driver.
+        # The GPUs that torch sees; none if it was built for the CPU, or there is no driver.
         if not any(map(os.path.exists, DRIVER_FILES)) or torch_build() in (None, "cpu"):
             return []
         lines = _output([sys.executable, "-c", LIST_TORCHS_GPUS], TORCH_SECONDS)

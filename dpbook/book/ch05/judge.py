@@ -158,7 +158,7 @@ def _owning(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple
             where = f"world {world}, size {size}"
             by_hand = f"collectives.record(reduce_scatter, {world}, {size})"
             recorded = call(answer, world, size, through=record, where=where, by_hand=by_hand, once=True)
-            # Return the right placement: rank r ends with the r-th part of the even split, which may be several chunks.
+            # The right placement: rank r ends with the r-th part of the even split, which may be several chunks.
             even: NDArray[np.int64] = np.array_split(np.arange(size), world)  # type: ignore[assignment]
             owner = np.repeat(np.arange(world), [len(part) for part in even])
             after = tuple(complete_on([int(owner[begin])], world) for begin in recorded.bounds(size, 8)[:-1])

@@ -200,7 +200,7 @@ class Table:
         columns = self.world * (self.cell_width + self.gap) - self.gap
         self.width = max(MIN_WIDTH, 2 * MARGIN + HEADER + columns + 12)
         self.left = MARGIN + HEADER + max(0, self.width - 2 * MARGIN - HEADER - columns - 12) // 2
-        # Return the top of each row. Above it is room for as many arcs as any round needs there.
+        # The top of each row; above it is room for as many arcs as any round needs there.
         tops, y = [], TOP + 8
         for chunk in range(self.n_chunks):
             if not self.compact:
