@@ -38,7 +38,7 @@ test: style ## all that a change may break: style, types, tests, browser, every 
 
 notebooks: ## run the notebooks and compare (CHANGED=1: those that a change touches; BASE=main; ARGS=--write stores)
 	@tools/venv.sh dev
-	$(BIN)/python -m dpbook validate --jobs $(JOBS) $(if $(CHANGED),--changed $(or $(BASE),HEAD)) $(ARGS)
+	$(BIN)/python -m $(if $(CHANGED),tools.touched_notebooks $(or $(BASE),HEAD),dpbook validate) --jobs $(JOBS) $(ARGS)
 
 proof: ## what takes too long for every change: matrices, faults, new random cases; up to 40 minutes, daily
 	@tools/venv.sh proof

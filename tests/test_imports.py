@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from dpbook.app.notebooks.changes import SOURCES, code, defined, home, is_package, notebooks, offered, pairs, tree, used
 from dpbook.core import checkout
+from tools.touched_notebooks import SOURCES, code, defined, home, is_package, notebooks, offered, pairs, tree, used
 
 NOTEBOOKS = notebooks(checkout.root())
 WINGS = {"runs", "classroom", "book", "app"}

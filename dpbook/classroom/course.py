@@ -8,8 +8,7 @@ from typing import Any
 
 from dpbook.classroom.tasks.expectations import Numbers
 from dpbook.classroom.tasks.load_tasks import PLACE, list_tasks, task
-from dpbook.classroom.tasks.notebook_cells import Cell, Notebook, mark, source
-from dpbook.classroom.tasks.notebook_structure import dumps, learners, read
+from dpbook.classroom.tasks.notebook_cells import Cell, Notebook, dumps, learners, mark, read, source
 from dpbook.core import DpbookError, checkout, write_atomically
 
 HEADING = re.compile(r"## (\d\d\.\d+) ")

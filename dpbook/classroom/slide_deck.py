@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import mistune
 
-from dpbook.classroom.tasks.notebook_cells import Cell, as_python, source, tags
-from dpbook.classroom.tasks.notebook_structure import read
+from dpbook.classroom.tasks.notebook_cells import Cell, as_python, read, source, tags
 from dpbook.core import DpbookError, palette, render_page, write_atomically
 
 EM = 10

@@ -93,17 +93,13 @@ def temporary_folder(purpose: str) -> Iterator[Path]:
             os.rename(folder / f".{LOCK_NAME}", folder / LOCK_NAME)  # locked before it is visible to others
         yield folder
     finally:
-        _remove(folder)
-        os.close(lock)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder, even if a process that has just been killed still writes into it."""
-    deadline = time.monotonic() + REMOVAL_TIMEOUT
-    shutil.rmtree(folder, ignore_errors=True)
-    while folder.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+        # Remove a folder, even if a process that has just been killed still writes into it.
+        deadline = time.monotonic() + REMOVAL_TIMEOUT
         shutil.rmtree(folder, ignore_errors=True)
+        while folder.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+            shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def _remove_abandoned() -> None:

@@ -82,7 +82,11 @@ def gpus() -> list[Gpu]:
     Where ``nvidia-smi`` lists none, as in a slim container or with GPUs of AMD, torch is asked, in another process.
     """
     if not (whole := _gpus()):
-        return _torchs_gpus()
+        # The GPUs that torch sees; none if it was built for the CPU, or there is no driver.
+        if not any(map(os.path.exists, DRIVER_FILES)) or torch_build() in (None, "cpu"):
+            return []
+        lines = _output([sys.executable, "-c", LIST_TORCHS_GPUS], TORCH_SECONDS)
+        return [Gpu(name, memory) for name, memory in json.loads(lines[-1])] if lines else []
     parts = _parts()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -136,14 +140,6 @@ def _parts() -> list[tuple[str, tuple[str, Gpu]]]:
         elif match := re.match(r"\s+MIG (\S*?(\d+)gb\S*) .*\(UUID: (\S+)\)", line):
             instances.append((parent, (match[3], Gpu(f"MIG {match[1]}", int(match[2]) * 2**30))))
     return instances
-
-
-def _torchs_gpus() -> list[Gpu]:
-    """Return the GPUs that torch sees; none if it was built for the CPU, or there is no driver."""
-    if not any(map(os.path.exists, DRIVER_FILES)) or torch_build() in (None, "cpu"):
-        return []
-    lines = _output([sys.executable, "-c", LIST_TORCHS_GPUS], TORCH_SECONDS)
-    return [Gpu(name, memory) for name, memory in json.loads(lines[-1])] if lines else []
 
 
 def _nvidia_smi(*options: str) -> list[str]:

@@ -7,7 +7,6 @@ best_cap(layers, AlphaBeta(1e-4, 1e-9)).best                # the cap of the sho
 read_profiles(recorded_traces(), step=10)                   # a Timeline too, of a real run
 """
 
-from dpbook.overlap.allocations import CONTENTS, STATE, Allocation, Content, MemoryCurve
 from dpbook.overlap.buckets import (
     CAP,
     FIRST_CAP,
@@ -37,7 +36,7 @@ from dpbook.overlap.layers import (
     tensors_of,
 )
 from dpbook.overlap.sharded_program import TimedProgram
-from dpbook.overlap.sharded_step import ShardedStep, simulate_sharded
+from dpbook.overlap.sharded_step import CONTENTS, STATE, Allocation, Content, MemoryCurve, ShardedStep, simulate_sharded
 from dpbook.overlap.sharding import ROOT, Sharding, Sizes, Unit, Wires, equal_units, units_of
 from dpbook.overlap.step_simulation import CapSweep, best_cap, simulate_step
 from dpbook.overlap.timeline.export import StepRecord, chrome_trace, recorded_steps, recorded_traces, write_trace

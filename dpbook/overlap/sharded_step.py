@@ -1,14 +1,199 @@
 """A simulated training step of ZeRO stage 0 to 3: its timeline, and its memory over time."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from dpbook.core import bytes_in_words, check_each, check_float, check_int, check_type
-from dpbook.overlap.allocations import MemoryCurve, allocations_of
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.core import InvalidArgument, bytes_in_words, check_each, check_float, check_int, check_type
 from dpbook.overlap.sharded_program import COLLECTIVES, Lane, ShardedOperation, TimedProgram
 from dpbook.overlap.sharding import Price, Sharding, Sizes, Unit, Wires
 from dpbook.overlap.timeline.spans import Kind, Span, Timeline
+
+Content: TypeAlias = Literal["optimizer", "weights", "gathered", "gradients", "reduced", "buffers", "activations"]
+"""Content of memory: the optimizer's state; the weights that a rank keeps; whole weights that were gathered; whole
+gradients; the rank's shard of reduced gradients; buffers that collectives copy; activations."""
+CONTENTS: tuple[Content, ...] = get_args(Content)
+STATE: tuple[Content, ...] = ("optimizer", "weights", "gradients", "reduced")
+"""Contents that the stages shard: the model's state."""
+
+
+class Allocation(NamedTuple):
+    """Memory of ``nbytes`` for a unit, given by its index, alive from ``start`` to ``end`` in seconds."""
+
+    content: Content
+    unit: int
+    nbytes: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class MemoryCurve:
+    """Bytes on one rank over time. Memory freed at a moment is available to allocations at the same moment.
+
+    Attributes:
+        allocations: all memory that is alive at some moment; memory alive at ``end`` stays alive after it.
+        end: the last moment, in seconds; the first is 0.
+    """
+
+    allocations: tuple[Allocation, ...]
+    end: float
+    times: NDArray[np.float64] = field(init=False, repr=False, compare=False)
+    """Moments of allocations and frees, in seconds, ascending from 0, of shape (moments,)."""
+    alive: dict[Content, NDArray[np.int64]] = field(init=False, repr=False, compare=False)
+    """Bytes of each content from each moment to the next, of shape (moments,) each."""
+
+    def __post_init__(self) -> None:
+        ends = (memory.end for memory in self.allocations if memory.end <= self.end)
+        changes = {0.0, *(memory.start for memory in self.allocations), *ends}
+        times = np.array(sorted(changes))
+        alive = {content: np.zeros(len(times) + 1, dtype=np.int64) for content in CONTENTS}
+        for memory in self.allocations:
+            first, last = np.searchsorted(times, (memory.start, memory.end))
+            alive[memory.content][first] += memory.nbytes
+            alive[memory.content][last] -= memory.nbytes
+        object.__setattr__(self, "times", times)
+        object.__setattr__(self, "alive", {content: np.cumsum(a[:-1]) for content, a in alive.items()})
+
+    @cached_property
+    def total(self) -> NDArray[np.int64]:
+        """Bytes of all contents from each moment to the next, of shape (moments,)."""
+        return self.of(CONTENTS)
+
+    @property
+    def peak(self) -> int:
+        """Most bytes alive at one moment."""
+        return int(self.total.max())
+
+    @property
+    def peak_time(self) -> float:
+        """Moment at which the peak is first reached, in seconds."""
+        return float(self.times[self.total.argmax()])
+
+    def of(self, contents: Iterable[Content]) -> NDArray[np.int64]:
+        """Return the bytes of these contents together from each moment to the next, of shape (moments,)."""
+        nbytes: NDArray[np.int64] = np.sum([self.alive[content] for content in contents], axis=0)
+        return nbytes
+
+    def at(self, time: float) -> dict[Content, int]:
+        """Return the bytes by content at ``time`` in seconds. Raises `InvalidArgument` for a negative time."""
+        if not time >= 0:
+            raise InvalidArgument("time", time, "a moment of the step, 0 or later")
+        place = int(np.searchsorted(self.times, time, side="right")) - 1
+        return {content: int(values[place]) for content, values in self.alive.items()}
+
+    def __repr__(self) -> str:
+        at = ", ".join(f"{content} {bytes_in_words(n)}" for content, n in self.at(self.peak_time).items() if n)
+        return f"MemoryCurve: peak {bytes_in_words(self.peak)} ({at})"
+
+
+def allocations_of(
+    units: Sequence[Unit],
+    sharding: Sharding,
+    sizes: Sizes,
+    operations: Iterable[tuple[ShardedOperation, float, float]],
+) -> tuple[Allocation, ...]:
+    """Return all memory that a step allocates; each operation comes with its start and end in seconds."""
+    allocator = _Allocator(units, sharding, sizes)
+    for operation, start, end in operations:
+        allocator.follow(operation, start, end)
+    return (*allocator.freed, *allocator.permanent())
+
+
+@dataclass
+class _Allocator:
+    """Memory that is alive, and memory that has been freed.
+
+    Whole gradients are allocated when a unit's backward starts. Sharded ones are freed, except the rank's shard, when
+    they are reduced and the next unit's backward is over: FSDP of torch 2.13 does not check before.
+    """
+
+    units: Sequence[Unit]
+    sharding: Sharding
+    sizes: Sizes
+    alive: dict[tuple[Content, int], float] = field(default_factory=dict)
+    """Start of each live allocation in seconds, by content and unit."""
+    recomputed: dict[int, float] = field(default_factory=dict)
+    """Start of each recomputation of activations in seconds, by unit."""
+    reduced: tuple[int, float] | None = None
+    """The unit whose gradients were reduced last and are still whole, and the end of that reduction in seconds."""
+    freed: list[Allocation] = field(default_factory=list)
+
+    def follow(self, operation: ShardedOperation, start: float, end: float) -> None:
+        """Allocate and free the memory of one operation."""
+        sharding, kind, unit = self.sharding, operation.kind, operation.unit
+        if kind in ("forward", "optimizer"):  # the backward before it is over
+            self._free_reduced(0.0)
+        if unit is None:
+            for owner in range(len(self.units)):
+                self._close(("gradients", "reduced"), owner, end)
+            return
+        at = self.units[unit]
+        if kind == "all-gather" and sharding.stage == 3:
+            self._open("gathered", unit, start)
+        elif kind == "forward":
+            self._open("activations", unit, start)
+            if sharding.frees_after_forward and not at.stays_gathered:
+                self._close(("gathered",), unit, end)
+        elif kind == "recompute":
+            self.recomputed[unit] = start
+        elif kind == "backward":
+            self._open("gradients", unit, start)
+            self._close(("activations", "gathered"), unit, end)
+            self._record("activations", unit, at.scratch, start, end)
+            if sharding.recompute:
+                self._record("activations", unit, at.activations, self.recomputed.pop(unit), end)
+            self._free_reduced(end)
+        elif kind == "reduce-scatter" and sharding.stage >= 2:
+            self.reduced = unit, end
+        if sharding.copied and operation.lane == "communication":
+            self._record("buffers", unit, operation.nbytes, start, end)
+
+    def _free_reduced(self, moment: float) -> None:
+        """Free the whole gradients that were reduced last, except the rank's shard, at ``moment`` or when reduced."""
+        if self.reduced is not None:
+            unit, end = self.reduced
+            self._close(("gradients",), unit, max(end, moment))
+            self._open("reduced", unit, max(end, moment))
+            self.reduced = None
+
+    def permanent(self) -> Iterator[Allocation]:
+        """Yield the memory that is alive before the step and stays alive."""
+        for unit in range(len(self.units)):
+            yield Allocation("weights", unit, self._nbytes("weights", unit), 0.0, inf)
+            yield Allocation("optimizer", unit, self._nbytes("optimizer", unit), 0.0, inf)
+
+    def _open(self, content: Content, unit: int, moment: float) -> None:
+        self.alive.setdefault((content, unit), moment)
+
+    def _close(self, contents: Iterable[Content], unit: int, moment: float) -> None:
+        for content in contents:
+            if (since := self.alive.pop((content, unit), None)) is not None:
+                self._record(content, unit, self._nbytes(content, unit), since, moment)
+
+    def _record(self, content: Content, unit: int, nbytes: int, start: float, end: float) -> None:
+        if nbytes:
+            self.freed.append(Allocation(content, unit, nbytes, start, end))
+
+    def _nbytes(self, content: Content, unit: int) -> int:
+        """Return a unit's bytes of a content on the rank with the largest shard; activations as forward keeps them."""
+        sharding, at, sizes = self.sharding, self.units[unit], self.sizes
+        nbytes: dict[Content, int] = {
+            "activations": at.input if sharding.recompute else at.activations,
+            "gathered": at.parameters * sizes.weight,
+            "gradients": at.trained * sizes.gradient,
+            "reduced": sharding.share(at.trained) * sizes.gradient,
+            "weights": sharding.share(at.parameters) * (sizes.shard or 0)
+            if sharding.stage == 3
+            else at.parameters * sizes.weight,
+            "optimizer": (sharding.share(at.trained) if sharding.stage else at.trained) * sizes.optimizer,
+        }
+        return nbytes[content]
 
 
 @dataclass(frozen=True, eq=False)

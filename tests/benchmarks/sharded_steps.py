@@ -15,9 +15,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from dpbook import collectives
 from dpbook.collectives import Link
-from dpbook.ddp import BucketedDDP, FullySharded, SlowLink, measure_layers, measure_memory, over_half
+from dpbook.ddp import BucketedDDP, FullySharded, SlowLink, measure_layers, over_half
 from dpbook.overlap import Sharding, Sizes, Unit, Wires, simulate_sharded, units_of
 from tests.benchmarks.ddp_steps import MIB, gpt, interleaved, text
+from tests.ddp.unit_memory import measure_memory
 
 LATENCY = 1e-4
 UNITS = 6

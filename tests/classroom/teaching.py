@@ -13,10 +13,9 @@ from pathlib import Path
 
 from dpbook.classroom import Task, list_tasks
 from dpbook.classroom.marks.submitted_notebook import InWords, in_words
-from dpbook.classroom.tasks.judging import Mutant
-from dpbook.classroom.tasks.notebook_cells import source
-from dpbook.classroom.tasks.notebook_structure import read
+from dpbook.classroom.tasks.notebook_cells import read, source
 from dpbook.core import checkout, write_atomically
+from tests.classroom.mutants.edits import Mutant
 
 PLACE = checkout.root() / "docs" / "teaching"
 PLANS = ("Four weeks", "Eight weeks")

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from dpbook.classroom import LocalAnswer, judge, list_tasks, task
-from dpbook.classroom.tasks.exercise_notebooks import stale
-from dpbook.classroom.tasks.judging import SEEDS, caught_by, trial
-from dpbook.classroom.tasks.notebook_structure import answers, faults, read
+from dpbook.classroom.tasks.notebook_cells import read
 from dpbook.collectives import tree
 from dpbook.core import checkout
 from dpbook.overlap import plan
 from tests.cases import each
-from tests.classroom.mutants.edits import edited
+from tests.classroom.mutants.edits import answers, edited
+from tests.classroom.trials import SEEDS, caught_by, trial
+from tools.exercise_notebooks import faults, stale
 
 EXERCISES = checkout.root() / "exercises"
 SOLUTIONS = sorted((EXERCISES / "solutions").glob("*.ipynb"))

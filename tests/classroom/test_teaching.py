@@ -6,11 +6,11 @@ from collections import Counter
 from functools import cache
 
 from dpbook.classroom import LocalAnswer, list_tasks, task, varying
-from dpbook.classroom.tasks.notebook_cells import mark, source
-from dpbook.classroom.tasks.notebook_structure import answers, read
+from dpbook.classroom.tasks.notebook_cells import mark, read, source
 from dpbook.core import checkout
 from tests.cases import each
 from tests.classroom import teaching
+from tests.classroom.mutants.edits import answers
 
 PAGES = sorted(teaching.PLACE.glob("*.md"))
 

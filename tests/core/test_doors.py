@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from dpbook.app.notebooks.changes import SOURCES, is_package, offered, tree
 from dpbook.core import lazy_exports
+from tools.touched_notebooks import SOURCES, is_package, offered, tree
 
 
 def test_a_lazy_name_is_listed_and_is_imported_when_it_is_used(monkeypatch):

@@ -18,9 +18,10 @@ from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from dpbook.core import InvalidArgument
-from dpbook.ddp import FullySharded, measure_layers, measure_memory
+from dpbook.ddp import FullySharded, measure_layers
 from dpbook.overlap import Sharding, Sizes, Wires, simulate_sharded, units_of
 from tests.cases import each
+from tests.ddp.unit_memory import measure_memory
 
 
 @contextmanager

@@ -38,7 +38,13 @@ def run(args: argparse.Namespace) -> int:
     if args.rank != "all" and not args.rank.isdecimal():
         raise InvalidArgument("rank", args.rank, "a number, or all")
     rank = None if args.rank == "all" else int(args.rank)
-    return _grade(case, case.graded(args.cause.lower(), rank, args.line))
+    graded = case.graded(args.cause.lower(), rank, args.line)
+    for part, right in graded.items():
+        print(f"  {part:6} {'right' if right else 'wrong'}")
+    if not all(graded.values()):
+        return 1
+    print(f"\n{case.exhibit.why} (chapter {case.exhibit.chapter:02})")
+    return 0
 
 
 def _write(case: Mystery, folder: Path, seed: int) -> int:
@@ -60,13 +66,4 @@ def _write(case: Mystery, folder: Path, seed: int) -> int:
         "R is the rank that does what the others do not (all: every rank does the same), L a line that is to be "
         "changed, or beside which one is missing."
     )
-    return 0
-
-
-def _grade(case: Mystery, graded: dict[str, bool]) -> int:
-    for part, right in graded.items():
-        print(f"  {part:6} {'right' if right else 'wrong'}")
-    if not all(graded.values()):
-        return 1
-    print(f"\n{case.exhibit.why} (chapter {case.exhibit.chapter:02})")
     return 0

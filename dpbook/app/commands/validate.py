@@ -11,10 +11,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--write", action="store_true", help="run the notebooks and store their outputs instead")
     parser.add_argument(
-        "--changed", nargs="?", const="HEAD", metavar="REVISION",
-        help="only notebooks that a change of dpbook or of their own touches (since REVISION; default: HEAD)",
-    )  # fmt: skip
-    parser.add_argument(
         "--failed", type=Path, metavar="DIR", help="leave each notebook that fails in DIR, as it ran (default: nowhere)"
     )
     parser.add_argument("-n", "--jobs", type=int, default=2, help="notebooks checked at once (default: %(default)s)")
@@ -28,12 +24,4 @@ def run(args: argparse.Namespace) -> int:
     checkout.root()  # raises where there is none: only there are solutions, and the settings of the comparison
     if args.write and args.failed:
         raise DpbookError("--write compares nothing, so that --failed has nothing to leave")
-    paths = args.paths
-    if args.changed is not None:
-        from dpbook.app.notebooks.changes import touched
-
-        paths = touched(validation.notebooks(paths), args.changed)
-        print("\n".join(["touched:", *map(str, paths)]) if paths else "no notebook is touched", flush=True)
-        if not paths:
-            return 0
-    return validation.write(paths) if args.write else validation.compare(paths, args.jobs, args.failed)
+    return validation.write(args.paths) if args.write else validation.compare(args.paths, args.jobs, args.failed)

@@ -123,13 +123,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """After the last cell of a notebook, leave it if a cell has failed; nbval leaves what a kernel has that died."""
     if not isinstance(item, IPyNbCell) or (nextitem and nextitem.parent is item.parent):
         return
-    _leave_failed(item)
-    if item.parent.kernel and not item.parent.kernel.is_alive():
-        item.parent.kernel.stop()
-
-
-def _leave_failed(item: Any) -> None:
-    """Leave the notebook of which a cell has failed, with what its cells have shown, if it is wanted."""
+    # Leave the notebook of which a cell has failed, with what its cells have shown, if it is wanted.
     folder = item.config.getoption("failed")
     ran = item.parent.stash.get(_RAN, [])
     if folder and any(wrong for *_, wrong in ran):
@@ -138,6 +132,8 @@ def _leave_failed(item: Any) -> None:
         path = Path(folder, item.path.relative_to(item.config.rootpath))
         path.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(item.parent.nb, path)
+    if item.parent.kernel and not item.parent.kernel.is_alive():
+        item.parent.kernel.stop()
 
 
 def shape(outputs: Sequence[Any]) -> list[Any]:

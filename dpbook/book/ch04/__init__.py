@@ -11,5 +11,4 @@ from dpbook.book.ch04.batches import (
     smooth,
     variance_by_batch,
 )
-from dpbook.book.ch04.branches import Branches, recorded
-from dpbook.book.ch04.sweep import Race, draw_races, race
+from dpbook.book.ch04.sweep import Branches, Race, draw_races, race, recorded

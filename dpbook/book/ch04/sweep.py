@@ -6,6 +6,7 @@ Network Training, 2019): a rule that is not compared with the best rate may look
 A table of races shows the best rate of each batch.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -13,7 +14,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from dpbook.core import InvalidArgument, check_float, check_int, palette
+from dpbook.book.ch04.batches import NoiseScale
+from dpbook.core import DATA, InvalidArgument, check_float, check_int, palette
 from dpbook.figures import Picture
 from dpbook.figures.card import finish, in_style, new_figure
 from dpbook.replicas import MLP, Array, cross_entropy, permutation
@@ -183,3 +185,34 @@ def draw_races(races: Sequence[Race], title: str) -> Picture:
         f"{race.batch}: {race.rates[race.best]:.2g}, {race.medians[race.best]:.0f} steps" for race in races
     )
     return finish(figure, f"{title}. The best rate of each batch and the steps that it needs: {best}.", varies=True)
+
+
+RECORDED = DATA / "measurements" / "critical_batch.json"
+
+
+@dataclass(frozen=True)
+class Branches:
+    """All branches of one segment.
+
+    Attributes:
+        losses: held-out losses, in nats per byte, at which a branch begins and ends.
+        races: for each batch the steps of each learning rate and seed; the accuracies are NaN.
+        noise: signal and noise of the gradient on held-out text where the branches begin, averaged over the seeds.
+    """
+
+    losses: tuple[float, float]
+    races: list[Race]
+    noise: NoiseScale
+
+
+def recorded() -> list[Branches]:
+    """Return the branches that ship with the package, early segment first."""
+    data, segments = json.loads(RECORDED.read_text(encoding="utf-8")), []
+    for segment in data["segments"]:
+        steps = np.array(segment["steps"], float)  # null in the file, and NaN here: given up, or not tried
+        steps[np.isnan(steps)] = np.inf
+        rates, unknown = np.array(data["rates"]), np.full(steps.shape[1:], np.nan)
+        races = [Race(batch, rates, own, unknown) for batch, own in zip(data["batches"], steps, strict=True)]
+        noise = NoiseScale(*np.mean(segment["signal_and_noise"], axis=0).tolist())
+        segments.append(Branches(tuple(segment["losses"]), races, noise))
+    return segments

@@ -151,13 +151,6 @@ def par_bytes(answer: Answer, rng: np.random.Generator) -> str:
 # 05.4: a rank program
 
 
-def _owners(schedule: Schedule, world: int, size: int) -> tuple[Any, ...]:
-    """Return the right placement: rank r ends with the r-th part of the even split, which may be several chunks."""
-    even: NDArray[np.int64] = np.array_split(np.arange(size), world)  # type: ignore[assignment]
-    owner = np.repeat(np.arange(world), [len(part) for part in even])
-    return tuple(complete_on([int(owner[begin])], world) for begin in schedule.bounds(size, 8)[:-1])
-
-
 def _owning(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple[str, int, int, Schedule]]:
     """Yield recordings, after a check that each leaves the right chunk complete on the right rank."""
     for world in (*WORLDS[1:], 1):  # one rank has no peer, and would say less about a mistake
@@ -165,7 +158,10 @@ def _owning(answer: Answer, sizes: Callable[[int], list[int]]) -> Iterator[tuple
             where = f"world {world}, size {size}"
             by_hand = f"collectives.record(reduce_scatter, {world}, {size})"
             recorded = call(answer, world, size, through=record, where=where, by_hand=by_hand, once=True)
-            after = _owners(recorded, world, size)
+            # The right placement: rank r ends with the r-th part of the even split, which may be several chunks.
+            even: NDArray[np.int64] = np.array_split(np.arange(size), world)  # type: ignore[assignment]
+            owner = np.repeat(np.arange(world), [len(part) for part in even])
+            after = tuple(complete_on([int(owner[begin])], world) for begin in recorded.bounds(size, 8)[:-1])
             expect_schedule(replace(recorded, after=after), world, after=after, where=where)
             yield where, world, size, recorded
 

@@ -97,15 +97,6 @@ def _judge_waits(log: Log, messages: int, where: str) -> None:
     expect(len(waits) == messages, f"a wait for each of {plural(messages, 'message')}", f"{len(waits)}", where)
 
 
-def _judge_local(ranks: Sequence[dict[str, Any]], where: str) -> None:
-    """Check that nothing is sent in the micro-batches that are not synced."""
-    for rank, result in enumerate(ranks):
-        for step, log in enumerate(result["logs"]):
-            early = sum(event == "sent" for event, _ in log[: len(log) - len(_synced(log))])
-            place = f"{where}, step {step + 1} of rank {rank}"
-            expect(early == 0, "no message inside no_sync()", plural(early, "message"), place)
-
-
 def _synced(log: Log) -> Log:
     """Return the part of a log after the micro-batches that are not synced."""
     *before, _ = (k for k, (event, _) in enumerate(log) if event == "micro")
@@ -232,7 +223,12 @@ def _accumulated(rng: np.random.Generator) -> Iterator[tuple[str, Chain]]:
 
 def _judge_whole(chain: Chain, ranks: Sequence[dict[str, Any]], where: str) -> None:
     """Check messages before parameters: they say more about a mistake."""
-    _judge_local(ranks, where)
+    # Check that nothing is sent in the micro-batches that are not synced.
+    for rank, result in enumerate(ranks):
+        for step, log in enumerate(result["logs"]):
+            early = sum(event == "sent" for event, _ in log[: len(log) - len(_synced(log))])
+            place = f"{where}, step {step + 1} of rank {rank}"
+            expect(early == 0, "no message inside no_sync()", plural(early, "message"), place)
     _judge_buckets(chain, ranks, where)
     if len({*chain.orders, *chain.last}) == 1:
         _judge_times(_latest(chain), ranks, where)

@@ -232,17 +232,14 @@ def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
             wire.log.append(("micro", k))
         wire.log.append(("finish", 0))
         finish()
-        _update(module, trial["rate"])
+        rate = trial["rate"]
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if parameter.grad is not None:
+                    parameter -= rate * parameter.grad
         states.append([p.detach().numpy().copy() for p in module.parameters()])
         logs.append(list(wire.log))
     return {"states": states, "logs": logs}
-
-
-def _update(module: nn.Module, rate: float) -> None:
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.grad is not None:
-                parameter -= rate * parameter.grad
 
 
 def trained_in_threads(answer: Any, kind: str, trial: Trial) -> list[dict[str, Any]]:

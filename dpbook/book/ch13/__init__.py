@@ -1,6 +1,5 @@
 """Chapter 13: The scaling wall."""
 
-from dpbook.book.ch13.clusters import PRESETS, explore_scaling
 from dpbook.book.ch13.memory import explore_memory, memory_bars
 from dpbook.book.ch13.published import (
     MegatronRun,
@@ -13,4 +12,4 @@ from dpbook.book.ch13.published import (
     prediction_errors,
     scaling_curves,
 )
-from dpbook.book.ch13.walls import scaling_bars, scaling_wall
+from dpbook.book.ch13.walls import PRESETS, explore_scaling, scaling_bars, scaling_wall

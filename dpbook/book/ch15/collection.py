@@ -16,7 +16,6 @@ import numpy as np
 
 from dpbook.core import InvalidArgument, check_int
 
-FOLDER = Path(__file__).parent / "programs"
 SCRIPT = "train.py"
 """File name of an exhibit's script while it runs, so that the name does not give the mistake away."""
 
@@ -37,7 +36,7 @@ class Exhibit:
         says: text that the message must contain.
         rank, place: blamed rank, and blamed line of the script.
         follows: checks that may fire as consequences of the cause.
-        program: name of the sound program in `programs/` that the exhibit starts from.
+        program: name of the sound program in `programs.toml` that the exhibit starts from.
         setup: patch, as for `patched`, that fits the program to the exhibit; it stays sound.
         mistake: patch that makes the mistake.
         why: explanation in one sentence, for the reader.
@@ -81,7 +80,7 @@ class Exhibit:
     @property
     def cured(self) -> str:
         """Text of the script without its mistake."""
-        return patched((FOLDER / f"{self.program}.py").read_text(encoding="utf-8"), self.setup)
+        return patched(_table("programs")[self.program], self.setup)
 
     @property
     def difference(self) -> str:
@@ -108,12 +107,17 @@ def patched(text: str, patch: str) -> str:
 
 
 @cache
+def _table(name: str) -> dict[str, Any]:
+    """Return the content of a TOML file of this folder."""
+    return tomllib.loads((Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+@cache
 def exhibits() -> tuple[Exhibit, ...]:
     """Return all exhibits, in the order of `exhibits.toml`."""
-    declared = tomllib.loads((Path(__file__).parent / "exhibits.toml").read_text(encoding="utf-8"))["exhibit"]
     tables: list[dict[str, Any]] = [
         {name: tuple(value) if isinstance(value, list) else value for name, value in table.items()}
-        for table in declared
+        for table in _table("exhibits")["exhibit"]
     ]
     return tuple(Exhibit(**table) for table in tables)
 

@@ -12,10 +12,10 @@ from dpbook.book.ch16.racing import (
     period_for,
     race,
     race_over,
+    stored_races,
     taking_part,
 )
 from dpbook.book.ch16.sending import SHAPES, Drawn, Largest, Multiples, Setting, payload, powersgd_elements, wire
-from dpbook.book.ch16.stored import store_races, stored_races
 from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:

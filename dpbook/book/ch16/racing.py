@@ -1,20 +1,25 @@
 """Fair comparison of all methods, each at its best learning rate: loss by examples, bytes and simulated time.
 
-The learning rates are chosen on validation images, which decide nothing else.
+The learning rates are chosen on validation images, which decide nothing else. The stored races have everything tuned,
+for several numbers of ranks: every method has its own learning rate and momentum, chosen with ten seeds; twenty other
+seeds then run. Local SGD and DiLoCo run with several periods, so that a link can be given the period that it asks for.
+`tests/benchmarks/store_races.py` computes them.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 import numpy as np
 
 from dpbook.collectives import Link
-from dpbook.core import InvalidArgument, check_int, palette
+from dpbook.core import DATA, InvalidArgument, check_int, palette
 from dpbook.figures import Explorer, Knob, Picture, progress
 from dpbook.figures.card import draw_lines, finish, in_style, new_figure, seconds_in_words
-from dpbook.planning import LINKS
-from dpbook.replicas import Array, Method, Model, Momentum, RankGroup, Step, train
+from dpbook.planning import LINKS, Exponential, local_steps, slowest
+from dpbook.replicas import Array, Exact, Method, Model, Momentum, RankGroup, Step, train
+from dpbook.replicas.inexact import Backup, DiLoCo, LocalSGD, LowPrecision, LowRank, Sign, Stale, TopK
 
 Data = tuple[Array, Array]
 EVALUATION_STEPS = 8
@@ -276,3 +281,56 @@ def behind_exact(runs: Mapping[str, Raced]) -> dict[str, tuple[float, float]]:
         error = differences.std(ddof=1) / np.sqrt(len(differences))
         found[name] = (float(differences.mean()), float(error))
     return found
+
+
+WORLDS = 4, 8, 16
+PERIODS = 2, 8, 24, 48
+"""Steps between two meetings that were run; each leaves at least two meetings."""
+STORED = DATA / "race.json"
+COMPUTE = Exponential(0.36, 0.04)
+"""Seconds of computation in a step: 8,192 tokens of Qwen3 4B on an H100 at half of its peak take 0.4."""
+
+
+def entries(world: int) -> dict[str, Entry]:
+    """Return the methods that take part, before tuning: the middle one of their rates is where the search begins."""
+    everyone = slowest(COMPUTE, world)
+    wide, compressing, low = (0.6, 1.2, 2.4), (0.5, 1, 2), (0.18, 0.36, 0.72)
+    made = {
+        "exact": Entry(Exact(), wide, everyone),
+        "bf16": Entry(LowPrecision("bf16"), wide, everyone),
+        "int8": Entry(LowPrecision("int8"), wide, everyone),
+        "top-k": Entry(TopK(0.01), compressing, everyone),
+        "sign": Entry(Sign(), compressing, everyone),
+        "sign, two-phase": Entry(Sign(two_phase=True), compressing, everyone),
+        "low rank": Entry(LowRank(2), wide, everyone),
+        "stale": Entry(Stale(1), low, everyone, momentum=0, late=True),
+        "backup": Entry(Backup(1), wide, COMPUTE.arrival(world - 1, world)),
+    }
+    for period in PERIODS:
+        alone = local_steps(COMPUTE, world, period)
+        made[f"local SGD, H = {period}"] = Entry(LocalSGD(period), wide, alone)
+        made[f"DiLoCo, H = {period}"] = Entry(DiLoCo(period, outer_momentum=0.5), wide, alone)
+        made[f"DiLoCo 0.9, H = {period}"] = Entry(DiLoCo(period), wide, alone)
+    return made
+
+
+def with_momentum(entry: Entry, momentum: float) -> Entry:
+    """Return ``entry`` with this momentum: of top-k and sign the ranks' own, of the others the optimizer's."""
+    if isinstance(entry.method, TopK | Sign):
+        return replace(entry, method=replace(entry.method, momentum=momentum), momentum=0)
+    return replace(entry, momentum=momentum)
+
+
+@cache
+def stored_races() -> dict[int, dict[str, Raced]]:
+    """Return the stored runs by the number of ranks and the name of the entry."""
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    races: dict[int, dict[str, Raced]] = {}
+    for world in WORLDS:
+        known, races[world] = entries(world), {}
+        for name, run in stored[str(world)].items():
+            rates = run["rate"] / 2, run["rate"], run["rate"] * 2
+            tuned = replace(with_momentum(known[name], run["momentum"]), rates=rates)
+            arrays = (np.array(run[key]) for key in ("validation", "test", "sent", "rounds"))
+            races[world][name] = Raced(tuned, *arrays)
+    return races

@@ -1,3 +1,53 @@
 """A course that nbgrader runs: its folder, and what nbgrader is to do otherwise for exercises of the book."""
 
-from dpbook.classroom.nbgrader.layout import lay_out
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpbook.classroom.tasks.notebook_cells import dumps
+from dpbook.core import checkout, write_atomically
+
+CONFIG = "nbgrader_config.py"
+TEXT = '''\
+"""nbgrader's configuration for the exercises of dpbook: docs/grading.md, "With nbgrader"."""
+
+from dpbook.classroom.nbgrader.pipeline import configure
+
+c = get_config()
+c.CourseDirectory.course_id = "dpbook"
+# The instances that answers are tried on are drawn from it: keep it to yourself until the marks are out.
+configure(c, seed={seed}, course={course})
+'''
+
+
+@dataclass(frozen=True)
+class Laid:
+    """Files of a course: those that are new, and those that were there and differ from what would be written now."""
+
+    written: tuple[Path, ...]
+    unchanged: tuple[Path, ...]
+
+
+def lay_out(folder: Path, seed: int, course: int | None) -> Laid:
+    """Write what a course's ``folder`` lacks; nothing that is there is replaced.
+
+    Marks are drawn from ``seed``; with ``course`` the exercises have the numbers of this course.
+    """
+    wanted = {folder / CONFIG: TEXT.format(seed=seed, course=course).encode()}
+    for name, content in _sources(course):
+        wanted[folder / "source" / Path(name).stem / name] = content
+    there = {path for path in wanted if path.exists() or path.is_symlink()}
+    for path in wanted.keys() - there:
+        write_atomically(path, wanted[path])
+    changed = {path for path in there if path.name != CONFIG and path.read_bytes() != wanted[path]}
+    return Laid(tuple(sorted(wanted.keys() - there)), tuple(sorted(changed)))
+
+
+def _sources(course: int | None) -> Iterator[tuple[str, bytes]]:
+    if course is None:
+        for path in sorted((checkout.root() / "exercises" / "solutions").glob("*.ipynb")):
+            yield path.name, path.read_bytes()
+    else:
+        from dpbook.classroom.course import solutions  # loads what is also started as a module
+
+        yield from ((name, dumps(notebook)) for name, notebook in solutions(course))

@@ -1,21 +1,15 @@
-"""Judging an answer: every check of its task, one after another, whatever the answer does.
-
-The checks themselves are tried on mutants, answers with one known fault each:
-
-    assert not trial("05.1", reference=my_ring, stub=stub, mutants=MUTANTS)
-"""
+"""Judging an answer: every check of its task, one after another, whatever the answer does."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from dpbook.classroom.tasks.answer import MAX_PRINTED, Answer, LocalAnswer, NotAnswered, Wrong
-from dpbook.classroom.tasks.load_tasks import Check, Task, task
+from dpbook.classroom.tasks.answer import MAX_PRINTED, Answer, NotAnswered, Wrong
+from dpbook.classroom.tasks.load_tasks import Check, Task
 from dpbook.classroom.tasks.report import Case, Report, as_lines, clean, one_line
-from dpbook.core import check_int, check_one_of
+from dpbook.core import check_int
 
 NO_RETURN = "your function returned None: is a return missing?"
 
@@ -88,54 +82,3 @@ def failed_case(one: Check, wrong: Wrong, call: str = "") -> Case:
     expected, got, where = as_lines(wrong.expected), as_lines(wrong.got), one_line(wrong.where)
     why = "" if wrong.cause else wrong.why or one.why
     return Case(one.name, one.points, False, expected, got, where, why, call=call, cause=wrong.cause or str(wrong.args))
-
-
-SEEDS = (0, 1, 2)
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A wrong answer to a task, and the name of the check that is there to catch it."""
-
-    task: str
-    name: str
-    answer: Any
-    caught_by: str
-
-
-def trial(
-    task_id: str, *, reference: Any, stub: Any, mutants: Iterable[Mutant], seeds: Sequence[int] = SEEDS
-) -> list[str]:
-    """Return the faults of a task's checks, a sentence each; none if they do their work.
-
-    For every seed the reference must earn all points and each mutant of this task must fail the very check it names;
-    the stub must count as not answered. There must be a mutant at all. Nothing is recorded.
-    Raises `InvalidArgument` for a mutant that names no check of the task.
-    """
-    asked = task(task_id)
-    mine = [mutant for mutant in mutants if mutant.task == task_id]
-    names = [check.name for check in asked.checks]
-    for mutant in mine:
-        check_one_of(f"caught_by of {mutant.name}", mutant.caught_by, names)
-    problems = [] if mine else [f"task {task_id} has no mutant"]
-    unsolved = judge(asked, LocalAnswer(stub))
-    if unsolved.answered or unsolved.points:
-        problems.append(f"task {task_id}: the stub counts as an answer\n{unsolved}")
-    quick = {check.name for check in asked.checks if not check.seconds}
-    for number, seed in enumerate(seeds):
-        tried = quick if number else set(names)  # what starts processes takes seconds: one seed is enough
-        best = judge(asked, LocalAnswer(reference), seed, tried)
-        if not best.passed and tried:
-            problems.append(f"task {task_id}, seed {seed}: the reference fails\n{best}")
-        for mutant in mine:
-            if mutant.caught_by in tried and judge(asked, LocalAnswer(mutant.answer), seed, {mutant.caught_by}).passed:
-                fails = ", ".join(caught_by(mutant, seed)) or "nothing"
-                said = f"{mutant.name} passes {mutant.caught_by!r}; it fails {fails}"
-                problems.append(f"task {task_id}, seed {seed}: {said}")
-    return problems
-
-
-def caught_by(mutant: Mutant, seed: int = 0) -> list[str]:
-    """Names of all checks that a mutant fails, in order: who catches it before the check that it names?"""
-    report = judge(task(mutant.task), LocalAnswer(mutant.answer), seed)
-    return [case.name for case in report.cases if not case.passed]

@@ -1,10 +1,12 @@
 """Cells of an exercise: nbgrader's marks in their metadata, the names that their code defines and uses, and the parts
-that a learner does not get. `dpbook.classroom.tasks.exercise_notebooks` says how those are marked.
+that a learner does not get. `tools/exercise_notebooks.py` says how those are marked.
 """
 
 import ast
+import json
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from dpbook.core import DpbookError
@@ -117,3 +119,47 @@ def marked_regions(text: str, place: str) -> Iterator[tuple[str, int, int]]:
 def title(cell: Cell, number: int) -> str:
     """A cell's grade id, id or number, to name it in a message."""
     return f"cell {mark(cell).get('grade_id') or cell.get('id') or number}"
+
+
+IN_WORDS = "YOUR ANSWER HERE"
+
+
+def read(path: Path) -> Notebook:
+    """A notebook as JSON. Raises `DpbookError` if it is none."""
+    try:
+        nb = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(nb["cells"], list) and nb["nbformat"] == 4:
+            return dict(nb)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise DpbookError(f"{path} is no notebook of format 4")
+
+
+def learners(nb: Notebook, name: str) -> Notebook:
+    """The learner's version of an instructor's notebook; ``name`` is used in errors.
+
+    Raises `DpbookError`, naming notebook and cell, for marks that do not pair up or are where they may not be.
+    """
+    return {**nb, "cells": [_learners_cell(cell, f"{name}, {title(cell, n)}") for n, cell in enumerate(nb["cells"])]}
+
+
+def _learners_cell(cell: Cell, place: str) -> Cell:
+    if cell["cell_type"] != "code":
+        if list(marked_regions(source(cell), place)):
+            raise DpbookError(f"{place}: marks of solutions and hidden tests belong into code cells")
+        return {**cell, "source": [IN_WORDS]} if mark(cell).get("solution") else cell
+    return {
+        **cell,
+        "source": without_regions(cell, place).splitlines(keepends=True),
+        "execution_count": None,
+        "metadata": {key: entry for key, entry in cell["metadata"].items() if key != "execution"},
+        "outputs": [
+            {**output, "execution_count": None} if "execution_count" in output else output
+            for output in (cell["outputs"] if KEEP_OUTPUT in tags(cell) else [])
+        ],
+    }
+
+
+def dumps(nb: Notebook) -> bytes:
+    """A notebook as nbformat and JupyterLab write it, the same for the same content."""
+    return (json.dumps(nb, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -51,7 +51,13 @@ def _plain(value: Any, remaining: list[int], depth: int) -> Any:
     if kind in _SCALARS:
         return value.item()
     if issubclass(kind, _ndarray):
-        return _plain_array(value)
+        dtype, size = _ndarray.dtype.__get__(value), _ndarray.size.__get__(value)
+        if dtype.kind not in "biufc":
+            raise NotPlain(f"an array of dtype {dtype}")
+        if size * dtype.itemsize > MAX_BYTES:
+            raise NotPlain(f"an array of {size * dtype.itemsize:,} bytes")
+        array = _array(value, copy=True, subok=False)
+        return array.item() if array.ndim == 0 else array
     if issubclass(kind, Schedule):
         return from_json(to_json(value))
     for base, convert in _BASES:
@@ -66,16 +72,6 @@ def _plain(value: Any, remaining: list[int], depth: int) -> Any:
     if issubclass(kind, dict):
         return {_plain(k, remaining, depth - 1): _plain(v, remaining, depth - 1) for k, v in dict.items(value)}
     raise NotPlain(a(kind.__name__))
-
-
-def _plain_array(value: NDArray[Any]) -> Any:
-    dtype, size = _ndarray.dtype.__get__(value), _ndarray.size.__get__(value)
-    if dtype.kind not in "biufc":
-        raise NotPlain(f"an array of dtype {dtype}")
-    if size * dtype.itemsize > MAX_BYTES:
-        raise NotPlain(f"an array of {size * dtype.itemsize:,} bytes")
-    array = _array(value, copy=True, subok=False)
-    return array.item() if array.ndim == 0 else array
 
 
 class Difference(NamedTuple):

@@ -258,21 +258,17 @@ class Explorer:
         ]
         name = hashlib.sha256(repr((knobs, figure.alt)).encode()).hexdigest()[:16]
         _explorers[name] = self
-        _register_target()
+        # Let pages reach this kernel's explorers, if there is a kernel.
+        with contextlib.suppress(ImportError):
+            from comm import get_comm_manager  # comes with ipykernel
+
+            get_comm_manager().register_target(COMM_TARGET, _on_open)
         explorer = {"name": name, "knobs": knobs}
         return {EXPLORER_MIME: explorer, **data, "text/plain": f"Explorer. {figure.alt}"}, metadata
 
 
 _explorers: dict[str, Explorer] = {}
 """Explorers shown in this kernel, by a hash of what they show."""
-
-
-def _register_target() -> None:
-    """Let pages reach this kernel's explorers, if there is a kernel."""
-    with contextlib.suppress(ImportError):
-        from comm import get_comm_manager  # comes with ipykernel
-
-        get_comm_manager().register_target(COMM_TARGET, _on_open)
 
 
 def _on_open(comm: Any, message: Any) -> None:

@@ -200,14 +200,7 @@ class Table:
         columns = self.world * (self.cell_width + self.gap) - self.gap
         self.width = max(MIN_WIDTH, 2 * MARGIN + HEADER + columns + 12)
         self.left = MARGIN + HEADER + max(0, self.width - 2 * MARGIN - HEADER - columns - 12) // 2
-        self.rows = self._rows()
-        self.bottom = self.rows[-1] + self.cell_height + 12
-        self.legend_top = self.bottom + (38 if self.compact else 86)
-        self.legend, bottom = legend(self._marks(), self.width, self.legend_top)
-        self.height = bottom + 26
-
-    def _rows(self) -> list[int]:
-        """Return the top of each row. Above it is room for as many arcs as any round needs there."""
+        # The top of each row; above it is room for as many arcs as any round needs there.
         tops, y = [], TOP + 8
         for chunk in range(self.n_chunks):
             if not self.compact:
@@ -215,7 +208,11 @@ class Table:
                 y += LANE * lanes + (8 if lanes else 0)
             tops.append(y)
             y += self.cell_height + (6 if self.compact else 14)
-        return tops
+        self.rows = tops
+        self.bottom = self.rows[-1] + self.cell_height + 12
+        self.legend_top = self.bottom + (38 if self.compact else 86)
+        self.legend, bottom = legend(self._marks(), self.width, self.legend_top)
+        self.height = bottom + 26
 
     def x(self, rank: int) -> int:
         """Return the left edge of a rank's column."""

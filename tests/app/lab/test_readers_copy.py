@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from dpbook.app.lab import readers_copy
+from dpbook.app.lab import workbook
 from dpbook.app.lab.workbook import refresh
 from dpbook.core import checkout
 
 CHAPTER = "chapters/01_loop.ipynb"
-KEY = readers_copy.PREDICTION
+KEY = workbook.PREDICTION
 
 
 def text(name, source, **metadata):
@@ -48,17 +48,17 @@ def shown(content):
 
 
 def test_the_answers_to_a_prediction_and_what_is_the_readers_own_are_not_there():
-    assert shown(readers_copy.without_spoilers(notebook(CELLS))) == ["explains", "goes-on-run"]
+    assert shown(workbook.without_spoilers(notebook(CELLS))) == ["explains", "goes-on-run"]
 
 
 def test_a_notebook_that_asks_nothing_stays_as_it_is():
     for content in (notebook(CELLS[:1]), b"no notebook", b"[1]"):
-        assert readers_copy.without_spoilers(content) == content
+        assert workbook.without_spoilers(content) == content
 
 
 @pytest.mark.parametrize("path", sorted((checkout.root() / "chapters").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_no_chapter_answers_its_own_questions_in_the_workbook(path):
-    cells, hidden = json.loads(readers_copy.without_spoilers(path.read_bytes()))["cells"], False
+    cells, hidden = json.loads(workbook.without_spoilers(path.read_bytes()))["cells"], False
     for cell in cells:
         if cell["cell_type"] == "markdown":
             hidden = "**Predict.**" in "".join(cell["source"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpbook.book.ch04 import recorded
-from dpbook.book.ch04.measure_branches import (
+from tests.benchmarks.measure_branches import (
     BASE_BATCH,
     BASE_RATE,
     BATCHES,

@@ -5,7 +5,7 @@ from math import log10
 import pytest
 
 from dpbook.book import ch11
-from dpbook.book.ch11.wire import trained_parameters, wire_bars
+from dpbook.book.ch11 import trained_parameters, wire_bars
 from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
 from dpbook.figures.card import axes

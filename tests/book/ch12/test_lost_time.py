@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpbook.book import ch12
-from dpbook.book.ch12.timelines import time_lost
+from dpbook.book.ch12 import time_lost
 from dpbook.core.errors import InvalidArgument
 from dpbook.overlap import (
     Span,

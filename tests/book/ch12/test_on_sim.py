@@ -6,8 +6,9 @@ import nbformat
 import pytest
 
 from dpbook.app.notebooks.validation import execute
+from dpbook.book import ch12
 from dpbook.book import sim
-from dpbook.book.ch12 import on_sim, sim_timeline, timelines, whereabouts
+from dpbook.book.ch12 import on_sim, sim_timeline, whereabouts
 from dpbook.core import DpbookError, InvalidArgument, checkout
 from tests.book.sim.sim import needs_sim
 
@@ -26,7 +27,7 @@ def code_cells():
 
 def test_what_is_recorded_are_the_functions_of_the_notebook_to_the_letter():
     cells = "\n".join(cell.source for cell in code_cells())
-    sources = ["\n".join(kept["source"]) for kept in timelines.recording()["results"].values()]
+    sources = ["\n".join(kept["source"]) for kept in ch12.recording()["results"].values()]
     assert [source for source in sources if source not in cells] == []
     assert len(sources) == cells.count("@on_sim(") > 10
 
@@ -37,14 +38,14 @@ def cached():
 
 
 def test_a_function_is_played_only_as_it_was_recorded(absent):
-    kept = timelines.recording()["results"]["held"]
-    assert timelines.recorded_result("held", "\n".join(kept["source"]) + "\n", "why") == kept["result"] == [0, 25]
+    kept = ch12.recording()["results"]["held"]
+    assert ch12.recorded_result("held", "\n".join(kept["source"]) + "\n", "why") == kept["result"] == [0, 25]
     with pytest.raises(DpbookError, match=r"cached is not what was recorded, and cannot run here: torch 2\.9"):
         on_sim()(cached)()
 
 
 def test_the_reader_is_told_what_is_played(absent):
-    made = timelines.recording()["made"]
+    made = ch12.recording()["made"]
     assert whereabouts().startswith("torch 2.9 is too old.\nThe cells play what was recorded: ")
     assert all(entry in whereabouts() for entry in made.values())
 
@@ -68,10 +69,10 @@ class TestHere:
     pytestmark = needs_sim
 
     def test_a_function_runs_on_its_ranks_and_what_it_returns_is_kept(self, tmp_path, monkeypatch):
-        monkeypatch.setenv(timelines.RECORD_VARIABLE, str(tmp_path / "kept.json"))
+        monkeypatch.setenv(ch12.RECORD_VARIABLE, str(tmp_path / "kept.json"))
         assert on_sim()(one)() == {"sum": 6.0, "pair": [1, 2]}
         assert on_sim(ranks=3)(each_rank)() == [[0, 6.0], [1, 6.0], [2, 6.0]]
-        kept = timelines.recording(tmp_path / "kept.json")["results"]
+        kept = ch12.recording(tmp_path / "kept.json")["results"]
         assert kept["one"]["source"][0] == "def one():"
         assert {name: entry["result"] for name, entry in kept.items()} == {
             "one": {"sum": 6.0, "pair": [1, 2]}, "each_rank": [[0, 6.0], [1, 6.0], [2, 6.0]],

@@ -3,7 +3,7 @@
 import pytest
 
 from dpbook.book import ch13
-from dpbook.book.ch13 import clusters, walls
+from dpbook.book.ch13 import walls
 from dpbook.collectives import Link
 from dpbook.core import palette
 from dpbook.core.errors import InvalidArgument
@@ -135,7 +135,7 @@ def test_a_turn_finds_buckets_only_where_they_are_others(monkeypatch):
     monkeypatch.setattr(
         Job, "of", classmethod(lambda cls, *given, **named: made.append(given) or of(cls, *given, **named))
     )
-    clusters._job.cache_clear()
+    walls._job.cache_clear()
     explorer = ch13.explore_scaling()
     for turned in ({}, {"nodes": "64"}, {"accumulation": "2"}, {"stage": "ZeRO-1"}, {"cap": "1 GiB"}):
         explorer.turned(turned)

@@ -5,11 +5,12 @@ import re
 
 import pytest
 
-from dpbook.book.ch15.collection import FOLDER, exhibit, exhibits, patched
-from dpbook.book.ch15.exhibit_runs import OWN_PROCESSES, bad, differences, print_findings, verdicts
+from dpbook.book.ch15.collection import _table, exhibit, exhibits, patched
+from dpbook.book.ch15.exhibit_runs import OWN_PROCESSES, bad, print_findings, verdicts
 from dpbook.core import InvalidArgument, checkout
 from dpbook.runs.audit import Finding
 from dpbook.runs.audit.findings import CheckResult
+from tests.book.ch15.declared import differences
 from tests.cases import each
 
 proof = pytest.mark.proof
@@ -23,7 +24,7 @@ FEW = [exhibit(name) for name in (
 def test_every_kind_has_an_exhibit_and_every_program_makes_one():
     kinds = {one.kind for one in exhibits()}
     assert kinds == set(range(26))
-    assert {path.stem for path in FOLDER.glob("*.py")} == {one.program for one in exhibits()}
+    assert set(_table("programs")) == {one.program for one in exhibits()}
     assert len({one.name for one in exhibits()}) == len(exhibits())
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from dpbook import planning
-from dpbook.book.ch16 import behind_exact, store_races, stored, stored_races, taking_part
+from dpbook.book.ch16 import behind_exact, stored_races, taking_part
 from dpbook.planning import LINKS
 from dpbook.replicas import Exact
 from dpbook.replicas.inexact import Sign
+from tests.benchmarks import store_races as stored
 from tests.cases import each
 
 SCALE = planning.MODELS["Qwen3 4B"].parameters / 2410
@@ -53,7 +54,7 @@ def test_what_is_computed_again_is_read_back(monkeypatch, tmp_path):
     old = json.loads(stored.STORED.read_text(encoding="utf-8"))["4"]
     monkeypatch.setattr(stored, "computed", lambda world, name: old[name])
     monkeypatch.setattr(stored, "STORED", tmp_path / "race.json")
-    store_races()
+    stored.store_races()
     assert json.loads((tmp_path / "race.json").read_text(encoding="utf-8")) == {"4": {key: old[key] for key in known}}
 
 

@@ -13,8 +13,7 @@ from dpbook.book.ch05 import broken_ring
 from dpbook.classroom import LocalAnswer, begin_course, exercise, judge, task
 from dpbook.classroom import check as check_here
 from dpbook.classroom.course import of_course, varying, write_course
-from dpbook.classroom.tasks.notebook_cells import source
-from dpbook.classroom.tasks.notebook_structure import learners, read
+from dpbook.classroom.tasks.notebook_cells import learners, read, source
 from dpbook.core import DpbookError, checkout
 from tests.cases import each
 

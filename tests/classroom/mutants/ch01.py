@@ -1,7 +1,6 @@
 """Wrong answers to exercise 01, each with the mistake that people make."""
 
-from dpbook.classroom.tasks.judging import Mutant
-from tests.classroom.mutants.edits import edit
+from tests.classroom.mutants.edits import Mutant, edit
 
 STEP, IDENTICAL, OWN = "the big batch's step", "identical replicas", "own shard, own parameters"
 MEAN, SPLIT = "np.mean(local, axis=0)", "np.split(x, world), np.split(y, world)"

@@ -1,7 +1,6 @@
 """Wrong answers to exercise 03, each with the mistake that people make."""
 
-from dpbook.classroom.tasks.judging import Mutant
-from tests.classroom.mutants.edits import edit
+from tests.classroom.mutants.edits import Mutant, edit
 
 PADDED, SEEDS, STEPS, ENDED = (
     "np.resize(order, each * world)",

@@ -1,7 +1,6 @@
 """Wrong answers to exercise 04, each with the mistake that people make."""
 
-from dpbook.classroom.tasks.judging import Mutant
-from tests.classroom.mutants.edits import edit
+from tests.classroom.mutants.edits import Mutant, edit
 
 RIGHT = (1.2, 6, 2, 1)
 TOKENS, TOTAL = "tokens[:, group]", "tokens[:, group].sum()"

@@ -3,9 +3,8 @@
 import numpy as np
 
 from dpbook import collectives
-from dpbook.classroom.tasks.judging import Mutant
 from dpbook.collectives import Round, Schedule
-from tests.classroom.mutants.edits import edit, named
+from tests.classroom.mutants.edits import Mutant, edit, named
 
 
 def no_ring(buffers):

@@ -1,8 +1,7 @@
 """Wrong answers to exercise 07, each with the mistake that people make."""
 
-from dpbook.classroom.tasks.judging import Mutant
 from dpbook.overlap.timeline.spans import difference, length, union
-from tests.classroom.mutants.edits import edit, named
+from tests.classroom.mutants.edits import Mutant, edit, named
 
 
 def of_kind(spans, *kinds):

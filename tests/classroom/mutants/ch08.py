@@ -3,9 +3,8 @@
 from itertools import accumulate
 
 from dpbook.book.ch08 import Model, simulate
-from dpbook.classroom.tasks.judging import Mutant
 from dpbook.overlap import Tensor, plan
-from tests.classroom.mutants.edits import edit, named
+from tests.classroom.mutants.edits import Mutant, edit, named
 
 
 def bound(tensors, ready, cap, first):

@@ -1,8 +1,7 @@
 """Wrong answers to exercise 09, each with the mistake that people make."""
 
 from dpbook import collectives
-from dpbook.classroom.tasks.judging import Mutant
-from tests.classroom.mutants.edits import edit, edited, named
+from tests.classroom.mutants.edits import Mutant, edit, edited, named
 
 
 def through_rank_zero(comm, x):

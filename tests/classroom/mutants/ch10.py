@@ -4,8 +4,7 @@ import threading
 
 import torch
 
-from dpbook.classroom.tasks.judging import Mutant
-from tests.classroom.mutants.edits import edit, edited, named
+from tests.classroom.mutants.edits import Mutant, edit, edited, named
 
 BOARD, MEETINGS = {}, {}
 

@@ -1,7 +1,6 @@
 """Wrong answers to exercise 11, each with the mistake that people make."""
 
-from dpbook.classroom.tasks.judging import Mutant
-from tests.classroom.mutants.edits import edit, edited
+from tests.classroom.mutants.edits import Mutant, edit, edited
 
 RIGHT = (25_165_824, 25_165_824, 12_582_912, 983_040, 15_728_640, 37_748_736)
 

@@ -1,7 +1,6 @@
 """Wrong answers to exercise 13, each with the mistake that people make."""
 
-from dpbook.classroom.tasks.judging import Mutant
-from tests.classroom.mutants.edits import edit, edited, named
+from tests.classroom.mutants.edits import Mutant, edit, edited, named
 
 ONE_EARLIER = {f"stage >= {stage}": f"stage >= {stage - 1}" for stage in (1, 2, 3)}
 WEIGHTS_FIRST = {

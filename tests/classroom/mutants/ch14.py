@@ -1,8 +1,7 @@
 """Wrong answers to exercise 14, each with the mistake that people make."""
 
 from dpbook.book import ch14
-from dpbook.classroom.tasks.judging import Mutant
-from tests.classroom.mutants.edits import edit, named
+from tests.classroom.mutants.edits import Mutant, edit, named
 
 
 def simulated(layers, groups):

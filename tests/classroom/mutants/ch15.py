@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from dpbook.classroom.tasks.judging import Mutant
-from tests.classroom.mutants.edits import edit, edited
+from tests.classroom.mutants.edits import Mutant, edit, edited
 
 STARTS = 'rank = odd([record["before"] for record in records])'
 LAST_FIRST = f"""\

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from dpbook.classroom.tasks.judging import Mutant
-from tests.classroom.mutants.edits import edit
+from tests.classroom.mutants.edits import Mutant, edit
 
 
 def as_given(gradients, residual, k):

@@ -3,16 +3,50 @@
 The code of a chapter's mutants also runs where no solution can be read, as `mutants_text` puts it together.
 """
 
+import linecache
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dpbook.classroom import list_tasks
-from dpbook.classroom.tasks.judging import Mutant
-from dpbook.classroom.tasks.notebook_cells import SETUP, source, tags
-from dpbook.classroom.tasks.notebook_structure import answer_cells, read
+from dpbook.classroom.tasks.notebook_cells import SETUP, Cell, Notebook, mark, read, source, tags
 from dpbook.core import checkout
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A wrong answer to a task, and the name of the check that is there to catch it."""
+
+    task: str
+    name: str
+    answer: Any
+    caught_by: str
+
+
+def answer_cells(nb: Notebook) -> dict[str, str]:
+    """Grade id and source of the cells that hold answers, in order."""
+    return {mark(cell)["grade_id"]: source(cell) for cell in nb["cells"] if _is_answer(cell)}
+
+
+def _is_answer(cell: Cell) -> bool:
+    return cell["cell_type"] == "code" and bool(mark(cell).get("solution"))
+
+
+def answers(nb: Notebook) -> dict[str, Any]:
+    """By task, the value of each answer in a notebook: its cells tagged ``setup`` and its answer cells are run.
+
+    Gives the references of an instructor's notebook and the stubs of a learner's. Raises what the cells raise.
+    """
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for cell in nb["cells"]:
+        if cell["cell_type"] == "code" and (SETUP in tags(cell) or _is_answer(cell)):
+            name, text = f"<cell {mark(cell).get('grade_id', SETUP)}>", source(cell)
+            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)  # so that errors show it
+            exec(compile(text, name, "exec"), namespace)
+    present = answer_cells(nb)
+    return {task.id: namespace[task.answer] for task in list_tasks() if task.answer_cell in present}
 
 
 @cache

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from dpbook.classroom.tasks.judging import Mutant, caught_by, trial
 from dpbook.core.errors import InvalidArgument
+from tests.classroom.mutants.edits import Mutant
+from tests.classroom.trials import caught_by, trial
 
 SUM, INPUTS = "the sum on every rank", "inputs stay"
 

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpbook.classroom.tasks.exercise_notebooks import generated, main, stale
-from dpbook.classroom.tasks.notebook_structure import answer_cells, answers, dumps, faults, learners
+from dpbook.classroom.tasks.notebook_cells import dumps, learners
 from dpbook.core import checkout
 from dpbook.core.errors import DpbookError
 from tests.cases import each
+from tests.classroom.mutants.edits import answer_cells, answers
+from tools.exercise_notebooks import faults, generated, main, stale
 
 ANSWER = '''\
 def all_reduce(buffers):

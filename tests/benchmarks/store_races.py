@@ -1,57 +1,24 @@
-"""The stored races of chapter 16, with everything tuned, for several numbers of ranks.
+"""Tune and run the races of chapter 16 again, and store them as ``dpbook/data/race.json``.
 
-Every method has its own learning rate and momentum, chosen on validation images with ten seeds; twenty other seeds
-then run. Local SGD and DiLoCo run with several periods, so that a link can be given the period that it asks for. The
-results are stored as ``dpbook/data/race.json``. Regenerate them (about an hour of one core) with
-
-    python -c "from dpbook.book.ch16 import store_races; store_races()"
+It takes about an hour of one core: python -m tests.benchmarks.store_races
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 
 import numpy as np
 
-from dpbook import planning, replicas
-from dpbook.book.ch16.racing import Data, Entry, Raced, race
-from dpbook.replicas import Array, Exact
-from dpbook.replicas.inexact import Backup, DiLoCo, LocalSGD, LowPrecision, LowRank, Sign, Stale, TopK
+from dpbook import replicas
+from dpbook.book.ch16.racing import PERIODS, STORED, WORLDS, Data, Entry, Raced, entries, race, with_momentum
+from dpbook.replicas import Array
+from dpbook.replicas.inexact import Sign, TopK
 
-WORLDS = 4, 8, 16
 STEPS, GLOBAL_BATCH = 96, 160
-PERIODS = 2, 8, 24, 48
-"""Steps between two meetings that were run; all divide `STEPS`, and leave at least two meetings."""
+assert not any(STEPS % period for period in PERIODS)
 MOMENTA = 0.0, 0.5, 0.7, 0.8, 0.9, 0.95
 TUNING_SEEDS, SEEDS = 10, 20
-STORED = files("dpbook") / "data" / "race.json"
-COMPUTE = planning.Exponential(0.36, 0.04)
-"""Seconds of computation in a step: 8,192 tokens of Qwen3 4B on an H100 at half of its peak take 0.4."""
-
-
-def entries(world: int) -> dict[str, Entry]:
-    """Return the methods that take part, before tuning: the middle one of their rates is where the search begins."""
-    everyone = planning.slowest(COMPUTE, world)
-    wide, compressing, low = (0.6, 1.2, 2.4), (0.5, 1, 2), (0.18, 0.36, 0.72)
-    made = {
-        "exact": Entry(Exact(), wide, everyone),
-        "bf16": Entry(LowPrecision("bf16"), wide, everyone),
-        "int8": Entry(LowPrecision("int8"), wide, everyone),
-        "top-k": Entry(TopK(0.01), compressing, everyone),
-        "sign": Entry(Sign(), compressing, everyone),
-        "sign, two-phase": Entry(Sign(two_phase=True), compressing, everyone),
-        "low rank": Entry(LowRank(2), wide, everyone),
-        "stale": Entry(Stale(1), low, everyone, momentum=0, late=True),
-        "backup": Entry(Backup(1), wide, COMPUTE.arrival(world - 1, world)),
-    }
-    for period in PERIODS:
-        alone = planning.local_steps(COMPUTE, world, period)
-        made[f"local SGD, H = {period}"] = Entry(LocalSGD(period), wide, alone)
-        made[f"DiLoCo, H = {period}"] = Entry(DiLoCo(period, outer_momentum=0.5), wide, alone)
-        made[f"DiLoCo 0.9, H = {period}"] = Entry(DiLoCo(period), wide, alone)
-    return made
 
 
 @dataclass(frozen=True)
@@ -77,13 +44,6 @@ class Task:
             self.model, self.training, self.validation, self.test, entries,
             world=world, steps=STEPS, seeds=seeds, global_batch=GLOBAL_BATCH, first_seed=first_seed,
         )  # fmt: skip
-
-
-def with_momentum(entry: Entry, momentum: float) -> Entry:
-    """Return ``entry`` with this momentum: of top-k and sign the ranks' own, of the others the optimizer's."""
-    if isinstance(entry.method, TopK | Sign):
-        return replace(entry, method=replace(entry.method, momentum=momentum), momentum=0)
-    return replace(entry, momentum=momentum)
 
 
 def tune(task: Task, world: int, entry: Entry, factor: float = 2, first_seed: int = 0) -> tuple[Entry, Array]:
@@ -134,21 +94,6 @@ def computed(world: int, name: str) -> dict[str, object]:
     }
 
 
-@cache
-def stored_races() -> dict[int, dict[str, Raced]]:
-    """Return the stored runs by the number of ranks and the name of the entry."""
-    stored = json.loads(STORED.read_text(encoding="utf-8"))
-    races: dict[int, dict[str, Raced]] = {}
-    for world in WORLDS:
-        known, races[world] = entries(world), {}
-        for name, run in stored[str(world)].items():
-            rates = run["rate"] / 2, run["rate"], run["rate"] * 2
-            tuned = replace(with_momentum(known[name], run["momentum"]), rates=rates)
-            arrays = (np.array(run[key]) for key in ("validation", "test", "sent", "rounds"))
-            races[world][name] = Raced(tuned, *arrays)
-    return races
-
-
 def store_races() -> None:
     """Tune and run everything again, and store it; a line for each entry tells the rate and momentum that won."""
     results: dict[str, dict[str, object]] = {}
@@ -159,3 +104,7 @@ def store_races() -> None:
             print(world, name, run["rate"], run["momentum"], flush=True)
     with open(str(STORED), "w", encoding="utf-8") as file:
         json.dump(results, file, separators=(",", ":"))
+
+
+if __name__ == "__main__":
+    store_races()

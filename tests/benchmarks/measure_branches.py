@@ -6,7 +6,7 @@ and a learning rate of its own, and ends below a second loss. Batch and rate are
 of Merrill and others (Critical Batch Size Revisited, 2025), who compare the losses after equally many tokens; here
 the steps to equal losses are counted, as in Shallue et al. (2019).
 
-`python -m dpbook.book.ch04.measure_branches` measures all of it in ten minutes on two cores, and writes `RECORDED`,
+`python -m tests.benchmarks.measure_branches` measures all of it in ten minutes on two cores, and writes `RECORDED`,
 which chapter 04b shows.
 """
 
@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dpbook.book.ch04.batches import NoiseScale, noise_scale
-from dpbook.book.ch04.branches import RECORDED
+from dpbook.book.ch04.sweep import RECORDED
 from dpbook.core import write_atomically
 from dpbook.replicas import Array
 
@@ -134,7 +134,7 @@ def main() -> None:
         "what": "steps of AdamW from one held-out loss to another, by batch (sequences), rate and seed",
         "null": "the branch was given up, or not tried",
         "model": f"GPT of width {WIDTH}, depth {DEPTH}, {CONTEXT} bytes per sequence",
-        "command": "python -m dpbook.book.ch04.measure_branches",
+        "command": "python -m tests.benchmarks.measure_branches",
         "measured": {
             "date": time.strftime("%Y-%m-%d"),
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",

@@ -1,13 +1,21 @@
-"""Notebooks that a change concerns: those whose code uses a changed file, by the imports of modules and cells."""
+"""Notebooks that a change concerns: those whose code uses a changed file, by the imports of modules and cells.
+
+    python -m tools.touched_notebooks REVISION [options of dpbook validate]
+
+runs `dpbook validate` on those that a change since REVISION touches; ``make notebooks CHANGED=1`` does the same.
+"""
 
 import ast
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from dpbook.app import main
+from dpbook.app.notebooks import validation
 from dpbook.core import PACKAGE, DpbookError, checkout
 
 _PACKAGE = PACKAGE.resolve()  # as the checkout says it
@@ -169,3 +177,14 @@ def _git(root: Path, *command: str) -> str:
     if done.returncode:
         raise DpbookError(f"what has changed is known to git, which says: {done.stderr.strip()}")
     return done.stdout
+
+
+def validate_touched(base: str, options: list[str]) -> int:
+    """Print and validate the notebooks that a change since ``base`` touches; return the exit status."""
+    paths = [str(path) for path in touched(validation.notebooks([]), base)]
+    print("\n".join(["touched:", *paths]) if paths else "no notebook is touched", flush=True)
+    return main(["validate", *options, *paths]) if paths else 0
+
+
+if __name__ == "__main__":
+    sys.exit(validate_touched(sys.argv[1], sys.argv[2:]))
