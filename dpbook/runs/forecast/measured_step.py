@@ -57,18 +57,18 @@ def time_update(event: Mapping[str, Any], world: int) -> UpdateTimes | None:
     forwards: list[float] = []
     backwards: list[float] = []
     gaps: tuple[tuple[int, float], ...] = ()
-    begun = arrived = 0.0
+    begun = 0.0
     forward: float | None = None
     ready: dict[int, float] = {}
     synced = iter(event["synced"])
+    arrivals = [ended for kind, _, ended, *_ in event["spans"] if kind == "call"]
     for kind, at in event["marks"]:
         if kind == "forward":
             forward = at if forward is None else forward
         elif kind == "backward":
-            begun, arrived, ready = at, 0.0, {}
-        elif kind == "arrived":
-            arrived = at
+            begun, ready = at, {}
         elif kind == "returned":
+            arrived = max((end for end in arrivals if begun < end <= at), default=0.0)
             waits = next(synced) and world > 1
             if not ready:  # a backward through parameters of no recorded optimizer
                 continue
@@ -221,11 +221,14 @@ def read_step(journals: Sequence[Sequence[Mapping[str, Any]]]) -> MeasuredStep:
     For each update the slowest rank counts, because the others wait for it. An update over the emulated link counts
     with the mean over ranks, because all end at about the same time.
     """
-    model = next((event for event in journals[0] if event["kind"] == "model"), None)
+    model = next((event for event in reversed(journals[0]) if event["kind"] == "model"), None)
     if model is None:
         raise NoForecast("no update of an optimizer was seen: is it one of torch.optim, and does the script train?")
     _check_model(model)
-    ranks = [[time_update(e, len(journals)) for e in events if e["kind"] == "update"] for events in journals]
+    ranks = [
+        [time_update(e, len(journals)) for e in events if e["kind"] == "update" and e["detailed"]]
+        for events in journals
+    ]
     by_update = [[one for one in of_ranks if one is not None] for of_ranks in zip(*ranks, strict=False)]
     counted = [of_ranks for of_ranks in by_update[WARMUP_UPDATES:] if of_ranks]
     free = [max(of_ranks, key=lambda one: one.alone) for of_ranks in counted if not of_ranks[0].emulated]

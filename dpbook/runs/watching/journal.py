@@ -107,6 +107,23 @@ class RecordingOptions:
     state: bool = False
 
 
+@dataclass(frozen=True)
+class MomentOptions:
+    """Options of a recording of moments, for a forecast or a report.
+
+    Attributes:
+        updates: updates of an optimizer after which the script is stopped (0: it runs to its end).
+        link: latency and bandwidth of a link to emulate, in seconds and bytes per second; None for none.
+        check: emulate the link in every second update.
+        sampled: record ever fewer updates.
+    """
+
+    updates: int = 0
+    link: tuple[float, float] | None = None
+    check: bool = False
+    sampled: bool = False
+
+
 class Recorder:
     """Writes the journal of ``rank`` in ``folder``; when it closes, it undoes the changes that hooks registered."""
 
@@ -142,6 +159,12 @@ class Recorder:
         before = getattr(owner, name)
         setattr(owner, name, make(before))
         self.on_close(lambda: setattr(owner, name, before))
+
+    def replace_everywhere(self, owners: tuple[Any, ...], name: str, make: Callable[[Any], Any]) -> None:
+        """Replace a function that several modules export by one new function."""
+        replacement = make(getattr(owners[0], name))
+        for owner in owners:
+            self.replace(owner, name, lambda old: replacement)
 
     def on_close(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when the recorder closes, in reverse order of registration."""
