@@ -135,7 +135,7 @@ def _notes_on_model(model: Mapping[str, Any], order: Sequence[int]) -> Iterator[
         yield "on a CPU: each rank is taken to have a machine like this to itself"
     if model["own_hook"]:
         yield "its communication hook is left out: gradients are priced as they are"
-    if model["world"] > 1 and not model["wrapped"]:
+    if model["world"] > 1 and not model["averaged"]:
         yield "no DistributedDataParallel: averaging of its own is counted as the optimizer's"
     if model["buffers"] and model["wrapped"]:
         yield f"left out: DDP's broadcast of {model['buffers']} buffers before a forward"

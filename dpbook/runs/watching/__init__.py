@@ -24,6 +24,17 @@ from typing import TYPE_CHECKING
 
 from dpbook.core import lazy_exports
 from dpbook.runs.watching.journal import Recorder, RecordingOptions, read_journal
+from dpbook.runs.watching.update_parts import (
+    PARTS,
+    Call,
+    StepParts,
+    UpdateOnRank,
+    in_rounds,
+    read_update,
+    rounds,
+    split,
+)
+from dpbook.runs.watching.watched_launch import with_hooks
 
 if TYPE_CHECKING:
     from dpbook.runs.watching.hooks import averages, owners, syncs
