@@ -135,11 +135,11 @@ def _run(args: argparse.Namespace, signals: list[int]) -> int:
 
 def _launch_with_report(spec: Launch, signals: list[int], *, name: str | None, alone: bool) -> int:
     """Start a script with hooks, and write its report in any case; the status is the script's."""
-    from dpbook.runs.report import script_report
+    from dpbook.runs.report import pages, script_report
 
     folder = script_report.new_report_folder(spec.name, name)
     status, report = script_report.launch_with_report(spec, folder, signals, _say, alone=alone)
-    print(f"{report.headline()}\nreport: {script_report.write(report, folder)}")
+    print(f"{report.headline()}\nreport: {pages.write_script(report, folder)}")
     return status
 
 

@@ -1,6 +1,5 @@
 """Report of any script: a page and a JSON in a new folder, and the lines that a launch prints at its end."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dpbook.collectives import AlphaBeta
-from dpbook.core import InvalidArgument, machine, milliseconds, plural, write_atomically
+from dpbook.core import InvalidArgument, machine, milliseconds, plural
 from dpbook.overlap import Timeline
 from dpbook.runs.forecast import ForecastRow, MeasuredStep, bucket_limits, fitted_connection, forecast, simulate_buckets
 from dpbook.runs.launch import Launch, launch
@@ -21,11 +20,9 @@ FORMAT = 1
 """Version of the JSON form."""
 REPORTS = Path("runs", "reports")
 """Folder of reports, in the folder in which a launch is started."""
-PAGE, DATA_FILE = "report.html", "report.json"
+DATA_FILE = "report.json"
 ALONE = "alone"
 """Folder of the journal of one process in the folder of a report."""
-MOST_DRAWN = 7
-"""Ranks whose timelines are drawn, beside the simulated one."""
 FURTHER_WORLDS = (2, 4)
 """Multiples of the ranks for which the step is forecast."""
 
@@ -156,13 +153,12 @@ def _not_measured(report: ScriptReport) -> Iterator[tuple[str, str]]:
 
 
 def read_report(
-    folder: Path, program: Sequence[str], world: int, alone: str | None = None, failure: str | None = None
+    folder: Path, program: Sequence[str], world: int, *, baseline: Path | None = None, failure: str | None = None
 ) -> ScriptReport:
-    """Read the journals in the folder of a report. ``alone`` is why the run on one process failed, if it did."""
-    beside: MeasuredRun | str | None = alone
-    if alone is None and (folder / ALONE).is_dir():
-        beside = _read(folder / ALONE, 1)
-    return ScriptReport(" ".join(program), world, _read(folder, world), beside, failure)
+    """Read the journals in the folder of a run, and those of ``baseline`` or of its own run on one process."""
+    beside = folder / ALONE if baseline is None else baseline
+    alone = _read(beside, 1) if beside.is_dir() else None
+    return ScriptReport(" ".join(program), world, _read(folder, world), alone, failure)
 
 
 def _read(folder: Path, world: int) -> MeasuredRun | str:
@@ -210,9 +206,3 @@ def _run_alone(
     if ended.status:
         return f"the script failed on one process: {failures[0] if failures else ended.status}"
     return _read(folder / ALONE, 1)
-
-
-def write(report: ScriptReport, folder: Path) -> Path:
-    """Write the page and the JSON of a report into its folder, and return the page's path."""
-    write_atomically(folder / DATA_FILE, (json.dumps(report.to_data(), indent=1) + "\n").encode())
-    return folder / PAGE
