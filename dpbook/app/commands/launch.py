@@ -147,6 +147,7 @@ def _train(spec: Launch, options: Options, signals: list[int], *, changed: bool,
     """Start our program where its folder is free and holds no other run, and say what can be done with it then."""
     from dpbook.runs.launch import launch
     from dpbook.runs.trainer import is_finished, locked, metrics, refuse_to_mix, saved_steps
+    from dpbook.runs.watching import with_hooks
 
     page = options.folder / metrics.REPORT
     with locked(options.folder, spec.endpoint if spec.nnodes > 1 else None, _say):
@@ -159,7 +160,7 @@ def _train(spec: Launch, options: Options, signals: list[int], *, changed: bool,
             print(f"report: {page}")
             return 0
         page.unlink(missing_ok=True)
-        ended = launch(spec, _say, signals)
+        ended = launch(with_hooks(spec, options.folder, {"sampled": True}, moments=True), _say, signals)
         if ended.status == 0 and not ended.had_rank_0:  # a disk may be slow to show this node what rank 0 has written
             return 0
         done = saved_steps(options.folder)[-1:]

@@ -213,7 +213,10 @@ def _transfers(calls: Sequence[Call], *, averages: bool) -> list[tuple[int, floa
 
 
 def _spans(rank: int, one: UpdateOnRank, lengths: NDArray[np.float64] | None) -> Iterator[Span]:
-    """Yield what a rank does; in a wait it first waits for the slowest rank, and then communicates."""
+    """Yield what a rank does; in a wait it first waits for the slowest rank, and then communicates.
+
+    A collective that begins while another is under way is drawn behind it.
+    """
     for name, moments in (("forward", one.forward), ("backward", one.backward), ("optimizer", one.updating)):
         computed = moments if name == "optimizer" else difference(difference(moments, one.blocked), one.loader)
         yield from (Span(name, rank, "compute", "computation", begun, ended) for begun, ended in computed.tolist())
@@ -223,8 +226,10 @@ def _spans(rank: int, one: UpdateOnRank, lengths: NDArray[np.float64] | None) ->
     ]
     waiting = np.array([pair for pair in late if pair[1] > pair[0]]).reshape(-1, 2)
     yield from (Span("wait", rank, "waiting", "wait", begun, ended) for begun, ended in waiting.tolist())
+    reached = 0.0
     for number, call in enumerate(one.calls, start=1):
-        under_way = difference(np.array([[call.begun, call.ended]]), waiting)
+        under_way = difference(np.array([[max(call.begun, reached), max(call.ended, reached)]]), waiting)
+        reached = max(call.ended, reached)
         name = f"{call.name.replace('_', '-')} {number}"
         yield from (Span(name, rank, "communication", "communication", *pair) for pair in under_way.tolist())
 

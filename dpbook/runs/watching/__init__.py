@@ -23,7 +23,7 @@ tensor is ready), "returned" (backward has returned), "stepped".
 from typing import TYPE_CHECKING
 
 from dpbook.core import lazy_exports
-from dpbook.runs.watching.journal import Recorder, RecordingOptions, read_journal
+from dpbook.runs.watching.journal import JOURNAL, Recorder, RecordingOptions, read_journal
 from dpbook.runs.watching.update_parts import (
     PARTS,
     Call,
@@ -38,6 +38,8 @@ from dpbook.runs.watching.watched_launch import with_hooks
 
 if TYPE_CHECKING:
     from dpbook.runs.watching.hooks import averages, owners, syncs
-    from dpbook.runs.watching.installation import watched
+    from dpbook.runs.watching.installation import stop_watching, watched
 
-__getattr__ = lazy_exports(__name__, averages="hooks", owners="hooks", syncs="hooks", watched="installation")
+__getattr__ = lazy_exports(
+    __name__, averages="hooks", owners="hooks", stop_watching="installation", syncs="hooks", watched="installation"
+)

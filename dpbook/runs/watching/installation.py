@@ -19,7 +19,17 @@ def install() -> None:
     request = json.loads(os.environ[REQUEST_VARIABLE])
     folder, rank, world = Path(request["folder"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     start = record_moments if request["moments"] else record_contents
-    atexit.register(start(folder, rank, world, request["options"]).close, "ended")
+    _installed.append(start(folder, rank, world, request["options"]))
+    atexit.register(stop_watching)
+
+
+_installed: list[Recorder] = []
+
+
+def stop_watching() -> None:
+    """Stop what `install` has begun, at the end of the process or before; nothing happens if nothing is watched."""
+    while _installed:
+        _installed.pop().close("ended")
 
 
 def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
