@@ -135,7 +135,7 @@ def _notes_on_model(model: Mapping[str, Any], order: Sequence[int]) -> Iterator[
         yield "on a CPU: each rank is taken to have a machine like this to itself"
     if model["own_hook"]:
         yield "its communication hook is left out: gradients are priced as they are"
-    if model["world"] > 1 and not model["averaged"]:
+    if model["world"] > 1 and not model["wrapper"]:
         yield "no DistributedDataParallel: averaging of its own is counted as the optimizer's"
     if model["buffers"] and model["wrapped"]:
         yield f"left out: DDP's broadcast of {model['buffers']} buffers before a forward"
@@ -164,6 +164,7 @@ class MeasuredStep:
         updates: number of updates that counted.
         world: ranks that ran at the same time.
         cap: bytes of the wrapper's buckets if the script sets them; None for torch's default.
+        first: bytes of its first bucket if the script sets them; None for those of ``cap``.
         units: names of the modules that sharding gathers as one.
         frozen: numbers of elements of the parameters that are not trained, by name.
         emulated_seconds: time of an update over the emulated link; None if there is none, or if the gradients did not
@@ -181,6 +182,7 @@ class MeasuredStep:
     updates: int = 1
     world: int = 1
     cap: int | None = None
+    first: int | None = None
     units: tuple[str, ...] = ()
     frozen: Mapping[str, int] | None = None
     emulated_seconds: float | None = None
@@ -294,6 +296,7 @@ def _medians(
         updates=len(updates),
         world=model["world"],
         cap=model["cap"],
+        first=model["first"],
         units=tuple(model["units"]),
         frozen=model["frozen"],
         emulated_seconds=statistics.median(emulated) if emulated else None,

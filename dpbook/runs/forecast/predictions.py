@@ -252,7 +252,7 @@ def largest_good_cap(sweep: CapSweep) -> int:
 
 def bucket_limits(measured: MeasuredStep) -> tuple[int, int]:
     """Return the caps of the script's buckets and of its first bucket, in bytes."""
-    return (CAP, FIRST_CAP) if measured.cap is None else (measured.cap, measured.cap)
+    return (CAP, FIRST_CAP) if measured.cap is None else (measured.cap, measured.first or measured.cap)
 
 
 def simulate_buckets(measured: MeasuredStep, price: Price, cap: int, first: int) -> Timeline:

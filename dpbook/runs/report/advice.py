@@ -30,6 +30,8 @@ RARELY = 10
 SMALL_BYTES = 2**16
 """Size of a message up to which it is no gradient."""
 
+SHARDED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "ShardedOptimizer")
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -67,9 +69,9 @@ class _Simulation:
 
 
 def _simulation(run: MeasuredRun) -> _Simulation | None:
-    """Return the simulation of a script whose gradients torch's DDP averages with its own all-reduce."""
-    by_ddp = run.world > 1 and run.model["wrapped"] and not run.model["own_hook"]
-    if not by_ddp or not isinstance(run.simulated, MeasuredStep) or not isinstance(run.price, AlphaBeta):
+    """Return the simulation of a script whose gradients travel in buckets during backward."""
+    bucketed = run.world > 1 and run.model["bucketed"]
+    if not bucketed or not isinstance(run.simulated, MeasuredStep) or not isinstance(run.price, AlphaBeta):
         return None
     return _Simulation(run.simulated, run.price, run.mean("exposed"))
 
@@ -78,7 +80,8 @@ def _other_buckets(run: MeasuredRun) -> Iterator[Advice]:
     if now := _simulation(run):
         cap = largest_good_cap(sweep_caps(now.step, now.price))
         gain = now.gain(now.step, now.price, cap, cap)
-        text = f"DistributedDataParallel(…, bucket_cap_mb={cap / MIB:g}): buckets of {in_binary(cap)}"
+        argument = f"bucket_cap_mb={cap / MIB:g}" if run.model["wrapped"] else f"cap={cap}"
+        text = f"{run.model['wrapper']}(…, {argument}): buckets of {in_binary(cap)}"
         yield Advice(text, gain, "the shortest of the simulated steps with other buckets")
 
 
@@ -92,7 +95,12 @@ def _sync_once(run: MeasuredRun) -> Iterator[Advice]:
 
 def _half_the_bytes(run: MeasuredRun) -> Iterator[Advice]:
     now = _simulation(run)
-    if now and run.model["device"] != "cpu" and all(each["dtype"] == "float32" for each in run.model["tensors"]):
+    if (
+        now
+        and run.model["wrapped"]
+        and run.model["device"] != "cpu"
+        and all(each["dtype"] == "float32" for each in run.model["tensors"])
+    ):
         gain = now.gain(now.step, lambda nbytes: now.price(nbytes / 2), *bucket_limits(now.step))
         text = "send gradients in bf16: register_comm_hook(None, bf16_compress_hook); it rounds what is summed"
         yield Advice(text, gain, "the simulated step with half of the bytes")
@@ -101,7 +109,7 @@ def _half_the_bytes(run: MeasuredRun) -> Iterator[Advice]:
 def _overlap(run: MeasuredRun) -> Iterator[Advice]:
     """A script that sums gradients by itself after backward could let them travel during it."""
     measured, price = run.simulated, run.price
-    own = run.world > 1 and not run.averages and not run.model["averaged"] and not run.model["sharded"]
+    own = run.world > 1 and not run.averages and not run.model["wrapper"] and not run.model["sharded"]
     if own and isinstance(measured, MeasuredStep) and isinstance(price, AlphaBeta):
         exposed = simulate_buckets(measured, price, CAP, FIRST_CAP).exposed()
         text = "average gradients during backward: DistributedDataParallel(model) in place of the script's all-reduce"
@@ -135,7 +143,7 @@ def _slow_rank(run: MeasuredRun) -> Iterator[Advice]:
 
 
 def _view_of_bucket(run: MeasuredRun) -> Iterator[Advice]:
-    if not run.model["wrapped"] or run.model["bucket_view"] or run.world == 1:
+    if run.model["bucket_view"] or run.world == 1:
         return
     copies = [
         one.backward[-1, 1] - max(call.ended for call in one.calls if call.averages)
@@ -150,7 +158,7 @@ def _view_of_bucket(run: MeasuredRun) -> Iterator[Advice]:
 
 
 def _shard_the_optimizer(run: MeasuredRun) -> Iterator[Advice]:
-    now = _simulation(run)
+    now = None if {*SHARDED_OPTIMIZERS} & {*run.model["optimizers"]} else _simulation(run)
     if now and run.mean("optimizer") > LEAST_GAIN * run.step:
         here = fitted_connection(run.world, now.price)
         whole, sharded = forecast(now.step, [run.world], [here], [0, 1])

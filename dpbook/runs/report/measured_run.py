@@ -16,6 +16,7 @@ from dpbook.overlap import Span, Tensor, Timeline
 from dpbook.overlap.timeline import difference
 from dpbook.runs.forecast import MeasuredStep, NoForecast, read_step
 from dpbook.runs.watching import (
+    MOMENTS_FORMAT,
     PARTS,
     Call,
     StepParts,
@@ -45,8 +46,8 @@ class NotMeasured(DpbookError):
 class MeasuredRun:
     """Updates of a run that count, on all of its ranks.
 
-    Parts are means over the middle half of the updates by their duration: medians of parts would not add up to a step,
-    and would hide waiting that alternates between ranks.
+    Parts are shares of the middle half of the updates by their duration, times the median step: medians of parts would
+    not add up to a step, and would hide waiting that alternates between ranks.
 
     Attributes:
         model: the journal's description of the model, on rank 0.
@@ -56,6 +57,7 @@ class MeasuredRun:
         memory: peak memory of each rank in bytes.
         workers: workers of the loader; None without a loader.
         simulated: the step without communication, for a simulation; or why there is none.
+        link: time of an all-reduce by its bytes, if it was measured apart from the run.
     """
 
     model: dict[str, Any]
@@ -65,6 +67,7 @@ class MeasuredRun:
     memory: tuple[int, ...]
     workers: int | None
     simulated: MeasuredStep | str
+    link: AlphaBeta | None = None
 
     @property
     def world(self) -> int:
@@ -92,14 +95,15 @@ class MeasuredRun:
 
     @property
     def step(self) -> float:
-        """Seconds of a step: the mean over ranks and over the middle half of the updates."""
-        return float(self.seconds[self.middle].mean())
+        """Median over the updates of their seconds, as the mean over ranks."""
+        return float(np.median(self.seconds))
 
     @cached_property
     def parts(self) -> dict[str, NDArray[np.float64]]:
         """Seconds of each part of `PARTS`, of "hidden" communication and of the whole "step", for each rank."""
         names = {name: name for name in (*PARTS, "hidden")} | {"step": "seconds"}
-        return {name: getattr(self.all_parts, key)[self.middle].mean(axis=0) for name, key in names.items()}
+        scale = self.step / float(self.seconds[self.middle].mean())
+        return {name: scale * getattr(self.all_parts, key)[self.middle].mean(axis=0) for name, key in names.items()}
 
     def mean(self, part: str) -> float:
         """Return the seconds of a part as the mean over ranks."""
@@ -166,7 +170,9 @@ class MeasuredRun:
 
     @cached_property
     def price(self) -> AlphaBeta | str:
-        """Time of an all-reduce of gradients by its bytes, fitted to those that were measured, or why there is none."""
+        """Time of an all-reduce of gradients by its bytes, fitted to those of the run, or why there is none."""
+        if self.link is not None:
+            return self.link
         if not self.sums:
             return "no all-reduce of gradients was seen, or not the same number on all ranks and in all updates"
         nbytes, seconds = zip(*self.sums, strict=True)
@@ -234,14 +240,16 @@ def _spans(rank: int, one: UpdateOnRank, lengths: NDArray[np.float64] | None) ->
         yield from (Span(name, rank, "communication", "communication", *pair) for pair in under_way.tolist())
 
 
-def read_run(folder: Path, world: int) -> MeasuredRun:
-    """Read the journals of ``world`` ranks in ``folder``. Raises `NotMeasured` with the reason."""
+def read_run(folder: Path, world: int, link: AlphaBeta | None = None) -> MeasuredRun:
+    """Read the journals of ``world`` ranks in ``folder``; ``link`` as in `MeasuredRun`. Raises `NotMeasured`."""
     journals = [read_journal(folder, rank) for rank in range(world)]
     if missing := [rank for rank, events in enumerate(journals) if not events]:
         raise NotMeasured(f"rank {missing[0]} has left no journal: it failed before it began, or on another machine")
     models = [event for event in journals[0] if event["kind"] == "model"]
     if not models:
         raise NotMeasured("no update was seen: the script steps no optimizer of torch.optim")
+    if models[-1].get("format") != MOMENTS_FORMAT:
+        raise NotMeasured("another version of dpbook has written its journals: launch it again")
     events = [[event for event in of_rank if event["kind"] == "update"] for of_rank in journals]
     total = min(of_rank[-1]["number"] + 1 if of_rank else 0 for of_rank in events)
     if total < LEAST_UPDATES:
@@ -260,7 +268,7 @@ def read_run(folder: Path, world: int) -> MeasuredRun:
     last = [of_rank[-1] for of_rank in events]
     model = models[-1] | {"models": max(joined[0][number]["models"] for number in numbers)}
     memory = tuple(event["memory"] for event in last)
-    return MeasuredRun(model, updates, period, total, memory, last[0]["workers"], _simulated(journals, period))
+    return MeasuredRun(model, updates, period, total, memory, last[0]["workers"], _simulated(journals, period), link)
 
 
 def _simulated(journals: Sequence[Sequence[Any]], period: int) -> MeasuredStep | str:

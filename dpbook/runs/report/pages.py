@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dpbook import figures
-from dpbook.collectives import bandwidth_lower_bound
+from dpbook.collectives import AlphaBeta, bandwidth_lower_bound
 from dpbook.core import (
     DpbookError,
     InvalidArgument,
@@ -78,11 +78,12 @@ def write(folder: Path, baseline: Path | None = None) -> Path:
     """
     summary, alone = _read(folder, baseline)
     prediction = summary.prediction
-    report = read_report(folder, [summary.about["options"]["name"]], summary.world, baseline=baseline)
+    link = AlphaBeta(prediction["alpha"], prediction["beta"]) if prediction and prediction["beta"] else None
+    report = read_report(folder, [summary.about["options"]["name"]], summary.world, baseline=baseline, link=link)
     page = render_page(
         FILE,
         name=report.program,
-        verdict=_verdict(summary, report),
+        verdict=_verdict(summary, alone, report),
         results=_results(summary, alone),
         **measured_sections(report),
         loss=figures.run_loss(summary.lines, "The loss of the whole batch, over all ranks"),
@@ -97,7 +98,7 @@ def write(folder: Path, baseline: Path | None = None) -> Path:
     return folder / FILE
 
 
-def _verdict(summary: Summary, report: ScriptReport) -> list[str]:
+def _verdict(summary: Summary, alone: Summary | None, report: ScriptReport) -> list[str]:
     """Return the sentences of the verdict on a run of our training program."""
     if not summary.settled:
         return [
@@ -106,7 +107,8 @@ def _verdict(summary: Summary, report: ScriptReport) -> list[str]:
         ]
     if isinstance(report.run, str):
         return [f"Where the time of a step goes was not measured: {report.run}."]
-    return list(sentences(report.run, report.alone if isinstance(report.alone, MeasuredRun) else None))
+    beside = report.alone if alone is not None and isinstance(report.alone, MeasuredRun) else None
+    return list(sentences(report.run, beside, summary.efficiency(alone) if alone is not None else None))
 
 
 def headline(folder: Path) -> str:

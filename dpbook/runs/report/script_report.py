@@ -153,17 +153,26 @@ def _not_measured(report: ScriptReport) -> Iterator[tuple[str, str]]:
 
 
 def read_report(
-    folder: Path, program: Sequence[str], world: int, *, baseline: Path | None = None, failure: str | None = None
+    folder: Path,
+    program: Sequence[str],
+    world: int,
+    *,
+    baseline: Path | None = None,
+    failure: str | None = None,
+    link: AlphaBeta | None = None,
 ) -> ScriptReport:
-    """Read the journals in the folder of a run, and those of ``baseline`` or of its own run on one process."""
+    """Read the journals in the folder of a run, and those of ``baseline`` or of its own run on one process.
+
+    ``failure`` says why the run failed; ``link`` is the time of an all-reduce that was measured apart from it.
+    """
     beside = folder / ALONE if baseline is None else baseline
     alone = _read(beside, 1) if beside.is_dir() else None
-    return ScriptReport(" ".join(program), world, _read(folder, world), alone, failure)
+    return ScriptReport(" ".join(program), world, _read(folder, world, link), alone, failure)
 
 
-def _read(folder: Path, world: int) -> MeasuredRun | str:
+def _read(folder: Path, world: int, link: AlphaBeta | None = None) -> MeasuredRun | str:
     try:
-        return read_run(folder, world)
+        return read_run(folder, world, link)
     except NotMeasured as reason:
         return str(reason)
 

@@ -18,8 +18,8 @@ LOSSES = {
 UNSEEN = "no collective was seen in an update: the ranks do not communicate, or by calls that torch.distributed lacks"
 
 
-def sentences(run: MeasuredRun, alone: MeasuredRun | None) -> Iterator[str]:
-    """Yield the sentences of the verdict."""
+def sentences(run: MeasuredRun, alone: MeasuredRun | None, share: float | None = None) -> Iterator[str]:
+    """Yield the sentences of the verdict; ``share`` is the scaling efficiency where it is known from elsewhere."""
     if run.world == 1:
         yield "One process: no communication and no waiting."
     elif not communicates(run):
@@ -36,7 +36,7 @@ def sentences(run: MeasuredRun, alone: MeasuredRun | None) -> Iterator[str]:
     if loader > SMALL_SHARE * run.step:
         yield f"The loader is too slow: a step waits {milliseconds(loader)} for it, {loader / run.step:.0%}."
     if run.world > 1 and alone is not None:
-        yield _efficiency_sentence(run, alone)
+        yield _efficiency_sentence(run, alone, efficiency(run, alone) if share is None else share)
 
 
 def _waiting(run: MeasuredRun) -> str:
@@ -66,9 +66,8 @@ def efficiency(run: MeasuredRun, alone: MeasuredRun) -> float | None:
     return run.rate / (run.world * alone.rate / alone.world)
 
 
-def _efficiency_sentence(run: MeasuredRun, alone: MeasuredRun) -> str:
+def _efficiency_sentence(run: MeasuredRun, alone: MeasuredRun, share: float | None) -> str:
     """Return the scaling efficiency in words, and the causes of the difference to N times one process."""
-    share = efficiency(run, alone)
     steps = f"a step takes {milliseconds(run.step)}, with one process alone {milliseconds(alone.step)}"
     if share is None:
         return f"Efficiency was not measured: it is not known what an example is; {steps}."
@@ -91,7 +90,7 @@ def rows(run: MeasuredRun, alone: MeasuredRun | str | None) -> Iterator[tuple[st
     """
     quarters = " to ".join(map(milliseconds, np.percentile(run.seconds, [25, 75])))
     slowest = milliseconds(float(np.percentile(run.seconds, 95)))
-    yield "step", f"{milliseconds(run.step)}, the mean of the middle half of {plural(len(run.updates), 'update')}"
+    yield "step", f"{milliseconds(run.step)}, median of {plural(len(run.updates), 'update')}"
     yield "spread", f"half of the updates {quarters}, one in twenty {slowest} or longer"
     if run.optimizers > 1:
         yield "update", f"{run.optimizers} steps of optimizers that take turns"

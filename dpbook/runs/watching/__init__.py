@@ -12,8 +12,9 @@ update   a device has finished it   number; marks: its moments, [kind, seconds s
                                     numbers of the optimizers; models: how many were called; examples, tokens: of its
                                     inputs; loaded: examples from loaders; workers: of the loader; detailed: whether
                                     each gradient has a mark; memory: peak so far, in bytes
-model    there are more tensors     device, name, world, tensors, units, frozen, sharded, wrapped, averaged, own_hook,
-                                    buffers, cap, bucket_view
+model    there are more tensors     format, device, name, world, tensors, units, frozen, sharded, wrapper: its class;
+                                    wrapped: by torch's DDP; bucketed: gradients travel in buckets; own_hook; buffers;
+                                    cap, first: of the buckets; bucket_view; optimizers: their classes
 total    the rank ends              updates
 
 The kinds of marks: "begun" (the previous update has ended), "forward", "backward", a number (the gradient of that
@@ -23,7 +24,7 @@ tensor is ready), "returned" (backward has returned), "stepped".
 from typing import TYPE_CHECKING
 
 from dpbook.core import lazy_exports
-from dpbook.runs.watching.journal import JOURNAL, Recorder, RecordingOptions, read_journal
+from dpbook.runs.watching.journal import JOURNAL, MOMENTS_FORMAT, Recorder, RecordingOptions, read_journal
 from dpbook.runs.watching.update_parts import (
     PARTS,
     Call,

@@ -107,6 +107,10 @@ class RecordingOptions:
     state: bool = False
 
 
+MOMENTS_FORMAT = 1
+"""Version of the journal of moments."""
+
+
 @dataclass(frozen=True)
 class MomentOptions:
     """Options of a recording of moments, for a forecast or a report.

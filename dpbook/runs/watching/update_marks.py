@@ -16,10 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from dpbook.collectives import Link
-from dpbook.ddp import SlowLink, specification, tensors_in
+from dpbook.ddp import BucketedDDP, SlowLink, specification, tensors_in
+from dpbook.overlap import CAP, FIRST_CAP
 from dpbook.ranks import DeviceMoment, device_name, moment, peak_memory
 from dpbook.runs.watching.hooks import Owners, TrainingHooks, TrainingListener, parameters_of
-from dpbook.runs.watching.journal import MomentOptions, Recorder
+from dpbook.runs.watching.journal import MOMENTS_FORMAT, MomentOptions, Recorder
 from dpbook.runs.watching.step_spans import CommunicationSpans, LoaderSpans, OpenSpan, StepSpans
 
 
@@ -159,6 +160,15 @@ DETAILED_UPDATES = 25
 """Updates in which an accelerator records an event for every gradient; in later ones, for the last gradient alone."""
 
 
+def bucket_caps(wrapper: nn.Module | None) -> tuple[int | None, int | None]:
+    """Return the caps in bytes of a wrapper's buckets and of its first one; None for torch's default."""
+    if isinstance(wrapper, BucketedDDP):
+        return (None, None) if (wrapper.cap, wrapper.first) == (CAP, FIRST_CAP) else (wrapper.cap, wrapper.first)
+    if not isinstance(wrapper, DistributedDataParallel) or wrapper.bucket_bytes_cap_default:
+        return None, None
+    return wrapper.bucket_bytes_cap, None
+
+
 class UpdateMarks(TrainingListener):
     """Records the moments of the updates of a rank.
 
@@ -185,6 +195,7 @@ class UpdateMarks(TrainingListener):
         self._tensors: list[dict[str, Any]] = []
         self._roots: list[nn.Module] = []
         self._optimizers: dict[int, int] = {}
+        self._optimizer_names: list[str] = []
         self._updates = 0
         self._record = UpdateRecord()
         self._previous_end: DeviceMoment | None = None
@@ -198,6 +209,7 @@ class UpdateMarks(TrainingListener):
     def optimizer_created(self, optimizer: Optimizer, owners: Owners) -> None:
         """Mark the moment at which each of its gradients is ready, from now on."""
         parameters = parameters_of(optimizer)
+        self._optimizer_names.append(type(optimizer).__name__)
         self._roots += [root for root in owners.roots if not any(root is known for known in self._roots)]
         for parameter in parameters:
             if parameter.requires_grad and id(parameter) not in self._numbers:
@@ -312,9 +324,12 @@ class UpdateMarks(TrainingListener):
         if self._described == len(self._tensors):
             return
         self._described = len(self._tensors)
-        wrapper = next(iter(self._buckets.wrappers), None)
+        wrapper = next(iter(self._hooks.wrappers.values()), None)
+        by_torch = isinstance(wrapper, DistributedDataParallel)
+        cap, first = bucket_caps(wrapper)
         self._recorder.note(
             "model",
+            format=MOMENTS_FORMAT,
             device=self._spans.device.type,
             name=device_name(self._spans.device),
             world=self._world,
@@ -322,12 +337,15 @@ class UpdateMarks(TrainingListener):
             units=[name for root in self._roots for name in units(root)],
             frozen={name: elements for root in self._roots for name, elements in frozen(root).items()},
             sharded=any(hasattr(p, "to_local") for root in self._roots for p in root.parameters()),
-            wrapped=wrapper is not None,
-            averaged=bool(self._hooks.wrappers),
+            wrapped=by_torch,
+            wrapper=type(wrapper).__name__ if wrapper is not None else None,
+            bucketed=isinstance(wrapper, BucketedDDP) or (by_torch and not self._buckets.own_hook),
             own_hook=self._buckets.own_hook,
             buffers=sum(1 for root in self._roots for _ in root.buffers()),
-            cap=None if wrapper is None or wrapper.bucket_bytes_cap_default else wrapper.bucket_bytes_cap,
-            bucket_view=bool(getattr(wrapper, "gradient_as_bucket_view", False)),
+            cap=cap,
+            first=first,
+            bucket_view=bool(getattr(wrapper, "gradient_as_bucket_view", True)),
+            optimizers=self._optimizer_names,
         )
 
     def _finish(self) -> None:

@@ -7,7 +7,7 @@ from dpbook.runs.forecast.measured_step import WARMUP_UPDATES, read_step
 
 MODEL = {
     "kind": "model", "device": "cuda", "world": 1, "units": [], "frozen": {},
-    "sharded": False, "wrapped": False, "averaged": False, "own_hook": False, "buffers": 0, "cap": None,
+    "sharded": False, "wrapped": False, "wrapper": None, "own_hook": False, "buffers": 0, "cap": None, "first": None,
     "tensors": [{"name": n, "shape": [4], "dtype": "float32", "device": "cuda:0"} for n in ("a", "b")],
 }  # fmt: skip
 
