@@ -61,7 +61,7 @@ def time_update(event: Mapping[str, Any], world: int) -> UpdateTimes | None:
     forward: float | None = None
     ready: dict[int, float] = {}
     synced = iter(event["synced"])
-    arrivals = [ended for kind, _, ended, *_ in event["spans"] if kind == "call"]
+    arrivals = [ended for kind, _, ended, *_ in event["spans"] if kind == "call" and not event["own_hook"]]
     for kind, at in event["marks"]:
         if kind == "forward":
             forward = at if forward is None else forward

@@ -8,7 +8,8 @@ A forecast and a report have another journal, which `update_parts` reads:
 kind     written when               fields
 update   a device has finished it   number; marks: its moments, [kind, seconds since the previous update]; spans: kind,
                                     begin, end, name, bytes and line of each (`step_spans.OpenSpan`); synced: for each
-                                    backward, whether it was averaged; emulated: whether a link was emulated; stepped:
+                                    backward, whether it was averaged; emulated: whether a link was emulated; own_hook:
+                                    whether a hook of the script summed gradients; stepped:
                                     numbers of the optimizers; models: how many were called; examples, tokens: of its
                                     inputs; loaded: examples from loaders; workers: of the loader; detailed: whether
                                     each gradient has a mark; memory: peak so far, in bytes

@@ -114,6 +114,7 @@ class UpdateRecord:
         number: updates before this one.
         begun: end of the update before, or the creation of the first optimizer.
         workers: workers of the loader; None without a loader.
+        own_hook: whether the script's own hook sums the gradients, so that the arrival of a sum is not seen.
     """
 
     marks: list[tuple[str | int, DeviceMoment]] = field(default_factory=list)
@@ -130,6 +131,7 @@ class UpdateRecord:
     spans: list[OpenSpan] = field(default_factory=list)
     workers: int | None = None
     emulated: bool = False
+    own_hook: bool = False
 
     def to_data(self) -> dict[str, Any]:
         """Return the fields of the journal's event; the device must have reached all moments."""
@@ -137,6 +139,7 @@ class UpdateRecord:
         return {
             "number": self.number,
             "emulated": self.emulated,
+            "own_hook": self.own_hook,
             "synced": self.synced,
             "models": len(self.models),
             "stepped": self.stepped,
@@ -201,6 +204,7 @@ class UpdateMarks(TrainingListener):
         self._previous_end: DeviceMoment | None = None
         self._ready_gradients = self._expected_gradients = 0
         self._open: dict[str, OpenSpan | None] = {}
+        self._steps: list[OpenSpan | None] = []
         self._pending: deque[UpdateRecord] = deque()
         self._described = 0
         recorder.on_close(self._finish)
@@ -223,9 +227,10 @@ class UpdateMarks(TrainingListener):
             self._spans.active = True
             self._previous_end = moment(self._spans.device)
 
-    def _mark(self, kind: str | int) -> None:
+    def _mark(self, kind: str | int, at: DeviceMoment | None = None) -> None:
+        """Mark the moment ``at``, by default this one: on an accelerator each is an event."""
         if self._spans.active:
-            self._record.marks.append((kind, moment(self._spans.device)))
+            self._record.marks.append((kind, at or moment(self._spans.device)))
 
     def _ready(self, number: int, parameter: torch.Tensor) -> None:
         self._ready_gradients += 1
@@ -235,7 +240,6 @@ class UpdateMarks(TrainingListener):
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
         """Mark it; it may be the first of an update."""
         self._begin("forward")
-        self._open["forward"] = self._spans.open("forward")
         if self._spans.active:
             self._record.models.add(id(module))
             first = next(tensors_in(arguments), None)
@@ -254,25 +258,26 @@ class UpdateMarks(TrainingListener):
             self._begin("backward")
             self._record.synced.append(bool(self._hooks.sync()))
             self._ready_gradients = 0
-            self._open["backward"] = self._spans.open("backward")
 
     def backward_ends(self) -> None:
         """Mark it."""
         if self._tensors:
-            self._spans.close(self._open.pop("backward", None))
-            self._mark("returned")
+            span = self._open.pop("backward", None)
+            self._spans.close(span)
+            self._mark("returned", span.ended if span else None)
             if self._record.detailed:
                 self._expected_gradients = self._ready_gradients
 
     def step_begins(self, optimizer: Optimizer) -> None:
         """Begin the span of its step."""
-        self._open["optimizer"] = self._spans.open("optimizer")
+        self._steps.append(self._spans.open("optimizer"))
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """Mark it; it may be the last one of the update, and what follows then belongs to the next one."""
-        self._spans.close(self._open.pop("optimizer", None))
+        span = self._steps.pop() if self._steps else None
+        self._spans.close(span)
         self._record.stepped.append(self._optimizers.setdefault(id(optimizer), len(self._optimizers)))
-        self._record.marks.append(("stepped", moment(self._spans.device)))
+        self._record.marks.append(("stepped", (span and span.ended) or moment(self._spans.device)))
         self._record.n_spans, self._record.loaded = len(self._spans.spans), self._loader.examples
         self._spans.active = self._spans.active or self._is_recorded(self._updates + 1)
 
@@ -286,7 +291,8 @@ class UpdateMarks(TrainingListener):
             self._end()
             if 0 < self._recorder.options.updates <= self._updates:
                 self._recorder.finish(self._world)
-        self._mark(kind)
+        span = self._open[kind] = self._spans.open(kind)
+        self._mark(kind, span.begun if span else None)
 
     def _end(self) -> None:
         """End the update at its last step."""
@@ -295,6 +301,7 @@ class UpdateMarks(TrainingListener):
         if self._is_recorded(self._updates):
             record.number, record.begun, record.spans = self._updates, self._previous_end, spans[: record.n_spans]
             record.emulated, record.workers = self._buckets.emulating, self._loader.workers
+            record.own_hook = self._buckets.own_hook
             self._pending.append(record)
         self._previous_end = record.marks[-1][1]
         self._updates += 1

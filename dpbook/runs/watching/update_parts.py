@@ -97,7 +97,8 @@ def read_update(event: Event, world: int) -> UpdateOnRank:
     spans = [(kind, min(begun, end), min(ended, end), *more) for kind, begun, ended, *more in event["spans"]]
     sets = {kind: union(_of_kind(spans, kind)) for kind in ("loader", "forward", "backward", "optimizer")}
     averaged = _averaged_backwards(event) if world > 1 else []
-    arrivals = [wait for wait in (_wait_for_sums(*each, spans) for each in averaged) if wait is not None]
+    seen = [] if event["own_hook"] else spans
+    arrivals = [wait for wait in (_wait_for_sums(*each, seen) for each in averaged) if wait is not None]
     waits = [*_of_kind(spans, "wait").tolist(), *arrivals]
     calls = [
         Call(name, nbytes, begun, ended, tuple(place) if place else None, _in_any(begun, averaged))

@@ -18,7 +18,15 @@ def update(backward, *, other=1.0, order=(1, 0), emulated=False):
     ready = [(order[0], begun + backward / 4), *((number, begun + backward) for number in order[1:])]
     end = begun + backward
     marks = [("begun", 0), ("forward", other), ("backward", begun), *ready, ("returned", end), ("stepped", end + 3)]
-    return {"kind": "update", "marks": marks, "spans": [], "synced": [True], "emulated": emulated, "detailed": True}
+    return {
+        "kind": "update",
+        "marks": marks,
+        "spans": [],
+        "synced": [True],
+        "emulated": emulated,
+        "own_hook": False,
+        "detailed": True,
+    }
 
 
 def journal(*backwards, **options):

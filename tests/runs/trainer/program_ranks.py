@@ -201,8 +201,6 @@ def variants(folder):
             "dtypes": dtypes,
             "frozen without gradient": all(p.grad is None for p in frozen),
             "trained": sum(p.numel() for p in trainer.trained),
-            "parts": trainer.parts,
-            "own parts": dict(zip(metrics.PARTS, trainer.step_clock.seconds(), strict=True)),
         }
     return found
 
