@@ -255,22 +255,22 @@ def bucket_limits(measured: MeasuredStep) -> tuple[int, int]:
     return (CAP, FIRST_CAP) if measured.cap is None else (measured.cap, measured.first or measured.cap)
 
 
-def simulate_buckets(measured: MeasuredStep, price: Price, cap: int, first: int) -> Timeline:
+def simulate_buckets(measured: MeasuredStep, price: Price, cap: int, first: int, contention: float = 1.0) -> Timeline:
     """Simulate the measured step, without its ``other`` time, with buckets of these caps in bytes."""
     buckets = plan(tensors_of(measured.layers), cap, first)
     return simulate_step(
         measured.layers, buckets, price, accumulation=measured.accumulation, no_sync=measured.no_sync,
-        optimizer=measured.after,
+        optimizer=measured.after, contention=contention,
     )  # fmt: skip
 
 
-def sweep_caps(measured: MeasuredStep, price: Price) -> CapSweep:
+def sweep_caps(measured: MeasuredStep, price: Price, contention: float = 1.0) -> CapSweep:
     """Sweep the caps up to the first one that puts all gradients into one bucket."""
     total = sum(tensor.nbytes for tensor in tensors_of(measured.layers))
     caps = CAPS[: sum(cap < total for cap in CAPS) + 1]
     return best_cap(
         measured.layers, price, caps, accumulation=measured.accumulation, no_sync=measured.no_sync,
-        optimizer=measured.after,
+        optimizer=measured.after, contention=contention,
     )  # fmt: skip
 
 

@@ -67,9 +67,9 @@ class ScriptReport:
     failure: str | None = None
 
     @property
-    def advice(self) -> list[Advice]:
-        """Cheapest changes of the script."""
-        return [] if isinstance(self.run, str) else advise(self.run)
+    def advice(self) -> tuple[list[Advice], list[str]]:
+        """Cheapest changes of the script, and why the gain of others is not known."""
+        return ([], []) if isinstance(self.run, str) else advise(self.run)
 
     @property
     def simulated(self) -> Timeline | None:
@@ -102,7 +102,7 @@ class ScriptReport:
             loss = f"no part takes more than {LEAST_GAIN:.0%} of it but computation and the optimizer"
         else:
             loss = f"largest loss of time: {words}, {milliseconds(seconds)} ({seconds / run.step:.0%} of a step)"
-        return "\n".join([first, loss, *(f"advice: {_in_words(each, run)}" for each in self.advice[:1])])
+        return "\n".join([first, loss, *(f"advice: {_in_words(each, run)}" for each in self.advice[0][:1])])
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data for JSON, in seconds and bytes."""
@@ -124,7 +124,7 @@ class ScriptReport:
             ],
             "slow_rank": run.slow,
             "not_measured": dict(_not_measured(self)),
-            "advice": [asdict(each) | {"step": run.step - each.gain} for each in self.advice],
+            "advice": [asdict(each) | {"step": run.step - each.gain} for each in self.advice[0]],
         }
         if isinstance(alone, MeasuredRun):
             data |= {"alone": {"step": alone.step, "rate": alone.rate, "efficiency": efficiency(run, alone)}}
@@ -150,6 +150,9 @@ def _not_measured(report: ScriptReport) -> Iterator[tuple[str, str]]:
             yield name, value.removeprefix("not measured: ")
     if (reason := not_simulated(report.run)) is not None:
         yield "simulated step", reason
+    for each in report.advice[1]:
+        change, _, reason = each.partition(": ")
+        yield change, reason
 
 
 def read_report(

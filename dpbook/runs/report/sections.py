@@ -53,11 +53,13 @@ def _advice(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
     """Return the rows of advice, and the note below them."""
     rows = [
         (each.change, f"{each.gain / run.step:.0%}", milliseconds(run.step - each.gain), each.source)
-        for each in report.advice
+        for each in report.advice[0]
     ]
     note = f"Nothing that could be computed would save more than {LEAST_GAIN:.0%} of a step."
-    reason = not_simulated(run) if run.world > 1 else None
-    return {"rows": rows, "none": note, "not_simulated": reason}
+    reasons = report.advice[1]
+    if run.world > 1 and (reason := not_simulated(run)) is not None:
+        reasons = [*reasons, f"Other buckets, no_sync and more ranks: {reason}"]
+    return {"rows": rows, "none": note, "not_measured": [each.replace(": ", ": not measured: ", 1) for each in reasons]}
 
 
 def _timelines(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:

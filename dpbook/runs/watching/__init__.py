@@ -25,7 +25,7 @@ tensor is ready), "returned" (backward has returned), "stepped".
 from typing import TYPE_CHECKING
 
 from dpbook.core import lazy_exports
-from dpbook.runs.watching.journal import JOURNAL, MOMENTS_FORMAT, Recorder, RecordingOptions, read_journal
+from dpbook.runs.watching.journal import BUFFERS, JOURNAL, MOMENTS_FORMAT, Recorder, RecordingOptions, read_journal
 from dpbook.runs.watching.update_parts import (
     PARTS,
     Call,

@@ -107,6 +107,8 @@ class RecordingOptions:
     state: bool = False
 
 
+BUFFERS = "broadcast of buffers"
+"""Name of the call in which DDP broadcasts buffers before a forward."""
 MOMENTS_FORMAT = 1
 """Version of the journal of moments."""
 

@@ -23,7 +23,7 @@ from dpbook.ddp import tensors_in
 from dpbook.ddp.transport import BackgroundAllReduce
 from dpbook.ranks import DeviceMoment, moment
 from dpbook.runs.watching.calls import COLLECTIVES
-from dpbook.runs.watching.journal import Recorder, place
+from dpbook.runs.watching.journal import BUFFERS, Recorder, place
 
 FURTHER_COLLECTIVES = (
     "all_gather_single", "reduce_scatter_single", "_all_gather_base", "_reduce_scatter_base", "send", "recv", "isend",
@@ -152,7 +152,7 @@ class CommunicationSpans:
             if hasattr(dist, name):
                 recorder.replace_everywhere((dist, distributed_c10d), name, functools.partial(self._watch_call, name))
         recorder.replace(BackgroundAllReduce, "__call__", functools.partial(self._watch_call, "all_reduce"))
-        recorder.replace(DistributedDataParallel, "_sync_buffers", functools.partial(self._watch_wait, "broadcast"))
+        recorder.replace(DistributedDataParallel, "_sync_buffers", functools.partial(self._watch_wait, BUFFERS))
         recorder.replace(_functional_collectives, "wait_tensor", functools.partial(self._watch_wait, "wait"))
         for name in ("wait_for_unshard", "finalize_backward"):
             self._watch_sharded(name)

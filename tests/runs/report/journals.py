@@ -32,8 +32,8 @@ def update(number, *, computing, summing, updating, rest=0.0, loader=0.0, **fiel
         *([["call", middle, ready, "all_reduce", 1_000_000, None],
            ["call", ready, arrived, "all_reduce", 3_000_000, None]] if summing else []),
     ]  # fmt: skip
-    plain = {"synced": [True], "emulated": False, "own_hook": False, "stepped": [0], "models": 1, "examples": 8, "tokens": 0, "loaded": 0,
-             "workers": None, "detailed": True, "memory": 10**9}  # fmt: skip
+    plain = {"synced": [True], "emulated": False, "own_hook": False, "stepped": [0], "models": 1, "examples": 8,
+             "tokens": 0, "loaded": 0, "workers": None, "detailed": True, "memory": 10**9}  # fmt: skip
     return {"kind": "update", "number": number, **plain, "marks": marks, "spans": spans, **fields}
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from dpbook.core.errors import DpbookError
-from dpbook.runs.trainer import checkpoints, metrics
+from dpbook.runs.trainer import checkpoints
 from dpbook.runs.trainer.options import Options
 from dpbook.runs.trainer.trainer import Trainer, train
 
