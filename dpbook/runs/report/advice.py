@@ -66,8 +66,9 @@ def advise(run: MeasuredRun) -> tuple[list[Advice], list[str]]:
 class _Simulation:
     """The step with the script's buckets, and the exposed communication of variants of it.
 
-    ``sizes`` are the smallest and the largest message whose time was measured, in bytes. Where the cores carry the messages, as on CPUs of one machine, computation takes twice as long meanwhile
-    (``contention``), so that nothing is gained by hiding communication behind it.
+    ``sizes`` are the smallest and the largest message whose time was measured, in bytes. Where the cores carry the
+    messages, as on CPUs of one machine, computation takes twice as long meanwhile (``contention``), so that nothing is
+    gained by hiding communication behind it.
     """
 
     step: MeasuredStep
