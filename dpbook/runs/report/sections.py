@@ -82,8 +82,8 @@ def _timelines(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
     elif run.world > 1:
         notes.append(f"Simulated step: not measured: {not_simulated(run)}.")
     notes.append(
-        "Each rank's time begins at the end of its previous update. Where nothing is computed or sent, it waits for the "
-        "loader, or does what the table calls rest."
+        "Each rank's time begins at the end of its previous update. Where nothing is computed or sent, it waits for "
+        "the loader, or does what the table calls rest."
     )
     return {"picture": figures.draw_timelines(drawn, title), "notes": notes}
 

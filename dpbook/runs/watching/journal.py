@@ -25,6 +25,7 @@ end         the rank ends                       how
 ``place`` is the line of the script: [file, line, text]. Each event is in the file at once, so a killed rank loses none.
 """
 
+import functools
 import json
 import linecache
 import os
@@ -217,6 +218,7 @@ def place() -> list[Any] | None:
     return None
 
 
+@functools.cache
 def _relative(name: str) -> str:
     inside = os.path.relpath(name)
     return name if inside.startswith("..") else inside

@@ -224,7 +224,7 @@ class CommunicationSpans:
                 return wait(*args, **kwargs)
             self._inside = True
             try:
-                with self._spans.during("wait", name=name, place=place()):
+                with self._spans.during("wait", name=name):
                     return wait(*args, **kwargs)
             finally:
                 self._inside = False
