@@ -133,7 +133,7 @@ class MeasuredRun:
 
     @property
     def unit(self) -> str:
-        """What is counted: "tokens" where inputs are integer token ids, else "examples"."""
+        """Unit of the inputs: "tokens" where they are integer token ids, else "examples"."""
         return "tokens" if self._sum("tokens") else "examples"
 
     @property

@@ -1,4 +1,4 @@
-"""What a report says of a measured run: sentences, rows of its table, and lines for the terminal."""
+"""Verdict on a measured run: sentences, the rows of its table of results, and its largest loss of time."""
 
 from collections.abc import Iterator
 

@@ -19,8 +19,7 @@ from torch.nn.utils import clip_grad
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from dpbook.ddp import tensors_in
-from dpbook.ddp.transport import BackgroundAllReduce
+from dpbook.ddp import BackgroundAllReduce, tensors_in
 from dpbook.ranks import DeviceMoment, moment
 from dpbook.runs.watching.calls import COLLECTIVES
 from dpbook.runs.watching.journal import BUFFERS, Recorder, place

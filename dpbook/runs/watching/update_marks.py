@@ -101,7 +101,7 @@ class BucketHooks:
 
 @dataclass
 class UpdateRecord:
-    """What is known of an update before its moments are written.
+    """Update of a rank before its moments are written.
 
     Attributes:
         marks: kinds and moments, as the package's docstring lists them.

@@ -86,7 +86,7 @@ def own_sums():
 
 
 def elsewhere():
-    """What another thread sends keeps nobody waiting; a schedule is carried out by a thread, and waited for."""
+    """Sum in another thread, which keeps nobody waiting, and by a schedule, for which backward waits."""
 
     def in_a_thread(model):
         thread = threading.Thread(target=sum_by_hand, args=(model,), kwargs={"async_op": False})
