@@ -5,5 +5,5 @@ from dpbook.ddp.measurements import measure_layers, specification
 from dpbook.ddp.reducer import Reducer, tensors_in
 from dpbook.ddp.sharded import FullySharded, Half, ShardedState, UnitEvent, over_half
 from dpbook.ddp.sharded_optimizer import ShardedOptimizer
-from dpbook.ddp.transport import over
+from dpbook.ddp.transport import BackgroundAllReduce, over
 from dpbook.ddp.wrappers import BucketedDDP, HookDDP, NaiveDDP, replicate

@@ -4,6 +4,8 @@ The work of an accelerator is queued: it goes on after the call that requested i
 """
 
 import os
+import resource
+import sys
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from dpbook.core import DpbookError
+from dpbook.core import DpbookError, machine
 
 
 def own_device() -> tuple[torch.device, str]:
@@ -120,3 +122,21 @@ def moment(device: torch.device) -> DeviceMoment:
     event = torch.Event(device, enable_timing=True)
     event.record()
     return DeviceMoment(event=event)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the peak memory of this process in bytes: of torch's allocator on an accelerator, else of the process.
+
+    The allocator does not count NCCL's buffers and the context of the accelerator.
+    """
+    if device.type != "cpu":
+        return int(torch.accelerator.max_memory_allocated(device))
+    peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes, Linux KiB
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of a device: that of its driver, or of the processor."""
+    if device.type == "cpu":
+        return machine.processor()
+    return str(torch.get_device_module(device).get_device_name(device))

@@ -31,6 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = """examples:
   dpbook launch --nproc 4 train.py --epochs 1
+  dpbook launch --nproc 4 --report train.py --epochs 1
   dpbook launch --nproc 2 --steps 200 --name first"""
     parser.add_argument("--nproc", type=int, help="ranks on this machine (default: one per GPU; without any, 2)")
     parser.add_argument("--nnodes", type=int, default=1, help="number of machines (default: %(default)s)")
@@ -59,8 +60,14 @@ def add(parser: argparse.ArgumentParser) -> None:
         "folder; of a script only if it fails, in runs/logs)",
     )  # fmt: skip
     parser.add_argument(
-        "--no-alone", action="store_true", help="leave out the short run on one process that the report compares with"
-    )
+        "--report", action="store_true", help="of a script: write a page in a new folder in runs/reports: where the "
+        "time of a step goes on each rank, and what would make it shorter (our program always ends with its report)",
+    )  # fmt: skip
+    parser.add_argument("--report-name", metavar="NAME", help="name of that folder (default: the script's)")
+    parser.add_argument(
+        "--alone", action=argparse.BooleanOptionalAction, help="compare the report with a short run on one process "
+        "(default: our program does, a script does not, since it would write its files again)",
+    )  # fmt: skip
     parser.add_argument(
         "--continue-changed",
         action="store_true",
@@ -120,14 +127,27 @@ def _run(args: argparse.Namespace, signals: list[int]) -> int:
         _say("not started (--no-preflight starts all the same)")
         return 1
     if options is None:
+        if args.report:
+            return _launch_with_report(spec, signals, name=args.report_name, alone=bool(args.alone))
         return launch(spec, _say, signals).status
-    return _train(spec, options, signals, changed=args.continue_changed, alone=not args.no_alone)
+    return _train(spec, options, signals, changed=args.continue_changed, alone=args.alone is not False)
+
+
+def _launch_with_report(spec: Launch, signals: list[int], *, name: str | None, alone: bool) -> int:
+    """Start a script with hooks, and write its report in any case; the status is the script's."""
+    from dpbook.runs.report import pages, script_report
+
+    folder = script_report.new_report_folder(spec.name, name)
+    status, report = script_report.launch_with_report(spec, folder, signals, _say, alone=alone)
+    print(f"{report.headline()}\nreport: {pages.write_script(report, folder)}")
+    return status
 
 
 def _train(spec: Launch, options: Options, signals: list[int], *, changed: bool, alone: bool) -> int:
     """Start our program where its folder is free and holds no other run, and say what can be done with it then."""
     from dpbook.runs.launch import launch
     from dpbook.runs.trainer import is_finished, locked, metrics, refuse_to_mix, saved_steps
+    from dpbook.runs.watching import with_hooks
 
     page = options.folder / metrics.REPORT
     with locked(options.folder, spec.endpoint if spec.nnodes > 1 else None, _say):
@@ -140,7 +160,7 @@ def _train(spec: Launch, options: Options, signals: list[int], *, changed: bool,
             print(f"report: {page}")
             return 0
         page.unlink(missing_ok=True)
-        ended = launch(spec, _say, signals)
+        ended = launch(with_hooks(spec, options.folder, {"sampled": True}, moments=True), _say, signals)
         if ended.status == 0 and not ended.had_rank_0:  # a disk may be slow to show this node what rank 0 has written
             return 0
         done = saved_steps(options.folder)[-1:]
@@ -183,6 +203,10 @@ def _parse(args: argparse.Namespace) -> argparse.Namespace | None:
     parser = _program_parser()
     if args.script is not None and not any(args.script):
         parser.error("nothing comes after --, or an empty word: a script belongs there (is a variable not set?)")
+    if args.script and args.report and args.nnodes > 1:
+        parser.error("--report is for one machine: the ranks of others leave their journals there")
+    if args.script and not args.report and (args.report_name or args.alone):
+        parser.error("--report-name and --alone need --report")
     if args.script and args.unknown:
         parser.error(f"unrecognized arguments before the script: {' '.join(args.unknown)}")
     return None if args.script else parser.parse_args(args.unknown)

@@ -57,18 +57,18 @@ def time_update(event: Mapping[str, Any], world: int) -> UpdateTimes | None:
     forwards: list[float] = []
     backwards: list[float] = []
     gaps: tuple[tuple[int, float], ...] = ()
-    begun = arrived = 0.0
+    begun = 0.0
     forward: float | None = None
     ready: dict[int, float] = {}
     synced = iter(event["synced"])
+    arrivals = [ended for kind, _, ended, *_ in event["spans"] if kind == "call" and not event["own_hook"]]
     for kind, at in event["marks"]:
         if kind == "forward":
             forward = at if forward is None else forward
         elif kind == "backward":
-            begun, arrived, ready = at, 0.0, {}
-        elif kind == "arrived":
-            arrived = at
+            begun, ready = at, {}
         elif kind == "returned":
+            arrived = max((end for end in arrivals if begun < end <= at), default=0.0)
             waits = next(synced) and world > 1
             if not ready:  # a backward through parameters of no recorded optimizer
                 continue
@@ -135,7 +135,7 @@ def _notes_on_model(model: Mapping[str, Any], order: Sequence[int]) -> Iterator[
         yield "on a CPU: each rank is taken to have a machine like this to itself"
     if model["own_hook"]:
         yield "its communication hook is left out: gradients are priced as they are"
-    if model["world"] > 1 and not model["wrapped"]:
+    if model["world"] > 1 and not model["wrapper"]:
         yield "no DistributedDataParallel: averaging of its own is counted as the optimizer's"
     if model["buffers"] and model["wrapped"]:
         yield f"left out: DDP's broadcast of {model['buffers']} buffers before a forward"
@@ -164,6 +164,7 @@ class MeasuredStep:
         updates: number of updates that counted.
         world: ranks that ran at the same time.
         cap: bytes of the wrapper's buckets if the script sets them; None for torch's default.
+        first: bytes of its first bucket if the script sets them; None for those of ``cap``.
         units: names of the modules that sharding gathers as one.
         frozen: numbers of elements of the parameters that are not trained, by name.
         emulated_seconds: time of an update over the emulated link; None if there is none, or if the gradients did not
@@ -181,6 +182,7 @@ class MeasuredStep:
     updates: int = 1
     world: int = 1
     cap: int | None = None
+    first: int | None = None
     units: tuple[str, ...] = ()
     frozen: Mapping[str, int] | None = None
     emulated_seconds: float | None = None
@@ -221,11 +223,14 @@ def read_step(journals: Sequence[Sequence[Mapping[str, Any]]]) -> MeasuredStep:
     For each update the slowest rank counts, because the others wait for it. An update over the emulated link counts
     with the mean over ranks, because all end at about the same time.
     """
-    model = next((event for event in journals[0] if event["kind"] == "model"), None)
+    model = next((event for event in reversed(journals[0]) if event["kind"] == "model"), None)
     if model is None:
         raise NoForecast("no update of an optimizer was seen: is it one of torch.optim, and does the script train?")
     _check_model(model)
-    ranks = [[time_update(e, len(journals)) for e in events if e["kind"] == "update"] for events in journals]
+    ranks = [
+        [time_update(e, len(journals)) for e in events if e["kind"] == "update" and e["detailed"]]
+        for events in journals
+    ]
     by_update = [[one for one in of_ranks if one is not None] for of_ranks in zip(*ranks, strict=False)]
     counted = [of_ranks for of_ranks in by_update[WARMUP_UPDATES:] if of_ranks]
     free = [max(of_ranks, key=lambda one: one.alone) for of_ranks in counted if not of_ranks[0].emulated]
@@ -291,6 +296,7 @@ def _medians(
         updates=len(updates),
         world=model["world"],
         cap=model["cap"],
+        first=model["first"],
         units=tuple(model["units"]),
         frozen=model["frozen"],
         emulated_seconds=statistics.median(emulated) if emulated else None,

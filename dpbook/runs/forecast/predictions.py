@@ -15,6 +15,7 @@ from dpbook.overlap import (
     MIB,
     ROOT,
     CapSweep,
+    Price,
     Sharding,
     Sizes,
     Timeline,
@@ -130,10 +131,14 @@ def fit_connection(sweep: Sweep) -> Connection:
     """
     if sweep.world < 2:
         raise InvalidArgument("sweep", sweep.world, "one of two ranks or more")
-    line = fit(sweep.nbytes, sweep.seconds).model
-    hops, share = 2 * (sweep.world - 1), 2 * (sweep.world - 1) / sweep.world
+    return fitted_connection(sweep.world, fit(sweep.nbytes, sweep.seconds).model)
+
+
+def fitted_connection(world: int, line: AlphaBeta) -> Connection:
+    """Return the link of a ring that takes as long as the all-reduces which were measured between ``world`` ranks."""
+    hops, share = 2 * (world - 1), 2 * (world - 1) / world
     link = Link(line.alpha / hops, share * line.bandwidth)
-    return Connection(f"here, {plural(sweep.world, 'rank')}", link, {sweep.world: line})
+    return Connection(f"here, {plural(world, 'rank')}", link, {world: line})
 
 
 CAPS = tuple(int(MIB * 2**power * share) for power in range(-4, 12) for share in (1, 1.5))
@@ -212,7 +217,7 @@ def check_forecast(measured: MeasuredStep, link: Connection) -> ForecastCheck:
     """
     if measured.emulated_seconds is None:
         raise NoForecast("nothing to compare with: torch's DDP as it is has to carry the gradients, in a few updates")
-    step = _simulated(measured, link, measured.world, *_limits(measured))
+    step = simulate_buckets(measured, link.price(measured.world), *bucket_limits(measured))
     return ForecastCheck(
         link.name,
         measured.world,
@@ -229,37 +234,43 @@ def _row(whole: MeasuredStep, link: Connection, world: int, stage: int) -> Forec
         cap = as_it_is = None
         step = _sharded(measured, link, world, stage)
     else:
-        current = step = _simulated(measured, link, world, *_limits(measured))
+        current = step = simulate_buckets(measured, link.price(world), *bucket_limits(measured))
         cap, as_it_is = 0, measured.other + current.duration
-        best = _best(measured, link, world)
+        best = sweep_caps(measured, link.price(world))
         if current.duration > EQUIVALENT_RATIO * best.duration:
-            cap = int(best.caps[best.durations <= EQUIVALENT_RATIO * best.duration].max())
-            step = _simulated(measured, link, world, cap, cap)
+            cap = largest_good_cap(best)
+            step = simulate_buckets(measured, link.price(world), cap, cap)
     seconds = measured.other + step.duration
     batches = 1 if whole.divided else world  # of the measured size, in a step
     return ForecastRow(link.name, world, stage, seconds, step.exposed(), batches * whole.alone / seconds, cap, as_it_is)
 
 
-def _limits(measured: MeasuredStep) -> tuple[int, int]:
+def largest_good_cap(sweep: CapSweep) -> int:
+    """Return the largest cap in bytes whose step is as good as the shortest."""
+    return int(sweep.caps[sweep.durations <= EQUIVALENT_RATIO * sweep.duration].max())
+
+
+def bucket_limits(measured: MeasuredStep) -> tuple[int, int]:
     """Return the caps of the script's buckets and of its first bucket, in bytes."""
-    return (CAP, FIRST_CAP) if measured.cap is None else (measured.cap, measured.cap)
+    return (CAP, FIRST_CAP) if measured.cap is None else (measured.cap, measured.first or measured.cap)
 
 
-def _simulated(measured: MeasuredStep, link: Connection, world: int, cap: int, first: int) -> Timeline:
+def simulate_buckets(measured: MeasuredStep, price: Price, cap: int, first: int, contention: float = 1.0) -> Timeline:
+    """Simulate the measured step, without its ``other`` time, with buckets of these caps in bytes."""
     buckets = plan(tensors_of(measured.layers), cap, first)
     return simulate_step(
-        measured.layers, buckets, link.price(world), accumulation=measured.accumulation, no_sync=measured.no_sync,
-        optimizer=measured.after,
+        measured.layers, buckets, price, accumulation=measured.accumulation, no_sync=measured.no_sync,
+        optimizer=measured.after, contention=contention,
     )  # fmt: skip
 
 
-def _best(measured: MeasuredStep, link: Connection, world: int) -> CapSweep:
+def sweep_caps(measured: MeasuredStep, price: Price, contention: float = 1.0) -> CapSweep:
     """Sweep the caps up to the first one that puts all gradients into one bucket."""
     total = sum(tensor.nbytes for tensor in tensors_of(measured.layers))
     caps = CAPS[: sum(cap < total for cap in CAPS) + 1]
     return best_cap(
-        measured.layers, link.price(world), caps, accumulation=measured.accumulation, no_sync=measured.no_sync,
-        optimizer=measured.after,
+        measured.layers, price, caps, accumulation=measured.accumulation, no_sync=measured.no_sync,
+        optimizer=measured.after, contention=contention,
     )  # fmt: skip
 
 

@@ -3,4 +3,4 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dpbook.runs.report import benchmark, pages, run_summary
+    from dpbook.runs.report import benchmark, pages, run_summary, script_report

@@ -1,13 +1,17 @@
 """HTML pages of a training run (step times beside the prediction) and of an audit. Each is one file without scripts."""
 
+import datetime
+import json
+import platform
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dpbook import figures
-from dpbook.collectives import bandwidth_lower_bound
+from dpbook.collectives import AlphaBeta, bandwidth_lower_bound
 from dpbook.core import (
     DpbookError,
     InvalidArgument,
@@ -18,87 +22,52 @@ from dpbook.core import (
     render_page,
     write_atomically,
 )
-from dpbook.overlap import Timeline, read_profiles, split_waits
+from dpbook.overlap import Tensor, Timeline, read_profiles, split_waits
 from dpbook.runs.audit import Verdict
-from dpbook.runs.report.run_summary import SMALL_SHARE, WARMUP_STEPS, Parts, Summary, load_baseline, summarise
+from dpbook.runs.report.measured_run import MeasuredRun
+from dpbook.runs.report.run_summary import WARMUP_STEPS, Summary, load_baseline, summarise
+from dpbook.runs.report.script_report import DATA_FILE, ScriptReport, read_report
+from dpbook.runs.report.sections import measured_sections
+from dpbook.runs.report.verdicts import rows, sentences
 from dpbook.runs.trainer import metrics
 
-
-def sentences(summary: Summary, alone: Summary | None) -> list[str]:
-    """Return the sentences of the verdict; an empty list for a run without measured parts and without a baseline."""
-    if not summary.settled:
-        return [
-            f"Too short for a verdict: the first {WARMUP_STEPS} steps allocate and settle the buckets; "
-            f"run {2 * WARMUP_STEPS + 1}."
-        ]
-    verdict = list(_communication(summary))
-    if summary.world > 1 and alone is not None:
-        verdict.append(_efficiency_sentence(summary, alone))
-    return verdict
-
-
-def _communication(summary: Summary) -> Iterator[str]:
-    parts = summary.parts
-    if summary.world == 1:
-        yield "One process: no communication and no waiting."
-    elif parts is not None:
-        transfer = float(parts.transfer[0])
-        of_step = f"{transfer / parts.step:.0%} of a step, {milliseconds(transfer)} of {milliseconds(parts.step)}"
-        if transfer < SMALL_SHARE * parts.step:
-            yield f"Communication costs little: exposed communication takes {of_step}."
-        else:
-            yield f"Communication is not hidden: {of_step}, is transfer during which nothing is computed."
-        if _sends_weights(summary):
-            updating = float(parts.updating.mean())
-            share = f"{updating / parts.step:.0%} of a step ({milliseconds(updating)})"
-            yield f"The update takes {share}; in it the ranks send each other the new weights, which is not hidden."
-        yield _waiting(parts)
-
-
-def _sends_weights(summary: Summary) -> bool:
-    return bool(summary.about["options"]["strategy"] == "zero1")
-
-
-def _waiting(parts: Parts) -> str:
-    waited = f"{parts.wait:.0%} of a step ({milliseconds(float(parts.waiting.mean()))}, the mean over ranks)"
-    if parts.slow is not None:
-        slow, others = parts.computing[parts.slow], np.delete(parts.computing, parts.slow)
-        return (
-            f"Rank {parts.slow} is slower: it computes for {milliseconds(slow)} where the others need "
-            f"{milliseconds(float(np.median(others)))}, and waiting takes {waited}."
-        )
-    if parts.wait < SMALL_SHARE:
-        return "No rank is slow, and hardly any time is spent waiting."
-    return f"Waiting for each other takes {waited}, though no single rank is slow."
-
-
-def _efficiency_sentence(summary: Summary, alone: Summary) -> str:
-    """Return the scaling efficiency in words, and the causes of the difference to N times one process."""
-    text = (
-        f"Efficiency is {summary.efficiency(alone):.0%}: a step takes {milliseconds(summary.seconds)}, "
-        f"with one process alone {milliseconds(alone.seconds)}"
-    )
-    here, there = summary.parts, alone.parts
-    if here is None or there is None or summary.efficiency(alone) > 1 - SMALL_SHARE:
-        return f"{text}."
-    lost = {
-        "slower computing": here.computing - there.computing,
-        "waiting": here.waiting,
-        "transfer": here.transfer - there.transfer,
-        "the update, in which weights are sent" if _sends_weights(summary) else "a slower update": here.updating
-        - there.updating,
-        "the exchange of the loss, and waiting for it": here.rest - there.rest,
-    }
-    seconds = {name: float(each.mean()) for name, each in lost.items()}
-    large = sorted(
-        (name for name in seconds if seconds[name] > SMALL_SHARE * here.step), key=seconds.__getitem__, reverse=True
-    )
-    causes = ", ".join(f"{name} ({milliseconds(seconds[name])})" for name in large)
-    return f"{text}; the difference is {causes}." if causes else f"{text}."
-
-
 FILE = metrics.REPORT
-SHOWN = ("computing", "waiting", "transfer", "updating", "rest")
+
+
+def write_script(report: ScriptReport, folder: Path) -> Path:
+    """Write the page and the JSON of a script's report into ``folder``, and return the page's path."""
+    run = report.run
+    failed = [f"The run failed: {report.failure}."] if report.failure else []
+    if isinstance(run, str):
+        verdict, results = [f"Not measured: {run}."], []
+    else:
+        if failed:
+            failed.append(f"It ended after {plural(run.total, 'update')}.")
+        verdict = list(sentences(run, report.alone if isinstance(report.alone, MeasuredRun) else None))
+        results = list(rows(run, report.alone))
+    page = render_page(
+        FILE,
+        name=report.program,
+        verdict=failed + verdict,
+        results=results,
+        **measured_sections(report),
+        facts=_script_facts(report),
+    )
+    write_atomically(folder / DATA_FILE, (json.dumps(report.to_data(), indent=1) + "\n").encode())
+    write_atomically(folder / FILE, page.encode())
+    return folder / FILE
+
+
+def _script_facts(report: ScriptReport) -> Iterator[tuple[str, str]]:
+    yield "program", report.program
+    run = report.run
+    if not isinstance(run, str):
+        trained = sum(Tensor(**tensor).elements for tensor in run.model["tensors"])
+        yield "model", f"{trained:,} trained parameters in {plural(len(run.model['tensors']), 'tensor')}"
+        yield "device", f"{run.model['name']}, {plural(report.world, 'rank')}"
+        yield "updates", f"{run.total:,} made; {len(run.updates):,} count here"
+    yield "versions", f"torch {version('torch')}, Python {platform.python_version()}"
+    yield "date", str(datetime.date.today())
 
 
 def write(folder: Path, baseline: Path | None = None) -> Path:
@@ -109,12 +78,14 @@ def write(folder: Path, baseline: Path | None = None) -> Path:
     """
     summary, alone = _read(folder, baseline)
     prediction = summary.prediction
+    link = AlphaBeta(prediction["alpha"], prediction["beta"]) if prediction and prediction["beta"] else None
+    report = read_report(folder, [summary.about["options"]["name"]], summary.world, baseline=baseline, link=link)
     page = render_page(
         FILE,
-        name=summary.about["options"]["name"],
-        verdict=sentences(summary, alone),
+        name=report.program,
+        verdict=_verdict(summary, alone, report),
         results=_results(summary, alone),
-        ranks=list(_ranks(summary.parts)) if summary.parts else None,
+        **measured_sections(report),
         loss=figures.run_loss(summary.lines, "The loss of the whole batch, over all ranks"),
         seconds=figures.run_seconds(
             summary.counted, "Step times on rank 0", prediction["seconds"] if prediction else None
@@ -125,6 +96,19 @@ def write(folder: Path, baseline: Path | None = None) -> Path:
     )
     write_atomically(folder / FILE, page.encode())
     return folder / FILE
+
+
+def _verdict(summary: Summary, alone: Summary | None, report: ScriptReport) -> list[str]:
+    """Return the sentences of the verdict on a run of our training program."""
+    if not summary.settled:
+        return [
+            f"Too short for a verdict: the first {WARMUP_STEPS} steps allocate and settle the buckets; "
+            f"run {2 * WARMUP_STEPS + 1}."
+        ]
+    if isinstance(report.run, str):
+        return [f"Where the time of a step goes was not measured: {report.run}."]
+    beside = report.alone if alone is not None and isinstance(report.alone, MeasuredRun) else None
+    return list(sentences(report.run, beside, summary.efficiency(alone) if alone is not None else None))
 
 
 def headline(folder: Path) -> str:
@@ -186,22 +170,6 @@ def _utilisation(summary: Summary) -> str:
         return "no peak known for this device and precision"
     spread = _half(summary, "{:.1%}", lambda seconds: used * summary.seconds / seconds)
     return f"{used:.1%} of the bf16 peak ({spread})"
-
-
-class _Rank(NamedTuple):
-    """Row of the table of ranks: each part is a name, the time in words, and the share of the longest bar in %."""
-
-    name: str
-    slow: bool
-    parts: list[tuple[str, str, float]]
-
-
-def _ranks(parts: Parts) -> Iterator[_Rank]:
-    table = np.array([getattr(parts, name) for name in SHOWN])
-    for rank, seconds in enumerate(table.T):
-        shares = 100 * seconds / table.sum(axis=0).max()
-        cells = list(zip(SHOWN, map(milliseconds, seconds), shares.round(2), strict=True))
-        yield _Rank(f"rank {rank}", rank == parts.slow, cells)
 
 
 def _predicted(summary: Summary, prediction: dict[str, Any]) -> Iterator[tuple[str, str]]:

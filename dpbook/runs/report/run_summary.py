@@ -4,14 +4,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import median
 from types import NoneType
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dpbook.core import DpbookError
 from dpbook.planning import ACCELERATORS, utilisation
@@ -28,57 +24,8 @@ PREDICTED: Kinds = dict.fromkeys(("seconds", "exposed", "communication", "alpha"
 """Fields, with their types, that a report needs from the description of a run and from its prediction."""
 WARMUP_STEPS = 5
 """First steps, which do not count: they allocate memory and settle the buckets."""
-SMALL_SHARE = 0.05
-"""Share of a step below which the verdict does not mention a part."""
-STEADY_SHARE = 2 / 3
-"""Share of the steps in which the same rank computes longest, from which on that is no coincidence."""
 MAY_DIFFER = {"name", "out", "all_reduce", "steps", "lr", "warmup", "clip", "seed", "save_every", "predict", "profile"}
 """Options that do not change the computation of a step; a single process sums nothing."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Parts of a step in seconds: means over the middle half of the steps, one number per rank.
-
-    Medians of the parts would hide waiting that alternates between ranks.
-
-    Attributes:
-        step: median of a whole step.
-        computing: forward and backward.
-        waiting: time of the sum beyond ``transfer``.
-        transfer: exposed communication, the same on all ranks: the shortest sum of all ranks in each step, because the
-            rank that computes longest waits for no other.
-        updating: optimizer step.
-        rest: remaining time, for the exchange of the loss.
-        longest: share of the steps in which the rank computes longest.
-    """
-
-    step: float
-    computing: NDArray[np.float64]
-    waiting: NDArray[np.float64]
-    transfer: NDArray[np.float64]
-    updating: NDArray[np.float64]
-    rest: NDArray[np.float64]
-    longest: NDArray[np.float64]
-
-    @property
-    def wait(self) -> float:
-        """Share of a step that is spent waiting, as the mean over ranks."""
-        return float(self.waiting.mean()) / self.step
-
-    @property
-    def slow(self) -> int | None:
-        """Rank that slows the others down, or None.
-
-        It computes longer than any other by a tenth, waits less than half as long as they do, and computes longest in
-        most steps.
-        """
-        if self.wait < SMALL_SHARE:
-            return None
-        *others, last = np.argsort(self.computing)
-        longer = self.computing[last] > 1.1 * self.computing[others].max()
-        steady = self.longest[last] >= STEADY_SHARE
-        return int(last) if longer and steady and self.waiting[last] < self.waiting[others].mean() / 2 else None
 
 
 @dataclass(frozen=True)
@@ -125,25 +72,6 @@ class Summary:
     def seconds(self) -> float:
         """Median step time."""
         return float(median(self.step_seconds))
-
-    @cached_property
-    def parts(self) -> Parts | None:
-        """Parts of a step; None if the run did not measure them on all its ranks."""
-        if any(len(line.get(name, ())) != self.world for line in self.counted for name in metrics.PARTS):
-            return None
-        computing, summing, updating = (np.array([line[name] for line in self.counted]) for name in metrics.PARTS)
-        transfer = np.broadcast_to(summing.min(axis=1, keepdims=True), summing.shape)
-        step = np.array(self.step_seconds)[:, None]
-        rest = np.maximum(
-            0.0, step - computing - summing - updating
-        )  # a rank may begin before rank 0, whose step is timed
-        parts = (computing, summing - transfer, transfer, updating, rest)
-        least, most = np.percentile(step, [25, 75])
-        middle = ((least <= step) & (step <= most))[:, 0]
-        middle = middle if middle.any() else np.ones_like(middle)  # of two steps, none lies between the quartiles
-        longest = computing == computing.max(axis=1, keepdims=True)
-        means = [part[middle].mean(axis=0) for part in parts]
-        return Parts(self.seconds, *means, *[longest.mean(axis=0)])
 
     @property
     def unit(self) -> str:

@@ -17,14 +17,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dpbook.core import DpbookError, exit_without_teardown, machine, print_error_and_exit, write_atomically
-from dpbook.ranks import join_group, own_device, regroup
+from dpbook.core import DpbookError, exit_without_teardown, print_error_and_exit, write_atomically
+from dpbook.ranks import device_name, join_group, own_device, regroup
 from dpbook.runs.trainer.metrics import DESCRIPTION, PREDICTION, Metrics
 from dpbook.runs.trainer.options import Options, add_options, from_namespace
 from dpbook.runs.trainer.prediction import predict
 from dpbook.runs.trainer.run_folder import changes, consequences, table
 from dpbook.runs.trainer.trainer import TIMEOUT, Trainer, train
 from dpbook.runs.trainer.workloads import flops_per_token
+from dpbook.runs.watching import stop_watching
 
 SINGLE_PROCESS = {
     "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
@@ -86,6 +87,7 @@ def _run(options: Options, device: torch.device) -> None:
             print(f"asked to end: saved after step {trainer.step:,} of {options.steps:,}", file=sys.stderr, flush=True)
         return
     if options.predict:
+        stop_watching()  # the passes that a prediction measures are no updates
         predicted = predict(trainer)
         if first:
             (options.folder / PREDICTION).write_text(json.dumps(predicted, indent=1) + "\n", encoding="utf-8")
@@ -109,9 +111,7 @@ def describe(trainer: Trainer) -> dict[str, Any]:
         "world": trainer.world,
         "resumed_at": trainer.step,
         "backend": dist.get_default_backend_for_device(device),
-        "device": machine.processor()
-        if device.type == "cpu"
-        else torch.get_device_module(device).get_device_name(device),
+        "device": device_name(device),
         "parameters": sum(p.numel() for p in trainer.module.parameters()),
         "trained": sum(p.numel() for p in trainer.trained),
         "payload_bytes": trainer.payload,

@@ -11,11 +11,10 @@ from typing import Any
 from dpbook.core import machine, temporary_folder
 from dpbook.runs.launch import Launch, launch
 from dpbook.runs.trainer.options import Options
+from dpbook.runs.watching import JOURNAL, with_hooks
 
 FILE, DESCRIPTION, PREDICTION, REPORT = "metrics.jsonl", "run.json", "prediction.json", "report.html"
 """Files in the folder of a run: metrics, description, predicted step, report."""
-PARTS = ("computing", "summing", "updating")
-"""Parts of a step: until the local gradients are ready, until they are summed, and until the weights are updated."""
 
 
 class Metrics:
@@ -68,10 +67,11 @@ def train_alone(options: Options, nproc: int, report: Callable[[str], None]) -> 
             profile=0,
         )
         program = ("-m", "dpbook.runs.trainer", *alone.to_arguments())
-        ended = launch(Launch(program, 1, threads=max(1, machine.cores() // nproc)), report)
+        spec = Launch(program, 1, threads=max(1, machine.cores() // nproc))
+        ended = launch(with_hooks(spec, alone.folder, {"sampled": True}, moments=True), report)
         if ended.status == 0:
             target = options.folder / ALONE
             target.mkdir(exist_ok=True)
-            for file in (DESCRIPTION, FILE):
+            for file in (DESCRIPTION, FILE, JOURNAL.format(0)):
                 shutil.copyfile(alone.folder / file, target / file)
         return ended.status == 0

@@ -1,9 +1,7 @@
-"""Training loop of one rank, and the clock of the parts of its steps."""
+"""Training loop of one rank."""
 
 import contextlib
-import resource
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -16,61 +14,13 @@ from torch.nn.parallel import DistributedDataParallel
 from dpbook.core import InvalidArgument
 from dpbook.ddp import BucketedDDP, HookDDP, NaiveDDP, ShardedOptimizer, over
 from dpbook.overlap import MIB
-from dpbook.ranks import DeviceMoment, moment, now, own_device
+from dpbook.ranks import moment, now, own_device, peak_memory
 from dpbook.runs.trainer import checkpoints
-from dpbook.runs.trainer.metrics import PARTS, Metrics
+from dpbook.runs.trainer.metrics import Metrics
 from dpbook.runs.trainer.options import GROUP_TIMEOUT, Options
 from dpbook.runs.trainer.preemption import PreemptionListener
 from dpbook.runs.trainer.run_folder import changes, obstacles
 from dpbook.runs.trainer.workloads import Batches, Digits, PrefetchedBatches, Text, build
-
-
-class StepClock:
-    """Moments of a step on ``device``, recorded in its queue: a device reaches them later than the host.
-
-    While gradients are summed, a rank transfers and waits. The rank that computes longest waits for no other. The
-    shortest sum of all ranks is therefore transfer, and the additional time of the others is waiting.
-    """
-
-    def __init__(self, parameters: Iterable[nn.Parameter], device: torch.device) -> None:
-        """Register hooks on the trained parameters, which must be in their final wrapper."""
-        self._device, self._n_trained, self._n_missing = device, 0, 0
-        self._moments = [DeviceMoment()] * (len(PARTS) + 1)
-        for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(self._ready)
-            self._n_trained += 1
-
-    def begin(self) -> None:
-        """Mark the beginning of a step; reading its first batch counts as computing."""
-        self._mark(0)
-
-    def last_backward(self) -> None:
-        """Note that the next backward is the last one of the step: its last gradient ends the computing."""
-        self._n_missing = self._n_trained
-
-    def _ready(self, parameter: torch.Tensor) -> None:
-        self._n_missing -= 1
-        if self._n_missing == 0:  # a moment per gradient would be an event of the device for each
-            self._mark(1)
-
-    def summed(self) -> None:
-        """Mark the return of the backward that summed the gradients."""
-        self._mark(2)
-
-    def updated(self) -> None:
-        """Mark the end of the optimizer's step."""
-        self._mark(3)
-
-    def seconds(self) -> list[float]:
-        """Return the seconds of each of `PARTS` in the last step; waits until the device has finished it."""
-        if self._device.type != "cpu":
-            now(self._device)
-        pairs = zip(self._moments, self._moments[1:], strict=False)
-        return [before.until(after) for before, after in pairs]
-
-    def _mark(self, place: int) -> None:
-        self._moments[place] = moment(self._device)
-
 
 WRAPPERS = {"naive": NaiveDDP, "hook": HookDDP}
 ADAMW = {"betas": (0.9, 0.95)}
@@ -93,7 +43,6 @@ class Trainer:
         preemption: listener for the signals that ask this rank to end.
         ending: whether a rank has been asked to end; `report` sets it on all ranks.
         source: data set.
-        parts: seconds of each rank in the last step, by name of `PARTS`; `report` sets it on all ranks.
         rate: learning rate of the last step.
     """
 
@@ -103,7 +52,6 @@ class Trainer:
     preemption: PreemptionListener = field(default_factory=PreemptionListener)
     ending: bool = False
     source: Text | Digits = field(init=False)
-    parts: dict[str, list[float]] = field(init=False, default_factory=dict)
     rate: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
@@ -124,7 +72,6 @@ class Trainer:
             self.optimizer: torch.optim.Optimizer = ShardedOptimizer(self.trained, torch.optim.AdamW, **adamw)
         else:
             self.optimizer = torch.optim.AdamW(self.trained, **adamw)
-        self.step_clock = StepClock(self.trained, self.device)
 
     def resume(self) -> dict[str, Any] | None:
         """Resume from the newest checkpoint; return its shared part, or None if there is no checkpoint.
@@ -186,7 +133,6 @@ class Trainer:
     def advance(self) -> None:
         """Run one optimizer step. On an accelerator all of it is queued, and the host does not wait."""
         options = self.options
-        self.step_clock.begin()
         self.rate = options.lr * min(1.0, (self.step + 1) / max(options.warmup, 1))
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate
@@ -194,33 +140,25 @@ class Trainer:
         total = torch.zeros((), device=self.device)
         for number, batch in enumerate(self.batches(self.step), start=1):
             last = number == options.accumulation  # gradients accumulate on each rank until then
-            if last:
-                self.step_clock.last_backward()
             syncing = contextlib.nullcontext() if last else self.model.no_sync()
             with syncing:
                 loss = self.loss_of(batch) / options.accumulation
                 loss.backward()
             total += loss.detach()
-        self.step_clock.summed()
         self.loss, self.norm = total, nn.utils.clip_grad_norm_(self.trained, options.clip or float("inf"))
         self.optimizer.step()
-        self.step_clock.updated()
         self.step += 1
 
     def report(self) -> dict[str, float]:
         """Return the loss of the global batch in the last step, the norm of its gradient, and the learning rate.
 
-        Every rank calls it, because the loss is averaged over ranks. The same all-reduce exchanges `parts`, and whether
-        a rank was asked to end.
+        Every rank calls it, because the loss is averaged over ranks. The same all-reduce says whether a rank was asked
+        to end.
         """
-        shared = torch.zeros(2 + self.world * len(PARTS), device=self.device)
-        shared[0], shared[1] = self.loss, self.preemption.requested.is_set()
-        mine = 2 + self.rank * len(PARTS)
-        shared[mine : mine + len(PARTS)] = torch.tensor(self.step_clock.seconds(), device=self.device)
+        shared = torch.stack([self.loss, self.loss.new_full((), float(self.preemption.requested.is_set()))])
         dist.all_reduce(shared)
-        total, requested, *seconds = shared.tolist()
+        total, requested = shared.tolist()
         self.ending = requested > 0
-        self.parts = {name: seconds[k :: len(PARTS)] for k, name in enumerate(PARTS)}
         return {"loss": float(total / self.world), "gradient_norm": float(self.norm), "lr": self.rate}
 
     @property
@@ -233,16 +171,6 @@ class Trainer:
     def payload(self) -> int:
         """Number of bytes of gradients that a step averages."""
         return int(sum(p.numel() * p.element_size() for p in self.trained))
-
-    def memory(self) -> int:
-        """Return the peak memory in bytes since the start: of torch's allocator on an accelerator, else of the process.
-
-        The allocator does not count NCCL's buffers and the context of the accelerator.
-        """
-        if self.device.type != "cpu":
-            return int(torch.accelerator.max_memory_allocated(self.device))
-        peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-        return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes, Linux KiB
 
 
 def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
@@ -269,8 +197,8 @@ def train(trainer: Trainer, metrics: Metrics | None, progress: Any) -> None:
             if metrics is not None:
                 rate = trainer.tokens_per_step / seconds
                 metrics.append(
-                    step=trainer.step, steps=count, seconds=seconds, tokens_per_second=rate, memory=trainer.memory(),
-                    **values, **trainer.parts,
+                    step=trainer.step, steps=count, seconds=seconds, tokens_per_second=rate,
+                    memory=peak_memory(trainer.device), **values,
                 )  # fmt: skip
             if progress is not None:
                 progress.set_postfix(loss=f"{values['loss']:.3f}", refresh=False)

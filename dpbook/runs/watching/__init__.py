@@ -3,25 +3,45 @@
 `hooks` calls the recorders at each event; each recorder has one subject: passes, updates, calls, moments.
 `journal` lists what they write.
 
-A forecast has another journal, which `dpbook.runs.forecast.measured_step` reads:
+A forecast and a report have another journal, which `update_parts` reads:
 
-kind     written when             fields
-update   the next update ends     marks: its moments, [kind, seconds since the previous update]; synced: for each
-                                  backward, whether it was averaged; emulated: whether a link was emulated
-model    the rank ends            device, world, tensors, units, frozen, sharded, wrapped, own_hook, buffers,
-                                  cap
+kind     written when               fields
+update   a device has finished it   number; marks: its moments, [kind, seconds since the previous update]; spans: kind,
+                                    begin, end, name, bytes and line of each (`step_spans.OpenSpan`); synced: for each
+                                    backward, whether it was averaged; emulated: whether a link was emulated; own_hook:
+                                    whether a hook of the script summed gradients; stepped:
+                                    numbers of the optimizers; models: how many were called; examples, tokens: of its
+                                    inputs; loaded: examples from loaders; workers: of the loader; detailed: whether
+                                    each gradient has a mark; memory: peak so far, in bytes
+model    there are more tensors     format, device, name, world, tensors, units, frozen, sharded, wrapper: its class;
+                                    wrapped: by torch's DDP; bucketed: gradients travel in buckets; own_hook; buffers;
+                                    cap, first: of the buckets; bucket_view; optimizers: their classes
+total    the rank ends              updates
 
-The kinds of marks: "begun" (the optimizer was created), "forward", "backward", a number (the gradient of that tensor is
-ready), "arrived" (the sum of a bucket has arrived), "returned" (backward has returned), "stepped".
+The kinds of marks: "begun" (the previous update has ended), "forward", "backward", a number (the gradient of that
+tensor is ready), "returned" (backward has returned), "stepped".
 """
 
 from typing import TYPE_CHECKING
 
 from dpbook.core import lazy_exports
-from dpbook.runs.watching.journal import Recorder, RecordingOptions, read_journal
+from dpbook.runs.watching.journal import BUFFERS, JOURNAL, MOMENTS_FORMAT, Recorder, RecordingOptions, read_journal
+from dpbook.runs.watching.update_parts import (
+    PARTS,
+    Call,
+    StepParts,
+    UpdateOnRank,
+    in_rounds,
+    read_update,
+    rounds,
+    split,
+)
+from dpbook.runs.watching.watched_launch import with_hooks
 
 if TYPE_CHECKING:
     from dpbook.runs.watching.hooks import averages, owners, syncs
-    from dpbook.runs.watching.installation import watched
+    from dpbook.runs.watching.installation import stop_watching, watched
 
-__getattr__ = lazy_exports(__name__, averages="hooks", owners="hooks", syncs="hooks", watched="installation")
+__getattr__ = lazy_exports(
+    __name__, averages="hooks", owners="hooks", stop_watching="installation", syncs="hooks", watched="installation"
+)

@@ -266,7 +266,7 @@ class Calls:
 
             return init_process_group
 
-        self._everywhere((dist, distributed_c10d), "init_process_group", with_timeout)
+        self._recorder.replace_everywhere((dist, distributed_c10d), "init_process_group", with_timeout)
 
     def _clipping(self) -> None:
         def clipped(arguments: tuple[Any, ...], norm: Any) -> None:
@@ -276,7 +276,7 @@ class Calls:
             self._recorder.note("clip", norm=value, most=most, scaled=self._scaled, place=place())
 
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            self._everywhere((clip_grad, torch.nn.utils), name, self._recorded(clipped))
+            self._recorder.replace_everywhere((clip_grad, torch.nn.utils), name, self._recorded(clipped))
 
     def _scheduling(self) -> None:
         def stepped(arguments: tuple[Any, ...], result: Any) -> None:
@@ -343,10 +343,4 @@ class Calls:
             if name in ("all_gather", "all_gather_into_tensor") and result is None:
                 self._copies.add(arguments[0], arguments[1])
 
-        self._everywhere((dist, distributed_c10d), name, self._recorded(called))
-
-    def _everywhere(self, owners: tuple[Any, ...], name: str, make: Callable[[Any], Any]) -> None:
-        """Replace a function that several modules export by one new function."""
-        replacement = make(getattr(owners[0], name))
-        for owner in owners:
-            self._recorder.replace(owner, name, lambda old: replacement)
+        self._recorder.replace_everywhere((dist, distributed_c10d), name, self._recorded(called))

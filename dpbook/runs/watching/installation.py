@@ -10,9 +10,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from dpbook.collectives import Link
 from dpbook.runs.watching.hooks import TrainingHooks
-from dpbook.runs.watching.journal import REQUEST_VARIABLE, Recorder, RecordingOptions
+from dpbook.runs.watching.journal import REQUEST_VARIABLE, MomentOptions, Recorder, RecordingOptions
 
 
 def install() -> None:
@@ -20,7 +19,17 @@ def install() -> None:
     request = json.loads(os.environ[REQUEST_VARIABLE])
     folder, rank, world = Path(request["folder"]), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     start = record_moments if request["moments"] else record_contents
-    atexit.register(start(folder, rank, world, request["options"]).close, "ended")
+    _installed.append(start(folder, rank, world, request["options"]))
+    atexit.register(stop_watching)
+
+
+_installed: list[Recorder] = []
+
+
+def stop_watching() -> None:
+    """Stop what `install` has begun, at the end of the process or before; nothing happens if nothing is watched."""
+    while _installed:
+        _installed.pop().close("ended")
 
 
 def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
@@ -42,17 +51,15 @@ def record_contents(folder: Path, rank: int, world: int, options: Mapping[str, A
 
 
 def record_moments(folder: Path, rank: int, world: int, options: Mapping[str, Any]) -> Recorder:
-    """Record what a forecast needs: the moments of each update.
+    """Record what a forecast and a report need: the moments of each update. ``options``: see `MomentOptions`."""
+    from dpbook.runs.watching.step_spans import CommunicationSpans, StepSpans, watch_clipping
+    from dpbook.runs.watching.update_marks import UpdateMarks
 
-    ``options`` are the number of ``updates``, ``link`` (latency and bandwidth, or None) and whether every second update
-    is to go over the emulated link (``check``).
-    """
-    from dpbook.runs.watching.update_marks import BucketHooks, UpdateMarks
-
-    recorder = Recorder(folder, rank, RecordingOptions(options["updates"]))
-    hooks = TrainingHooks(recorder)
-    link = Link(*options["link"]) if options["link"] else None
-    UpdateMarks(recorder, hooks, BucketHooks(hooks, link), world, check=options["check"])
+    chosen, spans = MomentOptions(**options), StepSpans()
+    recorder = Recorder(folder, rank, RecordingOptions(chosen.updates))
+    hooks, communication = TrainingHooks(recorder), CommunicationSpans(recorder, spans)
+    watch_clipping(recorder, spans)
+    UpdateMarks(recorder, hooks, spans, communication, world, chosen)
     return recorder
 
 

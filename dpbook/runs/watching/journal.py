@@ -25,6 +25,7 @@ end         the rank ends                       how
 ``place`` is the line of the script: [file, line, text]. Each event is in the file at once, so a killed rank loses none.
 """
 
+import functools
 import json
 import linecache
 import os
@@ -107,6 +108,29 @@ class RecordingOptions:
     state: bool = False
 
 
+BUFFERS = "broadcast of buffers"
+"""Name of the call in which DDP broadcasts buffers before a forward."""
+MOMENTS_FORMAT = 1
+"""Version of the journal of moments."""
+
+
+@dataclass(frozen=True)
+class MomentOptions:
+    """Options of a recording of moments, for a forecast or a report.
+
+    Attributes:
+        updates: updates of an optimizer after which the script is stopped (0: it runs to its end).
+        link: latency and bandwidth of a link to emulate, in seconds and bytes per second; None for none.
+        check: emulate the link in every second update.
+        sampled: record ever fewer updates.
+    """
+
+    updates: int = 0
+    link: tuple[float, float] | None = None
+    check: bool = False
+    sampled: bool = False
+
+
 class Recorder:
     """Writes the journal of ``rank`` in ``folder``; when it closes, it undoes the changes that hooks registered."""
 
@@ -114,6 +138,7 @@ class Recorder:
         self.folder, self.rank, self.options = folder, rank, options
         self.active = True
         self.spent = 0.0
+        folder.mkdir(parents=True, exist_ok=True)
         self._file = open(folder / JOURNAL.format(rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._undo: list[Callable[[], None]] = []
         self._depth = 0
@@ -142,6 +167,12 @@ class Recorder:
         before = getattr(owner, name)
         setattr(owner, name, make(before))
         self.on_close(lambda: setattr(owner, name, before))
+
+    def replace_everywhere(self, owners: tuple[Any, ...], name: str, make: Callable[[Any], Any]) -> None:
+        """Replace a function that several modules export by one new function."""
+        replacement = make(getattr(owners[0], name))
+        for owner in owners:
+            self.replace(owner, name, lambda old: replacement)
 
     def on_close(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when the recorder closes, in reverse order of registration."""
@@ -187,6 +218,7 @@ def place() -> list[Any] | None:
     return None
 
 
+@functools.cache
 def _relative(name: str) -> str:
     inside = os.path.relpath(name)
     return name if inside.startswith("..") else inside

@@ -4,22 +4,24 @@ The communication is the script's own, or goes over an emulated link.
 """
 
 import functools
+from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from dpbook.collectives import Link
-from dpbook.ddp import SlowLink, specification
-from dpbook.ranks import DeviceMoment, moment
+from dpbook.ddp import BucketedDDP, SlowLink, specification, tensors_in
+from dpbook.overlap import CAP, FIRST_CAP
+from dpbook.ranks import DeviceMoment, device_name, moment, peak_memory
 from dpbook.runs.watching.hooks import Owners, TrainingHooks, TrainingListener, parameters_of
-from dpbook.runs.watching.journal import Recorder
+from dpbook.runs.watching.journal import MOMENTS_FORMAT, MomentOptions, Recorder
+from dpbook.runs.watching.step_spans import CommunicationSpans, LoaderSpans, OpenSpan, StepSpans
 
 
 def units(root: nn.Module) -> list[str]:
@@ -55,17 +57,15 @@ Future: TypeAlias = torch.futures.Future[torch.Tensor]
 
 
 class BucketHooks:
-    """Communication hooks on the DDP wrappers of a script.
+    """Communication hooks on the DDP wrappers of a script, so that the time of each bucket is seen.
 
     Attributes:
         emulating: whether the link is emulated in the current update; without a link it has no effect.
-        arrived: called when the sum of a bucket has arrived, on the CPU only; on a device the host does not know.
     """
 
-    def __init__(self, hooks: TrainingHooks, link: Link | None) -> None:
+    def __init__(self, hooks: TrainingHooks, communication: CommunicationSpans, link: Link | None) -> None:
         self.emulating = False
-        self.arrived: Callable[[], None] = lambda: None
-        self._hooks, self._link = hooks, link
+        self._hooks, self._communication, self._link = hooks, communication, link
         self._hooked: set[int] = set()
 
     @property
@@ -88,48 +88,132 @@ class BucketHooks:
 
     def _hook(self, group: dist.ProcessGroup) -> Callable[[Any, dist.GradBucket], Future]:
         slow = SlowLink(self._link, group) if self._link else None
+        scale = 1 / dist.get_world_size(group)  # a product, as DDP without a hook: a quotient has other bits
 
         def carry(state: Any, bucket: dist.GradBucket) -> Future:
             if slow and self.emulating:
                 return slow.hook(state, bucket)
-            summed: Future = allreduce_hook(group, bucket)
-            return summed.then(self._note_arrival) if bucket.buffer().device.type == "cpu" else summed
+            work = self._communication.sum_bucket(bucket.buffer().mul_(scale), group)
+            return work.get_future().then(lambda summed: summed.value()[0])
 
         return carry
 
-    def _note_arrival(self, summed: Future) -> torch.Tensor:
-        self.arrived()
-        return summed.value()
+
+@dataclass
+class UpdateRecord:
+    """Update of a rank before its moments are written.
+
+    Attributes:
+        marks: kinds and moments, as the package's docstring lists them.
+        synced: for each backward, whether a wrapper averages its gradients.
+        models: ids of the modules that were called.
+        stepped: numbers of the optimizers that stepped.
+        examples, tokens: of the inputs of its forwards on this rank; tokens are 0 where inputs are no token ids.
+        detailed: whether every gradient has a mark, and not the last one of a backward alone.
+        n_spans, loaded: spans until the last step, and examples that loaders gave until then.
+        number: updates before this one.
+        begun: end of the update before, or the creation of the first optimizer.
+        workers: workers of the loader; None without a loader.
+        own_hook: whether the script's own hook sums the gradients, so that the arrival of a sum is not seen.
+    """
+
+    marks: list[tuple[str | int, DeviceMoment]] = field(default_factory=list)
+    synced: list[bool] = field(default_factory=list)
+    models: set[int] = field(default_factory=set)
+    stepped: list[int] = field(default_factory=list)
+    examples: int = 0
+    tokens: int = 0
+    detailed: bool = True
+    n_spans: int = 0
+    loaded: int = 0
+    number: int = 0
+    begun: DeviceMoment = field(default_factory=DeviceMoment)
+    spans: list[OpenSpan] = field(default_factory=list)
+    workers: int | None = None
+    emulated: bool = False
+    own_hook: bool = False
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the fields of the journal's event; the device must have reached all moments."""
+        end = self.marks[-1][1]
+        return {
+            "number": self.number,
+            "emulated": self.emulated,
+            "own_hook": self.own_hook,
+            "synced": self.synced,
+            "models": len(self.models),
+            "stepped": self.stepped,
+            "examples": self.examples,
+            "tokens": self.tokens,
+            "loaded": self.loaded,
+            "workers": self.workers,
+            "detailed": self.detailed,
+            "marks": [("begun", 0.0), *((kind, self.begun.until(at)) for kind, at in self.marks)],
+            "spans": [
+                (span.kind, self.begun.until(span.begun), self.begun.until(span.ended or end), span.name, span.nbytes,
+                 span.place)
+                for span in self.spans
+            ],
+        }  # fmt: skip
+
+
+TOKEN_DTYPES = (torch.int64, torch.int32)
+SAMPLED_IN_A_ROW = 20
+DETAILED_UPDATES = 25
+"""Updates in which an accelerator records an event for every gradient; in later ones, for the last gradient alone."""
+
+
+def bucket_caps(wrapper: nn.Module | None) -> tuple[int | None, int | None]:
+    """Return the caps in bytes of a wrapper's buckets and of its first one; None for torch's default."""
+    if isinstance(wrapper, BucketedDDP):
+        return (None, None) if (wrapper.cap, wrapper.first) == (CAP, FIRST_CAP) else (wrapper.cap, wrapper.first)
+    if not isinstance(wrapper, DistributedDataParallel) or wrapper.bucket_bytes_cap_default:
+        return None, None
+    return wrapper.bucket_bytes_cap, None
 
 
 class UpdateMarks(TrainingListener):
     """Records the moments of the updates of a rank.
 
-    An update ends with the last step before the next forward or backward. Its moments are written when the next update
-    has ended, because by then a device has reached them too. With ``check``, ``buckets`` emulates the link in every
-    second update.
+    An update ends with the last step before the next forward or backward. Its moments are written when a device has
+    reached them, for which the host does not wait. With the option ``check`` the link is emulated in every second
+    update. With ``sampled``, ever fewer updates are recorded: the first 200, then 20 of every 200, from 2,000 on 20 of
+    every 2,000, and so on.
     """
 
     def __init__(
-        self, recorder: Recorder, hooks: TrainingHooks, buckets: BucketHooks, world: int, *, check: bool
+        self,
+        recorder: Recorder,
+        hooks: TrainingHooks,
+        spans: StepSpans,
+        communication: CommunicationSpans,
+        world: int,
+        options: MomentOptions,
     ) -> None:
-        self._recorder, self._hooks, self._buckets = recorder, hooks, buckets
-        self._world, self._check = world, check
-        buckets.arrived = lambda: self._mark("arrived")
-        self._device = torch.device("cpu")
+        self._recorder, self._hooks, self._spans = recorder, hooks, spans
+        self._communication, self._loader = communication, LoaderSpans(recorder, spans)
+        self._buckets = BucketHooks(hooks, communication, Link(*options.link) if options.link else None)
+        self._world, self._check, self._sampled = world, options.check, options.sampled
         self._numbers: dict[int, int] = {}
         self._tensors: list[dict[str, Any]] = []
         self._roots: list[nn.Module] = []
+        self._optimizers: dict[int, int] = {}
+        self._optimizer_names: list[str] = []
         self._updates = 0
-        self._marks: list[tuple[str | int, DeviceMoment]] = []
-        self._synced: list[bool] = []
-        self._ended: dict[str, Any] | None = None
+        self._record = UpdateRecord()
+        self._previous_end: DeviceMoment | None = None
+        self._ready_gradients = self._expected_gradients = 0
+        self._open: dict[str, OpenSpan | None] = {}
+        self._steps: list[OpenSpan | None] = []
+        self._pending: deque[UpdateRecord] = deque()
+        self._described = 0
         recorder.on_close(self._finish)
         hooks.add(self)
 
     def optimizer_created(self, optimizer: Optimizer, owners: Owners) -> None:
         """Mark the moment at which each of its gradients is ready, from now on."""
         parameters = parameters_of(optimizer)
+        self._optimizer_names.append(type(optimizer).__name__)
         self._roots += [root for root in owners.roots if not any(root is known for known in self._roots)]
         for parameter in parameters:
             if parameter.requires_grad and id(parameter) not in self._numbers:
@@ -137,78 +221,142 @@ class UpdateMarks(TrainingListener):
                 self._tensors.append(asdict(specification(owners.names[id(parameter)], parameter)))
                 ready = functools.partial(self._ready, number)
                 self._recorder.on_close(parameter.register_post_accumulate_grad_hook(ready).remove)
-        if not self._marks and parameters:
-            self._device = parameters[0].device
-            self._mark("begun")
+        if self._previous_end is None and parameters:
+            self._spans.device = parameters[0].device
+            self._spans.note_stream()
+            self._spans.active = True
+            self._previous_end = moment(self._spans.device)
 
-    def _mark(self, kind: str | int) -> None:
-        self._marks.append((kind, moment(self._device)))
+    def _mark(self, kind: str | int, at: DeviceMoment | None = None) -> None:
+        """Mark the moment ``at``, by default this one: on an accelerator each is an event."""
+        if self._spans.active:
+            self._record.marks.append((kind, at or moment(self._spans.device)))
 
     def _ready(self, number: int, parameter: torch.Tensor) -> None:
-        self._mark(number)
+        self._ready_gradients += 1
+        if self._record.detailed or self._ready_gradients == self._expected_gradients:
+            self._mark(number)
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
         """Mark it; it may be the first of an update."""
         self._begin("forward")
+        if self._spans.active:
+            self._record.models.add(id(module))
+            first = next(tensors_in(arguments), None)
+            if first is not None and first.dim():
+                self._record.examples += len(first)
+                self._record.tokens += first.numel() if first.dtype in TOKEN_DTYPES and first.dim() == 2 else 0
+
+    def forward_ends(self, module: nn.Module) -> None:
+        """Mark it."""
+        self._spans.close(self._open.pop("forward", None))
 
     def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
         """Mark it, and note whether it will be averaged."""
         if self._tensors:
             self._buckets.prepare()
             self._begin("backward")
-            self._synced.append(bool(self._hooks.sync()))
+            self._record.synced.append(bool(self._hooks.sync()))
+            self._ready_gradients = 0
 
     def backward_ends(self) -> None:
         """Mark it."""
         if self._tensors:
-            self._mark("returned")
+            span = self._open.pop("backward", None)
+            self._spans.close(span)
+            self._mark("returned", span.ended if span else None)
+            if self._record.detailed:
+                self._expected_gradients = self._ready_gradients
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """Begin the span of its step."""
+        self._steps.append(self._spans.open("optimizer"))
 
     def step_ends(self, optimizer: Optimizer) -> None:
-        """Mark it."""
-        self._mark("stepped")
+        """Mark it; it may be the last one of the update, and what follows then belongs to the next one."""
+        span = self._steps.pop() if self._steps else None
+        self._spans.close(span)
+        self._record.stepped.append(self._optimizers.setdefault(id(optimizer), len(self._optimizers)))
+        self._record.marks.append(("stepped", (span and span.ended) or moment(self._spans.device)))
+        self._record.n_spans, self._record.loaded = len(self._spans.spans), self._loader.examples
+        self._spans.active = self._spans.active or self._is_recorded(self._updates + 1)
+
+    def _is_recorded(self, update: int) -> bool:
+        """Return True for all updates, or if they are sampled for the first 200 and 20 in a row of ever more later."""
+        block = update // SAMPLED_IN_A_ROW
+        return not self._sampled or block % 10 ** (len(str(block)) - 1) == 0
 
     def _begin(self, kind: str) -> None:
-        if self._marks[-1][0] == "stepped":
+        if self._record.stepped:
             self._end()
-            if self._updates >= self._recorder.options.updates:
+            if 0 < self._recorder.options.updates <= self._updates:
                 self._recorder.finish(self._world)
-        self._mark(kind)
+        span = self._open[kind] = self._spans.open(kind)
+        self._mark(kind, span.begun if span else None)
 
     def _end(self) -> None:
-        self._write()
-        self._ended = {"emulated": self._buckets.emulating, "synced": self._synced, "marks": self._marks}
-        self._marks, self._synced = self._marks[-1:], []
+        """End the update at its last step."""
+        record, spans = self._record, self._spans.take()
+        assert self._previous_end is not None
+        if self._is_recorded(self._updates):
+            record.number, record.begun, record.spans = self._updates, self._previous_end, spans[: record.n_spans]
+            record.emulated, record.workers = self._buckets.emulating, self._loader.workers
+            record.own_hook = self._buckets.own_hook
+            self._pending.append(record)
+        self._previous_end = record.marks[-1][1]
         self._updates += 1
+        self._describe()
+        self._write()
+        on_cpu = self._spans.device.type == "cpu"
+        self._record = UpdateRecord(detailed=on_cpu or not self._sampled or self._updates < DETAILED_UPDATES)
+        self._spans.spans, self._spans.active = spans[record.n_spans :], self._is_recorded(self._updates)
+        self._loader.examples -= record.loaded
+        self._communication.forget()
         self._buckets.emulating = self._check and self._updates % 2 == 1
 
-    def _write(self) -> None:
-        """Write the moments of the previous update."""
-        if self._ended is None:
-            return
-        marks = self._ended["marks"]
-        first, last = marks[0][1], marks[-1][1]
-        if last.event is not None:
-            last.event.synchronize()
-        self._recorder.note("update", **self._ended | {"marks": [(kind, first.until(at)) for kind, at in marks]})
+    def _write(self, *, wait: bool = False) -> None:
+        """Write the updates that the device has finished; with ``wait`` all of them."""
+        while self._pending:
+            event = self._pending[0].marks[-1][1].event
+            if event is not None and not event.query():
+                if not wait:
+                    return
+                event.synchronize()
+            with self._recorder.watching():
+                self._recorder.note("update", **self._pending[0].to_data(), memory=peak_memory(self._spans.device))
+            self._pending.popleft()
 
-    def _model(self) -> dict[str, Any]:
-        wrapper = next(iter(self._buckets.wrappers), None)
-        return {
-            "device": self._device.type,
-            "world": self._world,
-            "tensors": self._tensors,
-            "units": [name for root in self._roots for name in units(root)],
-            "frozen": {name: elements for root in self._roots for name, elements in frozen(root).items()},
-            "sharded": any(hasattr(p, "to_local") for root in self._roots for p in root.parameters()),
-            "wrapped": wrapper is not None,
-            "own_hook": self._buckets.own_hook,
-            "buffers": sum(1 for root in self._roots for _ in root.buffers()),
-            "cap": None if wrapper is None or wrapper.bucket_bytes_cap_default else wrapper.bucket_bytes_cap,
-        }
+    def _describe(self) -> None:
+        """Write the model anew whenever there are more tensors, so that a rank that is killed has left it."""
+        if self._described == len(self._tensors):
+            return
+        self._described = len(self._tensors)
+        wrapper = next(iter(self._hooks.wrappers.values()), None)
+        by_torch = isinstance(wrapper, DistributedDataParallel)
+        cap, first = bucket_caps(wrapper)
+        self._recorder.note(
+            "model",
+            format=MOMENTS_FORMAT,
+            device=self._spans.device.type,
+            name=device_name(self._spans.device),
+            world=self._world,
+            tensors=self._tensors,
+            units=[name for root in self._roots for name in units(root)],
+            frozen={name: elements for root in self._roots for name, elements in frozen(root).items()},
+            sharded=any(hasattr(p, "to_local") for root in self._roots for p in root.parameters()),
+            wrapped=by_torch,
+            wrapper=type(wrapper).__name__ if wrapper is not None else None,
+            bucketed=isinstance(wrapper, BucketedDDP) or (by_torch and not self._buckets.own_hook),
+            own_hook=self._buckets.own_hook,
+            buffers=sum(1 for root in self._roots for _ in root.buffers()),
+            cap=cap,
+            first=first,
+            bucket_view=bool(getattr(wrapper, "gradient_as_bucket_view", True)),
+            optimizers=self._optimizer_names,
+        )
 
     def _finish(self) -> None:
-        if len(self._marks) > 1 and self._marks[-1][0] == "stepped":
+        if self._record.stepped:
             self._end()
-        self._write()
-        if self._updates:
-            self._recorder.note("model", **self._model())
+        self._write(wait=True)
+        self._recorder.note("total", updates=self._updates)

@@ -17,6 +17,20 @@ Reporter = Callable[[str], None]
 """Receives a sentence whenever there is progress to report."""
 
 
+def with_hooks(spec: Launch, folder: Path, options: Mapping[str, Any], *, moments: bool) -> Launch:
+    """Return the launch with hooks in its ranks, which leave journals in ``folder``.
+
+    Args:
+        spec: launch of the script.
+        folder: folder for the journals of the ranks.
+        options: options of the recording, as in `dpbook.runs.watching.installation`.
+        moments: record the moments of each update, for a forecast or a report, and not the contents, for an audit.
+    """
+    request = json.dumps({"folder": str(folder.resolve()), "moments": moments, "options": dict(options)})
+    variables = {**spec.variables, REQUEST_VARIABLE: request}
+    return replace(spec, watcher="dpbook.runs.watching.installation", variables=variables)
+
+
 def launch_watched(
     spec: Launch,
     folder: Path,
@@ -26,25 +40,18 @@ def launch_watched(
     progress: Callable[[], str | None],
     report: Reporter,
 ) -> tuple[LaunchResult, str]:
-    """Launch ``spec``; return its result, and the reason if it failed.
+    """Launch ``spec`` with hooks; return its result, and the reason if it failed.
 
     Args:
-        spec: launch of the script.
-        folder: folder for the journals of the ranks.
-        options: options of the recording, as in `dpbook.runs.watching.installation`.
-        moments: record the moments of each update, for a forecast, and not the contents, for an audit.
+        spec, folder, options, moments: as for `with_hooks`.
         progress: returns a sentence on the progress for ``report`` every `PROGRESS_SECONDS`, or None to end that.
         report: receives these sentences.
     """
-    request = json.dumps({"folder": str(folder), "moments": moments, "options": dict(options)})
     reasons: list[str] = []
     finished = threading.Event()
     threading.Thread(target=_report_progress, args=(progress, finished, report), daemon=True).start()
     try:
-        watched = replace(
-            spec, watcher="dpbook.runs.watching.installation", variables={**spec.variables, REQUEST_VARIABLE: request}
-        )
-        return launch(watched, reasons.append), "\n".join(reasons)
+        return launch(with_hooks(spec, folder, options, moments=moments), reasons.append), "\n".join(reasons)
     finally:
         finished.set()
 

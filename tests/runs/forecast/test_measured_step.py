@@ -7,7 +7,7 @@ from dpbook.runs.forecast.measured_step import WARMUP_UPDATES, read_step
 
 MODEL = {
     "kind": "model", "device": "cuda", "world": 1, "units": [], "frozen": {},
-    "sharded": False, "wrapped": False, "own_hook": False, "buffers": 0, "cap": None,
+    "sharded": False, "wrapped": False, "wrapper": None, "own_hook": False, "buffers": 0, "cap": None, "first": None,
     "tensors": [{"name": n, "shape": [4], "dtype": "float32", "device": "cuda:0"} for n in ("a", "b")],
 }  # fmt: skip
 
@@ -17,8 +17,16 @@ def update(backward, *, other=1.0, order=(1, 0), emulated=False):
     begun = other + 2
     ready = [(order[0], begun + backward / 4), *((number, begun + backward) for number in order[1:])]
     end = begun + backward
-    marks = [("stepped", 0), ("forward", other), ("backward", begun), *ready, ("returned", end), ("stepped", end + 3)]
-    return {"kind": "update", "marks": marks, "synced": [True], "emulated": emulated}
+    marks = [("begun", 0), ("forward", other), ("backward", begun), *ready, ("returned", end), ("stepped", end + 3)]
+    return {
+        "kind": "update",
+        "marks": marks,
+        "spans": [],
+        "synced": [True],
+        "emulated": emulated,
+        "own_hook": False,
+        "detailed": True,
+    }
 
 
 def journal(*backwards, **options):

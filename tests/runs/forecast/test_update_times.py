@@ -8,7 +8,16 @@ from dpbook.runs.forecast.measured_step import time_update
 
 
 def update(*marks, synced=(True,), emulated=False):
-    return {"marks": [("stepped", 0.0), *marks], "synced": list(synced), "emulated": emulated}
+    """An update whose sums arrive at the moments "arrived"."""
+    spans = [("call", 0.0, at, "all_reduce", 8, None) for kind, at in marks if kind == "arrived"]
+    kept = [mark for mark in marks if mark[0] != "arrived"]
+    return {
+        "marks": [("begun", 0.0), *kept],
+        "spans": spans,
+        "synced": list(synced),
+        "emulated": emulated,
+        "own_hook": False,
+    }
 
 
 ONE = [("forward", 1), ("backward", 3), (1, 4), (0, 6), ("returned", 6.5), ("stepped", 9)]

@@ -12,9 +12,11 @@ from dpbook.core.errors import DpbookError
 from dpbook.overlap import read_profiles, recorded_traces, split_waits
 from dpbook.planning import ACCELERATORS
 from dpbook.runs.report import pages, run_summary
-from dpbook.runs.report.pages import sentences
+from dpbook.runs.report.measured_run import read_run
+from dpbook.runs.report.verdicts import sentences
 from dpbook.runs.trainer import metrics
 from tests.cases import each
+from tests.runs.report import journals
 
 ABOUT = {
     "options": {"name": "r", "model": "gpt", "strategy": "bucketed", "precision": "bf16"}, "world": 4,
@@ -29,15 +31,16 @@ PREDICTION = {
 
 
 def run(folder, seconds=0.2, world=4, prediction=PREDICTION, parts=None, **about):
-    """A run of 30 steps in ``folder``; the first five are slow and must not count, nor do their ``parts``."""
+    """A run of 30 steps in ``folder``; the first five are slow and must not count. With ``parts`` it has journals."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / metrics.DESCRIPTION).write_text(json.dumps({**ABOUT, "world": world, **about}))
     if prediction:
         (folder / metrics.PREDICTION).write_text(json.dumps(prediction))
     lines = metrics.Metrics(folder, 0)
     for step in range(1, 31):
-        more = {name: [9.0] * world if step <= 5 else values for name, values in (parts or {}).items()}
-        lines.append(step=step, loss=5 / step, seconds=9.0 if step <= 5 else seconds, memory=10**9 + step, **more)
+        lines.append(step=step, loss=5 / step, seconds=9.0 if step <= 5 else seconds, memory=10**9 + step)
+    if parts:
+        journals.write(folder, journals.of_parts(parts, world, 30, seconds))
     return folder
 
 
@@ -115,8 +118,7 @@ def test_a_line_of_several_steps_counts_if_none_of_them_is_among_the_first(every
 
 EVEN = {"computing": [0.15, 0.15, 0.15], "summing": [0.004, 0.004, 0.004], "updating": [0.02, 0.02, 0.02]}
 SLOW = {"computing": [0.09, 0.1, 0.15], "summing": [0.08, 0.07, 0.02], "updating": [0.02, 0.02, 0.02]}
-APART = {"computing": [0.12, 0.12, 0.12], "summing": [0.012, 0.052, 0.062], "updating": [0.02, 0.02, 0.02]}
-"""Of three ranks in a step of 200 ms: nothing is lost, rank 2 is slow, all compute equally long and still wait."""
+"""Of three ranks in a step of 200 ms: nothing is lost, rank 2 is slow."""
 
 
 @each(
@@ -133,85 +135,76 @@ APART = {"computing": [0.12, 0.12, 0.12], "summing": [0.012, 0.052, 0.062], "upd
             SLOW,
             [
                 "Communication is not hidden: 10% of a step, 20 ms of 200 ms",
-                "Rank 2 is slower: it computes for 150 ms where the others need 95 ms, and waiting takes 18% of a step "
+                "Rank 2 is slower: it works for 180 ms where the others need 125 ms, and waiting takes 18% of a step "
                 "(36.7 ms, the mean over ranks).",
             ],
         ),
-        (APART, ["Communication is not hidden: 6%", "Waiting for each other takes 15% of a step (30 ms"]),
     ],
 )
 def test_the_verdict_says_what_is_hidden_and_who_is_waited_for(tmp_path, parts, message):
-    found = sentences(run_summary.summarise(run(tmp_path / "r", world=3, parts=parts)), None)
+    found = list(sentences(read_run(run(tmp_path / "r", world=3, parts=parts), 3), None))
     assert len(found) == len(message)
     assert [sentence[: len(start)] for sentence, start in zip(found, message, strict=True)] == message
 
 
 def test_the_verdict_says_what_is_lost_against_one_process(tmp_path):
-    alone = {"computing": [0.1], "summing": [0.001], "updating": [0.02]}
+    alone = {"computing": [0.1], "summing": [0.0], "updating": [0.02]}
     folder = run(tmp_path / "r", world=3, parts=SLOW, tokens_per_step=6000)
     run(folder / "alone", world=1, seconds=0.125, tokens_per_step=2000, parts=alone)
-    *_, last = sentences(run_summary.summarise(folder), run_summary.summarise(folder / "alone"))
+    *_, last = sentences(read_run(folder, 3), read_run(folder / "alone", 1))
     assert last == (
-        "Efficiency is 62%: a step takes 200 ms, with one process alone 125 ms; "
-        "the difference is waiting (36.7 ms), transfer (19 ms), slower computing (13.3 ms)."
+        "Efficiency is 62%: a step takes 200 ms, with one process alone 125 ms; the difference is waiting for the "
+        "slowest rank (36.7 ms), exposed communication (20 ms), slower computing (13.3 ms)."
     )
 
 
-def test_who_waits_as_long_as_the_others_is_not_called_slow(tmp_path):
-    parts = {"computing": [0.12, 0.1, 0.1], "summing": [0.05, 0.05, 0.01], "updating": [0.02, 0.02, 0.02]}
-    *_, last = sentences(run_summary.summarise(run(tmp_path / "r", world=3, parts=parts)), None)
-    assert (
-        last
-        == "Waiting for each other takes 13% of a step (26.7 ms, the mean over ranks), though no single rank is slow."
-    )
+def test_a_rank_is_slow_also_where_it_does_not_compute(tmp_path):
+    """Rank 0 writes a log that takes 40 ms, and the others wait for it."""
+    parts = {"computing": [0.1, 0.1, 0.1], "summing": [0.01, 0.05, 0.05], "updating": [0.02, 0.02, 0.02]}
+    *_, last = sentences(read_run(run(tmp_path / "r", world=3, parts=parts), 3), None)
+    assert last.startswith("Rank 0 is slower: it works for 190 ms where the others need 150 ms, and waiting takes 13%")
 
 
 def test_ranks_that_wait_in_turn_are_seen_to_wait(tmp_path):
     """Rank 0 in steps with an even number, rank 1 in the others, and few steps are far from the usual."""
-    folder = run(tmp_path / "r", world=2)
-    lines = metrics.Metrics(folder, 0)
-    for step in range(1, 41):
-        summing = [0.01, 0.05][:: 1 if step % 2 else -1]
-        far = 9.0 if step % 10 == 0 else 0.0
-        more = {"computing": [0.1 + far, 0.1], "summing": summing, "updating": [0.02, 0.02]}
-        lines.append(step=step, loss=1.0, seconds=0.2 + far + step % 2 / 1000, memory=10**9, **more)
-    summary = run_summary.summarise(folder)
-    assert 0.09 < summary.parts.wait < 0.11
-    assert max(summary.parts.computing) == pytest.approx(0.1)
+
+    def one(rank, number):
+        late, far = (rank + number) % 2 == 0, 9.0 if number % 10 == 9 else 0.0
+        times = {"computing": 0.1 + 0.04 * late + far, "summing": 0.05 - 0.04 * late, "updating": 0.02}
+        return journals.update(number, **times, rest=0.03 + number % 2 / 1000)
+
+    journals.write(tmp_path, [[one(rank, number) for number in range(40)] for rank in range(2)])
+    measured = read_run(tmp_path, 2)
+    assert measured.mean("waiting") == pytest.approx(0.02, rel=0.01)
+    assert measured.mean("computation") == pytest.approx(0.12, rel=0.01)
+    assert measured.slow is None
+    _, waiting = sentences(measured, None)
+    assert waiting.startswith("Waiting for each other takes 10% of a step (20.1 ms")
+    assert waiting.endswith("though no single rank is slow.")
 
 
 def test_a_rank_that_is_late_in_some_steps_is_not_called_slow(tmp_path):
-    folder = run(tmp_path / "r", world=2)
-    lines = metrics.Metrics(folder, 0)
-    for step in range(1, 31):
-        late, own = (0.05, 0.01) if step % 2 else (0.0, 0.012)
-        more = {"computing": [0.1 + late, 0.101], "summing": [own, 0.01 + late], "updating": [0.02, 0.02]}
-        lines.append(step=step, loss=1.0, seconds=0.2, memory=10**9, **more)
-    parts = run_summary.summarise(folder).parts
-    assert parts.wait > 0.05
-    assert parts.slow is None
+    def one(rank, number):
+        late = 0.05 if number % 2 and rank == 0 else 0.0
+        wait = 0.05 if number % 2 and rank == 1 else 0.0
+        return journals.update(number, computing=0.1 + late + rank / 1000, summing=0.01 + wait, updating=0.02)
 
-
-def test_a_sharded_update_is_called_communication_too(tmp_path):
-    options = {**ABOUT["options"], "strategy": "zero1"}
-    _, second, _ = sentences(run_summary.summarise(run(tmp_path / "r", world=3, parts=EVEN, options=options)), None)
-    assert second.startswith("The update takes 10% of a step (20 ms); in it the ranks send each other the new weights")
+    journals.write(tmp_path, [[one(rank, number) for number in range(30)] for rank in range(2)])
+    measured = read_run(tmp_path, 2)
+    assert measured.mean("waiting") > 0.05 * measured.step
+    assert measured.slow is None
 
 
 def test_of_a_run_that_another_world_has_resumed_only_its_own_steps_count(tmp_path):
-    folder = run(tmp_path / "r", world=3, seconds=9.0, parts=APART)
+    folder = run(tmp_path / "r", world=3, seconds=9.0, parts=SLOW)
     lines = metrics.Metrics(folder, 15)
-    about = {**ABOUT, "world": 2, "resumed_at": 15}
-    (folder / metrics.DESCRIPTION).write_text(json.dumps(about))
-    two = {name: values[:2] for name, values in EVEN.items()}
+    (folder / metrics.DESCRIPTION).write_text(json.dumps({**ABOUT, "world": 2, "resumed_at": 15}))
     for step in range(16, 31):
-        lines.append(step=step, loss=5 / step, seconds=9.0 if step <= 20 else 0.2, memory=10**9, **two)
-    rows = table_rows(pages.write(folder))
-    assert rows["step"].startswith("200 ms, median of 10 ")
-    assert len(run_summary.summarise(folder).parts.computing) == 2
-    (folder / metrics.DESCRIPTION).write_text(json.dumps({**about, "resumed_at": 30}))  # there was nothing left to do
-    assert run_summary.summarise(folder).parts is None
-    pages.write(folder)
+        lines.append(step=step, loss=5 / step, seconds=9.0 if step <= 20 else 0.2, memory=10**9)
+    journals.write(folder, journals.of_parts({name: values[:2] for name, values in EVEN.items()}, 2, 15, 0.2))
+    page = pages.write(folder)
+    assert table_rows(page)["step"].startswith("200 ms, median of 10 ")
+    assert [name for _, name, _ in rank_rows(page)] == ["rank 0", "rank 1"]
 
 
 def test_a_short_run_has_no_verdict_and_no_efficiency(tmp_path):
@@ -219,28 +212,32 @@ def test_a_short_run_has_no_verdict_and_no_efficiency(tmp_path):
     run(folder / "alone", world=1, parts=EVEN)
     path = folder / metrics.FILE
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:10]))
-    (message,) = sentences(run_summary.summarise(folder), None)
-    assert message.startswith("Too short for a verdict: the first 5 steps")
+    assert "Too short for a verdict: the first 5 steps" in pages.write(folder).read_text(encoding="utf-8")
     assert "one process" not in pages.headline(folder)
 
 
+def rank_rows(page):
+    """Whether a rank is slow, its name, and the rest of its row and its bar."""
+    html = page.read_text(encoding="utf-8")
+    return re.findall(r'<tr( class="slow")?><th scope="row">(.*?)</th>(.*?</tr>\n<tr class="bar">.*?)</tr>', html, re.S)
+
+
 def test_every_rank_has_its_row_and_a_slow_one_is_marked(tmp_path):
-    page = pages.write(run(tmp_path / "r", world=3, parts=SLOW)).read_text(encoding="utf-8")
-    rows = re.findall(r'<tr( class="slow")?><th scope="row">(.*?)</th>(.*?)</tr>', page)
+    rows = rank_rows(pages.write(run(tmp_path / "r", world=3, parts=SLOW)))
     assert [(bool(slow), name) for slow, name, _ in rows] == [
         (False, "rank 0"), (False, "rank 1"), (True, "rank 2, slower")
     ]  # fmt: skip
-    times = [re.findall(r"<td>(.*?)</td>", cells) for *_, cells in rows]
-    assert times[0] == ["90 ms", "60 ms", "20 ms", "20 ms", "10 ms"]  # waits until rank 2 is there; 10 ms are the rest
-    assert times[2] == ["150 ms", "0 ms", "20 ms", "20 ms", "10 ms"]
+    times = [re.findall(r"<td>([^<]+)</td>", cells) for *_, cells in rows]
+    assert times[0] == ["90 ms", "20 ms", "60 ms", "0 ms", "20 ms", "10 ms", "200 ms", "1 GB"]
+    assert times[2] == ["150 ms", "20 ms", "0 ms", "0 ms", "20 ms", "10 ms", "200 ms", "1 GB"]
     widths = [[float(width) for width in re.findall(r"width: ([\d.]+)%", cells)] for *_, cells in rows]
-    assert widths[0] == pytest.approx([45, 30, 10, 10, 5])
+    assert widths[0] == pytest.approx([45, 10, 30, 0, 10, 5])
 
 
-def test_a_run_that_measured_no_parts_has_no_verdict_and_no_rows(tmp_path):
-    page = pages.write(run(tmp_path / "r")).read_text(encoding="utf-8")
-    assert 'class="verdict"' not in page
-    assert 'class="ranks"' not in page
+def test_a_run_without_journals_says_so_and_has_no_rows(tmp_path):
+    page = pages.write(run(tmp_path / "r"))
+    assert "was not measured: rank 0 has left no journal" in page.read_text(encoding="utf-8")
+    assert not rank_rows(page)
 
 
 def test_times_are_written_as_people_write_them(tmp_path):

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from dpbook.core.errors import DpbookError
-from dpbook.runs.trainer import checkpoints, metrics
+from dpbook.runs.trainer import checkpoints
 from dpbook.runs.trainer.options import Options
 from dpbook.runs.trainer.trainer import Trainer, train
 
@@ -201,8 +201,6 @@ def variants(folder):
             "dtypes": dtypes,
             "frozen without gradient": all(p.grad is None for p in frozen),
             "trained": sum(p.numel() for p in trainer.trained),
-            "parts": trainer.parts,
-            "own parts": dict(zip(metrics.PARTS, trainer.step_clock.seconds(), strict=True)),
         }
     return found
 

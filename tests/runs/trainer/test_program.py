@@ -2,11 +2,9 @@
 
 import argparse
 import importlib
-import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ from dpbook.core.errors import InvalidArgument
 from dpbook.ranks import start
 from dpbook.runs.trainer import checkpoints, metrics
 from dpbook.runs.trainer.options import Options, add_options, from_namespace
-from dpbook.runs.trainer.trainer import TIMEOUT, StepClock
+from dpbook.runs.trainer.trainer import TIMEOUT
 from dpbook.runs.trainer.workloads import Batches, Digits, PrefetchedBatches, Text, build, flops_per_token
 from tests.cases import each
 
@@ -134,36 +132,6 @@ def test_autocast_keeps_fp32_gradients_and_recomputation_the_values(ranks):
         assert found["bf16"]["losses"] == pytest.approx(found["plain"]["losses"], rel=0.02)
         assert found["checkpointing"]["losses"] == pytest.approx(found["plain"]["losses"], rel=1e-5)
         assert found["cnn"]["losses"][-1] < found["cnn"]["losses"][0]
-
-
-@pytest.mark.processes
-def test_every_rank_knows_how_long_each_took_for_the_parts_of_a_step(ranks):
-    for number, rank in enumerate(ranks):
-        found = rank["variants"]["plain"]
-        assert found["parts"] == ranks[0]["variants"]["plain"]["parts"]
-        assert {name: of_ranks[number] for name, of_ranks in found["parts"].items()} == pytest.approx(
-            found["own parts"]
-        )
-
-
-def test_a_step_is_cut_where_its_last_gradient_and_its_sum_are_there():
-    """The clock goes on by 1 s each time it is read, here also by each gradient of two micro-batches.
-
-    The step clock reads it four times: on an accelerator each time is an event.
-    """
-    module, clock = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, bias=False)), itertools.count(10)
-    for parameter in module.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda _: next(clock) and None)
-    pace = StepClock(module.parameters(), torch.device("cpu"))
-    with patch("time.perf_counter", side_effect=clock):
-        pace.begin()
-        module(torch.ones(1, 1)).sum().backward()
-        pace.last_backward()
-        module(torch.ones(1, 1)).sum().backward()
-        pace.summed()
-        pace.updated()
-    assert pace.seconds() == [7, 1, 1]
-    assert next(clock) == 10 + 2 * 3 + 4
 
 
 @pytest.mark.processes

@@ -1,0 +1,247 @@
+"""Cheapest changes of a script and what each would gain, by simulation or from measured parts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from dpbook.collectives import AlphaBeta
+from dpbook.core import bytes_in_words, in_binary, milliseconds
+from dpbook.overlap import CAP, FIRST_CAP, MIB, Price, plan, tensors_of
+from dpbook.runs.forecast import (
+    MeasuredStep,
+    bucket_limits,
+    fitted_connection,
+    forecast,
+    largest_good_cap,
+    simulate_buckets,
+    sweep_caps,
+)
+from dpbook.runs.report.measured_run import MeasuredRun
+from dpbook.runs.watching import BUFFERS, Call, UpdateOnRank
+
+LEAST_GAIN = 0.02
+"""Share of a step below which a gain is not worth a change."""
+MOST_ADVICE = 3
+RARELY = 10
+"""Updates from one call to the next of a collective that is not needed in every update."""
+SMALL_BYTES = 1024
+"""Size of a message up to which it may be one for a log."""
+REACH = 2.0
+"""Factor by which a simulated message may be larger or smaller than all that were measured."""
+SHARDED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "ShardedOptimizer")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A change of a script.
+
+    Attributes:
+        change: what to change, in words.
+        gain: predicted seconds by which a step gets shorter.
+        source: how the gain was computed, in words.
+    """
+
+    change: str
+    gain: float
+    source: str
+
+
+def advise(run: MeasuredRun) -> tuple[list[Advice], list[str]]:
+    """Return the changes with the largest gains, and why other gains could not be computed.
+
+    There are at most `MOST_ADVICE` of them, each above `LEAST_GAIN` of a step.
+    """
+    found = [each for rule in RULES for each in rule(run)]
+    advice = [each for each in found if isinstance(each, Advice) and each.gain > LEAST_GAIN * run.step]
+    best = sorted(advice, key=lambda each: each.gain, reverse=True)[:MOST_ADVICE]
+    return best, [each for each in found if isinstance(each, str)]
+
+
+@dataclass(frozen=True)
+class _Simulation:
+    """The step with the script's buckets, and the exposed communication of variants of it.
+
+    ``sizes`` are the smallest and the largest message whose time was measured, in bytes. Where the cores carry the
+    messages, as on CPUs of one machine, computation takes twice as long meanwhile (``contention``), so that nothing is
+    gained by hiding communication behind it.
+    """
+
+    step: MeasuredStep
+    price: AlphaBeta
+    exposed: float
+    contention: float
+
+    sizes: tuple[int, int]
+
+    def gain(self, step: MeasuredStep, price: Price, cap: int, first: int) -> float:
+        """Return the seconds that a variant takes less; no more than is exposed in the measured step."""
+        now = simulate_buckets(self.step, self.price, *bucket_limits(self.step), self.contention).duration
+        return min(now - simulate_buckets(step, price, cap, first, self.contention).duration, self.exposed)
+
+    def beyond(self, cap: int, first: int) -> str | None:
+        """Return why the price of these buckets is not known; None if messages like them were measured."""
+        nbytes = plan(tensors_of(self.step.layers), cap, first).nbytes
+        least, most = self.sizes
+        if least / REACH <= nbytes.min() and nbytes.max() <= REACH * most:
+            return None
+        sent = " to ".join(dict.fromkeys(map(bytes_in_words, self.sizes)))
+        made = " to ".join(dict.fromkeys(map(bytes_in_words, (int(nbytes.min()), int(nbytes.max())))))
+        return f"its messages would have {made}, and {sent} were measured"
+
+
+def _simulation(run: MeasuredRun) -> _Simulation | None:
+    """Return the simulation of a script whose step and whose messages have been measured."""
+    if run.world == 1 or not isinstance(run.simulated, MeasuredStep) or not isinstance(run.price, AlphaBeta):
+        return None
+    contention = 2.0 if run.model["device"] == "cpu" else 1.0
+    nbytes = [size for size, _ in run.sums]
+    sizes = (0, run.gradient_bytes) if run.link is not None or not nbytes else (min(nbytes), max(nbytes))
+    return _Simulation(run.simulated, run.price, run.mean("exposed"), contention, sizes)
+
+
+def _with_buckets(run: MeasuredRun) -> _Simulation | None:
+    """Return the simulation of a script whose gradients travel in buckets during backward."""
+    return _simulation(run) if run.model["bucketed"] else None
+
+
+def _other_buckets(run: MeasuredRun) -> Iterator[Advice | str]:
+    if now := _with_buckets(run):
+        cap = largest_good_cap(sweep_caps(now.step, now.price, now.contention))
+        gain = now.gain(now.step, now.price, cap, cap)
+        argument = f"bucket_cap_mb={cap / MIB:g}" if run.model["wrapped"] else f"cap={cap}"
+        text = f"{run.model['wrapper']}(…, {argument}): buckets of {in_binary(cap)}"
+        if (reason := now.beyond(cap, cap)) and gain > LEAST_GAIN * run.step:
+            yield f"buckets of {in_binary(cap)}: {reason}"
+            return
+        yield Advice(text, gain, "the shortest of the simulated steps with other buckets")
+
+
+def _sync_once(run: MeasuredRun) -> Iterator[Advice | str]:
+    now = _with_buckets(run)
+    if now and now.step.accumulation > 1 and not now.step.no_sync:
+        gain = now.gain(replace(now.step, no_sync=True), now.price, *bucket_limits(now.step))
+        text = f"no_sync() around forward and backward of all but the last of {now.step.accumulation} micro-batches"
+        yield Advice(text, gain, "the simulated step that sends the gradients once")
+
+
+def _half_the_bytes(run: MeasuredRun) -> Iterator[Advice | str]:
+    now = _simulation(run)
+    if (
+        now
+        and run.model["wrapped"]
+        and run.model["device"] != "cpu"
+        and all(each["dtype"] == "float32" for each in run.model["tensors"])
+    ):
+        gain = now.gain(now.step, lambda nbytes: now.price(nbytes / 2), *bucket_limits(now.step))
+        text = "send gradients in bf16: register_comm_hook(None, bf16_compress_hook); it rounds what is summed"
+        yield Advice(text, gain, "the simulated step with half of the bytes")
+
+
+def _overlap(run: MeasuredRun) -> Iterator[Advice | str]:
+    """A script that sums gradients by itself after backward could let them travel during it."""
+    now = None if run.averages or run.model["wrapper"] or run.model["sharded"] else _simulation(run)
+    if now and (reason := now.beyond(CAP, FIRST_CAP)):
+        yield f"DistributedDataParallel in place of the script's all-reduce: {reason}"
+    elif now:
+        sent = simulate_buckets(now.step, now.price, CAP, FIRST_CAP, now.contention).duration
+        longer = sent - simulate_buckets(now.step, lambda nbytes: 0.0, CAP, FIRST_CAP).duration
+        text = "average gradients during backward: DistributedDataParallel(model) in place of the script's all-reduce"
+        yield Advice(text, now.exposed - longer, "the simulated step with the default buckets of DDP")
+
+
+def _load_ahead(run: MeasuredRun) -> Iterator[Advice | str]:
+    """Batches that workers load ahead cost a step nothing if they load one in the time of the rest of the step."""
+    stall = float(run.parts["loader"].max())
+    rest = run.step - stall
+    if run.workers is None or rest <= 0 or stall <= LEAST_GAIN * run.step:
+        return
+    loading = run.step * run.workers if run.workers else stall
+    needed = ceil(loading / rest)
+    if needed > run.workers:
+        text = f"DataLoader(…, num_workers={needed}) in place of {run.workers}, if each rank has cores for them"
+        source = f"loading a step's batches takes {milliseconds(loading)}, the rest of the step {milliseconds(rest)}"
+        yield Advice(text, run.step - max(rest, loading / needed), source)
+
+
+def _slow_rank(run: MeasuredRun) -> Iterator[Advice | str]:
+    if (slow := run.slow) is not None:
+        working = run.working[run.middle].mean(axis=0)
+        others = float(np.median(np.delete(working, slow)))
+        gain = min(float(working[slow]) - others, float(np.delete(run.parts["waiting"], slow).mean()))
+        text = (
+            f"find out what slows rank {slow} down: it works for {milliseconds(float(working[slow]))} of a step, the "
+            f"others for {milliseconds(others)}"
+        )
+        yield Advice(text, gain, "the others' measured waiting for it")
+
+
+def _view_of_bucket(run: MeasuredRun) -> Iterator[Advice | str]:
+    if run.model["bucket_view"] or run.world == 1:
+        return
+    copies = [
+        one.backward[-1, 1] - max(call.ended for call in one.calls if call.averages)
+        for ranks in run.updates
+        for one in ranks
+        if len(one.backward) and any(call.averages for call in one.calls)
+    ]
+    if copies:
+        nbytes = in_binary(run.gradient_bytes)
+        text = f"DistributedDataParallel(…, gradient_as_bucket_view=True), which also saves {nbytes} of memory"
+        yield Advice(text, float(median(copies)), "the measured time from the last sum to the end of backward")
+
+
+def _shard_the_optimizer(run: MeasuredRun) -> Iterator[Advice | str]:
+    now = None if {*SHARDED_OPTIMIZERS} & {*run.model["optimizers"]} else _with_buckets(run)
+    if now and run.mean("optimizer") > LEAST_GAIN * run.step:
+        here = fitted_connection(run.world, now.price)
+        whole, sharded = forecast(now.step, [run.world], [here], [0, 1])
+        text = "shard the optimizer: ZeroRedundancyOptimizer, whose ranks each update a part of the weights"
+        yield Advice(text, (whole.as_it_is or whole.step) - sharded.step, "the simulated step of stage 1")
+
+
+def _buffers(run: MeasuredRun) -> Iterator[Advice | str]:
+    """A broadcast of buffers, such as those of batch norm, before a forward."""
+    seconds = [
+        sum(shortest) for ranks in run.updates if (shortest := _shortest(ranks, lambda one, c: c.name == BUFFERS))
+    ]
+    if seconds:
+        text = "DistributedDataParallel(…, broadcast_buffers=False): each rank keeps its own statistics of batch norm"
+        yield Advice(text, min(float(median(seconds)), run.mean("exposed")), "the measured time of the broadcast")
+
+
+def _shortest(ranks: Sequence[UpdateOnRank], wanted: Callable[[UpdateOnRank, Call], bool]) -> list[float]:
+    """Return the seconds of the wanted calls of an update, each on the rank that took shortest for it."""
+    of_ranks = [[call.ended - call.begun for call in one.calls if wanted(one, call)] for one in ranks]
+    return [min(seconds) for seconds in zip(*of_ranks, strict=False)]
+
+
+def _call_rarely(run: MeasuredRun) -> Iterator[Advice | str]:
+    """Small collectives between the passes, such as that of a logged loss; gradients are someone else's then."""
+    if not run.averages:
+        return
+    places = {call.place[:2] for ranks in run.updates for call in ranks[0].calls if call.place}
+    for place in sorted(places):
+        apart = partial(_is_apart, place)
+        seconds = [sum(_shortest(ranks, apart)) for ranks in run.updates]
+        text = f"the collective at {Path(place[0]).name}:{place[1]} in every {RARELY}th update, if only a log needs it"
+        gain = min(float(median(seconds)), run.mean("exposed")) * (1 - 1 / RARELY)
+        yield Advice(text, gain, "the measured time of the call")
+
+
+def _is_apart(place: tuple[str, int], one: UpdateOnRank, call: Call) -> bool:
+    """Return True for a small collective of this line of the script outside of forward, backward and optimizer."""
+    if call.place is None or call.place[:2] != place or call.nbytes > SMALL_BYTES or call.name == BUFFERS:
+        return False
+    inside = np.concatenate([one.forward, one.backward, one.optimizer])
+    return not ((inside[:, 0] <= call.begun) & (call.begun < inside[:, 1])).any()
+
+
+RULES: tuple[Callable[[MeasuredRun], Iterator[Advice | str]], ...] = (
+    _other_buckets, _sync_once, _half_the_bytes, _overlap, _load_ahead, _slow_rank, _view_of_bucket,
+    _shard_the_optimizer, _buffers, _call_rarely,
+)  # fmt: skip

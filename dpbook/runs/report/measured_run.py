@@ -1,0 +1,280 @@
+"""Measured run of a script: the parts of its step on each rank, its rate and its memory, from the ranks' journals."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.collectives import AlphaBeta, fit
+from dpbook.core import DpbookError, plural
+from dpbook.overlap import Span, Tensor, Timeline
+from dpbook.overlap.timeline import difference
+from dpbook.runs.forecast import MeasuredStep, NoForecast, read_step
+from dpbook.runs.watching import (
+    MOMENTS_FORMAT,
+    PARTS,
+    Call,
+    StepParts,
+    UpdateOnRank,
+    in_rounds,
+    read_journal,
+    read_update,
+    rounds,
+    split,
+)
+
+WARMUP_UPDATES = 3
+"""First updates, which do not count: they allocate memory, and torch's DDP rebuilds its buckets."""
+LEAST_UPDATES = 5
+"""Updates below which nothing is measured."""
+SMALL_SHARE = 0.05
+"""Share of a step below which the verdict does not mention a part."""
+STEADY_SHARE = 2 / 3
+"""Share of the updates in which the same rank computes longest, from which on that is no coincidence."""
+
+
+class NotMeasured(DpbookError):
+    """Raised if the journals do not show what the step of a script takes."""
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """Updates of a run that count, on all of its ranks.
+
+    Parts are shares of the middle half of the updates by their duration, times the median step: medians of parts would
+    not add up to a step, and would hide waiting that alternates between ranks.
+
+    Attributes:
+        model: the journal's description of the model, on rank 0.
+        updates: those that count, each a sequence over ranks.
+        optimizers: optimizers that step in turn in an update of the journal; 1 for most scripts.
+        total: updates that every rank has made, with those that do not count.
+        memory: peak memory of each rank in bytes.
+        workers: workers of the loader; None without a loader.
+        simulated: the step without communication, for a simulation; or why there is none.
+        link: time of an all-reduce by its bytes, if it was measured apart from the run.
+    """
+
+    model: dict[str, Any]
+    updates: tuple[tuple[UpdateOnRank, ...], ...]
+    optimizers: int
+    total: int
+    memory: tuple[int, ...]
+    workers: int | None
+    simulated: MeasuredStep | str
+    link: AlphaBeta | None = None
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return len(self.memory)
+
+    @cached_property
+    def all_parts(self) -> StepParts:
+        """Parts of every update that counts."""
+        return split(self.updates)
+
+    @cached_property
+    def middle(self) -> NDArray[np.bool_]:
+        """Mask of the updates between the quartiles of their durations."""
+        seconds = self.seconds
+        least, most = np.percentile(seconds, [25, 75])
+        inside: NDArray[np.bool_] = (least <= seconds) & (seconds <= most)
+        return inside if inside.any() else np.ones_like(inside)
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """Seconds of every update that counts, as the mean over ranks."""
+        means: NDArray[np.float64] = self.all_parts.seconds.mean(axis=1)
+        return means
+
+    @property
+    def step(self) -> float:
+        """Median over the updates of their seconds, as the mean over ranks."""
+        return float(np.median(self.seconds))
+
+    @cached_property
+    def parts(self) -> dict[str, NDArray[np.float64]]:
+        """Seconds of each part of `PARTS`, of "hidden" communication and of the whole "step", for each rank."""
+        names = {name: name for name in (*PARTS, "hidden")} | {"step": "seconds"}
+        scale = self.step / float(self.seconds[self.middle].mean())
+        return {name: scale * getattr(self.all_parts, key)[self.middle].mean(axis=0) for name, key in names.items()}
+
+    def mean(self, part: str) -> float:
+        """Return the seconds of a part as the mean over ranks."""
+        return float(self.parts[part].mean())
+
+    @property
+    def slow(self) -> int | None:
+        """Rank that slows the others down, or None.
+
+        It computes longer than any other by a tenth, waits less than half as long as they do, and computes longest in
+        most updates.
+        """
+        if self.world == 1 or self.mean("waiting") < SMALL_SHARE * self.step:
+            return None
+        working = self.working
+        *others, last = np.argsort(working.mean(axis=0))
+        means = working[self.middle].mean(axis=0)
+        longest = (working[:, last] == working.max(axis=1)).mean()
+        waiting = self.parts["waiting"]
+        longer = means[last] > 1.1 * means[others].max()
+        return int(last) if longer and longest >= STEADY_SHARE and waiting[last] < waiting[others].mean() / 2 else None
+
+    @property
+    def working(self) -> NDArray[np.float64]:
+        """Seconds in which each rank neither communicates nor waits, of shape (updates, ranks)."""
+        return self.all_parts.seconds - self.all_parts.exposed - self.all_parts.waiting
+
+    @property
+    def unit(self) -> str:
+        """Unit of the inputs: "tokens" where they are integer token ids, else "examples"."""
+        return "tokens" if self._sum("tokens") else "examples"
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens or examples per second over all ranks; None if it is not known what an example is.
+
+        A script with one model counts what it gives to the model; one with several what it draws from its loaders.
+        """
+        name = self.unit if self.optimizers == 1 and self.model["models"] == 1 else "loaded"
+        count = self._sum(name)
+        return count / self.step if count else None
+
+    def _sum(self, name: str) -> float:
+        """Return a count per update, over all ranks."""
+        return float(np.mean([sum(getattr(one, name) for one in ranks) for ranks in self.updates]))
+
+    @cached_property
+    def sums(self) -> list[tuple[int, float]]:
+        """Bytes and seconds of each all-reduce of gradients in a step: medians of what it took on the fastest rank.
+
+        A call takes from its begin, or the end of the one before it, to its end. The rank that begins it last waits for
+        no other.
+        """
+        averages = self.averages
+        by_update = [[_transfers(one.calls, averages=averages) for one in ranks] for ranks in self.updates]
+        counts = {len(calls) for ranks in by_update for calls in ranks}
+        if len(counts) > 1 or counts == {0}:
+            return []
+        shortest = [[min(call, key=lambda pair: pair[1]) for call in zip(*ranks, strict=True)] for ranks in by_update]
+        return [
+            (int(median(nbytes for nbytes, _ in call)), median(seconds for _, seconds in call))
+            for call in zip(*shortest, strict=True)
+        ]
+
+    @cached_property
+    def price(self) -> AlphaBeta | str:
+        """Time of an all-reduce of gradients by its bytes, fitted to those of the run, or why there is none."""
+        if self.link is not None:
+            return self.link
+        if not self.sums:
+            return "no all-reduce of gradients was seen, or not the same number on all ranks and in all updates"
+        nbytes, seconds = zip(*self.sums, strict=True)
+        if len(set(nbytes)) < 2:
+            return f"all messages have {nbytes[0]:,} bytes, so that latency and bandwidth cannot be told apart"
+        line = fit(nbytes, seconds).model
+        return line if line.beta else "large messages took no longer than small ones, so the bandwidth is not known"
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients of a rank."""
+        return sum(Tensor(**tensor).nbytes for tensor in self.model["tensors"])
+
+    @property
+    def averages(self) -> bool:
+        """Whether a wrapper averages the gradients."""
+        return any(call.averages for ranks in self.updates for one in ranks for call in one.calls)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The update of median duration; on each rank the time from the end of its previous update counts."""
+        nearest = int(np.argmin(np.abs(self.seconds - np.median(self.seconds))))
+        ranks = self.updates[nearest]
+        waiting = np.array([[wait[1] - wait[0] for wait in one.waits] for one in ranks]) if _alike(ranks) else None
+        spans = [span for rank, one in enumerate(ranks) for span in _spans(rank, one, waiting)]
+        return Timeline(tuple(spans), (0.0, max(one.seconds for one in ranks)))
+
+
+def _alike(ranks: Sequence[UpdateOnRank]) -> bool:
+    return len({len(one.waits) for one in ranks}) == 1
+
+
+def _transfers(calls: Sequence[Call], *, averages: bool) -> list[tuple[int, float]]:
+    """Return bytes and seconds of the all-reduces of gradients of an update on one rank.
+
+    Where no wrapper ``averages`` gradients, the script's own all-reduces are taken to do it.
+    """
+    found, before = [], 0.0
+    for call in calls:
+        if call.averages >= averages and call.name == "all_reduce":
+            found.append((call.nbytes, max(call.ended - max(call.begun, before), 1e-9)))
+            before = call.ended
+    return found
+
+
+def _spans(rank: int, one: UpdateOnRank, lengths: NDArray[np.float64] | None) -> Iterator[Span]:
+    """Yield what a rank does; in a wait it first waits for the slowest rank, and then communicates.
+
+    A collective that begins while another is under way is drawn behind it.
+    """
+    for name, moments in (("forward", one.forward), ("backward", one.backward), ("optimizer", one.updating)):
+        computed = moments if name == "optimizer" else difference(difference(moments, one.blocked), one.loader)
+        yield from (Span(name, rank, "compute", "computation", begun, ended) for begun, ended in computed.tolist())
+    shortest = None if lengths is None else lengths.min(axis=0)
+    late = [
+        [begun, ended - (0.0 if shortest is None else float(shortest[k]))] for k, (begun, ended) in enumerate(one.waits)
+    ]
+    waiting = np.array([pair for pair in late if pair[1] > pair[0]]).reshape(-1, 2)
+    yield from (Span("wait", rank, "waiting", "wait", begun, ended) for begun, ended in waiting.tolist())
+    reached = 0.0
+    for number, call in enumerate(one.calls, start=1):
+        under_way = difference(np.array([[max(call.begun, reached), max(call.ended, reached)]]), waiting)
+        reached = max(call.ended, reached)
+        name = f"{call.name.replace('_', '-')} {number}"
+        yield from (Span(name, rank, "communication", "communication", *pair) for pair in under_way.tolist())
+
+
+def read_run(folder: Path, world: int, link: AlphaBeta | None = None) -> MeasuredRun:
+    """Read the journals of ``world`` ranks in ``folder``; ``link`` as in `MeasuredRun`. Raises `NotMeasured`."""
+    journals = [read_journal(folder, rank) for rank in range(world)]
+    if missing := [rank for rank, events in enumerate(journals) if not events]:
+        raise NotMeasured(f"rank {missing[0]} has left no journal: it failed before it began, or on another machine")
+    models = [event for event in journals[0] if event["kind"] == "model"]
+    if not models:
+        raise NotMeasured("no update was seen: the script steps no optimizer of torch.optim")
+    if models[-1].get("format") != MOMENTS_FORMAT:
+        raise NotMeasured("another version of dpbook has written its journals: launch it again")
+    events = [[event for event in of_rank if event["kind"] == "update"] for of_rank in journals]
+    total = min(of_rank[-1]["number"] + 1 if of_rank else 0 for of_rank in events)
+    if total < LEAST_UPDATES:
+        raise NotMeasured(
+            f"the script ended after {plural(total, 'update')}; {LEAST_UPDATES} are needed, of which the first "
+            f"{WARMUP_UPDATES} do not count"
+        )
+    period = rounds(events[0][WARMUP_UPDATES:])
+    if not period:
+        raise NotMeasured("its optimizers step in no regular turn, so it is not known where an update ends")
+    joined = [{event["number"]: event for event in in_rounds(of_rank, period)} for of_rank in events]
+    numbers = [n for n in joined[0] if n >= WARMUP_UPDATES and all(n in of_rank for of_rank in joined)]
+    if not numbers:
+        raise NotMeasured(f"{period} optimizer steps make an update, and no update was complete on all ranks")
+    updates = tuple(tuple(read_update(of_rank[n], world) for of_rank in joined) for n in numbers)
+    last = [of_rank[-1] for of_rank in events]
+    model = models[-1] | {"models": max(joined[0][number]["models"] for number in numbers)}
+    memory = tuple(event["memory"] for event in last)
+    return MeasuredRun(model, updates, period, total, memory, last[0]["workers"], _simulated(journals, period), link)
+
+
+def _simulated(journals: Sequence[Sequence[Any]], period: int) -> MeasuredStep | str:
+    if period > 1:
+        return f"{period} steps of optimizers make an update, each after a backward of its own"
+    try:
+        return read_step(journals)
+    except NoForecast as error:
+        return str(error)

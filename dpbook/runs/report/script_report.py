@@ -1,0 +1,220 @@
+"""Report of any script: a page and a JSON in a new folder, and the lines that a launch prints at its end."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from dpbook.collectives import AlphaBeta
+from dpbook.core import InvalidArgument, machine, milliseconds, plural
+from dpbook.overlap import Timeline
+from dpbook.runs.forecast import ForecastRow, MeasuredStep, bucket_limits, fitted_connection, forecast, simulate_buckets
+from dpbook.runs.launch import Launch, launch
+from dpbook.runs.report.advice import LEAST_GAIN, Advice, advise
+from dpbook.runs.report.measured_run import MeasuredRun, NotMeasured, read_run
+from dpbook.runs.report.verdicts import efficiency, largest_loss, not_simulated, rows, throughput
+from dpbook.runs.watching import PARTS, with_hooks
+
+FORMAT = 1
+"""Version of the JSON form."""
+REPORTS = Path("runs", "reports")
+"""Folder of reports, in the folder in which a launch is started."""
+DATA_FILE = "report.json"
+ALONE = "alone"
+"""Folder of the journal of one process in the folder of a report."""
+FURTHER_WORLDS = (2, 4)
+"""Multiples of the ranks for which the step is forecast."""
+
+
+def new_report_folder(script: str, name: str | None) -> Path:
+    """Make the folder of a report: ``name``, which must be new, or the script's name with a number.
+
+    Raises `InvalidArgument` if the name is taken or no name of a folder, or the folder cannot be made.
+    """
+    if name is not None and (not name or name in (".", "..") or "/" in name):
+        raise InvalidArgument("report-name", name, "the name of a new folder in runs/reports")
+    names = [name] if name else (script if number == 1 else f"{script}-{number}" for number in count(1))
+    for each in names:
+        try:
+            (REPORTS / each).mkdir(parents=True)
+        except FileExistsError:
+            if REPORTS.is_dir():
+                continue
+            raise InvalidArgument("report", REPORTS, "a folder, but a file has its name") from None
+        except OSError as error:
+            raise InvalidArgument("report", REPORTS, f"a folder that can be written ({error.strerror})") from None
+        return REPORTS / each
+    raise InvalidArgument("report-name", name, f"a new name: {REPORTS / str(name)} has a report already")
+
+
+@dataclass(frozen=True)
+class ScriptReport:
+    """Report of a run.
+
+    Attributes:
+        program: the script and its arguments.
+        world: number of ranks.
+        run: what was measured, or the reason why nothing was.
+        alone: the run on one process, the reason why there is none, or None if none was asked for.
+        failure: in words, if the run failed.
+    """
+
+    program: str
+    world: int
+    run: MeasuredRun | str
+    alone: MeasuredRun | str | None = None
+    failure: str | None = None
+
+    @property
+    def advice(self) -> tuple[list[Advice], list[str]]:
+        """Cheapest changes of the script, and why the gain of others is not known."""
+        return ([], []) if isinstance(self.run, str) else advise(self.run)
+
+    @property
+    def simulated(self) -> Timeline | None:
+        """Simulated step of the script's own buckets; None if it cannot be simulated."""
+        run = self.run
+        if isinstance(run, str) or not isinstance(run.simulated, MeasuredStep) or not isinstance(run.price, AlphaBeta):
+            return None
+        return simulate_buckets(run.simulated, run.price, *bucket_limits(run.simulated)) if self.world > 1 else None
+
+    @property
+    def what_if(self) -> tuple[ForecastRow, ...]:
+        """Forecast of the step on more ranks over the measured link, if it can be simulated."""
+        run = self.run
+        if isinstance(run, str) or not isinstance(run.simulated, MeasuredStep) or not isinstance(run.price, AlphaBeta):
+            return ()
+        link = fitted_connection(self.world, run.price)
+        return forecast(run.simulated, [self.world * more for more in (1, *FURTHER_WORLDS)], [link])
+
+    def headline(self) -> str:
+        """Return the report in a few lines."""
+        run = self.run
+        if isinstance(run, str):
+            return f"not measured: {run}"
+        first = "; ".join(filter(None, [f"step {milliseconds(run.step)}", throughput(run)]))
+        share = None if not isinstance(self.alone, MeasuredRun) else efficiency(run, self.alone)
+        if share is not None:
+            first += f"; {share:.0%} of {run.world} times one process"
+        words, seconds = largest_loss(run)
+        if seconds < LEAST_GAIN * run.step:
+            loss = f"no part takes more than {LEAST_GAIN:.0%} of it but computation and the optimizer"
+        else:
+            loss = f"largest loss of time: {words}, {milliseconds(seconds)} ({seconds / run.step:.0%} of a step)"
+        return "\n".join([first, loss, *(f"advice: {_in_words(each, run)}" for each in self.advice[0][:1])])
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain data for JSON, in seconds and bytes."""
+        data: dict[str, Any] = {"format": FORMAT, "program": self.program, "world": self.world, "failure": self.failure}
+        if isinstance(self.run, str):
+            return data | {"not_measured": {"run": self.run}}
+        run, alone = self.run, self.alone
+        data |= {
+            "updates": run.total,
+            "counted": len(run.updates),
+            "step": run.step,
+            "unit": run.unit,
+            "rate": run.rate,
+            "device": run.model["name"],
+            "ranks": [
+                {part: float(run.parts[part][rank]) for part in ("step", *PARTS, "hidden")}
+                | {"memory": run.memory[rank]}
+                for rank in range(run.world)
+            ],
+            "slow_rank": run.slow,
+            "not_measured": dict(_not_measured(self)),
+            "advice": [asdict(each) | {"step": run.step - each.gain} for each in self.advice[0]],
+        }
+        if isinstance(alone, MeasuredRun):
+            data |= {"alone": {"step": alone.step, "rate": alone.rate, "efficiency": efficiency(run, alone)}}
+        if (simulated := self.simulated) is not None and isinstance(run.simulated, MeasuredStep):
+            data["simulated"] = {
+                "step": run.simulated.other + simulated.duration,
+                "exposed": simulated.exposed(),
+                "price": asdict(run.price) if isinstance(run.price, AlphaBeta) else None,
+                "rows": [asdict(row) for row in self.what_if],
+            }
+        return data
+
+
+def _in_words(advice: Advice, run: MeasuredRun) -> str:
+    after = f"{milliseconds(run.step)} would be {milliseconds(run.step - advice.gain)}"
+    return f"{advice.change} – {advice.gain / run.step:.0%} less time: {after}"
+
+
+def _not_measured(report: ScriptReport) -> Iterator[tuple[str, str]]:
+    assert isinstance(report.run, MeasuredRun)
+    for name, value in rows(report.run, report.alone):
+        if value.startswith("not measured: "):
+            yield name, value.removeprefix("not measured: ")
+    if (reason := not_simulated(report.run)) is not None:
+        yield "simulated step", reason
+    for each in report.advice[1]:
+        change, _, reason = each.partition(": ")
+        yield change, reason
+
+
+def read_report(
+    folder: Path,
+    program: Sequence[str],
+    world: int,
+    *,
+    baseline: Path | None = None,
+    failure: str | None = None,
+    link: AlphaBeta | None = None,
+) -> ScriptReport:
+    """Read the journals in the folder of a run, and those of ``baseline`` or of its own run on one process.
+
+    ``failure`` says why the run failed; ``link`` is the time of an all-reduce that was measured apart from it.
+    """
+    beside = folder / ALONE if baseline is None else baseline
+    alone = _read(beside, 1) if beside.is_dir() else None
+    return ScriptReport(" ".join(program), world, _read(folder, world, link), alone, failure)
+
+
+def _read(folder: Path, world: int, link: AlphaBeta | None = None) -> MeasuredRun | str:
+    try:
+        return read_run(folder, world, link)
+    except NotMeasured as reason:
+        return str(reason)
+
+
+UPDATES_ALONE = 30
+"""Updates after which the run on one process is stopped, at most as many as the whole run has made."""
+
+
+def launch_with_report(
+    spec: Launch, folder: Path, signals: list[int], say: Callable[[str], None], *, alone: bool
+) -> tuple[int, ScriptReport]:
+    """Launch a script with hooks, and after it on one process if ``alone``; return its status and its report.
+
+    ``signals`` and ``say`` are those of `dpbook.runs.launch.launch`. A run that fails or is stopped is not repeated.
+    """
+    failures: list[str] = []
+
+    def tell(text: str) -> None:
+        failures.append(text)
+        say(text)
+
+    ended = launch(with_hooks(spec, folder, {"sampled": True}, moments=True), tell, signals)
+    failure = failures[0].partition("\n")[0] if failures and ended.status else None
+    measured = read_report(folder, spec.program, spec.nproc, failure=failure)
+    if not alone or spec.nproc == 1 or ended.status or isinstance(measured.run, str):
+        return ended.status, measured
+    say(f"the script once more, on one process, for {plural(UPDATES_ALONE, 'update')} at most")
+    return ended.status, replace(measured, alone=_run_alone(spec, folder, measured.run.total, signals, say))
+
+
+def _run_alone(
+    spec: Launch, folder: Path, updates: int, signals: list[int], say: Callable[[str], None]
+) -> MeasuredRun | str:
+    """Run the script on one process, with as many cores as each of its ranks had, and return what was measured."""
+    (folder / ALONE).mkdir()
+    one = replace(spec, nproc=1, threads=max(1, machine.cores() // spec.nproc))
+    failures: list[str] = []
+    options = {"updates": min(updates, UPDATES_ALONE)}
+    ended = launch(with_hooks(one, folder / ALONE, options, moments=True), failures.append, signals)
+    if ended.status:
+        return f"the script failed on one process: {failures[0] if failures else ended.status}"
+    return _read(folder / ALONE, 1)

@@ -1,0 +1,158 @@
+"""Verdict on a measured run: sentences, the rows of its table of results, and its largest loss of time."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpbook.core import in_words, milliseconds, plural
+from dpbook.runs.forecast import MeasuredStep
+from dpbook.runs.report.measured_run import SMALL_SHARE, MeasuredRun
+
+LOSSES = {
+    "exposed": "exposed communication",
+    "waiting": "waiting for the slowest rank",
+    "loader": "waiting for the loader",
+    "rest": "the rest, outside of forward, backward and optimizer",
+}
+"""Parts of a step in which a rank trains nothing, in words."""
+UNSEEN = "no collective was seen in an update: the ranks do not communicate, or by calls that torch.distributed lacks"
+
+
+def sentences(run: MeasuredRun, alone: MeasuredRun | None, share: float | None = None) -> Iterator[str]:
+    """Yield the sentences of the verdict; ``share`` is the scaling efficiency where it is known from elsewhere."""
+    if run.world == 1:
+        yield "One process: no communication and no waiting."
+    elif not communicates(run):
+        yield f"Communication was not measured: {UNSEEN}."
+    else:
+        exposed = run.mean("exposed")
+        of_step = f"{exposed / run.step:.0%} of a step, {milliseconds(exposed)} of {milliseconds(run.step)}"
+        if exposed < SMALL_SHARE * run.step:
+            yield f"Communication costs little: exposed communication takes {of_step}."
+        else:
+            yield f"Communication is not hidden: {of_step}, is transfer during which nothing is computed."
+        yield _waiting(run)
+    loader = run.mean("loader")
+    if loader > SMALL_SHARE * run.step:
+        yield f"The loader is too slow: a step waits {milliseconds(loader)} for it, {loader / run.step:.0%}."
+    if run.world > 1 and alone is not None:
+        yield _efficiency_sentence(run, alone, efficiency(run, alone) if share is None else share)
+
+
+def _waiting(run: MeasuredRun) -> str:
+    waiting = run.mean("waiting")
+    waited = f"{waiting / run.step:.0%} of a step ({milliseconds(waiting)}, the mean over ranks)"
+    if run.slow is not None:
+        working = run.working[run.middle].mean(axis=0)
+        others = float(np.median(np.delete(working, run.slow)))
+        return (
+            f"Rank {run.slow} is slower: it works for {milliseconds(float(working[run.slow]))} where the others need "
+            f"{milliseconds(others)}, and waiting takes {waited}."
+        )
+    if waiting < SMALL_SHARE * run.step:
+        return "No rank is slow, and hardly any time is spent waiting."
+    return f"Waiting for each other takes {waited}, though no single rank is slow."
+
+
+def communicates(run: MeasuredRun) -> bool:
+    """Return True if a collective or a wait was seen in an update."""
+    return any(one.calls or len(one.waits) for ranks in run.updates for one in ranks)
+
+
+def efficiency(run: MeasuredRun, alone: MeasuredRun) -> float | None:
+    """Return the rate divided by that of as many processes as fast as ``alone``; None without rates."""
+    if run.rate is None or alone.rate is None or run.unit != alone.unit:
+        return None
+    return run.rate / (run.world * alone.rate / alone.world)
+
+
+def _efficiency_sentence(run: MeasuredRun, alone: MeasuredRun, share: float | None) -> str:
+    """Return the scaling efficiency in words, and the causes of the difference to N times one process."""
+    steps = f"a step takes {milliseconds(run.step)}, with one process alone {milliseconds(alone.step)}"
+    if share is None:
+        return f"Efficiency was not measured: it is not known what an example is; {steps}."
+    text = f"Efficiency is {share:.0%}: {steps}"
+    if share > 1 - SMALL_SHARE:
+        return f"{text}."
+    names = {"computation": "slower computing", "optimizer": "a slower update"} | LOSSES
+    lost = {words: run.mean(part) - alone.mean(part) for part, words in names.items()}
+    large = sorted(
+        (words for words in lost if lost[words] > SMALL_SHARE * run.step), key=lost.__getitem__, reverse=True
+    )
+    causes = ", ".join(f"{words} ({milliseconds(lost[words])})" for words in large)
+    return f"{text}; the difference is {causes}." if causes else f"{text}."
+
+
+def rows(run: MeasuredRun, alone: MeasuredRun | str | None) -> Iterator[tuple[str, str]]:
+    """Yield name and value of the rows of results; what was not measured says why.
+
+    ``alone`` is the run on one process, the reason why there is none, or None if none was asked for.
+    """
+    quarters = " to ".join(map(milliseconds, np.percentile(run.seconds, [25, 75])))
+    slowest = milliseconds(float(np.percentile(run.seconds, 95)))
+    yield "step", f"{milliseconds(run.step)}, median of {plural(len(run.updates), 'update')}"
+    yield "spread", f"half of the updates {quarters}, one in twenty {slowest} or longer"
+    if run.optimizers > 1:
+        yield "update", f"{run.optimizers} steps of optimizers that take turns"
+    yield "throughput", throughput(run) or f"not measured: {_no_examples(run)}"
+    yield from _alone(run, alone)
+    yield "communication", communication(run)
+    yield "memory", _memory(run)
+
+
+def throughput(run: MeasuredRun) -> str | None:
+    """Return the rate in words; None if it is not known."""
+    return None if run.rate is None else f"{run.rate:,.0f} {run.unit}/s over {plural(run.world, 'rank')}"
+
+
+def _no_examples(run: MeasuredRun) -> str:
+    if run.optimizers > 1 or run.model["models"] > 1:
+        return "several models are called, and no DataLoader says what an example is"
+    return "the model is given no tensor whose first dimension is the batch"
+
+
+def _alone(run: MeasuredRun, alone: MeasuredRun | str | None) -> Iterator[tuple[str, str]]:
+    if run.world == 1 or alone is None:
+        return
+    if isinstance(alone, str):
+        yield "one process alone", f"not measured: {alone}"
+        return
+    rate = throughput(alone)
+    yield "one process alone", f"{rate + ', ' if rate else ''}{milliseconds(alone.step)} per step"
+    share = efficiency(run, alone)
+    in_short = "not measured: it is not known what an example is"
+    yield "scaling efficiency", in_short if share is None else f"{share:.0%} of {run.world} times one process"
+
+
+def communication(run: MeasuredRun) -> str:
+    """Return the communication of a step in words."""
+    if run.world == 1:
+        return "none: one process"
+    if not communicates(run):
+        return f"not measured: {UNSEEN}"
+    exposed, hidden = run.mean("exposed"), run.mean("hidden")
+    text = f"{milliseconds(exposed + hidden)} per step, of which {milliseconds(exposed)} are exposed"
+    sent = sum(nbytes for nbytes, _ in run.sums)
+    return f"{text}; {in_words(sent, 'B')} of gradients in {plural(len(run.sums), 'call')}" if sent else text
+
+
+def _memory(run: MeasuredRun) -> str:
+    counted = ", of the processes" if run.model["device"] == "cpu" else ", by the allocator of torch"
+    peaks = [in_words(peak, "B") for peak in run.memory]
+    alike = max(run.memory) < 1.05 * min(run.memory)
+    return f"{peaks[int(np.argmax(run.memory))] + ' per rank' if alike else ', '.join(peaks) + ' by rank'}{counted}"
+
+
+def largest_loss(run: MeasuredRun) -> tuple[str, float]:
+    """Return the part in which most time is lost, in words, and its seconds as the mean over ranks."""
+    part = max(LOSSES, key=run.mean)
+    return LOSSES[part], run.mean(part)
+
+
+def not_simulated(run: MeasuredRun) -> str | None:
+    """Return why the step cannot be simulated; None if it can."""
+    if run.world == 1:
+        return "one process sends nothing"
+    if not isinstance(run.simulated, MeasuredStep):
+        return run.simulated
+    return run.price if isinstance(run.price, str) else None

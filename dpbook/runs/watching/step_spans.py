@@ -1,0 +1,271 @@
+"""Spans of a step: the loader, the optimizer, collectives and the waits for them, by the clock of the rank's device.
+
+A span begins and ends at moments of the stream that trains. Whatever makes this stream wait, on the CPU this rank's
+training thread, is therefore seen on an accelerator too, and nothing here makes the host wait for it.
+"""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives, distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from dpbook.ddp import BackgroundAllReduce, tensors_in
+from dpbook.ranks import DeviceMoment, moment
+from dpbook.runs.watching.calls import COLLECTIVES
+from dpbook.runs.watching.journal import BUFFERS, Recorder, place
+
+FURTHER_COLLECTIVES = (
+    "all_gather_single", "reduce_scatter_single", "_all_gather_base", "_reduce_scatter_base", "send", "recv", "isend",
+    "irecv", "batch_isend_irecv",
+)  # fmt: skip
+"""Names of torch.distributed, beside `COLLECTIVES`, that may make a rank wait."""
+
+
+@dataclass
+class OpenSpan:
+    """A span whose end may still be missing.
+
+    Attributes:
+        kind: "loader", "forward", "backward", "optimizer", "wait" (the stream that trains waits for communication) or
+            "call" (a collective is under way, which a wait may follow).
+        begun, ended: moments; ``ended`` is None until it is known.
+        name, nbytes: of a collective.
+        place: the line of the script that called it, or None.
+    """
+
+    kind: str
+    begun: DeviceMoment
+    ended: DeviceMoment | None = None
+    name: str = ""
+    nbytes: int = 0
+    place: Any = None
+
+
+class StepSpans:
+    """Collects the spans of one update on ``device``, while ``active``."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        self.active = False
+        self.spans: list[OpenSpan] = []
+        self.stream: Any = None
+
+    def open(self, kind: str, **fields: Any) -> OpenSpan | None:
+        """Begin a span now; None if this update is not recorded."""
+        if not self.active:
+            return None
+        span = OpenSpan(kind, moment(self.device), **fields)
+        self.spans.append(span)
+        return span
+
+    def close(self, span: OpenSpan | None) -> None:
+        """End a span now."""
+        if span is not None:
+            span.ended = moment(self.device)
+
+    @contextmanager
+    def during(self, kind: str, **fields: Any) -> Iterator[None]:
+        """Record a span for the time of the block."""
+        span = self.open(kind, **fields)
+        try:
+            yield
+        finally:
+            self.close(span)
+
+    def take(self) -> list[OpenSpan]:
+        """Return the spans so far, and begin with none."""
+        spans, self.spans = self.spans, []
+        return spans
+
+    def note_stream(self) -> None:
+        """Note the stream that trains: only what is called on it can make it wait."""
+        if self.device.type != "cpu":
+            self.stream = torch.accelerator.current_stream(self.device)
+
+    @property
+    def on_training_stream(self) -> bool:
+        """Whether the current stream is the one that trains."""
+        return self.stream is None or torch.accelerator.current_stream(self.device) == self.stream
+
+
+class LoaderSpans:
+    """Records the time in which a script waits for the next batch of a `DataLoader`, and the size of the batch.
+
+    Attributes:
+        examples: examples that were drawn in this update.
+        workers: number of workers of the loader that was used last; None if none was.
+    """
+
+    def __init__(self, recorder: Recorder, spans: StepSpans) -> None:
+        self.examples = 0
+        self.workers: int | None = None
+        self._spans = spans
+        recorder.replace(_BaseDataLoaderIter, "__next__", self._watch_next)
+        recorder.replace(DataLoader, "__iter__", self._watch_start)
+
+    def _watch_next(self, give: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(give)
+        def __next__(iterator: Any) -> Any:
+            with self._spans.during("loader"):
+                batch = give(iterator)
+            self.workers = iterator._num_workers
+            first = next(tensors_in(batch), None)
+            if first is not None and first.dim():
+                self.examples += len(first)
+            return batch
+
+        return __next__
+
+    def _watch_start(self, begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(begin)
+        def __iter__(loader: Any) -> Any:
+            with self._spans.during("loader"):
+                return begin(loader)
+
+        return __iter__
+
+
+class CommunicationSpans:
+    """Records collectives and messages of the training thread, and the waits for them.
+
+    A collective inside another is part of it. What other threads call, such as one that saves a checkpoint, does not
+    keep the training thread from going on, and is left out.
+    """
+
+    def __init__(self, recorder: Recorder, spans: StepSpans) -> None:
+        self._recorder, self._spans = recorder, spans
+        self._inside = False
+        self._waitable: set[type] = set()
+        self._under_way: dict[int, OpenSpan] = {}
+        for name in (*COLLECTIVES, *FURTHER_COLLECTIVES):
+            if hasattr(dist, name):
+                recorder.replace_everywhere((dist, distributed_c10d), name, functools.partial(self._watch_call, name))
+        recorder.replace(BackgroundAllReduce, "__call__", functools.partial(self._watch_call, "all_reduce"))
+        recorder.replace(DistributedDataParallel, "_sync_buffers", functools.partial(self._watch_wait, BUFFERS))
+        recorder.replace(_functional_collectives, "wait_tensor", functools.partial(self._watch_wait, "wait"))
+        for name in ("wait_for_unshard", "finalize_backward"):
+            self._watch_sharded(name)
+
+    def forget(self) -> None:
+        """Forget calls under way, for none of which a wait has been seen in their update."""
+        self._under_way.clear()
+
+    def _ignored(self) -> bool:
+        return self._inside or not self._spans.active or not _in_training_thread()
+
+    def _watch_sharded(self, name: str) -> None:
+        """Record where `fully_shard` lets a stream wait for its own streams; on a CPU its collectives wait."""
+        try:
+            from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+        except ImportError:
+            return
+        if hasattr(FSDPParamGroup, name):
+            self._recorder.replace(FSDPParamGroup, name, functools.partial(self._watch_wait, name, on_cpu=False))
+
+    def _watch_call(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self._ignored():
+                return call(*args, **kwargs)
+            tensors = list(tensors_in((args, kwargs)))
+            nbytes = max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
+            span = self._spans.open("call", name=name, nbytes=nbytes, place=place())
+            self._inside = True
+            try:
+                result = call(*args, **kwargs)
+            finally:
+                self._inside = False
+                self._spans.close(span)
+            assert span is not None
+            self._follow(span, result)
+            return result
+
+        return watched
+
+    def _follow(self, span: OpenSpan, result: Any) -> None:
+        """Note what a call has returned: without something to wait for, the stream itself has waited."""
+        handles = [each for each in (result if isinstance(result, list) else [result]) if hasattr(each, "wait")]
+        if not handles:
+            span.kind = "wait" if self._spans.on_training_stream else "call"
+            return
+        span.ended = None
+        for handle in handles:
+            self._watch_handle(type(handle))
+            self._under_way[id(handle)] = span
+        if self._spans.device.type == "cpu" and not isinstance(result, list):
+            with self._recorder.watching():
+                future = result if hasattr(result, "then") else result.get_future()
+                future.then(lambda done: self._spans.close(span))
+
+    def _watch_handle(self, handle: type) -> None:
+        """Record the waits of a class of handles, from the first one on."""
+        owner = next(each for each in handle.__mro__ if "wait" in vars(each))
+        if owner not in self._waitable:
+            self._waitable.add(owner)
+            self._recorder.replace(owner, "wait", functools.partial(self._watch_wait, "wait"))
+
+    def _watch_wait(self, name: str, wait: Callable[..., Any], *, on_cpu: bool = True) -> Callable[..., Any]:
+        @functools.wraps(wait)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self._ignored() or not self._spans.on_training_stream:
+                return wait(*args, **kwargs)
+            if self._spans.device.type == "cpu" and not on_cpu:
+                return wait(*args, **kwargs)
+            self._inside = True
+            try:
+                with self._spans.during("wait", name=name):
+                    return wait(*args, **kwargs)
+            finally:
+                self._inside = False
+                call = self._under_way.pop(id(args[0]), None) if args else None
+                if call is not None and call.ended is None:
+                    self._spans.close(call)
+
+        return watched
+
+    def sum_bucket(self, bucket: torch.Tensor, group: dist.ProcessGroup) -> Any:
+        """Begin to sum a buffer that stays, and return the work; on an accelerator a stream of its own sees the end.
+
+        Waiting for a sum frees its tensors, so this must not be done with those of a script.
+        """
+        work = dist.all_reduce(bucket, group=group, async_op=True)
+        span = self._under_way.pop(id(work), None)
+        if span is not None and self._spans.device.type != "cpu":
+            stream = torch.Stream(self._spans.device)
+            self._inside = True
+            with stream:
+                work.wait()
+                self._spans.close(span)
+            self._inside = False
+        return work
+
+
+def watch_clipping(recorder: Recorder, spans: StepSpans) -> None:
+    """Count the clipping of gradients as the optimizer's."""
+
+    def watch(clip: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(clip)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            with spans.during("optimizer"):
+                return clip(*args, **kwargs)
+
+        return watched
+
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        recorder.replace_everywhere((clip_grad, torch.nn.utils), name, watch)
+
+
+def _in_training_thread() -> bool:
+    """Return True in the main thread, and in those in which autograd runs backward, which Python has not started."""
+    thread = threading.current_thread()
+    return thread is threading.main_thread() or isinstance(thread, threading._DummyThread)

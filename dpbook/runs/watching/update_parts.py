@@ -1,0 +1,252 @@
+"""Parts of an update on every rank, from the journals: the one decomposition of a measured step. Loads no torch.
+
+The parts of a rank are disjoint sets of moments, in this order: what belongs to one belongs to no later one.
+
+loader       the next batch is waited for
+blocked      what trains waits for communication: in a collective, for its handle, or from the last gradient of a
+             backward until the sums of the gradients have arrived
+computation  forward and backward
+optimizer    clipping, and the optimizer's step
+rest         everything else
+
+What is blocked longer than on the rank that is blocked shortest in the same wait is waiting for the slowest rank; the
+shortest is exposed communication.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.overlap.timeline import difference, length, union
+
+Event = Mapping[str, Any]
+Intervals = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective on one rank: its name, the bytes of its largest tensor, begin and end in seconds, and its line.
+
+    ``averages``: whether it sums gradients during a backward that a wrapper averages.
+    """
+
+    name: str
+    nbytes: int
+    begun: float
+    ended: float
+    place: tuple[str, int, str] | None
+    averages: bool = False
+
+
+@dataclass(frozen=True)
+class UpdateOnRank:
+    """One update on one rank: sets of moments in seconds since its begin, and what it computed.
+
+    Attributes:
+        number: updates of this rank before it.
+        seconds: duration.
+        loader, forward, backward, optimizer: moments of the passes and calls of these names.
+        waits: disjoint intervals in which communication was waited for, in order, of shape (n, 2).
+        calls: collectives, in order of their begin.
+        examples, tokens, loaded: of the inputs of forwards, and of the batches of loaders.
+    """
+
+    number: int
+    seconds: float
+    loader: Intervals
+    forward: Intervals
+    backward: Intervals
+    optimizer: Intervals
+    waits: NDArray[np.float64]
+    calls: tuple[Call, ...]
+    examples: int
+    tokens: int
+    loaded: int
+
+    @cached_property
+    def blocked(self) -> Intervals:
+        """Moments in which communication is waited for."""
+        return difference(union(self.waits), self.loader)
+
+    @cached_property
+    def computation(self) -> Intervals:
+        """Moments of forward and backward in which nothing is waited for."""
+        passes = union(np.concatenate([self.forward, self.backward]))
+        return difference(difference(passes, self.loader), self.blocked)
+
+    @cached_property
+    def updating(self) -> Intervals:
+        """Moments of the optimizer in which nothing is waited for."""
+        return difference(difference(difference(self.optimizer, self.loader), self.blocked), self.computation)
+
+    @property
+    def hidden(self) -> float:
+        """Seconds in which a collective is under way while this rank does not wait for it."""
+        calls = union(np.array([[call.begun, call.ended] for call in self.calls]).reshape(-1, 2))
+        return length(difference(calls, self.blocked))
+
+
+def read_update(event: Event, world: int) -> UpdateOnRank:
+    """Return the update of an event ``update`` of a rank's journal."""
+    end = float(event["marks"][-1][1])
+    spans = [(kind, min(begun, end), min(ended, end), *more) for kind, begun, ended, *more in event["spans"]]
+    sets = {kind: union(_of_kind(spans, kind)) for kind in ("loader", "forward", "backward", "optimizer")}
+    averaged = _averaged_backwards(event) if world > 1 else []
+    seen = [] if event["own_hook"] else spans
+    arrivals = [wait for wait in (_wait_for_sums(*each, seen) for each in averaged) if wait is not None]
+    waits = [*_of_kind(spans, "wait").tolist(), *arrivals]
+    calls = [
+        Call(name, nbytes, begun, ended, tuple(place) if place else None, _in_any(begun, averaged))
+        for kind, begun, ended, name, nbytes, place in spans
+        if kind == "call" or (kind == "wait" and name != "wait")
+    ]
+    return UpdateOnRank(
+        event["number"], end, sets["loader"], sets["forward"], sets["backward"], sets["optimizer"],
+        _one_after_another(waits), tuple(sorted(calls, key=lambda call: call.begun)), event["examples"],
+        event["tokens"], event["loaded"],
+    )  # fmt: skip
+
+
+def _of_kind(spans: Iterable[Sequence[Any]], kind: str) -> NDArray[np.float64]:
+    return np.array([span[1:3] for span in spans if span[0] == kind], dtype=float).reshape(-1, 2)
+
+
+def _averaged_backwards(event: Event) -> list[tuple[float, float, float]]:
+    """Return begin, last gradient and end of the backwards that a wrapper averages and that computed gradients."""
+    found: list[tuple[float, float, float]] = []
+    begun, last = 0.0, None
+    synced = iter(event["synced"])
+    for kind, at in event["marks"]:
+        if kind == "backward":
+            begun, last = at, None
+        elif kind == "returned":
+            if next(synced) and last is not None:
+                found.append((begun, last, at))
+        elif isinstance(kind, int):
+            last = at
+    return found
+
+
+def _wait_for_sums(begun: float, last: float, returned: float, spans: Sequence[Sequence[Any]]) -> list[float] | None:
+    """Return the time from the last gradient until the last sum has arrived; until the end if no arrival is known."""
+    arrived = [ended for kind, at, ended, *_ in spans if kind == "call" and begun <= at <= returned]
+    end = min(returned, max(arrived)) if arrived else returned
+    return [last, end] if end > last else None
+
+
+def _in_any(moment: float, backwards: Iterable[tuple[float, float, float]]) -> bool:
+    return any(begun <= moment <= returned for begun, _, returned in backwards)
+
+
+def _one_after_another(intervals: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+    """Return the intervals in order of their begin, each from the end of those before it on; some may be empty."""
+    ordered, reached = [], 0.0
+    for begun, ended in sorted(map(tuple, intervals)):
+        ordered.append([max(begun, reached), max(ended, reached)])
+        reached = max(ended, reached)
+    return np.array(ordered).reshape(-1, 2)
+
+
+PARTS = ("computation", "exposed", "waiting", "loader", "optimizer", "rest")
+"""Parts of a step, which add up to it."""
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """Parts of updates on all ranks, in seconds; arrays have shape (updates, ranks).
+
+    Attributes:
+        seconds: whole updates.
+        computation, exposed, waiting, loader, optimizer: parts of `PARTS`.
+        hidden: communication during which a rank does not wait.
+    """
+
+    seconds: NDArray[np.float64]
+    computation: NDArray[np.float64]
+    exposed: NDArray[np.float64]
+    waiting: NDArray[np.float64]
+    loader: NDArray[np.float64]
+    optimizer: NDArray[np.float64]
+    hidden: NDArray[np.float64]
+
+    @property
+    def rest(self) -> NDArray[np.float64]:
+        """Seconds in no other part."""
+        return self.seconds - self.computation - self.exposed - self.waiting - self.loader - self.optimizer
+
+
+def split(updates: Sequence[Sequence[UpdateOnRank]]) -> StepParts:
+    """Return the parts of ``updates``, each a sequence over ranks."""
+
+    def seconds(value: Any) -> NDArray[np.float64]:
+        return np.array([[float(value(one)) for one in ranks] for ranks in updates])
+
+    blocked = seconds(lambda one: length(one.blocked))
+    exposed = np.array([_exposed(ranks) for ranks in updates]).reshape(blocked.shape)
+    return StepParts(
+        seconds(lambda one: one.seconds), seconds(lambda one: length(one.computation)), exposed, blocked - exposed,
+        seconds(lambda one: length(one.loader)), seconds(lambda one: length(one.updating)),
+        seconds(lambda one: one.hidden),
+    )  # fmt: skip
+
+
+def _exposed(ranks: Sequence[UpdateOnRank]) -> list[float]:
+    """Return the exposed communication of each rank: of every wait, that of the rank which waits shortest.
+
+    Ranks that wait a different number of times are compared by the whole update.
+    """
+    blocked = [length(one.blocked) for one in ranks]
+    if len({len(one.waits) for one in ranks}) > 1:
+        return [min(blocked)] * len(ranks)
+    lengths = np.array([[length(difference(wait[None], one.loader)) for wait in one.waits] for one in ranks])
+    shortest = float(lengths.min(axis=0).sum()) if lengths.size else 0.0
+    return [min(shortest, whole) for whole in blocked]
+
+
+def rounds(events: Sequence[Event]) -> int:
+    """Return the number of updates after which the optimizers of a script repeat themselves; 0 if they do not.
+
+    A script with one optimizer has 1. One whose two optimizers step in turn, each after a backward of its own, has 2.
+    """
+    stepped = [tuple(sorted(event["stepped"])) for event in events]
+    numbers = [event["number"] for event in events]
+    for period in range(1, 1 + len(events) // 2):
+        pairs = [
+            (stepped[k], stepped[k + period])
+            for k in range(len(events) - period)
+            if numbers[k + period] == numbers[k] + period
+        ]
+        if pairs and all(first == second for first, second in pairs):
+            return period
+    return 0
+
+
+def joined(events: Sequence[Event]) -> dict[str, Any]:
+    """Return consecutive updates as one."""
+    marks: list[Any] = [("begun", 0.0)]
+    spans: list[Any] = []
+    offset = 0.0
+    for event in events:
+        marks += [(kind, offset + at) for kind, at in event["marks"] if kind != "begun"]
+        spans += [(kind, offset + begun, offset + ended, *more) for kind, begun, ended, *more in event["spans"]]
+        offset = marks[-1][1]
+    sums = {name: sum(event[name] for event in events) for name in ("examples", "tokens", "loaded")}
+    together = {"synced": [each for event in events for each in event["synced"]]}
+    together["stepped"] = sorted({each for event in events for each in event["stepped"]})
+    models = max(len(together["stepped"]), *(event["models"] for event in events))
+    return {**events[0], **together, **sums, "marks": marks, "spans": spans, "models": models}
+
+
+def in_rounds(events: Sequence[Event], period: int) -> list[dict[str, Any]]:
+    """Return the rounds of ``period`` updates that are complete, each joined, in order."""
+    by_round: dict[int, list[Event]] = {}
+    for event in events:
+        by_round.setdefault(event["number"] // period, []).append(event)
+    complete = [group for group in by_round.values() if len(group) == period]
+    assert all(b["number"] == a["number"] + 1 for group in complete for a, b in pairwise(group))
+    return [joined(group) for group in complete]
