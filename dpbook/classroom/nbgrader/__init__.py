@@ -45,7 +45,7 @@ def lay_out(folder: Path, seed: int, course: int | None) -> Laid:
 
 def _sources(course: int | None) -> Iterator[tuple[str, bytes]]:
     if course is None:
-        for path in sorted((checkout.root() / "exercises" / "solutions").glob("*.ipynb")):
+        for path in sorted(checkout.solutions().glob("*.ipynb")):
             yield path.name, path.read_bytes()
     else:
         from dpbook.classroom.course import solutions  # loads what is also started as a module

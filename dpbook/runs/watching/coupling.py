@@ -22,7 +22,7 @@ _DISTANCES = ("CdistBackward", "EuclideanDistBackward")
 _SELECTIONS = ("TopkBackward", "SortBackward", "KthvalueBackward")
 
 
-def coupling(loss: torch.Tensor, batch: int) -> str:
+def describe_coupling(loss: torch.Tensor, batch: int) -> str:
     """Return how a loss couples the examples of one rank's batch of ``batch`` examples, as far as it shows; or ""."""
     graph = list(nodes(loss))
     names = [str(node.name()) for node in graph]

@@ -9,7 +9,7 @@ from torch import nn
 
 from dpbook.ddp import tensors_in
 from dpbook.runs.watching.calls import GatheredCopies, Loaders
-from dpbook.runs.watching.coupling import coupling
+from dpbook.runs.watching.coupling import describe_coupling
 from dpbook.runs.watching.hashing import digests, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
@@ -92,7 +92,7 @@ class PassRecorder(TrainingListener):
             sync=self._hooks.sync(),
             nth=nth,
             gathered=self._copies.used_by(roots[0]),
-            coupled=coupling(roots[0], self._batch) if self._gradients.enabled else "",
+            coupled=describe_coupling(roots[0], self._batch) if self._gradients.enabled else "",
             place=source,
         )
 

@@ -6,8 +6,7 @@ import nbformat
 import pytest
 
 from dpbook.app.notebooks.validation import execute
-from dpbook.book import ch12
-from dpbook.book import sim
+from dpbook.book import ch12, sim
 from dpbook.book.ch12 import on_sim, sim_timeline, whereabouts
 from dpbook.core import DpbookError, InvalidArgument, checkout
 from tests.book.sim.sim import needs_sim

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from dpbook.runs.watching.coupling import coupling, depends_on_other_examples
+from dpbook.runs.watching.coupling import depends_on_other_examples, describe_coupling
 
 BATCHES = (2, 5, 8)
 
@@ -81,13 +81,13 @@ COUPLED = {
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", APART)
 def test_a_loss_of_each_example_alone_is_not_called_coupled(name, batch):
-    assert coupling(APART[name](Setting(batch)), batch) == ""
+    assert describe_coupling(APART[name](Setting(batch)), batch) == ""
 
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", COUPLED)
 def test_a_loss_that_couples_examples_is_seen(name, batch):
-    assert "its rank's batch" in coupling(COUPLED[name](Setting(batch)), batch)
+    assert "its rank's batch" in describe_coupling(COUPLED[name](Setting(batch)), batch)
 
 
 def test_one_example_is_coupled_with_none():
@@ -125,7 +125,7 @@ def test_the_scripts_own_backward_is_the_same_after_it(name):
         setting = Setting(5)
         loss = {**APART, **COUPLED}[name](setting)
         if asked:
-            coupling(loss, 5)
+            describe_coupling(loss, 5)
             assert all(p.grad is None for p in setting.net.parameters())
         loss.backward()
         gradients.append([p.grad for p in setting.net.parameters()])
