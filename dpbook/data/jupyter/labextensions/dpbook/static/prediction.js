@@ -1,6 +1,8 @@
 // A small field under every "Predict": what the reader expects, shown again beside what the next cell says.
 // It is kept in the metadata of its cell, so it is saved with the notebook and needs no kernel.
+// The asserts of the cells that answer are covered until they have run.
 
+import {cover} from './cover.js';
 import {made} from './player.js';
 
 const MARK = '**Predict.**';
@@ -13,9 +15,11 @@ const STYLE = `
   color: inherit; background: var(--jp-layout-color0, #fff); border: 1px solid var(--jp-border-color1, #a8b0bc) }
 .dpbook-predicted { margin-left: var(--jp-cell-prompt-width, 64px); padding: 4px 8px;
   font: 14px var(--jp-ui-font-family, system-ui, sans-serif); color: var(--jp-ui-font-color1, #1b2430) }
-.dpbook-predicted b { font-weight: 600 }`;
+.dpbook-predicted b { font-weight: 600 }
+.dpbook-cover { font: inherit; padding: 0 6px; border-radius: 4px; cursor: pointer; color: var(--jp-ui-font-color2, #556070);
+  background: var(--jp-layout-color2, #f1f4f8); border: 1px dashed var(--jp-border-color1, #a8b0bc) }`;
 
-export function install(tracker, Widget) {
+export function install(tracker, Widget, codemirror) {
   document.head.append(made('style', {textContent: STYLE}));
   const known = new WeakSet();
 
@@ -23,7 +27,7 @@ export function install(tracker, Widget) {
     const look = () => panel.content.widgets.forEach(cell => {
       if (known.has(cell) || cell.model.type !== 'markdown' || !cell.model.sharedModel.getSource().includes(MARK)) return;
       known.add(cell);
-      cell.ready.then(() => { if (!cell.isDisposed) field(panel.content, cell, Widget); });
+      cell.ready.then(() => { if (!cell.isDisposed) field(panel.content, cell, Widget, codemirror); });
     });
     panel.content.model.cells.changed.connect(look);
     look();
@@ -34,7 +38,7 @@ export function install(tracker, Widget) {
   tracker.widgetAdded.connect((_, panel) => { follow(panel); });
 }
 
-function field(notebook, cell, Widget) {
+function field(notebook, cell, Widget, codemirror) {
   const stored = () => String(cell.model.getMetadata(KEY) ?? '');
   const input = made('input', {type: 'text', value: stored(), maxLength: 200});
   const form = made('label', {className: 'dpbook-prediction'}, 'Your prediction', input);
@@ -71,7 +75,11 @@ function field(notebook, cell, Widget) {
       if (watched.has(answer)) continue;
       watched.add(answer);
       answer.model.outputs.changed.connect(tell);
-      answer.ready.then(tell);
+      answer.ready.then(() => {
+        if (answer.isDisposed) return;
+        cover(answer, codemirror);
+        tell();
+      });
     }
     tell();
   }
