@@ -43,9 +43,10 @@ SYLLABUS = f"""# Syllabus
 
 {MADE}
 
-Two plans, those of chapter 00. Hours are for a reader who types and runs, from the times that chapters and exercises
-state, which nobody has measured on a class. Points are those that `dpbook grade` gives, and after the + those
-that a person gives. [tasks.md](tasks.md) has the tasks of each exercise, [README.md](README.md) how to shorten a week.
+Two plans, those of chapter 00; the shorter one leaves chapters out. Hours are for a reader who types and runs, from
+the times that chapters and exercises state, which nobody has measured on a class. Points are those that `dpbook grade`
+gives, and after the + those that a person gives. [tasks.md](tasks.md) has the tasks of each exercise,
+[README.md](README.md) how to shorten a week.
 """
 
 
@@ -189,10 +190,16 @@ def syllabus_page(book: list[Unit]) -> str:
         weeks = [[by_label[label] for label in week] for week in plan]
         lines += [f"## {name}", "", "| week | chapters and exercises | hours | points |", "|---|---|---|---|"]
         lines += [f"| {n} | {_numbers(week)} | {_hours(week)} | {_points(week)} |" for n, week in enumerate(weeks, 1)]
-        lines += [f"| all | | {_hours(book)} | {_points(book)} |", ""]
+        taken = [unit for week in weeks for unit in week]
+        lines += [f"| all | | {_hours(taken)} | {_points(taken)} |", *_left_out(book, taken), ""]
         for n, week in enumerate(weeks, 1):
             lines += [f"### {name}, week {n}", "", *(_afterwards(unit) for unit in week), ""]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _left_out(book: list[Unit], taken: list[Unit]) -> list[str]:
+    rest = [unit for unit in book if unit not in taken]
+    return [f"| left out | {_numbers(rest)} | {_hours(rest)} | {_points(rest)} |"] if rest else []
 
 
 def _afterwards(unit: Unit) -> str:

@@ -5,6 +5,7 @@ import re
 
 from dpbook.core import checkout
 from tests.cases import each
+from tests.classroom.teaching import units
 from tests.notebooks.hygiene import tags, text
 
 FOLDER = checkout.root() / "chapters"
@@ -23,8 +24,21 @@ def rows(cell):
 
 
 @each("plan", [1, 2])
-def test_a_course_goes_once_through_the_chapters_that_there_are(plan):
-    assert [number for row in rows("course") for number in re.findall(r"\d\d[b-z]?", row[plan])] == list(CHAPTERS)
+def test_a_course_goes_once_through_the_chapters_that_there_are_or_says_that_it_leaves_them_out(plan):
+    """The weeks keep the order of the chapters."""
+    *weeks, left_out, _ = [re.findall(r"\d\d[b-z]?", row[plan]) for row in rows("course")]
+    taken = [label for week in weeks for label in week]
+    assert sorted(taken + left_out) == list(CHAPTERS)
+    assert taken == sorted(taken)
+
+
+@each("plan", [1, 2])
+def test_a_course_fits_its_weeks_and_says_how_many_hours_it_takes(plan):
+    minutes = {unit.label: unit.minutes + unit.practice for unit in units()}
+    *weeks, _, hours = [row[plan] for row in rows("course")]
+    taken = [sum(minutes[label] for label in re.findall(r"\d\d[b-z]?", week)) for week in weeks]
+    assert max(taken) <= 8 * 60
+    assert hours == f"{sum(taken) / 60:.0f}"
 
 
 def test_the_parts_hold_every_chapter_and_say_what_to_refresh_for_each():
