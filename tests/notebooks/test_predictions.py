@@ -6,7 +6,7 @@ import pytest
 
 from dpbook.core import checkout
 from tests.cases import each
-from tests.notebooks.predictions import questions, given_away, numbers
+from tests.notebooks.predictions import given_away, numbers, questions
 
 CHAPTERS = sorted((checkout.root() / "chapters").glob("*.ipynb"))
 
