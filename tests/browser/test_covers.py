@@ -1,4 +1,4 @@
-"""Are the asserts below a question covered until their cell has run, and nothing else?"""
+"""Are asserts and titles below a question covered until their cell has run, and nothing else?"""
 
 import ast
 import json
@@ -15,7 +15,8 @@ from tests.notebooks.hygiene import code_cells, text
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
 
-LONG = "assert len(rounds) == (\n    6\n), 'six'\nprint('so many')"
+TITLE = 'title = "A ring of 4 has 6 rounds", "and so on for ever more"'
+LONG = f"assert len(rounds) == (\n    6\n), 'six'\nprint('so many')\n{TITLE}"
 CELLS = [
     new_markdown_cell("**Predict.** How many rounds has a ring of 4?"),
     new_code_cell("from dpbook.collectives import ring\nrounds = ring(4).rounds"),
@@ -39,13 +40,14 @@ def run(notebook, number):
 
 def test_the_asserts_below_a_question_are_covered_until_their_cell_has_run(notebook):
     covers, code = notebook.panel.locator(".dpbook-cover"), notebook.cell(2).locator(".cm-content")
-    expect(covers).to_have_count(2)
+    expect(covers).to_have_text(["assert …", "assert …", '"…"'])
     expect(code).not_to_contain_text("6")
+    expect(code).to_contain_text("and so on")
     expect(code).to_contain_text("so many")
     expect(notebook.cell(4).locator(".cm-content")).to_contain_text("assert len(rounds) == 6")
     run(notebook, 2)
     assert "NameError" in notebook.errors()[0]
-    expect(covers).to_have_count(2)
+    expect(covers).to_have_count(3)
     run(notebook, 1)
     run(notebook, 2)
     assert notebook.errors() == []
@@ -63,7 +65,7 @@ def test_a_reader_may_uncover_them_and_what_is_written_is_not_covered(notebook):
     notebook.page.keyboard.press("Control+End")
     notebook.page.keyboard.type("\nassert True")
     expect(code).to_contain_text("assert True")
-    expect(covers).to_have_count(2)
+    expect(covers).to_have_count(3)
     covers.first.click()
     expect(covers).to_have_count(0)
     expect(code).to_contain_text("assert rank < 4")

@@ -1,4 +1,4 @@
-"""What a notebook says about the answer of a prediction before it is run."""
+"""Rules for the code below a prediction: it shows no number of the answer before it has run."""
 
 import ast
 import re
@@ -26,7 +26,7 @@ def visible(code):
     return "\n".join(lines)
 
 
-def asked(cells):
+def questions(cells):
     """Each question of a notebook: the text before its answer, the answer, and the code right below it."""
     above = ""
     for place, cell in enumerate(cells):
@@ -42,7 +42,7 @@ def asked(cells):
 
 def given_away(cells):
     """Numbers of two digits or more that an answer has, the text above it lacks, and the code below it shows."""
-    for name, above, answer, below in asked(cells):
+    for name, above, answer, below in questions(cells):
         shown = numbers("\n".join(map(visible, below)))
         secret = [number for number, digits in numbers(answer).items() if digits > 1 and number not in numbers(above)]
         if told := [number for number in secret if number in shown]:

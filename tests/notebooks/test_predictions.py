@@ -6,7 +6,7 @@ import pytest
 
 from dpbook.core import checkout
 from tests.cases import each
-from tests.notebooks.predictions import asked, given_away, numbers
+from tests.notebooks.predictions import given_away, numbers, questions
 
 CHAPTERS = sorted((checkout.root() / "chapters").glob("*.ipynb"))
 
@@ -21,7 +21,7 @@ def test_no_number_of_an_answer_stands_in_the_code_that_is_seen_below_its_questi
 
 
 def test_most_questions_have_an_answer_with_numbers():
-    answers = [answer for path in CHAPTERS for _, _, answer, _ in asked(cells(path))]
+    answers = [answer for path in CHAPTERS for _, _, answer, _ in questions(cells(path))]
     assert len(answers) > 170
     assert sum(any(digits > 1 for digits in numbers(answer).values()) for answer in answers) > 80
 

@@ -1,6 +1,6 @@
 // A small field under every "Predict": what the reader expects, shown again beside what the next cell says.
 // It is kept in the metadata of its cell, so it is saved with the notebook and needs no kernel.
-// The asserts of the cells that answer are covered until they have run.
+// What the code below it says of the answer is covered until it has run.
 
 import {cover} from './cover.js';
 import {made} from './player.js';
