@@ -3,7 +3,6 @@
 It runs as a child process. Its log goes to a file, and the terminal shows one address.
 """
 
-import importlib.util
 import json
 import os
 import signal
@@ -218,16 +217,14 @@ def copy_notebooks() -> Path:
 def open_lab(*, ip: str, port: int, browser: bool, allow_root: bool) -> int:
     """Bring ``workbook/`` up to date, run JupyterLab on it until it ends, and return its exit status.
 
-    Raises `DpbookError` for root without ``allow_root``, where JupyterLab is not installed, for an address on which
-    nothing can listen here, and where the workbook cannot be written.
+    Raises `DpbookError` for root without ``allow_root``, for an address on which nothing can listen here, and where the
+    workbook cannot be written.
     """
     if os.geteuid() == 0 and not allow_root:
         raise DpbookError(
             "you are root: code in a notebook could change anything on this machine. "
             "Use an ordinary user, or say --allow-root where that is what you want, as in a container"
         )
-    if importlib.util.find_spec("jupyterlab") is None:
-        raise DpbookError("JupyterLab is not installed here: `make lab`, or pip install 'dpbook[book]', installs it")
     check_address(ip, port)
     target = copy_notebooks()
     print_line("Starting JupyterLab", sys.stdout)
