@@ -81,7 +81,7 @@ class Machine:
         return self.launch("-m", "dpbook.runs.trainer", *options, preflight=True)
 
     def run(self, *command, cwd=None, **environment):
-        """Run Python with ``command`` in the folder ``cwd``, by default the checkout; return the process that has ended.
+        """Run Python with ``command`` in ``cwd``, by default the checkout; return the process that has ended.
 
         A script finds this checkout's `dpbook`, which need not be installed.
         """

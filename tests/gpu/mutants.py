@@ -44,7 +44,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant(
-        "the batch stays on the CPU", Trainer.advance,
+        "the batch stays on the CPU", Trainer.loss_of,
         "part.to(self.device, non_blocking=True)", "part", TRAINS,
     ),
     Mutant("the model stays on the CPU", Trainer.__post_init__, ".to(self.device)", "", TRAINS),
@@ -62,7 +62,7 @@ MUTANTS = [
         "every gradient records an event", UpdateMarks._ready, "self._ready_gradients == self._expected_gradients",
         "True", EVENTS,
     ),
-    Mutant("the journal waits for the device", UpdateMarks._write, "not event.query()", "event.synchronize()", GOES_ON),
+    Mutant("the journal waits for the device", UpdateMarks._write, "not event.query()", "not (event.synchronize(), True)[1]", GOES_ON),
     Mutant("the host reads the loss in every step", Trainer.advance, "loss.detach()", "loss.item()", GOES_ON),
     Mutant(
         "the optimizer asks the host", Trainer.advance,
