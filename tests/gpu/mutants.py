@@ -62,7 +62,10 @@ MUTANTS = [
         "every gradient records an event", UpdateMarks._ready, "self._ready_gradients == self._expected_gradients",
         "True", EVENTS,
     ),
-    Mutant("the journal waits for the device", UpdateMarks._write, "not event.query()", "not (event.synchronize(), True)[1]", GOES_ON),
+    Mutant(
+        "the journal waits for the device", UpdateMarks._write, "not event.query()",
+        "not (event.synchronize(), True)[1]", GOES_ON,
+    ),
     Mutant("the host reads the loss in every step", Trainer.advance, "loss.detach()", "loss.item()", GOES_ON),
     Mutant(
         "the optimizer asks the host", Trainer.advance,
