@@ -23,7 +23,9 @@ from dpbook.collectives import ring, simulate
 from dpbook.core import checkout
 from dpbook.overlap import read_profile
 from dpbook.ranks import join_accelerator, run, sweep_accelerators
+from dpbook.runs.report.measured_run import read_run
 from dpbook.runs.trainer import metrics
+from dpbook.runs.watching import PARTS
 from tests.gpu.checks import NotRun, check
 from tests.gpu.measuring import utilisation_of
 
@@ -46,7 +48,15 @@ class Machine:
         return self.kind == "sim"
 
     def launch(
-        self, *program, options=(), nproc=None, stop_after=None, on_device=False, preflight=False, **environment
+        self,
+        *program,
+        options=(),
+        nproc=None,
+        stop_after=None,
+        on_device=False,
+        preflight=False,
+        cwd=None,
+        **environment,
     ):
         """Run `dpbook launch` of a script, or without one of our program with these ``options``.
 
@@ -59,10 +69,10 @@ class Machine:
         before = [] if preflight else ["--no-preflight"]
         named = ["launch", "--nproc", str(nproc or self.ranks), *before, *options]
         if program and (self.is_stand_in or stop_after or on_device):
-            return self.run("-m", "dpbook", *named, "--", *in_rank, *program, **environment)
+            return self.run("-m", "dpbook", *named, "--", *in_rank, *program, cwd=cwd, **environment)
         if self.is_stand_in:
             return self.run("-m", "tests.gpu.dpbook_on_sim", *named, **environment)
-        return self.run("-m", "dpbook", *named, *(["--", *program] if program else []), **environment)
+        return self.run("-m", "dpbook", *named, *(["--", *program] if program else []), cwd=cwd, **environment)
 
     def train(self, *options):
         """Launch our program; with its report at the end, if what that needs is installed."""
@@ -70,15 +80,15 @@ class Machine:
             return self.launch(options=["--no-alone", *options], preflight=True)
         return self.launch("-m", "dpbook.runs.trainer", *options, preflight=True)
 
-    def run(self, *command, **environment):
-        """Run Python with ``command``; return the process that has ended, with its output as text.
+    def run(self, *command, cwd=None, **environment):
+        """Run Python with ``command`` in ``cwd``, by default the checkout; return the process that has ended.
 
         A script finds this checkout's `dpbook`, which need not be installed.
         """
         path = os.pathsep.join(filter(None, [str(checkout.root()), os.environ.get("PYTHONPATH")]))
         return subprocess.run(
-            [sys.executable, *command], cwd=checkout.root(), env={**os.environ, "PYTHONPATH": path, **environment},
-            capture_output=True, text=True, timeout=LIMIT,
+            [sys.executable, *command], cwd=cwd or checkout.root(), capture_output=True, text=True, timeout=LIMIT,
+            env={**os.environ, "PYTHONPATH": path, **environment},
         )  # fmt: skip
 
 
@@ -122,6 +132,30 @@ def a_launch_trains_measures_and_reports(machine):
         assert 0.5 * seconds < timeline.duration < 2 * seconds, figures
         assert 0.6 * seconds < predicted["seconds"] < 1.6 * seconds, figures
     return figures
+
+
+@check(place="host", lasting=True)
+def a_report_of_a_script_has_the_times_of_its_kernels(machine):
+    """`dpbook launch --report` of a script: parts add up to the step, and steps take what the script's events say."""
+    width, file = 32 if machine.is_stand_in else 4096, machine.folder / "seconds.json"
+    script = [str(Path(__file__).with_name("timed_script.py")), str(width), "12", str(file)]
+    options = ["--report", "--report-name", "timed"]
+    ended = succeeded(machine.launch(*script, options=options, cwd=machine.folder))
+    folder, own = machine.folder / "runs" / "reports" / "timed", json.loads(file.read_text())
+    assert ended.stdout.splitlines()[-1] == f"report: {Path('runs', 'reports', 'timed', 'report.html')}", ended.stdout
+    run = read_run(folder, machine.ranks)
+    parts = run.all_parts
+    total = sum(getattr(parts, name) for name in PARTS)
+    assert np.allclose(total, parts.seconds, rtol=1e-9), parts
+    assert all((getattr(parts, name) >= -1e-9).all() for name in PARTS), parts
+    watched = float(parts.seconds[:, 0].sum())
+    assert abs(watched - own) <= 0.05 * own + 2e-3, (watched, own)
+    passes = float((parts.computation + parts.optimizer)[:, 0].sum())
+    assert machine.is_stand_in or passes >= 0.5 * own, (passes, own)  # the host launches faster than they compute
+    assert machine.ranks == 1 or (parts.hidden + parts.exposed).min() > 0, parts
+    data = json.loads((folder / "report.json").read_text())
+    figures = {"steps by events of the script, s": own, "as they are watched, s": watched, "step, s": data["step"]}
+    return figures | {part: data["ranks"][0][part] for part in (*PARTS, "hidden")} | {"not": data["not_measured"]}
 
 
 @check(place="host", lasting=True)

@@ -17,12 +17,14 @@ from dpbook.book.sim import memory
 from dpbook.ddp.emulated_link import SlowCall
 from dpbook.ddp.reducer import Reducer
 from dpbook.ranks import devices, messages, own_device
-from dpbook.runs.trainer.trainer import StepClock, Trainer
+from dpbook.runs.trainer.trainer import Trainer
+from dpbook.runs.watching.step_spans import StepSpans
+from dpbook.runs.watching.update_marks import UpdateMarks
 from tests.gpu import accelerator, clock, measuring, wrappers
 from tests.gpu.checks import CHECKS, all_of, attempt
 
 TRAINS = measuring.the_training_program_trains_as_on_the_cpu
-EVENTS = measuring.a_step_records_four_events
+EVENTS = measuring.a_watched_step_records_as_many_events_for_any_model
 GOES_ON = measuring.the_host_goes_on_between_reports
 CLOCKS = measuring.clocks_measure_kernels_and_not_launches
 LINK = measuring.an_emulated_link_carries_what_has_been_computed
@@ -42,7 +44,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = [
     Mutant(
-        "the batch stays on the CPU", Trainer.advance,
+        "the batch stays on the CPU", Trainer.loss_of,
         "part.to(self.device, non_blocking=True)", "part", TRAINS,
     ),
     Mutant("the model stays on the CPU", Trainer.__post_init__, ".to(self.device)", "", TRAINS),
@@ -53,10 +55,17 @@ MUTANTS = [
         "shared.tolist()", "shared.to('cpu', non_blocking=True).tolist()", TRAINS,
     ),
     Mutant(
-        "a step is measured by the host", StepClock._mark, "moment(self._device)", "moment(torch.device('cpu'))",
+        "a span begins when the host gets there", StepSpans.open, "moment(self.device)", "moment(torch.device('cpu'))",
         TRAINS,
     ),
-    Mutant("every gradient records an event", StepClock._ready, "self._n_missing == 0", "True", EVENTS),
+    Mutant(
+        "every gradient records an event", UpdateMarks._ready, "self._ready_gradients == self._expected_gradients",
+        "True", EVENTS,
+    ),
+    Mutant(
+        "the journal waits for the device", UpdateMarks._write, "not event.query()",
+        "not (event.synchronize(), True)[1]", GOES_ON,
+    ),
     Mutant("the host reads the loss in every step", Trainer.advance, "loss.detach()", "loss.item()", GOES_ON),
     Mutant(
         "the optimizer asks the host", Trainer.advance,

@@ -1,0 +1,183 @@
+"""Does a report advise what would help, by as much as the numbers say, and nothing else?"""
+
+import pytest
+
+from dpbook.overlap import MIB
+from dpbook.runs.report.advice import advise
+from dpbook.runs.report.measured_run import NotMeasured, read_run
+from tests.runs.report import journals
+
+EVEN = {"computing": 0.1, "summing": 0.0, "updating": 0.01}
+
+
+def repeated(folder, *ranks, updates=12, model=()):
+    """Write the journals of a run whose ranks repeat an update, given as the arguments of `journals.update`."""
+    journals.write(folder, [[journals.update(k, **one) for k in range(updates)] for one in ranks], model)
+
+
+def measured(folder, *ranks, updates=12, model=()):
+    """The same run as it is read."""
+    repeated(folder, *ranks, updates=updates, model=model)
+    return read_run(folder, len(ranks))
+
+
+def only(run):
+    (advice,), _ = advise(run)
+    return advice
+
+
+def test_nothing_is_advised_where_nothing_is_lost(tmp_path):
+    assert advise(measured(tmp_path, *[EVEN | {"summing": 0.001}] * 2))[0] == []
+
+
+@pytest.mark.parametrize(("workers", "needed"), [(0, 2), (1, 3), (2, 5)])
+def test_a_slow_loader_needs_as_many_workers_as_load_beside_the_rest(tmp_path, workers, needed):
+    """A step of 240 ms waits for 130. Without a worker that is all of the loading, else each has loaded for 240."""
+    loading = EVEN | {"computing": 0.099, "summing": 0.001, "loader": 0.13, "workers": workers}
+    run = measured(tmp_path, loading, loading)
+    advice = only(run)
+    assert advice.change.startswith(f"DataLoader(…, num_workers={needed}) in place of {workers}")
+    assert run.step - advice.gain == pytest.approx(0.11)
+
+
+def test_a_loader_that_no_script_has_is_not_advised(tmp_path):
+    assert advise(measured(tmp_path, EVEN | {"loader": 0.1}))[0] == []
+
+
+def test_a_slow_rank_costs_what_the_others_wait(tmp_path):
+    slow, fast = {"computing": 0.15, "summing": 0.001}, {"computing": 0.1, "summing": 0.051}
+    advice = only(measured(tmp_path, EVEN | fast, EVEN | slow, EVEN | fast))
+    assert advice.change.startswith(
+        "find out what slows rank 1 down: it works for 160 ms of a step, the others for 110"
+    )
+    assert advice.gain == pytest.approx(0.05)
+
+
+def test_a_forgotten_no_sync_costs_the_sums_of_all_but_the_last_micro_batch(tmp_path):
+    """Four micro-batches, each of which sums 4 MB in 20 ms; a wrapper that syncs them all exposes 80 ms."""
+
+    def update(number):
+        once = journals.update(number, computing=0.02, summing=0.02, updating=0.0)
+        marks, spans, at = [["begun", 0.0]], [], 0.0
+        for _ in range(4):
+            marks += [[kind, at + when] for kind, when in once["marks"] if kind not in ("begun", "stepped")]
+            spans += [[kind, at + begun, at + ended, *more] for kind, begun, ended, *more in once["spans"]]
+            at += 0.04
+        return once | {"marks": [*marks, ["stepped", at]], "spans": spans, "synced": [True] * 4}
+
+    journals.write(tmp_path, [[update(k) for k in range(12)]] * 2)
+    best, _ = advise(read_run(tmp_path, 2))
+    assert best[0].change.startswith("no_sync() around forward and backward of all but the last of 4 micro-batches")
+    assert best[0].gain <= 0.08
+    assert best[0].gain == pytest.approx(0.06, rel=0.25)
+
+
+def test_buckets_and_bytes_are_advised_by_simulation(tmp_path):
+    """On an accelerator 3 MB take 100 ms and 1 MB a third of it. In one bucket after backward they take 133.
+
+    In two buckets the 3 MB begin after two thirds of forward and backward: 33 ms are hidden. Half the bytes take 67.
+    """
+    late = EVEN | {"summing": 0.1}
+    best, reasons = advise(measured(tmp_path, late, late, model={"device": "cuda", "cap": 8 * MIB}))
+    assert [(each.change.split(":")[0], round(each.gain, 4)) for each in best] == [
+        ("send gradients in bf16", 0.0667), ("DistributedDataParallel(…, bucket_cap_mb=2)", 0.0333)
+    ]  # fmt: skip
+    assert reasons == []
+
+
+def test_an_optimizer_is_sharded_where_its_weights_travel_faster_than_it_steps(tmp_path):
+    """80 ms of optimizer on 4 ranks become 20, and the 4 MB of weights travel in 2 ms."""
+    slow = EVEN | {"summing": 0.003, "computing": 0.003, "updating": 0.08}
+    best, _ = advise(measured(tmp_path, *[slow] * 4, model={"device": "cuda"}))
+    assert best[0].change.startswith("shard the optimizer")
+    assert best[0].gain == pytest.approx(0.06 - 0.002, abs=1e-6)
+
+
+def test_messages_far_from_all_that_were_measured_have_no_price(tmp_path):
+    """The script sums 40 tensors of 8 KB to 16 KB; DDP would send 4 MB at once."""
+
+    def update(number):
+        one = journals.update(number, **EVEN | {"updating": 0.1})
+        calls = [
+            ["wait", 0.11 + k / 1000, 0.111 + k / 1000, "all_reduce", 8000 * (1 + k % 2), ["own.py", 7, ""]]
+            for k in range(40)
+        ]
+        return one | {"synced": [None], "spans": one["spans"] + calls}
+
+    journals.write(
+        tmp_path, [[update(k) for k in range(12)]] * 2, {"wrapper": None, "wrapped": False, "bucketed": False}
+    )
+    best, reasons = advise(read_run(tmp_path, 2))
+    assert best == []
+    assert reasons[0].startswith("DistributedDataParallel in place of the script's all-reduce: its messages would have")
+
+
+def test_a_small_collective_between_the_passes_may_be_called_rarely_and_no_other(tmp_path):
+    def update(number):
+        one = journals.update(number, **EVEN | {"summing": 0.01, "rest": 0.05})
+        calls = [
+            ["wait", 0.0, 0.02, "all_reduce", 4, ["train.py", 30, ""]],  # a logged loss
+            ["wait", 0.02, 0.04, "all_reduce", 10**6, ["train.py", 31, ""]],  # large
+            ["wait", 0.06, 0.09, "all_gather", 4, ["train.py", 20, ""]],  # inside forward, as of a batch norm
+        ]
+        return one | {"spans": one["spans"] + calls}
+
+    journals.write(tmp_path, [[update(k) for k in range(12)]] * 2)
+    advice = only(read_run(tmp_path, 2))
+    assert advice.change == "the collective at train.py:30 in every 10th update, if only a log needs it"
+    assert advice.gain == pytest.approx(0.9 * 0.02)
+
+
+def test_copies_out_of_buckets_and_the_broadcast_of_buffers_have_their_measured_time(tmp_path):
+    def update(number):
+        one = journals.update(number, **EVEN | {"summing": 0.01, "rest": 0.02})
+        returned = one["marks"][-2][1] + 0.008
+        spans = [
+            ["backward", one["spans"][2][1], returned, "", 0, None] if s[0] == "backward" else s for s in one["spans"]
+        ]
+        marks = [["returned", returned] if m[0] == "returned" else m for m in one["marks"]]
+        return one | {"marks": marks, "spans": [*spans, ["wait", 0, 0.006, "broadcast of buffers", 0, None]]}
+
+    journals.write(tmp_path, [[update(k) for k in range(12)]] * 2, {"bucket_view": False})
+    best, _ = advise(read_run(tmp_path, 2))
+    assert [(each.change.split(",")[1].split(")")[0].strip(), round(each.gain, 6)) for each in best] == [
+        ("gradient_as_bucket_view=True", 0.008), ("broadcast_buffers=False", 0.006)
+    ]  # fmt: skip
+
+
+def in_no_turn():
+    return [
+        journals.update(k, **EVEN, stepped=[optimizer]) for k, optimizer in enumerate([0, 0, 0, 0, 1, 1, 0, 1, 0, 0])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda folder: (folder / "journal-1.jsonl").unlink(), "rank 1 has left no journal"),
+        (lambda folder: repeated(folder, EVEN, EVEN, updates=0), "the script ended after 0 updates; 5 are needed"),
+        (lambda folder: repeated(folder, EVEN, EVEN, updates=4), "after 4 updates"),
+        (lambda folder: repeated(folder, EVEN, EVEN, model={"format": 0}), "another version of dpbook"),
+        (lambda folder: journals.write(folder, [in_no_turn(), in_no_turn()]), "in no regular turn"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_says_why(tmp_path, change, reason):
+    measured(tmp_path, EVEN, EVEN)
+    change(tmp_path)
+    with pytest.raises(NotMeasured, match=reason):
+        read_run(tmp_path, 2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "model", "unit", "rate"),
+    [
+        ({}, {}, "examples", 2 * 8 / 0.11),
+        ({"tokens": 80}, {}, "tokens", 2 * 80 / 0.11),
+        ({"models": 2}, {}, "examples", None),
+        ({"models": 2, "loaded": 5}, {}, "examples", 2 * 5 / 0.11),
+        ({"examples": 0}, {}, "examples", None),
+    ],
+)
+def test_examples_are_counted_or_not_known(tmp_path, fields, model, unit, rate):
+    run = measured(tmp_path, EVEN | fields, EVEN | fields, model=model)
+    assert (run.unit, run.rate) == (unit, rate and pytest.approx(rate))
