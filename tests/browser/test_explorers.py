@@ -128,28 +128,44 @@ def the_players_move(notebook):
 
 
 def what_was_turned_is_still_seen_after_reopening(notebook):
-    """With its kernel it turns; after a restart and without a kernel it shows the last picture and says what to do."""
+    """With its kernel it turns; after a restart and without a kernel it does, too, since it is one of the book's."""
     explorer = notebook.output(1).locator(".dpbook-explorer")
     save_what_is_seen(notebook, explorer)
     a_knob_turned_before_the_page_knows_its_kernel_turns(notebook, explorer)
     a_knob_turned_back_is_stored_where_it_was(notebook, explorer)
     turn_all(explorer)
+    restart(notebook)
+    turn_all(explorer)
+    shut_down(notebook)
+    turn_all(explorer)
+    expect(explorer.get_by_role("status")).to_have_text("")
+
+
+def restart(notebook):
     notebook.menu("Kernel", "Restart Kernel…")
     notebook.page.get_by_role("button", name="Confirm Kernel Restart").click()
     notebook.wait_until_idle()
-    expect_words(explorer, "run from the top: select this cell, choose Run, Run All Above Selected Cell")
-    what_it_says_to_do_works(notebook, explorer)
+
+
+def shut_down(notebook):
     notebook.menu("Kernel", "Shut Down Kernel")
     expect(notebook.panel.get_by_text("No Kernel")).to_be_visible()
-    expect_words(explorer, "No kernel is running")
 
 
-def what_it_says_to_do_works(notebook, explorer):
+def test_a_figure_of_a_readers_own_says_without_its_kernel_what_to_do_and_that_works(run):
+    setup, shown = OWN.rsplit("\n\n", 1)
+    notebook = run(setup, shown)
+    explorer = notebook.output(1).locator(".dpbook-explorer")
+    turn_all(explorer)
+    restart(notebook)
+    expect_words(explorer, "run from the top: select this cell, choose Run, Run All Above Selected Cell")
     notebook.cell(1).locator(".jp-InputPrompt").click()
     notebook.menu("Run", "Run All Above Selected Cell")
     notebook.menu("Run", "Run Selected Cell")
     notebook.wait_until_idle()
     turn_all(explorer)
+    shut_down(notebook)
+    expect_words(explorer, "No kernel is running")
 
 
 def a_knob_turned_before_the_page_knows_its_kernel_turns(notebook, explorer):
@@ -199,7 +215,7 @@ def expect_words(explorer, words):
     assert explorer.locator("img").get_attribute("src") == seen
 
 
-SLOW = """import time
+OWN = """import time
 
 from dpbook.figures import Explorer, Knob, Picture
 
@@ -207,11 +223,11 @@ def draw(seconds):
     time.sleep(seconds)
     return Picture(90, 90, [], f"after {seconds} s")
 
-Explorer(draw, [Knob("seconds", "seconds", {"0": 0, "100": 100})])"""
+Explorer(draw, [Knob("seconds", "seconds", {"0": 0, "0.1": 0.1, "100": 100})])"""
 
 
 def test_a_slow_drawing_is_waited_for_in_its_notebook_alone_and_until_it_is_interrupted(run):
-    notebook = run(SLOW)
+    notebook = run(OWN)
     a_view_of_the_output_alone_says_where_the_knobs_turn(notebook)
     a_drawing_that_is_interrupted_is_not_waited_for(notebook)
 

@@ -4,6 +4,7 @@
 (() => {
   const here = document.currentScript.src;
   const load = name => import(new URL(name, here).href);
+  const films = {};
   let shared, tracker = null;
 
   // A module that JupyterLab shares with its extensions.
@@ -55,6 +56,15 @@
     return {ask, dispose};
   }
 
+  // What a figure shows without its kernel: the book's own have films, which come with the extension.
+  async function filmed(name, knobs, {chosen}) {
+    if (!/^[0-9a-f]{16}$/.test(name)) return null;
+    const {open, show} = await load('film.js');
+    films[name] ??= fetch(new URL(`films/${name}.json.gz`, here)).then(async file => file.ok ? open(await file.arrayBuffer()) : null);
+    const film = await films[name];
+    return film && show(film, knobs, chosen);
+  }
+
   async function renderers() {
     const {Widget} = await module('@lumino/widgets');
     document.head.append(Object.assign(document.createElement('style'), {textContent: STYLE}));
@@ -76,7 +86,12 @@
         if (this.keeping) return; // it shows already what it has just stored
         const {mount} = await load('explorer.js');
         this.end?.();
-        const {ask, dispose} = asker(this.node);
+        const {ask, dispose} = asker(this.node), {name, knobs} = model.data[EXPLORER];
+        const askOrPlay = question => ask(question).catch(async error => {
+          const figure = await filmed(name, knobs, question).catch(() => null);
+          if (!figure) throw error;
+          return figure;
+        });
         const keep = ({at, figure}) => {
           const knobs = model.data[EXPLORER].knobs.map((knob, i) => ({...knob, at: at[i]}));
           this.keeping = true;
@@ -85,7 +100,7 @@
         };
         // The picture as markup: the one that was stored with the knobs, or the one beside them.
         const figure = model.data[EXPLORER].figure ?? String(model.data['text/html']);
-        const stop = mount(this.node, {...model.data[EXPLORER], figure}, {ask, keep});
+        const stop = mount(this.node, {...model.data[EXPLORER], figure}, {ask: askOrPlay, keep});
         this.end = () => { stop(); dispose(); };
       }
       dispose() {
