@@ -26,11 +26,13 @@ def record(result="proved", why="", **figures):
 
 def test_a_chapter_says_what_was_found_on_each_machine(proof, tmp_path):
     proof.write(record(seconds=0.25, bytes=[1, 2]), tmp_path / "gpu_proof_a.json")
-    proof.write(record("refuted", "it did not"), tmp_path / "gpu_proof_b.json")
+    later = record("refuted", "it did not")
+    later["checks"][0]["since"] = "mended"
+    proof.write(later, tmp_path / "gpu_proof_b.json")
     assert measured_on_gpus("waits", folder=tmp_path).splitlines() == [
         "The host waits.",
         "  NVIDIA H100, 2 ranks, 2026-01-02: proved (seconds: 0.25; bytes: [1, 2])",
-        "  NVIDIA H100, 2 ranks, 2026-01-02: refuted (it did not)",
+        "  NVIDIA H100, 2 ranks, 2026-01-02: refuted (it did not; mended)",
     ]
     assert read_gpu_records(tmp_path)[0].counts == {"proved": 1, "refuted": 0, "not run": 0}
     with pytest.raises(InvalidArgument, match="name must be a check of the proof for GPUs"):

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     for name, path in (("json", args.json), ("html", args.html)):
         if path and not path.parent.is_dir():
             raise InvalidArgument(name, path, "a file in a folder that exists")
-    found = preflight(nproc, gpus=gpus)
+    found = preflight(nproc, gpus=gpus, is_script=True)
     for finding in found:
         _say(str(finding))
     if any(finding.kind == "problem" for finding in found):

@@ -116,7 +116,7 @@ def _run(args: argparse.Namespace, signals: list[int]) -> int:
         torchrun_report=args.torchrun_report, hang_timeout=args.hang_timeout,
         logs=args.logs or (options.folder / "logs" if options else None),
     )  # fmt: skip
-    findings += preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, gpus=gpus)
+    findings += preflight(nproc, nnodes=args.nnodes, endpoint=args.rdzv_endpoint, gpus=gpus, is_script=options is None)
     if options is not None:
         findings += requirements(options, nproc, nnodes=args.nnodes, gpus=gpus)
     if min(nproc, len(gpus)) > 1 and not args.no_preflight and all(each.kind == "warning" for each in findings):

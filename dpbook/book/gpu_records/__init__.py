@@ -45,7 +45,7 @@ def _read(path: Path) -> GpuRecord:
 def measured_on_gpus(*names: str, folder: Path = DATA / "measurements") -> str:
     """Return what the records say of the checks with these ``names``, for a cell of a chapter to print.
 
-    Without a record it says so. Raises `InvalidArgument` for a check that no record has.
+    Of a refuted check a record may also say what has been done ``since``. Without a record it says so. Raises `InvalidArgument` for a check that no record has.
     """
     records = read_gpu_records(folder)
     if not records:
@@ -59,6 +59,7 @@ def measured_on_gpus(*names: str, folder: Path = DATA / "measurements") -> str:
         for record in having:
             check = record.checks[name]
             details = check.get("why") or format_figures(check["figures"])
+            details = "; ".join(filter(None, [details, check.get("since")]))
             lines.append(f"  {record}: {check['result']}" + (f" ({details})" if details else ""))
     return "\n".join(lines)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Literal
 
-from dpbook.core import PACKAGE, machine
+from dpbook.core import PACKAGE, machine, plural
 
 SMALL_SHARED_MEMORY = 64 * 2**20
 """Bytes; a container has so few by default."""
@@ -38,16 +38,22 @@ class PreflightFinding:
 
 
 def preflight(
-    nproc: int, *, nnodes: int = 1, endpoint: str | None = None, gpus: Sequence[machine.Gpu] | None = None
+    nproc: int,
+    *,
+    nnodes: int = 1,
+    endpoint: str | None = None,
+    gpus: Sequence[machine.Gpu] | None = None,
+    is_script: bool = False,
 ) -> list[PreflightFinding]:
     """Check this machine for a launch of ``nproc`` ranks on it; return the findings, problems first.
 
-    ``endpoint`` is where several nodes meet, "host:port"; ``gpus`` are this machine's, looked up if None.
+    ``endpoint`` is where several nodes meet, "host:port"; ``gpus`` are this machine's, looked up if None. A script
+    (``is_script``) may use no GPU, or let ranks share one over gloo.
     """
     devices = machine.gpus() if gpus is None else list(gpus)
     findings = [
         *_check_torch(),
-        *_check_processes(nproc, devices),
+        *_check_processes(nproc, devices, is_script),
         *_check_shared_memory(nproc, devices),
         *_check_endpoint(nnodes, endpoint),
     ]
@@ -70,10 +76,15 @@ def _check_torch() -> Iterator[PreflightFinding]:
         yield PreflightFinding("problem", "torch is not installed here: run `dpbook doctor` for details")
 
 
-def _check_processes(nproc: int, gpus: Sequence[machine.Gpu]) -> Iterator[PreflightFinding]:
+def _check_processes(nproc: int, gpus: Sequence[machine.Gpu], is_script: bool) -> Iterator[PreflightFinding]:
     if gpus and nproc > len(gpus):
-        text = f"{nproc} ranks on {len(gpus)} GPUs: NCCL refuses two ranks on one; use --nproc {len(gpus)}"
-        yield PreflightFinding("problem", text)
+        text = f"{plural(nproc, 'rank')} on {plural(len(gpus), 'GPU')}: NCCL refuses two ranks on one; "
+        if is_script:
+            yield PreflightFinding(
+                "warning", text + f"a script that uses it needs --nproc {len(gpus)}, one over gloo not"
+            )
+        else:
+            yield PreflightFinding("problem", text + f"use --nproc {len(gpus)}")
     elif len({gpu.name for gpu in gpus[:nproc]}) > 1:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
         yield PreflightFinding(

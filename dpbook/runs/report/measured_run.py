@@ -171,6 +171,8 @@ class MeasuredRun:
     @cached_property
     def price(self) -> AlphaBeta | str:
         """Time of an all-reduce of gradients by its bytes, fitted to those of the run, or why there is none."""
+        if self.world == 1:
+            return "one process sends nothing"
         if self.link is not None:
             return self.link
         if not self.sums:

@@ -113,6 +113,8 @@ def preflight_findings(*arguments, **options):
 def test_more_ranks_than_gpus_is_a_problem_and_as_many_are_not():
     assert preflight_findings(4, gpus=GPUS) == []
     assert preflight_findings(5, gpus=GPUS)[0].startswith("problem: 5 ranks on 4 GPUs: NCCL refuses two ranks on one")
+    (warning,) = preflight_findings(2, gpus=GPUS[:1], is_script=True)
+    assert warning.startswith("warning: 2 ranks on 1 GPU: NCCL refuses two ranks on one")
 
 
 def test_more_ranks_than_cores_is_a_warning():

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from dpbook.app import main
+from dpbook.collectives import AlphaBeta
 from dpbook.core import milliseconds
 from dpbook.core.errors import DpbookError
 from dpbook.overlap import read_profiles, recorded_traces, split_waits
@@ -68,6 +69,14 @@ def test_the_prediction_stands_beside_the_measurement(tmp_path):
     assert rows["of it exposed"] == "10 ms of 20 ms of communication"
     assert rows["all-reduce, fitted"] == "100 µs + 1 ns/B · n, in 1 call per step"
     assert "simulated step" not in table_rows(pages.write(run(tmp_path / "s", prediction=None)))
+
+
+def test_a_run_of_one_process_whose_sums_were_timed_has_no_link_to_forecast(tmp_path):
+    """On a GPU NCCL copies where there is no other rank; the trainer's prediction has fitted a line to that."""
+    parts = {"computing": [0.15], "summing": [0.001], "updating": [0.01]}
+    folder = run(tmp_path / "r", world=1, parts=parts)
+    assert read_run(folder, 1, AlphaBeta(1e-5, 2e-16)).price == "one process sends nothing"
+    assert "here, 1 rank" not in pages.write(folder).read_text(encoding="utf-8")
 
 
 def test_efficiency_is_that_against_one_process(tmp_path):
