@@ -15,6 +15,8 @@ UPDATE = "#062647"
 COMMUNICATION = "#b35e00"
 PARTIAL = "#f2c12e"
 COMPLETE = "#00a582"
+GRADIENT, ACTIVATION = "#003329", "#b59ad6"
+"""Whole gradients and activations in a rank's memory; the gradients of its own shard are `COMPLETE`."""
 IDLE = "#d5dae1"
 EXPOSED = "#b3123f"
 FAULT = EXPOSED

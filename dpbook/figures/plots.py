@@ -35,15 +35,25 @@ Cost = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 @in_style
-def loss_curve(runs: Runs, title: str, *, log: bool = False) -> Picture:
+def loss_curve(runs: Runs, title: str, *, log: bool = False, mean_over: int = 1) -> Picture:
     """Plot the loss of each step for one run, several, or several by name (default: by their number of replicas).
 
-    ``title`` states the finding. ``log``: logarithmic axis of the loss. Raises `InvalidArgument`.
+    ``title`` states the finding. ``log``: logarithmic axis of the loss. ``mean_over``: steps of a running mean, behind
+    which the losses themselves are faint. Raises `InvalidArgument`.
     """
     named = _named(runs)
     figure, axes = new_figure(title)
-    draw_lines(axes, {name: run.losses for name, run in named.items()})
-    axes.set(xlabel="step", ylabel="loss of the global batch", yscale="log" if log else "linear")
+    window = np.full(
+        check_int("mean_over", mean_over, 1, min(len(run.losses) for run in named.values())), 1 / mean_over
+    )
+    for (name, run), (colour, dashes, width) in zip(named.items(), LINES, strict=False):
+        if mean_over > 1:
+            steps = np.arange(1, len(run.losses) + 1)
+            axes.plot(steps, run.losses, color=palette.tint(colour, 0.35), linewidth=0.8, zorder=1)
+        means = np.convolve(run.losses, window, "valid")
+        axes.plot(np.arange(len(means)) + mean_over, means, dashes, color=colour, linewidth=width, label=name)
+    mean = f", mean of {mean_over} steps" if mean_over > 1 else ""
+    axes.set(xlabel="step", ylabel=f"loss of the global batch{mean}", yscale="log" if log else "linear")
     ends = "; ".join(f"{name}: {run.losses[0]:.4g} → {run.losses[-1]:.4g}" for name, run in named.items())
     return finish(figure, f"{title}. Loss of the global batch from the first to the last step: {ends}.")
 

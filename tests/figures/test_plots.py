@@ -66,6 +66,17 @@ def test_the_best_cap_of_a_sweep_is_marked_on_its_curve():
     ((mark,), (curve,)) = (lines(plot, colour) for colour in (palette.INK, palette.COMPUTATION))
     assert curve[:, 1].max() == mark[0, 1]
     assert shows(plot, palette.EXPOSED)
+    between = np.interp(np.log(25 * 2**20), np.log(caps[[0, -1]]), curve[[0, -1], 0])
+    assert any(np.allclose(line[:, 0], between, atol=1) for line in lines(plot, palette.MUTED))
+
+
+def test_a_running_mean_lies_in_the_middle_of_losses_that_alternate():
+    swinging = Run(np.zeros((8, 3)), np.tile([4.0, 1.0], 20), 0.1, np.zeros(40), np.zeros(40))
+    plot = loss_curve(swinging, "Two values", mean_over=2)
+    (mean,), (raw,) = lines(plot, LINES[0][0]), lines(plot, palette.tint(LINES[0][0], 0.35))
+    np.testing.assert_allclose(mean[:, 1], (raw[:, 1].min() + raw[:, 1].max()) / 2, atol=0.2)
+    assert raw[0, 0] < mean[0, 0] < raw[2, 0]
+    assert lines(loss_curve(swinging, "Two values"), palette.tint(LINES[0][0], 0.35)) == []
 
 
 def test_a_loss_curve_says_where_it_begins_and_ends():

@@ -16,7 +16,7 @@ from dpbook.book.ch15.collection import exhibit, exhibits
 from dpbook.book.ch15.exhibit_runs import bad, verdicts
 from dpbook.core import DATA, InvalidArgument, palette, write_atomically
 from dpbook.figures import Picture, Viewer
-from dpbook.figures.card import MARGIN, Card, Mark, aside, circle, element, line, rect, text
+from dpbook.figures.card import MARGIN, Card, Mark, aside, circle, element, rect, text
 from dpbook.runs.audit import RunJournals
 
 LABEL_WIDTH, COLUMN_WIDTH, RANK_HEIGHT = 70, 82, 44
@@ -132,7 +132,7 @@ def _column(x: float, y: float, state: RankStates) -> Iterator[str]:
 
 
 RECORDED = DATA / "measurements" / "museum.json"
-NAMES_WIDTH, KIND_WIDTH, CHECK_WIDTH, ROW_HEIGHT, HEAD_HEIGHT, SLANT = 370, 30, 26, 19, 96, 44
+NAMES_WIDTH, CHECK_WIDTH, ROW_HEIGHT, HEAD_HEIGHT, GAP, SLANT = 400, 24, 19, 96, 6, 44
 CAUSE, CONSEQUENCE = "cause", "consequence"
 Matrix = Mapping[str, Mapping[str, str]]
 """For each exhibit, by check that fires or by tool that reports: "cause" or "consequence"."""
@@ -154,28 +154,34 @@ def recorded() -> Matrix:
 
 
 def draw_matrix(matrix: Matrix) -> Picture:
-    """Draw a row for each exhibit and a column for each check that fires somewhere."""
+    """Draw a row for each exhibit, those of one cause together, and a column for each check that fires somewhere."""
     ordered = sorted(matrix, key=lambda name: (not matrix[name], _cause(matrix[name])))
     checks = [check for check, _ in groupby(_cause(matrix[name]) for name in ordered) if check]
     checks += sorted({check for fired in matrix.values() for check in fired} - {*checks})
     silent = sum(not fired for fired in matrix.values())
-    width = 2 * MARGIN + NAMES_WIDTH + KIND_WIDTH + CHECK_WIDTH * len(checks) + SLANT
+    width = 2 * MARGIN + NAMES_WIDTH + CHECK_WIDTH * len(checks) + SLANT
     card = Card(width, f"{len(matrix) - silent} of {len(matrix)} causes are named, each by one check")
     card.legend([Mark("names the cause", _dot(7, 7, CAUSE)), Mark("follows from it", _dot(7, 7, CONSEQUENCE))])
-    first_x, top = MARGIN + NAMES_WIDTH + KIND_WIDTH, card.y + HEAD_HEIGHT
-    card.add(aside(MARGIN + NAMES_WIDTH, top - 6, "kind", anchor="middle"))
+    first_x, y = MARGIN + NAMES_WIDTH, card.y + HEAD_HEIGHT
+    end_x = first_x + CHECK_WIDTH * len(checks)
     for place, check in enumerate(checks):
         x = first_x + (place + 0.5) * CHECK_WIDTH
-        card.add(element("g", aside(0, 0, check), transform=f"translate({x + 4} {top - 6}) rotate(-60)"))
-    for number, name in enumerate(ordered):
-        y = top + number * ROW_HEIGHT
-        card.add(line(MARGIN, y, first_x + CHECK_WIDTH * len(checks), y, palette.PANEL))
-        card.add(text(MARGIN, y + 14, exhibit(name).title, 12, room=NAMES_WIDTH - 24))
-        card.add(aside(MARGIN + NAMES_WIDTH, y + 14, str(exhibit(name).kind or "–"), anchor="middle"))
-        for check, role in matrix[name].items():
-            card.add(_dot(first_x + (checks.index(check) + 0.5) * CHECK_WIDTH, y + ROW_HEIGHT / 2, role))
+        card.add(element("g", aside(0, 0, check), transform=f"translate({x + 4} {y - 6}) rotate(-60)"))
+    for cause, group in groupby(ordered, key=lambda name: _cause(matrix[name])):
+        names = list(group)
+        if not cause:
+            y += 2 * ROW_HEIGHT
+            card.add(text(MARGIN, y - 8, "named by no check", 12, bold=True))
+        height = len(names) * ROW_HEIGHT
+        card.add(rect(MARGIN - 6, y, end_x - MARGIN + 6, height, fill=palette.PANEL, rx=4))
+        for number, name in enumerate(names):
+            row = y + number * ROW_HEIGHT
+            card.add(text(MARGIN, row + 14, exhibit(name).title, 12, room=NAMES_WIDTH - 8))
+            for check, role in matrix[name].items():
+                card.add(_dot(first_x + (checks.index(check) + 0.5) * CHECK_WIDTH, row + ROW_HEIGHT / 2, role))
+        y += height + GAP
     alt = f"{len(matrix) - silent} are named by one of {len(checks)} checks, {silent} by none"
-    return card.picture(top + len(ordered) * ROW_HEIGHT + MARGIN, alt)
+    return card.picture(y + MARGIN, alt)
 
 
 def _cause(fired: Mapping[str, str]) -> str:

@@ -210,7 +210,14 @@ def race_over(runs: Mapping[str, Raced], link: Link, scale: float) -> Picture:
     figure, axes = new_figure(title)
     for name, raced in runs.items():
         colour, dashes, width = KINDS.get(name, OTHER)
+        if name not in ("exact", quickest):
+            colour, width = palette.tint(colour, 0.65), width - 0.6
         axes.plot(clocks[name], raced.losses, dashes, color=colour, linewidth=width, label=name)
+    labels = {"exact": (1.08, "left", "bottom")} | {quickest: (1 / 1.08, "right", "top")}
+    for name, (beside, across, up) in labels.items():
+        if np.isfinite(at := firsts.get(name, np.inf)):
+            axes.plot([at], [GOAL], "o", color=palette.INK, markersize=6, zorder=5)
+            axes.text(at * beside, GOAL * beside, f"{name}, {at:,.3g} s", ha=across, va=up, weight="bold")
     axes.axhline(GOAL, color=palette.MUTED, linewidth=0.8)
     axes.set(xlabel="simulated seconds", ylabel="test loss", xscale="log", yscale="log", xlim=SECONDS, ylim=(0.1, 2.5))
     axes.set_yticks([0.1, 0.2, 0.5, 1, 2], labels=["0.1", "0.2", "0.5", "1", "2"])

@@ -1,6 +1,6 @@
 """Simulated steps: bucket plans, the cap that is best, and figures that a reader steps through or turns."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dpbook import overlap
@@ -11,6 +11,7 @@ from dpbook.figures.card.svg import MARGIN, Attributes, aside, circle, element, 
 from dpbook.figures.card.viewer import Explorer, Knob, Viewer
 from dpbook.figures.steps.timelines import check_timelines, draw_until, from_zero, until
 from dpbook.overlap import (
+    CAP,
     FIRST_CAP,
     MIB,
     CapSweep,
@@ -39,6 +40,8 @@ ROWS = 8
 """Rows of buckets in an explorer, whose picture must not jump when their number changes."""
 MOST_MS = 150
 """Longest computation and longest communication of `explore_savings`; its axis is twice as long."""
+MOST_SAVED = 0.4
+"""Upper end of the axis of what overlap saves: forward, a third of the computation, hides nothing."""
 
 
 def draw_plan(plan: Plan, cap: int | None = None, title: str | None = None) -> Picture:
@@ -102,15 +105,22 @@ def cap_sweep(sweep: CapSweep, title: str) -> Picture:
     check_type("sweep", sweep, CapSweep, "a CapSweep, as overlap.best_cap returns it")
     figure, axes = new_figure(title)
     exposed = {"color": palette.EXPOSED, "linewidth": 2, "label": "exposed communication"}
-    axes.step(sweep.caps, 1e3 * sweep.durations, where="post", color=palette.COMPUTATION, linewidth=2.5, label="step")
-    axes.step(sweep.caps, 1e3 * sweep.exposed, "--", where="post", **exposed)
+    caps = sweep.caps / MIB
+    axes.step(caps, 1e3 * sweep.durations, where="post", color=palette.COMPUTATION, linewidth=2.5, label="step")
+    axes.step(caps, 1e3 * sweep.exposed, "--", where="post", **exposed)
     shortest = f"shortest: {milliseconds(sweep.duration)} at {in_binary(sweep.best)}"
-    axes.plot([sweep.best], [1e3 * sweep.duration], "o", color=palette.INK, markersize=7, zorder=5, label=shortest)
-    axes.set(xscale="log", xlabel="bucket cap (bytes)", ylabel="milliseconds")
+    axes.plot(
+        [sweep.best / MIB], [1e3 * sweep.duration], "o", color=palette.INK, markersize=7, zorder=5, label=shortest
+    )
+    if caps[0] <= CAP / MIB <= caps[-1]:
+        usual = f"DDP's {in_binary(CAP)}"
+        axes.axvline(CAP / MIB, color=palette.MUTED, linestyle=":", linewidth=1.5, label=usual)
+    axes.set(xscale="log", xlabel="bucket cap (MiB)", ylabel="milliseconds")
+    axes.xaxis.set_major_formatter("{x:,g}")
     axes.set_ylim(0, 1.1e3 * float(sweep.durations.max()))
     low, high, best = (in_binary(float(cap)) for cap in (sweep.caps[0], sweep.caps[-1], sweep.best))
-    caps, least = plural(len(sweep.caps), "bucket cap"), milliseconds(sweep.duration)
-    return finish(figure, f"{title}. Step time over {caps} from {low} to {high}; the shortest, {least}, is at {best}.")
+    tried, least = plural(len(sweep.caps), "bucket cap"), milliseconds(sweep.duration)
+    return finish(figure, f"{title}. Step time over {tried} from {low} to {high}; the shortest, {least}, is at {best}.")
 
 
 def play_step(timeline: Timeline, *, rank: int = 0) -> Viewer:
@@ -141,22 +151,31 @@ def explore_savings() -> Explorer:
     Backward is two thirds of the computation; with k buckets, one is sent at the end of each k-th of it.
     """
 
-    def draw(compute: float, communication: float, buckets: int, before: Mapping[str, Any] | None = None) -> Picture:
+    def saved(compute: float, communication: float, buckets: int) -> float:
         naive, overlapped = (_equal_step(strategy, compute, communication, buckets) for strategy in (naive_flat, hook))
-        saved = 1 - overlapped.duration / naive.duration
-        title = f"With {plural(buckets, 'bucket')} overlap saves {saved:.0%} of the naive step"
-        curve = {str(count): _equal_step(hook, compute, communication, count).duration for count in COUNTS}
-        last = (str(before["buckets"]), _equal_step(hook, **before).duration) if before else None
-        return stacked(
-            draw_until({"naive": naive, "overlapped": overlapped}, title, end=2e-3 * MOST_MS),
-            position_curve(curve, str(buckets), "The overlapped step over the number of buckets", 2e-3 * MOST_MS, last),
-        )
+        return 1 - overlapped.duration / naive.duration
 
+    def draw(compute: float, communication: float, buckets: int, before: Mapping[str, Any] | None = None) -> Picture:
+        steps = {name: _equal_step(do, compute, communication, buckets) for name, do in strategies.items()}
+        share = saved(compute, communication, buckets)
+        title = f"With {plural(buckets, 'bucket')} overlap saves {share:.0%} of the naive step"
+        curves = []
+        for name, values, what in (("communication", times, "communication"), ("buckets", counts, "number of buckets")):
+            now: dict[str, Any] = {"compute": compute, "communication": communication, "buckets": buckets}
+            curve = {label: saved(**{**now, name: value}) for label, value in values.items()}
+            labels = {value: label for label, value in values.items()}
+            last = (labels[before[name]], saved(**before)) if before else None
+            over = f"What overlap saves, over the {what}"
+            curves.append(position_curve(curve, labels[now[name]], over, "{:.0%}".format, (0, MOST_SAVED), max, last))
+        return stacked(draw_until(steps, title, end=2e-3 * MOST_MS), *curves)
+
+    strategies = {"naive": naive_flat, "overlapped": hook}
     times = {f"{ms} ms": ms / 1e3 for ms in (10, 20, 35, 50, 67, 75, 100, MOST_MS)}
+    counts = {str(count): count for count in COUNTS}
     knobs = [
         Knob("compute", "computation", times, "100 ms"),
         Knob("communication", "communication", times, "35 ms"),
-        Knob("buckets", "buckets", {str(count): count for count in COUNTS}, "4"),
+        Knob("buckets", "buckets", counts, "4"),
     ]
     return Explorer(draw, knobs)
 
@@ -184,7 +203,8 @@ def explore_buckets(
     plans = {cap: overlap.plan(tensors, cap, first) for cap in values.values()}
     steps = {cap: simulate_step(layers, buckets, price) for cap, buckets in plans.items()}
     curve = {name: steps[cap].duration for name, cap in values.items()}
-    longest, widest = max(curve.values()), max(int(buckets.nbytes.max()) for buckets in plans.values())
+    ends = min(curve.values()), max(curve.values())
+    widest = max(int(buckets.nbytes.max()) for buckets in plans.values())
 
     def draw(cap: int, before: Mapping[str, int] | None = None) -> Picture:
         step, name = steps[cap], names[cap]
@@ -192,8 +212,8 @@ def explore_buckets(
         title = f"The step takes {milliseconds(step.duration)}, {milliseconds(step.exposed())} exposed"
         return stacked(
             framed_plan(plans[cap], cap, None, ROWS, widest, min_rows=ROWS),
-            draw_until({f"cap {name}": step}, title, end=longest),
-            position_curve(curve, name, "Step time over the bucket caps", longest, last),
+            draw_until({f"cap {name}": step}, title, end=ends[1]),
+            position_curve(curve, name, "Step time over the bucket caps", milliseconds, ends, min, last),
         )
 
     return Explorer(draw, [knob])
@@ -209,20 +229,30 @@ def _meters(so_far: Timeline, whole: Timeline, rank: int) -> str:
 
 
 def position_curve(
-    curve: Mapping[str, float], chosen: str, title: str, most: float, last: tuple[str, float] | None = None
+    curve: Mapping[str, float],
+    chosen: str,
+    title: str,
+    words: Callable[[float], str],
+    ends: tuple[float, float],
+    best: Callable[[Iterable[float]], float],
+    last: tuple[str, float] | None = None,
 ) -> Picture:
-    """Draw ``curve``, seconds by the position of a knob, from 0 to ``most``, and mark the ``chosen`` position.
+    """Draw ``curve``, a value by the position of a knob, between the ``ends``.
 
-    ``last`` is the position before, and its seconds; a ring marks it.
+    The ``chosen`` position and the best are marked. ``words`` writes a value, and ``best`` is `min` or `max`. ``last``
+    is the position before, and its value; a ring marks it.
     """
-    pitch, foot = (WIDTH - CURVE_LEFT - CURVE_RIGHT) / max(len(curve) - 1, 1), CURVE_TOP + CURVE_HEIGHT
-    places = {
-        name: (CURVE_LEFT + k * pitch, foot - CURVE_HEIGHT * s / most) for k, (name, s) in enumerate(curve.items())
-    }
+    (low, high), foot = ends, CURVE_TOP + CURVE_HEIGHT
+    pitch = (WIDTH - CURVE_LEFT - CURVE_RIGHT) / max(len(curve) - 1, 1)
+
+    def height(value: float) -> float:
+        return foot - CURVE_HEIGHT * (min(max(value, low), high) - low) / ((high - low) or 1)
+
+    places = {name: (CURVE_LEFT + k * pitch, height(value)) for k, (name, value) in enumerate(curve.items())}
     body = [text(MARGIN, 18, title, 13, bold=True)]
-    for value, y in ((most, float(CURVE_TOP)), (0.0, float(foot))):
-        body.append(rect(CURVE_LEFT - 6, y, WIDTH - CURVE_LEFT - CURVE_RIGHT + 12, 1, fill=palette.IDLE))
-        body.append(aside(CURVE_LEFT - 12, y + 4, milliseconds(value), 11, anchor="end"))
+    for value in (high, low):
+        body.append(rect(CURVE_LEFT - 6, height(value), WIDTH - CURVE_LEFT - CURVE_RIGHT + 12, 1, fill=palette.IDLE))
+        body.append(aside(CURVE_LEFT - 12, height(value) + 4, words(value), 11, anchor="end"))
     x, y = places[chosen]
     body.append(rect(x - 0.5, CURVE_TOP, 1, CURVE_HEIGHT, fill=palette.INK))
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in places.values())
@@ -230,14 +260,15 @@ def position_curve(
     body += [circle(a, b, 3, fill=palette.COMPUTATION) for a, b in places.values()]
     if last:
         ring: Attributes = {"fill": "none", "stroke": palette.MUTED, "stroke_width": 2, "stroke_dasharray": "3 2"}
-        body.append(circle(places[last[0]][0], foot - CURVE_HEIGHT * last[1] / most, 7, **ring))
+        body.append(circle(places[last[0]][0], height(last[1]), 7, **ring))
         body.append(aside(WIDTH - MARGIN, 18, "dashed ring: the last position", 11, anchor="end"))
-    body.append(circle(x, y, 6, fill=palette.INK))
+    top = next(name for name, value in curve.items() if value == best(curve.values()))
+    body.append(circle(*places[top], 6, fill=palette.PAPER, stroke=palette.COMPLETE_EDGE, stroke_width=3))
+    body.append(circle(x, y, 6 if chosen != top else 3, fill=palette.INK))
     for name, (a, _) in places.items():
         now = name == chosen
         body.append(text(a, foot + 17, name, 11, anchor="middle", fill=palette.INK if now else palette.MUTED, bold=now))
-    where = f"you are here: {milliseconds(curve[chosen])}"
-    side, anchor = (6, None) if x < WIDTH / 2 else (-6, "end")
-    body.append(text(x + side, foot - 6, where, 12, anchor=anchor, halo=palette.PAPER))
-    alt = f"{title}: {', '.join(f'{name} {milliseconds(seconds)}' for name, seconds in curve.items())}; {where}."
+    where = f"you are here: {words(curve[chosen])}; the best, {words(curve[top])}, is at {top}"
+    body.append(aside(MARGIN + text_width(title, 13, bold=True) + 16, 18, where, 12))
+    alt = f"{title}: {', '.join(f'{name} {words(value)}' for name, value in curve.items())}; {where}."
     return Picture(WIDTH, foot + 30, body, alt)

@@ -38,10 +38,11 @@ MEMORY_HEIGHT, MEMORY_TOP, MEMORY_FOOT = 120, 22, 20
 """Pixels: height of the area of memory, and of the room above and below it."""
 MOST_STEPS = 4
 CONTENT_FILLS: dict[Content, str] = {
-    "optimizer": palette.IDLE, "weights": palette.MUTED, "gathered": palette.COMMUNICATION,
-    "gradients": palette.BACKWARD, "reduced": palette.COMPLETE, "buffers": palette.UPDATE,
-    "activations": palette.FORWARD,
+    "optimizer": palette.IDLE, "weights": palette.MUTED, "gathered": palette.tint(palette.PARTIAL, 0.7),
+    "gradients": palette.GRADIENT, "reduced": palette.COMPLETE, "buffers": palette.PARTIAL_EDGE,
+    "activations": palette.ACTIVATION,
 }  # fmt: skip
+"""Greys, yellows, greens and lilac: in the lanes above, blue is computation and orange is communication."""
 CONTENT_WORDS: dict[Content, str] = {
     "optimizer": "optimizer state", "weights": "weights", "gathered": "gathered weights",
     "gradients": "whole gradients", "reduced": "own gradients",
