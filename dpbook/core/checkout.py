@@ -1,7 +1,7 @@
 """The place of the book's notebooks, and the list of its chapters, which is read from them.
 
-Chapters and exercises lie in the repository, beside the package. A wheel holds them in ``dpbook/published``, without
-the solutions.
+Chapters, exercises and the training scripts that readers copy lie in the repository, beside the package. A wheel holds
+them in ``dpbook/published``, without the solutions.
 
 The metadata of a notebook describe its chapter:
 
@@ -96,8 +96,8 @@ def repository() -> str:
 
 
 def script(name: str) -> ModuleType:
-    """Return a script of the checkout's ``scripts/``, which readers copy, as a module. Raises `DpbookError`."""
-    path = root() / "scripts" / f"{name}.py"
+    """Return a training script of the book's ``scripts``, which readers copy, as a module. Raises `DpbookError`."""
+    path = book() / "scripts" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise DpbookError(f"there is no script {path}")
