@@ -58,10 +58,10 @@ def sdist(distributions):
         yield archive
 
 
-def test_the_wheel_holds_every_chapter_and_exercise_and_no_solution(wheel):
+def test_the_wheel_holds_every_chapter_exercise_and_script_and_no_solution(wheel):
     book = {name: content for name, content in wheel.items() if name.startswith("dpbook/published/")}
-    notebooks = [*(ROOT / "chapters").glob("*.ipynb"), *(ROOT / "exercises").glob("*.ipynb")]
-    published = {f"dpbook/published/{path.relative_to(ROOT).as_posix()}": path.read_bytes() for path in notebooks}
+    paths = [*ROOT.glob("chapters/*.ipynb"), *ROOT.glob("exercises/*.ipynb"), *ROOT.glob("scripts/*.py")]
+    published = {f"dpbook/published/{path.relative_to(ROOT).as_posix()}": path.read_bytes() for path in paths}
     assert book == published
     assert not [name for name, content in wheel.items() if name.endswith("ipynb") and b"BEGIN SOLUTION" in content]
     assert not [name for name, content in book.items() if b"checkout.root" in content], "there is no checkout then"

@@ -18,7 +18,7 @@ from dpbook.core.errors import (
     check_one_of,
     check_type,
 )
-from dpbook.core.files import DATA, PACKAGE, parse, render_page, temporary_folder, try_lock, write_atomically
+from dpbook.core.files import DATA, PACKAGE, mathml, parse, render_page, temporary_folder, try_lock, write_atomically
 from dpbook.core.machine import Gpu
 from dpbook.core.processes import (
     INSTALLED,

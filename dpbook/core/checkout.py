@@ -1,7 +1,7 @@
 """The place of the book's notebooks, and the list of its chapters, which is read from them.
 
-Chapters and exercises lie in the repository, beside the package. A wheel holds them in ``dpbook/published``, without
-the solutions.
+Chapters, exercises and the training scripts that readers copy lie in the repository, beside the package. A wheel holds
+them in ``dpbook/published``, without the solutions.
 
 The metadata of a notebook describe its chapter:
 
@@ -11,11 +11,13 @@ The metadata of a notebook describe its chapter:
 read them. A notebook ``12b_name.ipynb`` is an optional chapter beside chapter 12.
 """
 
+import importlib.util
 import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from dpbook.core.errors import DpbookError, check_int, check_one_of
@@ -91,6 +93,17 @@ def repository() -> str:
     with suppress(PackageNotFoundError):
         urls = dict(url.split(", ", 1) for url in metadata("dpbook").get_all("Project-URL", []))
     return " ".join(["the repository", *(f"({url})" for name, url in urls.items() if name == "Repository")])
+
+
+def script(name: str) -> ModuleType:
+    """Return a training script of the book's ``scripts``, which readers copy, as a module. Raises `DpbookError`."""
+    path = book() / "scripts" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise DpbookError(f"there is no script {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def chapters(directory: Path | None = None) -> list[Chapter]:

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,15 @@ def parse(text: str, format_: str, version: int) -> dict[str, Any]:
 def render_page(name: str, /, **values: Any) -> str:
     """Return the HTML of the template ``name`` among the package's data; ``values`` are escaped."""
     return _templates().get_template(f"{name}.jinja").render(**values)
+
+
+def mathml(formula: str, *, block: bool = False) -> str:
+    """Return a formula of TeX as MathML, for a line of text or for a ``block`` of its own."""
+    from latex2mathml.converter import convert
+
+    markup: str = convert(formula, display="block" if block else "inline")
+    # A bar of |x| has no direction for the converter, which takes both for operators between two things.
+    return re.sub(r"<mo([^>]*)>(&#x0007C;|\|)</mo>", '<mo stretchy="false" lspace="0" rspace="0">|</mo>', markup)
 
 
 @functools.cache

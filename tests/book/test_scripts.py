@@ -9,12 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dpbook.book.ch11 import train_adapters, train_ddp
-from dpbook.book.ch14 import train_fully_sharded
-from dpbook.book.ch16 import train_post_local
 from dpbook.book.gpu_records import read_gpu_records
 from dpbook.core import DpbookError, checkout
 from dpbook.ranks import own_device
+from scripts import train_adapters, train_ddp, train_fully_sharded, train_post_local
 from tests.cases import each
 
 CPU = torch.device("cpu")

@@ -15,10 +15,7 @@ import numpy as np
 import torch
 
 from dpbook.app import command_line
-from dpbook.book.ch11 import train_adapters, train_ddp
 from dpbook.book.ch12 import time_lost
-from dpbook.book.ch14 import train_fully_sharded
-from dpbook.book.ch16 import train_post_local
 from dpbook.collectives import ring, simulate
 from dpbook.core import checkout
 from dpbook.overlap import read_profile
@@ -26,6 +23,7 @@ from dpbook.ranks import join_accelerator, run, sweep_accelerators
 from dpbook.runs.report.measured_run import read_run
 from dpbook.runs.trainer import metrics
 from dpbook.runs.watching import PARTS
+from scripts import train_adapters, train_ddp, train_fully_sharded, train_post_local
 from tests.gpu.checks import NotRun, check
 from tests.gpu.measuring import utilisation_of
 

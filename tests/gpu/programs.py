@@ -15,10 +15,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from dpbook.book.ch11 import train_adapters, train_ddp
-from dpbook.book.ch14 import train_fully_sharded
-from dpbook.book.ch16 import Setting, hooks, train_post_local
+from dpbook.book.ch16 import Setting, hooks
 from dpbook.runs.trainer import Options, Trainer
+from scripts import train_adapters, train_ddp, train_fully_sharded, train_post_local
 from tests.gpu.checks import check
 from tests.gpu.measuring import SMALL, losses
 from tests.gpu.wrappers import CPU, bits

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import mistune
-from latex2mathml.converter import convert
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
+
+from dpbook.core import mathml
 
 FORMATTER = HtmlFormatter(nowrap=True)
 CODE = re.compile(r"(```.*?```|`[^`\n]+`)", re.DOTALL)
@@ -33,13 +34,6 @@ class Section:
     anchor: str
     heading: str
     text: str = ""
-
-
-def mathml(formula: str, *, block: bool) -> str:
-    """Return a formula of TeX as MathML."""
-    markup: str = convert(formula, display="block" if block else "inline")
-    # A bar of |x| has no direction for the converter, which takes both for operators between two things.
-    return re.sub(r"<mo([^>]*)>(&#x0007C;|\|)</mo>", '<mo stretchy="false" lspace="0" rspace="0">|</mo>', markup)
 
 
 def coloured(code: str, language: str) -> str:

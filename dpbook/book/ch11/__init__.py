@@ -13,7 +13,6 @@ from dpbook.figures.card import MARGIN, Card, Key, Scale, axes, check_title, rec
 from dpbook.planning import LINKS, MODELS, count_parameters, low_rank_adapters, sent_per_rank
 
 if TYPE_CHECKING:
-    from dpbook.book.ch11 import train_ddp  # a module, found without help
     from dpbook.book.ch11.loops import watch
 
 __getattr__ = lazy_exports(__name__, watch="loops")

@@ -6,7 +6,6 @@ Player of a sharded step: which rank holds which piece of each unit's weights an
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from dpbook.book.ch14.units import allocated, cut_step, in_turns, sample_layers, trained_in_turns
 from dpbook.core import InvalidArgument, check_type, milliseconds, palette, plural
@@ -15,10 +14,6 @@ from dpbook.figures.card import MARGIN, Mark, aside, legend, line, rect, text
 from dpbook.figures.steps import CONTENT_FILLS, draw_memory_until
 from dpbook.overlap import Content, ShardedStep
 from dpbook.ranks import sent
-
-if TYPE_CHECKING:
-    from dpbook.book.ch14 import train_fully_sharded  # a module, found without help
-
 
 MOST_RANKS, MOST_UNITS = 4, 6
 LEFT, RIGHT, GAP = 132, 20, 14

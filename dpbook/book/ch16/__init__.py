@@ -19,7 +19,6 @@ from dpbook.book.ch16.sending import SHAPES, Drawn, Largest, Multiples, Setting,
 from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:
-    from dpbook.book.ch16 import train_post_local  # a module, found without help
     from dpbook.book.ch16.hooks import Trained, refusal, train_all
 
 __getattr__ = lazy_exports(__name__, Trained="hooks", refusal="hooks", train_all="hooks")

@@ -124,40 +124,27 @@ class Marks:
         }
 
 
+def _fields(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes by their names."""
+    return {name: getattr(value, name) for name in names}
+
+
 def _submission(submission: SubmissionMarks) -> dict[str, Any]:
-    return {
-        "name": submission.name,
-        "points": submission.points,
-        "possible": submission.possible,
-        "remarks": list(submission.remarks),
-        "exercises": [
-            {
-                "file": exercise.file,
-                "chapter": exercise.chapter,
-                "points": exercise.points,
-                "possible": exercise.possible,
-                "in_words": exercise.in_words,
-                "remarks": list(exercise.remarks),
-                "tasks": [_task(task) for task in exercise.tasks],
-            }
-            for exercise in submission.exercises
-        ],
-    }
+    exercises = [
+        _fields(exercise, "file", "chapter", "points", "possible", "in_words", "remarks")
+        | {"tasks": [_task(task) for task in exercise.tasks]}
+        for exercise in submission.exercises
+    ]
+    return _fields(submission, "name", "points", "possible", "remarks") | {"exercises": exercises}
 
 
 def _task(task: TaskMarks) -> dict[str, Any]:
-    cases: Sequence[Any] = task.report.cases if task.report else ()
-    return {
-        "task": task.task,
-        "title": task.title,
-        "points": task.points,
-        "possible": task.possible,
-        "reason": task.reason,
+    checks = [
+        _fields(c, "name", "points", "passed") | dict(c.details()) for c in (task.report.cases if task.report else ())
+    ]
+    return _fields(task, "task", "title", "points", "possible", "reason", "remarks") | {
         "judged_together": task.together,
-        "remarks": list(task.remarks),
-        "checks": [
-            {"name": case.name, "points": case.points, "passed": case.passed, **dict(case.details())} for case in cases
-        ],
+        "checks": checks,
     }
 
 

@@ -10,21 +10,16 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from itertools import groupby
 from pathlib import Path
 
 from filelock import FileLock
 
 from dpbook.classroom.tasks.load_tasks import Task, list_tasks
-from dpbook.core import DpbookError, checkout, palette, parse, plural, write_atomically
+from dpbook.core import DpbookError, checkout, palette, parse, plural, render_page, write_atomically
 
 BAR = 20
 """Characters of a full bar in text."""
-HEAD = ("chapter", "points", "state", "exercises")
-LEFT = "text-align: left; vertical-align: top"
-EMPTY = "#8886"
-"""What a bar is not filled with: half transparent, on light and on dark."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +71,6 @@ class Stretch:
         earned = f"{self.points:>2} of {self.possible:>2}"
         return f"{name}  {'█' * full}{'░' * (BAR - full)}  {earned}  {self.state}"
 
-    @property
-    def in_html(self) -> str:
-        """A row of a table."""
-        name = _link(self.chapter, f"{self.label} {self.title}".strip())
-        if not self.tasks:
-            return _row(name, "", self.state, "")
-        share = f"width: {100 * self.points / self.possible:.0f}%; height: 0.7em; background: {palette.PASS}"
-        bar = f'<div style="width: 10em; background: {EMPTY}"><div style="{share}"></div></div>'
-        told = "<br>".join(map(escape, self.lines))
-        exercises = _link(self.exercises, f"exercises {self.label}") if self.exercises else "in the chapter"
-        details = f"<details><summary>{plural(len(self.tasks), 'task')}</summary>{told}</details>"
-        return _row(name, f"{bar}{self.points} of {self.possible}", self.state, exercises + details)
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -124,9 +106,7 @@ class Progress:
         return "\n".join([*(stretch.in_text(width) for stretch in self.stretches), self.headline])
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col" style="{LEFT}">{name}</th>' for name in HEAD)
-        rows = "".join(stretch.in_html for stretch in self.stretches)
-        return f"<div><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table><p>{self.headline}</p></div>"
+        return render_page("progress.html", progress=self, palette=palette, plural=plural)
 
 
 def _chapters() -> dict[str, checkout.Chapter]:
@@ -144,14 +124,6 @@ def _place(chapter: checkout.Chapter | None) -> tuple[str, str, str]:
     name = chapter.path.name
     has_exercises = (checkout.book() / "exercises" / name).is_file()
     return chapter.title, f"../chapters/{name}", f"../exercises/{name}" if has_exercises else ""
-
-
-def _row(*cells: str) -> str:
-    return "<tr>" + "".join(f'<td style="{LEFT}">{cell}</td>' for cell in cells) + "</tr>"
-
-
-def _link(place: str, name: str) -> str:
-    return f'<a href="{escape(place)}">{escape(name)}</a>' if place else escape(name)
 
 
 WORKBOOK = "workbook"

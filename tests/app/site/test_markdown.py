@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from dpbook.app.site.markdown import Converter, mathml, text_of
+from dpbook.app.site.markdown import Converter, text_of
+from dpbook.core import mathml
 
 
 def converted(source, link=lambda address: address, terms=lambda text: text):

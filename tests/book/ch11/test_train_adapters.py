@@ -17,8 +17,9 @@ import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
 from dpbook.book import sim
-from dpbook.book.ch11 import train_adapters, watch
+from dpbook.book.ch11 import watch
 from dpbook.ranks import start
+from scripts import train_adapters
 from tests.book.scripts import CPU, run_with_signal
 from tests.scenarios import Scenarios, gathered
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from dpbook.book.ch11 import train_ddp
+from scripts import train_ddp
 from tests.book.scripts import CPU, run_with_signal
 from tests.scenarios import Scenarios, gathered
 

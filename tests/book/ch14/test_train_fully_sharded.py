@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpbook.book.ch14 import train_fully_sharded as script
+from scripts import train_fully_sharded as script
 from tests.book.scripts import CPU, run_with_signal
 from tests.cases import each
 from tests.scenarios import Scenarios

@@ -14,8 +14,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 from torch.nn.functional import cross_entropy
 
-from dpbook.book.ch16 import Setting, hooks, payload, train_post_local, wire
+from dpbook.book.ch16 import Setting, hooks, payload, wire
 from dpbook.ranks import process_stats
+from scripts import train_post_local
 from tests.book.scripts import CPU
 from tests.scenarios import Scenarios, gathered
 

@@ -8,7 +8,7 @@ import pytest
 
 from dpbook.app import command_line
 from dpbook.classroom import write_slides
-from dpbook.classroom.slide_deck import formula, slides
+from dpbook.classroom.slide_deck import html, slides
 from dpbook.core import DpbookError, checkout
 from tests.cases import each
 from tests.notebooks.hygiene import code_cells, text
@@ -141,13 +141,12 @@ def test_what_was_measured_says_so_and_what_is_the_readers_own_is_left_out():
     assert "laptop" not in own
 
 
-def test_a_formula_is_drawn_and_an_unknown_one_stays_readable():
-    assert '<path d="M' in formula(r"\tfrac12 \text{all} \bmod N")
-    assert "height:2" in formula(r"\frac12", alone=True)
-    assert "height:1" in formula(r"\frac12")
-    assert formula(r"\unknown{x}") == r"<code>\unknown{x}</code>"
+def test_a_formula_is_mathml_and_an_unknown_name_stays_readable():
+    assert re.search(r'<math [^>]*display="inline".*<mfrac>.*all', html(r"A $\tfrac12 \text{all} \bmod N$"))
+    assert '<p class="formula"><math' in html("$$\n\\frac12\n$$")
+    assert "unknown" in html(r"$\unknown{x}$")
     (slide,) = deck(markdown("## A\n\nOf $x_1$ and `$HOME`, see [05](05_all_reduce.ipynb)."))
-    assert slide[2].count("<svg") == 1
+    assert slide[2].count("<math ") == 1
     assert "$HOME" in slide[2]
     assert "href" not in slide[2]
 
