@@ -230,7 +230,7 @@ def median_length(notebook):
 
 
 def old_source(notebook):
-    """Code that a cell prints from the library must still be the library's."""
+    """Code that a cell prints from the library, or from a script to copy, must still be there."""
     return [
         f"cell {n} shows a line that dpbook no longer has: {line.strip()}"
         for n, cell in code_cells(notebook)
@@ -243,7 +243,8 @@ def old_source(notebook):
 
 @functools.cache
 def library_lines():
-    return {line for path in (checkout.root() / "dpbook").rglob("*.py") for line in path.read_text().splitlines()}
+    paths = [path for folder in ("dpbook", "scripts") for path in (checkout.root() / folder).rglob("*.py")]
+    return {line for path in paths for line in path.read_text().splitlines()}
 
 
 def too_much(notebook):

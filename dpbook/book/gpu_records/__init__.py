@@ -45,7 +45,8 @@ def _read(path: Path) -> GpuRecord:
 def measured_on_gpus(*names: str, folder: Path = DATA / "measurements") -> str:
     """Return what the records say of the checks with these ``names``, for a cell of a chapter to print.
 
-    Of a refuted check a record may also say what has been done ``since``. Without a record it says so. Raises `InvalidArgument` for a check that no record has.
+    Of a refuted check a record may also say what has been done ``since``. Without a record it says so. Raises
+    `InvalidArgument` for a check that no record has.
     """
     records = read_gpu_records(folder)
     if not records:
