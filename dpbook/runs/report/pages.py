@@ -70,12 +70,25 @@ def _script_facts(report: ScriptReport) -> Iterator[tuple[str, str]]:
     yield "date", str(datetime.date.today())
 
 
+def _rewrite_script(folder: Path) -> Path:
+    """Write the page of a script's report anew from the journals in its folder. Raises `DpbookError`."""
+    try:
+        data = json.loads((folder / DATA_FILE).read_text(encoding="utf-8"))
+        program, world, failure = data["program"], int(data["world"]), data["failure"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DpbookError(f"{folder / DATA_FILE} is not that of a report: {error}") from None
+    return write_script(read_report(folder, [program], world, failure=failure), folder)
+
+
 def write(folder: Path, baseline: Path | None = None) -> Path:
     """Write ``report.html`` into the ``folder`` of a run and return its path; an older report is replaced.
 
     ``baseline`` is the folder of the same training on one process, from which the report computes the scaling
-    efficiency. By default it is the one that a launch measured, if there is one. Raises `DpbookError`.
+    efficiency. By default it is the one that a launch measured, if there is one. The folder may also be that of a
+    script's report. Raises `DpbookError`.
     """
+    if (folder / DATA_FILE).is_file() and baseline is None:
+        return _rewrite_script(folder)
     summary, alone = _read(folder, baseline)
     prediction = summary.prediction
     link = AlphaBeta(prediction["alpha"], prediction["beta"]) if prediction and prediction["beta"] else None
