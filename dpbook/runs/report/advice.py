@@ -179,7 +179,7 @@ def _slow_rank(run: MeasuredRun) -> Iterator[Advice | str]:
 
 
 def _view_of_bucket(run: MeasuredRun) -> Iterator[Advice | str]:
-    if run.model["bucket_view"] or run.world == 1:
+    if run.model["bucket_view"] or run.model["own_hook"] or run.world == 1:
         return
     copies = [
         one.backward[-1, 1] - max(call.ended for call in one.calls if call.averages)
