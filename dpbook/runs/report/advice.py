@@ -29,6 +29,8 @@ RARELY = 10
 """Updates from one call to the next of a collective that is not needed in every update."""
 SMALL_BYTES = 1024
 """Size of a message up to which it may be one for a log."""
+HANDOVER_SECONDS = 2e-3
+"""Wait for a loader up to which a worker, which hands batches from process to process, may not help."""
 REACH = 2.0
 """Factor by which a simulated message may be larger or smaller than all that were measured."""
 SHARDED_OPTIMIZERS = ("ZeroRedundancyOptimizer", "ShardedOptimizer")
@@ -156,7 +158,7 @@ def _load_ahead(run: MeasuredRun) -> Iterator[Advice | str]:
     """Batches that workers load ahead cost a step nothing if they load one in the time of the rest of the step."""
     stall = float(run.parts["loader"].max())
     rest = run.step - stall
-    if run.workers is None or rest <= 0 or stall <= LEAST_GAIN * run.step:
+    if run.workers is None or rest <= 0 or stall <= max(LEAST_GAIN * run.step, HANDOVER_SECONDS):
         return
     loading = run.step * run.workers if run.workers else stall
     needed = ceil(loading / rest)
@@ -179,7 +181,7 @@ def _slow_rank(run: MeasuredRun) -> Iterator[Advice | str]:
 
 
 def _view_of_bucket(run: MeasuredRun) -> Iterator[Advice | str]:
-    if run.model["bucket_view"] or run.world == 1:
+    if run.model["bucket_view"] or run.model["own_hook"] or run.world == 1:
         return
     copies = [
         one.backward[-1, 1] - max(call.ended for call in one.calls if call.averages)
@@ -232,8 +234,8 @@ def _call_rarely(run: MeasuredRun) -> Iterator[Advice | str]:
 
 
 def _is_apart(place: tuple[str, int], one: UpdateOnRank, call: Call) -> bool:
-    """Return True for a small collective of this line of the script outside of forward, backward and optimizer."""
-    if call.place is None or call.place[:2] != place or call.nbytes > SMALL_BYTES or call.name == BUFFERS:
+    """Return True for a small collective that this line of the script calls by name, outside of all passes."""
+    if call.place is None or call.place[:2] != place or call.name not in call.place[2] or call.nbytes > SMALL_BYTES:
         return False
     inside = np.concatenate([one.forward, one.backward, one.optimizer])
     return not ((inside[:, 0] <= call.begun) & (call.begun < inside[:, 1])).any()

@@ -23,7 +23,7 @@ REPORTS = Path("runs", "reports")
 DATA_FILE = "report.json"
 ALONE = "alone"
 """Folder of the journal of one process in the folder of a report."""
-FURTHER_WORLDS = (2, 4)
+FURTHER_WORLDS = (1, 2, 4)
 """Multiples of the ranks for which the step is forecast."""
 
 
@@ -72,21 +72,30 @@ class ScriptReport:
         return ([], []) if isinstance(self.run, str) else advise(self.run)
 
     @property
+    def inputs(self) -> tuple[MeasuredStep, AlphaBeta] | None:
+        """Step and price of a message for a simulation; None if the step cannot be simulated."""
+        run = self.run
+        if isinstance(run, str) or not_simulated(run) is not None:
+            return None
+        assert isinstance(run.simulated, MeasuredStep)
+        assert isinstance(run.price, AlphaBeta)
+        return run.simulated, run.price
+
+    @property
     def simulated(self) -> Timeline | None:
         """Simulated step of the script's own buckets; None if it cannot be simulated."""
-        run = self.run
-        if isinstance(run, str) or not isinstance(run.simulated, MeasuredStep) or not isinstance(run.price, AlphaBeta):
+        if self.inputs is None:
             return None
-        return simulate_buckets(run.simulated, run.price, *bucket_limits(run.simulated)) if self.world > 1 else None
+        step, price = self.inputs
+        return simulate_buckets(step, price, *bucket_limits(step))
 
     @property
     def what_if(self) -> tuple[ForecastRow, ...]:
-        """Forecast of the step on more ranks over the measured link, if it can be simulated."""
-        run = self.run
-        if isinstance(run, str) or not isinstance(run.simulated, MeasuredStep) or not isinstance(run.price, AlphaBeta):
+        """Forecast of the step on more ranks over the measured link; empty if it cannot be simulated."""
+        if self.inputs is None:
             return ()
-        link = fitted_connection(self.world, run.price)
-        return forecast(run.simulated, [self.world * more for more in (1, *FURTHER_WORLDS)], [link])
+        step, price = self.inputs
+        return forecast(step, [self.world * more for more in FURTHER_WORLDS], [fitted_connection(self.world, price)])
 
     def headline(self) -> str:
         """Return the report in a few lines."""
@@ -128,11 +137,11 @@ class ScriptReport:
         }
         if isinstance(alone, MeasuredRun):
             data |= {"alone": {"step": alone.step, "rate": alone.rate, "efficiency": efficiency(run, alone)}}
-        if (simulated := self.simulated) is not None and isinstance(run.simulated, MeasuredStep):
+        if self.inputs is not None and (simulated := self.simulated) is not None:
             data["simulated"] = {
-                "step": run.simulated.other + simulated.duration,
+                "step": self.inputs[0].other + simulated.duration,
                 "exposed": simulated.exposed(),
-                "price": asdict(run.price) if isinstance(run.price, AlphaBeta) else None,
+                "price": asdict(self.inputs[1]),
                 "rows": [asdict(row) for row in self.what_if],
             }
         return data

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from dpbook import figures
 from dpbook.core import in_binary, in_words, milliseconds, plural
 from dpbook.overlap import Timeline
-from dpbook.runs.forecast import MeasuredStep
 from dpbook.runs.report.advice import LEAST_GAIN
 from dpbook.runs.report.measured_run import MeasuredRun
 from dpbook.runs.report.script_report import ScriptReport
@@ -71,9 +70,9 @@ def _timelines(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
     notes = []
     if len(measured.ranks) > MOST_DRAWN:
         notes.append(f"The first {MOST_DRAWN} of {len(measured.ranks)} ranks are drawn.")
-    if (simulated := report.simulated) is not None and isinstance(run.simulated, MeasuredStep):
+    if report.inputs is not None and (simulated := report.simulated) is not None:
         drawn["simulated"] = simulated
-        other = run.simulated.other
+        other = report.inputs[0].other
         whole = simulated.duration + other
         notes.append(
             f"The simulated step takes {milliseconds(whole)}, {whole / run.step - 1:+.0%} beside the measured one; "

@@ -155,4 +155,6 @@ def not_simulated(run: MeasuredRun) -> str | None:
         return "one process sends nothing"
     if not isinstance(run.simulated, MeasuredStep):
         return run.simulated
+    if not run.model["bucketed"]:
+        return "its gradients do not travel in buckets during backward"
     return run.price if isinstance(run.price, str) else None

@@ -57,7 +57,8 @@ def record_moments(folder: Path, rank: int, world: int, options: Mapping[str, An
 
     chosen, spans = MomentOptions(**options), StepSpans()
     recorder = Recorder(folder, rank, RecordingOptions(chosen.updates))
-    hooks, communication = TrainingHooks(recorder), CommunicationSpans(recorder, spans)
+    hooks = TrainingHooks(recorder)
+    communication = CommunicationSpans(recorder, hooks, spans)
     watch_clipping(recorder, spans)
     UpdateMarks(recorder, hooks, spans, communication, world, chosen)
     return recorder

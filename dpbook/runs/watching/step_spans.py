@@ -22,6 +22,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from dpbook.ddp import BackgroundAllReduce, tensors_in
 from dpbook.ranks import DeviceMoment, moment
 from dpbook.runs.watching.calls import COLLECTIVES
+from dpbook.runs.watching.hooks import TrainingHooks
 from dpbook.runs.watching.journal import BUFFERS, Recorder, place
 
 FURTHER_COLLECTIVES = (
@@ -40,7 +41,7 @@ class OpenSpan:
             "call" (a collective is under way, which a wait may follow).
         begun, ended: moments; ``ended`` is None until it is known.
         name, nbytes: of a collective.
-        place: the line of the script that called it, or None.
+        place: the line of the script that called it; None if a wrapper calls it before or after a forward.
     """
 
     kind: str
@@ -142,8 +143,8 @@ class CommunicationSpans:
     keep the training thread from going on, and is left out.
     """
 
-    def __init__(self, recorder: Recorder, spans: StepSpans) -> None:
-        self._recorder, self._spans = recorder, spans
+    def __init__(self, recorder: Recorder, hooks: TrainingHooks, spans: StepSpans) -> None:
+        self._recorder, self._hooks, self._spans = recorder, hooks, spans
         self._inside = False
         self._waitable: set[type] = set()
         self._under_way: dict[int, OpenSpan] = {}
@@ -179,7 +180,8 @@ class CommunicationSpans:
                 return call(*args, **kwargs)
             tensors = list(tensors_in((args, kwargs)))
             nbytes = max((tensor.numel() * tensor.element_size() for tensor in tensors), default=0)
-            span = self._spans.open("call", name=name, nbytes=nbytes, place=place())
+            source = None if self._hooks.in_wrapper else place()
+            span = self._spans.open("call", name=name, nbytes=nbytes, place=source)
             self._inside = True
             try:
                 result = call(*args, **kwargs)

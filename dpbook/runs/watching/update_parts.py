@@ -238,7 +238,7 @@ def joined(events: Sequence[Event]) -> dict[str, Any]:
     sums = {name: sum(event[name] for event in events) for name in ("examples", "tokens", "loaded")}
     together = {"synced": [each for event in events for each in event["synced"]]}
     together["stepped"] = sorted({each for event in events for each in event["stepped"]})
-    models = max(len(together["stepped"]), *(event["models"] for event in events))
+    models = max(event["models"] for event in events)
     return {**events[0], **together, **sums, "marks": marks, "spans": spans, "models": models}
 
 

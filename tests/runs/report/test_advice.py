@@ -40,8 +40,10 @@ def test_a_slow_loader_needs_as_many_workers_as_load_beside_the_rest(tmp_path, w
     assert run.step - advice.gain == pytest.approx(0.11)
 
 
-def test_a_loader_that_no_script_has_is_not_advised(tmp_path):
+def test_a_loader_that_no_script_has_or_that_is_quick_is_not_advised(tmp_path):
     assert advise(measured(tmp_path, EVEN | {"loader": 0.1}))[0] == []
+    quick = {"computing": 0.01, "summing": 0.0, "updating": 0.001, "loader": 0.0019, "workers": 0}
+    assert advise(measured(tmp_path, quick))[0] == []
 
 
 def test_a_slow_rank_costs_what_the_others_wait(tmp_path):
@@ -116,9 +118,17 @@ def test_a_small_collective_between_the_passes_may_be_called_rarely_and_no_other
     def update(number):
         one = journals.update(number, **EVEN | {"summing": 0.01, "rest": 0.05})
         calls = [
-            ["wait", 0.0, 0.02, "all_reduce", 4, ["train.py", 30, ""]],  # a logged loss
-            ["wait", 0.02, 0.04, "all_reduce", 10**6, ["train.py", 31, ""]],  # large
-            ["wait", 0.06, 0.09, "all_gather", 4, ["train.py", 20, ""]],  # inside forward, as of a batch norm
+            ["wait", 0.0, 0.02, "all_reduce", 4, ["train.py", 30, "dist.all_reduce(loss)"]],  # a logged loss
+            ["wait", 0.02, 0.04, "all_reduce", 10**6, ["train.py", 31, "dist.all_reduce(sums)"]],  # large
+            ["wait", 0.04, 0.045, "all_reduce", 4, ["train.py", 40, "trainer.fit(model)"]],  # of a framework
+            [
+                "wait",
+                0.06,
+                0.09,
+                "all_gather",
+                4,
+                ["train.py", 20, "dist.all_gather(means)"],
+            ],  # inside forward, as of a batch norm
         ]
         return one | {"spans": one["spans"] + calls}
 
