@@ -99,6 +99,18 @@ def elsewhere():
     return len(updates[-1].calls), [call.name for call in scheduled[-1].calls], len(scheduled[-1].waits) > 0
 
 
+def messages():
+    """Return the names of the calls of an update that passes a tensor round, and whether it was waited for."""
+
+    def between(model):
+        x, (before, after) = torch.ones(4), ((dist.get_rank() + step) % WORLD for step in (-1, 1))
+        for work in (dist.isend(x, after), dist.irecv(torch.zeros(4), before)):
+            work.wait()
+
+    _, updates = watched(lambda: train(net(), between=between))
+    return [call.name for call in updates[-1].calls], len(updates[-1].waits)
+
+
 def unchanged():
     before = dist.all_reduce, dist.Work.wait, torch.futures.Future.wait, DistributedDataParallel._sync_buffers
     watched(lambda: train(DistributedDataParallel(net())))
@@ -108,7 +120,13 @@ def unchanged():
 
 def everything():
     torch.set_num_threads(1)
-    return {"same": same_bits(), "own": own_sums(), "elsewhere": elsewhere(), "unchanged": unchanged()}
+    return {
+        "same": same_bits(),
+        "own": own_sums(),
+        "elsewhere": elsewhere(),
+        "messages": messages(),
+        "unchanged": unchanged(),
+    }
 
 
 pytestmark = pytest.mark.processes
@@ -144,6 +162,10 @@ def test_sums_of_a_script_are_seen_and_those_who_wait_are_blocked(ranks):
 def test_what_another_thread_sends_keeps_nobody_waiting(ranks):
     for rank in ranks:
         assert rank["elsewhere"] == (0, ["all_reduce"], True)
+
+
+def test_messages_are_seen_and_waited_for(ranks):
+    assert {str(rank["messages"]) for rank in ranks} == {"(['isend', 'irecv'], 2)"}
 
 
 def test_everything_is_as_before_afterwards(ranks):
