@@ -1,8 +1,14 @@
 """``dpbook audit``"""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dpbook.runs.audit import Verdict
 
 WITHOUT_GPUS = 3
 """Ranks: sums of two numbers do not depend on their order, so two prove less."""
@@ -46,6 +52,10 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=300, metavar="S", help="seconds after which a collective that waits ends the "
         "run, unless the script says it (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--read", type=Path, metavar="FOLDER", help="start nothing: judge what ranks of another launcher left there "
+        "(python -m dpbook.runs.watching --audit)",
+    )  # fmt: skip
     parser.add_argument("--strict", action="store_true", help="let a warning count as a failure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the verdict there, for programs")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write it as a page")
@@ -54,9 +64,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Watch, judge, and tell."""
     from dpbook.core import InvalidArgument, machine
-    from dpbook.runs.audit import Audit, audit
+    from dpbook.runs.audit import Audit, audit, judge_recording
     from dpbook.runs.launch import preflight
 
+    for name, path in (("json", args.json), ("html", args.html)):
+        if path and not path.parent.is_dir():
+            raise InvalidArgument(name, path, "a file in a folder that exists")
+    if args.read:
+        return _tell(judge_recording(args.read, args.replay), args, str(args.read))
     if not args.script:
         raise InvalidArgument("script", "nothing", "given, as in `dpbook audit train.py`")
     gpus = machine.gpus()
@@ -73,22 +88,23 @@ def run(args: argparse.Namespace) -> int:
         args.start_timeout,
         args.timeout,
     )
-    for name, path in (("json", args.json), ("html", args.html)):
-        if path and not path.parent.is_dir():
-            raise InvalidArgument(name, path, "a file in a folder that exists")
     found = preflight(nproc, gpus=gpus, is_script=True)
     for finding in found:
         _say(str(finding))
     if any(finding.kind == "problem" for finding in found):
         return 1
-    verdict = audit(what, _say)
+    return _tell(audit(what, _say), args, " ".join(args.script))
+
+
+def _tell(verdict: Verdict, args: argparse.Namespace, name: str) -> int:
+    """Print a verdict, write it where that was asked for, and return the exit status."""
     print(verdict)
     if args.json:
         args.json.write_text(verdict.as_json() + "\n", encoding="utf-8")
     if args.html:
         from dpbook.runs.report import pages
 
-        args.html.write_text(pages.audit_page(verdict, " ".join(args.script)), encoding="utf-8")
+        args.html.write_text(pages.audit_page(verdict, name), encoding="utf-8")
     warned = args.strict and any(line.result.status == "WARN" for line in verdict.findings)
     return 1 if warned and verdict.status == 0 else verdict.status
 

@@ -42,7 +42,7 @@ Lines = tuple[Finding, ...]
 
 @dataclass(frozen=True)
 class ScriptJob:
-    """Text of a script, its command-line arguments, and the options of its journal, as for `watching.watched`."""
+    """Text of a script, its command-line arguments, and the options of its journal, as for `watching.recording`."""
 
     text: str
     arguments: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ def _run_all(rank: int, runs: Sequence[tuple[str, list[str], dict[str, Any]]]) -
     """Run all scripts on this rank, and return the error of each, or ""."""
     import torch.distributed as dist
 
-    from dpbook.runs.watching import watched as recorded
+    from dpbook.runs.watching import recording
 
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(dist.get_world_size()), "LOCAL_RANK": str(rank)}
     errors = []
@@ -91,7 +91,7 @@ def _run_all(rank: int, runs: Sequence[tuple[str, list[str], dict[str, Any]]]) -
             os.chdir(folder)
             sys.argv = [SCRIPT, *arguments]
             with (
-                recorded(Path(folder), options),
+                recording(Path(folder), audit=True, **options),
                 open(OUTPUT_FILE.format(rank), "w", encoding="utf-8") as output,
             ):
                 errors.append(_run(output))

@@ -15,7 +15,7 @@ from dpbook.runs.audit.journals import RunJournals, read_journals
 from dpbook.runs.audit.replay import AFTER, NAME, replay_findings
 from dpbook.runs.audit.resume import resume_findings
 from dpbook.runs.launch import Launch
-from dpbook.runs.watching.journal import read_journal
+from dpbook.runs.watching.journal import number_of_journals, read_journal
 from dpbook.runs.watching.watched_launch import Reporter, launch_watched
 
 FORMAT = 1
@@ -119,6 +119,15 @@ def audit(spec: Audit, report: Reporter = lambda text: None) -> Verdict:
         else:
             run, stopped, findings = _resumed(spec, spec.resume, folder, report)
         return Verdict(tuple(findings), _updates(run), _cost(run), stopped)
+
+
+def judge_recording(folder: Path, replay: int = 1) -> Verdict:
+    """Judge what the ranks of a run left in ``folder``, whoever started them. Raises `InvalidArgument` if nothing."""
+    world = number_of_journals(folder)
+    if world < 2:
+        raise InvalidArgument("folder", folder, f"one with the journals of 2 ranks or more; it has {world}")
+    run = read_journals(folder, world)
+    return Verdict(tuple(sort_findings(judge_run(run, replay))), _updates(run), _cost(run))
 
 
 def judge_run(run: RunJournals, replay: int) -> list[Finding]:

@@ -30,6 +30,7 @@ from dpbook.runs.report.script_report import DATA_FILE, ScriptReport, read_repor
 from dpbook.runs.report.sections import measured_sections
 from dpbook.runs.report.verdicts import rows, sentences
 from dpbook.runs.trainer import metrics
+from dpbook.runs.watching import number_of_journals
 
 FILE = metrics.REPORT
 
@@ -72,6 +73,8 @@ def _script_facts(report: ScriptReport) -> Iterator[tuple[str, str]]:
 
 def _rewrite_script(folder: Path) -> Path:
     """Write the page of a script's report anew from the journals in its folder. Raises `DpbookError`."""
+    if not (folder / DATA_FILE).is_file():  # another launcher has started the ranks
+        return write_script(read_report(folder, [folder.name], number_of_journals(folder)), folder)
     try:
         data = json.loads((folder / DATA_FILE).read_text(encoding="utf-8"))
         program, world, failure = data["program"], int(data["world"]), data["failure"]
@@ -87,7 +90,8 @@ def write(folder: Path, baseline: Path | None = None) -> Path:
     efficiency. By default it is the one that a launch measured, if there is one. The folder may also be that of a
     script's report. Raises `DpbookError`.
     """
-    if (folder / DATA_FILE).is_file() and baseline is None:
+    is_script = (folder / DATA_FILE).is_file() or number_of_journals(folder)
+    if is_script and not (folder / metrics.DESCRIPTION).is_file() and baseline is None:
         return _rewrite_script(folder)
     summary, alone = _read(folder, baseline)
     prediction = summary.prediction

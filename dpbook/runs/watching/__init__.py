@@ -1,6 +1,7 @@
 """Hooks that record in a journal what a training script does in a rank. The script itself is not changed.
 
-`hooks` calls the recorders at each event; each recorder has one subject: passes, updates, calls, moments.
+`dpbook launch`, `audit` and `forecast` start it in each rank. Where another launcher starts the ranks, `recording` and
+``python -m dpbook.runs.watching`` do. `hooks` calls the recorders at each event; each recorder has one subject: passes, updates, calls, moments.
 `journal` lists what they write.
 
 A forecast and a report have another journal, which `update_parts` reads:
@@ -25,7 +26,15 @@ tensor is ready), "returned" (backward has returned), "stepped".
 from typing import TYPE_CHECKING
 
 from dpbook.core import lazy_exports
-from dpbook.runs.watching.journal import BUFFERS, JOURNAL, MOMENTS_FORMAT, Recorder, RecordingOptions, read_journal
+from dpbook.runs.watching.journal import (
+    BUFFERS,
+    JOURNAL,
+    MOMENTS_FORMAT,
+    Recorder,
+    RecordingOptions,
+    number_of_journals,
+    read_journal,
+)
 from dpbook.runs.watching.update_parts import (
     PARTS,
     Call,
@@ -40,8 +49,8 @@ from dpbook.runs.watching.watched_launch import with_hooks
 
 if TYPE_CHECKING:
     from dpbook.runs.watching.hooks import averages, owners, syncs
-    from dpbook.runs.watching.installation import stop_watching, watched
+    from dpbook.runs.watching.installation import recording, stop_watching
 
 __getattr__ = lazy_exports(
-    __name__, averages="hooks", owners="hooks", stop_watching="installation", syncs="hooks", watched="installation"
+    __name__, averages="hooks", owners="hooks", recording="installation", stop_watching="installation", syncs="hooks"
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from dpbook.core import InvalidArgument
 from dpbook.runs.watching.hooks import TrainingHooks
 from dpbook.runs.watching.journal import REQUEST_VARIABLE, MomentOptions, Recorder, RecordingOptions
 
@@ -65,10 +66,28 @@ def record_moments(folder: Path, rank: int, world: int, options: Mapping[str, An
 
 
 @contextmanager
-def watched(folder: Path, options: Mapping[str, Any]) -> Iterator[Recorder]:
-    """Record what the block does for an audit, in the existing process group."""
-    recorder = record_contents(folder, dist.get_rank(), dist.get_world_size(), options)
+def recording(folder: Path | str, *, audit: bool = False, **options: Any) -> Iterator[Recorder]:
+    """Record what the block does in this rank, whoever has started it: for a report, or for an ``audit``.
+
+    Rank and number of ranks are those of the process group, or of the environment where there is none yet. ``options``
+    are fields of `MomentOptions`, for an audit of `RecordingOptions`. Afterwards ``dpbook report FOLDER`` writes a
+    report, and ``dpbook audit --read FOLDER`` judges an audit's recording. Raises `InvalidArgument` where the ranks are
+    not known.
+    """
+    rank, world = _place()
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    recorder = (record_contents if audit else record_moments)(Path(folder), rank, world, options)
     try:
         yield recorder
     finally:
         recorder.close("ended")
+
+
+def _place() -> tuple[int, int]:
+    """Return this rank and the number of ranks."""
+    if dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("PMI_RANK", "PMI_SIZE")):
+        if rank in os.environ and world in os.environ:
+            return int(os.environ[rank]), int(os.environ[world])
+    raise InvalidArgument("RANK and WORLD_SIZE", "not set", "set by what starts the ranks, such as torchrun or srun")

@@ -26,6 +26,7 @@ end         the rank ends                       how
 """
 
 import functools
+import itertools
 import json
 import linecache
 import os
@@ -54,6 +55,11 @@ REQUEST_VARIABLE = "DPBOOK_WATCHING"
 def array_key(kind: str, name: str, line: str = "") -> str:
     """Return the key of an array in a rank's file: its kind, its parameter, and the line that called backward."""
     return f"{kind}|{line}|{name}"
+
+
+def number_of_journals(folder: Path) -> int:
+    """Return how many ranks left a journal in ``folder``, counted from rank 0 to the first that is missing."""
+    return next(rank for rank in itertools.count() if not (folder / JOURNAL.format(rank)).is_file())
 
 
 def read_journal(folder: Path, rank: int) -> list[Event]:
