@@ -1,7 +1,8 @@
 """Hooks that record in a journal what a training script does in a rank. The script itself is not changed.
 
 `dpbook launch`, `audit` and `forecast` start it in each rank. Where another launcher starts the ranks, `recording` and
-``python -m dpbook.runs.watching`` do. `hooks` calls the recorders at each event; each recorder has one subject: passes, updates, calls, moments.
+``python -m dpbook.runs.watching`` do. `hooks` calls the recorders at each event; each recorder has one subject: passes,
+updates, calls, moments.
 `journal` lists what they write.
 
 A forecast and a report have another journal, which `update_parts` reads:
