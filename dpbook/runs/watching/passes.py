@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -10,13 +12,15 @@ from torch import nn
 from dpbook.ddp import tensors_in
 from dpbook.runs.watching.calls import GatheredCopies, Loaders
 from dpbook.runs.watching.coupling import describe_coupling
-from dpbook.runs.watching.hashing import digests, random_state, rows
+from dpbook.runs.watching.hashing import digests, local_part, random_state, rows
 from dpbook.runs.watching.hooks import TrainingHooks, TrainingListener
 from dpbook.runs.watching.journal import Recorder, place
 from dpbook.runs.watching.local_gradients import LocalGradients
 from dpbook.runs.watching.loss_graph import Reduction, reductions
 
 _MAX_TENSORS = 8
+_LOOKED_AT = 3
+"""Gradients of a module that are looked at to see whether they have been set to zero."""
 _COMPILED = "_orig_mod."
 """Prefix that torch.compile adds to the names in a module."""
 
@@ -36,6 +40,7 @@ class PassRecorder(TrainingListener):
         self._copies = copies
         self._begun: dict[str, Any] | None = None
         self._batch = self._backwards = 0
+        self._modules: WeakSet[nn.Module] = WeakSet()
         hooks.add(self)
 
     def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
@@ -53,6 +58,7 @@ class PassRecorder(TrainingListener):
                 drawn = random_state(_device(module)) != state["random"]
                 self._recorder.note("forward", drawn=drawn, **state)
                 self._batch, self._backwards = len(state["rows"]), 0
+                self._modules.add(module)
 
     def _state(self, module: nn.Module, arguments: list[Any]) -> dict[str, Any]:
         tensors = list(tensors_in(arguments))[:_MAX_TENSORS]
@@ -91,6 +97,7 @@ class PassRecorder(TrainingListener):
             value=value,
             sync=self._hooks.sync(),
             nth=nth,
+            cleared=all(map(_has_no_gradient, self._modules)),
             gathered=self._copies.used_by(roots[0]),
             coupled=describe_coupling(roots[0], self._batch) if self._gradients.enabled else "",
             place=source,
@@ -100,6 +107,12 @@ class PassRecorder(TrainingListener):
 def _device(module: nn.Module) -> torch.device:
     parameters: Iterable[torch.Tensor] = module.parameters()
     return next((each.device for each in parameters), torch.device("cpu"))
+
+
+def _has_no_gradient(module: nn.Module) -> bool:
+    """Whether all gradients of a module are missing or, as far as the first ones show, zero."""
+    gradients = (each.grad for each in module.parameters() if each.grad is not None)
+    return not any(bool(local_part(each).any()) for each in islice(gradients, _LOOKED_AT))
 
 
 def _normalizes_batch(module: nn.Module) -> bool:

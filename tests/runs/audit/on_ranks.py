@@ -18,7 +18,7 @@ def run_jobs(rank, jobs):
     import torch
     import torch.distributed as dist
 
-    from dpbook.runs.watching.installation import watched
+    from dpbook.runs.watching.installation import recording
 
     init, destroy, arguments = dist.init_process_group, dist.destroy_process_group, sys.argv
     dist.init_process_group = dist.destroy_process_group = lambda *args, **kwargs: None  # the group exists already
@@ -31,7 +31,7 @@ def run_jobs(rank, jobs):
             random.seed(99)
             sys.argv = [script, *argv]
             quietly = contextlib.redirect_stdout(io.StringIO())
-            with watched(Path(folder), wanted), quietly, contextlib.suppress(SystemExit):
+            with recording(folder, audit=True, **wanted), quietly, contextlib.suppress(SystemExit):
                 runpy.run_path(script, run_name="__main__")
             _forget_frameworks()
             dist.barrier()

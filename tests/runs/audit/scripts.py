@@ -394,6 +394,23 @@ def closure():
     return loss
 optimizer.step(closure)
 """
+SHARPNESS_AWARE = """
+def closure():
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    return loss
+closure()
+with torch.no_grad():
+    length = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+    uphill = [p.grad * (0.05 / length) for p in model.parameters()]
+    for p, change in zip(model.parameters(), uphill):
+        p.add_(change)
+        p.grad = None
+closure()
+with torch.no_grad():
+    for p, change in zip(model.parameters(), uphill):
+        p.sub_(change)
+"""
 ACCUMULATED_IN_CLOSURE = """
 def closure():
     loss = F.cross_entropy(model(x), y) / 2
@@ -543,6 +560,7 @@ RIGHT = {
     "batch statistics in the loss": model() + sampled() + loop(BARLOW),
     "the hardest examples": model() + sampled() + loop(HARDEST),
     "a closure": model() + sampled() + loop(CLOSURE, first="", backward="", step=""),
+    "a gradient that is cleared, and one uphill": model() + sampled() + loop(SHARPNESS_AWARE, backward=""),
     "accumulation, the last in a closure": model()
     + sampled()
     + accumulated(ACCUMULATED_IN_CLOSURE, step="optimizer.step(closure)\noptimizer.zero_grad()"),

@@ -229,7 +229,7 @@ def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
     Of several backwards after one forward each is a loss of its own, and yielded as of another line.
 
     The divisors are without a gradient scaler's factor. If another optimizer (a critic's) steps between the backwards
-    of a line, only those after its last step belong to the update.
+    of a line, only those after its last step belong to the update. Backwards before gradients were cleared do not.
     """
     lines: dict[str, list[tuple[int, Event]]] = {}
     for rank, events in enumerate(update.before):
@@ -241,6 +241,8 @@ def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
             elif event["kind"] == "step":
                 others += 1
             elif event["kind"] == "backward":
+                if event.get("cleared"):
+                    known.clear()
                 line = f"{event['place']} {event.get('nth', 0)}"
                 after, backwards = known.get(line, (others, []))
                 backwards = backwards if after == others else []
