@@ -7,7 +7,6 @@ import random
 import runpy
 import sys
 import time
-from pathlib import Path
 
 
 def run_jobs(rank, jobs):
