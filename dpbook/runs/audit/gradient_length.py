@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dpbook.core import listed
-from dpbook.runs.audit.checks.data import WrittenLength, written_lengths
+from dpbook.runs.audit.checks.means import WrittenLength, written_lengths
 from dpbook.runs.audit.findings import CheckResult, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update
 from dpbook.runs.audit.replay_gradients import ReplayGradients

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from dpbook.replicas import Array, compare, gamma, unit_roundoff
-from dpbook.runs.audit.checks.data import by_line, reduced, uneven
+from dpbook.runs.audit.checks.means import by_line, reduced, uneven
 from dpbook.runs.audit.findings import CheckResult, Finding, Status, untested
 from dpbook.runs.audit.gradient_length import judge_length
 from dpbook.runs.audit.journals import RunJournals, Update, first_difference

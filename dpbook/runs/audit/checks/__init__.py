@@ -1,6 +1,6 @@
 """Checks of a recorded run, ordered so that causes stand before their consequences."""
 
-from dpbook.runs.audit.checks import averaging, data, step
+from dpbook.runs.audit.checks import averaging, data, means, step
 from dpbook.runs.audit.findings import Finding, RunCheck
 from dpbook.runs.audit.journals import RunJournals
 
@@ -12,7 +12,7 @@ CHECKS: tuple[RunCheck, ...] = (
     data.epochs,
     data.batches,
     data.evaluation,
-    data.mean,
+    means.mean,
     averaging.unused,
     averaging.twice,
     averaging.sync,

@@ -1,0 +1,215 @@
+"""Checks of what a loss is divided by: is the mean over ranks the mean of the whole batch?"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpbook.runs.audit.findings import CheckResult, check, passed, untested
+from dpbook.runs.audit.journals import RunJournals, Update
+from dpbook.runs.watching.journal import Event
+
+SMALL_EXCESS = 1.1
+"""Factor up to which a term may weigh too much for a mere warning: counts vary a little in masked language models."""
+_TOLERANCE = 1e-4
+
+
+@check("mean", "the mean over ranks is the batch's mean", "chapter 03")
+def mean(run: RunJournals) -> CheckResult | None:
+    """Check that all ranks and micro-batches of an update divide every term of a loss by the same number."""
+    backwards = [event for events in run.of("backward") for event in events]
+    if not backwards:
+        return untested("no backward was seen")
+    unread = next((event for event in backwards if event["losses"] is None), None)
+    worst: CheckResult | None = None
+    for update in run.updates:
+        found = uneven(run, update)
+        if found and found.status == "FAIL":
+            return found
+        worst = worst or found
+    if worst or (worst := _wrong_length(run)):
+        return worst
+    if unread:
+        return CheckResult(
+            "----", "not tested: what the loss is divided by cannot be read from its graph", place=unread["place"]
+        )
+    return passed(_summary(run.updates[-1])) if run.updates else untested("no update was seen")
+
+
+def uneven(run: RunJournals, update: Update) -> CheckResult | None:
+    """Return a failure or warning if the means of one update are over different numbers of terms, or None."""
+    results = [each for of_line in by_line(update) if (each := _uneven(of_line, update, _short(run, update)))]
+    return next((each for each in results if each.status == "FAIL"), results[0] if results else None)
+
+
+def by_line(update: Update) -> Iterator[list[tuple[int, Event]]]:
+    """Yield, for each line of the script, the backwards of one update that it calls, as pairs of rank and event.
+
+    Of several backwards after one forward each is a loss of its own, and yielded as of another line.
+
+    The divisors are without a gradient scaler's factor. If another optimizer (a critic's) steps between the backwards
+    of a line, only those after its last step belong to the update. Backwards before gradients were cleared do not.
+    """
+    lines: dict[str, list[tuple[int, Event]]] = {}
+    for rank, events in enumerate(update.before):
+        factor, others = 1.0, 0
+        known: dict[str, tuple[int, list[tuple[int, Event]]]] = {}
+        for event in events:
+            if event["kind"] == "scaled":
+                factor = event["factor"]
+            elif event["kind"] == "step":
+                others += 1
+            elif event["kind"] == "backward":
+                if event.get("cleared"):
+                    known.clear()
+                line = f"{event['place']} {event.get('nth', 0)}"
+                after, backwards = known.get(line, (others, []))
+                backwards = backwards if after == others else []
+                known[line] = others, [*backwards, (rank, _unscaled(event, factor))]
+                factor = 1.0
+        for line, (_, backwards) in known.items():
+            lines.setdefault(line, []).extend(backwards)
+    yield from lines.values()
+
+
+def _unscaled(event: Event, factor: float) -> Event:
+    losses = event["losses"]
+    return event | {"losses": losses and [part | {"divisor": part["divisor"] * factor} for part in losses]}
+
+
+def reduced(events: Sequence[Event]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the first mean or sum of every loss, then the second of every loss, and so on.
+
+    Nothing is yielded if the losses do not consist of the same number of parts.
+    """
+    losses = [event["losses"] for event in events]
+    if all(losses) and len({len(loss) for loss in losses}) == 1:
+        yield from (list(part) for part in zip(*losses, strict=True))
+
+
+def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> CheckResult | None:
+    events = [event for _, event in of_line]
+    for parts in reduced(events):
+        divisors = [part["divisor"] for part in parts]
+        fair = sum(abs(each) for each in divisors) / len(divisors)
+        lowest = min(range(len(parts)), key=lambda place: abs(divisors[place]))
+        highest = max(abs(each) for each in divisors)
+        if (
+            highest <= abs(divisors[lowest]) * (1 + _TOLERANCE) or not divisors[lowest]
+        ):  # a mean over no term is NaN, which another check reports
+            continue
+        most = fair / abs(divisors[lowest])
+        counts = " ".join(f"{part['terms']:g}" for part in parts)
+        message = (
+            f"the means of ranks and micro-batches are over {counts} terms: one weighs up to {most:.2f} times too much"
+        )
+        alike = _same_on_all_ranks(of_line, divisors)
+        small = most < SMALL_EXCESS or short or alike
+        message += " (alike on all ranks: unless these are losses of their own)" if alike else ""
+        message += " (the end of an epoch)" if short and most >= SMALL_EXCESS and not alike else ""
+        rank, event = of_line[lowest]
+        return CheckResult("WARN" if small else "FAIL", message, rank, None, update.number, event["place"])
+    return None
+
+
+def _same_on_all_ranks(of_line: list[tuple[int, Event]], divisors: Sequence[float]) -> bool:
+    """Whether the micro-batches of every rank have the same divisors, and differ among themselves."""
+    by_rank: dict[int, list[float]] = {}
+    for (rank, _), divisor in zip(of_line, divisors, strict=True):
+        by_rank.setdefault(rank, []).append(divisor)
+    first, *others = by_rank.values()
+    return len(first) > 1 and bool(others) and all(each == first for each in others)
+
+
+def _short(run: RunJournals, update: Update) -> bool:
+    """Whether a rank has a shorter batch in this update than usual, as at the end of an epoch.
+
+    The usual length is the largest one. If fewer than half of a rank's batches have it, no length is usual.
+    """
+    for events, known in zip(update.of("forward"), run.of("forward"), strict=True):
+        lengths = [len(event["rows"]) for event in known]
+        most = max(lengths, default=0)
+        if 2 * lengths.count(most) >= len(lengths) and any(len(event["rows"]) < most for event in events):
+            return True
+    return False
+
+
+def _wrong_length(run: RunJournals) -> CheckResult | None:
+    """Warn of micro-batches whose means are added instead of averaged, or of more of them than the divisor assumes."""
+    usual: dict[str, float] = {}
+    for update in run.updates:
+        for of_line in by_line(update):
+            events = [event for _, event in of_line]
+            for number, parts in enumerate(reduced(events)):
+                micro, length = len(parts) // run.world, _length(parts, run.world)
+                before = usual.setdefault(f"{events[0]['place']} {number}", length)
+                message = ""
+                if parts[0]["mean"] and micro > 1 and abs(length - micro) < _TOLERANCE * micro:
+                    message = (
+                        f"the means of {micro} micro-batches are added, not averaged: {micro} times the mean's gradient"
+                    )
+                elif parts[0]["mean"] and abs(before - 1) < _TOLERANCE and length > 1 + _TOLERANCE:
+                    message = f"it has {micro} micro-batches, each divided as if there were {micro / length:g}: "
+                    message += f"{length:.4g} times the mean's gradient (what was left over before?)"
+                if message:
+                    return CheckResult("WARN", message, None, None, update.number, events[0]["place"])
+    return None
+
+
+def _length(parts: Sequence[dict[str, Any]], world: int) -> float:
+    """Return the length of the ranks' mean gradient relative to the gradient of the mean over all terms."""
+    terms, divisor = sum(part["terms"] for part in parts), parts[0]["divisor"]
+    return terms / (world * divisor) if divisor else 0.0
+
+
+@dataclass(frozen=True)
+class WrittenLength:
+    """Length of the ranks' mean gradient, as one line's losses are written, relative to that of a mean over the batch.
+
+    Attributes:
+        parts: by the terms of each mean or sum in the loss; 1 is a mean over all terms of all ranks and micro-batches.
+        by_examples: the same for all parts together, by the examples that the model was given.
+        means: whether every part is a mean, whose divisor torch has counted.
+        divisors: divisor of each loss.
+    """
+
+    parts: tuple[float, ...]
+    by_examples: float
+    means: bool
+    divisors: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        """Sum over the parts, as of two halves of a loss."""
+        return sum(self.parts)
+
+    @property
+    def even(self) -> bool:
+        """Whether all parts weigh the same; others have weights of their own, whose sum says nothing."""
+        return max(self.parts) - min(self.parts) < _TOLERANCE * max(self.parts)
+
+
+def written_lengths(update: Update, world: int) -> list[WrittenLength]:
+    """Return the length for each line of the script that calls backward; nothing for a line that cannot be read."""
+    examples = sum(len(event["rows"]) for events in update.of("forward") for event in events)
+    lengths = []
+    for of_line in by_line(update):
+        parts = list(reduced([event for _, event in of_line]))
+        if parts:
+            length = tuple(_length(part, world) for part in parts)
+            terms = sum(part["terms"] for part in parts[0])
+            means = all(each["mean"] for part in parts for each in part)
+            divisors = tuple(each["divisor"] for each in parts[0])
+            lengths.append(WrittenLength(length, sum(length) * examples / (terms or 1), means, divisors))
+    return lengths
+
+
+def _summary(update: Update) -> str:
+    for of_line in by_line(update):
+        of_parts = list(reduced([event for _, event in of_line]))
+        if of_parts:
+            terms, number = sum(part["terms"] for part in of_parts[0]), len(of_parts[0])
+            message = f"{terms:g} terms in {number} losses of an update"
+            if len(of_parts) > 1:
+                return f"{message}, in {len(of_parts)} parts with the same divisors on all ranks"
+            return f"{message}, each divided by {of_parts[0][0]['divisor']:g}"
+    return "no loss that can be read"
