@@ -7,8 +7,9 @@ The first form trains a toy: a frozen model of random weights, not quantised, wi
 transformers, accelerate, bitsandbytes and peft. The same command resumes a run after SIGTERM or SIGUSR1.
 
 Tested: the first form on CPUs and on a stand-in accelerator, on 2 and 3 ranks; the second on CPUs only, on 2 and 3
-ranks, with a Llama of 115,000 random weights in NF4 (torch 2.13, transformers 5.23, bitsandbytes 0.50, peft 0.21). Not
-tested: a GPU, a real model, memory, speed, and bitsandbytes' GPU kernels.
+ranks, with a Llama of 115,000 random weights in NF4 (torch 2.13, transformers 5.23, bitsandbytes 0.50, peft 0.21). The
+first form ran with one rank on an NVIDIA H200, too (torch 2.11). Not tested: several GPUs, a real model, speed, and
+bitsandbytes' GPU kernels.
 """
 
 import argparse

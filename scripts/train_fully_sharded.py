@@ -9,7 +9,8 @@ or SIGUSR1, the signals with which a scheduler takes a machine away (torchrun pa
 `--signals_to_handle=SIGTERM,SIGINT,SIGUSR1`). The model and the data are toys: put your data in `sequence`, your model
 in `Model`. `python -m torch.distributed.checkpoint.format_utils dcp_to_torch` turns a checkpoint into one file.
 
-Tested on CPUs and on a stand-in accelerator, with torch 2.13, hybrid sharding too. Not tested: a GPU, NCCL.
+Tested on CPUs and on a stand-in accelerator, with torch 2.13, hybrid sharding too; with one rank on an NVIDIA H200,
+with torch 2.11. Not tested: several GPUs.
 """
 
 import argparse

@@ -102,7 +102,11 @@ def test_ranks_that_wait_for_a_finished_one_are_a_hang(folder, monkeypatch):
 @pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="reads /proc")
 @pytest.mark.parametrize("session", ["of its own", "the rank's"])
 def test_the_usage_of_a_rank_includes_all_processes_that_it_started(tmp_path, session):
-    inner = "import sys; open(sys.argv[1], 'wb').write(bytes(2**22)); print(flush=True); sys.stdin.read()"
+    inner = (
+        "import sys, time; open(sys.argv[1], 'wb').write(bytes(2**22))\n"
+        "while time.process_time() < 0.05: pass\n"  # the kernel counts in hundredths of a second
+        "print(flush=True); sys.stdin.read()"
+    )
     own = f"start_new_session={session == 'of its own'}"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}, sys.argv[1]], {own})"
     with subprocess.Popen(
