@@ -124,10 +124,30 @@ def test_an_answer_opens_after_a_guess_and_is_compared(open_page):
     question.get_by_label("Your prediction").press("Enter")
     expect(answer).to_be_visible()
     expect(code).to_be_visible()
-    expect(question).to_contain_text("You predicted 336. The answer is 168: you are 2.0 times above.")
+    expect(question).to_contain_text("You predicted 336. The answer is 168 MiB: your guess is 2.0 times too large.")
     page.reload()
     expect(question.locator("details")).to_be_visible()
     expect(question.get_by_label("Your prediction").first).to_have_value("336")
+
+
+def test_a_guess_in_other_words_is_not_compared_wrongly(open_page):
+    page = open_page("chapters/08_buckets")
+    question = page.locator(".prediction", has_text="How large is the largest bucket at a cap of 25 MiB")
+    guess, message = question.get_by_label("Your prediction"), question.locator(".message")
+    for text, comparison in {
+        "168 MiB": "That is the number of the answer.",
+        "about 160 or so": "The answer is 168 MiB: you are 5 % below.",
+        "1,680": "The answer is 168 MiB: your guess is 10 times too large.",
+        "0.16 GiB": "The answer is 168 MiB.",  # another unit
+        "2e8": "The answer is 168 MiB.",
+        "−5": "The answer is 168 MiB.",
+        "150 to 200": "",
+        "147 + 25": "",
+        "ZeRO": "",
+    }.items():
+        guess.fill(text)
+        guess.press("Enter")
+        assert message.text_content().partition(". ")[2].strip() == comparison, text
 
 
 def test_a_question_can_be_skipped(open_page):

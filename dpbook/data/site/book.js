@@ -62,18 +62,22 @@ whenNear(document.querySelectorAll('.explorer[data-film]'), async host => {
 });
 
 // Predictions: the answer, the run and the lines that state the answer open after a guess.
-function compared(guess, answer) {
-  const found = guess.replaceAll(',', '').match(/-?\d+(\.\d+)?/);
-  if (!answer || !found) return '';
-  const [ours, theirs] = [Number(found[0]), Number(answer)];
+// A guess of one number, in the answer's unit or in none, is compared; another unit is not converted.
+const UNIT = /^\s*(%|per ?cent|(?:[kmgt]i?)?b(?:ytes?|its?)?(?:\/s)?|[mµun]?s(?:ec\w*)?|milliseconds?|[kmx]|e\d+|times|thousand|million|billion|min\w*|hours?|days?)(?!\w)/i;
+function compared(guess, answer, unit) {
+  const found = [...guess.replace(/(\d),(?=\d{3})/g, '$1').replaceAll('−', '-').matchAll(/(?<![\w.])-?\d*\.?\d+/g)];
+  if (!answer || found.length !== 1) return '';
+  const [ours, theirs] = [Number(found[0][0]), Number(answer)], rest = found[0].input.slice(found[0].index + found[0][0].length);
+  const named = rest.match(UNIT)?.[1], said = `The answer is ${answer.replace('-', '−')}${unit && ' '}${unit}`;
+  if ((named && named !== unit) || /^[\d.^]/.test(rest)) return `${said}.`;
   if (ours === theirs) return 'That is the number of the answer.';
-  if (theirs === 0 || ours <= 0) return `The answer is ${answer}.`;
-  const ratio = Math.max(ours, theirs) / Math.min(ours, theirs);
-  return ratio < 1.995 ? `The answer is ${answer}: you are ${Math.max(1, Math.round(100 * Math.abs(ours / theirs - 1)))} % ${ours > theirs ? 'above' : 'below'}.`
-    : `The answer is ${answer}: you are ${ratio.toPrecision(2)} times ${ours > theirs ? 'above' : 'below'}.`;
+  if (theirs <= 0 || ours <= 0) return `${said}.`;
+  const ratio = Math.max(ours, theirs) / Math.min(ours, theirs), side = ours > theirs;
+  return ratio < 1.995 ? `${said}: you are ${Math.max(1, Math.round(100 * Math.abs(ours / theirs - 1)))} % ${side ? 'above' : 'below'}.`
+    : `${said}: your guess is ${ratio < 9.95 ? ratio.toPrecision(2) : Math.round(ratio)} times too ${side ? 'large' : 'small'}.`;
 }
 for (const box of document.querySelectorAll('.prediction')) {
-  const {key, answer} = box.dataset, form = made('form', {className: 'guess'});
+  const {key, answer, unit} = box.dataset, form = made('form', {className: 'guess'});
   const input = made('input', {type: 'text', maxLength: 200, value: kept.get(key) ?? '', autocomplete: 'off'});
   const show = made('button', {textContent: 'Show the answer'});
   const skip = made('button', {type: 'button', className: 'plain', textContent: 'skip'});
@@ -86,7 +90,7 @@ for (const box of document.querySelectorAll('.prediction')) {
     box.classList.remove('locked');
     for (const details of box.querySelectorAll('.answer > details')) details.open = true;
     const guess = input.value.trim();
-    message.replaceChildren(...(guess ? ['You predicted ', made('b', {textContent: guess}), '. ', compared(guess, answer)] : []));
+    message.replaceChildren(...(guess ? ['You predicted ', made('b', {textContent: guess}), '. ', compared(guess, answer, unit)] : []));
     show.remove();
     skip.remove();
   };
