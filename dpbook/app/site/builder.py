@@ -134,7 +134,8 @@ class _Site:
             return f'<a href="{up}{target}{f"#task-{label}-{task}" if task else ""}">{match[0]}</a>'
 
         def add(text: str) -> str:
-            pieces = re.split(r"(<a .*?</a>)", CROSS.sub(cross, text))
+            # A quotation has no links, so titles of works have none.
+            pieces = re.split(r"(<a .*?</a>|&quot;.*?&quot;)", CROSS.sub(cross, text), flags=re.DOTALL)
             pieces[::2] = map(first_uses, pieces[::2])
             return "".join(pieces)
 
@@ -177,7 +178,7 @@ class _Site:
 
     def _glossary_page(self) -> Page:
         text = (
-            "# Glossary\n\nTerms, each in the sentence that introduces it, with the chapter that does. Letters and "
+            "# Glossary\n\nTerms, each with the chapter that introduces it. Letters and "
             f"signs are in [the table of notation]({self.chapters[0].name}#notation).\n"
         )
         page = text_page(text, self.chapters[0], "glossary.html", self)

@@ -148,10 +148,28 @@ def test_the_glossary_defines_and_links(pages):
     terms = {one.term: one for one in glossary.terms(sorted((ROOT / "chapters").glob("*.ipynb")))}
     assert len(terms) > 80
     assert terms["α–β model"].chapter.name.startswith("06_")
-    assert "every rank gets the sum of all" in terms["all-reduce"].sentence
+    assert terms["DiLoCo"].sentence.startswith("DiLoCo takes what the ranks moved in H steps")
+    assert terms["all-reduce"].sentence == glossary.DEFINITIONS["all-reduce"]
+    assert set(glossary.DEFINITIONS) <= {term.lower().removesuffix("s") for term in terms}
     text = pages["chapters/10_build_your_own_ddp.html"][0]
     assert text.count('glossary.html#bucket"') == 1
     assert html.unescape(pages["references.html"][0]).count("Horovod") == 1
+
+
+def test_a_link_leads_to_the_term_that_is_meant():
+    def link(text, *terms):
+        made = [glossary.Term(term, f"{term} is.", Path("03.ipynb"), "cell") for term in terms]
+        return glossary.link_first_uses(made, Path("05.ipynb"), lambda term: term.anchor)(text)
+
+    assert link("zeros and ZeRO", "ZeRO") == 'zeros and <a class="term" href="zero">ZeRO</a>'
+    assert link("Buckets, a bucket", "bucket") == '<a class="term" href="bucket">Buckets</a>, a bucket'
+    assert link("the kernel is new", "kernel") == "the kernel is new"
+
+
+def test_titles_of_works_have_no_links(pages):
+    text = pages["chapters/15_when_it_breaks.html"][0]
+    assert "&quot;Fixing Gradient Accumulation&quot;" in text
+    assert 'glossary.html#gradient-accumulation"' not in text[text.index("Further reading") :]
 
 
 def test_a_folder_with_other_files_is_refused_and_stays(tmp_path, capsys):
