@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 from dpbook.app.site import glossary
 from dpbook.app.site.films import FOLDER as FILMS
 from dpbook.app.site.glossary import Reference, Term
+from dpbook.app.site.markdown import Section
 from dpbook.app.site.pages import Page, document_page, notebook_page, text_page
 from dpbook.core import DATA, DpbookError, render_page
 
@@ -183,6 +184,7 @@ class _Site:
         )
         page = text_page(text, self.chapters[0], "glossary.html", self)
         page.body += f"<dl>{''.join(map(self._entry, self.glossary))}</dl>"
+        page.sections += [Section(3, one.anchor, one.term, _plain(one.sentence)) for one in self.glossary]
         return page
 
     def _entry(self, term: Term) -> str:
@@ -220,6 +222,7 @@ class _Site:
             [page.place, page.title, section.anchor, section.heading, " ".join(section.text.split())]
             for page in pages
             for section in page.sections
+            if section.heading != "Ways on"
         ]
         script = f"window.dpbookSearch={json.dumps(index, ensure_ascii=False, separators=(',', ':'))}\n"
         (self.folder / "search.js").write_text(script, encoding="utf-8")
@@ -231,6 +234,11 @@ class _Site:
             name = path.name.partition(".")[0]
             code = base64.b64encode(path.read_bytes()).decode()
             (self.folder / "films" / f"{name}.js").write_text(f'dpbookFilm("{name}","{code}")\n', encoding="utf-8")
+
+
+def _plain(sentence: str) -> str:
+    """Return a sentence of Markdown as text, its formulas as they are written."""
+    return re.sub(r"[$*`]|\[([^\]]+)\]\([^)]*\)", r"\1", sentence)
 
 
 def _script() -> str:

@@ -158,39 +158,63 @@ if (links.size) {
   follow();
 }
 
-// Search: sections that have every word; words in headings weigh more. The index is loaded when it is first wanted.
+// Search: sections with the most words of the question, rare ones first. The index is loaded when it is first wanted.
 const field = document.querySelector('input[type=search]'), results = document.querySelector('.results');
+const SMALL = new Set('a an and are as be by can do does for from how i in is it its many much my of on one or so than that the their this to use what when where which who why with you your'.split(' '));
 if (field) {
   let index = null;
-  const load = () => index ??= script(`${root}search.js`).then(() => window.dpbookSearch);
-  const escaped = word => word.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
-  const marked = (text, words) => text.split(new RegExp(`(${words.map(escaped).join('|')})`, 'gi'))
-    .map((part, i) => i % 2 ? made('mark', {textContent: part}) : part);
-  const score = ([, title, , heading, text], words) => {
-    let sum = 0;
-    for (const word of words) {
-      const here = (heading.toLowerCase().includes(word) ? 20 : 0) + (title.toLowerCase().includes(word) ? 5 : 0)
-        + Math.min(5, text.toLowerCase().split(word).length - 1);
-      if (!here) return 0;
-      sum += here;
-    }
-    return sum;
+  const joined = text => text.toLowerCase().replaceAll('-', '');
+  const load = () => index ??= script(`${root}search.js`).then(() => window.dpbookSearch.map(
+    ([place, title, anchor, heading, text]) => ({place, title, anchor, heading, text, in: [heading, title, text].map(joined)})));
+  // A word is found at the beginning of words, in another form too ("scaling": scale, scaled), and "allreduce" in "all-reduce".
+  const patternOf = word => {
+    const stem = word.length > 4 ? word.replace(/(?:ies|ing|es|ed|s|e|y)$/, '') : word;
+    return `(?<![\\p{L}\\d])${[...(stem.length > 2 ? stem : word)].map(letter => letter.replace(/[.*+?^${}()|[\]\\/]/, '\\$&')).join('-?')}`;
   };
-  const result = ([place, title, anchor, heading, text], words) => {
-    const from = Math.max(0, text.toLowerCase().indexOf(words[0]) - 50);
-    return made('a', {href: `${root}${place}#${anchor}`}, made('b', {}, ...marked(heading, words)),
-      made('small', {}, `${title} · `, ...marked(text.slice(from, from + 150), words)));
+  const patternsOf = text => {
+    const words = joined(text).split(/[^\p{L}\d_./]+/u).filter(Boolean);
+    const telling = words.filter(word => !SMALL.has(word));
+    return (telling.length ? telling : words).map(word => new RegExp(patternOf(word), 'giu'));
+  };
+  const count = (text, pattern) => text.match(pattern)?.length ?? 0;
+  const marked = (text, patterns) => {
+    const any = new RegExp(`(${patterns.map(pattern => pattern.source).join('|')})`, 'giu');
+    return text.split(any).map((part, i) => i % 2 ? made('mark', {textContent: part}) : part);
+  };
+  function ranked(sections, patterns) {
+    const counts = sections.map(section => patterns.map(pattern => section.in.map(text => count(text, pattern))));
+    const weights = patterns.map((_, i) => Math.log(1 + sections.length / (1 + counts.filter(one => one[i].some(Boolean)).length)));
+    const points = counts.map((one, at) => { // a word weighs less in a long section (BM25)
+      const {text, place} = sections[at], length = 0.5 + text.length / 1000;
+      const parts = one.map(([heading, title, times], i) => weights[i] * (6 * (heading > 0) + 3 * (title > 0) + 8 * times / (times + length)));
+      const share = parts.filter(Boolean).length / patterns.length;
+      return parts.reduce((sum, part) => sum + part, 0) * share ** 2 * (place.startsWith('docs/teaching/') ? 0.5 : 1);
+    });
+    return sections.map((section, i) => [points[i], section]).filter(([sum]) => sum).sort(([a], [b]) => b - a).slice(0, 12);
+  }
+  const result = ({place, title, anchor, heading, text}, patterns) => {
+    const first = Math.max(0, Math.min(...patterns.map(pattern => text.search(pattern)).filter(at => at >= 0), text.length) - 50);
+    const from = first && text.indexOf(' ', first) + 1;
+    return made('a', {href: `${root}${place}#${anchor}`}, made('b', {}, ...marked(heading, patterns)),
+      made('small', {}, `${title} · `, ...marked(text.slice(from, from + 150), patterns)));
   };
   field.onfocus = load;
   field.oninput = async () => {
-    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const sections = words.length ? await load() : [];
-    if (words.join() !== field.value.toLowerCase().split(/\s+/).filter(Boolean).join()) return; // a later question
-    const best = sections.map(section => [score(section, words), section]).filter(([points]) => points)
-      .sort(([a], [b]) => b - a).slice(0, 12);
-    results.replaceChildren(...best.map(([, section]) => result(section, words)));
-    if (words.length && !best.length) results.append(made('p', {textContent: 'Nothing found.'}));
-    results.hidden = !words.length;
+    const asked = field.value, patterns = patternsOf(asked);
+    const sections = patterns.length ? await load() : [];
+    if (asked !== field.value) return; // a later question
+    results.replaceChildren(...ranked(sections, patterns).map(([, section]) => result(section, patterns)));
+    if (patterns.length && !results.firstChild) results.append(made('p', {textContent: 'Nothing found.'}));
+    results.hidden = !patterns.length;
+  };
+  // Enter opens the first result; the arrow keys go through them.
+  document.querySelector('search').onkeydown = event => {
+    const stops = [field, ...results.querySelectorAll('a')], step = {ArrowDown: 1, ArrowUp: -1}[event.key];
+    if (event.key === 'Enter' && event.target === field) stops[1]?.click();
+    else if (step) {
+      event.preventDefault();
+      stops[stops.indexOf(event.target) + step]?.focus();
+    }
   };
   addEventListener('keydown', event => {
     if (event.key === '/' && !event.target.closest('input, textarea')) {
