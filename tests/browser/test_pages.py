@@ -124,10 +124,30 @@ def test_an_answer_opens_after_a_guess_and_is_compared(open_page):
     question.get_by_label("Your prediction").press("Enter")
     expect(answer).to_be_visible()
     expect(code).to_be_visible()
-    expect(question).to_contain_text("You predicted 336. The answer is 168: you are 2.0 times above.")
+    expect(question).to_contain_text("You predicted 336. The answer is 168 MiB: your guess is 2.0 times too large.")
     page.reload()
     expect(question.locator("details")).to_be_visible()
     expect(question.get_by_label("Your prediction").first).to_have_value("336")
+
+
+def test_a_guess_in_other_words_is_not_compared_wrongly(open_page):
+    page = open_page("chapters/08_buckets")
+    question = page.locator(".prediction", has_text="How large is the largest bucket at a cap of 25 MiB")
+    guess, message = question.get_by_label("Your prediction"), question.locator(".message")
+    for text, comparison in {
+        "168 MiB": "That is the number of the answer.",
+        "about 160 or so": "The answer is 168 MiB: you are 5 % below.",
+        "1,680": "The answer is 168 MiB: your guess is 10 times too large.",
+        "0.16 GiB": "The answer is 168 MiB.",  # another unit
+        "2e8": "The answer is 168 MiB.",
+        "−5": "The answer is 168 MiB.",
+        "150 to 200": "",
+        "147 + 25": "",
+        "ZeRO": "",
+    }.items():
+        guess.fill(text)
+        guess.press("Enter")
+        assert message.text_content().partition(". ")[2].strip() == comparison, text
 
 
 def test_a_question_can_be_skipped(open_page):
@@ -147,9 +167,47 @@ def test_without_scripts_everything_is_open_and_pictures_stand_still(open_page):
 def test_search_finds_a_section(open_page):
     page = open_page("docs/audit")
     page.keyboard.press("/")
-    page.keyboard.type("hierarchical ring")
+    page.keyboard.type("mend the ring")
     page.locator(".results a").first.click()
-    expect(page).to_have_title("06 · The cost of a collective · dpbook")
+    expect(page).to_have_title("Exercises 05 · All-reduce · dpbook")
+
+
+@pytest.mark.parametrize(
+    ("question", "heading"),
+    [
+        ("why is my DDP slow", "It is slow"),  # small words do not count
+        ("hang", "It hangs"),  # and not "changes"
+        ("allreduce", "05 · All-reduce"),
+        ("deadlock", "deadlock"),  # the glossary's entry
+        ("set_epoch", "A new order in every epoch"),
+        ("learning rate scaling", "04 · Bigger batches"),
+        ("MFU qqqq", "MFU"),  # a word that is nowhere
+        ("c++ (a|b", None),
+        ("qqqq", "Nothing found."),
+    ],
+)
+def test_search_answers_questions(open_page, question, heading):
+    page = open_page("index")
+    page.locator("input[type=search]").fill(question)
+    results = page.locator(".results")
+    expect(results).to_be_visible()
+    if heading:
+        expect(results.locator("a b, p").first).to_have_text(heading)
+
+
+def test_search_is_used_by_keys(open_page):
+    page = open_page("index")
+    field, results = page.locator("input[type=search]"), page.locator(".results a")
+    field.fill("deadlock")
+    expect(results.first).to_be_visible()
+    for key, place in (("ArrowDown", 0), ("ArrowDown", 1), ("ArrowUp", 0)):
+        page.keyboard.press(key)
+        expect(results.nth(place)).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(field).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("Glossary · dpbook")
+    assert page.url.endswith("#deadlock")
 
 
 def test_the_theme_is_kept_and_pictures_follow(open_page):

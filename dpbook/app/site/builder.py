@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 from dpbook.app.site import glossary
 from dpbook.app.site.films import FOLDER as FILMS
 from dpbook.app.site.glossary import Reference, Term
+from dpbook.app.site.markdown import Section
 from dpbook.app.site.pages import Page, document_page, notebook_page, text_page
 from dpbook.core import DATA, DpbookError, render_page
 
@@ -134,7 +135,8 @@ class _Site:
             return f'<a href="{up}{target}{f"#task-{label}-{task}" if task else ""}">{match[0]}</a>'
 
         def add(text: str) -> str:
-            pieces = re.split(r"(<a .*?</a>)", CROSS.sub(cross, text))
+            # A quotation has no links, so titles of works have none.
+            pieces = re.split(r"(<a .*?</a>|&quot;.*?&quot;)", CROSS.sub(cross, text), flags=re.DOTALL)
             pieces[::2] = map(first_uses, pieces[::2])
             return "".join(pieces)
 
@@ -177,11 +179,12 @@ class _Site:
 
     def _glossary_page(self) -> Page:
         text = (
-            "# Glossary\n\nTerms, each in the sentence that introduces it, with the chapter that does. Letters and "
+            "# Glossary\n\nTerms, each with the chapter that introduces it. Letters and "
             f"signs are in [the table of notation]({self.chapters[0].name}#notation).\n"
         )
         page = text_page(text, self.chapters[0], "glossary.html", self)
         page.body += f"<dl>{''.join(map(self._entry, self.glossary))}</dl>"
+        page.sections += [Section(3, one.anchor, one.term, _plain(one.sentence)) for one in self.glossary]
         return page
 
     def _entry(self, term: Term) -> str:
@@ -219,6 +222,7 @@ class _Site:
             [page.place, page.title, section.anchor, section.heading, " ".join(section.text.split())]
             for page in pages
             for section in page.sections
+            if section.heading != "Ways on"
         ]
         script = f"window.dpbookSearch={json.dumps(index, ensure_ascii=False, separators=(',', ':'))}\n"
         (self.folder / "search.js").write_text(script, encoding="utf-8")
@@ -230,6 +234,11 @@ class _Site:
             name = path.name.partition(".")[0]
             code = base64.b64encode(path.read_bytes()).decode()
             (self.folder / "films" / f"{name}.js").write_text(f'dpbookFilm("{name}","{code}")\n', encoding="utf-8")
+
+
+def _plain(sentence: str) -> str:
+    """Return a sentence of Markdown as text, its formulas as they are written."""
+    return re.sub(r"[$*`]|\[([^\]]+)\]\([^)]*\)", r"\1", sentence)
 
 
 def _script() -> str:

@@ -14,13 +14,15 @@ TERM = re.compile(r"[A-Za-zα-ω][\w –/α-ω-]*")
 MOST_WORDS = 4
 _WORDS = tomllib.loads((DATA / "site/glossary.toml").read_text(encoding="utf-8"))
 EMPHASIS, EVERYDAY = frozenset(_WORDS["emphasis"]), frozenset(_WORDS["everyday"])
+DEFINITIONS: dict[str, str] = _WORDS["definitions"]
+"""Definitions by term, in the singular."""
 READING = "**Further reading**"
 LABEL = re.compile(r"(\d\d[b-z]?)_")
 
 
 @dataclass(frozen=True)
 class Term:
-    """A term, the sentence of the chapter that defines it, and where that stands: a chapter's label and a cell's id."""
+    """A term, the sentence that defines it, and where the chapter introduces it: the notebook and a cell's id."""
 
     term: str
     sentence: str
@@ -52,7 +54,8 @@ def terms(chapters: Sequence[Path]) -> list[Term]:
                     key = _singular(term.lower())
                     if key not in found and _defines(term, paragraph, match):
                         name = term[0].lower() + term[1:] if term[1:].islower() else term
-                        found[key] = Term(name, _sentence(paragraph, match.start()), chapter, cell)
+                        sentence = DEFINITIONS.get(key) or _sentence(paragraph, match.start())
+                        found[key] = Term(name, sentence, chapter, cell)
     return sorted(found.values(), key=lambda one: one.term.lower())
 
 
@@ -84,7 +87,8 @@ def link_first_uses(terms_: Sequence[Term], page: Path, place: Callable[[Term], 
 
     def link(match: re.Match[str]) -> str:
         term = elsewhere.get(match[1].lower())
-        if term is None or term.term in used:
+        acronym = term is not None and not term.term.islower()
+        if term is None or term.term in used or (acronym and match[1] != term.term):
             return match[0]
         used.add(term.term)
         return f'<a class="term" href="{place(term)}">{match[0]}</a>'

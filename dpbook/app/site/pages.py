@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from dpbook.app.site.markdown import HREF, Converter, Section, coloured
+from dpbook.app.site.markdown import HREF, Converter, Section, coloured, text_of
 from dpbook.figures import EXPLORER_MIME, PLAYER_MIME
 
 PREDICT = "**Predict.**"
@@ -27,6 +27,11 @@ NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?")
 STRING = re.compile(r'"([^"]*)"')
 SENTENCE = 5
 """Words of a string from which it may be a sentence."""
+LEAD = re.compile(
+    r"(?:(?:Yes|No|Less|More), )?(?:(?:By|At|About|Near|After|In|All|Only) )?"
+    r"([−-]?\d+(?:,\d{3})*(?:\.\d+)?)(?: (%|times(?! as)|[mµ]?s|[KMGT]i?B(?:/s)?|Gb/s))?(?![\w/!]|\.\d| ?[·×+=−*/^]| times)"
+)
+"""How an answer begins that is one number: a word or two, the number, and its unit."""
 TASK = re.compile(r"## (\d\d[b-z]?)\.(\d)")
 ESCAPES = re.compile(r"\x1b\[[\d;]*m")
 Cell = dict[str, Any]
@@ -133,8 +138,8 @@ class _Notebook:
         self._page.counts["predictions"] += 1
         lead, mark, rest = markup.partition("<p><strong>Predict.</strong>")
         question, details, answer = (mark + rest).partition("<details>")
-        expected = _only_number(answer)
-        number = f' data-answer="{expected}"' if expected else ""
+        expected = expected_number(question, answer)
+        number = f' data-answer="{expected[0]}" data-unit="{expected[1]}"' if expected else ""
         return (
             f'{lead}<section class="prediction" data-key="{html.escape(key)}"{number}>{question}'
             f'<div class="guess"></div><div class="answer">{details}{answer}'
@@ -235,9 +240,18 @@ def stating_lines(source: str, secret: set[str]) -> set[int]:
     return lines | {line for node in nodes for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
 
 
-def _only_number(answer: str) -> str:
-    """Return the number in the first sentence of an answer, if there is exactly one; else ""."""
-    text = html.unescape(re.sub(r"<summary>.*?</summary>|<annotation.*?</annotation>", " ", answer, flags=re.DOTALL))
-    first = re.split(r"(?<=[.!?:;])\s", " ".join(re.sub(r"<[^>]+>", " ", text).split()), maxsplit=1)[0]
-    found = NUMBER.findall(first)
-    return found[0].replace(",", "") if len(found) == 1 else ""
+def expected_number(question: str, answer: str) -> tuple[str, str] | None:
+    """Return the number that a guess is compared with and its unit, "" if it has none; None if the answer is another.
+
+    The question is a single one, and the answer begins with the number; its first sentence has no other.
+    """
+    first = re.split(r"(?<=[.!?:;])\s", _words(answer), maxsplit=1)[0]
+    found = LEAD.match(first)
+    if not found or _words(question).count("?") != 1 or len(NUMBER.findall(first)) != 1:
+        return None
+    return found[1].replace(",", "").replace("−", "-"), found[2] or ""
+
+
+def _words(markup: str) -> str:
+    """Return the text of a question or an answer, in one line, without its summary and the sources of formulas."""
+    return text_of(re.sub(r"<summary>.*?</summary>|<annotation.*?</annotation>", " ", markup, flags=re.DOTALL))

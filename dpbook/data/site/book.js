@@ -62,18 +62,22 @@ whenNear(document.querySelectorAll('.explorer[data-film]'), async host => {
 });
 
 // Predictions: the answer, the run and the lines that state the answer open after a guess.
-function compared(guess, answer) {
-  const found = guess.replaceAll(',', '').match(/-?\d+(\.\d+)?/);
-  if (!answer || !found) return '';
-  const [ours, theirs] = [Number(found[0]), Number(answer)];
+// A guess of one number, in the answer's unit or in none, is compared; another unit is not converted.
+const UNIT = /^\s*(%|per ?cent|(?:[kmgt]i?)?b(?:ytes?|its?)?(?:\/s)?|[mµun]?s(?:ec\w*)?|milliseconds?|[kmx]|e\d+|times|thousand|million|billion|min\w*|hours?|days?)(?!\w)/i;
+function compared(guess, answer, unit) {
+  const found = [...guess.replace(/(\d),(?=\d{3})/g, '$1').replaceAll('−', '-').matchAll(/(?<![\w.])-?\d*\.?\d+/g)];
+  if (!answer || found.length !== 1) return '';
+  const [ours, theirs] = [Number(found[0][0]), Number(answer)], rest = found[0].input.slice(found[0].index + found[0][0].length);
+  const named = rest.match(UNIT)?.[1], said = `The answer is ${answer.replace('-', '−')}${unit && ' '}${unit}`;
+  if ((named && named !== unit) || /^[\d.^]/.test(rest)) return `${said}.`;
   if (ours === theirs) return 'That is the number of the answer.';
-  if (theirs === 0 || ours <= 0) return `The answer is ${answer}.`;
-  const ratio = Math.max(ours, theirs) / Math.min(ours, theirs);
-  return ratio < 1.995 ? `The answer is ${answer}: you are ${Math.max(1, Math.round(100 * Math.abs(ours / theirs - 1)))} % ${ours > theirs ? 'above' : 'below'}.`
-    : `The answer is ${answer}: you are ${ratio.toPrecision(2)} times ${ours > theirs ? 'above' : 'below'}.`;
+  if (theirs <= 0 || ours <= 0) return `${said}.`;
+  const ratio = Math.max(ours, theirs) / Math.min(ours, theirs), side = ours > theirs;
+  return ratio < 1.995 ? `${said}: you are ${Math.max(1, Math.round(100 * Math.abs(ours / theirs - 1)))} % ${side ? 'above' : 'below'}.`
+    : `${said}: your guess is ${ratio < 9.95 ? ratio.toPrecision(2) : Math.round(ratio)} times too ${side ? 'large' : 'small'}.`;
 }
 for (const box of document.querySelectorAll('.prediction')) {
-  const {key, answer} = box.dataset, form = made('form', {className: 'guess'});
+  const {key, answer, unit} = box.dataset, form = made('form', {className: 'guess'});
   const input = made('input', {type: 'text', maxLength: 200, value: kept.get(key) ?? '', autocomplete: 'off'});
   const show = made('button', {textContent: 'Show the answer'});
   const skip = made('button', {type: 'button', className: 'plain', textContent: 'skip'});
@@ -86,7 +90,7 @@ for (const box of document.querySelectorAll('.prediction')) {
     box.classList.remove('locked');
     for (const details of box.querySelectorAll('.answer > details')) details.open = true;
     const guess = input.value.trim();
-    message.replaceChildren(...(guess ? ['You predicted ', made('b', {textContent: guess}), '. ', compared(guess, answer)] : []));
+    message.replaceChildren(...(guess ? ['You predicted ', made('b', {textContent: guess}), '. ', compared(guess, answer, unit)] : []));
     show.remove();
     skip.remove();
   };
@@ -154,39 +158,63 @@ if (links.size) {
   follow();
 }
 
-// Search: sections that have every word; words in headings weigh more. The index is loaded when it is first wanted.
+// Search: sections with the most words of the question, rare ones first. The index is loaded when it is first wanted.
 const field = document.querySelector('input[type=search]'), results = document.querySelector('.results');
+const SMALL = new Set('a an and are as be by can do does for from how i in is it its many much my of on one or so than that the their this to use what when where which who why with you your'.split(' '));
 if (field) {
   let index = null;
-  const load = () => index ??= script(`${root}search.js`).then(() => window.dpbookSearch);
-  const escaped = word => word.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
-  const marked = (text, words) => text.split(new RegExp(`(${words.map(escaped).join('|')})`, 'gi'))
-    .map((part, i) => i % 2 ? made('mark', {textContent: part}) : part);
-  const score = ([, title, , heading, text], words) => {
-    let sum = 0;
-    for (const word of words) {
-      const here = (heading.toLowerCase().includes(word) ? 20 : 0) + (title.toLowerCase().includes(word) ? 5 : 0)
-        + Math.min(5, text.toLowerCase().split(word).length - 1);
-      if (!here) return 0;
-      sum += here;
-    }
-    return sum;
+  const joined = text => text.toLowerCase().replaceAll('-', '');
+  const load = () => index ??= script(`${root}search.js`).then(() => window.dpbookSearch.map(
+    ([place, title, anchor, heading, text]) => ({place, title, anchor, heading, text, in: [heading, title, text].map(joined)})));
+  // A word is found at the beginning of words, in another form too ("scaling": scale, scaled), and "allreduce" in "all-reduce".
+  const patternOf = word => {
+    const stem = word.length > 4 ? word.replace(/(?:ies|ing|es|ed|s|e|y)$/, '') : word;
+    return `(?<![\\p{L}\\d])${[...(stem.length > 2 ? stem : word)].map(letter => letter.replace(/[.*+?^${}()|[\]\\/]/, '\\$&')).join('-?')}`;
   };
-  const result = ([place, title, anchor, heading, text], words) => {
-    const from = Math.max(0, text.toLowerCase().indexOf(words[0]) - 50);
-    return made('a', {href: `${root}${place}#${anchor}`}, made('b', {}, ...marked(heading, words)),
-      made('small', {}, `${title} · `, ...marked(text.slice(from, from + 150), words)));
+  const patternsOf = text => {
+    const words = joined(text).split(/[^\p{L}\d_./]+/u).filter(Boolean);
+    const telling = words.filter(word => !SMALL.has(word));
+    return (telling.length ? telling : words).map(word => new RegExp(patternOf(word), 'giu'));
+  };
+  const count = (text, pattern) => text.match(pattern)?.length ?? 0;
+  const marked = (text, patterns) => {
+    const any = new RegExp(`(${patterns.map(pattern => pattern.source).join('|')})`, 'giu');
+    return text.split(any).map((part, i) => i % 2 ? made('mark', {textContent: part}) : part);
+  };
+  function ranked(sections, patterns) {
+    const counts = sections.map(section => patterns.map(pattern => section.in.map(text => count(text, pattern))));
+    const weights = patterns.map((_, i) => Math.log(1 + sections.length / (1 + counts.filter(one => one[i].some(Boolean)).length)));
+    const points = counts.map((one, at) => { // a word weighs less in a long section (BM25)
+      const {text, place} = sections[at], length = 0.5 + text.length / 1000;
+      const parts = one.map(([heading, title, times], i) => weights[i] * (6 * (heading > 0) + 3 * (title > 0) + 8 * times / (times + length)));
+      const share = parts.filter(Boolean).length / patterns.length;
+      return parts.reduce((sum, part) => sum + part, 0) * share ** 2 * (place.startsWith('docs/teaching/') ? 0.5 : 1);
+    });
+    return sections.map((section, i) => [points[i], section]).filter(([sum]) => sum).sort(([a], [b]) => b - a).slice(0, 12);
+  }
+  const result = ({place, title, anchor, heading, text}, patterns) => {
+    const first = Math.max(0, Math.min(...patterns.map(pattern => text.search(pattern)).filter(at => at >= 0), text.length) - 50);
+    const from = first && text.indexOf(' ', first) + 1;
+    return made('a', {href: `${root}${place}#${anchor}`}, made('b', {}, ...marked(heading, patterns)),
+      made('small', {}, `${title} · `, ...marked(text.slice(from, from + 150), patterns)));
   };
   field.onfocus = load;
   field.oninput = async () => {
-    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const sections = words.length ? await load() : [];
-    if (words.join() !== field.value.toLowerCase().split(/\s+/).filter(Boolean).join()) return; // a later question
-    const best = sections.map(section => [score(section, words), section]).filter(([points]) => points)
-      .sort(([a], [b]) => b - a).slice(0, 12);
-    results.replaceChildren(...best.map(([, section]) => result(section, words)));
-    if (words.length && !best.length) results.append(made('p', {textContent: 'Nothing found.'}));
-    results.hidden = !words.length;
+    const asked = field.value, patterns = patternsOf(asked);
+    const sections = patterns.length ? await load() : [];
+    if (asked !== field.value) return; // a later question
+    results.replaceChildren(...ranked(sections, patterns).map(([, section]) => result(section, patterns)));
+    if (patterns.length && !results.firstChild) results.append(made('p', {textContent: 'Nothing found.'}));
+    results.hidden = !patterns.length;
+  };
+  // Enter opens the first result; the arrow keys go through them.
+  document.querySelector('search').onkeydown = event => {
+    const stops = [field, ...results.querySelectorAll('a')], step = {ArrowDown: 1, ArrowUp: -1}[event.key];
+    if (event.key === 'Enter' && event.target === field) stops[1]?.click();
+    else if (step) {
+      event.preventDefault();
+      stops[stops.indexOf(event.target) + step]?.focus();
+    }
   };
   addEventListener('keydown', event => {
     if (event.key === '/' && !event.target.closest('input, textarea')) {

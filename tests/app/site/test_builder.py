@@ -11,7 +11,7 @@ import pytest
 
 from dpbook.app import main
 from dpbook.app.site import build, glossary
-from dpbook.app.site.pages import numbers, stating_lines
+from dpbook.app.site.pages import expected_number, numbers, stating_lines
 from dpbook.core import DpbookError, checkout
 
 ROOT = checkout.root()
@@ -125,14 +125,51 @@ def test_lines_that_state_an_answer_are_those_with_its_numbers_its_assertions_an
     assert stating_lines(source, {"1,023"}) == {2, 3, 4, 5, 6}
 
 
+def test_a_guess_is_compared_where_the_answer_is_one_number():
+    ask = "How long is the step?"
+    for question, answer, expected in (
+        (ask, "At 13.5 ms. The calls of the layers 4 and 3 are over.", ("13.5", "ms")),
+        (ask, "Yes, 56 ms. The wire rests.", ("56", "ms")),
+        (ask, "16,777 bytes: all.", ("16777", "")),
+        (ask, "−1. The variance falls.", ("-1", "")),
+        (ask, "Less, 3.2 times. The latencies grow.", ("3.2", "times")),
+        (f"{ask} And with two?", "18 ms.", None),  # two questions
+        (ask, "18 times as many as for a dense model: 22,420.", None),  # the answer is behind it
+        (ask, "24, 6 and 3.", None),
+        (ask, "2 · 8, at most.", None),
+        (ask, "1e-16, the last bit.", None),
+        (ask, "The naive step takes 3 + x.", None),
+        (ask, "ZeRO-3 still.", None),
+    ):
+        assert expected_number(question, f"<summary>Answer 9</summary><p>{answer}</p>") == expected, answer
+
+
 def test_the_glossary_defines_and_links(pages):
     terms = {one.term: one for one in glossary.terms(sorted((ROOT / "chapters").glob("*.ipynb")))}
     assert len(terms) > 80
     assert terms["α–β model"].chapter.name.startswith("06_")
-    assert "every rank gets the sum of all" in terms["all-reduce"].sentence
+    assert terms["DiLoCo"].sentence.startswith("DiLoCo takes what the ranks moved in H steps")
+    assert terms["all-reduce"].sentence == glossary.DEFINITIONS["all-reduce"]
+    assert set(glossary.DEFINITIONS) <= {term.lower().removesuffix("s") for term in terms}
     text = pages["chapters/10_build_your_own_ddp.html"][0]
     assert text.count('glossary.html#bucket"') == 1
     assert html.unescape(pages["references.html"][0]).count("Horovod") == 1
+
+
+def test_a_link_leads_to_the_term_that_is_meant():
+    def link(text, *terms):
+        made = [glossary.Term(term, f"{term} is.", Path("03.ipynb"), "cell") for term in terms]
+        return glossary.link_first_uses(made, Path("05.ipynb"), lambda term: term.anchor)(text)
+
+    assert link("zeros and ZeRO", "ZeRO") == 'zeros and <a class="term" href="zero">ZeRO</a>'
+    assert link("Buckets, a bucket", "bucket") == '<a class="term" href="bucket">Buckets</a>, a bucket'
+    assert link("the kernel is new", "kernel") == "the kernel is new"
+
+
+def test_titles_of_works_have_no_links(pages):
+    text = pages["chapters/15_when_it_breaks.html"][0]
+    assert "&quot;Fixing Gradient Accumulation&quot;" in text
+    assert 'glossary.html#gradient-accumulation"' not in text[text.index("Further reading") :]
 
 
 def test_a_folder_with_other_files_is_refused_and_stays(tmp_path, capsys):
