@@ -21,6 +21,7 @@ from dpbook.classroom.tasks.expectations import (
 from dpbook.classroom.tasks.judging import judge, of_all_checks
 from dpbook.classroom.tasks.load_tasks import Check, Hints, Task, hint, list_tasks, task
 from dpbook.classroom.tasks.notebook_check import check, exercise, share_checks
+from dpbook.classroom.tasks.other_interpreter import call_each
 from dpbook.classroom.tasks.reader_progress import Progress, progress
 from dpbook.classroom.tasks.report import Case, Report, describe
 from dpbook.core import lazy_exports

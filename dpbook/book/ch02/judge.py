@@ -24,18 +24,34 @@ def _positive(rng: np.random.Generator, world: int, size: int) -> Array:
 
 
 def _only_added(answer: Answer, rng: np.random.Generator) -> None:
-    """Check that sums are among the three float32 sums of three numbers; noise or a higher precision gives others."""
-    a, b, c = terms = _positive(rng, 3, 1000) * 2 ** rng.integers(0, 10, (3, 1000)).astype(np.float32)
-    possible = np.stack([(a + b) + c, (b + c) + a, (a + c) + b])
-    where = "world 3, numbers from 1 to 1,024"
-    got = call(answer, terms, where=where)
-    expect_close(terms.sum(axis=0) + np.zeros_like(terms), got, rounding_bound(terms), where, axes=("rank", "element"))
-    wrong = np.argwhere((got[:, None] != possible).all(axis=1))
-    if len(wrong):
-        rank, element = wrong[0]
-        sums = ", ".join(f"{total:.9g}" for total in np.unique(possible[:, element]))
-        place = f"{where}: rank {rank}, element {element}"
-        expect(False, f"a float32 sum of the three terms: {sums}", f"{got[rank, element]:.9g}", place)
+    """Check that sums are float32 sums of the terms in some order; noise or a higher precision gives others."""
+    for world, size in ((3, 1000), (4, 1000), (5, 500), (7, 100)):
+        terms = _positive(rng, world, size) * 2 ** rng.integers(0, 10, (world, size)).astype(np.float32)
+        where = f"world {world}, numbers from 1 to 1,024"
+        got = call(answer, terms, where=where)
+        exact, bound = terms.sum(axis=0) + np.zeros_like(terms), rounding_bound(terms, n_ops=world)
+        expect_close(exact, got, bound, where, axes=("rank", "element"))
+        possible = _possible_sums(terms)
+        wrong = np.argwhere(~np.array([(row == possible).any(axis=0) for row in got]))
+        if len(wrong):
+            rank, element = wrong[0]
+            sums = ", ".join(f"{total:.9g}" for total in np.unique(possible[:, element]))
+            place = f"{where}: rank {rank}, element {element}"
+            expect(False, f"a float32 sum of the {world} terms: {sums}", f"{got[rank, element]:.9g}", place)
+
+
+def _possible_sums(terms: Array) -> Array:
+    """Return all float32 sums (orders, size) of terms (world, size): 3, 15, 105 orders for 3, 4, 5 ranks."""
+    first, *others = terms
+    if not others:
+        return terms
+    found = []
+    for chosen in range(2 ** len(others) - 1):  # the others that are added to the first, before the rest is
+        left = [first, *(other for k, other in enumerate(others) if chosen >> k & 1)]
+        right = [other for k, other in enumerate(others) if not chosen >> k & 1]
+        pairs = _possible_sums(np.stack(left))[:, None] + _possible_sums(np.stack(right))[None]
+        found.append(pairs.reshape(-1, terms.shape[1]))
+    return np.concatenate(found)
 
 
 def right_sum(answer: Answer, rng: np.random.Generator) -> None:

@@ -1,6 +1,7 @@
 """Checks of exercise 03: a rank's part, an epoch's order, two wrong seeds in numbers, and the rank that waits."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.classroom import Answer, Numbers, call, describe, expect, expect_equal, expect_items, value
+from dpbook.classroom import Answer, Numbers, call, call_each, describe, expect, expect_equal, expect_items, value
 
 WORLDS = (1, 2, 5, 7, 16)
 
@@ -43,9 +44,17 @@ padding = partial(dealt, sizes=uneven)
 # 03.2: the order of an epoch
 
 
-def _order(answer: Answer, n: int, seed: int, epoch: int) -> list[Any]:
-    """Return the answer's order as a list, after a check that it has every number once."""
-    got = call(answer, n, seed, epoch)
+Arguments = tuple[int, int, int]
+
+
+def _orders(answer: Answer, calls: Sequence[Arguments], other_interpreter: bool = False) -> list[list[Any]]:
+    """Return the answer's orders for calls with (n, seed, epoch)."""
+    returned = call_each(answer, calls, other_interpreter=other_interpreter)
+    return [_order(n, got) for (n, _, _), got in zip(calls, returned, strict=True)]
+
+
+def _order(n: int, got: Any) -> list[Any]:
+    """Return an order as a list, after a check that it has every number once."""
     expect(isinstance(got, list | tuple | np.ndarray), "a 1-D array or list of numbers", describe(got))
     items = got.ravel().tolist() if isinstance(got, np.ndarray) else list(got)
     expect(len(items) == n, f"{n} numbers", f"{len(items)}: {describe(got)}")
@@ -56,28 +65,59 @@ def _order(answer: Answer, n: int, seed: int, epoch: int) -> list[Any]:
 
 
 def orders_twice(answer: Answer, rng: np.random.Generator) -> None:
-    for world in WORLDS:
-        n, seed, epoch = (int(number) for number in rng.integers((20, 0, 0), (90, 1000, 50)))
-        ranks = [_order(answer, n, seed, epoch) for _ in range(world + 1)]
-        expect(ranks[0] != list(range(n)), "a shuffled order", "the numbers in their own order")
-        for number, order in enumerate(ranks[1:], start=2):
-            expect(order == ranks[0], "the same order at every call", f"another one at call {number}")
+    drawn = [rng.integers((20, 0, 0), (90, 1000, 50)).tolist() for _ in WORLDS]
+    calls = [(n, seed, epoch) for n, seed, epoch in drawn]
+    twice = _orders(answer, [each for each in calls for _ in range(2)])
+    for (n, _, _), first, second in zip(calls, twice[::2], twice[1::2], strict=True):
+        expect(first != list(range(n)), "a shuffled order", "the numbers in their own order")
+        expect(first == second, "the same order at every call", "another one at the second call")
+    elsewhere = _orders(answer, calls, other_interpreter=True)
+    for given, first, other in zip(calls, twice[::2], elsewhere, strict=True):
+        where = f"(n, seed, epoch) = {given}, two Python processes, as two ranks are"
+        expect(first == other, f"the same order in both: {first[:8]} …", f"{other[:8]} … in the second", where)
+    _judge_shuffled(answer, rng)
 
 
-FACTORS = [31, 37, 39, 40, 41, 64, 97, 101, 128, 256, 997, 1009, 1024, 1234, 7919, 9973, 10_007]
-FACTORS += [2**16, 100_000, 100_003, 2**20, 1_000_003, 10**7, 10**9, 1_000_000_007, 2**31 - 1]
-"""Factors of seed · factor + epoch, with which the pairs (1, 0) and (0, factor) are one; 40 is n."""
+SHUFFLED = 1000
+"""Examples of an order that is judged as a shuffle."""
+
+
+def _judge_shuffled(answer: Answer, rng: np.random.Generator) -> None:
+    """Check how far examples move, and that the distance from one to the next is not often the same.
+
+    A random order of 1,000 moves an example by 333 places on average, give or take 7; it has one distance of
+    neighbours, modulo 1,000, more than 15 times in fewer than one of a billion draws.
+    """
+    for seed, epoch in rng.integers((0, 0), (1000, 50), (3, 2)).tolist():
+        (order,) = _orders(answer, [(SHUFFLED, seed, epoch)])
+        where = f"{SHUFFLED:,} examples, seed {seed}, epoch {epoch}"
+        moved = np.abs(np.array(order) - np.arange(SHUFFLED)).mean()
+        far = "examples that are moved by about 333 places on average, as a shuffle does"
+        expect(280 <= moved <= 386, far, f"{moved:.0f} places", where)
+        steps = np.diff(order) % SHUFFLED
+        distance, times = Counter(steps.tolist()).most_common(1)[0]
+        expect(times <= 15, "neighbours at all distances", f"the distance {distance:g} {times} times", where)
+
+
+FACTORS = [20, 31, 37, 39, 40, 41, 64, 97, 101, 128, 256, 997, 1009, 1024, 1234, 7919, 9973, 10_007, 2**16, 100_000]
+LARGE_FACTORS = [100_003, 104_729, 2**20, 1_000_003, 10**7, 10**9, 1_000_000_007, 2**31 - 1]
+"""Factors of seed · factor + epoch, with which the pairs (1, 0) and (0, factor) are one; 20 is n.
+
+The large ones are tried for the seed alone: an answer may draw all epochs before the one that is asked for.
+"""
 
 
 def orders_apart(answer: Answer, rng: np.random.Generator) -> None:
     start = int(rng.integers(100))
+    small = product(range(64), range(64))
     near = [start + offset for offset in (0, 1, 2, 3, 5, 10, 100, 1000)]
-    far = [0, 1, 2, 11, 111, 10_000, 1_000_000]  # 1 and 11 look like 11 and 1 if their digits are joined
+    far = [0, 1, 2, 11, 111, 10_000]  # 1 and 11 look like 11 and 1 if their digits are joined
     mixed = {pair for factor in FACTORS for pair in ((0, factor), (factor, 0))}  # beside (1, 0) and (0, 1)
-    pairs = sorted({*product(near, near), *product(far, far), *mixed})
+    mixed |= {(factor, 0) for factor in LARGE_FACTORS} | {(0, 104_729)}
+    pairs = sorted({*small, *product(near, near), *product(far, far), *mixed})
     pair_of: dict[tuple[Any, ...], tuple[int, int]] = {}
-    for pair in pairs:
-        other = pair_of.setdefault(tuple(_order(answer, 40, *pair)), pair)
+    for pair, order in zip(pairs, _orders(answer, [(20, *pair) for pair in pairs]), strict=True):
+        other = pair_of.setdefault(tuple(order), pair)
         expect(other == pair, "two different orders", "the same one", f"(seed, epoch) = {other} and {pair}")
 
 

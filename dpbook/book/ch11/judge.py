@@ -195,8 +195,12 @@ def _judge_alone(answer: Answer, drawn: Sequence[Loop]) -> None:
 
 
 def processes(answer: Answer, rng: np.random.Generator) -> str:
-    """Check three processes; one rank first, since processes start slowly and say less about a mistake."""
+    """Check three processes, which train on the stand-in accelerator where this torch can have it.
+
+    One rank is first, on the CPU: processes start slowly and say less about a mistake.
+    """
     _judge_alone(answer, [Loop.draw(rng, 1, int(rng.integers(2, 5)))])
+    answer.renew()
     drawn = [Loop.draw(rng, PROCESSES, accumulation) for accumulation in (1, int(rng.integers(2, 5)))]
     given, where = [loop.trial for loop in drawn], "three real processes"
     results = call(answer, given, through=_in_processes, seconds=math.inf, where=where)

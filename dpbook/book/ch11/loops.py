@@ -16,6 +16,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
+from dpbook.book import sim
+
 
 class Sent(NamedTuple):
     """A bucket that was all-reduced.
@@ -43,6 +45,7 @@ def watch(ddp: DistributedDataParallel) -> list[Sent]:
     return buckets
 
 
+CPU = torch.device("cpu")
 JOIN_TIMEOUT = timedelta(seconds=30)
 """Time limit for all ranks to join."""
 Trial = Mapping[str, Any]
@@ -55,31 +58,41 @@ Trial = Mapping[str, Any]
 """
 
 
-def train(answer: Callable[..., Any], trial: Trial, rank: int) -> dict[str, Any]:
+def train(answer: Callable[..., Any], trial: Trial, rank: int, device: torch.device) -> dict[str, Any]:
     """Call ``answer(model, data, epochs, batch, accumulation, rate, save)`` on this rank of a process group.
+
+    The model lies on ``device``, the data on the CPU.
 
     Returns ``inputs`` (those of each forward with gradients), ``syncs`` (the number of backward passes that averaged
     gradients), ``logged`` (the answer's result, as plain numbers), ``saved`` (the arguments of ``save``, each a dict of
     arrays) and ``weights`` (the model's parameters at the end).
     """
-    model, read, saved = _model(trial["weights"][rank]), [], []
+    model, read, saved = _model(trial["weights"][rank]).to(device), [], []
     watches: list[list[Sent]] = []
 
     def record_inputs(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         if torch.is_grad_enabled():
-            read.append(inputs[0].detach().numpy().copy())
+            read.append(inputs[0].detach().cpu().numpy().copy())
 
     def save(state: Mapping[str, torch.Tensor]) -> None:
-        saved.append({name: tensor.detach().numpy().copy() for name, tensor in state.items()})
+        saved.append({name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()})
 
     model.register_forward_pre_hook(record_inputs)
     data = TensorDataset(torch.tensor(trial["x"]), torch.tensor(trial["y"]))
     settings = [trial[name] for name in ("epochs", "batch", "accumulation", "rate")]
     with _watched(watches):
         logged = answer(model, data, *settings, save)
-    weights = [parameter.detach().numpy().copy() for parameter in model.parameters()]
+    weights = [parameter.detach().cpu().numpy().copy() for parameter in model.parameters()]
     syncs = sum(sent.last for sent in chain(*watches))
     return {"inputs": read, "syncs": syncs, "logged": _numbers(logged), "saved": saved, "weights": weights}
+
+
+def _accelerator() -> torch.device:
+    """Join a group that serves the stand-in accelerator and return it, or the CPU where this torch cannot have it.
+
+    This process must not have run a backward before: torch then knows its devices for good.
+    """
+    return torch.device("cpu") if sim.missing() else sim.join()
 
 
 def _numbers(logged: Any) -> Any:
@@ -120,7 +133,7 @@ def train_alone(answer: Callable[..., Any], trials: Sequence[Trial]) -> list[dic
     if own_group:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        return [train(answer, trial, 0) for trial in trials]
+        return [train(answer, trial, 0, CPU) for trial in trials]
     finally:
         if own_group and dist.is_initialized():
             dist.destroy_process_group()
@@ -129,18 +142,23 @@ def train_alone(answer: Callable[..., Any], trials: Sequence[Trial]) -> list[dic
 def train_as_rank(
     answer: Callable[..., Any], trials: Sequence[Trial], rank: int, world: int, port: int
 ) -> list[dict[str, Any]]:
-    """Call `train` for each trial, in a process that becomes a rank of a process group of this machine."""
+    """Call `train` for each trial, in a process that becomes a rank of a process group of this machine.
+
+    Several ranks train on the stand-in accelerator, one alone on the CPU.
+    """
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, world, rank == 0, JOIN_TIMEOUT)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     try:
-        return [train(answer, trial, rank) for trial in trials]
+        device = CPU if world == 1 else _accelerator()
+        return [train(answer, trial, rank, device) for trial in trials]
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
 
 
 def train_on_this_rank(answer: Callable[..., Any], trials: Sequence[Trial], rank: int) -> list[dict[str, Any]]:
-    """Call `train` for each trial, on a rank that is a process of a process group."""
+    """Call `train` for each trial on the stand-in accelerator, on a rank that is a process of a process group."""
     torch.set_num_threads(1)
-    return [train(answer, trial, rank) for trial in trials]
+    device = _accelerator()
+    return [train(answer, trial, rank, device) for trial in trials]

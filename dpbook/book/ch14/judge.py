@@ -345,17 +345,20 @@ def _gradients(rng: np.random.Generator, world: int) -> tuple[list[list[Array]],
 
 
 def clips(answer: Answer, rng: np.random.Generator, *, above: bool) -> None:
-    """Try limits above the norm, or below it; some values in half precision have squares that overflow it."""
+    """Try limits above the norm, or below it; some values in half precision have squares that overflow it.
+
+    Above it a gradient may also be zero.
+    """
     for world in (1, 2, 3, 5, 6, 8):
         pieces, copies, wholes = _gradients(rng, world)
-        for large in (1, 200):
+        for large in (0, 1, 200) if above else (1, 200):
             given = [[(large * piece).astype(piece.dtype) for piece in rank] for rank in pieces]
             squares = (np.square((large * whole).astype(whole.dtype), dtype=float) for whole in wholes)
             norm = math.sqrt(sum(float(square.sum()) for square in squares))
-            limit = norm * (1.5 if above else float(rng.uniform(0.2, 0.8)))
+            limit = (1.5 * norm or 1.0) if above else norm * float(rng.uniform(0.2, 0.8))
             where = f"{plural(world, 'rank')}, copies {copies}, values around {3 * large}"
             ranks = call(answer, given, copies, limit, through=_clip_on, where=where)
-            _judge_clipped(ranks, given, norm, min(1.0, limit / norm), where)
+            _judge_clipped(ranks, given, norm, 1.0 if above else limit / norm, where)
 
 
 def _judge_clipped(ranks: Any, given: list[list[Array]], norm: float, factor: float, where: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -129,9 +129,10 @@ def _judge_replicas(trial: Trial, ranks: Ranks) -> None:
 def examples_read(answer: Answer, rng: np.random.Generator) -> None:
     for trial in _unclipped(rng):
         epochs = list(_epochs(trial, _run(answer, trial)))
-        for number, (before, after) in enumerate(pairwise(epochs), 2):
-            where = f"{trial.world} ranks, epoch {number}"
-            expect(before != after, "another order than in the epoch before", "the same", where)
+        for number, order in enumerate(epochs):
+            same = epochs.index(order) + 1
+            where = f"{trial.world} ranks, epoch {number + 1}"
+            expect(same == number + 1, "another order than in all epochs before", f"that of epoch {same}", where)
 
 
 def _epochs(trial: Trial, ranks: Ranks) -> Iterator[list[int]]:

@@ -26,7 +26,7 @@ from dpbook.classroom.sandbox import containment
 from dpbook.classroom.sandbox.clock import PATIENCE
 from dpbook.classroom.sandbox.containment import GUARDS, MIB, mapped
 from dpbook.classroom.sandbox.remote_answer import RemoteAnswer
-from dpbook.classroom.sandbox.servers import Servers
+from dpbook.classroom.sandbox.servers import OTHER_HASHES, Servers
 from dpbook.classroom.tasks.answer import CHECK_SECONDS
 from dpbook.classroom.tasks.expectations import current_course
 from dpbook.classroom.tasks.judging import judge
@@ -198,7 +198,8 @@ def grade(handed: Sequence[Handed], seed: int, *, jobs: int = 1, tell: Tell = la
     every = list(dict.fromkeys(one for each in answers for one in each.values()))
     absent = {name: what for name in {one.task for one in every} if (what := _absent(name))}
     results = {one: not_judged(one, absent[one.task]) for one in every if one.task in absent}
-    with Servers(torch=any(one.torch for one in every if one not in results)) as servers:
+    other_hashes = any(one.task in OTHER_HASHES for one in every)
+    with Servers(any(one.torch for one in every if one not in results), other_hashes, seed) as servers:
         while waiting := [one for one in every if one not in results]:
             of = len(results) + len(waiting)
             for one, result in judged(waiting, servers, seed, jobs):

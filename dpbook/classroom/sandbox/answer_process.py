@@ -89,6 +89,10 @@ class _Side:
             return result, None
         return (result, [plain(arg) for arg in args]) if after else (result, None)
 
+    def _do_each(self, calls: list[tuple[Any, ...]]) -> list[Any]:
+        """Return what the answer returned for each of ``calls``."""
+        return [plain(self._answer(*args)) for args in calls]
+
     def _do_arguments(self, generator: Any) -> list[Any]:
         """Return the arguments of the call that made ``generator``, as they are now."""
         args = next(args for made, args in self._generators if made is generator)

@@ -33,12 +33,12 @@ class TooMuch(Exception):
 class Clock(Limit):
     """The time of one answer, call by call. ``stop``: what has ended the call, if anything; ``spent``: its limit.
 
-    ``keeper`` has started the ``known`` processes, and whatever they start.
+    ``keepers`` have started the ``known`` processes, and whatever they start.
     """
 
     def __init__(self) -> None:
         self.known: list[int] = []
-        self.keeper: int | None = None
+        self.keepers: list[int] = []
         self.begin_check(CHECK_SECONDS)
 
     def begin_check(self, seconds: float) -> None:
@@ -75,7 +75,7 @@ class Clock(Limit):
 
     def forget(self) -> None:
         """All processes have been ended."""
-        self.known, self.keeper = [], None
+        self.known, self.keepers = [], []
 
     def look(self) -> None:
         """Raise `TimeUp` or `TooMuch` where the call has exceeded a limit."""
@@ -90,10 +90,11 @@ class Clock(Limit):
         computed = self._computed() if now > self._begun + self._allowed else []
         if now > self._until or max(computed, default=0.0) > self._allowed or sum(computed) > self._left_now:
             return TimeUp()
-        if self.keeper is None or now <= self._looked_around + LOOK_AROUND:
+        if now <= self._looked_around + LOOK_AROUND:
             return None
         self._looked_around = now
-        held, others = held_and_computed(self.keeper, self.known)
+        found = [held_and_computed(keeper, self.known) for keeper in self.keepers]
+        held, others = (sum(numbers) for numbers in zip((0, 0.0), *found, strict=True))
         if held > HELD:
             return TooMuch("more memory than an answer may hold")
         return TimeUp() if others > self._allowed else None  # processes that the answer has started take the time

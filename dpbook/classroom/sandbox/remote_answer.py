@@ -14,7 +14,7 @@ from typing import Any
 
 from dpbook.classroom.sandbox.clock import Clock, TimeUp, TooMuch
 from dpbook.classroom.sandbox.judge_side import Failed, Gone, RemoteGenerator, Worker
-from dpbook.classroom.sandbox.servers import Keeper, Servers
+from dpbook.classroom.sandbox.servers import Keeper, Kind, Servers
 from dpbook.classroom.tasks.answer import (
     MAX_PRINTED,
     NOT_PLAIN,
@@ -54,7 +54,8 @@ class RemoteAnswer(Answer):
         self.late = False
         self.guards: dict[str, bool] = {}
         self.beside = False
-        self._keeper: Keeper | None = None
+        self._keepers: dict[Kind, Keeper] = {}
+        self._other: Worker | None = None
         self._free: list[Worker] = []
         self._all: list[Worker] = []
         self._mine: dict[int, Worker] = {}
@@ -67,15 +68,19 @@ class RemoteAnswer(Answer):
         self._clock.begin_call(LOAD_SECONDS, loading=True)
         super().__init__(self._clock, "")
 
+    def renew(self) -> None:
+        """Run later calls in new processes."""
+        self.close()
+
     def close(self) -> None:
         """End its processes."""
         for worker in self._all:
             worker.close()
-        self._all, self._free, self._mine = [], [], {}
+        self._all, self._free, self._mine, self._other = [], [], {}, None
         self._clock.forget()
-        if self._keeper is not None:
-            self._keeper.close()
-            self._keeper = None
+        for keeper in self._keepers.values():
+            keeper.close()
+        self._keepers = {}
 
     def _value(self) -> Any:
         return self._worker().request("value")
@@ -91,6 +96,7 @@ class RemoteAnswer(Answer):
 
         function.__name__ = function.__qualname__ = self._name
         function.hosted = self._hosted  # type: ignore[attr-defined]
+        function.each = self._each  # type: ignore[attr-defined]
         return self._run(lambda: self._through(other, function, given), seconds)
 
     def _through(self, other: Through, function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
@@ -119,6 +125,14 @@ class RemoteAnswer(Answer):
         self.beside = True
         return self._worker().request("beside", harness, args)
 
+    def _each(self, calls: Sequence[tuple[Any, ...]], other_hashes: bool) -> list[Any]:
+        """Return the results of calls in the process of this thread, or in one whose strings have other hashes."""
+        if other_hashes and self._other is None:
+            self._other = self._start(Kind.OTHER_HASHES)
+        worker = self._other if other_hashes and self._other is not None else self._worker()
+        returned: list[Any] = worker.request("each", list(calls))
+        return returned
+
     def _kind(self) -> str:
         """Run the cells, once. Raises what that came to, in every check."""
         if self._loaded is None and self._broken is None:
@@ -137,18 +151,22 @@ class RemoteAnswer(Answer):
             self._mine[thread] = self._free.pop() if self._free else self._start()
         return self._mine[thread]
 
-    def _start(self) -> Worker:
+    def _start(self, kind: Kind | None = None) -> Worker:
+        kind = kind or (Kind.TORCH if self._torch else Kind.NUMPY)
         with self._lock:
             if self._ended:
                 raise Gone("nobody waits for it any more")
-            if self._keeper is None:
-                self._keeper = self._servers.keeper(self._torch)
-                self._clock.keeper = self._keeper.process
-            sock = self._keeper.process_of()
+            if kind not in self._keepers:
+                self._keepers[kind] = self._servers.keeper(kind)
+                self._clock.keepers.append(self._keepers[kind].process)
+                if kind is Kind.OTHER_HASHES:  # its process has another number, too, than the first of the answer
+                    self._keepers[kind].process_of().close()
+            keeper = self._keepers[kind]
+            sock = keeper.process_of()
         worker = Worker(sock, self._clock, self._note)
         self._all.append(worker)
         self._clock.known.append(worker.process)
-        self.guards = {**self._keeper.guards, **worker.guards}
+        self.guards = {**keeper.guards, **worker.guards}
         if not worker.request("load", list(self._cells), self._name):
             raise Wrong(f"{self._name} to be defined", "no such name in your cells", cause="no such name")
         with self._lock:
@@ -211,7 +229,7 @@ class RemoteAnswer(Answer):
         except Exception:
             self.close()
             return
-        self._free, self._mine = list(self._all), {}
+        self._free, self._mine = [worker for worker in self._all if worker is not self._other], {}
 
 
 def _copied(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -54,7 +54,7 @@ def readable() -> list[Path]:
     path = (Path(each) for each in sys.path if each and Path(each).is_dir())
     hidden = checkout.root() if checkout.is_checkout() else PACKAGE.resolve()
     paths = [*_beside(hidden, [*_SYSTEM, Path(sys.base_prefix), Path(sys.prefix), *path])]
-    for place in (PACKAGE, *(PACKAGE / "book").glob("ch*")):
+    for place in (PACKAGE, *(PACKAGE / "book").glob("sim"), *(PACKAGE / "book").glob("ch*")):
         paths += [item for item in place.iterdir() if item.name not in HIDDEN and item != PACKAGE / "book"]
     return [*paths, PACKAGE / "book" / "__init__.py"]
 

@@ -1,6 +1,7 @@
 """The servers that fork answers' processes: started once, and shared by all who judge."""
 
 import contextlib
+import enum
 import itertools
 import json
 import os
@@ -28,8 +29,22 @@ NUMPY = (
 )  # fmt: skip
 TORCH = (
     "torch", "torch._dynamo", "torch.utils.data", "dpbook.ddp", "dpbook.runs.trainer",
-    "dpbook.book.ch10.trials", "dpbook.book.ch11.loops",
+    "dpbook.book.ch10.trials", "dpbook.book.ch11.loops", "dpbook.book.sim.device",
 )  # fmt: skip
+OTHER_HASHES = ("03.2",)
+"""The tasks whose answers are also tried in an interpreter whose strings have other hashes."""
+
+
+class Kind(enum.Enum):
+    """A kind of server."""
+
+    NUMPY = enum.auto()
+    TORCH = enum.auto()
+    OTHER_HASHES = enum.auto()
+
+
+MODULES = {Kind.NUMPY: NUMPY, Kind.TORCH: (*NUMPY, *TORCH), Kind.OTHER_HASHES: ("dpbook.replicas", "dpbook.book.ch03")}
+"""The modules that a server has loaded."""
 MEMORY = {False: 512 * containment.MIB, True: 4096 * containment.MIB}
 """Bytes that a process may map beyond what its server has, without and with torch, whose threads reserve much."""
 HELD = 512 * containment.MIB
@@ -71,15 +86,22 @@ class Keeper:
 
 
 class Servers:
-    """A server without torch, and one with it where it is needed. Forked processes share them."""
+    """A server without torch, and one each with it and with other hashes where they are needed.
 
-    def __init__(self, torch: bool = False) -> None:
+    Forked processes share them. ``seed`` fixes the hashes of strings, and with them the order of sets.
+    """
+
+    def __init__(self, torch: bool = False, other_hashes: bool = False, seed: int = 0) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dpbook-", ignore_cleanup_errors=True)
         Path(self._folder.name).chmod(0o711)
         self._numbers = itertools.count()
-        self._started = {False: _start(NUMPY, MEMORY[False])}
-        if torch:
-            self._started[True] = _start((*NUMPY, *TORCH), MEMORY[True])
+        needed = {Kind.NUMPY: True, Kind.TORCH: torch, Kind.OTHER_HASHES: other_hashes}
+        hashes = (seed % 2**31, seed % 2**31 + 1)
+        self._started = {
+            kind: _start(MODULES[kind], MEMORY[kind is Kind.TORCH], hashes[kind is Kind.OTHER_HASHES])
+            for kind in Kind
+            if needed[kind]
+        }
 
     def __enter__(self) -> "Servers":
         return self
@@ -100,7 +122,7 @@ class Servers:
                 "a server of answers has ended while they were graded, as it says above: no marks are given"
             )
 
-    def keeper(self, torch: bool = False) -> Keeper:
+    def keeper(self, kind: Kind = Kind.NUMPY) -> Keeper:
         """A new keeper. Raises `DpbookError` where its server has ended."""
         number = next(self._numbers)
         folder = Path(self._folder.name) / f"{os.getpid()}-{number}"
@@ -112,13 +134,13 @@ class Servers:
             try:
                 cores = sorted(os.sched_getaffinity(0))
                 asked = json.dumps({"folder": str(folder), "user": user, "cores": cores}).encode()
-                socket.send_fds(self._started[torch][0], [asked], [theirs.fileno()])
+                socket.send_fds(self._started[kind][0], [asked], [theirs.fileno()])
             except OSError:
                 raise DpbookError("the server of answers has ended") from None
         return Keeper(ours, folder)
 
 
-def _start(modules: tuple[str, ...], memory: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def _start(modules: tuple[str, ...], memory: int, hashes: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """Nothing is imported from the folder in which we are (-P): it may be that of a submission."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     paths = filter(None, [str(PACKAGE.parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
@@ -127,6 +149,7 @@ def _start(modules: tuple[str, ...], memory: int) -> tuple[socket.socket, subpro
     settings = {
         **machine.MALLOC_SETTINGS, **keep, **one_thread, "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo", "MPLBACKEND": "agg",
+        "PYTHONHASHSEED": str(hashes),
     }  # fmt: skip
     with theirs:
         server = subprocess.Popen(

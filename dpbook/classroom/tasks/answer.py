@@ -211,6 +211,9 @@ class Answer(ABC):
         """Shown by a report; None as long as the check has called nothing."""
         self._limit.begin_check(CHECK_SECONDS if seconds is None else seconds)
 
+    def renew(self) -> None:  # noqa: B027  # most answers have no process
+        """Run later calls in new processes, where the answer has processes of its own."""
+
     def note_call(self, last_call: LastCall) -> None:
         """Note the call that comes next, whether it is made or was made before."""
         self.last_call = last_call

@@ -273,7 +273,7 @@ def _uses_torch() -> bool:
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, str]:
-    return {**machine.MALLOC_SETTINGS, **machine.ONE_THREAD, **environment}
+    return {"PYTHONHASHSEED": "0", **machine.MALLOC_SETTINGS, **machine.ONE_THREAD, **environment}
 
 
 def _ended(status: int | None) -> str:

@@ -5,6 +5,7 @@ replace ``np.allclose``. So values are taken apart by their exact type and compa
 """
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,8 +35,8 @@ class NotPlain(DpbookError):
 def plain(value: object) -> Any:
     """Return ``value`` as plain data: numbers, strings, None, lists, tuples, sets, dicts, base arrays, `Schedule`.
 
-    Subclasses become their base class, NumPy scalars and 0-d arrays Python numbers; a schedule is written out and read
-    back. Code of the value may run meanwhile (lazy rounds, for one), so call this behind the guard.
+    Subclasses become their base class, fractions, NumPy scalars and 0-d arrays Python numbers; a schedule is written
+    out and read back. Code of the value may run meanwhile (lazy rounds, for one), so call this behind the guard.
     Raises `NotPlain` for anything else and for what is too large.
     """
     return _plain(value, [MAX_ITEMS], MAX_DEPTH)
@@ -58,6 +59,8 @@ def _plain(value: Any, remaining: list[int], depth: int) -> Any:
             raise NotPlain(f"an array of {size * dtype.itemsize:,} bytes")
         array = _array(value, copy=True, subok=False)
         return array.item() if array.ndim == 0 else array
+    if kind is Fraction:
+        return float(value)
     if issubclass(kind, Schedule):
         return from_json(to_json(value))
     for base, convert in _BASES:

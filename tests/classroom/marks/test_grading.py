@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dpbook.app import command_line
-from dpbook.classroom import Wrong, call, judge, task
+from dpbook.classroom import Wrong, call, call_each, judge, task
 from dpbook.classroom.marks import find, grade
 from dpbook.classroom.sandbox.remote_answer import RemoteAnswer
 from dpbook.classroom.sandbox.servers import Servers
@@ -160,6 +160,31 @@ def test_the_setup_cell_of_an_exercise_starts_no_process_for_a_check():
         answer.close()
 
 
+HASHES = "def hashes(word):\n    return hash(word)"
+
+
+def hashes(seed):
+    """The hash of a word in an answer's process, and in one with other hashes."""
+    with Servers(other_hashes=True, seed=seed) as servers:
+        answer = RemoteAnswer(servers, [("cell-1", HASHES)], "hashes")
+        found = [call_each(answer, [("word",)], other_interpreter=other) for other in (False, True)]
+        answer.close()
+    return found
+
+
+def test_hashes_follow_from_the_seed_and_differ_in_the_other_interpreter():
+    here, elsewhere = hashes(5)
+    assert [here, elsewhere] == hashes(5)
+    assert here != elsewhere
+
+
+@pytest.mark.parametrize("name", ["the hash of a string", "the number of the process", "three swaps"])
+def test_an_order_that_is_another_one_on_another_rank_is_wrong_here_too(name):
+    (mutant,) = [m for m in wrong_answers(3).MUTANTS if (m.task, m.name) == ("03.2", name)]
+    with Servers(other_hashes=True) as servers:
+        assert not mutant_case(servers, 3, mutant).passed
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(1800)
 def test_every_solution_earns_all_points_and_every_stub_none():
@@ -184,7 +209,7 @@ def mutant_case(servers, chapter, mutant):
 
 def test_a_generator_that_changes_its_arguments_is_wrong_here_as_in_the_notebook():
     changing = [m for m in wrong_answers(2).MUTANTS if m.name.endswith((" in place", " used up"))]
-    assert [m.task for m in changing] == ["02.3", "02.4"]
+    assert [m.task for m in changing] == ["02.3", "02.3", "02.4"]
     with Servers() as servers:
         for mutant in changing:
             case = mutant_case(servers, 2, mutant)
@@ -196,7 +221,7 @@ def test_a_generator_that_changes_its_arguments_is_wrong_here_as_in_the_notebook
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
 def test_mutants_are_caught_here_as_in_the_notebook(path):
     chapter = int(path.name[:2])
-    with Servers(torch="torch" in mutants_text(chapter)) as servers:
+    with Servers(torch="torch" in mutants_text(chapter), other_hashes=True) as servers:
         for mutant in wrong_answers(chapter).MUTANTS:
             named = (mutant.task, mutant.name)
             case = mutant_case(servers, chapter, mutant)

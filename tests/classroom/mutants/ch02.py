@@ -30,6 +30,19 @@ def noise_on_fractions(buffers):
     return np.where(sums == np.round(sums), sums, noise(buffers))
 
 
+def noise_from_four_ranks_on(buffers):
+    return _own_order(buffers, np.float32) if len(buffers) < 4 else noise_on_fractions_of_one(buffers)
+
+
+def noise_on_fractions_of_one(buffers):
+    """The reference's drift, and noise on what is no whole number of the last rank."""
+    sums = _own_order(buffers, np.float32)
+    sums[:2] = sums[0]
+    row = sums[-1]
+    sums[-1] = np.where(row == np.round(row), row, np.nextafter(row, np.float32(np.inf)))
+    return sums
+
+
 def one_rank_in_double_precision(buffers):
     sums = one_sum_for_all(buffers)
     sums[0] = buffers.sum(axis=0, dtype=np.float64)
@@ -66,6 +79,7 @@ MUTANTS = (
     Mutant("02.1", "double precision", double_precision, "the right sum"),
     Mutant("02.1", "own contribution forgotten", own_forgotten, "the right sum"),
     Mutant("02.1", "noise", noise, "the right sum"),
+    Mutant("02.1", "noise from four ranks on", noise_from_four_ranks_on, "the right sum"),
     Mutant("02.2", "only what is copied", ("AB", 2), "the ways"),
     Mutant("02.2", "addition does not commute", ("ABF", 2), "the ways"),
     Mutant("02.2", "whatever is right", ("ABCDEF", 2), "the ways"),
@@ -78,6 +92,7 @@ MUTANTS = (
     edit("02.3", "own number of tokens", {AVERAGE: "totals[:-1] / max(1, tokens)"}, UNEQUAL),
     edit("02.3", "after the sum", {OWN: "gradient if tokens", AVERAGE: "totals[:-1] * tokens / totals[-1]"}, UNEQUAL),
     edit("02.3", "list of lengths used up", {"sum(lengths)": "sum(lengths.pop() for _ in [*lengths])"}, UNEQUAL),
+    edit("02.3", "scaled in place", {OWN: "np.multiply(gradient, tokens, out=gradient) if tokens"}, UNEQUAL),
     edit("02.3", "NaN", {f"{OWN} else np.zeros_like(gradient)": "gradient * tokens"}, EMPTY),
     edit(
         "02.3",

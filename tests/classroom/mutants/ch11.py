@@ -29,6 +29,7 @@ MUTANTS = (
     edit("11.1", "module. in the checkpoint", {MODEL_STATE: "ddp.state_dict()"}, ALONE),
     edit("11.1", "no sampler", {"batch, sampler=sampler": "batch, shuffle=True"}, TOGETHER),
     edit("11.1", "one rank's loss", ONE_RANKS_LOSS, TOGETHER),
+    edit("11.1", "examples stay on the CPU", {"x.to(device)": "x", "y.to(device)": "y"}, TOGETHER),
     edit("11.1", "every rank writes", {"if dist.get_rank() == 0:": "if True:"}, TOGETHER),
     Mutant("11.2", "autocast halves", with_number(1, 12_582_912), NUMBERS),
     Mutant("11.2", "bf16 weights, fp32 gradients", with_number(2, 25_165_824), NUMBERS),

@@ -96,6 +96,12 @@ MUTANTS = (
         {SUMMED: f"pieces[:] = [piece.copy() for piece in pieces]\n    {SUMMED}"},
         NORM,
     ),
+    edit(
+        "14.4",
+        "divided by a norm of zero",
+        {"if norm > limit:": "factor = min(1, limit / norm)\n    if factor < 1:", "(limit / norm)": "(factor)"},
+        BELOW,
+    ),
     edit("14.4", "raised to the limit", {"if norm > limit:": "if True:"}, BELOW),
 )
 

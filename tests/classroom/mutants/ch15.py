@@ -66,6 +66,7 @@ MUTANTS = (
     edit("15.2", "replicas start by their rank", {"default_rng(0)": "default_rng(rank.number)"}, EQUAL),
     edit("15.2", "shares overlap", {SHARE: "order[rank.number : rank.number + share]"}, ONCE),
     edit("15.2", "one order for all epochs", {ORDER: "default_rng(0)"}, ONCE),
+    edit("15.2", "two orders in turns", {ORDER: "default_rng(epoch % 2)"}, ONCE),
     edit("15.2", "each rank has an order of its own", {ORDER: "default_rng([epoch, rank.number])"}, ONCE),
     edit("15.2", "a mean of means", {MEAN: "rank.all_reduce(total / count) / rank.world"}, BIG),
     edit("15.2", "divided by a rank's own tokens", {MEAN: "rank.all_reduce(total) / (rank.world * count)"}, BIG),
