@@ -30,11 +30,16 @@ Log = list[tuple[str, int]]
 
 
 def _in_sandbox(answer: Any, kind: str, trial: dict[str, Any]) -> list[dict[str, Any]]:
-    """Train like `trials.trained_in_threads`, with ranks in sandboxed processes, whose messages pass through here."""
+    """Train like `trials.trained_in_threads`, with ranks in sandboxed processes, whose messages pass through here.
+
+    The factors of the gradients stay here, too.
+    """
+    given = {name: value for name, value in trial.items() if name != "factors"}
 
     def rank(wire: Wire) -> dict[str, Any]:
         end = WireEnd(wire)
-        states = answer.hosted(trials.states_over, kind, trial, end)
+        wire.give_factors(trial["factors"][wire.rank])
+        states = answer.hosted(trials.states_over, kind, given, end)
         return {"states": states, "logs": end.logs}
 
     return in_threads(rank, len(trial["weights"]))
@@ -87,13 +92,17 @@ def _judge_times(latest: Sequence[int], ranks: Sequence[dict[str, Any]], where: 
 
 
 def _judge_waits(log: Log, messages: int, where: str) -> None:
-    """Check that every message is waited for, none before the finish, and none of an earlier step again."""
+    """Check that every message is waited for, none before the finish, and none of an earlier step again.
+
+    The answer's process says when the finish is called, so the end of backward counts as well.
+    """
     stale = sum(event == "waited again" for event, _ in log)
     actual = f"{plural(stale, 'wait')} for messages of earlier steps: are their handles kept?"
     expect(stale == 0, "waits for the messages of this step", actual, where)
     waits = [k for k, (event, _) in enumerate(log) if event == "waited"]
     early = f"message {log[waits[0]][1] + 1} waited for during backward" if waits else ""
-    expect(not waits or waits[0] > log.index(("finish", 0)), "no wait before finish() is called", early, where)
+    ended = max(k for k, (event, _) in enumerate(log) if event in ("backward", "finish"))
+    expect(not waits or waits[0] > ended, "no wait before finish() is called", early, where)
     expect(len(waits) == messages, f"a wait for each of {plural(messages, 'message')}", f"{len(waits)}", where)
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dpbook.book.ch10.wires import Event, ProcessWire, RemoteWire, Wire, WireEnd, in_threads
+from dpbook.book.ch10.wires import ProcessWire, RemoteWire, Wire, WireEnd, in_threads
 from dpbook.overlap import Plan, Tensor, plan
 
 Array = NDArray[np.float64]
@@ -33,6 +33,8 @@ class Chain:
         frozen: a layer that is not trained.
         orders: order in which each rank uses the layers; a layer that is left out gets no gradient there.
         batches: (steps, micro-batches, world, examples, width).
+        factors: (world, steps, micro-batches, layers, width), of the gradient of each layer's output, by the layer's
+            place in the order. Backward takes them one layer after another, which shows how far it has come.
         cap: bytes at which a bucket closes.
         rate: learning rate of plain SGD.
         last: orders of the last micro-batch of a step, empty if they are the same.
@@ -45,6 +47,7 @@ class Chain:
     frozen: int
     orders: tuple[tuple[int, ...], ...]
     batches: Array
+    factors: Array
     cap: int
     rate: float = 0.5
     last: tuple[tuple[int, ...], ...] = ()
@@ -90,6 +93,7 @@ class Chain:
             frozen,
             every if micro > 1 else last,
             rng.normal(size=(steps, micro, world, examples, width)),
+            rng.uniform(0.5, 1.5, (world, steps, micro, layers, width)),
             drawn if cap is None else cap,
             last=last if micro > 1 else (),
         )
@@ -133,12 +137,14 @@ class Chain:
         first, second = self.tied
         weights[second] = weights[first]
         states = []
-        for step in self.batches:
+        for number_of_step, step in enumerate(self.batches):
             dw, db = np.zeros_like(weights), np.zeros_like(biases)
             for number, micro in enumerate(step, start=1):
                 orders = self.last or self.orders if number == len(step) else self.orders
-                for order, x in zip(orders, micro, strict=True):
-                    for total, part in zip((dw, db), self._gradients(weights, biases, x, order), strict=True):
+                of_ranks = self.factors[:, number_of_step, number - 1]
+                for order, x, factors in zip(orders, micro, of_ranks, strict=True):
+                    gradients = self._gradients(weights, biases, x, order, factors)
+                    for total, part in zip((dw, db), gradients, strict=True):
                         total += part / (self.world * len(step))
             dw[first] = dw[second] = dw[first] + dw[second]
             dw[self.frozen] = db[self.frozen] = 0
@@ -147,16 +153,21 @@ class Chain:
             states.append([a for layer, (w, b) in pairs for a in ((b,) if layer == second else (w, b))])
         return states
 
-    def _gradients(self, weights: Array, biases: Array, x: Array, order: Sequence[int]) -> tuple[Array, Array]:
-        """Return the gradient of one rank's loss, the mean square of its outputs, with the layers in this order."""
+    def _gradients(
+        self, weights: Array, biases: Array, x: Array, order: Sequence[int], factors: Array
+    ) -> tuple[Array, Array]:
+        """Return the gradient of one rank's loss, the mean square of its outputs, with the layers in this order.
+
+        On its way it is multiplied by ``factors``, (layers, width), behind each layer.
+        """
         dw, db, inputs = np.zeros_like(weights), np.zeros_like(biases), []
         x = x * self.scale[0]
         for layer in order:
             inputs.append(x)
             x = np.tanh(x @ weights[layer].T + biases[layer])
         gradient = 2 * x / x.size
-        for layer, before in zip(reversed(order), reversed(inputs), strict=True):
-            gradient = gradient * (1 - np.tanh(before @ weights[layer].T + biases[layer]) ** 2)
+        for place, (layer, before) in reversed([*enumerate(zip(order, inputs, strict=True))]):
+            gradient = gradient * factors[place] * (1 - np.tanh(before @ weights[layer].T + biases[layer]) ** 2)
             dw[layer], db[layer] = gradient.T @ before, gradient.sum(0)
             gradient = gradient @ weights[layer]
         return dw, db
@@ -181,12 +192,12 @@ class ChainModule(nn.Module):  # type: ignore[misc]  # torch has no types here
         self.register_buffer("scale", torch.tensor(trial["scale"][rank]), persistent=False)  # not in the state dict
         self.order = trial["orders"][rank]
 
-    def forward(self, x: torch.Tensor, log: list[Event]) -> torch.Tensor:
-        """Apply the layers. Each adds ("backward", its place in the order) to ``log`` when backward reaches it."""
+    def forward(self, x: torch.Tensor, wire: Wire) -> torch.Tensor:
+        """Apply the layers. When backward reaches one, its gradient is multiplied by factors that ``wire`` has."""
         x = x * self.scale
         for place, layer in enumerate(self.order):
             x = torch.tanh(self.layers[layer](x))
-            x.register_hook(lambda gradient, place=place: log.append(("backward", place)))
+            x.register_hook(lambda gradient, place=place: gradient * wire.factors_of(place))
         return x
 
 
@@ -219,6 +230,8 @@ def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
     and ("waited", message) for messages, ("backward", place) when backward reaches a layer, ("micro", k) after the k-th
     backward, and ("finish", 0) before the answer's ``finish`` is called.
     """
+    if "factors" in trial:  # else they are kept where the trial comes from
+        wire.give_factors(trial["factors"][wire.rank])
     module = ChainModule(trial, wire.rank)
     finish, no_sync = _wrapped(answer, kind, module, trial["cap"], wire)
     states, logs = [], []
@@ -228,7 +241,7 @@ def train(answer: Any, kind: str, trial: Trial, wire: Wire) -> dict[str, Any]:
         for k, micro in enumerate(step):
             module.order = (trial["last"] if trial["last"] and k + 1 == len(step) else trial["orders"])[wire.rank]
             with nullcontext() if k + 1 == len(step) or no_sync is None else no_sync():
-                (module(micro[wire.rank], wire.log).square().mean() / len(step)).backward()
+                (module(micro[wire.rank], wire).square().mean() / len(step)).backward()
             wire.log.append(("micro", k))
         wire.log.append(("finish", 0))
         finish()

@@ -9,6 +9,7 @@ judge's process, which keeps the log.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -22,7 +23,8 @@ from numpy.typing import NDArray
 from dpbook.core import Deadlock, MessageError, check_int
 
 Event = tuple[str, int]
-"""An entry of a log: ``("sent", elements)``, ``("waited", message)`` with messages counted from 0, and others.
+"""An entry of a log: ``("sent", elements)``, ``("waited", message)`` with messages counted from 0,
+``("backward", place)`` when backward takes the factors of a layer, and others.
 
 ``("waited again", message)`` is another wait for a message that was sent, and waited for, before the last
 `Wire.restart`.
@@ -40,6 +42,8 @@ class Wire:
         self.rank, self.world = rank, world
         self.log: list[Event] = []
         self._calls = self._restarts = 0
+        self._factors: NDArray[np.float64] = np.empty(0)
+        self._taken: Counter[int] = Counter()
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Give ``tensor`` the values that it has on rank 0, in place."""
@@ -51,6 +55,24 @@ class Wire:
         """Call `broadcast` for each tensor."""
         for tensor in tensors:
             self.broadcast(tensor)
+
+    def give_factors(self, factors: NDArray[np.float64]) -> None:
+        """Keep the factors of this rank's backward, (steps, micro-batches, layers, width); see `factors_of`."""
+        self._factors = factors
+
+    def factors_of(self, place: int) -> torch.Tensor:
+        """Return the factors of the gradient of a layer's output, (width,), and log that backward has come there.
+
+        Nothing behind the layer can be computed without them. Raises `MessageError` if they are taken more often than
+        the step has micro-batches.
+        """
+        of_step = self._factors[self._restarts - 1]
+        micro = self._taken[place]
+        if micro >= len(of_step):
+            raise MessageError(f"backward has come to layer {place + 1} before, in all micro-batches of this step")
+        self._taken[place] += 1
+        self.log.append(("backward", place))
+        return torch.tensor(of_step[micro, place])
 
     def all_reduce(self, tensor: torch.Tensor) -> "PendingAllReduce":
         """Begin to sum ``tensor`` over all ranks; it holds the sum after a wait for the returned handle."""
@@ -68,6 +90,7 @@ class Wire:
         """Empty the log and count messages from 0 again."""
         self.log.clear()
         self._calls = 0
+        self._taken.clear()
         self._restarts += 1
 
     def _begin(self, operation: str, values: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -236,7 +259,10 @@ def _described(operation: str, values: torch.Tensor) -> str:
 
 
 class RemoteWire(Wire):
-    """Wire over a `WireEnd` in another process, which keeps the log. Other events travel with the next message."""
+    """Wire over a `WireEnd` in another process, which keeps the log and the factors.
+
+    Other events travel with the next message.
+    """
 
     def __init__(self, end: "WireEnd") -> None:
         super().__init__(end.rank, end.world)
@@ -253,6 +279,9 @@ class RemoteWire(Wire):
                 wait()
 
         return PendingAllReduce(tensor, wait, note)
+
+    def factors_of(self, place: int) -> torch.Tensor:
+        return torch.from_numpy(self._end.factors_of(place, self._take_log()))
 
     def broadcast_all(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor, theirs in zip(tensors, self._end.broadcast_all([t.numpy() for t in tensors]), strict=True):
@@ -277,7 +306,7 @@ class RemoteWire(Wire):
 class WireEnd:
     """Judge's end of a remote rank's wire, with arrays in place of tensors."""
 
-    OFFERS = ("rank", "world", "broadcast", "broadcast_all", "all_reduce", "note")
+    OFFERS = ("rank", "world", "broadcast", "broadcast_all", "factors_of", "all_reduce", "note")
 
     def __init__(self, wire: Wire) -> None:
         self.rank, self.world, self._wire = wire.rank, wire.world, wire
@@ -293,6 +322,11 @@ class WireEnd:
         """Return rank 0's values of each array."""
         return [self.broadcast(array) for array in arrays]
 
+    def factors_of(self, place: int, events: Sequence[Event]) -> NDArray[Any]:
+        """Return the factors of a layer's gradient; so the log says when backward comes there, whoever asks."""
+        self.note(events)
+        return np.asarray(self._wire.factors_of(check_int("place", place, 0)))
+
     def all_reduce(self, array: NDArray[Any], events: Sequence[Event]) -> "RemoteMessage":
         """Begin to sum the current values of ``array``."""
         self.note(events)
@@ -306,7 +340,7 @@ class WireEnd:
                 self._wire.log = []
                 self._wire.restart()
                 self.logs.append(self._wire.log)
-            elif event not in ("sent", "waited", "waited again"):
+            elif event in ("micro", "finish"):
                 self._wire.log.append((str(event), check_int("number", number, 0)))
 
 
