@@ -127,7 +127,9 @@ class _Late(BaseException):
 def _judge(one: Work) -> Judged:
     servers, seed = _given
     asked = task(one.task)
-    answer = RemoteAnswer(servers, one.cells, asked.answer, torch=one.torch, hurried=one.hurried)
+    answer = RemoteAnswer(
+        servers, one.cells, asked.answer, torch=one.torch, hurried=one.hurried, write_your_own=asked.write_your_own
+    )
 
     def late(*_: object) -> None:
         raise _Late

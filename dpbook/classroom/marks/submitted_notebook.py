@@ -15,6 +15,7 @@ from typing import Any
 from dpbook.classroom.tasks.expectations import current_course
 from dpbook.classroom.tasks.load_tasks import Task, list_tasks
 from dpbook.classroom.tasks.notebook_cells import KEEP_OUTPUT, SETUP, as_python, defined, parse_cell, used
+from dpbook.classroom.tasks.write_your_own import called_in
 from dpbook.core import DpbookError, checkout
 
 MAX_BYTES = 20 * 2**20
@@ -247,7 +248,13 @@ def _answer(task: Task, cells: Sequence[Cell]) -> Taken:
     text = chosen[0].source
     if not text.strip():
         return Taken(task, None, (*remarks, f"the cell {task.answer_cell} is empty"))
-    return Taken(task, text, (*remarks, *_lost(task, text, cells)))
+    return Taken(task, text, (*remarks, *_lost(task, text, cells), *_not_own(task, text)))
+
+
+def _not_own(task: Task, text: str) -> Iterator[str]:
+    """Yield a remark for each function of the library that an answer seems to call in place of writing its own."""
+    for name in called_in(text, task.write_your_own):
+        yield f"the answer to {task.id} calls {name}, which does what the task asks for: the answer is to be one's own"
 
 
 def _of_another(cell: Cell, task: Task) -> bool:

@@ -23,6 +23,7 @@ from dpbook.classroom.sandbox.encoding import Ended, Frames, SharedArrays, named
 from dpbook.classroom.tasks.answer import Printed, blame, causes, is_stub, kind_of, last_line
 from dpbook.classroom.tasks.plain_data import NotPlain, plain
 from dpbook.classroom.tasks.report import Report
+from dpbook.classroom.tasks.write_your_own import refuse
 from dpbook.collectives.programs import line_of_caller
 
 
@@ -61,9 +62,13 @@ class _Side:
             reply = {"failed": self._failure(error)}
         self._send(reply)
 
-    def _do_load(self, cells: list[tuple[str, str]], name: str) -> bool:
-        """Run cells, each with the name of its file; returns whether they left an answer."""
+    def _do_load(self, cells: list[tuple[str, str]], name: str, write_your_own: list[str]) -> bool:
+        """Run cells, each with the name of its file, and refuse what they may not call.
+
+        Return whether they left an answer.
+        """
         _without_checks()
+        refuse(write_your_own)
         self._names["__name__"] = "__main__"
         for file, text in cells:
             linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

@@ -40,6 +40,8 @@ Cells = Sequence[tuple[str, str]]
 class RemoteAnswer(Answer):
     """The answer called ``name`` that ``cells`` leave behind, in processes of ``servers``. Close it to end them.
 
+    It cannot call what ``write_your_own`` names.
+
     It is ``late`` once a call has not ended in time, of which there is less for one that is ``hurried``. After an alarm
     of the judge's, or whatever else is no `Exception`, it is at its end.
     """
@@ -47,8 +49,16 @@ class RemoteAnswer(Answer):
     ranks_are_processes = True
 
     def __init__(
-        self, servers: Servers, cells: Cells, name: str, *, torch: bool = False, hurried: bool = False
+        self,
+        servers: Servers,
+        cells: Cells,
+        name: str,
+        *,
+        torch: bool = False,
+        hurried: bool = False,
+        write_your_own: Sequence[str] = (),
     ) -> None:
+        self._write_your_own = list(write_your_own)
         self._servers, self._cells, self._name, self._torch = servers, cells, name, torch
         self._share, self._most = (HURRIED[torch], HURRIED_MOST) if hurried else (1.0, math.inf)
         self.late = False
@@ -167,7 +177,7 @@ class RemoteAnswer(Answer):
         self._all.append(worker)
         self._clock.known.append(worker.process)
         self.guards = {**keeper.guards, **worker.guards}
-        if not worker.request("load", list(self._cells), self._name):
+        if not worker.request("load", list(self._cells), self._name, self._write_your_own):
             raise Wrong(f"{self._name} to be defined", "no such name in your cells", cause="no such name")
         with self._lock:
             self._clock.has_begun(worker.process)

@@ -19,6 +19,7 @@ from dpbook.classroom.tasks.answer import LocalAnswer
 from dpbook.classroom.tasks.call_limit import PRINTED, History, ProcessLimit
 from dpbook.classroom.tasks.expectations import begin_course
 from dpbook.classroom.tasks.judging import cases_of
+from dpbook.classroom.tasks.write_your_own import refuse
 from dpbook.core import DpbookError
 
 SOCKET = "socket"
@@ -30,7 +31,8 @@ class Request:
     """Checks to run, in the order of the task.
 
     ``pickled`` holds the task, the answer and the seed, pickled by value; ``names`` are the checks to run; ``sources``
-    is the text of the notebook's cells by file name, for `linecache`; ``environment`` are the notebook's variables.
+    is the text of the notebook's cells by file name, for `linecache`;
+    ``write_your_own`` is what the answer cannot call; ``environment`` are the notebook's variables.
     """
 
     pickled: bytes
@@ -38,6 +40,7 @@ class Request:
     history: History
     folder: str
     path: Sequence[str]
+    write_your_own: Sequence[str]
     environment: Mapping[str, str]
     sources: Mapping[str, Any]
     course: int | None
@@ -62,6 +65,7 @@ def main(folder: Path) -> int:
         sys.path[:] = request.path
         linecache.cache.update(request.sources)
         begin_course(request.course)
+        refuse(request.write_your_own)  # before the answer is rebuilt, which then finds what refuses
         try:
             task, answered, seed = pickle.loads(request.pickled)
         except Exception as error:

@@ -52,6 +52,7 @@ class Task:
     """A graded task of an exercise.
 
     ``id`` is chapter and number, ``"05.1"``; ``answer`` is the name of the learner's function or variable.
+    ``write_your_own`` names what the library has that would solve it, and that the answer cannot call.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Task:
     answer: str
     checks: Sequence[Check]
     hints: Sequence[str] = ()
+    write_your_own: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         _check_texts(id=self.id, title=self.title, answer=self.answer)
@@ -70,6 +72,9 @@ class Task:
         if not names or len(set(names)) < len(names):
             raise InvalidArgument("checks", names, "one or more, each with a name of its own")
         check_type("hints", self.hints, (list, tuple), "a list of sentences")
+        check_type("write_your_own", self.write_your_own, (list, tuple), "a list of names in Python")
+        for name in self.write_your_own:
+            _check_texts(write_your_own=name)
         for hint in self.hints:
             _check_texts(hints=hint)
 

@@ -147,7 +147,15 @@ class _Run:
         sources = {file: entry for file, entry in linecache.cache.items() if is_learners(file) and len(entry) == 4}
         environment = {name: value for name, value in os.environ.items() if name != PARENT}  # its parent is another
         return Request(
-            self.pickled, names, self.history, os.getcwd(), list(sys.path), environment, sources, current_course()
+            self.pickled,
+            names,
+            self.history,
+            os.getcwd(),
+            list(sys.path),
+            self.task.write_your_own,
+            environment,
+            sources,
+            current_course(),
         )
 
     def _patience(self) -> float:

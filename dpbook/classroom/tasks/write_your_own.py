@@ -1,0 +1,103 @@
+"""Functions of the library that would solve a task: they refuse calls of the answer, and calls in its text are found.
+
+An answer that goes out of its way still reaches them. The search of its text then remains, and a copy of the library's
+code, which a comparison of answers shows.
+"""
+
+import ast
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+from dpbook.classroom.tasks.answer import is_learners
+from dpbook.core import DpbookError
+
+
+class NotYourOwn(DpbookError):
+    """An answer calls a function of the library that does the task."""
+
+
+def refuse(names: Iterable[str]) -> None:
+    """Let each of these functions and classes raise `NotYourOwn` when an answer calls it, for the rest of this process.
+
+    ``names`` are those of Python, ``"dpbook.collectives.simulate"`` or ``"dpbook.overlap.Timeline.exposed"``. Calls of
+    the library's own code go on as before. Raises `DpbookError` for a name that the library does not have.
+    """
+    for name in names:
+        owner, last = _owner_of(name)
+        target = getattr(owner, last)
+        if isinstance(target, type):
+            target.__init__ = _refusing(target.__init__, name)  # type: ignore[misc]
+        elif isinstance(owner, type):
+            setattr(owner, last, _refusing(target, name))
+        else:
+            _replace_everywhere(target, _refusing(target, name))
+
+
+def _owner_of(name: str) -> tuple[Any, str]:
+    """Return the module or class in which a name is defined, and the last part of the name."""
+    parts = name.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        try:
+            owner: Any = import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[length:-1]:
+            owner = getattr(owner, part)
+        if hasattr(owner, parts[-1]):
+            return owner, parts[-1]
+    raise DpbookError(f"the library has no {name!r}, which a task does not let its answer call")
+
+
+def _refusing(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def called(*args: Any, **options: Any) -> Any:
+        if is_learners(sys._getframe(1).f_code.co_filename):
+            raise NotYourOwn(f"write your own: {name} does what this task asks for, so its answer cannot call it")
+        return function(*args, **options)
+
+    return called
+
+
+def _replace_everywhere(target: object, replacement: object) -> None:
+    """Replace an object in all modules of the library that have it under some name."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "dpbook":
+            for key, value in list(vars(module).items()):
+                if value is target:
+                    setattr(module, key, replacement)
+
+
+def called_in(text: str, names: Iterable[str]) -> list[str]:
+    """Return those of ``names`` that a cell seems to call.
+
+    The cell reads the last part of the name, which it has not defined, imports it, or reads it as an attribute of the
+    module. A method is found as an attribute of anything.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    plain = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)} - own
+    plain |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+    modules = {alias.asname for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    attributes = [(_last_part(node.value), node.attr) for node in nodes if isinstance(node, ast.Attribute)]
+
+    def is_called(name: str) -> bool:
+        *path, last = name.split(".")
+        of = {*path, *modules}
+        method = path[-1][0].isupper()
+        return (not method and last in plain) or any(
+            attr == last and (method or base in of) for base, attr in attributes
+        )
+
+    return [name for name in names if is_called(name)]
+
+
+def _last_part(node: ast.expr) -> str:
+    """Return the last part of a dotted name; "" for another expression."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
