@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from dpbook.classroom.tasks.expectations import Numbers
-from dpbook.classroom.tasks.load_tasks import PLACE, list_tasks, task
+from dpbook.classroom.tasks.expectations import Numbers, numbers_of
+from dpbook.classroom.tasks.load_tasks import list_tasks, task
 from dpbook.classroom.tasks.notebook_cells import Cell, Notebook, dumps, learners, mark, read, source
 from dpbook.core import DpbookError, checkout, write_atomically
 
@@ -22,16 +21,21 @@ def varying() -> list[Numbers[Any]]:
     """The tasks that have numbers of a course, in order. Imports all checks of the book."""
     found: list[Numbers[Any]] = []
     for chapter in sorted({each.number for each in checkout.chapters() if list_tasks(each.number)}):
-        judge = import_module(f"{PLACE.format(chapter)}.judge")
-        found += [each for each in vars(judge).values() if isinstance(each, Numbers)]
+        found += numbers_of(chapter)
     return sorted(found, key=lambda each: each.task)
 
 
-def write_course(seed: int, folder: Path) -> list[Path]:
-    """Write the exercises of the course ``seed`` into ``folder``, and their solutions into a folder in it."""
+def write_course(seed: int, folder: Path, for_teachers: Path) -> list[Path]:
+    """Write the exercises of the course ``seed`` into ``folder``, and their solutions into ``for_teachers``.
+
+    Raises `DpbookError` if one of these folders is in the other: whoever hands out one would hand out both.
+    """
+    places = folder.resolve(), for_teachers.resolve()
+    if places[0].is_relative_to(places[1]) or places[1].is_relative_to(places[0]):
+        raise DpbookError(f"{for_teachers} and {folder} lie in one another: name a folder beside it for the solutions")
     made = []
     for name, solution in solutions(seed):
-        for place, notebook in ((folder / "solutions", solution), (folder, learners(solution, name))):
+        for place, notebook in ((for_teachers, solution), (folder, learners(solution, name))):
             place.mkdir(parents=True, exist_ok=True)
             write_atomically(place / name, dumps(notebook))
             made.append(place / name)

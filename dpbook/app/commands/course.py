@@ -7,11 +7,15 @@ from pathlib import Path
 def add(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.description = (
-        "Write the exercises with a course's own numbers in the tasks that ask for a value, and their solutions into a "
-        "folder beside them. The same seed gives the same numbers; grade with dpbook grade --course SEED."
+        "Write the exercises with a course's own numbers in the tasks that ask for a value, and their solutions into "
+        "another folder, which is not handed out. The same seed gives the same numbers; grade with dpbook grade "
+        "--course SEED."
     )
     parser.add_argument("seed", type=int, metavar="SEED", help="of the course, such as its year")
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="a folder, new or empty")
+    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="to hand out, a folder, new or empty")
+    parser.add_argument(
+        "--solutions", type=Path, metavar="DIR", help="for teachers, new or empty (default: beside it, DIR_solutions)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -20,9 +24,12 @@ def run(args: argparse.Namespace) -> int:
     from dpbook.core import DpbookError, check_int, plural
 
     check_int("SEED", args.seed, 0)
-    if args.to.exists() and not (args.to.is_dir() and not any(args.to.iterdir())):
-        raise DpbookError(f"{args.to} holds something, and nothing is replaced: name another folder")
-    written = write_course(args.seed, args.to)
-    print(f"{plural(len(written), 'notebook')} in {args.to}, the solutions in {args.to / 'solutions'}")
+    to = args.to.resolve()
+    for_teachers = (args.solutions or to.with_name(f"{to.name}_solutions")).resolve()
+    for folder in (to, for_teachers):
+        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+            raise DpbookError(f"{folder} holds something, and nothing is replaced: name another folder")
+    written = write_course(args.seed, to, for_teachers)
+    print(f"{plural(len(written) // 2, 'notebook')} to hand out in {to}, the solutions in {for_teachers}")
     print("other numbers in", ", ".join(each.task for each in varying()))
     return 0

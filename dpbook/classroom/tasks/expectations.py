@@ -7,11 +7,13 @@ instance was tried, in words: ``"world 5, size 7"``.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from dpbook.classroom.tasks.answer import Wrong
+from dpbook.classroom.tasks.load_tasks import PLACE
 from dpbook.classroom.tasks.plain_data import difference
 from dpbook.classroom.tasks.report import describe_kind
 from dpbook.collectives import Placement, Schedule, complete_everywhere, find_fault, partial
@@ -62,6 +64,12 @@ class Numbers(Generic[T]):
     def now(self) -> T:
         """The numbers by which the task is judged."""
         return self.of(_course)
+
+
+def numbers_of(chapter: int) -> list[Numbers[Any]]:
+    """Return the numbers of the chapter's tasks that a course may change. Imports the chapter's checks."""
+    judge = import_module(f"{PLACE.format(chapter)}.judge")
+    return [each for each in vars(judge).values() if isinstance(each, Numbers)]
 
 
 @cache

@@ -20,7 +20,7 @@ from dpbook.classroom.tasks import check_process, load_tasks
 from dpbook.classroom.tasks.answer import CHECK_SECONDS, LocalAnswer, Wrong, is_learners, running_loop
 from dpbook.classroom.tasks.call_limit import CALL, PATIENCE, PRINTED, STACK, History
 from dpbook.classroom.tasks.check_process import SOCKET, Request
-from dpbook.classroom.tasks.expectations import begin_course, current_course
+from dpbook.classroom.tasks.expectations import begin_course, current_course, numbers_of
 from dpbook.classroom.tasks.judging import failed_case, judge, report_of
 from dpbook.classroom.tasks.load_tasks import Check, Task
 from dpbook.classroom.tasks.reader_progress import record
@@ -57,16 +57,27 @@ def check(task_id: str, answer: Any, *, seed: int = 0) -> Report:
 
     The answer runs in a process of its own. A call that takes too long ends that process, whatever its code does, and
     so does the stop button. The instances are drawn from ``seed``, so that the same answer gets the same report.
+    A value that a course asks for with numbers of its own is not judged: its marks could be found by trial.
     Raises `InvalidArgument` for an unknown task, and for an answer that cannot be pickled.
     """
     task = load_tasks.task(task_id)
     if isinstance(answer, NotRun):
         return replace(judge(task, LocalAnswer(None), seed), notes=(f"{RUN_FIRST}, then this one again",))
+    if current_course() is not None and task_id in {each.task for each in numbers_of(task.chapter)}:
+        return _postponed(task)
     try:
         report = judge_in_process(task, answer, check_int("seed", seed, 0))
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the check was stopped") from None  # without the lines of the check itself
     return replace(report, notes=record(task, report.points)) if report.answered else report
+
+
+POSTPONED = "judged when the course is graded"
+
+
+def _postponed(task: Task) -> Report:
+    cases = [Case(check.name, check.points, False, answered=False, note=POSTPONED) for check in task.checks]
+    return Report(task.id, task.title, tuple(cases))
 
 
 def exercise(chapter: int, names: dict[str, Any], *, course: int | None = None) -> None:

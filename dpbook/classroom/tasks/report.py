@@ -243,7 +243,7 @@ class Case:
     def verdict(self) -> str:
         """Few words that follow the name of the check, or "" if details follow."""
         if not self.answered:
-            return "not answered yet"
+            return self.note or "not answered yet"
         return f"stopped by the same cause as “{self.like}”" if self.like else self.note
 
     def details(self) -> Iterator[tuple[str, str]]:
@@ -294,7 +294,7 @@ class Report:
     def headline(self) -> str:
         """Task, title and result in one line."""
         result = f"{self.points} of {plural(self.possible, 'point')}"
-        return f"{self.task} {self.title}: {result if self.answered else f'not answered yet, {result}'}"
+        return f"{self.task} {self.title}: {result if self.answered else f'{self.cases[0].verdict}, {result}'}"
 
     def __repr__(self) -> str:
         lines = [self.headline]

@@ -14,6 +14,7 @@ from dpbook.classroom import LocalAnswer, begin_course, exercise, judge, task
 from dpbook.classroom import check as check_here
 from dpbook.classroom.course import of_course, varying, write_course
 from dpbook.classroom.tasks.notebook_cells import learners, read, source
+from dpbook.collectives import tree
 from dpbook.core import DpbookError, checkout
 from tests.cases import each
 
@@ -131,11 +132,15 @@ def test_courses_differ_and_the_same_seed_does_not():
     assert all(numbers.of(1) != numbers.published for numbers in NUMBERS.values())
 
 
-def test_the_notebooks_check_judges_by_the_course_of_its_setup_cell():
+def test_the_notebooks_check_is_no_oracle_for_the_numbers_of_a_course():
     numbers, names = NUMBERS["05.2"], {}
     exercise(5, names, course=7)
-    assert check_here("05.2", numbers.answer(numbers.of(7))).passed
-    assert not check_here("05.2", numbers.answer(numbers.published)).passed
+    right, wrong = (check_here("05.2", numbers.answer(numbers.of(seed))) for seed in (7, 8))
+    assert str(right) == str(wrong)
+    assert not right.passed
+    assert not right.answered
+    assert "judged when the course is graded, 0 of 3 points" in str(right)
+    assert check_here("05.3", tree).answered
     exercise(5, names)
     assert check_here("05.2", numbers.answer(numbers.published)).passed
 
@@ -185,7 +190,7 @@ def test_a_text_without_its_numbers_is_refused():
 def test_what_a_course_hands_in_is_graded_by_its_numbers(tmp_path, capsys):
     assert command_line.main(["course", "7", "--to", str(tmp_path / "course")]) == 0
     assert command_line.main(["course", "7", "--to", str(tmp_path / "course")]) == 1
-    handed_in = tmp_path / "course" / "solutions" / next(iter((tmp_path / "course").glob("05_*"))).name
+    handed_in = tmp_path / "course_solutions" / next(iter((tmp_path / "course").glob("05_*"))).name
     grade = ["grade", str(handed_in), "--seed", "1", "--jobs", "1", "--strict"]
     capsys.readouterr()
     assert command_line.main([*grade, "--course", "7"]) == 0
@@ -196,6 +201,13 @@ def test_what_a_course_hands_in_is_graded_by_its_numbers(tmp_path, capsys):
 
 def test_the_folder_of_a_course_holds_all_exercises_and_solutions(tmp_path):
     names = sorted(path.name for path in SOLUTIONS.values())
-    write_course(5, tmp_path)
-    assert sorted(path.name for path in tmp_path.glob("*.ipynb")) == names
-    assert sorted(path.name for path in (tmp_path / "solutions").glob("*.ipynb")) == names
+    write_course(5, tmp_path / "course", tmp_path / "teachers")
+    for folder in ("course", "teachers"):
+        assert sorted(path.name for path in (tmp_path / folder).rglob("*")) == names
+
+
+def test_solutions_are_not_written_into_the_folder_to_hand_out(tmp_path):
+    for places in ((tmp_path, tmp_path / "solutions"), (tmp_path / "course", tmp_path)):
+        with pytest.raises(DpbookError, match="name a folder beside it for the solutions"):
+            write_course(5, *places)
+    assert list(tmp_path.iterdir()) == []
