@@ -31,6 +31,8 @@ _ALSO = {
 _CANVAS_NAME = re.compile(r"[^_]+_(?:late_)?([0-9]+)_[0-9]+_")
 _MOODLE_NAME = re.compile(r"(.+)_[0-9]+_assignsubmission_")
 _NUMBERED = re.compile(r"[0-9]{2}_(.+)")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""Control characters, but for tabs and ends of lines."""
 _COPY = re.compile(r"(.+) ?\([0-9]+\)")
 
 Row = dict[str, str]
@@ -120,6 +122,12 @@ def _small(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
+def sort_key(name: str) -> tuple[str, str]:
+    """Return what names are sorted by: letters without their accents, in small letters, so that Öst follows Oslo."""
+    letters = unicodedata.normalize("NFKD", name)
+    return "".join(each for each in letters if not unicodedata.combining(each)).casefold(), name
+
+
 def _called(row: Row) -> str:
     return name(row) or next(_keys(row))
 
@@ -149,7 +157,8 @@ Points = dict[str, int]
 def spreadsheet(marks: Marks, form: str, roster: Roster | None = None) -> tuple[bytes, list[str]]:
     """The file's content, in the ``form`` "plain", "canvas" or "moodle", and what is to be told of names.
 
-    A task is empty where its exercise was not handed in or not graded, and so are points that a person gives.
+    Submissions stand in the order of their names. A task is empty where its exercise was not handed in or not graded,
+    and so are points that a person gives.
     """
     columns = _columns(marks)
     submissions, together = _together(marks.submissions, roster) if roster else (marks.submissions, [])
@@ -159,7 +168,8 @@ def spreadsheet(marks: Marks, form: str, roster: Roster | None = None) -> tuple[
     lines: list[list[str | int]] = [[*titles, *columns]]
     if form != "moodle":
         lines.append([f"    {_POSSIBLE}", *[""] * (len(titles) - 1), *columns.values()])
-    for submission, row in zip(submissions, rows, strict=True):
+    by_name = sorted(zip(submissions, rows, strict=True), key=lambda pair: sort_key(pair[0].name))
+    for submission, row in by_name:
         points = _points(submission)
         who = map(_harmless, _who(form, titles, submission, row, roster is not None))
         lines.append([*who, *(points.get(title, "") for title in columns)])
@@ -240,7 +250,7 @@ def _harmless(value: str | int) -> str | int:
     """A text that no spreadsheet takes for a formula, and Canvas not for its line of possible points."""
     if isinstance(value, int):
         return value
-    value = value.replace(_POSSIBLE, _POSSIBLE.lower())
+    value = _CONTROL.sub(lambda found: ascii(found[0])[1:-1], value).replace(_POSSIBLE, _POSSIBLE.lower())
     return f"'{value}" if value.lstrip()[:1] in tuple("=+-@|") or value[:1] in tuple("\t\r\n") else value
 
 

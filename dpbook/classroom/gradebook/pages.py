@@ -1,12 +1,15 @@
 """Marks as pages that need nothing else: one for each learner, and one of the class for who teaches it."""
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dpbook.classroom.gradebook.gradebook import sort_key
 from dpbook.classroom.marks import Marks, SubmissionMarks, TaskMarks
+from dpbook.classroom.tasks.report import one_line
 from dpbook.core import palette, render_page, write_atomically
 
 CLASS = "class.html"
@@ -33,7 +36,7 @@ def whole_class(marks: Marks, files: list[str]) -> str:
     chapters = sorted({each.chapter for one in marks.submissions for each in one.exercises if each.chapter is not None})
     rows = [
         (one, file, {each.chapter: each for each in one.exercises})
-        for one, file in zip(marks.submissions, files, strict=True)
+        for one, file in sorted(zip(marks.submissions, files, strict=True), key=lambda pair: sort_key(pair[0].name))
     ]
     return render_page(
         CLASS,
@@ -48,11 +51,27 @@ def whole_class(marks: Marks, files: list[str]) -> str:
 
 def _remarks(marks: Marks) -> Iterator[tuple[str, str, str]]:
     """Yield a submission, a file or task of it, and a remark on it."""
-    for one in marks.submissions:
+    same = Counter(unicodedata.normalize("NFC", name) for name in {one.name for one in marks.submissions})
+    for one in sorted(marks.submissions, key=lambda each: sort_key(each.name)):
+        if same[unicodedata.normalize("NFC", one.name)] > 1:
+            yield one.name, "", "another submission has this name, in other characters that look the same"
         yield from ((one.name, "", remark) for remark in one.remarks)
         for exercise in one.exercises:
             yield from ((one.name, exercise.file, remark) for remark in exercise.remarks)
-            yield from ((one.name, task.task, remark) for task in exercise.tasks for remark in task.remarks)
+            for task in exercise.tasks:
+                yield from ((one.name, task.task, remark) for remark in (*task.remarks, *_attempts(task)))
+
+
+REFUSED = ("PermissionError", "Operation not permitted", "its process has ended")
+"""Parts of what comes of an answer that tries what its process may not do."""
+
+
+def _attempts(task: TaskMarks) -> Iterator[str]:
+    """Yield a remark on an answer that tried what it may not do, or ended its process."""
+    for case in task.report.cases if task.report else ():
+        if any(each in case.got for each in REFUSED):
+            yield f"it tried what an answer may not do, or ended its process: {one_line(case.got)}"
+            return
 
 
 @dataclass

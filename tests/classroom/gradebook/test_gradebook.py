@@ -9,6 +9,7 @@ import pytest
 
 from dpbook.app import command_line
 from dpbook.classroom.gradebook import Roster, pages, read, results, spreadsheet
+from dpbook.classroom.gradebook.gradebook import sort_key
 from dpbook.classroom.marks import ExerciseMarks, InWords, Marks, SubmissionMarks, TaskMarks
 from dpbook.classroom.marks.submitted_notebook import take
 from dpbook.classroom.tasks.report import Case, Report
@@ -110,9 +111,10 @@ NAMES = [
 def test_a_name_is_a_name_and_never_a_formula(form, name):
     rows = lines(spreadsheet(marks(*NAMES), form)[0])
     written = [row[name] for row in rows[1 if form == "moodle" else 2 :]]
+    in_order = sorted(NAMES, key=sort_key)
     assert [
-        text.removeprefix("'") if name != "'q" else text for name, text in zip(NAMES, written, strict=True)
-    ] == NAMES
+        text.removeprefix("'") if name != "'q" else text for name, text in zip(in_order, written, strict=True)
+    ] == in_order
     assert [text for text in written if text.strip()[0] in "=+-@|"] == []
 
 
@@ -213,7 +215,7 @@ def test_the_class_page_leads_to_every_page_and_begins_with_the_hardest_task(tmp
     assert {path.parent for path in written} == {tmp_path}
     assert len({path.name for path in written}) == 4
     page = Page((tmp_path / "class.html").read_text(encoding="utf-8"))
-    assert page.links == [path.name for path in written[:3]]
+    assert page.links == [written[place].name for place in (1, 0, 2)]  # by name
     assert "i" not in page.tags
     assert all(text in page.text for text in ("a remark", "another edition", "not graded", "x.pdf left out"))
     order = page.text.partition("hardest first")[2]
@@ -221,6 +223,35 @@ def test_the_class_page_leads_to_every_page_and_begins_with_the_hardest_task(tmp
     assert "1.3 of 4" in order
     assert "hard (by 3)" in order
     assert "anna" not in (tmp_path / written[1].name).read_text(encoding="utf-8")
+
+
+MIXED = ("Yıldız", "Öst", "oslo", "Zoë", "Anna")
+
+
+def test_names_are_sorted_as_a_reader_expects():
+    content, _ = spreadsheet(marks(*MIXED), "plain")
+    assert [row[0] for row in lines(content)[2:]] == ["Anna", "oslo", "Öst", "Yıldız", "Zoë"]
+    page = pages.whole_class(marks(*MIXED), [f"{name}.html" for name in MIXED])
+    assert sorted(MIXED, key=lambda name: page.index(f">{name}</a>")) == ["Anna", "oslo", "Öst", "Yıldız", "Zoë"]
+
+
+def test_no_control_character_reaches_a_file():
+    content, _ = spreadsheet(marks("an\x1b[31mna"), "plain")
+    assert b"\x1b" not in content
+
+
+def test_names_that_only_look_the_same_are_told():
+    page = pages.whole_class(marks("Jos\u00e9", "Jose\u0301", "Ann"), ["1.html", "2.html", "3.html"])
+    assert page.count("another submission has this name") == 2
+
+
+def test_an_answer_that_tried_to_break_out_is_told():
+    case = Case("easy", 2, False, got="PermissionError: [Errno 13] Permission denied: '/etc/passwd'")
+    tasks = (TaskMarks("01.1", "First", 2, Report("01.1", "First", (case, case))),)
+    one = SubmissionMarks("eve", (ExerciseMarks("01.ipynb", 1, tasks),))
+    page = pages.whole_class(Marks((one, submission("anna")), 1), ["1.html", "2.html"])
+    assert page.count("it tried what an answer may not do") == 1
+    assert "/etc/passwd" in page
 
 
 def test_a_rubric_gives_the_points_that_the_learner_is_promised():
