@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpbook.classroom.gradebook.gradebook import sort_key
-from dpbook.classroom.marks import Marks, SubmissionMarks, TaskMarks
+from dpbook.classroom.marks import Marks, SubmissionMarks, TaskMarks, find_alike
 from dpbook.classroom.tasks.report import one_line
 from dpbook.core import palette, render_page, write_atomically
 
@@ -45,6 +45,7 @@ def whole_class(marks: Marks, files: list[str]) -> str:
         rows=rows,
         chapters=chapters,
         remarks=list(_remarks(marks)),
+        alike=find_alike(marks),
         tasks=sorted(_tasks(marks), key=lambda each: each.share),
     )
 

@@ -254,7 +254,8 @@ def _submission(
             one = answers.get((e, t))
             result = results[repeated.get(one, one)] if one else None
             report, together = (result.report, result.together) if result else (None, False)
-            tasks.append(TaskMarks(taken.task.id, taken.task.title, taken.task.points, report, taken.remarks, together))
+            of, text = taken.task, taken.text or ""
+            tasks.append(TaskMarks(of.id, of.title, of.points, report, taken.remarks, together, text))
         marks = ExerciseMarks(path.name, exercise.chapter, tuple(tasks), exercise.remarks, exercise.words)
         marked.append(marks)
     all_remarks = (*handed.remarks, *remarks(answers.values(), results))

@@ -20,7 +20,8 @@ from dpbook.core import DpbookError, checkout, plural
 class TaskMarks:
     """One task of a submission. ``report`` is None where there was nothing to judge.
 
-    ``together``: part of what was judged came from the answer's own process, where it was watched.
+    ``together``: part of what was judged came from the answer's own process, where it was watched. ``text`` is the
+    answer, which no report prints.
     """
 
     task: str
@@ -29,6 +30,7 @@ class TaskMarks:
     report: Report | None
     remarks: tuple[str, ...] = ()
     together: bool = False
+    text: str = ""
 
     @property
     def points(self) -> int:

@@ -1,0 +1,115 @@
+"""Answers of different students that are alike: after names, comments and layout are taken away."""
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from dpbook.classroom.marks.marks import Marks
+from dpbook.classroom.marks.submitted_notebook import given_text
+
+LEAST = 60
+"""Tokens of an answer below which it is not compared: short right answers are alike by themselves."""
+NEAR = 0.8
+"""Share of common runs of tokens from which two answers are near-identical."""
+RUN = 5
+"""Tokens of a run."""
+SHOWN = 3
+"""Lines of what two answers share that are shown."""
+_LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT}
+
+Run = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Submissions whose answers to a task are identical, but for names and comments, or two that are nearly so."""
+
+    task: str
+    names: tuple[str, ...]
+    identical: bool
+    shared: tuple[str, ...]
+
+    def __str__(self) -> str:
+        kind = "identical but for names and comments" if self.identical else "nearly identical"
+        return f"{kind}: {', '.join(self.names)}"
+
+
+def find_alike(marks: Marks) -> list[Alike]:
+    """Return the alike answers of all submissions, task by task. What is not answered is not compared."""
+    texts: dict[str, dict[str, str]] = {}
+    for submission in marks.submissions:
+        for task in (task for exercise in submission.exercises for task in exercise.tasks):
+            if task.report and task.report.answered:
+                texts.setdefault(task.task, {})[submission.name] = task.text
+    return [each for task in sorted(texts) for each in alike(task, texts[task], given_text(task))]
+
+
+def alike(task: str, texts: Mapping[str, str], given: str = "") -> list[Alike]:
+    """Return the groups of alike answers to a task, the identical ones first.
+
+    ``texts`` has the answer of each submission by its name, and ``given`` is what all were given: what it has does not
+    count. Answers that are no Python, or shorter than `LEAST` tokens, are left out.
+    """
+    common = _runs(_tokens(given))
+    tokens = {name: found for name, text in texts.items() if len(found := _tokens(text)) >= LEAST}
+    groups: dict[Run, list[str]] = {}
+    for name, found in tokens.items():
+        groups.setdefault(found, []).append(name)
+    result = [
+        Alike(task, tuple(names), True, _first_lines(texts[names[0]])) for names in groups.values() if len(names) > 1
+    ]
+    runs = {found: _runs(found) - common for found in groups}
+    for one, other in combinations(groups, 2):
+        sizes = sorted((len(runs[one]), len(runs[other])))
+        if sizes[0] < NEAR * sizes[1]:  # too different in length to be near
+            continue
+        both, either = runs[one] & runs[other], runs[one] | runs[other]
+        if either and len(both) / len(either) >= NEAR:
+            names = groups[one][0], groups[other][0]
+            result.append(Alike(task, names, False, tuple(_common_lines(texts[names[0]], texts[names[1]], given))))
+    return result
+
+
+def _tokens(text: str) -> Run:
+    """Return a cell's tokens without comments and docstrings; each name of its own is one word. () if no Python."""
+    try:
+        tree = _Undocumented().visit(ast.parse(text))
+        own = set(_own_names(tree))
+        read = list(tokenize.generate_tokens(io.StringIO(ast.unparse(tree)).readline))
+    except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError):
+        return ()
+    return tuple("name" if token.string in own else token.string for token in read if token.type not in _LAYOUT)
+
+
+class _Undocumented(ast.NodeTransformer):
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        constant = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return ast.Pass() if constant else node
+
+
+def _own_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the names that a cell gives: of its functions, arguments and variables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+
+
+def _runs(tokens: Sequence[str]) -> set[Run]:
+    return {tuple(tokens[first : first + RUN]) for first in range(len(tokens) - RUN + 1)}
+
+
+def _common_lines(one: str, other: str, given: str) -> Iterator[str]:
+    """Yield the longest lines that both texts have, and that were not given."""
+    lines = [{line.strip() for line in text.splitlines()} for text in (one, other, given)]
+    common = (lines[0] & lines[1]) - lines[2]
+    yield from sorted(common, key=lambda line: (-len(line), line))[:SHOWN]
+
+
+def _first_lines(text: str) -> tuple[str, ...]:
+    return tuple(sorted({line.strip() for line in text.splitlines()}, key=lambda line: (-len(line), line))[:SHOWN])
