@@ -3,12 +3,12 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpbook.classroom.gradebook.gradebook import sort_key
-from dpbook.classroom.marks import Marks, SubmissionMarks, TaskMarks, find_alike
+from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, find_alike
 from dpbook.classroom.tasks.report import one_line
 from dpbook.core import palette, render_page, write_atomically
 
@@ -46,7 +46,7 @@ def whole_class(marks: Marks, files: list[str]) -> str:
         chapters=chapters,
         remarks=list(_remarks(marks)),
         alike=find_alike(marks),
-        tasks=sorted(_tasks(marks), key=lambda each: each.share),
+        tasks=sorted(_tasks(rows), key=lambda each: each.share),
     )
 
 
@@ -85,6 +85,8 @@ class _Task:
     points: list[int] = field(default_factory=list)
     answered: int = 0
     missed: Counter[str] = field(default_factory=Counter)
+    missed_by: list[tuple[str, str]] = field(default_factory=list)
+    """Names and pages of those who do not have all points."""
 
     @property
     def mean(self) -> float:
@@ -94,17 +96,30 @@ class _Task:
     def share(self) -> float:
         return self.mean / self.possible if self.possible else 1.0
 
-    def add(self, marks: TaskMarks) -> None:
+    @property
+    def histogram(self) -> list[tuple[int, int]]:
+        """Return each number of points that the task can give, and how many have it."""
+        have = Counter(self.points)
+        return [(points, have[points]) for points in range(self.possible + 1)]
+
+    def add(self, marks: TaskMarks, name: str, file: str) -> None:
         self.points.append(marks.points)
+        if marks.points < self.possible:
+            self.missed_by.append((name, file))
         if marks.report and marks.report.answered:
             self.answered += 1
             self.missed.update(case.name for case in marks.report.cases if not case.passed)
 
 
-def _tasks(marks: Marks) -> Iterator[_Task]:
+Rows = Sequence[tuple[SubmissionMarks, str, dict[int | None, ExerciseMarks]]]
+"""Submissions, each with the file of its page and its exercises by chapter."""
+
+
+def _tasks(rows: Rows) -> Iterator[_Task]:
     found: dict[str, _Task] = {}
-    for each in (task for one in marks.submissions for exercise in one.exercises for task in exercise.tasks):
-        found.setdefault(each.task, _Task(each.task, each.title, each.possible)).add(each)
+    for one, file, _ in rows:
+        for each in (task for exercise in one.exercises for task in exercise.tasks):
+            found.setdefault(each.task, _Task(each.task, each.title, each.possible)).add(each, one.name, file)
     yield from (found[task] for task in sorted(found))
 
 
