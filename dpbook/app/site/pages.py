@@ -29,7 +29,8 @@ SENTENCE = 5
 """Words of a string from which it may be a sentence."""
 LEAD = re.compile(
     r"(?:(?:Yes|No|Less|More), )?(?:(?:By|At|About|Near|After|In|All|Only) )?"
-    r"([−-]?\d+(?:,\d{3})*(?:\.\d+)?)(?: (%|times(?! as)|[mµ]?s|[KMGT]i?B(?:/s)?|Gb/s))?(?![\w/!]|\.\d| ?[·×+=−*/^]| times)"
+    r"([−-]?\d+(?:,\d{3})*(?:\.\d+)?)(?: (%|times(?! as)|[mµ]?s|[KMGT]i?B(?:/s)?|Gb/s))?"
+    r"(?![\w/!]|\.\d| ?[·×+=−*/^]| times)"
 )
 """How an answer begins that is one number: a word or two, the number, and its unit."""
 TASK = re.compile(r"## (\d\d[b-z]?)\.(\d)")

@@ -94,6 +94,14 @@ def test_no_name_is_twice_on_a_page(pages):
         assert len(set(addresses.names)) == len(addresses.names), place
 
 
+def test_the_paper_has_no_link_to_a_file(pages):
+    """A PDF would name the folder of the machine that printed it."""
+    text = pages["paper.html"][0].partition("<main>")[2]
+    addresses = set(re.findall(r'<a [^>]*href="([^"]+)"', text))
+    assert {"#glossary--bucket", "#05_all_reduce", "#glossary", "#references"} <= addresses
+    assert [one for one in addresses if not one.startswith(("#", "https:", "http:"))] == []
+
+
 def test_no_formula_and_no_markdown_is_left(pages):
     for place, (text, _) in pages.items():
         prose = re.sub(r"<(pre|code|script|annotation)\b.*?</\1>", "", text, flags=re.DOTALL)
