@@ -156,6 +156,7 @@ class _Site:
         lists = [self._glossary_page(), self._references_page()]
         groups = {"Chapters": chapters, "Exercises": exercises, **_grouped(documents)}
         groups["Reference"] = [*lists, *groups["Reference"]]
+        groups = {name: group for name, group in groups.items() if group}
         order = [page for group in groups.values() for page in group]
         for group in groups.values():
             for index, page in enumerate(group):
@@ -164,7 +165,8 @@ class _Site:
         home = Page("index.html", "dpbook: a book on data-parallel training that runs")
         numbers = sum((page.counts for page in order), Counter())
         home.body = render_page(
-            "site/home.html", ring=self._ring(), counts=numbers, chapters=chapters, n_chapters=len(chapters),
+            "site/home.html", ring=self._ring(), counts=numbers, chapters=chapters,
+            exercises=exercises, n_chapters=len(chapters),
             about=self.places.get(self.root / "README.md", ""),
             places={path.stem: place for path, place in self.places.items() if path not in self.exercises},
         )  # fmt: skip

@@ -4,6 +4,7 @@ import gzip
 import html
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -178,6 +179,18 @@ def test_titles_of_works_have_no_links(pages):
     text = pages["chapters/15_when_it_breaks.html"][0]
     assert "&quot;Fixing Gradient Accumulation&quot;" in text
     assert 'glossary.html#gradient-accumulation"' not in text[text.index("Further reading") :]
+
+
+def test_the_book_in_a_wheel_has_no_documents_and_no_link_to_them(tmp_path):
+    published = tmp_path / "published"
+    for name in ("chapters", "exercises"):
+        shutil.copytree(ROOT / name, published / name)
+    built = build(published, tmp_path / "pages")
+    text = (built.folder / "index.html").read_text(encoding="utf-8")
+    assert 'href=""' not in text
+    for address in re.findall(r'<a [^>]*href="([^"#]+)', text):
+        assert (built.folder / address).is_file(), address
+    assert "Teaching" not in text
 
 
 def test_a_folder_with_other_files_is_refused_and_stays(tmp_path, capsys):
