@@ -190,7 +190,7 @@ class _Site:
         )
         page = text_page(text, self.chapters[0], "glossary.html", self)
         page.body += f"<dl>{''.join(map(self._entry, self.glossary))}</dl>"
-        page.sections += [Section(3, one.anchor, one.term, _plain(one.sentence)) for one in self.glossary]
+        page.sections += [Section(3, one.anchor, one.term, one.text) for one in self.glossary]
         return page
 
     def _entry(self, term: Term) -> str:
@@ -252,11 +252,6 @@ def _grouped(documents: dict[Path, Page]) -> dict[str, list[Page]]:
         name = "Your training run" if path.stem in YOUR_RUN else "Teaching" if teaching else "Reference"
         groups[name].append(documents[path])
     return groups
-
-
-def _plain(sentence: str) -> str:
-    """Return a sentence of Markdown as text, its formulas as they are written."""
-    return re.sub(r"[$*`]|\[([^\]]+)\]\([^)]*\)", r"\1", sentence)
 
 
 def _script() -> str:
