@@ -28,6 +28,8 @@ MARK = ".dpbook-pages"
 ELSEWHERE = re.compile(r"[a-z]+:|#")
 CROSS = re.compile(r"\b([Cc]hapter|[Ee]xercise) (\d\d[b-z]?)(?:\.(\d))?\b")
 NOTEBOOKS = ("chapters", "exercises")
+YOUR_RUN = ("symptoms", "audit", "launchers", "reports", "forecast", "server", "nccl_log", "training")
+"""Documents on the reader's training run, in the order of the contents."""
 FILM = re.compile(r'dpbook-film.*?src="data:image/svg\+xml;base64,([^"]+)"', re.DOTALL)
 
 
@@ -152,7 +154,9 @@ class _Site:
                 page.title = title
         chapters, exercises = [notebooks[path] for path in self.chapters], [notebooks[path] for path in self.exercises]
         lists = [self._glossary_page(), self._references_page()]
-        groups = {"Chapters": chapters, "Exercises": exercises, "Reference": [*lists, *documents.values()]}
+        groups = {"Chapters": chapters, "Exercises": exercises, **_grouped(documents)}
+        groups["Reference"] = [*lists, *groups["Reference"]]
+        groups = {name: group for name, group in groups.items() if group}
         order = [page for group in groups.values() for page in group]
         for group in groups.values():
             for index, page in enumerate(group):
@@ -161,13 +165,15 @@ class _Site:
         home = Page("index.html", "dpbook: a book on data-parallel training that runs")
         numbers = sum((page.counts for page in order), Counter())
         home.body = render_page(
-            "site/home.html", ring=self._ring(), counts=numbers, chapters=chapters, n_chapters=len(chapters),
+            "site/home.html", ring=self._ring(), counts=numbers, chapters=chapters,
+            exercises=exercises, n_chapters=len(chapters),
             about=self.places.get(self.root / "README.md", ""),
             places={path.stem: place for path, place in self.places.items() if path not in self.exercises},
         )  # fmt: skip
         self._write(home, groups=groups, before=None, after=chapters[0] if chapters else None)
-        paper = Page("paper.html", "dpbook", "".join(map(_on_paper, chapters)))
-        names = [(Path(page.place).stem, page.title) for page in chapters]
+        printed = [*chapters, *lists]
+        paper = Page("paper.html", "dpbook", "".join(_on_paper(page, printed) for page in printed))
+        names = [(Path(page.place).stem, page.title) for page in printed]
         self._write(paper, groups={}, before=None, after=None, chapters=names)
         self._write_assets([home, *order])
         return Built(self.folder, [home, *order], self.dead_links)
@@ -184,7 +190,7 @@ class _Site:
         )
         page = text_page(text, self.chapters[0], "glossary.html", self)
         page.body += f"<dl>{''.join(map(self._entry, self.glossary))}</dl>"
-        page.sections += [Section(3, one.anchor, one.term, _plain(one.sentence)) for one in self.glossary]
+        page.sections += [Section(3, one.anchor, one.term, one.text) for one in self.glossary]
         return page
 
     def _entry(self, term: Term) -> str:
@@ -236,9 +242,16 @@ class _Site:
             (self.folder / "films" / f"{name}.js").write_text(f'dpbookFilm("{name}","{code}")\n', encoding="utf-8")
 
 
-def _plain(sentence: str) -> str:
-    """Return a sentence of Markdown as text, its formulas as they are written."""
-    return re.sub(r"[$*`]|\[([^\]]+)\]\([^)]*\)", r"\1", sentence)
+def _grouped(documents: dict[Path, Page]) -> dict[str, list[Page]]:
+    """Return the pages of documents by group of the contents."""
+    groups: dict[str, list[Page]] = {"Your training run": [], "Teaching": [], "Reference": []}
+    ranks = {name: rank for rank, name in enumerate(YOUR_RUN)}
+    order = sorted(documents, key=lambda path: (ranks.get(path.stem, len(ranks)), path.stem == "grading"))
+    for path in order:
+        teaching = path.parent.name == "teaching" or path.stem == "grading"
+        name = "Your training run" if path.stem in YOUR_RUN else "Teaching" if teaching else "Reference"
+        groups[name].append(documents[path])
+    return groups
 
 
 def _script() -> str:
@@ -255,13 +268,22 @@ def _script() -> str:
     return f"(() => {{\n'use strict';\n{''.join(parts)}{own}}})();\n"
 
 
-def _on_paper(page: Page) -> str:
-    """Return a chapter as a part of the printed page: addresses are unique, answers open, pictures stand still."""
-    name = Path(page.place).stem
+def _on_paper(page: Page, printed: Sequence[Page]) -> str:
+    """Return a page as a part of the paper: addresses are unique, answers open, pictures stand still.
+
+    A link to a page that is not printed is none there: in a PDF it would name a file of the machine that printed it.
+    """
+    names = {one.place: Path(one.place).stem for one in printed}
+
+    def link(match: re.Match[str]) -> str:
+        address, _, anchor = html.unescape(match[1]).partition("#")
+        if re.match(r"[a-z]+:", address):
+            return match[0]
+        name = names.get(address.removeprefix(page.root) if address else page.place)
+        return f' href="#{name}{f"--{anchor}" if anchor else ""}"' if name else ""
+
     body = re.sub(r'<script type="image/svg\+xml">.*?</script>', "", page.body, flags=re.DOTALL)
-    body = re.sub(r' id="([^"]+)"', rf' id="{name}--\1"', body)
-    body = re.sub(r'href="#([^"]+)"', rf'href="#{name}--\1"', body)
-    body = re.sub(r'href="\.\./chapters/([^"#]+)\.html"', r'href="#\1"', body)
-    body = re.sub(r'href="\.\./chapters/([^"#]+)\.html#([^"]+)"', r'href="#\1--\2"', body)
+    body = re.sub(r' id="([^"]+)"', rf' id="{names[page.place]}--\1"', body)
+    body = re.sub(r' href="([^"]+)"', link, body)
     body = body.replace('"../', '"').replace(' loading="lazy"', "").replace("<details>", "<details open>")
-    return f'<article class="chapter" id="{name}">{body}</article>'
+    return f'<article class="chapter" id="{names[page.place]}">{body}</article>'

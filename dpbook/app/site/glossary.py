@@ -1,12 +1,15 @@
 """Glossary and bibliography of the book, read from its chapters: terms in bold, and the lists of further reading."""
 
+import html
 import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
+from dpbook.app.site.markdown import Converter, text_of
 from dpbook.core import DATA
 
 BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
@@ -33,6 +36,16 @@ class Term:
     def anchor(self) -> str:
         """Name of its place in the glossary."""
         return re.sub(r"[^\w]+", "-", self.term.lower()).strip("-")
+
+    @property
+    def text(self) -> str:
+        """The sentence without markup."""
+        return _plain(self.sentence)
+
+
+@cache
+def _plain(sentence: str) -> str:
+    return text_of(re.sub(r"<annotation.*?</annotation>", "", Converter(str).html(sentence)))
 
 
 @dataclass
@@ -91,7 +104,7 @@ def link_first_uses(terms_: Sequence[Term], page: Path, place: Callable[[Term], 
         if term is None or term.term in used or (acronym and match[1] != term.term):
             return match[0]
         used.add(term.term)
-        return f'<a class="term" href="{place(term)}">{match[0]}</a>'
+        return f'<a class="term" href="{place(term)}" title="{html.escape(term.text)}">{match[0]}</a>'
 
     return lambda text: pattern.sub(link, text)
 

@@ -29,7 +29,8 @@ SENTENCE = 5
 """Words of a string from which it may be a sentence."""
 LEAD = re.compile(
     r"(?:(?:Yes|No|Less|More), )?(?:(?:By|At|About|Near|After|In|All|Only) )?"
-    r"([−-]?\d+(?:,\d{3})*(?:\.\d+)?)(?: (%|times(?! as)|[mµ]?s|[KMGT]i?B(?:/s)?|Gb/s))?(?![\w/!]|\.\d| ?[·×+=−*/^]| times)"
+    r"([−-]?\d+(?:,\d{3})*(?:\.\d+)?)(?: (%|times(?! as)|[mµ]?s|[KMGT]i?B(?:/s)?|Gb/s))?"
+    r"(?![\w/!]|\.\d| ?[·×+=−*/^]| times)"
 )
 """How an answer begins that is one number: a word or two, the number, and its unit."""
 TASK = re.compile(r"## (\d\d[b-z]?)\.(\d)")
@@ -104,7 +105,7 @@ class _Notebook:
         page.title, page.sections = converter.title, converter.sections
         for section in page.sections:  # a cell and a heading may have the same name: it leads to the heading
             page.body = page.body.replace(f'<span id="{section.anchor}"></span>', "")
-            page.body = page.body.replace(f'<div class="cell" id="{section.anchor}">', '<div class="cell">')
+            page.body = re.sub(rf'(<div class="cell[^"]*") id="{re.escape(section.anchor)}">', r"\1>", page.body)
         return page
 
     def _parts(self, cells: list[Cell]) -> Iterator[str]:
@@ -146,9 +147,11 @@ class _Notebook:
         )
 
     def _code(self, cell: Cell, source: str, secret: set[str] | None) -> str:
-        lines = coloured(source, "python").rstrip("\n").split("\n")
+        lines, kind = coloured(source, "python").rstrip("\n").split("\n"), "cell"
         if secret is not None:
             hidden = stating_lines(source, secret)
+            if all(n in hidden for n, line in enumerate(source.split("\n"), 1) if line.strip()):
+                kind = "cell states"  # an empty box would be left of it
             lines = [f'<span class="states">{x}\n</span>' if n in hidden else x + "\n" for n, x in enumerate(lines, 1)]
             code = "".join(lines)
         else:
@@ -157,7 +160,7 @@ class _Notebook:
         if "interact" in cell["metadata"].get("tags", []):
             outputs += '<p class="note">This cell has sliders that need a kernel: open the notebook to turn them.</p>'
         outputs = f'<div class="outputs">{outputs}</div>' if outputs else ""
-        return f'<div class="cell" id="{cell["id"]}"><pre class="code"><code>{code}</code></pre>{outputs}</div>'
+        return f'<div class="{kind}" id="{cell["id"]}"><pre class="code"><code>{code}</code></pre>{outputs}</div>'
 
     def _output(self, output: Mapping[str, Any]) -> str:
         if output["output_type"] == "stream":

@@ -194,9 +194,9 @@ if (field) {
   }
   const result = ({place, title, anchor, heading, text}, patterns) => {
     const first = Math.max(0, Math.min(...patterns.map(pattern => text.search(pattern)).filter(at => at >= 0), text.length) - 50);
-    const from = first && text.indexOf(' ', first) + 1;
+    const from = first && text.indexOf(' ', first) + 1, to = text.length > from + 150 ? text.lastIndexOf(' ', from + 150) : text.length;
     return made('a', {href: `${root}${place}#${anchor}`}, made('b', {}, ...marked(heading, patterns)),
-      made('small', {}, `${title} · `, ...marked(text.slice(from, from + 150), patterns)));
+      made('small', {}, `${title} · `, ...marked(`${from ? '… ' : ''}${text.slice(from, to)}${to < text.length ? ' …' : ''}`, patterns)));
   };
   field.onfocus = load;
   field.oninput = async () => {

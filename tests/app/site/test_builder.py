@@ -4,6 +4,7 @@ import gzip
 import html
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -94,6 +95,14 @@ def test_no_name_is_twice_on_a_page(pages):
         assert len(set(addresses.names)) == len(addresses.names), place
 
 
+def test_the_paper_has_no_link_to_a_file(pages):
+    """A PDF would name the folder of the machine that printed it."""
+    text = pages["paper.html"][0].partition("<main>")[2]
+    addresses = set(re.findall(r'<a [^>]*href="([^"]+)"', text))
+    assert {"#glossary--bucket", "#05_all_reduce", "#glossary", "#references"} <= addresses
+    assert [one for one in addresses if not one.startswith(("#", "https:", "http:"))] == []
+
+
 def test_no_formula_and_no_markdown_is_left(pages):
     for place, (text, _) in pages.items():
         prose = re.sub(r"<(pre|code|script|annotation)\b.*?</\1>", "", text, flags=re.DOTALL)
@@ -161,8 +170,10 @@ def test_a_link_leads_to_the_term_that_is_meant():
         made = [glossary.Term(term, f"{term} is.", Path("03.ipynb"), "cell") for term in terms]
         return glossary.link_first_uses(made, Path("05.ipynb"), lambda term: term.anchor)(text)
 
-    assert link("zeros and ZeRO", "ZeRO") == 'zeros and <a class="term" href="zero">ZeRO</a>'
-    assert link("Buckets, a bucket", "bucket") == '<a class="term" href="bucket">Buckets</a>, a bucket'
+    assert link("zeros and ZeRO", "ZeRO") == 'zeros and <a class="term" href="zero" title="ZeRO is.">ZeRO</a>'
+    assert link("Buckets, a bucket", "bucket").startswith(
+        '<a class="term" href="bucket" title="bucket is.">Buckets</a>, a b'
+    )
     assert link("the kernel is new", "kernel") == "the kernel is new"
 
 
@@ -170,6 +181,18 @@ def test_titles_of_works_have_no_links(pages):
     text = pages["chapters/15_when_it_breaks.html"][0]
     assert "&quot;Fixing Gradient Accumulation&quot;" in text
     assert 'glossary.html#gradient-accumulation"' not in text[text.index("Further reading") :]
+
+
+def test_the_book_in_a_wheel_has_no_documents_and_no_link_to_them(tmp_path):
+    published = tmp_path / "published"
+    for name in ("chapters", "exercises"):
+        shutil.copytree(ROOT / name, published / name)
+    built = build(published, tmp_path / "pages")
+    text = (built.folder / "index.html").read_text(encoding="utf-8")
+    assert 'href=""' not in text
+    for address in re.findall(r'<a [^>]*href="([^"#]+)', text):
+        assert (built.folder / address).is_file(), address
+    assert "Teaching" not in text
 
 
 def test_a_folder_with_other_files_is_refused_and_stays(tmp_path, capsys):
