@@ -147,7 +147,7 @@ def _overlap(run: MeasuredRun) -> Iterator[Advice | str]:
     now = None if run.averages or run.model["wrapper"] or run.model["sharded"] else _simulation(run, run.price)
     if now is None:
         return
-    smaller = ((cap * MIB, cap * MIB) for cap in (16, 8, 4, 2, 1))
+    smaller = ((cap, cap) for cap in (16 * MIB >> halved for halved in range(7)))
     limits = next((each for each in ((CAP, FIRST_CAP), *smaller) if now.beyond(*each) is None), None)
     if limits is None:
         yield f"DistributedDataParallel in place of the script's all-reduce: {now.beyond(CAP, FIRST_CAP)}"
@@ -155,11 +155,8 @@ def _overlap(run: MeasuredRun) -> Iterator[Advice | str]:
     sent = simulate_buckets(now.step, now.price, *limits, now.contention).duration
     longer = sent - simulate_buckets(now.step, lambda nbytes: 0.0, *limits).duration
     default = limits == (CAP, FIRST_CAP)
-    made = (
-        "DistributedDataParallel(model)"
-        if default
-        else f"DistributedDataParallel(model, bucket_cap_mb={limits[0] // MIB})"
-    )
+    argument = "" if default else f", bucket_cap_mb={limits[0] / MIB:g}"
+    made = f"DistributedDataParallel(model{argument})"
     text = f"average gradients during backward: {made} in place of the script's all-reduce"
     buckets = "the default buckets of DDP" if default else "the largest buckets of DDP whose messages were measured"
     yield Advice(text, now.exposed - longer, f"the simulated step with {buckets}")

@@ -140,7 +140,7 @@ class MeasuredRun:
 
     @property
     def slow_in_words(self) -> str:
-        """How long the slow rank works beside the others, and the part in which it differs most, in words."""
+        """Time for which the slow rank works, and the part in which it differs most, beside the others', in words."""
         shares = {name: self.beside_the_others(self.parts[name]) for name in SLOW_IN}
         name = max(shares, key=lambda each: shares[each][0] - shares[each][1])
         working, others = map(milliseconds, self.beside_the_others(self.working[self.middle].mean(axis=0)))
@@ -214,7 +214,7 @@ class MeasuredRun:
 
     @property
     def price_of_same_messages(self) -> AlphaBeta | str:
-        """As `price`, and of a run whose messages all have one size their time, for a step that sends the same ones."""
+        """Price of a step that sends the same messages: `price`, or their measured time if they all have one size."""
         if isinstance(self.price, str) and len({nbytes for nbytes, _ in self.sums}) == 1:
             return AlphaBeta(median(seconds for _, seconds in self.sums), 0.0)
         return self.price

@@ -49,9 +49,9 @@ def new_report_folder(script: str, name: str | None) -> Path:
         except FileExistsError:
             if REPORTS.is_dir():
                 continue
-            raise InvalidArgument("report", REPORTS, "a folder, but a file has its name") from None
+            raise InvalidArgument("report", str(REPORTS), "a folder, but a file has its name") from None
         except OSError as error:
-            raise InvalidArgument("report", REPORTS, f"a folder that can be written ({error.strerror})") from None
+            raise InvalidArgument("report", str(REPORTS), f"a folder that can be written ({error.strerror})") from None
         return REPORTS / each
     raise InvalidArgument("report-name", name, f"a new name: {REPORTS / str(name)} has a report already")
 
