@@ -116,7 +116,7 @@ class Launch:
         processes = [f"--nproc-per-node={self.nproc}", f"--max-restarts={self.max_restarts}"]
         redirects = ",".join(f"{local}:3" for local in range(1, self.nproc))  # rank 0 alone prints to the terminal
         output = [f"--log-dir={logs}", *([f"--redirects={redirects}"] if redirects else [])]
-        guarded = ["-m", "dpbook.runs.launch.guard", str(folder), *self.program]
+        guarded = ["-m", "--", "dpbook.runs.launch.guard", str(folder), *self.program]
         return [sys.executable, "-m", "dpbook.runs.launch.torchrun", *rendezvous, *processes, *output, *guarded]
 
     def environment(self, folder: Path) -> dict[str, str]:

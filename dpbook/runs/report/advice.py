@@ -94,19 +94,19 @@ class _Simulation:
         return f"its messages would have {made}, and {sent} were measured"
 
 
-def _simulation(run: MeasuredRun) -> _Simulation | None:
+def _simulation(run: MeasuredRun, price: AlphaBeta | str) -> _Simulation | None:
     """Return the simulation of a script whose step and whose messages have been measured."""
-    if run.world == 1 or not isinstance(run.simulated, MeasuredStep) or not isinstance(run.price, AlphaBeta):
+    if run.world == 1 or not isinstance(run.simulated, MeasuredStep) or not isinstance(price, AlphaBeta):
         return None
     contention = 2.0 if run.model["device"] == "cpu" else 1.0
     nbytes = [size for size, _ in run.sums]
     sizes = (0, run.gradient_bytes) if run.link is not None or not nbytes else (min(nbytes), max(nbytes))
-    return _Simulation(run.simulated, run.price, run.mean("exposed"), contention, sizes)
+    return _Simulation(run.simulated, price, run.mean("exposed"), contention, sizes)
 
 
-def _with_buckets(run: MeasuredRun) -> _Simulation | None:
+def _with_buckets(run: MeasuredRun, price: AlphaBeta | str | None = None) -> _Simulation | None:
     """Return the simulation of a script whose gradients travel in buckets during backward."""
-    return _simulation(run) if run.model["bucketed"] else None
+    return _simulation(run, price or run.price) if run.model["bucketed"] else None
 
 
 def _other_buckets(run: MeasuredRun) -> Iterator[Advice | str]:
@@ -122,7 +122,7 @@ def _other_buckets(run: MeasuredRun) -> Iterator[Advice | str]:
 
 
 def _sync_once(run: MeasuredRun) -> Iterator[Advice | str]:
-    now = _with_buckets(run)
+    now = _with_buckets(run, run.price_of_same_messages)
     if now and now.step.accumulation > 1 and not now.step.no_sync:
         gain = now.gain(replace(now.step, no_sync=True), now.price, *bucket_limits(now.step))
         text = f"no_sync() around forward and backward of all but the last of {now.step.accumulation} micro-batches"
@@ -130,7 +130,7 @@ def _sync_once(run: MeasuredRun) -> Iterator[Advice | str]:
 
 
 def _half_the_bytes(run: MeasuredRun) -> Iterator[Advice | str]:
-    now = _simulation(run)
+    now = _simulation(run, run.price)
     if (
         now
         and run.model["wrapped"]
@@ -144,14 +144,22 @@ def _half_the_bytes(run: MeasuredRun) -> Iterator[Advice | str]:
 
 def _overlap(run: MeasuredRun) -> Iterator[Advice | str]:
     """A script that sums gradients by itself after backward could let them travel during it."""
-    now = None if run.averages or run.model["wrapper"] or run.model["sharded"] else _simulation(run)
-    if now and (reason := now.beyond(CAP, FIRST_CAP)):
-        yield f"DistributedDataParallel in place of the script's all-reduce: {reason}"
-    elif now:
-        sent = simulate_buckets(now.step, now.price, CAP, FIRST_CAP, now.contention).duration
-        longer = sent - simulate_buckets(now.step, lambda nbytes: 0.0, CAP, FIRST_CAP).duration
-        text = "average gradients during backward: DistributedDataParallel(model) in place of the script's all-reduce"
-        yield Advice(text, now.exposed - longer, "the simulated step with the default buckets of DDP")
+    now = None if run.averages or run.model["wrapper"] or run.model["sharded"] else _simulation(run, run.price)
+    if now is None:
+        return
+    smaller = ((cap, cap) for cap in (16 * MIB >> halved for halved in range(7)))
+    limits = next((each for each in ((CAP, FIRST_CAP), *smaller) if now.beyond(*each) is None), None)
+    if limits is None:
+        yield f"DistributedDataParallel in place of the script's all-reduce: {now.beyond(CAP, FIRST_CAP)}"
+        return
+    sent = simulate_buckets(now.step, now.price, *limits, now.contention).duration
+    longer = sent - simulate_buckets(now.step, lambda nbytes: 0.0, *limits).duration
+    default = limits == (CAP, FIRST_CAP)
+    argument = "" if default else f", bucket_cap_mb={limits[0] / MIB:g}"
+    made = f"DistributedDataParallel(model{argument})"
+    text = f"average gradients during backward: {made} in place of the script's all-reduce"
+    buckets = "the default buckets of DDP" if default else "the largest buckets of DDP whose messages were measured"
+    yield Advice(text, now.exposed - longer, f"the simulated step with {buckets}")
 
 
 def _load_ahead(run: MeasuredRun) -> Iterator[Advice | str]:
@@ -170,13 +178,9 @@ def _load_ahead(run: MeasuredRun) -> Iterator[Advice | str]:
 
 def _slow_rank(run: MeasuredRun) -> Iterator[Advice | str]:
     if (slow := run.slow) is not None:
-        working = run.working[run.middle].mean(axis=0)
-        others = float(np.median(np.delete(working, slow)))
-        gain = min(float(working[slow]) - others, float(np.delete(run.parts["waiting"], slow).mean()))
-        text = (
-            f"find out what slows rank {slow} down: it works for {milliseconds(float(working[slow]))} of a step, the "
-            f"others for {milliseconds(others)}"
-        )
+        working, others = run.beside_the_others(run.working[run.middle].mean(axis=0))
+        gain = min(working - others, float(np.delete(run.parts["waiting"], slow).mean()))
+        text = f"find out what slows rank {slow} down: {run.slow_in_words}"
         yield Advice(text, gain, "the others' measured waiting for it")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.collectives import AlphaBeta, fit
-from dpbook.core import DpbookError, plural
+from dpbook.core import DpbookError, milliseconds, plural
 from dpbook.overlap import Span, Tensor, Timeline
 from dpbook.overlap.timeline import difference
 from dpbook.runs.forecast import MeasuredStep, NoForecast, read_step
@@ -36,6 +36,14 @@ SMALL_SHARE = 0.05
 """Share of a step below which the verdict does not mention a part."""
 STEADY_SHARE = 2 / 3
 """Share of the updates in which the same rank computes longest, from which on that is no coincidence."""
+
+SLOW_IN = {
+    "computation": "in forward and backward",
+    "loader": "waiting for its loader",
+    "optimizer": "in the optimizer",
+    "rest": "outside of forward, backward, loader and optimizer",
+}
+"""Parts of a step in which a rank may be slow, in words."""
 
 
 class NotMeasured(DpbookError):
@@ -114,17 +122,38 @@ class MeasuredRun:
         """Rank that slows the others down, or None.
 
         It computes longer than any other by a tenth, waits less than half as long as they do, and computes longest in
-        most updates.
+        most updates. Where workers load for every rank and all ranks wait for them, time in the loader is no sign: the
+        workers of a rank that is late by chance in one update stay ahead afterwards, so that it waits for the slowest
+        rank in place of its loader.
         """
         if self.world == 1 or self.mean("waiting") < SMALL_SHARE * self.step:
             return None
         working = self.working
+        if self.workers and self.parts["loader"].min() > SMALL_SHARE * self.step:
+            working = working - self.all_parts.loader
         *others, last = np.argsort(working.mean(axis=0))
         means = working[self.middle].mean(axis=0)
         longest = (working[:, last] == working.max(axis=1)).mean()
         waiting = self.parts["waiting"]
         longer = means[last] > 1.1 * means[others].max()
         return int(last) if longer and longest >= STEADY_SHARE and waiting[last] < waiting[others].mean() / 2 else None
+
+    @property
+    def slow_in_words(self) -> str:
+        """Time for which the slow rank works, and the part in which it differs most, beside the others', in words."""
+        shares = {name: self.beside_the_others(self.parts[name]) for name in SLOW_IN}
+        name = max(shares, key=lambda each: shares[each][0] - shares[each][1])
+        working, others = map(milliseconds, self.beside_the_others(self.working[self.middle].mean(axis=0)))
+        inside, others_inside = map(milliseconds, shares[name])
+        return (
+            f"it works for {working} of a step, the others for {others}; of that it spends {inside} {SLOW_IN[name]}, "
+            f"the others {others_inside}"
+        )
+
+    def beside_the_others(self, seconds: NDArray[np.float64]) -> tuple[float, float]:
+        """Return the seconds of the slow rank, and the median of the others'."""
+        assert self.slow is not None
+        return float(seconds[self.slow]), float(np.median(np.delete(seconds, self.slow)))
 
     @property
     def working(self) -> NDArray[np.float64]:
@@ -182,6 +211,13 @@ class MeasuredRun:
             return f"all messages have {nbytes[0]:,} bytes, so that latency and bandwidth cannot be told apart"
         line = fit(nbytes, seconds).model
         return line if line.beta else "large messages took no longer than small ones, so the bandwidth is not known"
+
+    @property
+    def price_of_same_messages(self) -> AlphaBeta | str:
+        """Price of a step that sends the same messages: `price`, or their measured time if they all have one size."""
+        if isinstance(self.price, str) and len({nbytes for nbytes, _ in self.sums}) == 1:
+            return AlphaBeta(median(seconds for _, seconds in self.sums), 0.0)
+        return self.price
 
     @property
     def gradient_bytes(self) -> int:
@@ -253,6 +289,12 @@ def read_run(folder: Path, world: int, link: AlphaBeta | None = None) -> Measure
     models = [event for event in journals[0] if event["kind"] == "model"] or models
     if models[-1].get("format") != MOMENTS_FORMAT:
         raise NotMeasured("another version of dpbook has written its journals: launch it again")
+    worlds = sorted({event["world"] for of_rank in journals for event in of_rank if event["kind"] == "model"} | {world})
+    if len(worlds) > 1:
+        raise NotMeasured(
+            f"its journals are from runs on {' and '.join(map(str, worlds))} ranks: record the run again, into a new "
+            "folder"
+        )
     events = [[event for event in of_rank if event["kind"] == "update"] for of_rank in journals]
     total = min(of_rank[-1]["number"] + 1 if of_rank else 0 for of_rank in events)
     if total < LEAST_UPDATES:

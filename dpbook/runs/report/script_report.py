@@ -13,7 +13,15 @@ from dpbook.runs.forecast import ForecastRow, MeasuredStep, bucket_limits, fitte
 from dpbook.runs.launch import Launch, launch
 from dpbook.runs.report.advice import LEAST_GAIN, Advice, advise
 from dpbook.runs.report.measured_run import MeasuredRun, NotMeasured, read_run
-from dpbook.runs.report.verdicts import efficiency, largest_loss, not_simulated, rows, throughput
+from dpbook.runs.report.verdicts import (
+    UNSEEN,
+    communicates,
+    efficiency,
+    largest_loss,
+    not_simulated,
+    rows,
+    throughput,
+)
 from dpbook.runs.watching import PARTS, with_hooks
 
 FORMAT = 1
@@ -41,9 +49,9 @@ def new_report_folder(script: str, name: str | None) -> Path:
         except FileExistsError:
             if REPORTS.is_dir():
                 continue
-            raise InvalidArgument("report", REPORTS, "a folder, but a file has its name") from None
+            raise InvalidArgument("report", str(REPORTS), "a folder, but a file has its name") from None
         except OSError as error:
-            raise InvalidArgument("report", REPORTS, f"a folder that can be written ({error.strerror})") from None
+            raise InvalidArgument("report", str(REPORTS), f"a folder that can be written ({error.strerror})") from None
         return REPORTS / each
     raise InvalidArgument("report-name", name, f"a new name: {REPORTS / str(name)} has a report already")
 
@@ -111,7 +119,17 @@ class ScriptReport:
             loss = f"no part takes more than {LEAST_GAIN:.0%} of it but computation and the optimizer"
         else:
             loss = f"largest loss of time: {words}, {milliseconds(seconds)} ({seconds / run.step:.0%} of a step)"
-        return "\n".join([first, loss, *(f"advice: {_in_words(each, run)}" for each in self.advice[0][:1])])
+        return "\n".join([first, loss, *self._next_step(run)])
+
+    def _next_step(self, run: MeasuredRun) -> Iterator[str]:
+        """Yield the first advice in words; without one, why the gain of changes of the communication is not known."""
+        if run.world > 1 and not communicates(run):
+            yield f"communication was not measured: {UNSEEN}"
+        advice, reasons = self.advice
+        if advice:
+            yield f"advice: {_in_words(advice[0], run)}"
+        elif communicates(run) and (reason := next(iter(reasons), not_simulated(run))) is not None:
+            yield f"no advice: what could be computed saves less than {LEAST_GAIN:.0%} of a step ({reason})"
 
     def to_data(self) -> dict[str, Any]:
         """Return plain data for JSON, in seconds and bytes."""

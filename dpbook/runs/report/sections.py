@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dpbook import figures
+from dpbook.collectives import AlphaBeta
 from dpbook.core import in_binary, in_words, milliseconds, plural
 from dpbook.overlap import Timeline
 from dpbook.runs.report.advice import LEAST_GAIN
@@ -57,7 +58,8 @@ def _advice(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
     note = f"Nothing that could be computed would save more than {LEAST_GAIN:.0%} of a step."
     reasons = report.advice[1]
     if run.world > 1 and (reason := not_simulated(run)) is not None:
-        reasons = [*reasons, f"Other buckets, no_sync and more ranks: {reason}"]
+        changes = "Other buckets" if isinstance(run.price_of_same_messages, AlphaBeta) else "Other buckets, no_sync"
+        reasons = [*reasons, f"{changes} and more ranks: {reason}"]
     return {"rows": rows, "none": note, "not_measured": [each.replace(": ", ": not measured: ", 1) for each in reasons]}
 
 

@@ -43,12 +43,7 @@ def _waiting(run: MeasuredRun) -> str:
     waiting = run.mean("waiting")
     waited = f"{waiting / run.step:.0%} of a step ({milliseconds(waiting)}, the mean over ranks)"
     if run.slow is not None:
-        working = run.working[run.middle].mean(axis=0)
-        others = float(np.median(np.delete(working, run.slow)))
-        return (
-            f"Rank {run.slow} is slower: it works for {milliseconds(float(working[run.slow]))} where the others need "
-            f"{milliseconds(others)}, and waiting takes {waited}."
-        )
+        return f"Rank {run.slow} is slower: {run.slow_in_words}. Waiting takes {waited}."
     if waiting < SMALL_SHARE * run.step:
         return "No rank is slow, and hardly any time is spent waiting."
     return f"Waiting for each other takes {waited}, though no single rank is slow."

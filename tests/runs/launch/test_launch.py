@@ -196,11 +196,12 @@ def test_a_port_of_another_service_is_reported_as_no_rendezvous(tmp_path, answer
 
 @pytest.mark.processes
 def test_a_script_gets_its_arguments_its_share_of_the_cores_settings_of_malloc_and_a_reserved_port(tmp_path):
-    ended = launch("--nproc", 2, "--", script(tmp_path, "prints"), "--flag", *machine.MALLOC_SETTINGS, folder=tmp_path)
+    """The argument --n is also how several options of torchrun begin."""
+    ended = launch("--nproc", 2, "--", script(tmp_path, "prints"), "--n", *machine.MALLOC_SETTINGS, folder=tmp_path)
     assert ended.returncode == 0
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, machine.cores() // 2)))
     settings = [os.environ.get(name, value) for name, value in machine.MALLOC_SETTINGS.items()]
-    assert ended.stdout.split() == ["argument", "--flag", threads, *settings]
+    assert ended.stdout.split() == ["argument", "--n", threads, *settings]
     assert not (tmp_path / "runs").exists()
 
 

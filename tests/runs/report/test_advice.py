@@ -55,6 +55,25 @@ def test_a_slow_rank_costs_what_the_others_wait(tmp_path):
     assert advice.gain == pytest.approx(0.05)
 
 
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [("rest", "outside of forward, backward, loader and optimizer"), ("loader", "waiting for its loader")],
+)
+def test_the_advice_names_the_part_in_which_a_rank_is_slow(tmp_path, part, words):
+    slow = EVEN | {"summing": 0.001, part: 0.05, "workers": 1}
+    best, _ = advise(measured(tmp_path, EVEN | {"summing": 0.051, "workers": 1}, slow))
+    assert best[-1].change.startswith("find out what slows rank 1 down")
+    assert best[-1].change.endswith(f"of that it spends 50 ms {words}, the others 0 ms")
+
+
+def test_no_rank_is_slow_where_all_wait_for_workers_that_load_alike(tmp_path):
+    """Batches take 160 ms on both ranks. The workers of rank 1 are 30 ms ahead, so it waits for rank 0's instead."""
+    early, late = EVEN | {"loader": 0.02, "summing": 0.031}, EVEN | {"loader": 0.05, "summing": 0.001}
+    run = measured(tmp_path, late | {"workers": 1}, early | {"workers": 1})
+    assert run.slow is None
+    assert measured(tmp_path, late | {"workers": 0}, early | {"workers": 0}).slow == 0
+
+
 def test_a_forgotten_no_sync_costs_the_sums_of_all_but_the_last_micro_batch(tmp_path):
     """Four micro-batches, each of which sums 4 MB in 20 ms; a wrapper that syncs them all exposes 80 ms."""
 
@@ -72,6 +91,28 @@ def test_a_forgotten_no_sync_costs_the_sums_of_all_but_the_last_micro_batch(tmp_
     assert best[0].change.startswith("no_sync() around forward and backward of all but the last of 4 micro-batches")
     assert best[0].gain <= 0.08
     assert best[0].gain == pytest.approx(0.06, rel=0.25)
+
+
+def test_a_forgotten_no_sync_is_priced_where_all_gradients_travel_in_one_message(tmp_path):
+    """The size of the message stays the same, so its measured time is its price: 10 ms for each of 4 micro-batches."""
+
+    def update(number):
+        marks, spans = [["begun", 0.0]], []
+        for at in (0.0, 0.04, 0.08, 0.12):
+            marks += [["forward", at], ["backward", at + 0.01], [1, at + 0.02], [0, at + 0.03], ["returned", at + 0.04]]
+            spans += [
+                ["forward", at, at + 0.01, "", 0, None], ["backward", at + 0.01, at + 0.04, "", 0, None],
+                ["call", at + 0.03, at + 0.04, "all_reduce", 4_000_000, None],
+            ]  # fmt: skip
+        once = journals.update(number, computing=0.03, summing=0.01, updating=0.0)
+        return once | {"marks": [*marks, ["stepped", 0.16]], "spans": spans, "synced": [True] * 4}
+
+    journals.write(tmp_path, [[update(k) for k in range(12)]] * 2, {"cap": 8 * MIB})
+    run = read_run(tmp_path, 2)
+    best, _ = advise(run)
+    assert isinstance(run.price, str)
+    assert best[0].change.startswith("no_sync()")
+    assert best[0].gain == pytest.approx(0.03, rel=0.1)
 
 
 def test_buckets_and_bytes_are_advised_by_simulation(tmp_path):
@@ -112,6 +153,32 @@ def test_messages_far_from_all_that_were_measured_have_no_price(tmp_path):
     best, reasons = advise(read_run(tmp_path, 2))
     assert best == []
     assert reasons[0].startswith("DistributedDataParallel in place of the script's all-reduce: its messages would have")
+
+
+def test_sums_of_a_script_are_replaced_by_buckets_like_those_that_were_measured(tmp_path):
+    """A script sums 12 MB in tensors of 1 MB and less, in 120 ms; DDP's default of 25 MB is beyond these messages.
+
+    Small buckets begin after 40 of the 100 ms of forward and backward, so that 60 ms are hidden.
+    """
+    elements = [125_000 * (1 + k % 2) for k in range(16)]
+    tensors = [{"name": f"t{k}", "shape": [n], "dtype": "float32", "device": "cpu"} for k, n in enumerate(elements)]
+
+    def update(number):
+        calls, now = [], 0.1
+        for n in elements:
+            calls.append(["wait", now, now + 4e-8 * n, "all_reduce", 4 * n, None])
+            now = calls[-1][2]
+        passes = [["forward", 0.0, 0.03, "", 0, None], ["backward", 0.03, 0.1, "", 0, None]]
+        marks = [["begun", 0.0], ["forward", 0.0], ["backward", 0.03]]
+        marks += [[15 - k, 0.04 + 0.06 * k / 15] for k in range(16)] + [["returned", 0.1], ["stepped", now]]
+        one = journals.update(number, **EVEN)
+        return one | {"synced": [None], "spans": passes + calls, "marks": marks}
+
+    model = {"wrapper": None, "wrapped": False, "bucketed": False, "tensors": tensors, "device": "cuda"}
+    journals.write(tmp_path, [[update(k) for k in range(12)]] * 2, model)
+    advice = only(read_run(tmp_path, 2))
+    assert "DistributedDataParallel(model, bucket_cap_mb=1) in place" in advice.change
+    assert advice.gain == pytest.approx(0.06, rel=0.1)
 
 
 def test_a_small_collective_between_the_passes_may_be_called_rarely_and_no_other(tmp_path):
@@ -168,6 +235,8 @@ def in_no_turn():
         (lambda folder: repeated(folder, EVEN, EVEN, updates=0), "the script ended after 0 updates; 5 are needed"),
         (lambda folder: repeated(folder, EVEN, EVEN, updates=4), "after 4 updates"),
         (lambda folder: repeated(folder, EVEN, EVEN, model={"format": 0}), "another version of dpbook"),
+        (lambda folder: repeated(folder / "x", EVEN, EVEN, EVEN) or (folder / "x" / "journal-1.jsonl").replace(
+            folder / "journal-1.jsonl"), "from runs on 2 and 3 ranks"),
         (lambda folder: journals.write(folder, [in_no_turn(), in_no_turn()]), "in no regular turn"),
     ],
 )  # fmt: skip
