@@ -14,7 +14,7 @@ from dpbook.collectives import AlphaBeta, fit
 from dpbook.core import DpbookError, milliseconds, plural
 from dpbook.overlap import Span, Tensor, Timeline
 from dpbook.overlap.timeline import difference
-from dpbook.runs.forecast import MeasuredStep, NoForecast, read_step
+from dpbook.runs.forecast import MeasuredStep, NoForecast, fitted_connection, read_step
 from dpbook.runs.watching import (
     MOMENTS_FORMAT,
     PARTS,
@@ -202,15 +202,24 @@ class MeasuredRun:
         """Time of an all-reduce of gradients by its bytes, fitted to those of the run, or why there is none."""
         if self.world == 1:
             return "one process sends nothing"
-        if self.link is not None:
-            return self.link
+        line = self.link if self.link is not None else self._fitted()
+        if isinstance(line, str):
+            return line
+        if not line.beta:
+            return "large messages took no longer than small ones, so the bandwidth is not known"
+        try:
+            fitted_connection(self.world, line)
+        except DpbookError:  # the slope is that of noise
+            return f"the messages' times fit no link: it would carry {line.bandwidth:.2g} bytes per second"
+        return line
+
+    def _fitted(self) -> AlphaBeta | str:
         if not self.sums:
             return "no all-reduce of gradients was seen, or not the same number on all ranks and in all updates"
         nbytes, seconds = zip(*self.sums, strict=True)
         if len(set(nbytes)) < 2:
             return f"all messages have {nbytes[0]:,} bytes, so that latency and bandwidth cannot be told apart"
-        line = fit(nbytes, seconds).model
-        return line if line.beta else "large messages took no longer than small ones, so the bandwidth is not known"
+        return fit(nbytes, seconds).model
 
     @property
     def price_of_same_messages(self) -> AlphaBeta | str:

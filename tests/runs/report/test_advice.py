@@ -30,6 +30,14 @@ def test_nothing_is_advised_where_nothing_is_lost(tmp_path):
     assert advise(measured(tmp_path, *[EVEN | {"summing": 0.001}] * 2))[0] == []
 
 
+def test_times_that_differ_by_noise_alone_fit_no_link(tmp_path):
+    """3 MB take a nanosecond longer than 1 MB: no link carries 2 MB in a nanosecond."""
+    third = 0.1 / 3  # between the two sums' beginnings, which is how long the first one takes
+    run = measured(tmp_path, *[EVEN | {"summing": third + 1e-9}] * 2, model={"device": "cuda"})
+    assert isinstance(run.price, str)
+    assert run.price.startswith(("the messages' times fit no link", "large messages took no longer"))
+
+
 @pytest.mark.parametrize(("workers", "needed"), [(0, 2), (1, 3), (2, 5)])
 def test_a_slow_loader_needs_as_many_workers_as_load_beside_the_rest(tmp_path, workers, needed):
     """A step of 240 ms waits for 130. Without a worker that is all of the loading, else each has loaded for 240."""
@@ -142,7 +150,14 @@ def test_messages_far_from_all_that_were_measured_have_no_price(tmp_path):
     def update(number):
         one = journals.update(number, **EVEN | {"updating": 0.1})
         calls = [
-            ["wait", 0.11 + k / 1000, 0.111 + k / 1000, "all_reduce", 8000 * (1 + k % 2), ["own.py", 7, ""]]
+            [
+                "wait",
+                0.11 + k / 1000,
+                0.11 + k / 1000 + (1 + k % 2) / 2000,
+                "all_reduce",
+                8000 * (1 + k % 2),
+                ["own.py", 7, ""],
+            ]
             for k in range(40)
         ]
         return one | {"synced": [None], "spans": one["spans"] + calls}
