@@ -34,7 +34,7 @@ def test_a_courses_own_numbers_are_in_its_assignments_and_its_configuration(tmp_
     assert given(tmp_path / "a")["course"] == 11
     for path in SOLUTIONS:
         source = (tmp_path / "a" / "source" / path.stem / path.name).read_bytes()
-        assert source == (tmp_path / "b" / "solutions" / path.name).read_bytes()
+        assert source == (tmp_path / "b_solutions" / path.name).read_bytes()
     assert source != SOLUTIONS[-1].read_bytes()
 
 
