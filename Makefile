@@ -69,9 +69,9 @@ fmt: ## put the code into the project's style
 	$(BIN)/python -m ruff check --fix
 	$(BIN)/python -m ruff format
 
-bench: ## measure on this machine; prints ratios
+bench: ## measure on this machine, and write the tables of README and tests/benchmarks (ARGS="bench_ddp --repeats 5")
 	@tools/venv.sh dev
-	@set -e; for script in $(wildcard tests/benchmarks/bench_*.py); do echo "== $$script"; $(BIN)/python $$script; done
+	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 clean: ## remove .venv, caches and build products; never workbook/
 	rm -rf .venv build dist dpbook.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 
 from dpbook.collectives import count, ring, simulate  # noqa: E402
-from tests.benchmarks.rows import Row, begin, seconds  # noqa: E402
+from tests.benchmarks.rows import Row, begin, seconds, show  # noqa: E402
 
 
 def message_by_message(schedule, buffers):
@@ -107,11 +107,11 @@ def main() -> None:
     repeats = begin(__doc__, repeats=7)
     # First, while this process is small: Linux counts the peak of a process from the size of the one that forked it.
     for row in in_a_fresh_process(repeats):
-        print(row, flush=True)
+        show(row)
     for row in against_a_plain_loop(4096, 50, repeats) + against_a_plain_loop(4099, 25, repeats):
-        print(row, flush=True)
-    print(against_the_memory(repeats), flush=True)
-    print(Row("count the ring of 8,192", [seconds(lambda: count(ring(8192), 10**6)) for _ in range(repeats)], "s"))
+        show(row)
+    show(against_the_memory(repeats))
+    show(Row("count the ring of 8,192", [seconds(lambda: count(ring(8192), 10**6)) for _ in range(repeats)], "s"))
 
 
 if __name__ == "__main__":

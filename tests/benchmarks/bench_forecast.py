@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dpbook.core import milliseconds
 from dpbook.runs.forecast import Script, check_forecast, connection, measure_step
-from tests.benchmarks.rows import Row, begin
+from tests.benchmarks.rows import Row, begin, show
 
 SCRIPTS = Path(__file__).parent / "forecast_scripts"
 LINKS = ("500Mb/s+500us", "1Gb/s+500us")
@@ -34,7 +34,7 @@ def main() -> None:
                 seconds = (measured.alone, row.forecast, row.measured, row.exposed, row.waited)
                 times = " / ".join(map(milliseconds, seconds))
                 name = f"{script.stem}, {world} ranks, {link.name}: {times}"
-                print(Row(name, [100 * row.miss], "%", at_least=-10, at_most=10), flush=True)
+                show(Row(f"forecast: {name}", [100 * row.miss], "%", at_least=-10, at_most=10))
 
 
 if __name__ == "__main__":

@@ -17,12 +17,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.benchmarks.rows import Row, show  # noqa: E402
 from tests.classroom.school_class import CLASS, classroom, graded  # noqa: E402
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--of", type=int, default=20, help="submissions (default: %(default)s)")
+    parser.add_argument("--of", "--repeats", type=int, default=20, help="submissions (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="judges at once (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -31,7 +32,8 @@ def main() -> None:
         made = classroom(Path(folder) / "class", {kind: round(n * options.of / 100) for kind, n in CLASS.items()})
         run = graded([Path(folder) / "class"], 7, options.jobs, temporary, every=2.0)  # a look takes 40 ms
     computed = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"{len(made)} submissions: {run.seconds:.0f} s, goal 600 for 100; {run.memory / 1e9:.2f} GB, goal 2")
+    show(Row(f"a class of {len(made)}: seconds for a submission", [run.seconds / len(made)], "s", at_most=6))
+    show(Row(f"a class of {len(made)}: memory", [run.memory / 1e9], "GB", at_most=2))
     print(f"judges and servers computed for {computed.ru_utime + computed.ru_stime:.0f} s, without answers")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.benchmarks.rows import Row, begin, seconds  # noqa: E402
+from tests.benchmarks.rows import Row, begin, seconds, show  # noqa: E402
 from tests.runs.launch import restarts  # noqa: E402
 
 PROGRAM = 'import torch.distributed as dist\ndist.init_process_group("gloo")\ndist.destroy_process_group()\n'
@@ -65,9 +65,11 @@ def resumed(trials: int) -> tuple[int, list[float]]:
 
 def main() -> None:
     repeats = begin(__doc__, repeats=20)
-    print(Row("`dpbook launch` beside bare torchrun, an empty program", launch_times(repeats), "×", at_most=1.1))
+    show(
+        Row("an empty program: `dpbook launch` / bare torchrun", launch_times(repeats), "×", at_most=1.1, headline=True)
+    )
     alike, times = resumed(repeats)
-    print(Row("a run whose rank 1 is killed once", times, "s"))
+    show(Row("a run whose rank 1 is killed once", times, "s"))
     print(f"of {repeats} killed runs {alike} ended with the weights of an uninterrupted one, bit for bit")
 
 

@@ -14,7 +14,7 @@ from dpbook.collectives import AlphaBeta, Link, cost, ring
 from dpbook.collectives.pricing import closed_forms
 from dpbook.overlap import best_cap, bucketed, equal_layers, hook, plan, simulate_step, tensors_of
 from dpbook.planning import ACCELERATORS, LINKS, MODELS, Cluster, Job, predict
-from tests.benchmarks.rows import Row, begin, seconds
+from tests.benchmarks.rows import Row, begin, seconds, show
 
 
 def main() -> None:
@@ -27,9 +27,9 @@ def main() -> None:
     link = Link.gigabits(400, latency=5e-6)
     for name, call, goal in (
         ("simulate a step of 1,000 layers in 100 buckets", lambda: simulate_step(layers, buckets, price), 50),
-        ("    with a message per layer", lambda: simulate_step(layers, hook(layers), price), 50),
+        ("simulate a step of 1,000 layers with a message per layer", lambda: simulate_step(layers, hook(layers), price), 50),
         (
-            "    and contention, two streams, launches",
+            "simulate it with contention, two streams and launches",
             lambda: simulate_step(layers, hook(layers), price, **crowded),
             50,
         ),
@@ -46,9 +46,9 @@ def main() -> None:
             None,
         ),
     ):
-        print(Row(name, [1e3 * seconds(call) for _ in range(repeats)], "ms", at_most=goal), flush=True)
+        show(Row(name, [1e3 * seconds(call) for _ in range(repeats)], "ms", at_most=goal))
     counted = [seconds(lambda: cost(ring(8192), 8192 * 4, link)) for _ in range(min(repeats, 3))]
-    print(Row("price the same ring by counting its messages", counted, "s"))
+    show(Row("price the same ring by counting its messages", counted, "s"))
 
 
 if __name__ == "__main__":

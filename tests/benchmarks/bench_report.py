@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dpbook.ranks import start
-from tests.benchmarks.rows import Row, begin
+from tests.benchmarks.rows import Row, begin, show
 
 WORLD, WARMUP, STEPS = 2, 3, 8
 
@@ -68,7 +68,7 @@ def main() -> None:
     values = start(ratios, [(repeats,)] * WORLD, timeout=900)[0]
     for name, ratio in zip(("by the clock", "in processor time"), zip(*values, strict=True), strict=True):
         text = f"small GPT on 2 ranks: hooks of a report, {name}"
-        print(Row(text, [100 * (value - 1) for value in ratio], "%", at_most=3), flush=True)
+        show(Row(text, [100 * (value - 1) for value in ratio], "%", at_most=3, headline=name == "in processor time"))
 
 
 if __name__ == "__main__":

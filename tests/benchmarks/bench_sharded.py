@@ -14,39 +14,43 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks import sharded_steps
 from tests.benchmarks.bench_ddp import on_two_ranks, ratios
-from tests.benchmarks.rows import Row, begin
+from tests.benchmarks.rows import Row, begin, show
+
+NAME = "small GPT, a unit per block, fully sharded: ours / torch's"
+LINKED = "emulated link, communication as long as computation"
 
 
 def main() -> None:
     repeats = begin(__doc__, repeats=15)
     times = on_two_ranks(sharded_steps.steps, repeats)
-    print(Row("fully sharded, per block: ours / torch's", ratios(times, "ours", "torch"), "×", at_most=1.15))
-    print(Row("    without resharding after forward", ratios(times, "kept", "torch, kept"), "×", at_most=1.15))
-    print(Row("    over schedules / over gloo", ratios(times, "schedules", "ours"), "×"))
-    print(Row("    fully sharded / bucketed", ratios(times, "ours", "ddp"), "×"), flush=True)
+    show(Row(NAME, ratios(times, "ours", "torch"), "×", at_most=1.15, headline=True))
+    show(Row(f"{NAME}, without resharding after forward", ratios(times, "kept", "torch, kept"), "×", at_most=1.15))
+    show(Row("    over schedules / over gloo", ratios(times, "schedules", "ours"), "×"))
+    show(Row("    fully sharded / bucketed", ratios(times, "ours", "ddp"), "×"))
     peaks = on_two_ranks(sharded_steps.peaks, repeats)
     for name, values in peaks.items():
-        print(Row(f"    peak, {name}", values, "MiB"))
-    print(Row("    ours / torch's", ratios(peaks, "ours", "torch"), "×", at_most=1.1), flush=True)
+        show(Row(f"    peak, {name}", values, "MiB"))
+    show(Row("peak of two steps of AdamW: ours / torch's", ratios(peaks, "ours", "torch"), "×", at_most=1.1))
     print("peak of forward and backward over an emulated link, shards counted:")
     for depth, found in on_two_ranks(sharded_steps.foreseen, repeats).items():
-        print(Row(f"    prefetch {depth}", found["measured"], "MiB"))
+        show(Row(f"    prefetch {depth}", found["measured"], "MiB"))
         off = [100 * (s / m - 1) for s, m in zip(found["simulated"], found["measured"], strict=True)]
-        print(Row("        simulated, off by percent", off, "%", at_least=-10, at_most=10), flush=True)
+        name = f"peak over an emulated link, prefetch {depth}: simulated beside measured"
+        show(Row(name, off, "%", at_least=-10, at_most=10))
     times = on_two_ranks(sharded_steps.over_a_link, repeats)
-    print("over an emulated link on which a step's communication takes as long as its computation:")
+    print(f"{LINKED}:")
     for name in times:
-        print(Row(f"    {name}", [1e3 * t for t in times[name]], "ms"))
-    print(Row("    no prefetch / prefetch 1", ratios(times, "prefetch 0", "prefetch 1"), "×", at_least=1.2))
-    print(Row("    no prefetch / prefetch 2", ratios(times, "prefetch 0", "prefetch 2"), "×", at_least=1.2), flush=True)
-    print("the same with computation that needs no core:")
+        show(Row(f"    {name}", [1e3 * t for t in times[name]], "ms"))
+    show(Row(f"{LINKED}: no prefetch / prefetch 1", ratios(times, "prefetch 0", "prefetch 1"), "×", at_least=1.2))
+    show(Row(f"{LINKED}: no prefetch / prefetch 2", ratios(times, "prefetch 0", "prefetch 2"), "×", at_least=1.2))
     naps = on_two_ranks(sharded_steps.napping, repeats)
     for depth, found in naps.items():
-        print(Row(f"    prefetch {depth}", [1e3 * t for t in found["measured"]], "ms"))
+        show(Row(f"    prefetch {depth}", [1e3 * t for t in found["measured"]], "ms"))
         off = [100 * (s / m - 1) for s, m in zip(found["simulated"], found["measured"], strict=True)]
-        print(Row("        simulated, off by percent", off, "%", at_least=-10, at_most=10))
+        name = f"computation that needs no core, prefetch {depth}: simulated step beside the measured one"
+        show(Row(name, off, "%", at_least=-10, at_most=10))
     saved = [a / b for a, b in zip(naps[0]["measured"], naps[1]["measured"], strict=True)]
-    print(Row("    no prefetch / prefetch 1", saved, "×", at_least=1.2), flush=True)
+    show(Row("computation that needs no core: no prefetch / prefetch 1", saved, "×", at_least=1.2))
 
 
 if __name__ == "__main__":

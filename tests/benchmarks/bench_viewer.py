@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 from dpbook.app.notebooks.validation import KERNELSPEC  # noqa: E402
 from dpbook.app.site import find_chromium  # noqa: E402
-from tests.benchmarks.rows import Row, begin  # noqa: E402
+from tests.benchmarks.rows import Row, begin, show  # noqa: E402
 from tests.browser.jupyterlab import FLAGS, Notebook, serve  # noqa: E402
 
 SETUP = """from dpbook import figures
@@ -103,7 +103,7 @@ def main() -> None:
             host = notebook.output(number).locator(".dpbook-player, .dpbook-explorer")
             measure, goal = (player, 16.0) if what in PLAYERS else (explorer, None)
             for kind in ("key", "pointer"):
-                print(Row(f"{what}: {kind} to picture", measure(host, kind, repeats), "ms", at_most=goal))
+                show(Row(f"{what}: {kind} to picture", measure(host, kind, repeats), "ms", at_most=goal))
         browser.close()
 
 

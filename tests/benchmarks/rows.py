@@ -1,16 +1,21 @@
-"""Rows that the benchmarks print: a line for the machine, and a row per measurement with median, spread and goal."""
+"""Rows that the benchmarks print: a line for the machine, and a row per measurement with median, spread and goal.
+
+``python -m tests.benchmarks`` names a file in the variable ``ROWS``: rows with a goal are also written to it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import hashlib
+import json
 import os
 import platform
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -18,6 +23,7 @@ import numpy as np
 from dpbook.core import machine
 
 WIDTH = 76  # of the first column
+ROWS = "DPBOOK_BENCHMARK_ROWS"  # the variable of the environment that names a file of JSON lines
 
 
 class Load:
@@ -62,17 +68,31 @@ class Row:
     unit: str
     at_least: float | None = None
     at_most: float | None = None
+    headline: bool = False  # whether the README's table has it
     under_load: bool = field(default_factory=LOAD.since)
 
     def __str__(self) -> str:
-        middle, goals, missed = median(self.values), [], "under load" if self.under_load else "MISSED"
+        spread = f"{min(self.values):.2f} to {max(self.values):.2f}"
+        goal = self.goal() or ("under load" if self.under_load else "–")
+        return f"{self.name:<{WIDTH}}{median(self.values):>9.2f} {self.unit:<4}{spread:>19}   {goal}"
+
+    def goal(self) -> str:
+        """Return the bounds, and whether the median meets them."""
+        middle, missed = median(self.values), "under load" if self.under_load else "MISSED"
+        goals = []
         if self.at_least is not None:
             goals.append(f"≥ {self.at_least:g}: {'met' if middle >= self.at_least else missed}")
         if self.at_most is not None:
             goals.append(f"≤ {self.at_most:g}: {'met' if middle <= self.at_most else missed}")
-        goal = ", ".join(goals) or ("under load" if self.under_load else "–")
-        spread = f"{min(self.values):.2f} to {max(self.values):.2f}"
-        return f"{self.name:<{WIDTH}}{middle:>9.2f} {self.unit:<4}{spread:>19}   {goal}"
+        return ", ".join(goals)
+
+
+def show(row: Row) -> None:
+    """Print a row; write it to the file of ``ROWS`` where it has a goal."""
+    print(row, flush=True)
+    if (path := os.environ.get(ROWS)) and (row.at_least, row.at_most) != (None, None):
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(row) | {"name": row.name.strip()}) + "\n")
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -76,7 +76,7 @@ def proved(names, numbers, environment, path):
 @pytest.mark.parametrize(
     ("numbers", "group"),
     [
-        ([1], "quick"), ([3], "between ranks"), pytest.param([2, 3], "quick", marks=pytest.mark.proof),
+        ([1], "quick"), ([2], "between ranks"), pytest.param([2, 3], "quick", marks=pytest.mark.proof),
         *(pytest.param([number], "lasting", marks=pytest.mark.proof) for number in (1, 2, 3)),
         pytest.param([4], "hybrid", marks=pytest.mark.proof),
     ],

@@ -208,7 +208,7 @@ def _warnings(torch: Torch, shared: int | None) -> list[str]:
     if torch.cuda and not torch.gpus:
         found.append(
             f"torch is built for CUDA {torch.cuda}, but no GPU can be used here. It works on the CPU; the CPU wheel is "
-            'gigabytes smaller (README, "torch without CUDA")'
+            'gigabytes smaller (docs/installing.md, "torch without CUDA")'
         )
     if shared is not None and shared < SMALL_SHM:
         found.append(f"shared memory is {gibibytes(shared)}: in a container, give it more (docker run --shm-size=1g)")
