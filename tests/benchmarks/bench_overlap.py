@@ -27,7 +27,11 @@ def main() -> None:
     link = Link.gigabits(400, latency=5e-6)
     for name, call, goal in (
         ("simulate a step of 1,000 layers in 100 buckets", lambda: simulate_step(layers, buckets, price), 50),
-        ("simulate a step of 1,000 layers with a message per layer", lambda: simulate_step(layers, hook(layers), price), 50),
+        (
+            "simulate a step of 1,000 layers with a message per layer",
+            lambda: simulate_step(layers, hook(layers), price),
+            50,
+        ),
         (
             "simulate it with contention, two streams and launches",
             lambda: simulate_step(layers, hook(layers), price, **crowded),

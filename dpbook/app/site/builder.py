@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 from dpbook.app.site import glossary
 from dpbook.app.site.films import FOLDER as FILMS
 from dpbook.app.site.glossary import Reference, Term
+from dpbook.app.site.library import library_pages
 from dpbook.app.site.markdown import Section
 from dpbook.app.site.pages import Page, document_page, notebook_page, text_page
 from dpbook.core import DATA, DpbookError, render_page
@@ -156,6 +157,10 @@ class _Site:
         lists = [self._glossary_page(), self._references_page()]
         groups = {"Chapters": chapters, "Exercises": exercises, **_grouped(documents)}
         groups["Reference"] = [*lists, *groups["Reference"]]
+        groups["Library"] = [
+            text_page(text, self.root / "chapters" / room, f"library/{room}.html", self)
+            for room, text in library_pages()
+        ]
         groups = {name: group for name, group in groups.items() if group}
         order = [page for group in groups.values() for page in group]
         for group in groups.values():

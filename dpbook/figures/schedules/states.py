@@ -89,7 +89,7 @@ class State:
 
 
 def demonstration(schedule: Schedule, size: int | None = None) -> NDArray[np.int32]:
-    """Return buffers (world, size) whose digits show the contributions: rank r contributes 10**r to every element.
+    """Return buffers (world, size) whose digits show the contributions: rank r contributes ``10**r`` to every element.
 
     A correct sum of 4 ranks reads 1111 and a double count 1211. If the schedule says that a rank already holds a sum,
     it begins with that sum; if it says nothing of a rank, with 0. The world has up to 9 ranks; by default a buffer has

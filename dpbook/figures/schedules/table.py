@@ -325,7 +325,7 @@ class Table:
 def draw_schedule(schedule: Schedule, after: int = 0, *, buffers: Any = None, size: int | None = None) -> Picture:
     """Draw the buffers of every rank after ``after`` rounds, and the messages of the last of them.
 
-    ``buffers`` are one 1-D array per rank; by default rank r contributes 10**r to each of ``size`` elements (one per
+    ``buffers`` are one 1-D array per rank; by default rank r adds ``10**r`` to each of ``size`` elements (one per
     chunk). Worlds up to 8 with up to 8 chunks are drawn with numbers and arrows, up to 32 ranks and 64 chunks as a
     matrix with the number of contributions in each cell. Raises `InvalidArgument` beyond that, and the errors of
     `simulate`.
@@ -338,7 +338,7 @@ def draw_schedule(schedule: Schedule, after: int = 0, *, buffers: Any = None, si
 def play(schedule: Schedule, buffers: Any = None, *, size: int | None = None) -> Viewer:
     """Show ``schedule`` round by round, with a slider, buttons, and a player that can be paused.
 
-    ``buffers`` are one 1-D array per rank; by default rank r contributes 10**r to each of ``size`` elements (one per
+    ``buffers`` are one 1-D array per rank; by default rank r adds ``10**r`` to each of ``size`` elements (one per
     chunk). Every control has a name and works from the keyboard: Tab moves between them, the arrow keys, Home and End
     move the slider. Limits and errors are those of `draw_schedule`.
     """
