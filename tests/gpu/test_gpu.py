@@ -43,8 +43,7 @@ def chosen(group):
         return [one.name for one in CHECKS.values() if one.lasting]
     if group == "hybrid":
         return ["hybrid_sharding_has_the_losses_of_ddp", "the_script_for_sharding_resumes"]
-    quick = [one for one in CHECKS.values() if not one.lasting]
-    return [one.name for one in quick if group == "quick" or one.is_between_ranks]
+    return [one.name for one in CHECKS.values() if not one.lasting]
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def proved(names, numbers, environment, path):
 @pytest.mark.parametrize(
     ("numbers", "group"),
     [
-        ([1], "quick"), ([2], "between ranks"), pytest.param([2, 3], "quick", marks=pytest.mark.proof),
+        ([1], "quick"), pytest.param([2, 3], "quick", marks=pytest.mark.proof),
         *(pytest.param([number], "lasting", marks=pytest.mark.proof) for number in (1, 2, 3)),
         pytest.param([4], "hybrid", marks=pytest.mark.proof),
     ],

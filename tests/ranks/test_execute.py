@@ -13,7 +13,7 @@ from tests.collectives.oracles import plain
 from tests.collectives.programs import PROGRAMS
 
 pytestmark = pytest.mark.processes
-WORLDS = [2, pytest.param(3, marks=pytest.mark.proof), 5]
+WORLDS = [*(pytest.param(world, marks=pytest.mark.proof) for world in (2, 3)), 5]
 
 
 @functools.cache

@@ -59,6 +59,7 @@ def test_a_script_that_torchrun_starts_is_recorded_for_a_report(script, capsys):
 
 
 @pytest.mark.processes
+@pytest.mark.proof
 def test_a_script_that_torchrun_starts_is_recorded_for_an_audit(script, capsys):
     ended = recorded("--audit", "--updates", "3", "kept", script)
     assert ended.returncode == 0, ended.stderr
