@@ -48,16 +48,15 @@ COMMANDS: dict[str, tuple[ModuleType, str]] = {
 }
 
 BOOK = (
-    "cloudpickle", "filelock", "ipywidgets", "jupyterlab", "latex2mathml", "matplotlib", "mistune", "pygments", "tqdm",
+    "filelock", "ipywidgets", "jupyterlab", "latex2mathml", "matplotlib", "mistune", "pygments", "tqdm",
 )  # fmt: skip
 """The modules of the extra in pyproject.toml."""
 NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("lab", "validate", "slides"), BOOK),
     "book": ("mistune", "pygments", "latex2mathml"),
-    "bench": ("cloudpickle", "matplotlib", "tqdm"),
-    **dict.fromkeys(("launch", "report"), ("matplotlib",)),
+    "launch": ("matplotlib",),
 }
-"""Those that a command needs; a launch of a script needs none."""
+"""Those that a command always needs; a launch of a script needs none."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,6 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = COMMANDS[args.command][0].run(args)
     except DpbookError as error:
         print(f"dpbook {args.command}: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in BOOK:
+            raise
+        print(f"dpbook {args.command}: needs {error.name}: pip install 'dpbook[book]'", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

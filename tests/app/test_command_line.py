@@ -41,24 +41,25 @@ def test_it_runs_from_a_checkout_without_installation(tmp_path):
 
 
 @pytest.mark.processes
-def test_a_server_without_a_browser_needs_no_jupyterlab(tmp_path):
+def test_without_the_extra_a_command_works_or_says_what_it_needs(tmp_path):
+    bench = ["bench", "--nproc", "1", "--smallest", "4", "--largest", "5", "--repeats", "1"]
     commands = [
-        ["bench", "--nproc", "1", "--smallest", "4", "--largest", "5", "--repeats", "1", "--out", "bench"],
-        ["launch", "--nproc", "1", "--steps", "2", "--width", "32", "--depth", "1", "--name", "alone"],
-        ["report", "runs/alone"],
+        (bench, 0, ""),
+        ([*bench, "--out", "bench"], 1, "dpbook bench: needs matplotlib: pip install 'dpbook[book]'"),
+        (["launch", "--steps", "2"], 1, "dpbook launch: needs matplotlib: pip install 'dpbook[book]'"),
     ]
     code = """
 import sys
 from dpbook.app import command_line
 command = sys.argv[1:]
-for name in set(command_line.BOOK) - set(command_line.NEEDED[command[0]]):
-    sys.modules[name] = None
+sys.modules |= dict.fromkeys(command_line.BOOK)
 sys.exit(command_line.main(command))
 """
     env = os.environ | {"PYTHONPATH": str(checkout.root())}
-    for command in commands:
+    for command, status, message in commands:
         child = subprocess.run([sys.executable, "-c", code, *command], cwd=tmp_path, env=env, capture_output=True)
-        assert child.returncode == 0, child.stderr.decode()
+        assert child.returncode == status, child.stderr.decode()
+        assert message in child.stderr.decode()
 
 
 def test_without_a_command_it_lists_all_of_them(capsys):

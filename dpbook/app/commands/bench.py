@@ -1,6 +1,8 @@
 """``dpbook bench``"""
 
 import argparse
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -22,8 +24,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Sweep, and print what was found."""
-    from tqdm import tqdm
-
     from dpbook.core import check_int
     from dpbook.runs.report import benchmark
 
@@ -34,8 +34,16 @@ def run(args: argparse.Namespace) -> int:
         largest = check_int("--largest", args.largest if args.largest is not None else 24, args.smallest, 32)
         sizes = [2**power for power in range(args.smallest, largest + 1)]
     names = args.algorithms.split(",") if args.algorithms else benchmark.names_here(args.nproc)
-    found = benchmark.run(args.nproc, names, sizes, args.repeats, lambda each: tqdm(each, unit="algorithm"))
+    if args.out:
+        import matplotlib  # noqa: F401, before the measurement: it draws the figure
+    found = benchmark.run(args.nproc, names, sizes, args.repeats, _announced)
     print(found)
     for path in benchmark.write(found, args.out) if args.out else ():
         print(f"written: {path}")
     return 0
+
+
+def _announced(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        yield name

@@ -73,7 +73,7 @@ def run(
     repeats: int = 25,
     progress: Callable[[Iterable[str]], Iterable[str]] = iter,
 ) -> Bench:
-    """Sweep each of the named algorithms in turn; ``progress`` may wrap the names, as tqdm does.
+    """Sweep each of the named algorithms in turn; ``progress`` may wrap the names.
 
     Bandwidths are those of nccl-tests: algbw is bytes over seconds, busbw what a link carries of it.
 
