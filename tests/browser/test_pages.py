@@ -226,3 +226,25 @@ def test_the_ring_moves_on_the_first_page_within_a_second(open_page):
     first = ring.screenshot()
     page.wait_for_timeout(1000)
     assert ring.screenshot() != first
+
+
+def test_code_is_copied_as_it_is_shown(chromium, open_page):
+    """Without the lines that a question hides, until it is answered."""
+    page = open_page("chapters/08_buckets", permissions=["clipboard-read", "clipboard-write"])
+
+    def copied(cell):
+        cell.hover()
+        cell.get_by_role("button", name="Copy").click()
+        expect(cell.get_by_role("button", name="Copied")).to_be_visible()
+        return page.evaluate("navigator.clipboard.readText()")
+
+    first = page.locator("main .cell").first
+    assert copied(first).startswith("import ")
+    assert copied(first).count("\n") == first.locator("code").inner_text().count("\n") + 1
+    question = page.locator(".prediction", has_text="How large is the largest bucket at a cap of 25 MiB")
+    hidden = question.locator(".states").first.text_content()
+    cell = question.locator(".cell", has=page.locator(".states")).first
+    if cell.is_visible():
+        assert hidden not in copied(cell)
+    question.get_by_text("skip").click()
+    assert hidden in copied(cell)

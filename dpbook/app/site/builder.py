@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from dpbook import __version__
 from dpbook.app.site import glossary
 from dpbook.app.site.films import FOLDER as FILMS
 from dpbook.app.site.glossary import Reference, Term
@@ -186,7 +187,7 @@ class _Site:
     def _write(self, page: Page, **values: object) -> None:
         path = self.folder / page.place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render_page("site/page.html", page=page, **values), encoding="utf-8")
+        path.write_text(render_page("site/page.html", page=page, version=__version__, **values), encoding="utf-8")
 
     def _glossary_page(self) -> Page:
         text = (

@@ -115,6 +115,17 @@ for (const box of document.querySelectorAll('.prediction')) {
   if (kept.get(key) !== null) open();
 }
 
+// Code is copied as it is shown: without the lines that a question hides.
+if (navigator.clipboard) for (const code of document.querySelectorAll('main .cell > pre.code')) {
+  const button = made('button', {type: 'button', className: 'copy', textContent: 'Copy'});
+  button.onclick = async () => {
+    await navigator.clipboard.writeText(code.innerText.replace(/\n*$/, '\n'));
+    button.textContent = 'Copied';
+    setTimeout(() => { button.textContent = 'Copy'; }, 2000);
+  };
+  code.before(button);
+}
+
 // What is wider than its place can be reached by Tab, to scroll it by the arrow keys.
 const wide = new ResizeObserver(entries => {
   for (const {target} of entries) {
@@ -188,7 +199,7 @@ if (field) {
       const {text, place} = sections[at], length = 0.5 + text.length / 1000;
       const parts = one.map(([heading, title, times], i) => weights[i] * (6 * (heading > 0) + 3 * (title > 0) + 8 * times / (times + length)));
       const share = parts.filter(Boolean).length / patterns.length;
-      return parts.reduce((sum, part) => sum + part, 0) * share ** 2 * (place.startsWith('docs/teaching/') ? 0.5 : 1);
+      return parts.reduce((sum, part) => sum + part, 0) * share ** 2 * (/^(docs.teaching|library)./.test(place) ? 0.5 : 1);
     });
     return sections.map((section, i) => [points[i], section]).filter(([sum]) => sum).sort(([a], [b]) => b - a).slice(0, 12);
   }
