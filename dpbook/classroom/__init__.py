@@ -17,6 +17,7 @@ from dpbook.classroom.tasks.expectations import (
     expect_items,
     expect_number,
     expect_schedule,
+    known_mistake,
 )
 from dpbook.classroom.tasks.judging import judge, of_all_checks
 from dpbook.classroom.tasks.load_tasks import Check, Hints, Task, hint, list_tasks, task

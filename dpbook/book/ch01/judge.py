@@ -18,6 +18,7 @@ from dpbook.classroom import (
     expect_close,
     expect_equal,
     expect_items,
+    known_mistake,
     value,
 )
 from dpbook.core import plural
@@ -64,7 +65,17 @@ AVERAGE = Numbers(
 def predicts(answer: Answer, rng: np.random.Generator, *, index: int, cut: int) -> None:
     got = expect_items(value(answer), 2, "two numbers: (equal, unequal)")
     expected = _average(AVERAGE.now, cut)
-    expect(got[index] == expected, f"the average of the means over {cut} and {6 - cut} examples", describe(got[index]))
+    mistakes = {
+        "This is the sum of the two means. The average of two ranks is half of it.": 2 * expected,
+        "The sign is wrong: at w = 0 the model predicts 0, which is less than y, so w has to grow.": -expected,
+        "A factor of 2 is missing: the derivative of (wx − y)² by w is 2(wx − y)x.": expected / 2,
+        "This is the mean over all six examples. The two ranks' means count the same, whatever they are a mean over.": (
+            _average(AVERAGE.now, 3)
+        ),
+    }
+    why = known_mistake(got[index], mistakes)
+    what = f"the average of the means over {cut} and {6 - cut} examples"
+    expect(got[index] == expected, what, describe(got[index]), why=why)
 
 
 equal_shards, unequal_shards = partial(predicts, index=0, cut=3), partial(predicts, index=1, cut=2)
@@ -101,7 +112,17 @@ def _step(answer: Answer, world: int, params: Array, x: Array, y: Array) -> dict
     got = call(answer, params, x, y, 0.1, through=_drive, where=where)
     shards = zip(np.split(x, world), np.split(y, world), strict=True)
     local = [_gradient(replica, *shard) for replica, shard in zip(params, shards, strict=True)]
-    expect_close(params - 0.1 * np.mean(local, axis=0), got["new"], 1e-12, where, axes=("rank", "parameter"))
+    mistakes = {
+        "This is the step with the sum of the gradients: divide it by the number of ranks.": (
+            params - 0.1 * np.sum(local, axis=0)
+        ),
+        "Every rank has stepped with its own gradient: average the gradients before the step.": (
+            params - 0.1 * np.array(local)
+        ),
+        "The step goes uphill: subtract the gradient.": params + 0.1 * np.mean(local, axis=0),
+    }
+    right = params - 0.1 * np.mean(local, axis=0)
+    expect_close(right, got["new"], 1e-12, where, axes=("rank", "parameter"), mistakes=mistakes)
     return dict(got)
 
 
@@ -157,14 +178,26 @@ def no_drift(answer: Answer, rng: np.random.Generator) -> None:
 
 
 def any_pair(answer: Answer, rng: np.random.Generator) -> None:
-    for world in WORLDS[1:]:
+    for world in (3, 2, 5, 8):  # with two replicas some mistakes have the same result
         replicas = np.tile(rng.integers(-9, 10, 4).astype(float), (world, 1))
         others = np.arange(1, world, 2) if world > 3 else np.arange(world)[-2:]  # no neighbours where that is possible
         low, high = rng.permutation(others)[:2]
         replicas[[low, high], 1] += (-2, 3)
         replicas[[high, low], 2] += (-2, 2)  # a second parameter: the drift is of one, not of both together
         got = _measured(answer, 0, replicas, replicas, replicas[0])
-        expect(got == 5, "drift 5", f"{got}", f"{plural(world, 'rank')}, of which {low} and {high} are 5 apart")
+        mistakes = {
+            "This is the largest distance from the mean. The drift is that of any two replicas.": (
+                np.abs(replicas - replicas.mean(axis=0)).max()
+            ),
+            "This is the largest distance from rank 0. Two other replicas may be further apart.": (
+                np.abs(replicas - replicas[0]).max()
+            ),
+            "This is a standard deviation. The drift is the largest distance of two replicas in one parameter.": (
+                replicas.std(axis=0).max()
+            ),
+        }
+        where = f"{plural(world, 'rank')}, of which {low} and {high} are 5 apart"
+        expect(got == 5, "drift 5", f"{got}", where, why=known_mistake(got, mistakes, 1e-12))
 
 
 def largest_gap(answer: Answer, rng: np.random.Generator) -> None:

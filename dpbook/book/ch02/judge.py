@@ -1,6 +1,6 @@
 """Checks of exercise 02: drift without a bug, orders of addition, token weights, batch normalisation over all ranks."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -167,9 +167,18 @@ def _in_step(function: Callable[..., Any], *arguments: list[Any]) -> list[Any]:
         totals = np.sum(values, axis=0)
 
 
-def _close_on_every_rank(expected: Sequence[Array], got: Sequence[Any], bound: float, where: str, axis: str) -> None:
+def _close_on_every_rank(
+    expected: Sequence[Array],
+    got: Sequence[Any],
+    bound: float,
+    where: str,
+    axis: str,
+    mistakes: Mapping[str, Sequence[Array]] | None = None,
+) -> None:
+    """Compare each rank's result; ``mistakes`` have the results of all ranks by the sentence that explains them."""
     for rank, (right, result) in enumerate(zip(expected, got, strict=True)):
-        expect_close(right, result, bound, f"{where}, on rank {rank}", axes=(axis,))
+        known = {why: results[rank] for why, results in (mistakes or {}).items()}
+        expect_close(right, result, bound, f"{where}, on rank {rank}", axes=(axis,), mistakes=known)
 
 
 # 02.3: weigh by tokens
@@ -181,7 +190,12 @@ def _tokens(answer: Answer, lengths: list[list[int]], rng: np.random.Generator, 
     means = [g.mean(axis=0) if len(g) else np.full(6, np.nan) for g in per_token]
     expected = [np.concatenate(per_token).mean(axis=0)] * len(lengths)
     got = call(answer, means, lengths, through=_in_step, unchanged=True, where=where)
-    _close_on_every_rank(expected, got, 1e-12, where, "parameter")
+    mistakes = {
+        "This is the mean of the ranks' means: a rank with few tokens counts as much as one with many.": (
+            [np.mean(means, axis=0)] * len(means)
+        ),
+    }
+    _close_on_every_rank(expected, got, 1e-12, where, "parameter", mistakes)
 
 
 def _draw_lengths(rng: np.random.Generator, world: int) -> list[list[int]]:
@@ -218,7 +232,7 @@ def _batch_norm(x: Array, slopes: Array) -> tuple[Array, Array]:
     return y, inverse * (slopes - slopes.mean() - y * (slopes * y).mean())
 
 
-def _normalised(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, list[Array], list[Array], Any]]:
+def _normalised(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str, list[list[Array]], Any]]:
     for world in WORLDS:
         ends = np.cumsum(rng.integers(1, 9, world))
         x, slopes = rng.normal(rng.normal(), 2, ends[-1]), rng.normal(size=ends[-1])
@@ -228,14 +242,26 @@ def _normalised(answer: Answer, rng: np.random.Generator) -> Iterator[tuple[str,
         got = call(answer, parts[0], parts[1], through=_in_step, unchanged=True, where=where)
         for rank, pair in enumerate(got):
             expect_items(pair, 2, "two arrays: (y, dx)", f"{where}, rank {rank}")
-        yield where, parts[2], parts[3], list(zip(*got, strict=True))
+        yield where, parts, list(zip(*got, strict=True))
 
 
 def forward(answer: Answer, rng: np.random.Generator) -> None:
-    for where, y, _, got in _normalised(answer, rng):
-        _close_on_every_rank(y, got[0], 1e-9, f"{where}, y", "example")
+    for where, (x, slopes, y, _), got in _normalised(answer, rng):
+        own = [_batch_norm(*part)[0] for part in zip(x, slopes, strict=True)]
+        mistakes = {"Each rank has normalised by the mean and variance of its own examples.": own}
+        _close_on_every_rank(y, got[0], 1e-9, f"{where}, y", "example", mistakes)
 
 
 def backward(answer: Answer, rng: np.random.Generator) -> None:
-    for where, _, dx, got in _normalised(answer, rng):
-        _close_on_every_rank(dx, got[1], 1e-9, f"{where}, dx", "example")
+    for where, (x, slopes, y, dx), got in _normalised(answer, rng):
+        inverse = 1 / np.sqrt(np.concatenate(x).var() + EPSILON)
+        mistakes = {
+            "The mean and the variance depend on x too, and so does the loss through them. Here they are constants.": (
+                [inverse * slope for slope in slopes]
+            ),
+            "The two means in backward are over a rank's own examples: they are over those of all ranks.": [
+                inverse * (slope - slope.mean() - part * (slope * part).mean())
+                for slope, part in zip(slopes, y, strict=True)
+            ],
+        }
+        _close_on_every_rank(dx, got[1], 1e-9, f"{where}, dx", "example", mistakes)

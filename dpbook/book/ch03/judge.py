@@ -30,7 +30,15 @@ def dealt(answer: Answer, rng: np.random.Generator, *, sizes: Callable[[int], li
             cards = order[np.arange(share * world) % size]
             where = f"world {world}, size {size}, order {order.tolist()}"
             for rank, got in enumerate(call(answer, order, world, through=_parts, where=where)):
-                expect_equal(cards[rank::world].tolist(), got, f"{where}, rank {rank}")
+                mistakes = {
+                    "This is a block of neighbours. Cards are dealt one by one: to every rank the next one in turn.": (
+                        cards[rank * share : (rank + 1) * share].tolist()
+                    ),
+                    "This rank has an example less: pad the order by its first ones, so that all have as many.": (
+                        order[: size // world * world][rank::world].tolist()
+                    ),
+                }
+                expect_equal(cards[rank::world].tolist(), got, f"{where}, rank {rank}", mistakes=mistakes)
 
 
 def uneven(world: int) -> list[int]:
@@ -218,4 +226,10 @@ def somebody(answer: Answer, rng: np.random.Generator) -> None:
             cases.append((lengths, batch))
     for lengths, batch in cases:
         got = call(answer, lengths, batch)
-        expect_equal(_first_wait(lengths, batch), got, "(rank that waits, step from 1, rank that has ended)")
+        waiting, step, ended = _first_wait(lengths, batch)
+        mistakes = {
+            "The step is counted from 0.": (waiting, step - 1, ended),
+            "The two ranks are swapped: the first number is the rank that waits.": (ended, step, waiting),
+        }
+        what = "(rank that waits, step from 1, rank that has ended)"
+        expect_equal((waiting, step, ended), got, what, mistakes=mistakes)

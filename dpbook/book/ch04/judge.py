@@ -123,7 +123,16 @@ def counted(answer: Answer, rng: np.random.Generator, *, worlds: tuple[int, ...]
         sums = np.add.reduceat(tokens.sum(axis=0), firsts)[np.arange(micro_batches) // accumulation]
         due = got / (world * tokens) * sums  # the exchange divides by the world
         quantity = f"{where}: a token's weight in its update, as a multiple of its due"
-        expect_close(np.ones(tokens.shape), due.round(12), 1e-9, quantity, axes=("rank", "micro-batch"))
+        every_update = np.minimum(firsts + accumulation, micro_batches) - firsts
+        mistakes = {
+            "Each micro-batch counts the same, however many tokens it has.": 1 / (accumulation * world * tokens) * sums,
+            "The exchange divides by the number of ranks: multiply by it.": np.full(tokens.shape, 1 / world),
+            "An update that has fewer micro-batches than the others is divided as if it were full.": (
+                np.tile(every_update[np.arange(micro_batches) // accumulation] / accumulation, (world, 1))
+            ),
+        }
+        shown = due.round(12)
+        expect_close(np.ones(tokens.shape), shown, 1e-9, quantity, axes=("rank", "micro-batch"), mistakes=mistakes)
 
 
 one_rank, several_ranks = partial(counted, worlds=(1,)), partial(counted, worlds=WORLDS)

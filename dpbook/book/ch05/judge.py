@@ -19,6 +19,7 @@ from dpbook.classroom import (
     expect_equal,
     expect_items,
     expect_schedule,
+    known_mistake,
     value,
 )
 from dpbook.collectives import (
@@ -129,7 +130,13 @@ def ranks(answer: Answer, rng: np.random.Generator) -> None:
 def rounds(answer: Answer, rng: np.random.Generator) -> None:
     rounds = _predicted(answer, 1)
     (world,) = _worlds_that_send(_sent(), PRICE.now[1])
-    expect(rounds == len(ring(world).rounds), "the rounds of both halves of the ring", f"{rounds!r}")
+    right = len(ring(world).rounds)
+    mistakes = {
+        "These are the rounds of one half: reduce-scatter and all-gather have as many each.": right // 2,
+        "Each half has a round less than there are ranks: a rank sends nothing to itself.": 2 * world,
+    }
+    what = "the rounds of both halves of the ring"
+    expect(rounds == right, what, f"{rounds!r}", why=known_mistake(rounds, mistakes))
 
 
 # 05.3: a schedule in log2(N) rounds

@@ -1,6 +1,6 @@
 """Checks of exercise 06: the price of a schedule, a crossover, a plan with mistaken units, an order of ranks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from dpbook.collectives import (
     Topology,
     closed_forms,
     cost,
+    count,
     crossover,
     from_json,
     hierarchical_ring,
@@ -38,10 +39,17 @@ WORLDS = (1, 2, 5, 7, 16)
 BUS_RATES, PORT_RATES = (600, 900, 1800), (100, 200, 400, 800)
 
 
-def _seconds(answer: Answer, expected: float, where: str, *args: Any, through: Through | None = None) -> None:
+def _seconds(
+    answer: Answer,
+    expected: float,
+    where: str,
+    *args: Any,
+    through: Through | None = None,
+    mistakes: Mapping[str, float] | None = None,
+) -> None:
     """Check that ``answer(*args)`` is the ``expected`` number, up to a millionth of it."""
     got = expect_number(call(answer, *args, through=through, where=where), where)
-    expect_close(expected, got, 1e-6 * expected, where)
+    expect_close(expected, got, 1e-6 * expected, where, mistakes=mistakes)
 
 
 def _link(rng: np.random.Generator) -> Link:
@@ -56,7 +64,19 @@ def _price(answer: Answer, schedule: Schedule, size: int, rng: np.random.Generat
     expected = cost(schedule, size * itemsize, link, itemsize).seconds
     buffer = f"{plural(size, 'element')} of {itemsize} bytes"
     where = f"{schedule.name}, {buffer}, α = {link.alpha:.3g} s, β = {link.beta:.3g} s"
-    _seconds(answer, expected, where, to_json(schedule), size, itemsize, link.alpha, link.beta, through=_read)
+    messages = count(schedule, size, itemsize).messages
+    nbytes = np.diff(schedule.bounds(size, itemsize))
+    full = sum(bool(nbytes[round_.chunk].any()) for round_ in schedule.walk())
+    mistakes = {
+        "α is paid for every message. The messages of a round travel at the same time, so it is paid once a round.": (
+            expected + link.alpha * (messages - full)
+        ),
+        "A round in which nobody sends a byte costs nothing, not even α.": (
+            expected + link.alpha * (len(schedule.rounds) - full)
+        ),
+    }
+    given = to_json(schedule), size, itemsize, link.alpha, link.beta
+    _seconds(answer, expected, where, *given, through=_read, mistakes=mistakes)
 
 
 def _read(function: Callable[..., Any], text: str, *args: Any) -> Any:

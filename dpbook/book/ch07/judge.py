@@ -71,7 +71,22 @@ def exposes(answer: Answer, rng: np.random.Generator) -> None:
     for where, spans, times in _instances(rng):
         expected = float(np.diff(times)[_ticks(spans, M) & ~_ticks(spans, C)].sum())
         got = call(answer, spans, times, through=_on_spans, where=where, by_hand=(_spans(spans, times),))
-        expect_close(expected, expect_number(got, where), 1e-9, f"{where}, in seconds")
+        seconds, computes = np.diff(times), _ticks(spans, C)
+        communication = float(seconds[_ticks(spans, M)].sum())
+        of_calls = [_ticks([span], M) & ~computes for span in spans if span[0] == M]
+        mistakes = {
+            "This is all communication. What computation hides is not exposed.": communication,
+            "Calls that overlap are counted twice: a moment is exposed once, however many calls are under way.": (
+                sum(float(seconds[covered].sum()) for covered in of_calls)
+            ),
+            "This is communication less computation. Computation hides only what goes on at the same time.": (
+                max(0.0, communication - float(seconds[computes].sum()))
+            ),
+            "Waiting is counted as communication: on a timeline it is a kind of its own.": (
+                float(seconds[(_ticks(spans, M) | _ticks(spans, "wait")) & ~computes].sum())
+            ),
+        }
+        expect_close(expected, expect_number(got, where), 1e-9, f"{where}, in seconds", mistakes=mistakes)
 
 
 # 07.2: the number of micro-batches of a step

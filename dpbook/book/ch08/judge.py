@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dpbook.book.ch08 import Model, mlp, sample, simulate
-from dpbook.classroom import Answer, Wrong, call, describe, expect, expect_at_most, expect_equal
+from dpbook.classroom import Answer, Wrong, call, describe, expect, expect_at_most, expect_equal, known_mistake
 from dpbook.core import InvalidArgument
 from dpbook.overlap import MIB, Tensor, plan
 
@@ -30,6 +30,24 @@ REORDERED = (
 )
 
 
+def _known(tensors: Sequence[Tensor], ready: Sequence[int], cap: int, first: int, got: Any) -> str:
+    """Return the sentence on the mistake that gives the groups ``got``, "" if it is another one."""
+    groups = plan(tensors, cap, first, ready).groups
+    if _sorted(groups) == _sorted(got):
+        return REORDERED
+    mistakes = {
+        "The first bucket closes at `first`, which is missing here.": plan(tensors, cap, None, ready).groups,
+        "The last bucket is missing: what has not closed when backward ends is sent then.": groups[:-1],
+        "The gradients are taken in the order of the parameters, not in the order in which they become ready.": (
+            plan(tensors, cap, first, range(len(tensors))).groups
+        ),
+        "A bucket closes as soon as it holds its limit, not when it holds more.": (
+            plan(tensors, cap + 1, first + 1, ready).groups
+        ),
+    }
+    return known_mistake(got, {why: [list(group) for group in result] for why, result in mistakes.items()})
+
+
 def _sorted(groups: Any) -> Any:
     """Return the groups without their order; any other value as it is."""
     lists = isinstance(groups, list | tuple) and all(isinstance(group, list | tuple) for group in groups)
@@ -48,7 +66,7 @@ def fills(answer: Answer, rng: np.random.Generator, *, dtypes: Sequence[str]) ->
                 expect_equal(expected, got)
             except Wrong:  # it names one group: show the whole plan
                 shown = f"bytes {[tensor.nbytes for tensor in tensors]}"
-                why = REORDERED if _sorted(expected) == _sorted(got) else ""
+                why = _known(tensors, ready, cap, first, got)
                 raise Wrong(describe([list(group) for group in expected]), describe(got), shown, why=why) from None
 
 
@@ -98,7 +116,14 @@ def slides(answer: Answer, rng: np.random.Generator) -> None:
     for bias in (False, True):
         cases.append(([tensor.nbytes for tensor in reversed(mlp(8, 4096, bias))], MIB))
     for nbytes, cap in cases:
-        expect_equal(_next_change(nbytes, cap), call(answer, nbytes, cap))
+        expected = _next_change(nbytes, cap)
+        mistakes = {
+            "At this cap the plan is still the same: a bucket closes as soon as it holds its cap or more.": (
+                None if expected is None else expected - 1
+            ),
+            "This is the next size of a bucket, and twice the cap is no limit for anything.": 2 * cap,
+        }
+        expect_equal(expected, call(answer, nbytes, cap), mistakes=mistakes)
 
 
 # 08.3: buckets that beat every cap

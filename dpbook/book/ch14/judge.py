@@ -216,7 +216,23 @@ def counted(answer: Answer, rng: np.random.Generator) -> None:
                 step = simulate_sharded(parts, sharding, wires, sizes=sizes, accumulation=micro_batches)
                 given = stage, sum(parameters), ranks, micro_batches, weight, gradient, keep
                 got = expect_number(call(answer, *given), f"stage {stage}")
-                expect_close(sum(step.sent.values()), got, 0.5, "bytes that a rank sends")
+                part = (ranks - 1) / ranks * sum(parameters)
+                scatters, gathers = (1, 1, micro_batches, micro_batches)[stage], (0, 1, 1, 2 * micro_batches)[stage]
+                mistakes = {
+                    "A half of an all-reduce sends (N − 1)/N of the buffer from each rank, not all of it.": (
+                        sum(step.sent.values()) * ranks / max(ranks - 1, 1)
+                    ),
+                    "Stage 2 reduces in every micro-batch: it has no place for gradients of the whole model.": (
+                        part * (gradient + gathers * weight)
+                    ),
+                    "Stage 3 gathers the weights twice in every micro-batch, unless it keeps them.": (
+                        part * (scatters * gradient + micro_batches * weight)
+                    ),
+                    "Stages 0 and 1 reduce once a step, after the last micro-batch.": (
+                        part * (micro_batches * gradient + gathers * weight)
+                    ),
+                }
+                expect_close(sum(step.sent.values()), got, 0.5, "bytes that a rank sends", mistakes=mistakes)
 
 
 def _free(nbytes: float) -> float:
@@ -358,14 +374,24 @@ def clips(answer: Answer, rng: np.random.Generator, *, above: bool) -> None:
             limit = (1.5 * norm or 1.0) if above else norm * float(rng.uniform(0.2, 0.8))
             where = f"{plural(world, 'rank')}, copies {copies}, values around {3 * large}"
             ranks = call(answer, given, copies, limit, through=_clip_on, where=where)
-            _judge_clipped(ranks, given, norm, 1.0 if above else limit / norm, where)
+            _judge_clipped(ranks, given, copies, norm, 1.0 if above else limit / norm, where)
 
 
-def _judge_clipped(ranks: Any, given: list[list[Array]], norm: float, factor: float, where: str) -> None:
+def _judge_clipped(
+    ranks: Any, given: list[list[Array]], copies: list[int], norm: float, factor: float, where: str
+) -> None:
+    squares = np.array([[np.square(piece, dtype=float).sum() for piece in pieces] for pieces in given])
     for rank, (got, pieces, calls) in enumerate(ranks):
         place = f"{where}, rank {rank}"
         expect(calls <= 1, "at most one all_reduce", str(calls), place)
-        expect_close(norm, expect_number(got, f"{place}, the norm"), 1e-4 * norm, f"{place}, the norm")
+        mistakes = {
+            "This is the norm of what the rank has itself: the other ranks' pieces are missing.": (
+                math.sqrt((squares[rank] / copies).sum())
+            ),
+            "A piece that lies on several ranks is counted on each of them.": math.sqrt(squares.sum()),
+        }
+        number = expect_number(got, f"{place}, the norm")
+        expect_close(norm, number, 1e-4 * norm, f"{place}, the norm", mistakes=mistakes)
         for k, (before, after) in enumerate(zip(given[rank], pieces, strict=True)):
             exact = factor * before.astype(float)
             bound = 0.0 if factor == 1 else 1e-3 * abs(exact) + 1e-6

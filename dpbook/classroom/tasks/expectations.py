@@ -4,7 +4,7 @@ Each function returns if the value meets it, and raises `Wrong` with the differe
 instance was tried, in words: ``"world 5, size 7"``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -83,10 +83,20 @@ WRONG_SCHEDULE = "a schedule that does not do what is asked"
 """One cause, whatever a check then wants to know of the schedule: its rounds, its bytes."""
 
 
-def expect(condition: bool, expected: str, got: str, where: str = "") -> None:
+def expect(condition: bool, expected: str, got: str, where: str = "", why: str = "") -> None:
     """Raise `Wrong` unless ``condition``, which the check has worked out itself from plain data."""
     if not condition:
-        raise Wrong(expected, got, where)
+        raise Wrong(expected, got, where, why=why)
+
+
+def known_mistake(got: Any, mistakes: Mapping[str, Any], bound: Any = None) -> str:
+    """Return the sentence on the mistake that gives ``got``; "" if none of ``mistakes``, results by sentence, does.
+
+    Where several of them give it, it could be either: "".
+    """
+    results = ((why, one.item() if isinstance(one, np.generic) else one) for why, one in mistakes.items())
+    known = [why for why, result in results if difference(result, got, bound) is None]
+    return known[0] if len(known) == 1 else ""
 
 
 def expect_items(got: Any, count: int, expected: str, where: str = "") -> Sequence[Any]:
@@ -106,18 +116,36 @@ def expect_number(got: Any, where: str = "") -> float:
     return float(got)
 
 
-def expect_equal(expected: Any, got: Any, where: str = "", axes: Sequence[str] = ()) -> None:
-    """Types, lengths, shapes, dtypes and every number agree exactly; see `values.difference`."""
-    expect_close(expected, got, None, where, axes)
+def expect_equal(
+    expected: Any,
+    got: Any,
+    where: str = "",
+    axes: Sequence[str] = (),
+    mistakes: Mapping[str, Any] | None = None,
+) -> None:
+    """Types, lengths, shapes, dtypes and every number agree exactly; see `plain_data.difference`."""
+    expect_close(expected, got, None, where, axes, mistakes)
 
 
-def expect_close(expected: Any, got: Any, bound: Any, where: str = "", axes: Sequence[str] = ()) -> None:
-    """Expect a value as `expect_equal` does, but numbers may differ by at most ``bound``, a number or an array."""
+def expect_close(
+    expected: Any,
+    got: Any,
+    bound: Any,
+    where: str = "",
+    axes: Sequence[str] = (),
+    mistakes: Mapping[str, Any] | None = None,
+) -> None:
+    """Expect a value as `expect_equal` does, but numbers may differ by at most ``bound``, a number or an array.
+
+    ``mistakes`` are the results of known mistakes, by the sentence with which a report explains them: see
+    `known_mistake`.
+    """
     expected = expected.item() if isinstance(expected, np.generic) else expected  # answers arrive as plain data
     found = difference(expected, got, bound, axes)
     if found is not None:
         within = "" if bound is None or np.ndim(bound) else f", give or take {bound:.3g}"
-        raise Wrong(found.expected + within, found.got, _join(where, found.where))
+        why = known_mistake(got, mistakes or {}, bound)
+        raise Wrong(found.expected + within, found.got, _join(where, found.where), why=why)
 
 
 def expect_at_most(par: float, got: float, unit: str, where: str = "") -> str:
