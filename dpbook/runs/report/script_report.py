@@ -18,6 +18,7 @@ from dpbook.runs.report.verdicts import (
     communicates,
     efficiency,
     largest_loss,
+    not_forecast,
     not_simulated,
     rows,
     throughput,
@@ -86,8 +87,9 @@ class ScriptReport:
         if isinstance(run, str) or not_simulated(run) is not None:
             return None
         assert isinstance(run.simulated, MeasuredStep)
-        assert isinstance(run.price, AlphaBeta)
-        return run.simulated, run.price
+        price = run.price_of_same_messages
+        assert isinstance(price, AlphaBeta)
+        return run.simulated, price
 
     @property
     def simulated(self) -> Timeline | None:
@@ -100,7 +102,7 @@ class ScriptReport:
     @property
     def what_if(self) -> tuple[ForecastRow, ...]:
         """Forecast of the step on more ranks over the measured link; empty if it cannot be simulated."""
-        if self.inputs is None:
+        if self.inputs is None or isinstance(self.run, str) or not_forecast(self.run) is not None:
             return ()
         step, price = self.inputs
         return forecast(step, [self.world * more for more in FURTHER_WORLDS], [fitted_connection(self.world, price)])
@@ -128,7 +130,7 @@ class ScriptReport:
         advice, reasons = self.advice
         if advice:
             yield f"advice: {_in_words(advice[0], run)}"
-        elif communicates(run) and (reason := next(iter(reasons), not_simulated(run))) is not None:
+        elif communicates(run) and (reason := next(iter(reasons), not_forecast(run))) is not None:
             yield f"no advice: what could be computed saves less than {LEAST_GAIN:.0%} of a step ({reason})"
 
     def to_data(self) -> dict[str, Any]:
@@ -177,6 +179,8 @@ def _not_measured(report: ScriptReport) -> Iterator[tuple[str, str]]:
             yield name, value.removeprefix("not measured: ")
     if (reason := not_simulated(report.run)) is not None:
         yield "simulated step", reason
+    elif (reason := not_forecast(report.run)) is not None:
+        yield "other buckets and more ranks", reason
     for each in report.advice[1]:
         change, _, reason = each.partition(": ")
         yield change, reason

@@ -10,7 +10,7 @@ from dpbook.overlap import Timeline
 from dpbook.runs.report.advice import LEAST_GAIN
 from dpbook.runs.report.measured_run import MeasuredRun
 from dpbook.runs.report.script_report import ScriptReport
-from dpbook.runs.report.verdicts import largest_loss, not_simulated
+from dpbook.runs.report.verdicts import largest_loss, not_forecast, not_simulated
 from dpbook.runs.watching import PARTS
 
 MOST_DRAWN = 7
@@ -57,7 +57,7 @@ def _advice(report: ScriptReport, run: MeasuredRun) -> dict[str, Any]:
     ]
     note = f"Nothing that could be computed would save more than {LEAST_GAIN:.0%} of a step."
     reasons = report.advice[1]
-    if run.world > 1 and (reason := not_simulated(run)) is not None:
+    if run.world > 1 and (reason := not_forecast(run)) is not None:
         changes = "Other buckets" if isinstance(run.price_of_same_messages, AlphaBeta) else "Other buckets, no_sync"
         reasons = [*reasons, f"{changes} and more ranks: {reason}"]
     return {"rows": rows, "none": note, "not_measured": [each.replace(": ", ": not measured: ", 1) for each in reasons]}

@@ -145,11 +145,16 @@ def largest_loss(run: MeasuredRun) -> tuple[str, float]:
 
 
 def not_simulated(run: MeasuredRun) -> str | None:
-    """Return why the step cannot be simulated; None if it can."""
+    """Return why the step as it is cannot be simulated; None if it can."""
     if run.world == 1:
         return "one process sends nothing"
     if not isinstance(run.simulated, MeasuredStep):
         return run.simulated
     if not run.model["bucketed"]:
         return "its gradients do not travel in buckets during backward"
-    return run.price if isinstance(run.price, str) else None
+    return price if isinstance(price := run.price_of_same_messages, str) else None
+
+
+def not_forecast(run: MeasuredRun) -> str | None:
+    """Return why the step with other buckets, or on more ranks, cannot be simulated; None if it can."""
+    return not_simulated(run) or (run.price if isinstance(run.price, str) else None)

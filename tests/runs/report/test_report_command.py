@@ -109,6 +109,10 @@ def test_a_report_beside_one_process(tmp_path):
     data = json.loads((tmp_path / "runs" / "reports" / "train" / "report.json").read_text())
     assert (data["program"], data["updates"], data["unit"], data["failure"]) == ("train.py 8 -1", 8, "tokens", None)
     assert data["rate"] == pytest.approx(2 * 12 / data["step"])
+    simulated, what_is_missing = data["simulated"], data["not_measured"]["other buckets and more ranks"]
+    assert simulated["step"] > simulated["exposed"] > 0  # of one message, whose time is known at its size alone
+    assert simulated["rows"] == []
+    assert what_is_missing == "all messages have 800 bytes, so that latency and bandwidth cannot be told apart"
     alone = data["alone"]
     assert alone["efficiency"] == pytest.approx(data["rate"] / (2 * alone["rate"]))
     page = tmp_path / "runs" / "reports" / "train" / "report.html"
