@@ -112,7 +112,10 @@ def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes], order: Seque
     yield from _notes_on_model(model, order)
     short = statistics.median(one.alone for one in updates)
     if model["device"] == "cpu" and short < SHORT_SECONDS:
-        yield f"an update of {milliseconds(short)} is mostly the host's own work: the forecast is up to 40 % too low"
+        yield (
+            f"an update of {milliseconds(short)} is mostly the host's own work, which no price has: the forecast is too "
+            "low, by up to a half in what was tried"
+        )
 
 
 def _notes_on_updates(updates: Sequence[UpdateTimes]) -> Iterator[str]:
