@@ -185,4 +185,5 @@ def _print_output(folder: Path, world: int) -> None:
     for rank in range(world):
         log = folder / STDOUT.format(rank)
         for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
-            print(f"[rank {rank}] {line}")
+            if not line.startswith("[Gloo] Rank "):  # torch 2.9 has gloo announce every group on standard output
+                print(f"[rank {rank}] {line}")

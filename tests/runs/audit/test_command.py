@@ -17,7 +17,7 @@ import pytest
 
 from dpbook.app import command_line
 from dpbook.core import checkout
-from tests.cases import each
+from tests.cases import each, lines_of
 from tests.runs.audit.scripts import HEAD, RESUMED, SHARDED, bare, loop, model, sampled
 
 pytestmark = pytest.mark.processes
@@ -55,7 +55,7 @@ def test_a_fault_is_told_on_an_unchanged_script(tmp_path):
     completed = audit(
         tmp_path, bare() + sampled() + loop(), "--json", outside / "verdict.json", "--html", outside / "page.html"
     )
-    first, where, *_ = completed.stdout.splitlines()
+    first, where, *_ = lines_of(completed.stdout)
     assert first.startswith("FAIL  all ranks step with the same gradient  ")
     assert first.endswith("  4 of 4 gradients differ; no wrapper averages them")
     assert "rank 1, 0.weight, update 1   train.py:25  optimizer.step()   chapter 01" in where

@@ -12,6 +12,7 @@ from dpbook.app import main
 from dpbook.core import checkout
 from dpbook.core.errors import InvalidArgument
 from dpbook.runs.report.script_report import REPORTS, new_report_folder
+from tests.cases import lines_of
 
 SCRIPT = """
 import sys
@@ -101,7 +102,7 @@ def test_a_report_beside_one_process(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     ended = launch(tmp_path, "--report", "--alone", "train.py", "8", "-1")
     assert ended.returncode == 0, ended.stderr
-    trained, again, headline, *_, path = ended.stdout.splitlines()
+    trained, again, headline, *_, path = lines_of(ended.stdout)
     assert (trained, again) == ("trained", "trained")
     assert " tokens/s over 2 ranks; " in headline
     assert headline.endswith(" of 2 times one process")
