@@ -7,6 +7,7 @@
 - a cell tagged ``measurement`` is compared by its shape: the kinds of its outputs, and its text without the numbers;
 - a cell tagged ``interact`` has widgets for numbers of the reader's own: it runs, and stores no output;
 - a plot of rounding errors, which differ between processors, is compared by its alternative text;
+- what torch 2.9 has gloo print whenever a group is made is left out;
 - a notebook that fails is left as it ran where ``--failed`` says.
 """
 
@@ -29,6 +30,7 @@ from dpbook.figures.card import VARIES
 POLL_SECONDS = 1.0
 _NUMBER = re.compile(r"[-+]?(\d[\d,_]*\.?\d*(e[-+]?\d+)?|\bnan\b|\binf\b)", re.IGNORECASE)
 _VARYING_IMAGE = rf'(<img class="{VARIES}" [^>]*src=")[^"]*'
+_GLOO = r"(?m)^.*(?:\[Gloo\] Rank|connected peer ranks is).*\n"
 _RAN = pytest.StashKey[list[tuple[Any, list[Any], list[Any]]]]()
 """Of a notebook: each cell that ran, what it has shown, and what is wrong with that."""
 
@@ -100,7 +102,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     cell, skipped = item.cell, item.options["skip"]
     if cell.source.strip() and cell.execution_count is None and not skipped:
         item.raise_cell_error("This cell was never executed: dpbook validate --write stores its output")
-    item.parent.sanitize_patterns[_VARYING_IMAGE] = r"\1"
+    item.parent.sanitize_patterns |= {_VARYING_IMAGE: r"\1", _GLOO: ""}
     result = yield
     if "measurement" in cell.metadata.get("tags", []) and not skipped:
         stored, found = shape(coalesce_streams(cell.outputs)), shape(item.test_outputs)
@@ -143,7 +145,7 @@ def shape(outputs: Sequence[Any]) -> list[Any]:
 
 def _shape(output: Any) -> tuple[str, ...]:
     if output["output_type"] == "stream":
-        return (output["name"], _skeleton(output["text"]))
+        return (output["name"], _skeleton(re.sub(_GLOO, "", output["text"])))
     if output["output_type"] == "error":
         return ("error", output["ename"])
     data = output["data"]

@@ -89,6 +89,10 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str, width: float =
     return element("line", x1=x1, y1=y1, x2=x2, y2=y2, **stroke)
 
 
+ROUNDING = 1e-6
+"""Pixels: a font that `fit` makes smaller fills the room exactly, but for rounding."""
+
+
 def text_width(content: str, size: float, *, bold: bool = False, mono: bool = False) -> float:
     """Estimate the width of a line of text in pixels, for the widest of the fonts in `SANS` and `MONO`."""
     if mono:
@@ -108,7 +112,7 @@ def fit(content: str, size: float, room: float, *, bold: bool = False, mono: boo
 
 def cut(content: str, room: float, size: float, *, bold: bool = False, mono: bool = False) -> str:
     """Return as much of ``content`` as fits into ``room`` at a font ``size``, with an ellipsis if something is cut."""
-    while len(content) > 1 and text_width(content, size, bold=bold, mono=mono) > room:
+    while len(content) > 1 and text_width(content, size, bold=bold, mono=mono) > room + ROUNDING:
         content = content.rstrip("…")[:-1].rstrip() + "…"
     return content
 

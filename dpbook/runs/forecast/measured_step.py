@@ -113,8 +113,8 @@ def notes(model: Mapping[str, Any], updates: Sequence[UpdateTimes], order: Seque
     short = statistics.median(one.alone for one in updates)
     if model["device"] == "cpu" and short < SHORT_SECONDS:
         yield (
-            f"an update of {milliseconds(short)} is mostly the host's own work, which no price has: the forecast is too "
-            "low, by up to a half in what was tried"
+            f"an update of {milliseconds(short)} is mostly the host's own work, which no price has: the forecast is "
+            "too low, by up to a half in what was tried"
         )
 
 

@@ -341,6 +341,14 @@ def test_other_numbers_are_the_same_shape(one, other):
     assert shape(out(one)) == shape(out(other))
 
 
+def test_what_gloo_announces_is_no_part_of_a_shape():
+    """Ranks print at once, into each other's lines."""
+    announced = (
+        "[Gloo] Rank [Gloo] Rank 0 is connected to 1 peer ranks\n1 is. Expected number of connected peer ranks is : 1\n"
+    )
+    assert shape(out(announced + "trained\n")) == shape(out("trained\n"))
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [("ring 1 ms", "ring 1 s"), ("1\n2", "1"), ("1 2 3", "1 2"), ("1 ms", "")],

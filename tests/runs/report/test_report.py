@@ -159,10 +159,10 @@ def test_the_verdict_says_what_is_hidden_and_who_is_waited_for(tmp_path, parts, 
 def test_the_verdict_says_what_is_lost_against_one_process(tmp_path):
     alone = {"computing": [0.1], "summing": [0.0], "updating": [0.02]}
     folder = run(tmp_path / "r", world=3, parts=SLOW, tokens_per_step=6000)
-    run(folder / "alone", world=1, seconds=0.125, tokens_per_step=2000, parts=alone)
+    run(folder / "alone", world=1, seconds=0.126, tokens_per_step=2000, parts=alone)
     *_, last = sentences(read_run(folder, 3), read_run(folder / "alone", 1))
     assert last == (
-        "Efficiency is 62%: a step takes 200 ms, with one process alone 125 ms; the difference is waiting for the "
+        "Efficiency is 63%: a step takes 200 ms, with one process alone 126 ms; the difference is waiting for the "
         "slowest rank (36.7 ms), exposed communication (20 ms), slower computing (13.3 ms)."
     )
 
