@@ -32,10 +32,10 @@ else
     [ ! -e .venv ] || echo ".venv is incomplete: making it anew"
     rm -rf .venv
     python=""
-    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+    for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
         if usable "$candidate"; then python=$candidate; break; fi
     done
-    [ -n "$python" ] || fail "dpbook needs Python 3.11 or newer, and none was found (tried: ${PYTHON:-python3 python3.13 python3.12 python3.11})." \
+    [ -n "$python" ] || fail "dpbook needs Python 3.11 or newer, and none was found (tried: ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11})." \
         "Install one (Debian, Ubuntu: apt install python3 python3-venv; macOS: brew install python) or name it: make ${MAKE_TARGET:-test} PYTHON=/path/to/python3"
     echo "Making .venv with $($python --version)"
     if ! "$python" -m venv .venv; then
