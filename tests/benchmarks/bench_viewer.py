@@ -1,4 +1,4 @@
-"""How long from a key or a click to the picture, in JupyterLab in Chromium, for players and figures with knobs?
+"""How long from a key or a click to the picture, in JupyterLab and on the pages of the book, in Chromium?
 
     python tests/benchmarks/bench_viewer.py [--repeats 50]
 
@@ -13,13 +13,14 @@ from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
-from playwright.sync_api import Locator, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, expect, sync_playwright
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from dpbook.app.notebooks.validation import KERNELSPEC  # noqa: E402
-from dpbook.app.site import find_chromium  # noqa: E402
+from dpbook.app.site import build, find_chromium  # noqa: E402
+from dpbook.core import checkout  # noqa: E402
 from tests.benchmarks.rows import Row, begin, show  # noqa: E402
 from tests.browser.jupyterlab import FLAGS, Notebook, serve  # noqa: E402
 
@@ -37,7 +38,7 @@ CLOCK = """(host, kind) => {
     host.addEventListener(kind, () => { begun = performance.now(); }, true);
     window.watch?.disconnect();
     window.watch = new MutationObserver(() => requestAnimationFrame(() => taken.push(performance.now() - begun)));
-    watch.observe(host.querySelector('.picture'), {childList: true});
+    watch.observe(host.querySelector('.picture'), {childList: true, subtree: true, attributes: true});
 }"""
 
 
@@ -89,6 +90,28 @@ def drag(knob: Locator, forth: bool) -> None:
     knob.page.mouse.up()
 
 
+def on_pages(browser: Browser, folder: Path, repeats: int) -> None:
+    """Show rows for the first player and the first figure with knobs of two chapters' pages each."""
+    build(checkout.root(), folder)
+    for name, measure in (("05_all_reduce", player), ("07_naive_and_overlapped", player), *EXPLORING):
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.goto((folder / "chapters" / f"{name}.html").as_uri())
+        while page.locator("button.plain").count():  # what answers a question is hidden until it is skipped
+            page.locator("button.plain").first.click()
+        kind_of_figure = "player" if measure is player else "explorer"
+        page.locator(f".{kind_of_figure}").first.scroll_into_view_if_needed()
+        host = page.locator(f".dpbook-{kind_of_figure}").first
+        for kind in ("key", "pointer"):
+            what = f"page {name[:2]}, {kind_of_figure}: {kind} to picture"
+            show(
+                Row(what, measure(host, kind, repeats), "ms", at_most=16.0, headline=kind == "key" and name[:2] == "05")
+            )
+        page.close()
+
+
+EXPLORING = (("08_buckets", explorer), ("13_scaling_wall", explorer))
+
+
 def main() -> None:
     repeats = begin(__doc__, 50)
     with tempfile.TemporaryDirectory() as folder, serve(Path(folder)) as server, sync_playwright() as playwright:
@@ -104,6 +127,7 @@ def main() -> None:
             measure, goal = (player, 16.0) if what in PLAYERS else (explorer, None)
             for kind in ("key", "pointer"):
                 show(Row(f"{what}: {kind} to picture", measure(host, kind, repeats), "ms", at_most=goal))
+        on_pages(browser, Path(folder) / "book", repeats)
         browser.close()
 
 
