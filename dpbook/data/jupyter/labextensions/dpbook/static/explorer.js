@@ -26,8 +26,9 @@ function imageIn(markup) {
   return image;
 }
 
-// Put an explorer into `host`: `figure` is the markup of its picture.
-export function mount(host, {name, knobs, figure}, {ask, keep}) {
+// Put an explorer into `host`: `figure` is the markup of its picture. `foresee` gives the picture of a position at once,
+// if a film has it; the answer of `ask` takes its place.
+export function mount(host, {name, knobs, figure}, {ask, keep, foresee = async () => null}) {
   const picture = made('div', {className: 'picture'});
   const status = made('p', {className: 'status'});
   status.setAttribute('aria-live', 'polite');
@@ -58,15 +59,24 @@ export function mount(host, {name, knobs, figure}, {ask, keep}) {
   function draw(markup) {
     const image = imageIn(markup);
     if (!image) return '';
+    if (drawn?.src === image.src) return image.alt; // the film has shown it
     drawn = image;
     image.decode().catch(() => {}).then(() => { if (drawn === image) picture.replaceChildren(image); }); // else there is a later one
     root.setAttribute('aria-label', image.alt);
     return image.alt;
   }
 
+  const questionAt = at => ({name, chosen: Object.fromEntries(knobs.map((knob, i) => [knob.name, knob.values[at[i]]]))});
+  let answered = '';
+  async function preview(at) {
+    const found = await foresee(questionAt(at)).catch(() => null);
+    if (found?.figure && String(at) === String(places()) && String(at) !== answered) draw(found.figure);
+  }
+
   let asking = false, wanted = false;
   async function turn() { // one question at a time, and the latest position counts
     tell();
+    preview(places());
     wanted = true;
     root.setAttribute('aria-busy', 'true'); // until what it shows is stored
     if (asking) return;
@@ -75,17 +85,18 @@ export function mount(host, {name, knobs, figure}, {ask, keep}) {
       wanted = false;
       const at = places(), patience = setTimeout(() => { message.textContent = 'The kernel is busy…'; }, 1500);
       try {
-        const chosen = Object.fromEntries(knobs.map((knob, i) => [knob.name, knob.values[at[i]]]));
-        const answer = await ask({name, chosen});
+        const answer = await ask(questionAt(at));
         message.textContent = answer.error ?? '';
         if (answer.figure) {
-          status.textContent = draw(answer.figure);
+          answered = String(at);
+          if (!wanted) status.textContent = draw(answer.figure); // else a film may show the next position already
           latest = {at, figure: answer.figure};
         }
       } catch (error) {
         message.textContent = error.message;
         wanted = false;
-        ranges.forEach((range, i) => { range.value = latest.at[i]; }); // back to what is seen
+        ranges.forEach((range, i) => { range.value = latest.at[i]; }); // back to what was drawn last
+        draw(latest.figure);
         tell();
       }
       clearTimeout(patience);

@@ -87,8 +87,9 @@
         const {mount} = await load('explorer.js');
         this.end?.();
         const {ask, dispose} = asker(this.node), {name, knobs} = model.data[EXPLORER];
+        const foresee = question => filmed(name, knobs, question);
         const askOrPlay = question => ask(question).catch(async error => {
-          const figure = await filmed(name, knobs, question).catch(() => null);
+          const figure = await foresee(question).catch(() => null);
           if (!figure) throw error;
           return figure;
         });
@@ -100,7 +101,7 @@
         };
         // The picture as markup: the one that was stored with the knobs, or the one beside them.
         const figure = model.data[EXPLORER].figure ?? String(model.data['text/html']);
-        const stop = mount(this.node, {...model.data[EXPLORER], figure}, {ask: askOrPlay, keep});
+        const stop = mount(this.node, {...model.data[EXPLORER], figure}, {ask: askOrPlay, keep, foresee});
         this.end = () => { stop(); dispose(); };
       }
       dispose() {
