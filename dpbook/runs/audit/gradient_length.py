@@ -1,15 +1,16 @@
 """Length of a replayed gradient: is it that of a mean over the big batch, or N times as long or too short?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from dpbook.core import listed
+from dpbook.replicas import Array
 from dpbook.runs.audit.checks.means import WrittenLength, written_lengths
 from dpbook.runs.audit.findings import CheckResult, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update
 from dpbook.runs.audit.replay_gradients import ReplayGradients
-from dpbook.runs.watching.journal import array_key
+from dpbook.runs.watching.journal import Event, array_key
 
 LENGTH_TOLERANCE = 1e-4
 """Relative difference up to which two lengths count as equal."""
@@ -20,18 +21,25 @@ CLIP_TOLERANCE = 1e-3
 
 
 def judge_length(
-    run: RunJournals, update: Update, gradients: ReplayGradients, factor: float, agreement: str
+    run: RunJournals,
+    update: Update,
+    gradients: ReplayGradients,
+    factor: float,
+    agreement: str,
+    *,
+    before_clipping: bool = False,
 ) -> CheckResult:
     """Judge the length of a gradient whose direction is the big batch's.
 
-    ``factor`` is its length relative to the mean over ranks and micro-batches of the gradients of the losses.
+    ``factor`` is its length relative to the mean over ranks and micro-batches of the gradients of the losses, or
+    what that was ``before_clipping``.
     """
     world, micro = gradients.world, len(update.of("backward")[0])
     unit = max(float(arrays[array_key("unit", name)]) for arrays in gradients.ranks for name in gradients.names)
     near = max(LENGTH_TOLERANCE, LENGTH_ROUNDOFFS * unit)
-    before_clipping = _before_clipping(update, gradients, factor)
-    clipped = before_clipping is None
-    factor = (factor if before_clipping is None else before_clipping) * _scaled(update)
+    before = factor if before_clipping else _before_clipping(update, gradients, factor)
+    clipped = before is None
+    factor = (factor if before is None else before) * _scaled(update)
     written = written_lengths(update, world)
 
     def times(length: float, line: WrittenLength) -> bool:
@@ -118,6 +126,36 @@ def _before_clipping(update: Update, gradients: ReplayGradients, factor: float) 
     before = float(norm / size) if size else factor
     clipped = before * min(1.0, most / (norm + 1e-6))
     return before if abs(clipped - factor) < CLIP_TOLERANCE * abs(factor) else None
+
+
+def unclipped(
+    clips: Sequence[Event], applied: Mapping[str, Array], big: Mapping[str, Array]
+) -> dict[str, Array] | None:
+    """Return the gradient as it was before a script clipped groups of its parameters, each to a norm of its own.
+
+    A tensor is longer or shorter than the big batch's by a common factor times the coefficient of one of ``clips``
+    (`torch.nn.utils.clip_grad_norm_`), or 1 if it was not clipped. None if that does not describe the gradient.
+    """
+    if not clips or any(not clip["norm"] or not clip["most"] for clip in clips):
+        return None
+    coefficients = [1.0, *(min(1.0, clip["most"] / (clip["norm"] + 1e-6)) for clip in clips)]
+    lengths = {
+        name: float(np.vdot(big[name], values.astype(np.float64)) / square)
+        for name, values in applied.items()
+        if (square := float(np.vdot(big[name], big[name])))
+    }
+    longest = max(lengths.values(), default=0.0, key=abs)
+
+    def coefficient(name: str, factor: float) -> float | None:
+        ratio = lengths[name] / factor if name in lengths else 1.0
+        near = min(coefficients, key=lambda each: abs(each - ratio))
+        return near if abs(near - ratio) < CLIP_TOLERANCE * near else None
+
+    for factor in (longest / each for each in coefficients if longest):
+        chosen = {name: coefficient(name, factor) for name in applied}
+        if None not in chosen.values():
+            return {name: values / (chosen[name] or 1.0) for name, values in applied.items()}
+    return None
 
 
 def _scaled(update: Update) -> float:

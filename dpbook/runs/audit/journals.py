@@ -1,6 +1,7 @@
 """Journals of all ranks, arranged by update."""
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,33 @@ class RunJournals:
         common = set(about[0]["names"]).intersection(*(each["names"] for each in about[1:]))
         spread = {name for each in about for name in each["sharded"]}
         return [name for name in about[0]["names"] if name in common - spread]
+
+    @functools.cached_property
+    def rejoined(self) -> dict[int, list[Update]]:
+        """Updates of each optimizer whose step left other parameters on each rank, and that are equal at the next one.
+
+        The script has made them equal in between: by their mean, or by a copy of one rank's.
+        """
+        found: dict[int, list[Update]] = {number: [] for number in self.optimizers}
+        for update, later in itertools.pairwise(self.updates):
+            names, befores = self.shared(update.optimizer), [step["before"] for step in later.steps]
+            if later.optimizer != update.optimizer or not update.stepped or not all(befores):
+                continue
+            left = first_difference([after["parameters"] for after in update.stepped], names)
+            if left and not first_difference(befores, names):
+                found[update.optimizer].append(update)
+        return found
+
+    def copied_from(self, update: Update) -> int | None:
+        """Return the rank whose parameters all ranks have after an update of `rejoined`; None if no rank had them."""
+        (later,) = (
+            each for each in self.updates if (each.optimizer, each.number) == (update.optimizer, update.number + 1)
+        )
+        names = self.shared(update.optimizer)
+        tensor, _, _ = first_difference([after["parameters"] for after in update.stepped], names) or ("", 0, 0)
+        after = [each["parameters"][tensor] for each in update.stepped]
+        now = later.steps[0]["before"][tensor]
+        return after.index(now) if now in after else None
 
     @property
     def replicated(self) -> bool:

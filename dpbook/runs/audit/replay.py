@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from dpbook.replicas import Array, compare, gamma, unit_roundoff
+from dpbook.runs.audit.checks.averaging import OWN_STEPS
 from dpbook.runs.audit.checks.means import by_line, reduced, uneven
 from dpbook.runs.audit.findings import CheckResult, Finding, Status, untested
-from dpbook.runs.audit.gradient_length import judge_length
+from dpbook.runs.audit.gradient_length import judge_length, unclipped
 from dpbook.runs.audit.journals import RunJournals, Update, first_difference
 from dpbook.runs.audit.replay_gradients import ReplayGradients, join_shards, load
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, array_key
@@ -159,6 +160,8 @@ def _is_sharded(run: RunJournals, update: Update) -> bool:
 
 
 def _replay(run: RunJournals, update: Update) -> CheckResult:
+    if run.rejoined[update.optimizer]:
+        return untested(OWN_STEPS)
     gradients = _saved_gradients(run, update)
     if isinstance(gradients, str):
         return untested(gradients)
@@ -213,15 +216,21 @@ def _verdict(run: RunJournals, update: Update, gradients: ReplayGradients, *, mi
     if max(units.values()) * (backwards + EXTRA) >= 1:
         return untested(f"after {backwards} sums in so few bits nothing is certain")
     for rank in range(gradients.world):
-        applied = gradients.of("applied", rank)
+        applied, before_clipping = gradients.of("applied", rank), False
         bound = {name: 2 * gamma(backwards + EXTRA, units[name]) * sizes[name] for name in gradients.names}
         factor = scale(applied, big)
         worst = largest_violation(applied, big, bound, factor)
+        if worst is not None and (longer := unclipped(update.of("clip")[rank], applied, big)) is not None:
+            applied, before_clipping, factor = longer, True, scale(longer, big)
+            worst = largest_violation(applied, big, bound, factor) and worst
         if worst is not None:
             return explain_difference(update, gradients, rank, worst, mild=mild)
     if not any(gradients.of("applied", 0)[name].any() for name in gradients.names):
         return untested("the gradient is zero")
-    return judge_length(run, update, gradients, factor, _agreement(applied, big, bound, factor, units))
+    agreement = _agreement(applied, big, bound, factor, units)
+    if before_clipping:
+        agreement += "; clipped in several groups"
+    return judge_length(run, update, gradients, factor, agreement, before_clipping=before_clipping)
 
 
 def _agreement(

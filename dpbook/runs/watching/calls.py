@@ -333,6 +333,7 @@ class Calls:
                 return
             tensors = list(tensors_in(arguments))
             first = tensors[-1 if name in ("all_gather", "gather") else 0] if tensors else None
+            self._recorder.collectives += name != "barrier"
             self._recorder.note(
                 "collective",
                 name=name,

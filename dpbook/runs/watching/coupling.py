@@ -18,6 +18,8 @@ _RELATIVE = 1e-6
 """Second derivatives between examples that are smaller than this share of those within them count as rounding."""
 _MOST_EDGES = 16
 COUPLED = "the loss of an example depends on the other examples of its rank's batch"
+HOOKS_ARE_SEEN = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+"""Whether this torch tells if a saved tensor is unpacked by a hook; 2.9 does not."""
 _DISTANCES = ("CdistBackward", "EuclideanDistBackward")
 _SELECTIONS = ("TopkBackward", "SortBackward", "KthvalueBackward")
 
@@ -65,7 +67,7 @@ def depends_on_other_examples(loss: torch.Tensor, batch: int) -> bool | None:
     may communicate, and saved tensors that are unpacked by hooks may be computed again.
     """
     graph = list(nodes(loss))
-    if batch < 2 or any(map(_has_side_effects, graph)):
+    if batch < 2 or not HOOKS_ARE_SEEN or any(map(_has_side_effects, graph)):
         return None
     edges = _first_activations(graph, batch)
     if not edges or len(edges) > _MOST_EDGES:

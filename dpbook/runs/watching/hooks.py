@@ -77,6 +77,11 @@ class TrainingHooks:
         """Whether a wrapper called the current forward."""
         return getattr(self._forward, "wrapper", False)
 
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward runs: an optimizer may step in it, as soon as a gradient is complete."""
+        return self._in_backward
+
     def sync(self) -> bool | None:
         """Whether a backward would be averaged now; None if no wrapper is known."""
         return all(map(syncs, self.wrappers.values())) if self.wrappers else None

@@ -144,6 +144,7 @@ class Recorder:
         self.folder, self.rank, self.options = folder, rank, options
         self.active = True
         self.spent = 0.0
+        self.collectives = 0  # that the script has called
         folder.mkdir(parents=True, exist_ok=True)
         self._file = open(folder / JOURNAL.format(rank), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._undo: list[Callable[[], None]] = []

@@ -2,10 +2,12 @@
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.optim.optimizer import Optimizer
 
 from dpbook.runs.watching.hashing import digests, local_part
@@ -73,6 +75,8 @@ class Updates(TrainingListener):
         self._updates: dict[int, int] = {}
         self._created = self._saved = 0
         self._optimizers: list[Optimizer] = []  # keeps them alive, so that no id is used twice
+        self._sent: int | None = None  # collectives before the last step; None after the next pass has begun
+        self._sent_after: set[int] = set()  # optimizers after whose last step the script has sent something
         hooks.add(self)
 
     def optimizer_created(self, optimizer: Optimizer, owners: Owners) -> None:
@@ -80,6 +84,19 @@ class Updates(TrainingListener):
         self._created += 1
         self._gradients.follow(parameters_of(optimizer))
         self._local_sums.follow(parameters_of(optimizer))
+
+    def forward_begins(self, module: nn.Module, arguments: list[Any]) -> None:
+        """Look whether the script has sent something since the last step: it may have been parameters."""
+        self._look_for_collectives()
+
+    def backward_begins(self, tensors: Any, grad_tensors: Any) -> None:
+        """Look for it here if no forward was seen."""
+        self._look_for_collectives()
+
+    def _look_for_collectives(self) -> None:
+        if self._sent is not None and self._recorder.collectives > self._sent:
+            self._sent_after = set(self._updates)
+        self._sent = None
 
     def step_begins(self, optimizer: Optimizer) -> None:
         """Write the gradients with which the optimizer steps."""
@@ -109,10 +126,11 @@ class Updates(TrainingListener):
                 own_infinite=self._local_sums.infinite(named),
                 missing=[name for name, each in named.items() if each.grad is None and each.requires_grad],
                 rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
-                before=digests(named) if update == 1 else None,
+                before=digests(named) if update == 1 or number in self._sent_after else None,
                 state_before=self._state(optimizer) if update == 1 else None,
                 place=place(),
             )
+            self._sent_after.discard(number)
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """Write the parameters after the step; end the script after its last update."""
@@ -127,16 +145,20 @@ class Updates(TrainingListener):
                     update=update,
                     parameters=parameters,
                     state=self._state(optimizer),
-                    sent=next(filter(None, map(ddp_all_reduces, self._hooks.wrappers.values())), None),
+                    sent=None if self._hooks.in_backward else self._sent_by_ddp(),  # DDP is locked until it ends
                 )
             if update == options.keep:
                 self._save_parameters(number)
             self._gradients.forget(list(self._names[number].values()))
+        self._sent = self._recorder.collectives
         if number == 0:
             self._recorder.end_update(update)
             self._recorder.begin_update(update + 1)
         if update >= options.updates > 0 and not options.saving:
             self._recorder.finish(self._world)
+
+    def _sent_by_ddp(self) -> dict[str, float] | None:
+        return next(filter(None, map(ddp_all_reduces, self._hooks.wrappers.values())), None)
 
     def _register(self, optimizer: Optimizer) -> int:
         number = self._numbers[id(optimizer)] = len(self._optimizers)

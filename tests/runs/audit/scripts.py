@@ -539,6 +539,23 @@ class Outer(torch.optim.SGD):
 """
 LISTED = "order = list(range(rank, 96, world))\nloader = DataLoader(data, batch_size=4, sampler=order)\n"
 
+CLIP_GROUPS = (
+    "for layer in model.modules():\n    if isinstance(layer, nn.Linear): clip_grad_norm_(layer.parameters(), 0.2)"
+)
+CLIP_LAST = "clip_grad_norm_(list(model.parameters())[2:], 0.05)"
+AVERAGE_PARAMETERS = "for p in model.parameters():\n    dist.all_reduce(p.data)\n    p.data /= world"
+COPY_PARAMETERS = "for p in model.parameters(): dist.broadcast(p.data, src=1)"
+STEPS_IN_BACKWARD = """
+optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+def step_now(p):
+    dist.all_reduce(p.grad)
+    p.grad /= world
+    optimizers[p].step()
+    optimizers[p].zero_grad()
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(step_now)
+"""
+
 RIGHT = {
     "attention by products": ATTENTION + sampled() + loop(),
     "an optimizer in another, with a closure": OUTER
@@ -601,6 +618,9 @@ RIGHT = {
     "gan, a critic that steps more often": sampled() + CRITIC_THRICE,
     "gan, with schedulers": sampled() + SCHEDULED,
     "clipping": model() + sampled() + loop(averaging=CLIP),
+    "clipping of each group": model() + sampled() + loop(averaging=CLIP_GROUPS),
+    "clipping of the last layer alone": model() + sampled() + loop(averaging=CLIP_LAST),
+    "steps inside backward": bare() + STEPS_IN_BACKWARD + sampled() + loop(first="", step=""),
     "clipping and accumulation": model()
     + sampled()
     + accumulated(NO_SYNC, step=f"{CLIP}\noptimizer.step()\noptimizer.zero_grad(set_to_none=False)"),
@@ -670,6 +690,14 @@ WRONG = {
     "all in no_sync": (
         model() + sampled() + accumulated("with model.no_sync(): (F.cross_entropy(model(x), y) / 2).backward()"),
         "sync",
+    ),
+    "the parameters of one rank copied": (
+        bare() + sampled() + loop(step=f"optimizer.step()\n{COPY_PARAMETERS}"),
+        "gradients",
+    ),
+    "groups clipped to sums": (
+        bare() + sampled() + loop(averaging=f"for p in model.parameters(): dist.all_reduce(p.grad)\n{CLIP_GROUPS}"),
+        "replay",
     ),
     "clipping before averaging": (bare() + sampled() + loop(averaging=f"{CLIP}\n{AVERAGE}"), "clip"),
     "own tokens": (language(OWN_TOKENS), "mean"),
@@ -810,7 +838,18 @@ DOUBTFUL = {
     ),
 }
 
-UNSEEN = {"no backward": bare() + sampled() + loop(backward=BY_AUTOGRAD)}
+UNSEEN = {
+    "no backward": bare() + sampled() + loop(backward=BY_AUTOGRAD),
+    "parameters averaged": bare() + sampled() + loop(step=f"optimizer.step()\n{AVERAGE_PARAMETERS}"),
+    "parameters averaged at times, clipped and logged": bare(optimizer="torch.optim.Adam(model.parameters())")
+    + "done = 0\n"
+    + sampled()
+    + loop(
+        averaging=CLIP,
+        step=f"optimizer.step()\ndone += 1\nif done % 2 == 0:\n{indent(AVERAGE_PARAMETERS, '    ')}\n"
+        "dist.all_reduce(loss.detach())",
+    ),
+}
 """Right scripts that lack something that a replay needs."""
 
 RESUMED = """

@@ -42,12 +42,32 @@ def gradients(run: RunJournals) -> CheckResult | None:
         names = run.shared(update.optimizer)
         compared += bool(names)
         differs = first_difference([step["gradients"] for step in update.steps], names)
+        if differs and run.rejoined[update.optimizer]:
+            return _of_rejoined(run, run.rejoined[update.optimizer][0])
         if differs:
             tensor, rank, number = differs
             message = f"{number} of {plural(len(names), 'gradient')} differ; "
             message += _reason_not_averaged(run, update.optimizer, tensor)
             return CheckResult("FAIL", message, rank, tensor, update.number, update.steps[rank]["place"])
     return passed(plural(compared, "update")) if compared else None
+
+
+OWN_STEPS = (
+    "each rank steps with its own gradient, and the script makes the parameters equal afterwards; whether it takes "
+    "their mean, as local SGD does, is not seen"
+)
+
+
+def _of_rejoined(run: RunJournals, update: Update) -> CheckResult:
+    """Return the result for a script whose ranks step on their own, and have equal parameters again later."""
+    rank = run.copied_from(update)
+    if rank is None:
+        return untested(OWN_STEPS)
+    message = (
+        f"each rank steps with its own gradient, and the parameters of rank {rank} replace the others' afterwards: "
+    )
+    message += "what the other ranks have computed is lost"
+    return CheckResult("FAIL", message, rank, None, update.number, update.steps[rank]["place"])
 
 
 def _reason_not_averaged(run: RunJournals, optimizer: int, tensor: str) -> str:
@@ -87,12 +107,16 @@ def replicas(run: RunJournals) -> CheckResult | None:
         if not update.stepped:
             continue
         names = run.shared(update.optimizer)
-        compared += bool(names)
         differs = first_difference([after["parameters"] for after in update.stepped], names)
+        if differs and run.rejoined[update.optimizer]:
+            continue
+        compared += bool(names)
         if differs:
             tensor, rank, number = differs
             message = f"after update {update.number} {plural(number, 'tensor')} of {len(names)} differ"
             return CheckResult("FAIL", message, rank, tensor, update.number, update.steps[rank]["place"])
+    if again := [update.number for updates in run.rejoined.values() for update in updates]:
+        return passed(f"made equal again by the script after update {listed(again, 5)}, bit for bit")
     return passed(f"{plural(compared, 'update')}, bit for bit") if compared else None
 
 
@@ -220,6 +244,8 @@ def clip(run: RunJournals) -> CheckResult | None:
             if any(norm is None or not math.isfinite(norm) for norm in norms):
                 continue
             judged += 1
+            if run.rejoined[update.optimizer]:
+                return untested(OWN_STEPS)
             if max(norms) - min(norms) > 1e-5 * max(norms) and run.shared(update.optimizer):
                 message = f"norms {', '.join(f'{norm:.4g}' for norm in norms)}: each rank clips its own gradient"
                 rank = first_deviating_rank([round(norm, 9) for norm in norms]) or 0
