@@ -129,13 +129,13 @@ if (navigator.clipboard) for (const code of document.querySelectorAll('main .cel
 // What is wider than its place can be reached by Tab, to scroll it by the arrow keys.
 const wide = new ResizeObserver(entries => {
   for (const {target} of entries) {
-    const scroller = target.closest('pre, table, .figure, .picture');
+    const scroller = target.closest('pre, table, math[display=block], .figure, .picture');
     if (!scroller) continue; // another picture has taken its place
     if (scroller.scrollWidth > scroller.clientWidth) scroller.tabIndex = 0;
     else scroller.removeAttribute('tabindex');
   }
 });
-const watchWidths = element => element.querySelectorAll('pre, table, .figure, .picture, :is(.figure, .picture) img').forEach(one => wide.observe(one));
+const watchWidths = element => element.querySelectorAll('pre, table, math[display=block], .figure, .picture, :is(.figure, .picture) img').forEach(one => wide.observe(one));
 new MutationObserver(changes => changes.forEach(({target}) => watchWidths(target))).observe(document.querySelector('main'), {childList: true, subtree: true});
 watchWidths(document);
 
