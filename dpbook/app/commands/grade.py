@@ -44,13 +44,17 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--roster", type=Path, metavar="FILE", help="who is who, for the CSV file: an export of the gradebook"
     )
     files.add_argument("--html", type=Path, metavar="FOLDER", help="a page for each submission, and one of the class")
+    files.add_argument(
+        "--words-sheet", type=Path, metavar="FILE", help="a page of all answers in words, without names, to give points"
+    )
+    parser.add_argument("--words", type=Path, metavar="FILE", help="points for words, which that page has saved as CSV")
     files.add_argument("--gradescope", type=Path, metavar="FILE", help="Gradescope's results.json, of one submission")
 
 
 def run(args: argparse.Namespace) -> int:
     """Grade what was handed in. Returns 0, or with ``--strict`` 1 where points are missing."""
     from dpbook.classroom import begin_course
-    from dpbook.classroom.gradebook import read
+    from dpbook.classroom.gradebook import read, words
     from dpbook.classroom.marks import find, grade, table
     from dpbook.core import DpbookError, check_int
 
@@ -60,8 +64,11 @@ def run(args: argparse.Namespace) -> int:
     handed = find(args.paths, whole=bool(args.gradescope))
     _check_files(args, handed)
     roster = read(args.roster) if args.roster else None
+    given = words.read_points(args.words) if args.words else None
     with _ending():
         marks = grade(handed, seed, jobs=jobs, tell=_progress if sys.stderr.isatty() else lambda done, of: None)
+    if given:
+        marks = words.with_points(marks, given)
     failed = _print(json.dumps(marks.as_json(), indent=1) if args.json else table(marks))
     _write(args, marks, roster)
     if failed:
@@ -86,7 +93,7 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
     """Before anything is graded: can the reports be written, and is nothing lost by it?"""
     from dpbook.core import DpbookError
 
-    asked = [path for path in (args.csv, args.gradescope, args.html) if path]
+    asked = [path for path in (args.csv, args.gradescope, args.html, args.words_sheet) if path]
     if len(set(asked)) < len(asked):
         raise DpbookError("two reports cannot have one name")
     for path in asked:
@@ -101,7 +108,7 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
 
 
 def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") -> None:
-    from dpbook.classroom.gradebook import results, spreadsheet
+    from dpbook.classroom.gradebook import results, spreadsheet, words
     from dpbook.core import DpbookError, plural, write_atomically
 
     try:
@@ -109,6 +116,9 @@ def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") ->
             content, told = spreadsheet(marks, args.format, roster)
             write_atomically(args.csv, content)
             _say(*told, f"wrote {args.csv}")
+        if args.words_sheet:
+            write_atomically(args.words_sheet, words.sheet(marks).encode())
+            _say(f"wrote {args.words_sheet}; --seed {marks.seed} --words FILE takes the points that it saves")
         if args.gradescope:
             write_atomically(args.gradescope, json.dumps(results(marks), indent=1).encode())
             _say(f"wrote {args.gradescope}")

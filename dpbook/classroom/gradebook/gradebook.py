@@ -158,7 +158,7 @@ def spreadsheet(marks: Marks, form: str, roster: Roster | None = None) -> tuple[
     """The file's content, in the ``form`` "plain", "canvas" or "moodle", and what is to be told of names.
 
     Submissions stand in the order of their names. A task is empty where its exercise was not handed in or not graded,
-    and so are points that a person gives.
+    and so are points that a person has not given yet.
     """
     columns = _columns(marks)
     submissions, together = _together(marks.submissions, roster) if roster else (marks.submissions, [])
@@ -217,7 +217,11 @@ def _order(title: str) -> tuple[str, bool, int]:
 
 
 def _points(submission: SubmissionMarks) -> Points:
-    return {f"{task.task} {task.title}": task.points for each in submission.exercises for task in each.tasks}
+    points: Points = {f"{task.task} {task.title}": task.points for each in submission.exercises for task in each.tasks}
+    for exercise in submission.exercises:
+        given = {f"{exercise.chapter:02} {each.title}": each.given for each in exercise.words}
+        points |= {title: number for title, number in given.items() if number is not None}
+    return points
 
 
 def _titles(form: str, roster: Roster | None) -> list[str]:

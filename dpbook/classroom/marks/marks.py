@@ -72,6 +72,12 @@ class ExerciseMarks:
         return sum(task.possible for task in self.tasks)
 
     @property
+    def given(self) -> int | None:
+        """Points that a person has given for arguments in words, None where none were."""
+        given = [each.given for each in self.words if each.given is not None]
+        return sum(given) if given else None
+
+    @property
     def in_words(self) -> int:
         """Points that a person gives, for arguments in words."""
         return sum(each.possible for each in self.words)
@@ -133,7 +139,7 @@ def _fields(value: object, *names: str) -> dict[str, Any]:
 
 def _submission(submission: SubmissionMarks) -> dict[str, Any]:
     exercises = [
-        _fields(exercise, "file", "chapter", "points", "possible", "in_words", "remarks")
+        _fields(exercise, "file", "chapter", "points", "possible", "in_words", "given", "remarks")
         | {"tasks": [_task(task) for task in exercise.tasks]}
         for exercise in submission.exercises
     ]
@@ -184,7 +190,8 @@ def _exercise(exercise: ExerciseMarks) -> Iterator[str]:
         )
         yield from _remarks([remark for remark in task.remarks if remark != task.reason], " " * 18)
     if exercise.in_words:
-        yield f"    and up to {exercise.in_words} for an argument in words, which a person gives"
+        said = f"up to {exercise.in_words}" if exercise.given is None else f"{exercise.given} of {exercise.in_words}"
+        yield f"    and {said} for an argument in words, which a person gives"
 
 
 def _class(marks: Marks) -> Iterator[str]:

@@ -127,7 +127,7 @@ Rubric = tuple[tuple[int, str], ...]
 class InWords:
     """A question for an argument in words, whose ``possible`` points a person gives, as its ``rubric`` says.
 
-    ``answer`` is empty where there is none.
+    ``answer`` is empty where there is none; ``given`` are the points that it has got, None before.
     """
 
     id: str
@@ -135,6 +135,7 @@ class InWords:
     possible: int
     answer: str
     rubric: Rubric
+    given: int | None = None
 
 
 def in_words(chapter: int, cells: list[Cell]) -> tuple[InWords, ...]:

@@ -1,0 +1,118 @@
+"""Points for arguments in words: a page with the answers of a class, by question and without names, and what it saves.
+
+A student's code is made from the seed and the name, so that a page and the points from it need no list of codes.
+"""
+
+import csv
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpbook.classroom.marks import ExerciseMarks, InWords, Marks, SubmissionMarks
+from dpbook.core import DpbookError, palette, plural, render_page
+
+COLUMNS = ("question", "code", "points")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with the answers to it, each with the code of its student, in the order of the codes."""
+
+    id: str
+    title: str
+    possible: int
+    rubric: tuple[tuple[int, str], ...]
+    answers: tuple[tuple[str, str], ...]
+
+
+def code(name: str, seed: int) -> str:
+    """Return the code under which the submission ``name`` is read."""
+    return hashlib.sha256(f"{seed}:{name}".encode("utf-8", "replace")).hexdigest()[:8]
+
+
+def questions(marks: Marks) -> list[Question]:
+    """Return the questions that somebody has answered."""
+    found: dict[str, list[tuple[InWords, str]]] = {}
+    for submission, _, words in _all(marks):
+        if words.answer:
+            found.setdefault(words.id, []).append((words, code(submission.name, marks.seed)))
+    return [
+        Question(
+            words.id,
+            words.title,
+            words.possible,
+            words.rubric,
+            tuple(sorted((who, each.answer) for each, who in answers)),
+        )
+        for answers in (found[key] for key in sorted(found))
+        for words, _ in answers[:1]
+    ]
+
+
+def sheet(marks: Marks) -> str:
+    """Return the page on which a person reads the answers and gives points; its button saves them as a CSV file."""
+    return render_page("words.html", questions=questions(marks), seed=marks.seed, palette=palette, plural=plural)
+
+
+Points = dict[tuple[str, str], int]
+"""Points by question and code."""
+
+
+def with_points(marks: Marks, given: Points) -> Marks:
+    """Return the marks with these points for arguments in words.
+
+    Raises `DpbookError` for points that are not from 0 to those of the question, and for a code that no submission has:
+    the seed or the class is another one.
+    """
+    possible = {(words.id, code(submission.name, marks.seed)): words.possible for submission, _, words in _all(marks)}
+    for key, points in given.items():
+        question, who = key
+        if key not in possible:
+            raise DpbookError(
+                f"points for words: no submission with the seed {marks.seed} has the code {who} and an exercise with "
+                f"{question}; give the --seed with which the page was written"
+            )
+        if not 0 <= points <= possible[key]:
+            raise DpbookError(f"points for words: {question} of {who} has {points}, expected 0 to {possible[key]}")
+
+    def marked(submission: SubmissionMarks, exercise: ExerciseMarks) -> ExerciseMarks:
+        who = code(submission.name, marks.seed)
+        return replace(exercise, words=tuple(replace(each, given=given.get((each.id, who))) for each in exercise.words))
+
+    submissions = (
+        replace(each, exercises=tuple(marked(each, exercise) for exercise in each.exercises))
+        for each in marks.submissions
+    )
+    return replace(marks, submissions=tuple(submissions))
+
+
+def _all(marks: Marks) -> Iterator[tuple[SubmissionMarks, ExerciseMarks, InWords]]:
+    for submission in marks.submissions:
+        for exercise in submission.exercises:
+            yield from ((submission, exercise, words) for words in exercise.words)
+
+
+def read_points(path: Path) -> Points:
+    """Return the points in a CSV file that a page has saved; rows without points are left out.
+
+    Raises `DpbookError` for a file that cannot be read, that has other columns, or in which something is no number.
+    """
+    try:
+        rows: list[dict[str, Any]] = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise DpbookError(f"the points for words in {path} cannot be read: {error}") from None
+    if rows and not set(COLUMNS) <= set(rows[0]):
+        raise DpbookError(f"{path} needs the columns {', '.join(COLUMNS)}")
+    found: Points = {}
+    for row in rows:
+        text = (row["points"] or "").strip()
+        if text:
+            try:
+                found[row["question"], row["code"]] = int(text)
+            except ValueError:
+                raise DpbookError(
+                    f"{path}: {text!r} is no whole number of points ({row['question']}, {row['code']})"
+                ) from None
+    return found
