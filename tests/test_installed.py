@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zipfile
 
 import pytest
 from packaging.requirements import Requirement
@@ -16,6 +17,7 @@ from dpbook.core import checkout
 from tests.classroom.submissions import hand_in, solutions
 from tests.test_distribution import build
 from tests.test_setup import EXTRAS, PROJECT
+from tools import autograder
 
 ROOT = checkout.root()
 NOTEBOOKS = [*(ROOT / "chapters").glob("*.ipynb"), *(ROOT / "exercises").glob("*.ipynb")]
@@ -141,3 +143,34 @@ def test_slides_and_pages_are_made_and_a_script_is_launched(dpbook, tmp_path):
     )
     run = dpbook("launch", "--nproc", "2", "train.py")
     assert (run.returncode, run.stdout.splitlines()) == (0, ["ranks 2"]), run.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="marks are given on Linux alone")
+def test_the_autograder_marks_a_submission_as_gradescope_hands_it_in(environment, tmp_path):
+    """With the folders that Gradescope makes; the package is installed already."""
+    root = tmp_path / "autograder"
+    for name in ("source", "submission", "results"):
+        (root / name).mkdir(parents=True)
+    autograder.write(tmp_path / "autograder.zip")
+    with pytest.raises(SystemExit, match="nothing is replaced"):
+        autograder.write(tmp_path / "autograder.zip")
+    with zipfile.ZipFile(tmp_path / "autograder.zip") as archive:
+        archive.extractall(root / "source")
+        names, modes = archive.namelist(), {one.filename: one.external_attr >> 16 for one in archive.infolist()}
+    assert {"setup.sh", "run_autograder", "constraints.txt"} < set(names)
+    assert len([name for name in names if name.endswith(".whl")]) == 1
+    assert modes["setup.sh"] == modes["run_autograder"] == 0o755
+    hand_in(root / "submission" / "mine.ipynb", 1, solutions(1))
+    path = f"{environment / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    run = subprocess.run(
+        ["sh", str(root / "source" / "run_autograder")],
+        env=variables | {"AUTOGRADER": str(root), "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert run.returncode == 0, run.stderr
+    results = json.loads((root / "results" / "results.json").read_text())
+    assert results["score"] == sum(test["max_score"] for test in results["tests"]) > 0
