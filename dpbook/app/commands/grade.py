@@ -45,6 +45,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     files.add_argument("--html", type=Path, metavar="FOLDER", help="a page for each submission, and one of the class")
     files.add_argument(
+        "--return", dest="returned", type=Path, metavar="ZIP", help="the pages to give back, named for Canvas or Moodle"
+    )
+    files.add_argument(
         "--words-sheet", type=Path, metavar="FILE", help="a page of all answers in words, without names, to give points"
     )
     parser.add_argument("--words", type=Path, metavar="FILE", help="points for words, which that page has saved as CSV")
@@ -93,7 +96,7 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
     """Before anything is graded: can the reports be written, and is nothing lost by it?"""
     from dpbook.core import DpbookError
 
-    asked = [path for path in (args.csv, args.gradescope, args.html, args.words_sheet) if path]
+    asked = [path for path in (args.csv, args.gradescope, args.html, args.words_sheet, args.returned) if path]
     if len(set(asked)) < len(asked):
         raise DpbookError("two reports cannot have one name")
     for path in asked:
@@ -116,6 +119,11 @@ def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") ->
             content, told = spreadsheet(marks, args.format, roster)
             write_atomically(args.csv, content)
             _say(*told, f"wrote {args.csv}")
+        if args.returned:
+            from dpbook.classroom.gradebook import pages
+
+            write_atomically(args.returned, pages.to_return(marks))
+            _say(f"wrote {args.returned}")
         if args.words_sheet:
             write_atomically(args.words_sheet, words.sheet(marks).encode())
             _say(f"wrote {args.words_sheet}; --seed {marks.seed} --words FILE takes the points that it saves")

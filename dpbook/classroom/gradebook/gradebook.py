@@ -28,8 +28,8 @@ _ALSO = {
     "Email address": ("email",),
 }  # fmt: skip
 """Canvas's and Moodle's titles of a column, and what else it may be called."""
-_CANVAS_NAME = re.compile(r"[^_]+_(?:late_)?([0-9]+)_[0-9]+_")
-_MOODLE_NAME = re.compile(r"(.+)_[0-9]+_assignsubmission_")
+CANVAS_NAME = re.compile(r"[^_]+_(?:late_)?([0-9]+)_[0-9]+_")
+MOODLE_NAME = re.compile(r"(.+)_[0-9]+_assignsubmission_")
 _NUMBERED = re.compile(r"[0-9]{2}_(.+)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Control characters, but for tabs and ends of lines."""
@@ -114,7 +114,7 @@ def _forms(name: str) -> Iterator[str]:
     """The name of a submission, and what Canvas, Moodle, a number of the exercise or of a copy have made it from."""
     name = _small(name)
     yield name
-    patterns = _CANVAS_NAME.match, _MOODLE_NAME.match, _NUMBERED.fullmatch, _COPY.fullmatch
+    patterns = CANVAS_NAME.match, MOODLE_NAME.match, _NUMBERED.fullmatch, _COPY.fullmatch
     yield from (found[1].strip() for pattern in patterns if (found := pattern(name)))
 
 

@@ -1,13 +1,15 @@
 """Marks as pages that need nothing else: one for each learner, and one of the class for who teaches it."""
 
+import io
 import re
 import unicodedata
+import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dpbook.classroom.gradebook.gradebook import sort_key
+from dpbook.classroom.gradebook.gradebook import CANVAS_NAME, MOODLE_NAME, sort_key
 from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, find_alike
 from dpbook.classroom.tasks.report import one_line
 from dpbook.core import palette, render_page, write_atomically
@@ -24,6 +26,21 @@ def write(marks: Marks, folder: Path) -> list[Path]:
     for name, page in pages.items():
         write_atomically(folder / name, page.encode("utf-8", "replace"))
     return [folder / name for name in pages]
+
+
+def to_return(marks: Marks) -> bytes:
+    """Return a zip with the page of each submission, under the name by which Canvas or Moodle gives it back.
+
+    Canvas takes files with the names under which it handed out the submissions (another ending is no matter), Moodle the
+    folders that it handed out. Other pages have the names that `write` gives them.
+    """
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number, one in enumerate(marks.submissions, 1):
+            name = f"{one.name}.html" if CANVAS_NAME.match(one.name) else f"{number:03}-{_plain(one.name)}.html"
+            name = f"{one.name}/marks.html" if MOODLE_NAME.match(one.name) else name
+            archive.writestr(name, learner(one).encode("utf-8", "replace"))
+    return content.getvalue()
 
 
 def learner(submission: SubmissionMarks) -> str:

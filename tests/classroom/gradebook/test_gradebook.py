@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import zipfile
 from html.parser import HTMLParser
 
 import pytest
@@ -345,3 +346,16 @@ def test_for_gradescope_a_folder_is_one_submission_whatever_is_in_it(tmp_path, m
 
 def test_an_empty_roster_leaves_all_unknown():
     assert Roster(("Student",), ()).match(["anna"])[0] == [None]
+
+
+def test_pages_are_given_back_under_the_names_of_the_downloads():
+    names = ["Anna Berg_4711_assignsubmission_file_", "berganna_17_4711_loop", "zoë", "zoë"]
+    done = Marks(tuple(SubmissionMarks(name, ()) for name in names), 1)
+    with zipfile.ZipFile(io.BytesIO(pages.to_return(done))) as archive:
+        assert archive.namelist() == [
+            "Anna Berg_4711_assignsubmission_file_/marks.html",
+            "berganna_17_4711_loop.html",
+            "003-zoë.html",
+            "004-zoë.html",
+        ]
+        assert "zoë" in archive.read("003-zoë.html").decode()
