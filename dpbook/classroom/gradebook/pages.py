@@ -31,8 +31,8 @@ def write(marks: Marks, folder: Path) -> list[Path]:
 def to_return(marks: Marks) -> bytes:
     """Return a zip with the page of each submission, under the name by which Canvas or Moodle gives it back.
 
-    Canvas takes files with the names under which it handed out the submissions (another ending is no matter), Moodle the
-    folders that it handed out. Other pages have the names that `write` gives them.
+    Canvas takes files with the names under which it handed out the submissions (the ending does not matter), Moodle
+    the folders that it handed out. Other pages have the names that `write` gives them.
     """
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
