@@ -56,8 +56,9 @@ def measure(name: str, repeats: int | None) -> None:
         command = [sys.executable, str(SCRIPTS[name]), *more]
         subprocess.run(command, env=os.environ | {ROWS: str(path)}, check=True)
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    where = f"{machine.processor()}, {os.cpu_count()} cores, load {load:.1f}, torch {version('torch')}"
-    stored = stored_rows() | {name: {"date": str(datetime.date.today()), "machine": where, "rows": rows}}
+    where = f"{machine.processor()}, {os.cpu_count()} cores, torch {version('torch')}"
+    about = {"date": str(datetime.date.today()), "machine": where, "load": round(load, 1)}
+    stored = stored_rows() | {name: {**about, "rows": rows}}
     MEASURED.write_text(json.dumps(dict(sorted(stored.items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -68,14 +69,17 @@ def stored_rows() -> dict[str, dict]:
 
 def with_table(text: str, headlines: bool) -> str:
     """Return a page's text in which the table is that of the stored rows."""
-    lines, machines = ["", "| | median | least to most | goal |", "|---|---|---|---|"], []
+    lines = ["", "| | median | least to most | goal |", "|---|---|---|---|"]
+    loads: dict[str, list[float]] = {}
     for benchmark in stored_rows().values():
         rows = [row for row in (Row(**one) for one in benchmark["rows"]) if row.headline or not headlines]
         for row in rows:
             spread = f"{min(row.values):.2f} to {max(row.values):.2f}" if len(row.values) > 1 else ""
             lines.append(f"| {row.name} | {median(row.values):.2f} {row.unit} | {spread} | {row.goal()} |")
-        machines += [f"{benchmark['date']}, {benchmark['machine']}"] * bool(rows)
-    lines += ["", f"Measured on {'; '.join(dict.fromkeys(machines)) or 'no machine yet'}."]
+        if rows:
+            loads.setdefault(f"{benchmark['date']}, {benchmark['machine']}", []).append(benchmark["load"])
+    where = (f"{machine}, load {min(each)} to {max(each)} at the start" for machine, each in loads.items())
+    lines += ["", f"Measured on {'; '.join(where) or 'no machine yet'}."]
     return TABLE.sub(lambda _: "\n".join([*lines, ""]), text)
 
 

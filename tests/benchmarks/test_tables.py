@@ -8,8 +8,8 @@ from tests.benchmarks import __main__ as benchmarks
 
 ROW = {"name": "a / b", "values": [1.0, 3.0, 2.0], "unit": "×", "at_least": None, "at_most": 2.5, "under_load": False}
 STORED = {
-    "bench_a": {"date": "2026-01-02", "machine": "M", "rows": [ROW | {"headline": True}]},
-    "bench_b": {"date": "2026-01-03", "machine": "N", "rows": [ROW | {"name": "c", "headline": False}]},
+    "bench_a": {"date": "2026-01-02", "machine": "M", "load": 0.5, "rows": [ROW | {"headline": True}]},
+    "bench_b": {"date": "2026-01-03", "machine": "N", "load": 2.0, "rows": [ROW | {"name": "c", "headline": False}]},
 }
 PAGE = "before\n<!-- measured -->\nold\n<!-- end -->\nafter"
 
@@ -27,6 +27,10 @@ def test_a_table_has_the_medians_and_the_machines_of_its_rows(tmp_path, monkeypa
     head = "before\n<!-- measured -->\n\n| | median | least to most | goal |\n|---|---|---|---|\n"
     first, tail = "| a / b | 2.00 × | 1.00 to 3.00 | ≤ 2.5: met |\n", ".\n<!-- end -->\nafter"
     second = "| c | 2.00 × | 1.00 to 3.00 | ≤ 2.5: met |\n"
-    assert benchmarks.with_table(PAGE, headlines=True) == f"{head}{first}\nMeasured on 2026-01-02, M{tail}"
-    both = f"{head}{first}{second}\nMeasured on 2026-01-02, M; 2026-01-03, N{tail}"
+    assert (
+        benchmarks.with_table(PAGE, headlines=True)
+        == f"{head}{first}\nMeasured on 2026-01-02, M, load 0.5 to 0.5 at the start{tail}"
+    )
+    on_both = "2026-01-02, M, load 0.5 to 0.5 at the start; 2026-01-03, N, load 2.0 to 2.0 at the start"
+    both = f"{head}{first}{second}\nMeasured on {on_both}{tail}"
     assert benchmarks.with_table(PAGE, headlines=False) == both
