@@ -29,6 +29,9 @@ from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:
     from dpbook.classroom.course import varying, write_course
+    from dpbook.classroom.oral_exam import questions_page
     from dpbook.classroom.slide_deck import write_slides
 
-__getattr__ = lazy_exports(__name__, varying="course", write_course="course", write_slides="slide_deck")
+__getattr__ = lazy_exports(
+    __name__, varying="course", write_course="course", questions_page="oral_exam", write_slides="slide_deck"
+)
