@@ -62,10 +62,10 @@ def test_a_class_that_passed_nothing_has_a_board_that_says_so():
 
 def test_a_schedule_with_bounds_of_its_own_counts_without_a_player():
     @dataclass(frozen=True)
-    class Own(EvenSplit):
+    class OtherSplit(EvenSplit):
         pass
 
-    odd = replace(ring(4), bounds=Own(4))
+    odd = replace(ring(4), bounds=OtherSplit(4))
     assert Reached(1, 1, "round(s)").with_schedule(odd).schedule == ""
 
 
