@@ -69,13 +69,13 @@ HANDED = {
         "edited": ({}, edited, [0, 0, 0, 0]),
     },
     2: {
-        "perfect": (SOLVED[2], lambda nb: cell(nb, "words-02-1").update(source="Because."), [4, 3, 4, 6]),
-        "partial": ({"2": SOLVED[2]["2"]}, None, [0, 3, 0, 0]),
+        "perfect": (SOLVED[2], lambda nb: cell(nb, "words-02-1").update(source="Because."), [4, 2, 4, 4]),
+        "partial": ({"2": SOLVED[2]["2"]}, None, [0, 2, 0, 0]),
         "stub": ({}, None, [0, 0, 0, 0]),
     },
     11: {
-        "perfect": (SOLVED[11], None, [5, 2, 3, 3, 4]),
-        "partial": ({"1": SOLVED[11]["1"]}, None, [5, 0, 0, 0, 0]),
+        "perfect": (SOLVED[11], None, [6, 2, 3, 3, 4]),
+        "partial": ({"1": SOLVED[11]["1"]}, None, [6, 0, 0, 0, 0]),
         "stub": ({}, None, [0, 0, 0, 0, 0]),
     },
 }
