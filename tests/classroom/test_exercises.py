@@ -154,7 +154,7 @@ def row_by_row(files, world):
 
 
 def in_chunks_of_torch(files, world):
-    """What torch.chunk makes, and empty pieces for the ranks that it leaves out."""
+    """The pieces of torch.chunk, and empty ones for the ranks that it leaves out."""
     tensors = [{} for _ in range(world)]
     for name in reversed(files[0]["tensors"]):
         for kind in ("exp_avg_sq", "exp_avg", "weight"):

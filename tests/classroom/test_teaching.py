@@ -43,7 +43,7 @@ def test_an_objective_leads_to_a_task_that_there_is_and_each_task_serves_one():
 
 
 def test_every_objective_of_a_chapter_with_an_exercise_is_measured():
-    """What stands beside a chapter has no exercise, and its objectives may have no task."""
+    """A notebook beside a chapter has no exercise, and its objectives may have no task."""
     open_ones = [(unit.label, one.text) for unit in teaching.units() for one in unit.objectives if not one.places]
     assert [label for label, _ in open_ones if label != "00" and label[-1].isdigit()] == []
 
