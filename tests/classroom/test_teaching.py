@@ -9,7 +9,7 @@ from dpbook.classroom.tasks.notebook_cells import mark, read, source
 from dpbook.core import checkout
 from tests.cases import each
 from tests.classroom import teaching
-from tests.classroom.mutants.edits import answers
+from tests.classroom.mutants.edits import answers, reference
 
 PAGES = sorted(teaching.PLACE.glob("*.md"))
 
@@ -39,6 +39,27 @@ def test_an_objective_leads_to_a_task_that_there_is_and_each_task_serves_one():
     assert asked == {task.id for task in list_tasks() if task.chapter not in (0, 90)}
     in_words = [unit for unit in teaching.units() if any("in words" in one.places for one in unit.objectives)]
     assert [unit.number for unit in in_words if not unit.words] == []
+
+
+def test_every_objective_of_a_chapter_with_an_exercise_is_measured():
+    """A notebook beside a chapter has no exercise, and its objectives may have no task."""
+    open_ones = [(unit.label, one.text) for unit in teaching.units() for one in unit.objectives if not one.places]
+    assert [label for label, _ in open_ones if label != "00" and label[-1].isdigit()] == []
+
+
+def lines_of_reference(id):
+    """The number of lines of a solution that do something."""
+    body = reference(id)[2].split("### BEGIN SOLUTION\n")[1].split("### END SOLUTION")[0]
+    return len([line for line in body.splitlines() if line.strip() and not line.strip().startswith("#")])
+
+
+def test_points_follow_the_length_of_the_solution():
+    """One line earns at most 3 points, and twelve lines or more earn at least 4."""
+    asked = [each for each in list_tasks() if each.chapter not in (0, 90)]
+    sizes = {each.id: (lines_of_reference(each.id), each.points) for each in asked}
+    assert [
+        id for id, (lines, points) in sizes.items() if (points > 3 if lines == 1 else lines >= 12 and points < 4)
+    ] == []
 
 
 def test_every_wrong_answer_is_in_the_table_once():

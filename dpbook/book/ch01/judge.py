@@ -1,4 +1,4 @@
-"""Checks of exercise 01: the average, the step, the two meters, the arithmetic."""
+"""Checks of exercise 01: the average, the step, the two meters, and which meter shows a mistake."""
 
 from collections.abc import Callable, Collection
 from functools import partial
@@ -213,27 +213,7 @@ def largest_gap(answer: Answer, rng: np.random.Generator) -> None:
         expect(got == 4, "gap 4", f"{got}", where)
 
 
-# 01.4: the arithmetic
-
-BETWEEN = (1000, 1, 10), (2000, 90, 99)
-"""Examples, local batch and parameters of random cases."""
-TOO_FEW = ((29, 3, 5, 10), (7, 4, 2, 20))
-"""Examples, local batch, world and parameters: one example short of two full steps, or of one."""
-
-
-def arithmetic(answer: Answer, rng: np.random.Generator, *, index: int, quantity: str) -> None:
-    drawn = [(int(n), int(b), world, int(p)) for world in WORLDS for n, b, p in [rng.integers(*BETWEEN)]]
-    for examples, local, world, size in (*TOO_FEW, *drawn):
-        expected = (world * local, examples // (world * local), 2 * size)
-        got = expect_items(call(answer, examples, local, world, size), 3, "three numbers")
-        expect_equal(expected[index], got[index], quantity)
-
-
-global_batch, steps, memory = (
-    partial(arithmetic, index=k, quantity=name) for k, name in enumerate(("global batch", "steps", "numbers held"))
-)
-
-# 01.5: which meter shows it?
+# 01.4: which meter shows it?
 
 WORLD, STEPS = 4, 3
 Exchange = Callable[[Array], Array]

@@ -1,4 +1,4 @@
-"""Checks of exercise 04: four factors, the count of all tokens, the noise scale, a warm-up."""
+"""Checks of exercise 04: four factors, the count of all tokens, and the noise scale."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -164,16 +164,3 @@ def estimates(answer: Answer, rng: np.random.Generator, *, count: int) -> None:
 
 
 one_step, many_steps = partial(estimates, count=1), partial(estimates, count=12)
-
-# 04.4: the warm-up
-
-
-def rises(answer: Answer, rng: np.random.Generator) -> None:
-    for steps, over in ((6, 3), (20, 1), (100, 5), (int(rng.integers(30, 90)), int(rng.integers(6, 20))), (9, 9)):
-        lr, k = int(rng.integers(1, 10)) / 100, int(rng.integers(2, 17))
-        expected = np.full(steps, k * lr)
-        expected[:over] = np.linspace(lr, k * lr, over + 1)[1:]
-        where = f"{steps} steps, {over} of warm-up, lr {lr}, k {k}"
-        got = call(answer, steps, over, lr, k, where=where)
-        expect(isinstance(got, list | tuple | np.ndarray), "a list of rates, one per step", describe(got), where)
-        expect_close(expected.tolist(), got, 1e-12, where)

@@ -1,4 +1,4 @@
-"""Checks of exercise 06: the price of a schedule, a crossover, a plan with mistaken units, an order of ranks."""
+"""Checks of exercise 06: the price of a schedule, a crossover, an order of ranks."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,7 +23,6 @@ from dpbook.collectives import (
     Link,
     Round,
     Schedule,
-    Topology,
     closed_forms,
     cost,
     count,
@@ -37,7 +36,6 @@ from dpbook.collectives import (
 from dpbook.core import plural
 
 WORLDS = (1, 2, 5, 7, 16)
-BUS_RATES, PORT_RATES = (600, 900, 1800), (100, 200, 400, 800)
 
 
 def _seconds(
@@ -143,25 +141,7 @@ def ring_overtakes(answer: Answer, rng: np.random.Generator) -> None:
         expect_close(expected, expect_number(size, where), SIZE_BOUND * expected, where)
 
 
-# 06.3: mend the units
-
-
-def right_units(answer: Answer, rng: np.random.Generator) -> None:
-    plans = [  # plans in which only one kind of link matters come first
-        ("one GPU per node, so that only the ports count", int(rng.choice([2, 5, 7, 16])), 1),
-        ("a single node, so that only its inside counts", 1, int(rng.choice([2, 4, 8]))),
-        *(("both", nodes, 8) for nodes in (2, 5, 7, 16, 32)),
-    ]
-    for case, nodes, per_node in plans:
-        parameters = int(rng.integers(10**8, 10**12))
-        port, bus = int(rng.choice(PORT_RATES)), int(rng.choice(BUS_RATES))
-        cluster = Topology(nodes, per_node, Link.gigabytes(bus / 2), Link.gigabits(port))
-        expected = closed_forms.hierarchical_ring(nodes, per_node, cluster)(2 * parameters)
-        where = f"{case}: {parameters:,} parameters, {nodes} × {per_node} GPUs, ports of {port} Gb/s, NVLink {bus} GB/s"
-        _seconds(answer, expected, where, parameters, nodes, per_node, port, bus)
-
-
-# 06.4: ranks that are scattered
+# 06.3: ranks that are scattered
 
 
 def scattered(answer: Answer, rng: np.random.Generator, *, shared: bool) -> Reached:

@@ -1,4 +1,4 @@
-"""Checks of exercise 09: a mean made of messages, the groups of a grid, and the rank at fault."""
+"""Checks of exercise 09: a mean made of messages, and the rank at fault."""
 
 import math
 from collections.abc import Iterator
@@ -110,23 +110,7 @@ def processes(answer: Answer, rng: np.random.Generator) -> str:
     return f"{PROCESSES} processes, and the bits of one"
 
 
-# 09.2: the groups of a grid
-
-GRIDS = ((6, 2), (6, 3), (1, 1), (2, 1), (2, 2), (7, 1), (7, 7), (16, 4))
-"""World, and ranks per copy of the model."""
-
-
-def groups_of_a_grid(answer: Answer, rng: np.random.Generator) -> None:
-    drawn = [(int(copies * cut), int(cut)) for copies, cut in rng.integers(2, 7, size=(4, 2))]
-    for world, cut in (*GRIDS, *drawn):
-        where = f"{world} ranks, {cut} in a copy"
-        got = expect_items(call(answer, world, cut, where=where), 2, "two lists of groups", where)
-        grid = np.arange(world).reshape(-1, cut)
-        expect_equal(grid.tolist(), got[0], f"{where}, model-parallel groups", axes=("group", "rank"))
-        expect_equal(grid.T.tolist(), got[1], f"{where}, data-parallel groups", axes=("group", "rank"))
-
-
-# 09.3: the rank at fault
+# 09.2: the rank at fault
 
 DRAWN_PER_KIND = 8
 

@@ -1,10 +1,11 @@
-"""Checks of exercise 11: a training loop against the big batch, bytes on the wire, and ranks and their GPUs."""
+"""Checks of exercise 11: a training loop, bytes on the wire, ranks and their GPUs, a skipped update, a resumed run."""
 
 import math
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpbook.book.ch11 import loops
+from dpbook.book.ch11.restarts import BROKEN, FINITE, trains_on, updates
 from dpbook.classroom import (
     Answer,
     Numbers,
@@ -308,3 +310,9 @@ def places(answer: Answer, rng: np.random.Generator) -> None:
                     expect_items(got, 4, "four integers", where)
                     expect_equal((before + local, world, local if sees_all else 0, gpu), got, f"{where}: {PLACE}")
             before += len(gpus)
+
+
+# 11.4 and 11.5: all skip or none, and a resumed run
+
+steps, skips = partial(updates, kinds=FINITE), partial(updates, kinds=BROKEN)
+through, one_stop, three_stops = (partial(trains_on, stops=stops) for stops in (0, 1, 3))

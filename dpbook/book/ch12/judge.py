@@ -1,17 +1,19 @@
-"""Checks of exercise 12: lost time against a count of ticks, a scaling table, and bandwidths as nccl-tests counts.
+"""Checks of exercise 12: lost time against a count of ticks, a scaling table, early reads, and a forecast.
 
 Task 12.1 is tried on steps of several ranks in whole ticks, whose losses can be counted.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.classroom import Answer, call, describe, expect, expect_close, expect_items
-from dpbook.collectives import Collective, algbw, busbw
+from dpbook.book.ch12.streams import in_time as in_time
+from dpbook.book.ch12.streams import too_early as too_early
+from dpbook.classroom import Answer, Wrong, call, describe, expect, expect_close, expect_items, expect_number, value
 from dpbook.core import plural
 from dpbook.overlap import Kind, Span
 
@@ -282,17 +284,62 @@ def rows_agree(answer: Answer, rng: np.random.Generator) -> None:
         _judge_rows(columns, _scaled(runs, parameters, peak), got, where, "run")
 
 
-# 12.3: bandwidths as nccl-tests counts
+# 12.4: a forecast of one's own step, beside its measurement
 
-NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+MARGIN = 0.5
+"""Share of the measured step by which a forecast from the parts may be wrong on a busy machine."""
 
 
-def bandwidths_agree(answer: Answer, rng: np.random.Generator) -> None:
-    assert set(NAMES) < set(get_args(Collective))
-    for world in (2, 5, 7, 16, 1):
-        for name in NAMES:
-            nbytes, seconds = int(rng.integers(1, 10**6)) * 1024 * world, float(rng.uniform(1e-5, 1e-1))
-            size = nbytes * world if name == "all_gather" else nbytes
-            got = call(answer, name, nbytes, seconds, world)
-            expected = algbw(size, seconds), busbw(size, seconds, world, name)  # type: ignore[arg-type]
-            _judge_numbers(("algbw", "busbw"), expected, got, "in bytes per second")
+def _own_log(answer: Answer) -> tuple[float, dict[str, Any]]:
+    """Return the error that the answer states, and its log, after a check of its form."""
+    expected = "(error, log), a number and the line that measure_updates returned"
+    error, text = expect_items(value(answer), 2, expected)
+    try:
+        log = json.loads(text)
+        tables = [np.array(log[name], float) for name in ("compute", "sync", "update")]
+        numbers = [float(log[name]) for name in ("forecast", "measured", "forecast_at", "updated")]
+    except (TypeError, ValueError, KeyError):
+        raise Wrong(expected, describe(text)) from None
+    sizes = [table.shape for table in tables]
+    complete = all(len(size) == 2 and size[0] >= 2 and size[1] >= 10 for size in sizes) and sizes[2][1] >= 20
+    expect(complete, "at least 10 calls of each part and 20 updates, on two ranks or more", f"{sizes}")
+    expect(all((table > 0).all() for table in tables) and min(numbers) > 0, "seconds above 0", "others")
+    return expect_number(error), log
+
+
+def forecast_came_first(answer: Answer, rng: np.random.Generator) -> None:
+    _, log = _own_log(answer)
+    order = log["measured"] <= log["forecast_at"] < log["updated"]
+    expect(order, "the parts, then the forecast, then the updates", "another order of their times")
+    taken = np.array(log["update"], float).sum(axis=1).max()
+    passed = log["updated"] - log["forecast_at"]
+    expect(passed >= taken, f"at least {taken:.3f} s for the updates", f"{passed:.3f} s between forecast and end")
+
+
+def error_of_the_log(answer: Answer, rng: np.random.Generator) -> None:
+    error, log = _own_log(answer)
+    updates = np.array(log["update"], float)
+    measured = float(np.median(updates.max(axis=0)))
+    mistakes = {
+        "This is relative to the forecast: divide by what was measured.": measured / log["forecast"] - 1,
+        "The sign is wrong: a forecast above the measurement has an error above 0.": 1 - log["forecast"] / measured,
+        "This takes the mean of the updates: one slow update moves it.": (
+            log["forecast"] / float(updates.max(axis=0).mean()) - 1
+        ),
+        "This takes rank 0's updates: an update has ended when its slowest rank has.": (
+            log["forecast"] / float(np.median(updates[0])) - 1
+        ),
+    }
+    expect_close(log["forecast"] / measured - 1, error, 1e-3, "the error of the log", mistakes=mistakes)
+
+
+def forecast_from_the_parts(answer: Answer, rng: np.random.Generator) -> str:
+    _, log = _own_log(answer)
+    compute, sync = (float(np.median(np.array(log[name], float).max(axis=0))) for name in ("compute", "sync"))
+    low, high = (1 - MARGIN) * max(compute, sync), (1 + MARGIN) * (compute + sync)
+    forecast = float(log["forecast"])
+    expect(low <= forecast <= high, f"{low:.4f} to {high:.4f} s, which the parts allow", f"{forecast:.4f}")
+    measured = float(np.median(np.array(log["update"], float).max(axis=0)))
+    off = abs(forecast / measured - 1)
+    expect(off <= MARGIN, f"a forecast within {MARGIN:.0%} of the measured step", f"{off:.0%} away")
+    return f"{off:.0%} away from the measured step"

@@ -1,4 +1,4 @@
-"""Checks of exercise 14: bytes of the stages, the hooks of a unit, cuts under a memory limit, and a norm of shards.
+"""Checks of exercise 14: bytes of the stages, the hooks of a unit, cuts under a memory limit, a norm, a new cut.
 
 Hooks are judged by their values and by the order of their events.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch14 import units
+from dpbook.book.ch14 import resharding, units
 from dpbook.book.ch14.units import Event, HookTrial
 from dpbook.classroom import (
     Answer,
@@ -401,3 +401,8 @@ def _judge_clipped(
 
 
 clips_below, clips_above = partial(clips, above=False), partial(clips, above=True)
+
+
+# 14.5: a checkpoint for another number of ranks
+
+even, uneven = partial(resharding.reshards, dividing=True), partial(resharding.reshards, dividing=False)

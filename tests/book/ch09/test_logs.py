@@ -1,4 +1,4 @@
-"""Do the logs of exercise 09.3 hold the fault that they promise, and no other?"""
+"""Do the logs of exercise 09.2 hold the fault that they promise, and no other?"""
 
 import numpy as np
 

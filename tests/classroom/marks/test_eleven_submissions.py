@@ -8,17 +8,17 @@ from tests.classroom.submissions import cell, hand_in, solutions
 
 pytestmark = pytest.mark.processes
 
-PLAN = "def plan(examples, local_batch, world, parameters):\n"
-"""Task 01.4, worth 3 of 14 points."""
-WRONG = PLAN + "    return 0, 0, 0"
+METERS = "def meters(params, averaged, whole):\n"
+"""Task 01.3, worth 3 of 11 points."""
+WRONG = METERS + "    return -1, -1"
 
 
 def deleted(nb):
-    nb["cells"].remove(cell(nb, "check-4"))
+    nb["cells"].remove(cell(nb, "check-3"))
 
 
 def edited(nb):
-    cell(nb, "check-4")["source"] = "print('01.4: 3 of 3 points')"
+    cell(nb, "check-3")["source"] = "print('01.3: 3 of 3 points')"
 
 
 def stripped(nb):
@@ -27,20 +27,20 @@ def stripped(nb):
 
 
 def duplicated(nb):
-    nb["cells"].append(dict(cell(nb, "answer-4")))
+    nb["cells"].append(dict(cell(nb, "answer-3")))
 
 
 ELEVEN = {
-    "right": ({}, 14),
-    "wrong": ({"4": WRONG}, 11),
-    "raises": ({"4": PLAN + "    raise ValueError"}, 11),
-    "loops": ({"4": PLAN + "    while True:\n        pass"}, 11),
-    "a test cell deleted": ({}, 14, deleted),
-    "a test cell edited": ({"4": WRONG}, 11, edited),
-    "stripped of metadata": ({}, 14, stripped),
-    "a cell duplicated": ({}, 14, duplicated),
-    "np.allclose replaced": ({"4": f"import numpy\nnumpy.allclose = lambda *a, **k: True\n{WRONG}"}, 11),
-    "os._exit": ({"4": PLAN + "    import os\n    os._exit(0)"}, 11),
+    "right": ({}, 11),
+    "wrong": ({"3": WRONG}, 8),
+    "raises": ({"3": METERS + "    raise ValueError"}, 8),
+    "loops": ({"3": METERS + "    while True:\n        pass"}, 8),
+    "a test cell deleted": ({}, 11, deleted),
+    "a test cell edited": ({"3": WRONG}, 8, edited),
+    "stripped of metadata": ({}, 11, stripped),
+    "a cell duplicated": ({}, 11, duplicated),
+    "np.allclose replaced": ({"3": f"import numpy\nnumpy.allclose = lambda *a, **k: True\n{WRONG}"}, 8),
+    "os._exit": ({"3": METERS + "    import os\n    os._exit(0)"}, 8),
     "blank": (None, 0),
 }
 """Answers in place of the solutions (None: none at all), points, and what else was done."""
@@ -53,10 +53,10 @@ def test_each_of_the_eleven_gets_its_right_mark(tmp_path, monkeypatch):
         hand_in(tmp_path / name / "01_four_phase_loop.ipynb", 1, given, change=change[0] if change else lambda nb: None)
     marks = {each.name: each for each in grade(find([tmp_path]), 7, jobs=2).submissions}
     assert {name: each.points for name, each in marks.items()} == {name: case[1] for name, case in ELEVEN.items()}
-    tasks = {name: each.exercises[0].tasks[3] for name, each in marks.items()}
+    tasks = {name: each.exercises[0].tasks[2] for name, each in marks.items()}
     said = {name: " ".join((task.reason, *task.remarks)) for name, task in tasks.items()}
     for name, words in {
-        "wrong": "global batch",
+        "wrong": "no drift",
         "raises": "ValueError",
         "loops": "a loop that does not end",
         "a cell duplicated": "2 cells are marked",
@@ -64,4 +64,4 @@ def test_each_of_the_eleven_gets_its_right_mark(tmp_path, monkeypatch):
         "blank": "not answered yet",
     }.items():
         assert words in said[name]
-    assert [said[name] for name, case in ELEVEN.items() if case[1] == 14] == ["", "", "", said["a cell duplicated"]]
+    assert [said[name] for name, case in ELEVEN.items() if case[1] == 11] == ["", "", "", said["a cell duplicated"]]

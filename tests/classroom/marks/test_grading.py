@@ -21,7 +21,7 @@ from tests.classroom.test_exercises import EXERCISES, SOLUTIONS, wrong_answers
 pytestmark = pytest.mark.processes
 
 WRONG_STEP = "def step(params, gradient, x, y, lr):\n    return params - lr * gradient(params[0], x, y)"
-SPEAKING = "def plan(*args):\n    print('printed by plan', args)\n    return 1, 2, 3"
+SPEAKING = "def meters(*args):\n    print('printed by meters', args)\n    return 1, 2"
 ASKS_ON = """
 def asks(serves):
     while True:
@@ -38,7 +38,7 @@ TRAVELS_HERE = {("10.4", "a lock, which cannot travel")}
 def classroom(tmp_path_factory):
     folder = tmp_path_factory.mktemp("classroom")
     hand_in(folder / "perfect" / "01.ipynb", 1, solutions(1))
-    hand_in(folder / "partly" / "01.ipynb", 1, {**solutions(1), "2": WRONG_STEP, "4": SPEAKING})
+    hand_in(folder / "partly" / "01.ipynb", 1, {**solutions(1), "2": WRONG_STEP, "3": SPEAKING})
     hand_in(folder / "stub" / "01.ipynb", 1, {})
     hand_in(folder / "broken" / "01.ipynb", 1, {**solutions(1), "3": "def meters(:"})
     (folder / "broken" / "02.ipynb").write_text("no notebook")
@@ -49,7 +49,7 @@ def test_the_command_gives_what_is_earned_and_says_what_was_not(classroom, capsy
     assert command_line.main(["grade", str(classroom), "--seed", "5", "--json", "--jobs", "2"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert {each["name"]: each["points"] for each in said["submissions"]} == {
-        "broken": 11, "partly": 10, "perfect": 14, "stub": 0,
+        "broken": 8, "partly": 7, "perfect": 11, "stub": 0,
     }  # fmt: skip
     broken, partly, perfect, stub = said["submissions"]
     assert "SyntaxError" in broken["exercises"][0]["tasks"][2]["reason"]
@@ -64,8 +64,8 @@ def test_strict_is_for_ci(classroom, capsys, tmp_path):
     done = command_line.main(["grade", str(classroom / "perfect"), "--strict", *files, str(tmp_path / "points.csv")])
     assert done == 0
     assert sorted(each.name for each in tmp_path.iterdir()) == ["001-perfect.html", "new", "points.csv"]
-    assert json.loads((tmp_path / "new" / "results.json").read_text())["score"] == 14
-    assert re.search(r"14 of 14 points(.|\n)*seed [0-9]+$", capsys.readouterr().out.strip())
+    assert json.loads((tmp_path / "new" / "results.json").read_text())["score"] == 11
+    assert re.search(r"11 of 11 points(.|\n)*seed [0-9]+$", capsys.readouterr().out.strip())
     assert command_line.main(["grade", str(classroom / "partly"), "--strict"]) == 1
     assert command_line.main(["grade", str(classroom / "nowhere")]) == 1
 
@@ -101,7 +101,7 @@ def test_answers_need_not_read_what_was_handed_in(tmp_path):
     """They run as another user where there is one."""
     (tmp_path / "closed").mkdir(mode=0o700)
     hand_in(tmp_path / "closed" / "01.ipynb", 1, solutions(1))
-    assert grade(find([tmp_path / "closed"]), 1).submissions[0].points == 14
+    assert grade(find([tmp_path / "closed"]), 1).submissions[0].points == 11
 
 
 class Alarm(BaseException):

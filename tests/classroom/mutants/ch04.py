@@ -8,7 +8,7 @@ FACTOR = f"world * {TOKENS} / {TOTAL}"
 SIGNAL, RATIO = "(B * a - b * s) / (B - b)", "return noise / signal"
 EACH_STEP = {"sum(axis=2).mean()": "sum(axis=2).mean(axis=1)", "sum(axis=1).mean()": "sum(axis=1)"}
 """Two sums for each step, and not their means over all steps."""
-ONE, SEVERAL, STEP, STEPS, WHOLE = "one rank", "several ranks", "one step", "many steps", "the whole schedule"
+ONE, SEVERAL, STEP, STEPS = "one rank", "several ranks", "one step", "many steps"
 
 MUTANTS = (
     Mutant("04.1", "what remained, alone", (0.2, *RIGHT[1:]), "the leftover"),
@@ -31,12 +31,4 @@ MUTANTS = (
     edit("04.3", "local batch forgotten", {"b, B = local_batch": "local_batch = 1\n    b, B = local_batch"}, STEP),
     edit("04.3", "mean of ratios", {**EACH_STEP, RATIO: "return np.mean(noise / signal)"}, STEPS),
     edit("04.3", "last step only", {"b, B = local_batch": "steps = steps[-1:]\n    b, B = local_batch"}, STEPS),
-    edit(
-        "04.4", "starts at 0", {"lr + (k - 1) * lr * min(1, (step + 1) / over)": "k * lr * min(1, step / over)"}, WHOLE
-    ),
-    edit("04.4", "off by one", {"(step + 1) / over": "step / over"}, WHOLE),
-    edit("04.4", "rises from 0", {"lr + (k - 1) * lr": "k * lr"}, WHOLE),
-    edit("04.4", "never the peak", {"min(1, (step + 1) / over)": "min(step + 1, over) / (over + 1)"}, WHOLE),
-    edit("04.4", "square root of k", {"(k - 1)": "(k**0.5 - 1)"}, WHOLE),
-    edit("04.4", "rises for ever", {"min(1, (step + 1) / over)": "(step + 1) / over"}, WHOLE),
 )

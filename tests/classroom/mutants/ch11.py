@@ -1,5 +1,7 @@
 """Wrong answers to exercise 11, each with the mistake that people make."""
 
+import numpy as np
+
 from dpbook.book.sim import missing
 from tests.classroom.mutants.edits import Mutant, edit, edited
 
@@ -25,6 +27,14 @@ ONE_RANKS_LOSS = {"dist.all_reduce(total)": "pass", "total.item() / dist.get_wor
 BEFORE, DEVICE, GPU = "sum(len(gpus) for gpus in nodes[:node])", "local if sees_all else 0", "nodes[node][local]"
 ALONE, TOGETHER = "one rank: the script as it was", "three real processes"
 NUMBERS, NODES = "six numbers", "nodes of different sizes"
+FINITE, BROKEN = "finite gradients", "an inf or a NaN on some ranks"
+FLAG, SKIPPED = "all_reduce(float(not np.isfinite(gradient).all()))", "if broken:\n        return scale / 2"
+STEPPED = "weights -= rate * (gradient / scale)"
+SAVED = "(weights, velocity, total, order, first, done, rng.bit_generator.state)"
+THROUGH, ONE_STOP, THREE_STOPS = "never stopped", "one stop", "three stops"
+DRAWN, STATE = 'order, first = rng.permutation(s["examples"]), 0', "rng.bit_generator.state = state"
+LOADED = "weights, velocity, total, order, first, done, state = saved"
+AT_THE_END = 'if first >= s["examples"]:'
 MUTANTS = (
     edit("11.1", "no set_epoch", {"sampler.set_epoch(epoch)": "pass"}, ALONE),
     edit("11.1", "no no_sync", {NO_SYNC: "nullcontext()"}, ALONE),
@@ -48,6 +58,60 @@ MUTANTS = (
     edit("11.3", "GPUs sorted", {GPU: "sorted(nodes[node])[local]"}, NODES),
     edit("11.3", "GPUs one after another", {GPU: "nodes[node][0] + local"}, NODES),
     edit("11.3", "a node for the world", {"sum(len(gpus) for gpus in nodes)": "len(nodes[0])"}, NODES),
+    edit(
+        "11.4", "each rank for itself", {"broken = all_reduce(float(": "all_reduce(0.0)\n    broken = (float("}, BROKEN
+    ),
+    edit("11.4", "an inf and no NaN", {"not np.isfinite(gradient).all()": "np.isinf(gradient).any()"}, BROKEN),
+    edit("11.4", "a NaN and no inf", {"not np.isfinite(gradient).all()": "np.isnan(gradient).any()"}, BROKEN),
+    edit("11.4", "only if all are broken", {"if broken:": "if broken > 1:"}, BROKEN),
+    edit("11.4", "skipped at the same scale", {"scale / 2": "scale"}, BROKEN),
+    edit(
+        "11.4",
+        "set to 0, not skipped",
+        {
+            STEPPED: STEPPED,
+            SKIPPED: "gradient = np.nan_to_num(gradient, posinf=0, neginf=0)\n    scale /= 1 + (broken > 0)",
+        },
+        BROKEN,
+    ),
+    edit(
+        "11.4",
+        "elsewhere the update is made",
+        {SKIPPED: f"if broken:\n        if np.isfinite(gradient).all(): {STEPPED}\n        return scale / 2"},
+        BROKEN,
+    ),
+    edit("11.4", "the scale stays in the step", {"(gradient / scale)": "gradient"}, FINITE),
+    edit("11.4", "the sum must be finite", {FLAG: "all_reduce(float(not np.isfinite(gradient.sum())))"}, FINITE),
+    edit(
+        "11.4",
+        "the largest of no elements",
+        {"not np.isfinite(gradient).all()": "not np.isfinite(np.abs(gradient).max())"},
+        FINITE,
+    ),
+    edit(
+        "11.4",
+        "the gradient changed in place",
+        {STEPPED: "gradient /= np.float32(scale)\n    weights -= rate * gradient"},
+        FINITE,
+    ),
+    edit("11.4", "a new array of weights", {STEPPED: "weights = weights - rate * (gradient / scale)"}, FINITE),
+    edit("11.5", "weights alone", {LOADED: "weights, _, _, order, first, done, state = saved"}, ONE_STOP),
+    edit("11.5", "the generator begins anew", {STATE: "pass"}, ONE_STOP),
+    edit("11.5", "the epoch begins anew", {LOADED: f'{LOADED}\n        first = s["examples"]'}, ONE_STOP),
+    edit("11.5", "the gradients so far are lost", {"total = total.copy()": 'total = np.zeros(s["size"])'}, ONE_STOP),
+    edit("11.5", "updates counted from the stop", {STATE: f"{STATE}\n        done = 0"}, ONE_STOP),
+    edit(
+        "11.5", "seed and number of micro-batches", {STATE: 'rng = np.random.default_rng([s["seed"], done])'}, ONE_STOP
+    ),
+    edit("11.5", "in float32", {"return weights, (weights,": "return weights, (weights.astype(np.float32),"}, ONE_STOP),
+    edit(
+        "11.5",
+        "saved once, at the first stop",
+        {f"return weights, {SAVED}": f"return weights, saved or {SAVED}"},
+        THREE_STOPS,
+    ),
+    edit("11.5", "the last examples left out", {AT_THE_END: 'if first + s["batch"] > s["examples"]:'}, THROUGH),
+    edit("11.5", "the mean over what is left", {'/ s["accumulation"]': "/ 2"}, THROUGH),
 )
 
 WORTHLESS = (
@@ -56,5 +120,8 @@ WORTHLESS = (
     ("11.1", edited("11.1", FORWARD_OUTSIDE)),
     ("11.2", (0, 0, 0, 0, 0, 0)),
     ("11.3", edited("11.3", {BEFORE: "0"})),
+    ("11.4", lambda weights, gradient, scale, rate, all_reduce: scale),
+    ("11.4", lambda weights, gradient, scale, rate, all_reduce: all_reduce(0.0) + scale / 2),
+    ("11.5", lambda micro_batches, saved, gradient, s: (np.zeros(s["size"]), saved)),
 )
 """Answers that must not earn a single point."""

@@ -1,6 +1,9 @@
 """Wrong answers to exercise 12, each with the mistake that people make."""
 
-from tests.classroom.mutants.edits import edit, edited, named
+import json
+import statistics
+
+from tests.classroom.mutants.edits import Mutant, edit, edited, named
 
 RANKS = "ranks = sorted({span.rank for span in spans})"
 ROUNDED = "spans = [s._replace(start=round(s.start, 3), end=round(s.end, 3)) for s in spans]"
@@ -20,11 +23,25 @@ WHAT_SPANS_COVER = {
     "best(ranks, key=lambda r: losses[r][cause])": "0",
 }
 COMPARED, ALONE, EFFICIENCY = "min(runs)", "alone = tokens / seconds / ranks", "rate / ranks / alone"
-HANDED_IN = 'nbytes * world if collective == "all_gather" else nbytes'
-BY_PARTS = 'nbytes * {"all_gather": world, "reduce_scatter": 1 / world}.get(collective, 1)'
 LOST, CAUSE = "the three losses of every rank", "the cause, and where to look"
-ROWS, BANDS = "tokens per second, efficiency, MFU", "size and factor of each collective"
+ROWS = "tokens per second, efficiency, MFU"
 
+EARLY, IN_TIME = "programs that read too early", "programs that do not"
+PASSED_ON, RECORDED = '(host if kind == "kernel" else set())', "recorded[line[2]] = set(known)"
+WAITS, HOST = "known |= recorded.get(line[2], set())", "host = host | known"
+OWN_VALUES = 'known & {own[2] for own in program if own[:2] == ("kernel", name)}'
+FIRST, ERROR, PARTS = "the forecast came first", "the error, from the log", "a forecast that the parts allow"
+LOG = json.loads(edited("12.4", {})[1])
+
+
+def with_log(error=None, **changed):
+    """The answer to 12.4 with these values in its log, and the error of the log or another one."""
+    log = LOG | changed
+    measured = statistics.median(map(max, zip(*log["update"], strict=True)))
+    return (log["forecast"] / measured - 1 if error is None else error), json.dumps(log)
+
+
+MEASURED = statistics.median(map(max, zip(*LOG["update"], strict=True)))
 MUTANTS = (
     edit("12.1", "waiting taken for transfer", {MOVING: CALLING}, LOST),
     edit("12.1", "sums of spans", {"lost[0] += b - a": f"lost[0] += (b - a) * {EACH_CALL}"}, LOST),
@@ -47,12 +64,47 @@ MUTANTS = (
     edit("12.2", "compared with the fewest tokens", {COMPARED: "min(runs, key=lambda run: run[1])"}, ROWS),
     edit("12.2", "compared with the lowest rate", {COMPARED: "min(runs, key=lambda run: run[1] / run[2])"}, ROWS),
     edit("12.2", "tokens of a rank times the ranks", {"rows.append((rate": "rows.append((ranks * rate"}, ROWS),
-    edit("12.3", "an all-gather by its parts", {HANDED_IN: "nbytes"}, BANDS),
-    edit("12.3", "a reduce-scatter by its parts", {HANDED_IN: BY_PARTS}, BANDS),
-    edit("12.3", "one factor for all", {": once": ": 2 * once", '"broadcast": 1': '"broadcast": 2 * once'}, BANDS),
-    edit("12.3", "half an all-reduce", {"2 * once": "once"}, BANDS),
-    edit("12.3", "a broadcast like an all-gather", {'"broadcast": 1': '"broadcast": once'}, BANDS),
-    edit("12.3", "bits", {"size = nbytes": "nbytes = 8 * nbytes\n    size = nbytes"}, BANDS),
+    edit(
+        "12.3",
+        "streams are in order",
+        {"known = complete[name] = complete.get(name, set())": 'known = complete[""] = complete.get("", set())'},
+        EARLY,
+    ),
+    edit("12.3", "a wait makes the host wait", {WAITS: f"{WAITS}\n            host = host | known"}, EARLY),
+    edit(
+        "12.3",
+        "an event is the stream",
+        {RECORDED: "recorded[line[2]] = name", WAITS: "known |= complete.get(recorded.get(line[2]), set())"},
+        EARLY,
+    ),
+    edit("12.3", "the host waits for all streams", {HOST: "host = host.union(*complete.values())"}, EARLY),
+    edit(
+        "12.3",
+        "the host sees all that is launched",
+        {"known, reads = host, [name]": "known, reads = set().union(*complete.values()), [name]"},
+        EARLY,
+    ),
+    edit("12.3", "the line above", {"return number, value": "return number - 1, value"}, EARLY),
+    edit("12.3", "any of its values", {"for value in reads:": "for value in sorted(reads)[::-1]:"}, EARLY),
+    edit("12.3", "the host's waiting orders no kernel", {PASSED_ON: "set()"}, IN_TIME),
+    edit(
+        "12.3",
+        "own records alone",
+        {RECORDED: f"recorded[line[2]] = {OWN_VALUES}"},
+        IN_TIME,
+    ),
+    edit("12.3", "waits are not seen", {WAITS: "pass"}, IN_TIME),
+    edit("12.3", "the first record counts", {RECORDED: "recorded.setdefault(line[2], set(known))"}, IN_TIME),
+    edit("12.3", "a wait replaces", {WAITS: "complete[name] = set(recorded.get(line[2], set()))"}, IN_TIME),
+    Mutant("12.4", "forecast afterwards", with_log(forecast_at=LOG["updated"] + 1), FIRST),
+    Mutant("12.4", "forecast before the parts", with_log(forecast_at=LOG["measured"] - 1), FIRST),
+    Mutant("12.4", "no time for the updates", with_log(forecast_at=LOG["updated"] - 0.01), FIRST),
+    Mutant("12.4", "relative to the forecast", with_log(MEASURED / LOG["forecast"] - 1), ERROR),
+    Mutant("12.4", "the other sign", with_log(1 - LOG["forecast"] / MEASURED), ERROR),
+    Mutant("12.4", "in per cent", with_log(100 * (LOG["forecast"] / MEASURED - 1)), ERROR),
+    Mutant("12.4", "rank 0's updates", with_log(LOG["forecast"] / statistics.median(LOG["update"][0]) - 1), ERROR),
+    Mutant("12.4", "in milliseconds", with_log(forecast=1000 * LOG["forecast"]), PARTS),
+    Mutant("12.4", "one part forgotten", with_log(forecast=LOG["forecast"] / 4), PARTS),
 )
 
 WORTHLESS = (
@@ -60,6 +112,9 @@ WORTHLESS = (
     ("12.1", edited("12.1", TWO_CAUSES)),
     ("12.1", edited("12.1", WHAT_SPANS_COVER)),
     *named(MUTANTS, "12.2", "efficiency from step times"),
-    *named(MUTANTS, "12.3", "bits"),
+    ("12.3", lambda program: None),
+    ("12.3", lambda program: (0, "x")),
+    ("12.4", (0.0, "")),
+    ("12.4", (0.0, json.dumps(LOG | {"update": [[1.0] * 20]}))),
 )
 """Answers that must not earn a single point."""

@@ -53,6 +53,11 @@ COUNTED = "as they are counted"
 WHOLE, IN_TIME, REDUCED = "whole weights", "gathered in time, freed after use", "gradients reduced"
 FITS, BEST = "fits, and hides", "near the best"
 NORM, BELOW = "clipped by the whole norm", "left as it is below the limit"
+EVEN, UNEVEN = "rows that divide", "rows that do not, and more ranks than rows"
+JOINED, CHUNK = "for file in files])", "-(-len(whole) // world)"
+ROWS = "return whole[rank * chunk : (rank + 1) * chunk]"
+IN_ORDER = "for name, arrays in wholes.items()},"
+STEP, BOTH = '"step": files[0]["step"],', "{kind: rows(a, rank) for kind, a in arrays.items()}"
 MUTANTS = (
     edit("14.1", "stage 2 reduces once per step", {SCATTERS: "micro_batches if stage >= 3 else 1"}, COUNTED),
     edit("14.1", "one gather in stage 3", {GATHERS: "(0, 1, 1, micro_batches)"}, COUNTED),
@@ -103,6 +108,45 @@ MUTANTS = (
         BELOW,
     ),
     edit("14.4", "raised to the limit", {"if norm > limit:": "if True:"}, BELOW),
+    edit("14.5", "in the order of the last", {JOINED: "for file in files[::-1]])"}, EVEN),
+    edit("14.5", "a step of 0", {STEP: '"step": 0,'}, EVEN),
+    edit(
+        "14.5",
+        "new moments",
+        {BOTH: '{kind: rows(a if kind == "weight" else 0 * a, rank) for kind, a in arrays.items()}'},
+        EVEN,
+    ),
+    edit(
+        "14.5",
+        "whole moments on every rank",
+        {BOTH: '{kind: rows(a, rank) if kind == "weight" else a for kind, a in arrays.items()}'},
+        EVEN,
+    ),
+    edit("14.5", "in float32", {ROWS: f"{ROWS}.astype(np.float32)"}, EVEN),
+    edit("14.5", "rows dealt in turn", {ROWS: "return whole[rank::world]"}, EVEN),
+    edit("14.5", "numpy's uneven parts", {ROWS: "return np.array_split(whole, world)[rank]"}, UNEVEN),
+    edit("14.5", "rounded down", {CHUNK: "len(whole) // world"}, UNEVEN),
+    edit(
+        "14.5",
+        "the rest on the last rank",
+        {
+            CHUNK: "len(whole) // world",
+            ROWS: "return whole[rank * chunk : (rank + 1) * chunk if rank < world - 1 else None]",
+        },
+        UNEVEN,
+    ),
+    edit(
+        "14.5",
+        "padded",
+        {ROWS: "return np.resize(whole, (chunk * world, *whole.shape[1:]))[rank * chunk : (rank + 1) * chunk]"},
+        UNEVEN,
+    ),
+    edit(
+        "14.5",
+        "empty shards left out",
+        {IN_ORDER: f'{IN_ORDER[:-2]} if len(rows(arrays["weight"], rank))}},'},
+        UNEVEN,
+    ),
 )
 
 WORTHLESS = (
@@ -111,5 +155,7 @@ WORTHLESS = (
     ("14.3", all_in_one),
     ("14.4", lambda pieces, copies, limit, all_reduce: 0.0),
     *named(MUTANTS, "14.4", "its own norm"),
+    ("14.5", lambda files, world: files),
+    ("14.5", lambda files, world: [files[0]] * world),
 )
 """Answers that must not earn a single point."""

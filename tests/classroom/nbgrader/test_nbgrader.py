@@ -53,30 +53,30 @@ def edited(nb):
     cell(nb, "check-1")["metadata"]["nbgrader"] |= {"points": 100, "locked": False}
 
 
-PLAN = "def plan(examples, local_batch, world, parameters):\n    return world * local_batch, 1.5, 2 * parameters"
+METERS = "def meters(params, averaged, whole):\n    return np.ptp(params, axis=0).max(), -1.0"
 FIRST = SOLVED[1]
 HANDED = {
     1: {
-        "perfect": (FIRST, None, [2, 4, 3, 3, 2]),
-        "partial": ({"1": FIRST["1"], "4": PLAN}, None, [2, 0, 0, 2, 0]),
-        "stub": ({}, None, [0, 0, 0, 0, 0]),
-        "forging": ({str(n): FORGING for n in range(1, 6)}, None, [0, 0, 0, 0, 0]),
-        "endless": (FIRST | {"2": FAR, "3": IN_C}, None, [2, 0, 0, 3, 2]),
-        "uncheck": (FIRST, without("check-2"), [2, 4, 3, 3, 2]),
-        "deleted": (FIRST, without("answer-2", "check-2", "check-3"), [2, 0, 3, 3, 2]),
-        "twice": (FIRST, twice, [2, 4, 3, 3, 2]),
-        "later": (FIRST, of_a_later_nbgrader, [2, 4, 3, 3, 2]),
-        "edited": ({}, edited, [0, 0, 0, 0, 0]),
+        "perfect": (FIRST, None, [2, 4, 3, 2]),
+        "partial": ({"1": FIRST["1"], "3": METERS}, None, [2, 0, 2, 0]),
+        "stub": ({}, None, [0, 0, 0, 0]),
+        "forging": ({str(n): FORGING for n in range(1, 5)}, None, [0, 0, 0, 0]),
+        "endless": (FIRST | {"2": FAR, "3": IN_C}, None, [2, 0, 0, 2]),
+        "uncheck": (FIRST, without("check-2"), [2, 4, 3, 2]),
+        "deleted": (FIRST, without("answer-2", "check-2", "check-3"), [2, 0, 3, 2]),
+        "twice": (FIRST, twice, [2, 4, 3, 2]),
+        "later": (FIRST, of_a_later_nbgrader, [2, 4, 3, 2]),
+        "edited": ({}, edited, [0, 0, 0, 0]),
     },
     2: {
-        "perfect": (SOLVED[2], lambda nb: cell(nb, "words-02-1").update(source="Because."), [4, 3, 4, 6]),
-        "partial": ({"2": SOLVED[2]["2"]}, None, [0, 3, 0, 0]),
+        "perfect": (SOLVED[2], lambda nb: cell(nb, "words-02-1").update(source="Because."), [4, 2, 4, 4]),
+        "partial": ({"2": SOLVED[2]["2"]}, None, [0, 2, 0, 0]),
         "stub": ({}, None, [0, 0, 0, 0]),
     },
     11: {
-        "perfect": (SOLVED[11], None, [5, 2, 3]),
-        "partial": ({"1": SOLVED[11]["1"]}, None, [5, 0, 0]),
-        "stub": ({}, None, [0, 0, 0]),
+        "perfect": (SOLVED[11], None, [6, 2, 3, 3, 4]),
+        "partial": ({"1": SOLVED[11]["1"]}, None, [6, 0, 0, 0, 0]),
+        "stub": ({}, None, [0, 0, 0, 0, 0]),
     },
 }
 """By exercise and student: the answers, what else was done to the notebook, and the points of each task."""
@@ -227,7 +227,7 @@ def test_a_courses_own_numbers_are_those_that_count(tmp_path):
     for step in ("generate_assignment", "autograde"):
         status, said = nbgrader(tmp_path, step, NAMES[1])
         assert status == 0, said
-    for student, points in (("own", [2, 4, 3, 3, 2]), ("books", [0, 4, 3, 3, 2])):
+    for student, points in (("own", [2, 4, 3, 2]), ("books", [0, 4, 3, 3, 2])):
         given = scores(tmp_path, NAMES[1], student)
         assert (student, [given[task.check_cell][0] for task in list_tasks(1)]) == (student, points)
 

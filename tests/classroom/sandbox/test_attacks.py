@@ -25,8 +25,8 @@ SEED = 11
 NAME = f"dpbk{os.getpid()}"
 """Of processes that an attack leaves behind."""
 SOLUTION = checkout.root() / "exercises" / "solutions" / "01_four_phase_loop.ipynb"
-CALLED = "def plan(examples, local_batch, world, parameters):\n"
-"""Task 01.4, of three checks; two points of other attacks are earned by nothing."""
+CALLED = "def meters(params, averaged, whole):\n"
+"""Task 01.3, of three checks; two points of other attacks are earned by nothing."""
 
 FORGED = {
     "points": "import dpbook.classroom.tasks.report as c\nc.Report.points = property(lambda self: 3)",
@@ -50,14 +50,14 @@ WRONG = {
         frame = sys._getframe()
         while frame:
             for value in list(frame.f_locals.values()):
-                if isinstance(value, tuple) and len(value) == 3 and value != (examples, local_batch, world):
+                if isinstance(value, tuple) and len(value) == 2:
                     return value
             frame = frame.f_back
         """,
     "everything in memory": """
         import gc
         for value in gc.get_objects():
-            if type(value) is tuple and len(value) == 3 and value[:1] == (world * local_batch,):
+            if type(value) is tuple and len(value) == 2 and value[1] == np.abs(averaged - whole).max():
                 return value
         """,
     "the judge's module": """
@@ -70,14 +70,14 @@ WRONG = {
         spec = importlib.util.spec_from_file_location("judge", compiled)
         judge = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(judge)
-        return world * local_batch, examples // (world * local_batch), 2 * parameters
+        return np.ptp(params, axis=0).max(), np.abs(averaged - whole).max()
         """,
     "the solutions": f"""
         import json
         cells = json.load(open({str(SOLUTION)!r}))["cells"]
-        names = {{}}
-        exec("".join(next(c for c in cells if c["id"] == "answer-4")["source"]), names)
-        return names["plan"](examples, local_batch, world, parameters)
+        names = {{"np": np}}
+        exec("".join(next(c for c in cells if c["id"] == "answer-3")["source"]), names)
+        return names["meters"](params, averaged, whole)
         """,
     "an exit": "import os; os._exit(0)",
     "an exit of Python": "raise SystemExit(0)",
@@ -151,17 +151,17 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def missing(folder):
     """The guards that this machine cannot set up: `dpbook grade` says so."""
-    hand_in(folder / "guards" / "01.ipynb", 1, {"4": text("return None")})
+    hand_in(folder / "guards" / "01.ipynb", 1, {"3": text("return None")})
     marks = grade(find([folder / "guards"]), SEED)
     return {name for name, words in GUARDS.items() if words in marks.not_contained}
 
 
 def graded(folder, answers, **options):
-    """Points and what is said of task 01.4, by the attack's name."""
+    """Points and what is said of task 01.3, by the attack's name."""
     for name, answer in answers.items():
-        hand_in(folder / name / "01_four_phase_loop.ipynb", 1, {"4": answer})
+        hand_in(folder / name / "01_four_phase_loop.ipynb", 1, {"3": answer})
     marks = grade(find([folder]), SEED, jobs=2, **options)
-    return {each.name: each.exercises[0].tasks[3] for each in marks.submissions}
+    return {each.name: each.exercises[0].tasks[2] for each in marks.submissions}
 
 
 def test_no_answer_earns_a_point_by_touching_who_judges_it(folder, missing):
@@ -169,7 +169,7 @@ def test_no_answer_earns_a_point_by_touching_who_judges_it(folder, missing):
     answers |= {name: text(body) for name, body in WRONG.items()}
     if "files" in missing:
         del answers["the solutions"], answers["the judge's module"], answers["the compiled judge"]
-    answers["the solution itself"] = solutions(1)["4"]
+    answers["the solution itself"] = solutions(1)["3"]
     marks = graded(folder / "forged", answers)
     assert {name: task.points for name, task in marks.items() if task.points} == {"the solution itself": 3}
     assert not any("finished" in task.reason for task in marks.values()), "every judge has lived on"
@@ -180,11 +180,11 @@ def test_loops_end_and_cost_only_their_own_task(folder, monkeypatch):
     monkeypatch.setattr(remote_answer, "LOAD_SECONDS", 1.0)
     good = solutions(1)
     for name in ("a loop in C", "a sleep"):
-        hand_in(folder / "loops" / name / "01.ipynb", 1, good | {"4": text(LOOPS[name])})
-    hand_in(folder / "loops" / "at its top" / "01.ipynb", 1, good | {"4": "sum(range(10**11))"})
+        hand_in(folder / "loops" / name / "01.ipynb", 1, good | {"3": text(LOOPS[name])})
+    hand_in(folder / "loops" / "at its top" / "01.ipynb", 1, good | {"3": "sum(range(10**11))"})
     marks = grade(find([folder / "loops"]), SEED, jobs=2)
-    assert [[task.points for task in each.exercises[0].tasks] for each in marks.submissions] == [[2, 4, 3, 0, 2]] * 3
-    assert all("does not end" in each.exercises[0].tasks[3].reason for each in marks.submissions)
+    assert [[task.points for task in each.exercises[0].tasks] for each in marks.submissions] == [[2, 4, 0, 2]] * 3
+    assert all("does not end" in each.exercises[0].tasks[2].reason for each in marks.submissions)
 
 
 def test_what_an_answer_starts_ends_with_it(folder):
@@ -304,7 +304,7 @@ def test_nothing_is_imported_from_the_folder_in_which_one_grades(folder, monkeyp
     for name in ("json", "random", "numpy", "torch"):
         (place / f"{name}.py").write_text("open('imported', 'w').close()\nraise SystemExit")
     monkeypatch.chdir(place)
-    assert grade(find([Path()]), SEED, jobs=1).submissions[0].points == 14
+    assert grade(find([Path()]), SEED, jobs=1).submissions[0].points == 11
     assert not Path("imported").exists()
 
 
@@ -327,7 +327,7 @@ def test_an_answer_that_waits_for_nothing_is_ended(folder, monkeypatch):
 def test_nothing_is_left_of_grading_that_was_ended(folder):
     """Ctrl-C, SIGTERM, and a kill, while answers sleep."""
     asleep = "import time\ntime.sleep(1000)\n" + text("return None")
-    place = hand_in(folder / "ended" / "01.ipynb", 1, {"4": asleep})
+    place = hand_in(folder / "ended" / "01.ipynb", 1, {"3": asleep})
     command = [sys.executable, "-m", "dpbook", "grade", str(place), "--jobs", "1"]
     runs = [subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) for _ in range(3)]
     started = set()
@@ -364,7 +364,7 @@ def test_what_is_no_exercise_is_told_and_all_else_is_graded(folder):
     hand_in(place / "frida" / "01.ipynb", 1, solutions(1), change=path_as_id)
     marks = grade(find([place]), SEED, jobs=2)
     said = {each.name: " ".join((*each.exercises[0].remarks, *each.remarks)) for each in marks.submissions}
-    assert [each.points for each in marks.submissions] == [14, 0, 0, 0, 0, 14]
+    assert [each.points for each in marks.submissions] == [11, 0, 0, 0, 0, 11]
     for name, why in {
         "berta": "links are not followed",
         "cora": "200 MB",

@@ -1,0 +1,171 @@
+"""Checks of tasks 11.4 and 11.5: an update that all ranks skip or none, and a run that resumes to the same bits."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.classroom import Answer, call, expect, expect_close, expect_equal, expect_items, expect_number
+from dpbook.collectives import Comm, run
+from dpbook.core import plural
+
+Array = NDArray[Any]
+
+# 11.4: all skip, or none
+
+
+def _update_on(
+    answer: Callable[..., Any], weights: list[Array], gradients: list[Array], scale: float, rate: float
+) -> list[Any]:
+    """Return, for each rank, the scale that it returned, and its weights, its gradient and its all-reduces then."""
+    results: list[Any] = [None] * len(weights)
+
+    def program(comm: Comm, _: Array) -> None:
+        calls = []
+
+        def all_reduce(number: float) -> float:
+            calls.append(number)
+            values = np.full(comm.world_size, float(number))
+            for shift in range(1, comm.world_size):
+                to, source = (comm.rank + shift) % comm.world_size, (comm.rank - shift) % comm.world_size
+                comm.sendrecv(np.array([float(number)]), to, values[source : source + 1], source)
+            return float(np.sum(values))
+
+        mine, gradient = weights[comm.rank], gradients[comm.rank]
+        got = answer(mine, gradient, scale, rate, all_reduce)
+        results[comm.rank] = got, mine, gradient, len(calls)
+
+    run(program, [np.empty(0)] * len(weights))
+    return results
+
+
+def _broken(rng: np.random.Generator, gradients: list[Array], rank: int, values: list[float]) -> None:
+    """Put ``values`` into the gradient of ``rank``, at different places."""
+    places = rng.choice(gradients[rank].size, len(values), replace=False)
+    gradients[rank][places] = values
+
+
+FINITE = ("ordinary", "large", "empty shards")
+BROKEN = ("ordinary", "inf", "-inf", "nan", "both", "two ranks")
+"""Kinds of gradients. The ordinary one among them shows an answer that always skips."""
+
+
+def updates(answer: Answer, rng: np.random.Generator, *, kinds: Sequence[str]) -> None:
+    """Try updates whose gradients are finite or hold an inf or a NaN, in worlds of 1 to 5 ranks."""
+    for world in (1, 2, 3, 5):
+        for kind in kinds:
+            sizes = [int(size) for size in rng.integers(3, 9, world)]
+            if kind == "empty shards" and world > 1:
+                sizes[int(rng.integers(world))] = 0
+            scale, rate = float(2 ** rng.integers(3, 17)), float(rng.uniform(0.01, 0.5))
+            weights = [rng.normal(size=size) for size in sizes]
+            gradients = [(rng.normal(size=size) * scale).astype(np.float32) for size in sizes]
+            if kind == "large":
+                gradients = [np.full(size, 3e38, np.float32) for size in sizes]  # finite, and their sum is not
+            if kind not in FINITE:
+                rank = int(rng.integers(world))
+                values = [np.inf, -np.inf] if kind == "both" else [float(kind)] if kind != "two ranks" else [np.inf]
+                _broken(rng, gradients, rank, values)
+                if kind == "two ranks":
+                    _broken(rng, gradients, (rank + 1) % world, [-np.inf])
+            where = f"{plural(world, 'rank')}, {kind}, scale {scale:g}"
+            ranks = call(answer, weights, gradients, scale, rate, through=_update_on, where=where)
+            _judge_update(ranks, weights, gradients, scale, rate, kind in FINITE, where)
+
+
+def _judge_update(
+    ranks: Any, weights: list[Array], gradients: list[Array], scale: float, rate: float, finite: bool, where: str
+) -> None:
+    for rank, (got, after, gradient, calls) in enumerate(ranks):
+        place = f"{where}, rank {rank}"
+        expect(calls == 1, "one all_reduce on every rank", str(calls), place)
+        if finite:
+            right = weights[rank] - rate * (gradients[rank].astype(float) / scale)
+            expect_close(right, after, 1e-5 * (1 + np.abs(right)), f"{place}, weights", axes=("element",))
+        else:
+            expect_equal(weights[rank], after, f"{place}, weights of a skipped update", axes=("element",))
+        expect_equal(gradients[rank], gradient, f"{place}, the gradient, which stays", axes=("element",))
+        expected = scale if finite else scale / 2
+        expect_equal(expected, expect_number(got, place), f"{place}, the next scale")
+
+
+# 11.5: resume to the same bits
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run, as the answer gets them."""
+
+    size: int
+    examples: int
+    batch: int
+    accumulation: int
+    rate: float
+    momentum: float
+    seed: int
+
+
+def _gradient(weights: Array, examples: Array, mask: Array) -> Array:
+    """Return a gradient that depends on every argument, in an order of additions of its own."""
+    wanted = np.sin(np.outer(examples + 1.0, np.arange(1.0, len(weights) + 1))).mean(axis=0)
+    gradient: Array = (np.asarray(weights) - wanted) * mask
+    return gradient
+
+
+def _train_on(answer: Callable[..., Any], micro_batches: int, saved: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Train by the answer, and return what it returned and the examples of its calls of the gradient."""
+    calls: list[list[int]] = []
+
+    def gradient(weights: Array, examples: Array, mask: Array) -> Array:
+        calls.append(np.asarray(examples).tolist())
+        return _gradient(weights, np.asarray(examples), np.asarray(mask))
+
+    return {"got": answer(micro_batches, saved, gradient, given), "read": calls}
+
+
+def _uninterrupted(micro_batches: int, s: Settings) -> tuple[Array, list[list[int]]]:
+    """Return the weights of the published loop after so many micro-batches, and the examples that it read."""
+    rng = np.random.default_rng(s.seed)
+    weights, velocity, total = np.zeros(s.size), np.zeros(s.size), np.zeros(s.size)
+    read: list[list[int]] = []
+    while True:
+        order = rng.permutation(s.examples)
+        for first in range(0, s.examples, s.batch):
+            if len(read) == micro_batches:
+                return weights, read
+            batch, mask = order[first : first + s.batch], rng.random(s.size) < 0.9
+            total += _gradient(weights, batch, mask) / s.accumulation
+            read.append(batch.tolist())
+            if len(read) % s.accumulation == 0:
+                velocity = s.momentum * velocity + total
+                weights = weights - s.rate * velocity
+                total = np.zeros(s.size)
+
+
+def trains_on(answer: Answer, rng: np.random.Generator, *, stops: int) -> None:
+    """Compare a run that stops ``stops`` times, at any micro-batch, with one that never does."""
+    for _ in range(3 if stops == 0 else 6):
+        settings = Settings(
+            size=4,
+            examples=int(rng.integers(7, 12)),
+            batch=int(rng.integers(2, 4)),
+            accumulation=int(rng.integers(2, 5)),
+            rate=0.1,
+            momentum=0.9,
+            seed=int(rng.integers(99)),
+        )
+        epoch = -(-settings.examples // settings.batch)
+        last = 2 * epoch + int(rng.integers(2, epoch))
+        at = {epoch} if stops == 1 and rng.integers(2) else set(rng.choice(np.arange(1, last), stops, False).tolist())
+        saved, done, read = None, 0, []
+        for end in (*sorted(at), last):
+            where = f"{settings}, micro-batches {done} to {end}"
+            result = call(answer, end - done, saved, asdict(settings), through=_train_on, where=where)
+            weights, saved = expect_items(result["got"], 2, "(weights, saved)", where)
+            read += result["read"]
+            expected, examples = _uninterrupted(end, settings)
+            expect(read == examples, "the examples of a run that never stopped", f"{result['read']}", where)
+            expect_equal(expected, weights, f"{where}, weights", axes=("weight",))
+            done = end
