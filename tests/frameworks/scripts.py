@@ -367,6 +367,151 @@ WRONG = {
         ),
         "gradients",
     ),
+    "Trainer: every rank reads all": (
+        changed(
+            CLASSIFIER,
+            (
+                "    Trainer(model",
+                "    class Whole(Trainer):\n        def get_train_dataloader(self):\n"
+                "            return DataLoader(self.train_dataset, 4, shuffle=True)\n    Whole(model",
+            ),
+            ("from torch.utils.data import Dataset", "from torch.utils.data import DataLoader, Dataset"),
+        ),
+        "examples",
+    ),
+    "Trainer: times the ranks": (
+        changed(
+            CLASSIFIER,
+            (
+                "    Trainer(model",
+                "    class Long(Trainer):\n        def compute_loss(self, *given, **options):\n"
+                "            return super().compute_loss(*given, **options) * self.args.world_size\n    Long(model",
+            ),
+        ),
+        "replay",
+    ),
+    "Trainer: never averaged": (
+        changed(
+            CLASSIFIER,
+            (
+                "    Trainer(model",
+                "    class Alone(Trainer):\n        def training_step(self, model, *given):\n"
+                "            with model.no_sync():\n                return super().training_step(model, *given)\n"
+                "    Alone(model",
+            ),
+        ),
+        "sync",
+    ),
+    "Trainer: a parameter outside": (
+        changed(
+            CLASSIFIER,
+            (
+                "    Trainer(model",
+                "    class Heated(Trainer):\n        heat = torch.nn.Parameter(torch.ones(()))\n"
+                "        def create_optimizer(self, *given):\n            super().create_optimizer(*given)\n"
+                "            self.optimizer.add_param_group({'params': [self.heat], 'weight_decay': 0.0})\n"
+                "            return self.optimizer\n"
+                "        def compute_loss(self, *given, **options):\n"
+                "            return super().compute_loss(*given, **options) * self.heat\n    Heated(model",
+            ),
+        ),
+        "gradients",
+    ),
+    "Lightning: never averaged": (
+        changed(
+            MANUAL,
+            (
+                "        self.manual_backward(loss)",
+                "        with self.trainer.strategy.model.no_sync():\n            self.manual_backward(loss)",
+            ),
+        ),
+        "sync",
+    ),
+    "Lightning: clips each micro-batch": (
+        changed(
+            MANUAL,
+            ("        optimizer.zero_grad()\n", ""),
+            (
+                "        self.manual_backward(loss)\n",
+                "        with self.trainer.strategy.model.no_sync() if i % 2 == 0 else "
+                "contextlib.nullcontext():\n            self.manual_backward(loss / 2)\n",
+            ),
+            ("import torch\nimport torch.nn.f", "import contextlib\nimport torch\nimport torch.nn.f"),
+            (
+                "        optimizer.step()\n",
+                "        if i % 2:\n            optimizer.step()\n            optimizer.zero_grad()\n",
+            ),
+        ),
+        "clip",
+    ),
+    "Lightning: gradients times the ranks": (
+        changed(
+            MANUAL,
+            (
+                '        self.clip_gradients(optimizer, gradient_clip_val=0.1, gradient_clip_algorithm="norm")\n',
+                "        for p in self.parameters(): p.grad.mul_(self.trainer.world_size)\n",
+            ),
+        ),
+        "replay",
+    ),
+    "Lightning: a parameter outside": (
+        changed(
+            LIGHTNING,
+            (
+                "        self.net = nn.Seq",
+                "        self.heat = [nn.Parameter(torch.ones(()))]\n        self.net = nn.Seq",
+            ),
+            ("F.cross_entropy(self.net(x), y)", "F.cross_entropy(self.net(x) * self.heat[0], y)"),
+            ("AdamW(self.parameters()", "AdamW([*self.parameters(), *self.heat]"),
+        ),
+        "gradients",
+    ),
+    "Fabric: dropout alike": (changed(FABRIC, ("nn.ReLU()", "nn.Dropout(0.2)")), "random"),
+    "Fabric: clips each micro-batch": (
+        changed(
+            FABRIC,
+            (
+                "        if last:\n            fabric.clip_gradients(model, optimizer, max_norm=0.1)\n",
+                "        fabric.clip_gradients(model, optimizer, max_norm=0.1)\n        if last:\n",
+            ),
+        ),
+        "clip",
+    ),
+    "Fabric: model not set up": (
+        changed(
+            FABRIC,
+            ("model, optimizer = fabric.setup(model, optimizer)\n", "optimizer = fabric.setup_optimizers(optimizer)\n"),
+            ("with fabric.no_backward_sync(model, enabled=not last):", "if True:"),
+            (
+                "fabric.clip_gradients(model, optimizer, max_norm=0.1)",
+                "nn.utils.clip_grad_norm_(model.parameters(), 0.1)",
+            ),
+        ),
+        "gradients",
+    ),
+    "Fabric: batches of any size": (
+        changed(
+            FABRIC,
+            (
+                "            loss = F.cross_entropy(model(x), y) / 2",
+                "            n = 1 + (i + fabric.global_rank) % 3\n"
+                "            loss = F.cross_entropy(model(x[:n]), y[:n]) / 2",
+            ),
+        ),
+        "mean",
+    ),
+    "torch.compile: never averaged": (
+        changed(
+            COMPILED,
+            (
+                "        F.cross_entropy(model(x), y).backward()\n",
+                "        with wrapped.no_sync():\n            F.cross_entropy(model(x), y).backward()\n",
+            ),
+            ("torch.compile(DDP(model), backend", "torch.compile(wrapped := DDP(model), backend"),
+        ),
+        "sync",
+    ),
+    "torch.compile: dropout alike": (changed(COMPILED, ("nn.ReLU()", "nn.Dropout(0.2)")), "random"),
     "torch.compile: no set_epoch": (changed(COMPILED, ("    sampler.set_epoch(epoch)\n", ""), ("192", "24")), "epochs"),
     "torch.compile: no sampler": (
         changed(COMPILED, ("batch_size=4, sampler=sampler", "batch_size=4, shuffle=True")),

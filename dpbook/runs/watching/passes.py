@@ -87,7 +87,9 @@ class PassRecorder(TrainingListener):
         reductions_of_loss = _readable(roots[0]) if plain else None
         value = float(roots[0].detach()) if plain else None
         losses = None if reductions_of_loss is None else [asdict(each) for each in reductions_of_loss]
-        source = place()
+        source, sync = place(), self._hooks.sync()
+        if self._begun is not None:  # inside the forward, as in a Lightning module that calls manual_backward
+            self._begun["sync"] = sync
         nth, self._backwards = self._backwards, self._backwards + 1
         line = f"{source[0]}:{source[1]}" if source else ""
         self._gradients.begin(reductions_of_loss, f"{line} {nth}" if nth else line)
@@ -95,7 +97,7 @@ class PassRecorder(TrainingListener):
             "backward",
             losses=losses,
             value=value,
-            sync=self._hooks.sync(),
+            sync=sync,
             nth=nth,
             cleared=all(map(_has_no_gradient, self._modules)),
             gathered=self._copies.used_by(roots[0]),
