@@ -78,3 +78,14 @@ def test_a_fault_is_named_by_its_own_check(tmp_path, world):
 def test_no_right_plain_script_is_accused_in_another_world(tmp_path, world):
     judged = run_all(tmp_path, world, {name: plain.HEAD + text for name, text in plain.RIGHT.items()})
     assert {name: accused(lines) for name, lines in judged.items() if accused(lines)} == {}
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_a_plain_fault_is_named_in_another_world(tmp_path, world):
+    """Of two ranks none is left out: the script that leaves out the third is right."""
+    wrong = {name: given for name, given in plain.WRONG.items() if world > 2 or name != "a rank left out"}
+    judged = run_all(tmp_path, world, {name: plain.HEAD + text for name, (text, _) in wrong.items()})
+    causes = {
+        name: {line.name for line in lines if line.failed and line.because is None} for name, lines in judged.items()
+    }
+    assert causes == {name: {check} for name, (_, check) in wrong.items()}
