@@ -78,6 +78,10 @@ FIXED: tuple[tuple[Line, ...], ...] = (
         *(("kernel", "b", "y", []), ("kernel", "b", "z", ["y", "x"])),
     ),
     (("kernel", "a", "x", []), ("kernel", "b", "y", []), ("kernel", "c", "z", ["y", "x"])),
+    (
+        *(("kernel", "a", "x", []), ("record", "a", "e"), ("record", "b", "e"), ("wait", "c", "e")),
+        ("kernel", "c", "y", ["x"]),
+    ),
 )
 """The fewest lines that show each rule, and each of the known mistakes."""
 
