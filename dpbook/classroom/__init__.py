@@ -24,11 +24,14 @@ from dpbook.classroom.tasks.load_tasks import Check, Hints, Task, hint, list_tas
 from dpbook.classroom.tasks.notebook_check import check, exercise, share_checks
 from dpbook.classroom.tasks.other_interpreter import call_each
 from dpbook.classroom.tasks.reader_progress import Progress, progress
-from dpbook.classroom.tasks.report import Case, Report, describe
+from dpbook.classroom.tasks.report import Case, Reached, Report, describe
 from dpbook.core import lazy_exports
 
 if TYPE_CHECKING:
     from dpbook.classroom.course import varying, write_course
+    from dpbook.classroom.oral_exam import questions_page
     from dpbook.classroom.slide_deck import write_slides
 
-__getattr__ = lazy_exports(__name__, varying="course", write_course="course", write_slides="slide_deck")
+__getattr__ = lazy_exports(
+    __name__, varying="course", write_course="course", questions_page="oral_exam", write_slides="slide_deck"
+)

@@ -1,6 +1,8 @@
-"""Slides of a chapter, made from its cells: title, sections, questions, answers with the run, pictures, summary.
+"""Slides of a chapter, made from its cells: title, sections, questions, answers, runs, pictures, summary, exercise.
 
-The deck is one HTML file that needs no network: formulas are MathML, and links to other notebooks become their text.
+Each slide has one idea. Its notes are for the speaker: the words of the chapter that stand around it, and what to ask.
+The deck is one HTML file that needs no network: formulas are MathML, links to other notebooks become their text, and
+players step as they do in the notebook.
 """
 
 import ast
@@ -13,8 +15,10 @@ from typing import Any, NamedTuple
 
 import mistune
 
+from dpbook.classroom.tasks.load_tasks import Task, list_tasks
 from dpbook.classroom.tasks.notebook_cells import Cell, as_python, read, source, tags
 from dpbook.core import DpbookError, mathml, palette, render_page, write_atomically
+from dpbook.figures import PLAYER_MIME
 
 
 def html(markdown: str) -> str:
@@ -48,20 +52,25 @@ IMAGE = re.compile(r"<img\b[^>]*>")
 BLOCKS = ("-", "1.", "|", "$")
 """With what lists, tables and formulas begin."""
 MEASURED = "Measured on one machine: another's numbers differ."
+ASK = "Everybody writes down an answer, or raises a hand for one, before you go on. Let somebody say why."
 
 
 class Slide(NamedTuple):
-    """Content of a slide, as HTML; ``kind`` is title, section, question, answer, picture or summary."""
+    """Content of a slide and the speaker's notes, as HTML.
+
+    ``kind`` is title, section, question, answer, run, picture, summary or exercise.
+    """
 
     kind: str
     heading: str
     body: str
+    notes: str = ""
 
 
 def write_slides(notebook: Path, folder: Path) -> Path:
     """Write the deck of a chapter's notebook into ``folder`` and return its path. Raises `DpbookError`."""
     try:
-        made = list(slides(read(notebook)["cells"]))
+        made = [*slides(read(notebook)["cells"]), *_exercise(notebook.stem)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DpbookError(f"{notebook} cannot be read as a notebook ({error!r})") from None
     if not made:
@@ -83,22 +92,27 @@ def slides(cells: Sequence[Cell]) -> Iterator[Slide]:
         if cell["id"] == "ways-on":
             return
         if cell["cell_type"] == "markdown":
-            words = source(cell).partition("**Further reading**")[0]
-            if found := re.match(r"#{1,2} (.+)\n*", words):
-                kind = "section" if section else "title"
-                section, words = found[1].strip(), words[found.end() :]
-                yield from _opening(kind, section, words, cells[place + 1 :])
-            yield from _questions(section, words, cells[place + 1 :])
+            *parts, last = re.split(r"(?m)^(?=#{1,2} )", source(cell).partition("**Further reading**")[0])
+            for words, behind in [*((part, ()) for part in parts), (last, cells[place + 1 :])]:
+                if found := re.match(r"#{1,2} (.+)\n*", words):
+                    kind = "section" if section else "title"
+                    section, words = found[1].strip(), words[found.end() :]
+                    for slide in _opening(kind, section, words, behind):
+                        yield slide._replace(notes=slide.notes or html(words))
+                yield from _questions(section, words, behind)
         else:
             for image in _images(cell):
-                yield Slide("picture", section, image + _caption(cell, cells[place + 1 :]))
+                behind = cells[place + 1 :]
+                yield Slide("picture", section, image + _caption(cell, behind), _lesson(behind))
 
 
 def _opening(kind: str, heading: str, words: str, behind: Sequence[Cell]) -> Iterator[Slide]:
     if heading == "Summary":
         yield Slide("summary", heading, html(words))
     elif kind == "title":
-        yield Slide(kind, heading, "".join(html(sentences(part, 3)) for part in words.split("\n\n")[:2]))
+        objectives = next((source(cell) for cell in behind if cell["id"] == "objectives"), "")
+        shown = "".join(html(sentences(part, 3)) for part in words.split("\n\n")[:2])
+        yield Slide(kind, heading, shown, html(words) + html(objectives))
     elif not ANSWER.search(words):  # a question says its section
         first, _, rest = words.partition("\n\n")
         if first.endswith(":") and not rest:  # the cell behind follows
@@ -119,17 +133,18 @@ def _example(behind: Sequence[Cell]) -> str:
 
 
 def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Slide]:
-    """Each question, and on a slide of its own its answer, the last with what the cells behind it say."""
+    """Each question, its answer on the next slide, and behind the last one the run that shows it."""
     begin, found = 0, list(ANSWER.finditer(words))
     for match in found:
         before = words[begin : match.start()].strip()
         context, _, question = before.rpartition(PREDICT if PREDICT in before else "\n\n")
         asked = html(question.strip())
         said = html(_lead(context))
-        yield Slide("question", section, f'<div class="context">{said}</div>{asked}')
-        run = _run(behind) if match is found[-1] else ""
-        yield Slide("answer", section, f'<div class="context">{asked}</div>{html(match[1].strip())}{run}')
+        yield Slide("question", section, f'<div class="context">{said}</div>{asked}', html(context) + html(ASK))
+        yield Slide("answer", section, f'<div class="context">{asked}</div>{html(match[1].strip())}')
         begin = match.end()
+    if found and (run := _run(behind)):
+        yield Slide("run", section, run, _lesson(behind))
 
 
 def _lead(context: str) -> str:
@@ -139,10 +154,36 @@ def _lead(context: str) -> str:
 
 
 def _run(behind: Sequence[Cell]) -> str:
-    """Return the output and the assertions of the cells up to the next text."""
+    """Return the code of the cells up to the next text, where it is short, their output and their assertions."""
     ran = [cell for cell in takewhile(lambda cell: cell["cell_type"] == "code", behind) if "yours" not in tags(cell)]
     claims = [claim for cell in ran for claim in _asserts(source(cell))]
-    return _said(ran) + (f'<pre class="claim">{escape(chr(10).join(claims))}</pre>' if claims else "")
+    code = "\n".join(source(cell) for cell in ran if not any(_images(cell)))
+    for claim in claims:
+        code = code.replace(claim, "")
+    lines = [line for line in code.splitlines() if line.strip()]
+    shown = _said(ran) + (f'<pre class="claim">{escape(chr(10).join(claims))}</pre>' if claims else "")
+    return (_pre(lines) if 0 < len(lines) <= MOST_LINES else "") + shown if shown else ""
+
+
+def _lesson(behind: Sequence[Cell]) -> str:
+    """Return the next words of the chapter, up to a question, unless another section begins."""
+    words = next((source(cell) for cell in behind if cell["cell_type"] == "markdown"), "")
+    return "" if words.startswith("#") else html(words.partition(PREDICT)[0])
+
+
+def _exercise(stem: str) -> Iterator[Slide]:
+    """Yield a slide with the tasks of the chapter's exercise; its notes say what each check is for."""
+    found = [] if not stem[:2].isdigit() or stem[2:3] != "_" else list_tasks(int(stem[:2]))
+    if found:
+        cells = ((each.id, escape(each.title), each.points) for each in found)
+        rows = "".join(f"<tr><td>{id}</td><td>{title}</td><td>{points}</td></tr>" for id, title, points in cells)
+        body = f"<table><tr><th>task</th><th></th><th>points</th></tr>{rows}</table>"
+        yield Slide("exercise", "The exercise", body, "".join(map(_mistakes, found)))
+
+
+def _mistakes(task: Task) -> str:
+    checks = "".join(f"<li><em>{escape(check.name)}</em>: {escape(check.why)}</li>" for check in task.checks)
+    return f"<p>{task.id} {escape(task.title)}. When a check fails, say:</p><ul>{checks}</ul>"
 
 
 def _said(ran: Sequence[Cell]) -> str:
@@ -170,17 +211,20 @@ def _asserts(text: str) -> list[str]:
 
 
 def _images(cell: Cell) -> Iterator[str]:
-    """The pictures that a cell shows; of a film the frames that move by themselves."""
+    """The pictures that a cell shows, and its players."""
     for output in cell["outputs"]:
         data = output.get("data", {})
-        if found := IMAGE.search("".join(data.get("text/html", ""))):
+        if PLAYER_MIME in data:
+            yield "".join(data["text/html"])
+        elif found := IMAGE.search("".join(data.get("text/html", ""))):
             yield re.sub(r' (width|style)="[^"]*"', "", found[0])
 
 
 def _caption(cell: Cell, behind: Sequence[Cell]) -> str:
     """The sentence with which the words behind the picture begin, unless these are about something else."""
     note = f'<p class="note">{MEASURED}</p>' if "measurement" in tags(cell) else ""
-    words = next((source(other) for other in behind if other["cell_type"] == "markdown"), "")
+    following = next((other for other in behind if other["cell_type"] == "markdown"), None)
+    words = source(following) if following and following["id"] != "objectives" else ""
     paragraph, _, rest = words.partition("\n\n")
     sentence = sentences(paragraph, 1)
     leads_on = sentence.endswith((":", "?")) or rest.startswith(PREDICT)  # to what is no matter of the picture

@@ -23,7 +23,7 @@ def report():
 
 
 def marks():
-    return pages.learner(submission("anna"))
+    return pages.learner(submission("anna"), 1)
 
 
 @pytest.mark.parametrize("page", [audit, report, marks])

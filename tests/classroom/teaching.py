@@ -93,7 +93,7 @@ def units() -> list[Unit]:
 
 
 def _unit(chapter: checkout.Chapter) -> Unit:
-    opening = source(read(chapter.path)["cells"][0])
+    opening = opening_of(chapter.path)
     exercise = checkout.root() / "exercises" / chapter.path.name
     there = exercise.is_file()
     question = opening.split("**")[1]
@@ -109,8 +109,14 @@ def _unit(chapter: checkout.Chapter) -> Unit:
     )
 
 
+def opening_of(path: Path) -> str:
+    """Return the text of a chapter from its title to its objectives and the time that it takes."""
+    cells = [each for each in read(path)["cells"] if each["cell_type"] == "markdown"]
+    return "\n\n".join(map(source, cells[:2]))
+
+
 def objectives(opening: str) -> list[Objective]:
-    """Goals that the first cell of a chapter lists, without the places that ask for them."""
+    """Goals that a chapter's opening lists, without the places that ask for them."""
     found = _OBJECTIVE.findall(opening)
     return [Objective(_REFERENCES.sub("", text), tuple(_asked(text))) for text in found]
 

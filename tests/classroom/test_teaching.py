@@ -1,6 +1,5 @@
 """The class kit, docs/teaching: does it say what the book says?"""
 
-import json
 import re
 from collections import Counter
 from functools import cache
@@ -83,8 +82,7 @@ def test_every_wrong_answer_is_in_the_table_once():
 def test_the_time_that_the_syllabus_adds_up_is_the_one_that_chapters_print():
     printed = 0
     for path in sorted((checkout.root() / "chapters").glob("*.ipynb")):
-        opening = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
-        printed += int(re.search(r"\*Time: about (\d+) minutes", opening)[1])
+        printed += int(re.search(r"\*Time: about (\d+) minutes", teaching.opening_of(path))[1])
     assert sum(unit.minutes for unit in teaching.units()) == printed
 
 

@@ -8,22 +8,46 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.description = (
         "Write the exercises with a course's own numbers in the tasks that ask for a value, and their solutions into "
-        "another folder, which is not handed out. The same seed gives the same numbers; grade with dpbook grade "
-        "--course SEED."
+        "another folder, which is not handed out. Or write questions for an oral exam with numbers of their own. The "
+        "same seed gives the same numbers; grade exercises with dpbook grade --course SEED."
     )
     parser.add_argument("seed", type=int, metavar="SEED", help="of the course, such as its year")
-    parser.add_argument("--to", type=Path, required=True, metavar="DIR", help="to hand out, a folder, new or empty")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="to hand out, a folder, new or empty")
     parser.add_argument(
         "--solutions", type=Path, metavar="DIR", help="for teachers, new or empty (default: beside it, DIR_solutions)"
     )
+    parser.add_argument("--oral", type=Path, metavar="FILE", help="questions for an oral exam, with answers")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the notebooks, and say which tasks have other numbers."""
-    from dpbook.classroom import varying, write_course
-    from dpbook.core import DpbookError, check_int, plural
+    """Write what was asked for."""
+    from dpbook.core import DpbookError, check_int
 
     check_int("SEED", args.seed, 0)
+    if not (args.to or args.oral):
+        raise DpbookError("say what to write: --to DIR for exercises, --oral FILE for questions, or both")
+    if args.oral and args.oral.exists():
+        raise DpbookError(f"{args.oral} exists, and nothing is replaced: name another file")
+    if args.to:
+        _write_exercises(args)
+    if args.oral:
+        _write_questions(args)
+    return 0
+
+
+def _write_questions(args: argparse.Namespace) -> None:
+    from dpbook.classroom import questions_page
+    from dpbook.core import write_atomically
+
+    write_atomically(args.oral, questions_page(args.seed).encode())
+    print(f"questions for an oral exam in {args.oral}")
+
+
+def _write_exercises(args: argparse.Namespace) -> None:
+    """Write the notebooks, and say which tasks have other numbers."""
+    from dpbook.classroom import varying, write_course
+    from dpbook.core import DpbookError, plural
+
     to = args.to.resolve()
     for_teachers = (args.solutions or to.with_name(f"{to.name}_solutions")).resolve()
     for folder in (to, for_teachers):
@@ -32,4 +56,3 @@ def run(args: argparse.Namespace) -> int:
     written = write_course(args.seed, to, for_teachers)
     print(f"{plural(len(written) // 2, 'notebook')} to hand out in {to}, the solutions in {for_teachers}")
     print("other numbers in", ", ".join(each.task for each in varying()))
-    return 0

@@ -47,6 +47,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     files.add_argument(
         "--return", dest="returned", type=Path, metavar="ZIP", help="the pages to give back, named for Canvas or Moodle"
     )
+    files.add_argument("--board", type=Path, metavar="FILE", help="what the class reached where tasks have a par")
     files.add_argument(
         "--words-sheet", type=Path, metavar="FILE", help="a page of all answers in words, without names, to give points"
     )
@@ -96,7 +97,8 @@ def _check_files(args: argparse.Namespace, handed: "Sequence[Handed]") -> None:
     """Before anything is graded: can the reports be written, and is nothing lost by it?"""
     from dpbook.core import DpbookError
 
-    asked = [path for path in (args.csv, args.gradescope, args.html, args.words_sheet, args.returned) if path]
+    files = args.csv, args.gradescope, args.html, args.words_sheet, args.returned, args.board
+    asked = [path for path in files if path]
     if len(set(asked)) < len(asked):
         raise DpbookError("two reports cannot have one name")
     for path in asked:
@@ -127,6 +129,11 @@ def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") ->
         if args.words_sheet:
             write_atomically(args.words_sheet, words.sheet(marks).encode())
             _say(f"wrote {args.words_sheet}; --seed {marks.seed} --words FILE takes the points that it saves")
+        if args.board:
+            from dpbook.classroom.gradebook import board
+
+            write_atomically(args.board, board.page(marks).encode())
+            _say(f"wrote {args.board}")
         if args.gradescope:
             write_atomically(args.gradescope, json.dumps(results(marks), indent=1).encode())
             _say(f"wrote {args.gradescope}")

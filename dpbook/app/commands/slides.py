@@ -7,9 +7,9 @@ from pathlib import Path
 def add(parser: argparse.ArgumentParser) -> None:
     """Its options."""
     parser.description = (
-        "Make slides of chapters from their notebooks: title, questions with their answers on the next slide, what the "
-        "runs say, pictures, summary. A deck is one HTML file that needs no network; arrow keys turn it, and the "
-        "browser prints it."
+        "Make slides of chapters from their notebooks: title, questions with their answers on the next slide, the runs "
+        "that show them, pictures and players, summary, exercise. A deck is one HTML file that needs no network; arrow "
+        "keys turn it, N shows the speaker's notes, and the browser prints it."
     )
     parser.add_argument("chapters", nargs="*", metavar="CHAPTER", help="such as 05 or 12b (default: all)")
     parser.add_argument("--to", type=Path, metavar="DIR", default=Path("slides"), help="default: %(default)s")

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from dpbook.app.site.markdown import HREF, Converter, Section, coloured, text_of
 from dpbook.figures import EXPLORER_MIME, PLAYER_MIME
 
+LONGEST_SETUP = 10
+"""Lines of set-up that stand open on a page; more are folded, so that a chapter begins with its picture."""
 PREDICT = "**Predict.**"
 IMAGE = re.compile(
     r'(?:<picture>.*?)?<img alt="([^"]*)" width="([\d.]+)"[^>]*?src="data:image/(png|svg\+xml);base64,([^"]+)"[^>]*>'
@@ -160,7 +162,10 @@ class _Notebook:
         if "interact" in cell["metadata"].get("tags", []):
             outputs += '<p class="note">This cell has sliders that need a kernel: open the notebook to turn them.</p>'
         outputs = f'<div class="outputs">{outputs}</div>' if outputs else ""
-        return f'<div class="{kind}" id="{cell["id"]}"><pre class="code"><code>{code}</code></pre>{outputs}</div>'
+        shown = f'<pre class="code"><code>{code}</code></pre>'
+        if cell["id"] == "setup" and len(lines) > LONGEST_SETUP:
+            shown = f"<details><summary>Set-up: {len(lines)} lines of code</summary>{shown}</details>"
+        return f'<div class="{kind}" id="{cell["id"]}">{shown}{outputs}</div>'
 
     def _output(self, output: Mapping[str, Any]) -> str:
         if output["output_type"] == "stream":

@@ -12,6 +12,7 @@ from dpbook.book.ch05 import CASE, broken_ring, fault
 from dpbook.classroom import (
     Answer,
     Numbers,
+    Reached,
     Wrong,
     call,
     expect,
@@ -159,12 +160,11 @@ def par_rounds(answer: Answer, rng: np.random.Generator) -> str:
     return f"{world} ranks in {rounds} rounds" + ("" if agreement(schedule).agrees else drifts)
 
 
-def par_bytes(answer: Answer, rng: np.random.Generator) -> str:
-    note = ""
+def par_bytes(answer: Answer, rng: np.random.Generator) -> Reached:
     for world, par, schedule in _schedules(answer):
         sent = count(schedule, 1, 1).busiest_bytes
-        note = expect_at_most(par, sent, "buffer(s) sent or received by one rank", f"world {world}")
-    return note + " for 16 ranks"
+        reached = expect_at_most(par, sent, "buffer(s) sent or received by one rank", f"world {world}")
+    return replace(reached, of=" for 16 ranks").with_schedule(schedule)
 
 
 # 05.4: a rank program
@@ -193,12 +193,12 @@ owners = partial(ownership, sizes=lambda world: [world, 12 * world])
 owners_of_any_size = partial(ownership, sizes=lambda world: [1, 3 * world + 2])
 
 
-def program_bytes(answer: Answer, rng: np.random.Generator) -> str:
-    notes = {}
+def program_bytes(answer: Answer, rng: np.random.Generator) -> Reached:
+    notes = dict[int, Reached]()
     for where, world, size, recorded in _owning(answer, lambda world: [world * 12]):
         sent = count(recorded, size, 8).busiest_bytes
         notes[world] = expect_at_most((world - 1) * 12 * 8, sent, "byte(s) per rank", where)
-    return notes[max(WORLDS)] + f" for {12 * max(WORLDS)} numbers on {max(WORLDS)} ranks"
+    return replace(notes[max(WORLDS)], of=f" for {12 * max(WORLDS)} numbers on {max(WORLDS)} ranks")
 
 
 # 05.5: find the fault

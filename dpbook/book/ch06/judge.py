@@ -9,6 +9,7 @@ import numpy as np
 from dpbook.book.ch06 import RandomSweep, draw, price_scattered
 from dpbook.classroom import (
     Answer,
+    Reached,
     Through,
     call,
     expect_at_most,
@@ -143,9 +144,8 @@ def ring_overtakes(answer: Answer, rng: np.random.Generator) -> None:
 # 06.3: ranks that are scattered
 
 
-def scattered(answer: Answer, rng: np.random.Generator, *, shared: bool) -> str:
+def scattered(answer: Answer, rng: np.random.Generator, *, shared: bool) -> Reached:
     """Check that schedules for shuffled ranks cost no more than par, in microseconds."""
-    note = ""
     for nodes, per_node in ((1, 3), (5, 1), (2, 2), (3, 4), (4, 4)):
         host = rng.permutation(np.repeat(np.arange(nodes), per_node)).tolist()
         where, ports = f"host {host}", 1 if shared else per_node
@@ -154,8 +154,8 @@ def scattered(answer: Answer, rng: np.random.Generator, *, shared: bool) -> str:
         par = ring(len(host)) if shared else hierarchical_ring(nodes, per_node)
         allowed = (1 if shared else 1.05) * price_scattered(relabel(par, in_order), host, ports)
         spent = price_scattered(schedule, host, ports)
-        note = expect_at_most(round(1e6 * allowed), round(1e6 * spent), "µs", where)
-    return note
+        reached = expect_at_most(round(1e6 * allowed), round(1e6 * spent), "µs", where)
+    return reached.with_schedule(schedule)
 
 
 one_port, port_each = partial(scattered, shared=True), partial(scattered, shared=False)

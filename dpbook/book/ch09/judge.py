@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from dpbook.book.ch09 import KINDS, Log, LoggedStep, draw, like_the_next
 from dpbook.classroom import (
     Answer,
+    Reached,
     call,
     expect,
     expect_at_most,
@@ -82,17 +84,16 @@ def _mean(answer: Answer, rng: np.random.Generator, world: int, size: int) -> tu
     return rows, got
 
 
-def any_world(answer: Answer, rng: np.random.Generator) -> str:
+def any_world(answer: Answer, rng: np.random.Generator) -> Reached:
     for world in WORLDS:
         for size in (3 * world + 2, 1) if world < max(WORLDS) else (3 * world + 2,):
             _mean(answer, rng, world, size)
-    note = ""
     for world in POWERS_OF_TWO:
         size, where = 12 * world, f"world {world}, size {12 * world}, recorded"
         recorded = expect_schedule(call(answer, world, size, through=_recorded, where=where), world, where=where)
         par = 2 * (world - 1) * 12 * 8
-        note = expect_at_most(par, count(recorded, size, 8).busiest_bytes, "byte(s) per rank", where)
-    return f"{note}, on 16 ranks"
+        reached = expect_at_most(par, count(recorded, size, 8).busiest_bytes, "byte(s) per rank", where)
+    return replace(reached, of=", on 16 ranks").with_schedule(recorded)
 
 
 def processes(answer: Answer, rng: np.random.Generator) -> str:

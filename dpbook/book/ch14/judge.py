@@ -16,6 +16,7 @@ from dpbook.book.ch14 import resharding, units
 from dpbook.book.ch14.units import Event, HookTrial
 from dpbook.classroom import (
     Answer,
+    Reached,
     Wrong,
     call,
     expect,
@@ -316,7 +317,7 @@ def fits(answer: Answer, rng: np.random.Generator) -> None:
         expect_at_most(round(PAR_OF_FINEST * finest, 6), _exposed(answer, seed, limit), "ms exposed", where)
 
 
-def near_the_best(answer: Answer, rng: np.random.Generator) -> str:
+def near_the_best(answer: Answer, rng: np.random.Generator) -> Reached:
     pars, reached = 0.0, 0.0
     for seed, limit, _, best in _models(rng):
         where, exposed = f"sample_layers({LAYERS}, seed={seed}), limit {limit:,}", _exposed(answer, seed, limit)

@@ -11,6 +11,7 @@ import numpy as np
 from dpbook.book.ch16.sending import Drawn, Largest, Multiples
 from dpbook.classroom import (
     Answer,
+    Reached,
     Wrong,
     call,
     describe,
@@ -282,7 +283,7 @@ MEASURED, NEAR = 1.05, 1.01
 """Pars, relative to the seconds of the best measured period, and of the best of all periods."""
 
 
-def _judge_periods(answer: Answer, rng: np.random.Generator, par: Callable[[LocalStepsJob], float]) -> str:
+def _judge_periods(answer: Answer, rng: np.random.Generator, par: Callable[[LocalStepsJob], float]) -> Reached:
     pars, reached, jobs = 0.0, 0.0, list(drawn_jobs(rng))
     for job in jobs:
         given = job.measure(rng), job.ranks, job.compute, job.alpha, job.beta, job.nbytes

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dpbook.classroom.gradebook.gradebook import CANVAS_NAME, MOODLE_NAME, sort_key
+from dpbook.classroom.gradebook.words import code
 from dpbook.classroom.marks import ExerciseMarks, Marks, SubmissionMarks, TaskMarks, find_alike
 from dpbook.classroom.tasks.report import one_line
 from dpbook.core import palette, render_page, write_atomically
@@ -20,7 +21,7 @@ CLASS = "class.html"
 def write(marks: Marks, folder: Path) -> list[Path]:
     """Write a page for each submission into ``folder`` and, of several, one of the class; returns their paths."""
     files = [f"{number:03}-{_plain(each.name)}.html" for number, each in enumerate(marks.submissions, 1)]
-    pages = {name: learner(each) for name, each in zip(files, marks.submissions, strict=True)}
+    pages = {name: learner(each, marks.seed) for name, each in zip(files, marks.submissions, strict=True)}
     if len(files) > 1:
         pages[CLASS] = whole_class(marks, files)
     for name, page in pages.items():
@@ -39,13 +40,13 @@ def to_return(marks: Marks) -> bytes:
         for number, one in enumerate(marks.submissions, 1):
             name = f"{one.name}.html" if CANVAS_NAME.match(one.name) else f"{number:03}-{_plain(one.name)}.html"
             name = f"{one.name}/marks.html" if MOODLE_NAME.match(one.name) else name
-            archive.writestr(name, learner(one).encode("utf-8", "replace"))
+            archive.writestr(name, learner(one, marks.seed).encode("utf-8", "replace"))
     return content.getvalue()
 
 
-def learner(submission: SubmissionMarks) -> str:
+def learner(submission: SubmissionMarks, seed: int) -> str:
     """Return a learner's page: the expected and the returned value of each task, and why they matter."""
-    return render_page("marks.html", submission=submission, palette=palette)
+    return render_page("marks.html", submission=submission, code=code(submission.name, seed), palette=palette)
 
 
 def whole_class(marks: Marks, files: list[str]) -> str:

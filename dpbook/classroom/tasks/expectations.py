@@ -15,7 +15,7 @@ import numpy as np
 from dpbook.classroom.tasks.answer import Wrong
 from dpbook.classroom.tasks.load_tasks import PLACE
 from dpbook.classroom.tasks.plain_data import difference
-from dpbook.classroom.tasks.report import describe_kind
+from dpbook.classroom.tasks.report import Reached, describe_kind
 from dpbook.collectives import Placement, Schedule, complete_everywhere, find_fault, partial
 from dpbook.collectives.schedule import describe
 from dpbook.core import ScheduleError, check_int
@@ -148,13 +148,14 @@ def expect_close(
         raise Wrong(found.expected + within, found.got, _join(where, found.where), why=why)
 
 
-def expect_at_most(par: float, got: float, unit: str, where: str = "") -> str:
-    """``got`` is at most ``par``. Returns a note for the report: ``"6 rounds, at par"``.
+def expect_at_most(par: float, got: float, unit: str, where: str = "") -> Reached:
+    """``got`` is at most ``par``. Returns what the report says: ``"6 rounds, at par"``.
 
     The plural's letters stand in brackets: ``"round(s)"``, ``"byte(s) per rank"``.
     """
-    expect(got <= par, f"at most {_counted(par, unit)}", _counted(got, unit), where)
-    return f"{_counted(got, unit)}, " + ("at par" if got == par else f"better than par, {_number(par)}")
+    reached = Reached(got, par, unit)
+    expect(got <= par, f"at most {Reached(par, par, unit).counted}", reached.counted, where)
+    return reached
 
 
 def expect_schedule(
@@ -187,14 +188,6 @@ def expect_schedule(
 def _other_form(expected: str, got: Any, where: str) -> Wrong:
     """A value of another form is one cause in every check that meets it, and says nothing about what they ask."""
     return Wrong(expected, describe_kind(got), where, cause=f"not {expected}")
-
-
-def _counted(number: float, unit: str) -> str:
-    return f"{_number(number)} {unit.replace('(s)', '' if number == 1 else 's')}"
-
-
-def _number(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.4g}"
 
 
 def _join(*parts: str) -> str:

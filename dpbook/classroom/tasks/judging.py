@@ -8,7 +8,7 @@ import numpy as np
 
 from dpbook.classroom.tasks.answer import MAX_PRINTED, Answer, NotAnswered, Wrong
 from dpbook.classroom.tasks.load_tasks import Check, Task
-from dpbook.classroom.tasks.report import Case, Report, as_lines, clean, one_line
+from dpbook.classroom.tasks.report import Case, Reached, Report, as_lines, clean, one_line
 from dpbook.core import check_int
 
 NO_RETURN = "your function returned None: is a return missing?"
@@ -64,7 +64,7 @@ def _judge(one: Check, name: str, answer: Answer, rng: np.random.Generator) -> C
     except Exception as error:  # plain data, but not of the form that the check relies on
         said = f"a value on which the check itself stopped: {type(error).__name__}: {error}"
         return _failed(one, name, answer, Wrong("a value of the form that the task describes", said, cause=said))
-    return Case(one.name, one.points, True, note=note or "")
+    return Case(one.name, one.points, True, note=str(note or ""), reached=note if isinstance(note, Reached) else None)
 
 
 def _failed(one: Check, name: str, answer: Answer, wrong: Wrong) -> Case:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from dpbook.classroom.tasks.answer import Answer
-from dpbook.classroom.tasks.report import marked
+from dpbook.classroom.tasks.report import Reached, marked
 from dpbook.core import InvalidArgument, check_int, check_type, plural
 
-Run = Callable[[Answer, np.random.Generator], str | None]
+Run = Callable[[Answer, np.random.Generator], str | Reached | None]
 ID = re.compile(r"[0-9]{2}\.[1-9][0-9]*")
 
 
@@ -187,7 +187,7 @@ class Late:
             raise InvalidArgument(f"{self.place}: run", self.name, f"the name of a function in {self.module}")
         return found
 
-    def __call__(self, answer: Answer, rng: np.random.Generator) -> str | None:
+    def __call__(self, answer: Answer, rng: np.random.Generator) -> str | Reached | None:
         return self.function()(answer, rng)
 
 

@@ -5,7 +5,7 @@ Values, errors and calls in words are short, the same on every run, and harmless
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from html import escape
 from itertools import islice
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.collectives import Schedule
-from dpbook.core import palette, plural, render_page
+from dpbook.collectives import Schedule, to_json
+from dpbook.core import InvalidArgument, palette, plural, render_page
 
 MAX_TEXT = 500
 MAX_SHOWN = 16
@@ -219,11 +219,48 @@ def marked(text: str) -> str:
 
 
 @dataclass(frozen=True)
+class Reached:
+    """The value that an answer reached in a check that has a par; less is better.
+
+    The letters of a plural in ``unit`` stand in brackets: ``"round(s)"``. ``of`` ends the note: ``", on 16 ranks"``.
+    ``schedule`` is the answer's schedule as JSON, where it is one.
+    """
+
+    value: float
+    par: float
+    unit: str
+    of: str = ""
+    schedule: str = ""
+
+    @property
+    def counted(self) -> str:
+        """The value with its unit, such as ``"6 rounds"``."""
+        return f"{number_in_words(self.value)} {self.unit.replace('(s)', '' if self.value == 1 else 's')}"
+
+    def with_schedule(self, schedule: Schedule) -> "Reached":
+        """Return this with the answer's schedule, unless it has chunk bounds of its own, which cannot be stored."""
+        try:
+            return replace(self, schedule=to_json(schedule.named("schedule")))
+        except InvalidArgument:
+            return self
+
+    def __str__(self) -> str:
+        """Return a note for the report: ``"6 rounds, at par"``."""
+        than = "at par" if self.value == self.par else f"better than par, {number_in_words(self.par)}"
+        return f"{self.counted}, {than}{self.of}"
+
+
+def number_in_words(number: float) -> str:
+    """Return an integer with commas, another number with four digits."""
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.4g}"
+
+
+@dataclass(frozen=True)
 class Case:
     """One check and what came of it. All strings are plain text, ready to show.
 
-    ``call`` is the call that failed, as Python. ``cause`` is the same text in all cases that ended in the same way, and
-    ``like`` the name of the first of these, where the cause is told.
+    ``reached`` is set where a passed check has a par. ``call`` is the call that failed, as Python. ``cause`` is the
+    same text in all cases that ended in the same way, and ``like`` the name of the first of these, where it is told.
     """
 
     name: str
@@ -234,6 +271,7 @@ class Case:
     where: str = ""
     why: str = ""
     note: str = ""
+    reached: Reached | None = None
     answered: bool = True
     call: str = ""
     cause: str = ""

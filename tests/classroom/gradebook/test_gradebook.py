@@ -198,7 +198,7 @@ class Page(HTMLParser):
 
 
 def test_a_learners_page_says_what_came_and_why_and_runs_and_loads_nothing():
-    page = Page(pages.learner(submission("<i>anna</i>")))
+    page = Page(pages.learner(submission("<i>anna</i>"), 1))
     assert page.tags & {"script", "i", "img", "iframe", "link"} == set()
     assert page.links == []
     for text in (

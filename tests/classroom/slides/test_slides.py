@@ -2,12 +2,13 @@
 
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
 
 from dpbook.app import command_line
-from dpbook.classroom import write_slides
+from dpbook.classroom import list_tasks, write_slides
 from dpbook.classroom.slide_deck import html, slides
 from dpbook.core import DpbookError, checkout
 from tests.cases import each
@@ -84,19 +85,46 @@ def test_the_beats_of_a_chapter_in_order():
         markdown("## Summary\n\n1. One\n\n**Further reading**\n\n- A book"),
         markdown("## Ways on", name="ways-on"),
     )
-    assert [kind for kind, *_ in made] == ["title", "question", "answer", "picture", "section", "summary"]
-    assert [heading for _, heading, _ in made] == ["99 · Title", "First", "First", "First", "Second", "Summary"]
-    title, question, answer, shown, section, summary = [body for *_, body in made]
+    assert [kind for kind, *_ in made] == ["title", "question", "answer", "run", "picture", "section", "summary"]
+    assert [heading for _, heading, _ in made] == ["99 · Title", *["First"] * 4, "Second", "Summary"]
+    title, question, answer, run, shown, section, summary = [body for *_, body in made]
     assert "What?" in title
     assert "A claim." in question
     assert "This one." not in question
-    assert [part in answer for part in ("Which?", "This one.", "x &lt;", "assert x &lt; 2")] == [True] * 4
+    assert [part in answer for part in ("Which?", "This one.", "x &lt;")] == [True, True, False]
+    assert run == '<pre>x = 1\nprint(x &lt; 2)</pre><pre>x &lt;</pre><pre class="claim">assert x &lt; 2</pre>'
     assert '<img alt="a ring" src="data:,">' in shown
     assert "The finding of it, in one sentence." in shown
     assert "And more" not in shown
     assert "Three." in section
     assert "Four" not in section
     assert "book" not in summary
+
+
+def test_notes_have_the_words_around_a_slide_and_what_to_ask():
+    cells = [
+        markdown("# 99 · Title\n\n**What?**\n\nThis. And that. And more. And all."),
+        markdown("When you are through you can\n\n1. add,", name="objectives"),
+        markdown(f"## First\n\nA claim.\n\nThe rule.\n\n{ASKED}"),
+        code("print(1)", "1\n"),
+        markdown("The lesson of it."),
+    ]
+    notes = {slide.kind: slide.notes for slide in slides(cells)}
+    assert "And all." in notes["title"]
+    assert "add" in notes["title"]
+    assert "A claim." in notes["question"]
+    assert "raises a hand" in notes["question"]
+    assert "This one" not in notes["question"]
+    assert "The lesson of it." in notes["run"]
+
+
+def test_a_deck_ends_with_the_exercise_and_what_its_checks_are_for(tmp_path):
+    path = next(each for each in CHAPTERS if each.name.startswith("05_"))
+    page = write_slides(path, tmp_path).read_text()
+    last = unescape(page[page.rindex('<section class="slide exercise"') :])
+    for task in list_tasks(5):
+        assert task.title in last
+        assert all(check.why in last for check in task.checks)
 
 
 def section(words, *cells):
@@ -114,8 +142,13 @@ def test_what_follows_a_colon_is_on_the_slide():
 def test_a_run_says_what_its_last_lines_are_worth_unless_that_is_a_picture():
     value = code("held", **{"text/plain": "array([7])"})
     shown = code("draw()", **{"text/plain": "<Card>", "text/html": '<img alt="a" src="data:,">'})
-    (_, answer, _) = deck(markdown(ASKED), value, shown)
-    assert answer[2].endswith("<pre>array([7])</pre>")
+    (_, _, run, _) = deck(markdown(ASKED), value, shown)
+    assert run[2] == "<pre>held</pre><pre>array([7])</pre>"
+
+
+def test_a_heading_within_a_cell_begins_a_slide():
+    made = deck(markdown("# 99 · Title"), markdown("The lesson.\n\n## Summary\n\n1. One"))
+    assert made[-1] == ("summary", "Summary", html("1. One"))
 
 
 def test_a_list_or_a_formula_before_a_question_comes_with_its_words():

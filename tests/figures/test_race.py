@@ -2,8 +2,8 @@
 
 import pytest
 
-from dpbook.book.ch07 import play_race
 from dpbook.core.errors import InvalidArgument
+from dpbook.figures import play_race
 from dpbook.overlap import Span, Timeline
 from tests.figures.reading import misplaced, parse, texts
 
