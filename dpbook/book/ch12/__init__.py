@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpbook.book import sim
 from dpbook.core import (
@@ -24,6 +24,7 @@ from dpbook.core import (
     DpbookError,
     InvalidArgument,
     check_int,
+    lazy_exports,
     machine,
     milliseconds,
     parse,
@@ -35,6 +36,11 @@ from dpbook.figures.steps import MOST_TIMELINES, check_timelines, draw_until, fr
 from dpbook.overlap import Kind, Span, Timeline, split_waits
 from dpbook.overlap.timeline import difference, length, union
 from dpbook.ranks import start
+
+if TYPE_CHECKING:
+    from dpbook.book.ch12.own_step import measure_parts, measure_updates
+
+__getattr__ = lazy_exports(__name__, measure_parts="own_step", measure_updates="own_step")
 
 
 class Loss(NamedTuple):
