@@ -158,7 +158,10 @@ def trains_on(answer: Answer, rng: np.random.Generator, *, stops: int) -> None:
         )
         epoch = -(-settings.examples // settings.batch)
         last = 2 * epoch + int(rng.integers(2, epoch))
-        at = {epoch} if stops == 1 and rng.integers(2) else set(rng.choice(np.arange(1, last), stops, False).tolist())
+        inside = [k for k in range(1, last) if k % epoch and k % settings.accumulation]  # of an epoch and of an update
+        at = {epoch} if stops == 1 and number == 0 else {int(rng.choice(inside))} if stops else set()
+        if stops > 1:
+            at |= set(rng.choice([k for k in range(1, last) if k not in at], stops - 1, replace=False).tolist())
         saved, done, read = None, 0, []
         for end in (*sorted(at), last):
             where = f"{settings}, micro-batches {done} to {end}"
