@@ -82,7 +82,7 @@ def test_no_right_plain_script_is_accused_in_another_world(tmp_path, world):
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_a_plain_fault_is_named_in_another_world(tmp_path, world):
-    """Of two ranks none is left out: the script that leaves out the third is right."""
+    """The script that leaves out the third rank is right on two ranks."""
     wrong = {name: given for name, given in plain.WRONG.items() if world > 2 or name != "a rank left out"}
     judged = run_all(tmp_path, world, {name: plain.HEAD + text for name, (text, _) in wrong.items()})
     causes = {

@@ -146,19 +146,22 @@ def _uninterrupted(micro_batches: int, s: Settings) -> tuple[Array, list[list[in
 
 def trains_on(answer: Answer, rng: np.random.Generator, *, stops: int) -> None:
     """Compare a run that stops ``stops`` times, at any micro-batch, with one that never does."""
-    for _ in range(3 if stops == 0 else 6):
+    for number in range(3 if stops == 0 else 6):
         settings = Settings(
             size=4,
             examples=int(rng.integers(7, 12)),
             batch=int(rng.integers(2, 4)),
-            accumulation=int(rng.integers(2, 5)),
+            accumulation=2 + number % 3,
             rate=0.1,
             momentum=0.9,
             seed=int(rng.integers(99)),
         )
         epoch = -(-settings.examples // settings.batch)
         last = 2 * epoch + int(rng.integers(2, epoch))
-        at = {epoch} if stops == 1 and rng.integers(2) else set(rng.choice(np.arange(1, last), stops, False).tolist())
+        inside = [k for k in range(1, last) if k % epoch and k % settings.accumulation]  # of an epoch and of an update
+        at = {epoch} if stops == 1 and number == 0 else {int(rng.choice(inside))} if stops else set()
+        if stops > 1:
+            at |= set(rng.choice([k for k in range(1, last) if k not in at], stops - 1, replace=False).tolist())
         saved, done, read = None, 0, []
         for end in (*sorted(at), last):
             where = f"{settings}, micro-batches {done} to {end}"

@@ -78,6 +78,10 @@ FIXED: tuple[tuple[Line, ...], ...] = (
         *(("kernel", "b", "y", []), ("kernel", "b", "z", ["y", "x"])),
     ),
     (("kernel", "a", "x", []), ("kernel", "b", "y", []), ("kernel", "c", "z", ["y", "x"])),
+    (
+        *(("kernel", "a", "x", []), ("record", "a", "e"), ("record", "b", "e"), ("wait", "c", "e")),
+        ("kernel", "c", "y", ["x"]),
+    ),
 )
 """The fewest lines that show each rule, and each of the known mistakes."""
 
@@ -102,7 +106,7 @@ def _drawn(rng: np.random.Generator, lines: int) -> tuple[Line, ...]:
     return tuple(program)
 
 
-def early_reads(answer: Answer, rng: np.random.Generator, *, early: bool) -> str:
+def judge_programs(answer: Answer, rng: np.random.Generator, *, early: bool) -> str:
     """Try programs that read a value too early, or programs that never do, behind one that does."""
     programs = [*FIXED, *(_drawn(rng, lines) for lines in rng.integers(4, 16, 300).tolist())]
     tried = [program for program in programs if (first_early_read(program) is not None) == early][:100]
@@ -117,4 +121,4 @@ def early_reads(answer: Answer, rng: np.random.Generator, *, early: bool) -> str
     return f"{len(tried)} programs"
 
 
-too_early, in_time = partial(early_reads, early=True), partial(early_reads, early=False)
+too_early, in_time = partial(judge_programs, early=True), partial(judge_programs, early=False)

@@ -84,6 +84,7 @@ MUTANTS = (
         {"known, reads = host, [name]": "known, reads = set().union(*complete.values()), [name]"},
         EARLY,
     ),
+    edit("12.3", "records add up", {RECORDED: "recorded.setdefault(line[2], set()).update(known)"}, EARLY),
     edit("12.3", "the line above", {"return number, value": "return number - 1, value"}, EARLY),
     edit("12.3", "any of its values", {"for value in reads:": "for value in sorted(reads)[::-1]:"}, EARLY),
     edit("12.3", "the host's waiting orders no kernel", {PASSED_ON: "set()"}, IN_TIME),

@@ -1,0 +1,86 @@
+"""Checks of task 14.4: the norm of a gradient that is sharded, and the gradient clipped by it."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpbook.book.ch14 import units
+from dpbook.classroom import Answer, call, expect, expect_close, expect_equal, expect_number
+from dpbook.collectives import Comm, run
+from dpbook.core import plural
+
+Array = NDArray[Any]
+
+
+def _clip_on(answer: Callable[..., Any], pieces: list[list[Array]], copies: list[int], limit: float) -> list[Any]:
+    """Return, for each rank, the norm that it returned, its pieces then, and the number of its all-reduces.
+
+    The answer gets a copy of the list of pieces: an array that it puts there changes nothing of the rank's.
+    """
+    results: list[Any] = [None] * len(pieces)
+
+    def program(comm: Comm, x: Array) -> None:
+        calls = []
+
+        def all_reduce(number: float) -> float:
+            calls.append(number)
+            return float(np.sum(units.exchange(comm, np.array([float(number)]))))
+
+        mine = pieces[comm.rank]
+        results[comm.rank] = answer(list(mine), copies, limit, all_reduce), mine, len(calls)
+
+    run(program, [np.empty(0)] * len(pieces))
+    return results
+
+
+def _gradients(rng: np.random.Generator, world: int) -> tuple[list[list[Array]], list[int], list[Array]]:
+    """Draw each rank's pieces, some of them empty; the number of ranks that have each; and the whole gradients."""
+    dividing = [n for n in range(1, world + 1) if world % n == 0]
+    copies = [1, world, *(int(n) for n in rng.choice(dividing, 3))]
+    sizes = [int(n) for n in rng.integers(1, 2 * world + 4, len(copies))]
+    kinds = rng.permutation(["float16", "float32", "float32", "float16", "float32"])
+    wholes = [(rng.normal(size=size) * 3).astype(kind) for size, kind in zip(sizes, kinds, strict=True)]
+    split = [np.array_split(gradient, world // n) for gradient, n in zip(wholes, copies, strict=True)]
+    return [[parts[rank % len(parts)].copy() for parts in split] for rank in range(world)], copies, wholes
+
+
+def clips(answer: Answer, rng: np.random.Generator, *, above: bool) -> None:
+    """Try limits above the norm, or below it; some values in half precision have squares that overflow it.
+
+    Above it a gradient may also be zero.
+    """
+    for world in (1, 2, 3, 5, 6, 8):
+        pieces, copies, wholes = _gradients(rng, world)
+        for large in (0, 1, 200) if above else (1, 200):
+            given = [[(large * piece).astype(piece.dtype) for piece in rank] for rank in pieces]
+            squares = (np.square((large * whole).astype(whole.dtype), dtype=float) for whole in wholes)
+            norm = math.sqrt(sum(float(square.sum()) for square in squares))
+            limit = (1.5 * norm or 1.0) if above else norm * float(rng.uniform(0.2, 0.8))
+            where = f"{plural(world, 'rank')}, copies {copies}, values around {3 * large}"
+            ranks = call(answer, given, copies, limit, through=_clip_on, where=where)
+            _judge_clipped(ranks, given, copies, norm, 1.0 if above else limit / norm, where)
+
+
+def _judge_clipped(
+    ranks: Any, given: list[list[Array]], copies: list[int], norm: float, factor: float, where: str
+) -> None:
+    squares = np.array([[np.square(piece, dtype=float).sum() for piece in pieces] for pieces in given])
+    for rank, (got, pieces, calls) in enumerate(ranks):
+        place = f"{where}, rank {rank}"
+        expect(calls <= 1, "at most one all_reduce", str(calls), place)
+        mistakes = {
+            "This is the norm of what the rank has itself: the other ranks' pieces are missing.": (
+                math.sqrt((squares[rank] / copies).sum())
+            ),
+            "A piece that lies on several ranks is counted on each of them.": math.sqrt(squares.sum()),
+        }
+        number = expect_number(got, f"{place}, the norm")
+        expect_close(norm, number, 1e-4 * norm, f"{place}, the norm", mistakes=mistakes)
+        for k, (before, after) in enumerate(zip(given[rank], pieces, strict=True)):
+            exact = factor * before.astype(float)
+            bound = 0.0 if factor == 1 else 1e-3 * abs(exact) + 1e-6
+            expect_equal(str(before.dtype), str(after.dtype), f"{place}, dtype of piece {k}")
+            expect_close(exact, after.astype(float), bound, f"{place}, piece {k}")
