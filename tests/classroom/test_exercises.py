@@ -89,7 +89,8 @@ def counting_zeros_and_all(weights, gradient, scale, rate, all_reduce):
 
 def one_value_for_a_sum(weights, gradient, scale, rate, all_reduce):
     """0 times an inf or a NaN is a NaN, and so is a sum with it."""
-    good = all_reduce(float(np.sum(0 * gradient))) == 0
+    with np.errstate(invalid="ignore"):
+        good = all_reduce(float(np.sum(0 * gradient))) == 0
     weights -= rate / scale * gradient if good else 0
     return scale if good else scale / 2
 

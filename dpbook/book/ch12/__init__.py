@@ -40,7 +40,7 @@ from dpbook.ranks import start
 if TYPE_CHECKING:
     from dpbook.book.ch12.own_step import measure_parts, measure_updates
 
-__getattr__ = lazy_exports(__name__, measure_parts="own_step", measure_updates="own_step")
+__getattr__ = lazy_exports(__name__, measure_parts="own_step", measure_updates="own_step")  # with torch
 
 
 class Loss(NamedTuple):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpbook.book.ch12.early_reads import in_time as in_time
-from dpbook.book.ch12.early_reads import too_early as too_early
+from dpbook.book.ch12.streams import in_time as in_time
+from dpbook.book.ch12.streams import too_early as too_early
 from dpbook.classroom import Answer, Wrong, call, describe, expect, expect_close, expect_items, expect_number, value
 from dpbook.core import plural
 from dpbook.overlap import Kind, Span
