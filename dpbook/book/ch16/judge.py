@@ -391,10 +391,8 @@ def _judge_races(answer: Answer, rng: np.random.Generator, hides: bool) -> str:
         expect(got is not None, f"one of {describe(sorted(methods))}", "None")
         if not isinstance(got, str) or got not in methods:
             raise Wrong(f"one of {describe(sorted(methods))}", describe(got), cause="no method")
-        shown = (
-            f"{name}, after {seconds_to_goal(methods[name], compute, alpha, beta):,.0f} s" for name in (first, got)
-        )
-        expect(got == first, *shown)
+        seconds = {name: seconds_to_goal(method, compute, alpha, beta) for name, method in methods.items()}
+        expect(got == first, *(f"{name}, after {seconds[name]:,.0f} s" for name in (first, got)))
     return f"{len(races)} races"
 
 
