@@ -128,6 +128,32 @@ def _before_clipping(update: Update, gradients: ReplayGradients, factor: float) 
     return before if abs(clipped - factor) < CLIP_TOLERANCE * abs(factor) else None
 
 
+def unclamped(
+    clips: Sequence[Event], applied: Mapping[str, Array], big: Mapping[str, Array]
+) -> dict[str, Array] | None:
+    """Return the gradient as it was before `torch.nn.utils.clip_grad_value_`.
+
+    Elements at the limit become the big batch's, where these are beyond it. The elements inside the limit say how long
+    the gradient is. None if nothing was clipped by value, or everything was.
+    """
+    if len(clips) != 1 or clips[0]["norm"] or not clips[0]["most"]:
+        return None
+    limit = clips[0]["most"] * (1 - CLIP_TOLERANCE)
+    inside = {name: np.abs(values) < limit for name, values in applied.items()}
+    small = {name: big[name][inside[name]] for name in applied}
+    square = sum(float(np.vdot(each, each)) for each in small.values())
+    if not square:
+        return None
+    factor = sum(float(np.vdot(small[name], values[inside[name]])) for name, values in applied.items()) / square
+
+    def before(name: str, values: Array) -> Array:
+        longer = (factor * big[name]).astype(values.dtype)
+        beyond = ~inside[name] & (np.sign(longer) == np.sign(values)) & (np.abs(longer) >= limit)
+        return np.where(beyond, longer, values)
+
+    return {name: before(name, values) for name, values in applied.items()}
+
+
 def unclipped(
     clips: Sequence[Event], applied: Mapping[str, Array], big: Mapping[str, Array]
 ) -> dict[str, Array] | None:

@@ -15,7 +15,7 @@ from dpbook.replicas import Array, compare, gamma, unit_roundoff
 from dpbook.runs.audit.checks.averaging import OWN_STEPS
 from dpbook.runs.audit.checks.means import by_line, reduced, uneven
 from dpbook.runs.audit.findings import CheckResult, Finding, Status, untested
-from dpbook.runs.audit.gradient_length import judge_length, unclipped
+from dpbook.runs.audit.gradient_length import judge_length, unclamped, unclipped
 from dpbook.runs.audit.journals import RunJournals, Update, first_difference
 from dpbook.runs.audit.replay_gradients import ReplayGradients, join_shards, load
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, array_key
@@ -216,21 +216,22 @@ def _verdict(run: RunJournals, update: Update, gradients: ReplayGradients, *, mi
     if max(units.values()) * (backwards + EXTRA) >= 1:
         return untested(f"after {backwards} sums in so few bits nothing is certain")
     for rank in range(gradients.world):
-        applied, before_clipping = gradients.of("applied", rank), False
+        applied, clipping = gradients.of("applied", rank), ""
         bound = {name: 2 * gamma(backwards + EXTRA, units[name]) * sizes[name] for name in gradients.names}
         factor = scale(applied, big)
         worst = largest_violation(applied, big, bound, factor)
-        if worst is not None and (longer := unclipped(update.of("clip")[rank], applied, big)) is not None:
-            applied, before_clipping, factor = longer, True, scale(longer, big)
-            worst = largest_violation(applied, big, bound, factor) and worst
+        for undo, in_words in ((unclipped, "clipped in several groups"), (unclamped, "clipped by value")):
+            if worst is not None and (longer := undo(update.of("clip")[rank], applied, big)) is not None:
+                applied, clipping, factor = longer, in_words, scale(longer, big)
+                worst = largest_violation(applied, big, bound, factor) and worst
         if worst is not None:
             return explain_difference(update, gradients, rank, worst, mild=mild)
     if not any(gradients.of("applied", 0)[name].any() for name in gradients.names):
         return untested("the gradient is zero")
     agreement = _agreement(applied, big, bound, factor, units)
-    if before_clipping:
-        agreement += "; clipped in several groups"
-    return judge_length(run, update, gradients, factor, agreement, before_clipping=before_clipping)
+    if clipping:
+        agreement += f"; {clipping}"
+    return judge_length(run, update, gradients, factor, agreement, before_clipping=bool(clipping))
 
 
 def _agreement(

@@ -542,6 +542,7 @@ LISTED = "order = list(range(rank, 96, world))\nloader = DataLoader(data, batch_
 CLIP_GROUPS = (
     "for layer in model.modules():\n    if isinstance(layer, nn.Linear): clip_grad_norm_(layer.parameters(), 0.2)"
 )
+CLIP_VALUE = "clip_grad_value_(model.parameters(), 0.02)"
 CLIP_LAST = "clip_grad_norm_(list(model.parameters())[2:], 0.05)"
 AVERAGE_PARAMETERS = "for p in model.parameters():\n    dist.all_reduce(p.data)\n    p.data /= world"
 COPY_PARAMETERS = "for p in model.parameters(): dist.broadcast(p.data, src=1)"
@@ -557,6 +558,7 @@ for p in model.parameters():
 """
 
 RIGHT = {
+    "clipping by value": model() + sampled() + loop(averaging=f"nn.utils.{CLIP_VALUE}"),
     "attention by products": ATTENTION + sampled() + loop(),
     "an optimizer in another, with a closure": OUTER
     + model(optimizer="Outer(model.parameters(), 0.1)")
@@ -683,6 +685,16 @@ model = fully_shard(LM())
 ONE_RATE_EACH = "torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1))"
 
 WRONG = {
+    "changed on each rank before the step": (
+        model() + sampled() + loop(averaging="for p in model.parameters(): p.data.add_(1e-3 * rank)"),
+        "start",
+    ),
+    "gradients added, then clipped by value": (
+        bare()
+        + sampled()
+        + loop(averaging=f"for p in model.parameters(): dist.all_reduce(p.grad)\nnn.utils.{CLIP_VALUE}"),
+        "replay",
+    ),
     "no set_epoch": (model() + sampled(batch=16) + NO_EPOCHS, "epochs"),
     "no sampler": (model() + "loader = DataLoader(data, batch_size=4)\n" + NO_EPOCHS, "examples"),
     "divided twice": (model() + ON_OWN_SUBSET + PLAIN, "parts"),

@@ -22,10 +22,13 @@ def start(run: RunJournals) -> CheckResult | None:
         differs = first_difference([step["before"] for step in update.steps], names)
         if differs:
             tensor, rank, number = differs
-            message = (
-                f"before the first update {plural(number, 'tensor')} of {len(names)} differ: give all ranks the same"
-            )
-            return CheckResult("FAIL", f"{message} (the same seed, a broadcast, or a wrapper)", rank, tensor, 0)
+            message = f"before the first update {plural(number, 'tensor')} of {len(names)} differ: "
+            about = run.optimizers[update.optimizer][0]
+            if about["wrappers"] and tensor not in about["unwrapped"]:
+                message += f"although {about['wrappers'][0]} has them, the script changes them before it steps"
+            else:
+                message += "give all ranks the same (the same seed, a broadcast, or a wrapper)"
+            return CheckResult("FAIL", message, rank, tensor, 0)
     return passed(f"{plural(compared, 'tensor')}, bit for bit") if compared else None
 
 
