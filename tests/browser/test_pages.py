@@ -73,7 +73,7 @@ def test_an_explorer_shows_what_the_kernel_draws(open_page):
     (notebook,) = (checkout.root() / "chapters").glob("08_*.ipynb")
     explorer = films.explorers(notebook)["viewer-gpt"]
     page = open_page("chapters/08_buckets")
-    host = page.locator(".explorer").first
+    host = page.locator("#viewer-gpt .explorer")
     host.scroll_into_view_if_needed()
     host.locator(".live input").press("End")
     last = list(explorer.knobs["cap"].values)[-1]
@@ -239,6 +239,7 @@ def test_code_is_copied_as_it_is_shown(chromium, open_page):
         return page.evaluate("navigator.clipboard.readText()")
 
     first = page.locator("main .cell").first
+    first.locator("summary").click()  # a long set-up is folded
     assert copied(first).startswith("import ")
     assert copied(first).count("\n") == first.locator("code").inner_text().count("\n") + 1
     question = page.locator(".prediction", has_text="How large is the largest bucket at a cap of 25 MiB")

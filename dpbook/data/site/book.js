@@ -116,7 +116,7 @@ for (const box of document.querySelectorAll('.prediction')) {
 }
 
 // Code is copied as it is shown: without the lines that a question hides.
-if (navigator.clipboard) for (const code of document.querySelectorAll('main .cell > pre.code')) {
+if (navigator.clipboard) for (const code of document.querySelectorAll('main .cell pre.code')) {
   const button = made('button', {type: 'button', className: 'copy', textContent: 'Copy'});
   button.onclick = async () => {
     await navigator.clipboard.writeText(code.innerText.replace(/\n*$/, '\n'));
