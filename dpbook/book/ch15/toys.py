@@ -25,15 +25,15 @@ def points(
 ) -> TensorDataset:
     """Return ``count`` points of 8 numbers, float32, and their classes, 0 to 3, int64: the same on every rank.
 
-    One number of the point ``missing`` is NaN; those of ``outlier`` are a thousand times as large; the class of
-    ``mislabelled`` is 7, which does not exist.
+    One number of the point ``missing`` is NaN; those of ``outlier`` are a million times as large, beyond
+    float16 whatever a model makes of them; the class of ``mislabelled`` is 7, which does not exist.
     """
     generator = torch.Generator().manual_seed(5)
     x, y = torch.randn(count, FEATURES, generator=generator), torch.randint(CLASSES, (count,), generator=generator)
     if missing is not None:
         x[missing, 3] = torch.nan
     if outlier is not None:
-        x[outlier] *= 1000
+        x[outlier] *= 1e6
     if mislabelled is not None:
         y[mislabelled] = 7
     return TensorDataset(x, y)
