@@ -58,7 +58,7 @@ def test_a_fault_is_told_on_an_unchanged_script(tmp_path):
     )
     first, where, *_ = lines_of(completed.stdout)
     assert first.startswith("FAIL  all ranks step with the same gradient  ")
-    assert first.endswith("  4 of 4 gradients differ; no wrapper averages them")
+    assert "  4 of 4 gradients differ; no wrapper averages them, and nothing was sent in " in first
     assert "rank 1, 0.weight, update 1   train.py:25  optimizer.step()   chapter 01" in where
     assert completed.returncode == 1
     verdict = json.loads((outside / "verdict.json").read_text())

@@ -78,7 +78,10 @@ def _reason_not_averaged(run: RunJournals, optimizer: int, tensor: str) -> str:
     about = run.optimizers[optimizer][0]
     if not about["wrappers"]:
         called = any(event["name"] != "barrier" for events in run.of("collective") for event in events)
-        return "no wrapper averages them" + (", and what the script sends does not make them equal" if called else "")
+        if called:
+            return "no wrapper averages them, and what the script sends does not make them equal"
+        seen = plural(max(update.number for update in run.updates), "update")
+        return f"no wrapper averages them, and nothing was sent in {seen} (local SGD? --updates asks for more)"
     if not any(event["wrapped"] for events in run.of("forward") for event in events):
         return f"no forward goes through {about['wrappers'][0]}, which has them: call it, not its module"
     if tensor in about["unwrapped"]:
