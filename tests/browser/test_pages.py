@@ -135,14 +135,29 @@ def test_a_guess_in_other_words_is_not_compared_wrongly(open_page):
     guess, message = question.get_by_label("Your prediction"), question.locator(".message")
     for text, comparison in {
         "168 MiB": "That is the number of the answer.",
-        "about 160 or so": "The answer is 168 MiB: you are 5 % below.",
+        "about 160 or so": "The answer is 168 MiB: your guess is 5 % too small.",
         "1,680": "The answer is 168 MiB: your guess is 10 times too large.",
         "0.16 GiB": "The answer is 168 MiB.",  # another unit
         "2e8": "The answer is 168 MiB.",
         "−5": "The answer is 168 MiB.",
-        "150 to 200": "",
-        "147 + 25": "",
-        "ZeRO": "",
+        "150 to 200": "The answer is 168 MiB.",
+        "ZeRO": "The answer is 168 MiB.",
+    }.items():
+        guess.fill(text)
+        guess.press("Enter")
+        assert message.text_content().partition(". ")[2].strip() == comparison, text
+
+
+def test_a_guess_of_several_numbers_is_compared_one_by_one(open_page):
+    page = open_page("chapters/01_four_phase_loop")
+    question = page.locator(".prediction", has_text="How many steps does an epoch have with 1, 4 and 8 workers?")
+    guess, message = question.get_by_label("Your prediction"), question.locator(".message")
+    said = "The numbers of the answer are 24, 6, 3"
+    for text, comparison in {
+        "24, 6 and 3": "These are the numbers of the answer.",
+        "24, 6, 30": f"{said}: your third is 10 times too large.",
+        "12, 6, 4": f"{said}: your first is 2.0 times too small, your third is 33 % too large.",
+        "24": f"{said}.",
     }.items():
         guess.fill(text)
         guess.press("Enter")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from dpbook.app.site.markdown import HREF, Converter, Section, coloured, text_of
+from dpbook.app.site.markdown import HREF, Converter, Section, coloured
 from dpbook.figures import EXPLORER_MIME, PLAYER_MIME
 
 LONGEST_SETUP = 10
@@ -29,12 +29,6 @@ NUMBER = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)?")
 STRING = re.compile(r'"([^"]*)"')
 SENTENCE = 5
 """Words of a string from which it may be a sentence."""
-LEAD = re.compile(
-    r"(?:(?:Yes|No|Less|More), )?(?:(?:By|At|About|Near|After|In|All|Only) )?"
-    r"([−-]?\d+(?:,\d{3})*(?:\.\d+)?)(?: (%|times(?! as)|[mµ]?s|[KMGT]i?B(?:/s)?|Gb/s))?"
-    r"(?![\w/!]|\.\d| ?[·×+=−*/^]| times)"
-)
-"""How an answer begins that is one number: a word or two, the number, and its unit."""
 TASK = re.compile(r"## (\d\d[b-z]?)\.(\d)")
 ESCAPES = re.compile(r"\x1b\[[\d;]*m")
 Cell = dict[str, Any]
@@ -124,7 +118,7 @@ class _Notebook:
                 if task := TASK.match(source):
                     markup = f'<span id="task-{task[1]}-{task[2]}"></span>{markup}'
                 if PREDICT in source:
-                    yield self._question(markup, f"{self._page.place}:{cell['id']}")
+                    yield self._question(markup, cell)
                     asked, _, answer = markup.partition("<details>")
                     secret = numbers(answer) - numbers(before + asked)
                 else:
@@ -136,15 +130,19 @@ class _Notebook:
         if secret is not None:
             yield "</div></section>"
 
-    def _question(self, markup: str, key: str) -> str:
-        """Return the beginning of a question's section: the question, the field for a guess, the answer."""
+    def _question(self, markup: str, cell: Cell) -> str:
+        """Return the beginning of a question's section: the question, the field for a guess, the answer.
+
+        The cell's metadata has the numbers of the answer, in the order in which they are asked for, each with its unit:
+        a guess is compared with them.
+        """
         self._page.counts["predictions"] += 1
         lead, mark, rest = markup.partition("<p><strong>Predict.</strong>")
         question, details, answer = (mark + rest).partition("<details>")
-        expected = expected_number(question, answer)
-        number = f' data-answer="{expected[0]}" data-unit="{expected[1]}"' if expected else ""
+        numbers_of_answer = "; ".join(cell["metadata"].get("answer", []))
+        key = html.escape(f"{self._page.place}:{cell['id']}")
         return (
-            f'{lead}<section class="prediction" data-key="{html.escape(key)}"{number}>{question}'
+            f'{lead}<section class="prediction" data-key="{key}" data-answer="{numbers_of_answer}">{question}'
             f'<div class="guess"></div><div class="answer">{details}{answer}'
         )
 
@@ -246,20 +244,3 @@ def stating_lines(source: str, secret: set[str]) -> set[int]:
     except SyntaxError:
         return lines
     return lines | {line for node in nodes for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-
-
-def expected_number(question: str, answer: str) -> tuple[str, str] | None:
-    """Return the number that a guess is compared with and its unit, "" if it has none; None if the answer is another.
-
-    The question is a single one, and the answer begins with the number; its first sentence has no other.
-    """
-    first = re.split(r"(?<=[.!?:;])\s", _words(answer), maxsplit=1)[0]
-    found = LEAD.match(first)
-    if not found or _words(question).count("?") != 1 or len(NUMBER.findall(first)) != 1:
-        return None
-    return found[1].replace(",", "").replace("−", "-"), found[2] or ""
-
-
-def _words(markup: str) -> str:
-    """Return the text of a question or an answer, in one line, without its summary and the sources of formulas."""
-    return text_of(re.sub(r"<summary>.*?</summary>|<annotation.*?</annotation>", " ", markup, flags=re.DOTALL))

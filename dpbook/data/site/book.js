@@ -62,22 +62,37 @@ whenNear(document.querySelectorAll('.explorer[data-film]'), async host => {
 });
 
 // Predictions: the answer, the run and the lines that state the answer open after a guess.
-// A guess of one number, in the answer's unit or in none, is compared; another unit is not converted.
+// A guess of as many numbers as the answer has is compared one by one, each in the answer's unit or in none.
 const UNIT = /^\s*(%|per ?cent|(?:[kmgt]i?)?b(?:ytes?|its?)?(?:\/s)?|[mµun]?s(?:ec\w*)?|milliseconds?|[kmx]|e\d+|times|thousand|million|billion|min\w*|hours?|days?)(?!\w)/i;
-function compared(guess, answer, unit) {
-  const found = [...guess.replace(/(\d),(?=\d{3})/g, '$1').replaceAll('−', '-').matchAll(/(?<![\w.])-?\d*\.?\d+/g)];
-  if (!answer || found.length !== 1) return '';
-  const [ours, theirs] = [Number(found[0][0]), Number(answer)], rest = found[0].input.slice(found[0].index + found[0][0].length);
-  const named = rest.match(UNIT)?.[1], said = `The answer is ${answer.replace('-', '−')}${unit && ' '}${unit}`;
-  if ((named && named !== unit) || /^[\d.^]/.test(rest)) return `${said}.`;
-  if (ours === theirs) return 'That is the number of the answer.';
-  if (theirs <= 0 || ours <= 0) return `${said}.`;
-  const ratio = Math.max(ours, theirs) / Math.min(ours, theirs), side = ours > theirs;
-  return ratio < 1.995 ? `${said}: you are ${Math.max(1, Math.round(100 * Math.abs(ours / theirs - 1)))} % ${side ? 'above' : 'below'}.`
-    : `${said}: your guess is ${ratio < 9.95 ? ratio.toPrecision(2) : Math.round(ratio)} times too ${side ? 'large' : 'small'}.`;
+const ORDINALS = ['first', 'second', 'third', 'fourth', 'fifth', 'sixth'];
+
+// How far a guessed number is from the right one, in words: '' where they are equal, null where they cannot be compared.
+function distance(match, answer) {
+  const [number, unit] = answer.replaceAll(',', '').replace('−', '-').split(' ');
+  const guess = Number(match[0]), right = Number(number), rest = match.input.slice(match.index + match[0].length);
+  const named = rest.match(UNIT)?.[1];
+  if ((named && named !== unit) || /^[\d.^]/.test(rest)) return null;
+  if (guess === right) return '';
+  if (guess <= 0 || right <= 0) return null;
+  const ratio = Math.max(guess, right) / Math.min(guess, right), side = guess > right ? 'large' : 'small';
+  if (ratio < 1.995) return `${Math.max(1, Math.round(100 * Math.abs(guess / right - 1)))} % too ${side}`;
+  return `${ratio < 9.95 ? ratio.toPrecision(2) : Math.round(ratio)} times too ${side}`;
+}
+
+function compared(guess, answers) {
+  if (!answers.length) return '';
+  const several = answers.length > 1;
+  const said = several ? `The numbers of the answer are ${answers.join(', ')}` : `The answer is ${answers[0]}`;
+  const plain = guess.replace(/(\d),(?=\d{3})/g, '$1').replaceAll('−', '-');
+  const found = [...plain.matchAll(/(?<![\w.])-?\d*\.?\d+/g)];
+  const off = found.length === answers.length ? answers.map((answer, i) => distance(found[i], answer)) : [null];
+  if (off.includes(null)) return `${said}.`;
+  if (!off.some(Boolean)) return several ? 'These are the numbers of the answer.' : 'That is the number of the answer.';
+  const each = off.map((words, i) => words && `your ${several ? ORDINALS[i] : 'guess'} is ${words}`).filter(Boolean);
+  return `${said}: ${each.join(', ')}.`;
 }
 for (const box of document.querySelectorAll('.prediction')) {
-  const {key, answer, unit} = box.dataset, form = made('form', {className: 'guess'});
+  const {key} = box.dataset, answers = box.dataset.answer.split('; ').filter(Boolean), form = made('form', {className: 'guess'});
   const input = made('input', {type: 'text', maxLength: 200, value: kept.get(key) ?? '', autocomplete: 'off'});
   const show = made('button', {textContent: 'Show the answer'});
   const skip = made('button', {type: 'button', className: 'plain', textContent: 'skip'});
@@ -90,7 +105,7 @@ for (const box of document.querySelectorAll('.prediction')) {
     box.classList.remove('locked');
     for (const details of box.querySelectorAll('.answer > details')) details.open = true;
     const guess = input.value.trim();
-    message.replaceChildren(...(guess ? ['You predicted ', made('b', {textContent: guess}), '. ', compared(guess, answer, unit)] : []));
+    message.replaceChildren(...(guess ? ['You predicted ', made('b', {textContent: guess}), '. ', compared(guess, answers)] : []));
     show.remove();
     skip.remove();
   };
@@ -126,13 +141,16 @@ if (navigator.clipboard) for (const code of document.querySelectorAll('main .cel
   code.before(button);
 }
 
-// What is wider than its place can be reached by Tab, to scroll it by the arrow keys.
+// What is wider than its place can be reached by Tab, to scroll it by the arrow keys. Its edge fades until its end is seen.
+const fade = one => one.classList.toggle('more', one.scrollLeft + one.clientWidth < one.scrollWidth - 2);
+document.addEventListener('scroll', ({target}) => target.matches?.('[tabindex]') && fade(target), {capture: true, passive: true});
 const wide = new ResizeObserver(entries => {
   for (const {target} of entries) {
     const scroller = target.closest('pre, table, math[display=block], .figure, .picture');
     if (!scroller) continue; // another picture has taken its place
     if (scroller.scrollWidth > scroller.clientWidth) scroller.tabIndex = 0;
     else scroller.removeAttribute('tabindex');
+    fade(scroller);
   }
 });
 const watchWidths = element => element.querySelectorAll('pre, table, math[display=block], .figure, .picture, :is(.figure, .picture) img').forEach(one => wide.observe(one));
