@@ -38,7 +38,7 @@ def judge_length(
     unit = max(float(arrays[array_key("unit", name)]) for arrays in gradients.ranks for name in gradients.names)
     near = max(LENGTH_TOLERANCE, LENGTH_ROUNDOFFS * unit)
     before = factor if before_clipping else _before_clipping(update, gradients, factor)
-    clipped = before is None
+    clipped = before is None or before_clipping
     factor = (factor if before is None else before) * _scaled(update)
     written = written_lengths(update, world)
 
@@ -182,6 +182,25 @@ def unclipped(
         if None not in chosen.values():
             return {name: values / (chosen[name] or 1.0) for name, values in applied.items()}
     return None
+
+
+def clipped_each(world: int, applied: Mapping[str, Array], big: Mapping[str, Array]) -> dict[str, Array] | None:
+    """Return the gradient as it was before a script clipped each of its tensors to one norm, by hand.
+
+    The tensors that are shorter than the big batch's all have that norm, and no other exceeds it. None if not, or if a
+    single tensor is shorter and that by the number of ranks, as one is that was divided twice.
+    """
+    norms = {name: float(np.linalg.norm(values.astype(np.float64))) for name, values in applied.items()}
+    lengths = {name: norm / size for name, norm in norms.items() if (size := float(np.linalg.norm(big[name])))}
+    longest = max(lengths.values(), default=0.0)
+    short = [name for name, length in lengths.items() if length < longest * (1 - CLIP_TOLERANCE)]
+    limit = max((norms[name] for name in short), default=0.0)
+    alike = all(norms[name] > limit * (1 - CLIP_TOLERANCE) for name in short)
+    if not alike or max(norms.values()) > limit * (1 + CLIP_TOLERANCE):
+        return None
+    if len(short) == 1 and abs(world * lengths[short[0]] / longest - 1) < CLIP_TOLERANCE:
+        return None
+    return {name: values * (longest / lengths[name] if name in short else 1.0) for name, values in applied.items()}
 
 
 def _scaled(update: Update) -> float:

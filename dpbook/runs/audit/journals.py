@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,11 @@ from typing import Any, TypeVar
 from dpbook.runs.watching.journal import Event, read_journal
 
 T = TypeVar("T")
+REDUCTIONS = (
+    "all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
+    "all_to_all_single",
+)  # fmt: skip
+"""Collectives by which an optimizer can average gradients inside its step."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,7 @@ class Update:
         steps: event ``step`` of each rank.
         stepped: event ``stepped`` of each rank; empty if a rank has none.
         before: for each rank, its events since the update before this one.
+        inside: for each rank, its events while the optimizer stepped.
     """
 
     optimizer: int
@@ -29,6 +36,15 @@ class Update:
     steps: tuple[Event, ...]
     stepped: tuple[Event, ...]
     before: tuple[tuple[Event, ...], ...]
+    inside: tuple[tuple[Event, ...], ...]
+
+    @property
+    def unseen(self) -> str:
+        """Reason why different gradients of the ranks may be right, because the step may average them, or ""."""
+        for event in itertools.chain.from_iterable(self.inside):
+            if event["kind"] == "collective" and event["name"] in REDUCTIONS and math.prod(event["shape"] or ()) > 1:
+                return f"the optimizer averages inside its step (it calls {event['name']}), and the result is not seen"
+        return "" if self.stepped else "the run ended inside the optimizer's step, which may average"
 
     def of(self, kind: str) -> list[list[Event]]:
         """Return the events of one kind before this update, in order, for each rank."""
@@ -77,12 +93,10 @@ class RunJournals:
     def _updates_of(self, optimizer: int) -> Iterator[Update]:
         parts = [list(_parts(events, optimizer)) for events in self.ranks]
         for of_ranks in zip(*parts, strict=False):
-            steps = tuple(step for _, step, _ in of_ranks)
+            before, steps, inside, after = zip(*of_ranks, strict=True)
             if len({step["update"] for step in steps}) == 1:
-                stepped = tuple(after for _, _, after in of_ranks if after is not None)
-                before = tuple(tuple(events) for events, _, _ in of_ranks)
-                whole = stepped if len(stepped) == len(steps) else ()
-                yield Update(optimizer, steps[0]["update"], steps, whole, before)
+                stepped = after if all(after) else ()
+                yield Update(optimizer, steps[0]["update"], steps, stepped, before, inside)
 
     def shared(self, optimizer: int) -> list[str]:
         """Return the parameters of which every rank has a replica; sharded parameters are left out."""
@@ -124,10 +138,13 @@ class RunJournals:
         return all(each["replicas"] == self.world for about in self.optimizers.values() for each in about)
 
 
-def _parts(events: Sequence[Event], optimizer: int) -> Iterator[tuple[list[Event], Event, Event | None]]:
-    """Yield for each update the events before its step, the step, and the event ``stepped``, if there is one.
+Events = tuple[Event, ...]
 
-    What happens inside a step, as further evaluations of L-BFGS, belongs to no update.
+
+def _parts(events: Sequence[Event], optimizer: int) -> Iterator[tuple[Events, Event, Events, Event | None]]:
+    """Yield for each update the events before its step, the step, those inside it, and ``stepped``, if there is one.
+
+    What happens inside a step, as further evaluations of L-BFGS, is not before the next update.
     """
     earlier: list[Event] = []
     inside: list[Event] = []
@@ -136,11 +153,11 @@ def _parts(events: Sequence[Event], optimizer: int) -> Iterator[tuple[list[Event
         mine = event.get("optimizer") == optimizer
         if mine and event["kind"] == "step":
             if step is not None:
-                yield earlier, step, None
+                yield tuple(earlier), step, (), None
                 earlier = inside
             step, inside = event, []
         elif mine and event["kind"] == "stepped" and step is not None:
-            yield earlier, step, event
+            yield tuple(earlier), step, tuple(inside), event
             earlier, step = [], None
         elif step is not None:
             inside.append(event)
@@ -149,7 +166,7 @@ def _parts(events: Sequence[Event], optimizer: int) -> Iterator[tuple[list[Event
         else:
             earlier.append(event)
     if step is not None:
-        yield earlier, step, None
+        yield tuple(earlier), step, tuple(inside), None
 
 
 def read_journals(folder: Path, world: int, ended: str = "") -> RunJournals:

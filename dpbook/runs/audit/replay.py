@@ -8,6 +8,7 @@ that yields the gradient of the step explains it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from dpbook.replicas import Array, compare, gamma, unit_roundoff
 from dpbook.runs.audit.checks.averaging import OWN_STEPS
 from dpbook.runs.audit.checks.means import by_line, reduced, uneven
 from dpbook.runs.audit.findings import CheckResult, Finding, Status, untested
-from dpbook.runs.audit.gradient_length import judge_length, unclamped, unclipped
+from dpbook.runs.audit.gradient_length import clipped_each, judge_length, unclamped, unclipped
 from dpbook.runs.audit.journals import RunJournals, Update, first_difference
 from dpbook.runs.audit.replay_gradients import ReplayGradients, join_shards, load
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, array_key
@@ -162,6 +163,9 @@ def _is_sharded(run: RunJournals, update: Update) -> bool:
 def _replay(run: RunJournals, update: Update) -> CheckResult:
     if run.rejoined[update.optimizer]:
         return untested(OWN_STEPS)
+    shared = run.shared(update.optimizer)
+    if update.unseen and first_difference([step["gradients"] for step in update.steps], shared):
+        return untested(update.unseen)
     gradients = _saved_gradients(run, update)
     if isinstance(gradients, str):
         return untested(gradients)
@@ -220,8 +224,13 @@ def _verdict(run: RunJournals, update: Update, gradients: ReplayGradients, *, mi
         bound = {name: 2 * gamma(backwards + EXTRA, units[name]) * sizes[name] for name in gradients.names}
         factor = scale(applied, big)
         worst = largest_violation(applied, big, bound, factor)
-        for undo, in_words in ((unclipped, "clipped in several groups"), (unclamped, "clipped by value")):
-            if worst is not None and (longer := undo(update.of("clip")[rank], applied, big)) is not None:
+        clips = update.of("clip")[rank]
+        for undo, in_words in (
+            (partial(unclipped, clips), "clipped in several groups"),
+            (partial(unclamped, clips), "clipped by value"),
+            (partial(clipped_each, run.world), "each tensor clipped to the same norm"),
+        ):
+            if worst is not None and (longer := undo(applied, big)) is not None:
                 applied, clipping, factor = longer, in_words, scale(longer, big)
                 worst = largest_violation(applied, big, bound, factor) and worst
         if worst is not None:

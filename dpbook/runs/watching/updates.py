@@ -51,6 +51,10 @@ class LocalGradientSums:
 
         return add
 
+    def removed(self, named: Mapping[str, torch.Tensor]) -> list[str]:
+        """Return the parameters that got a gradient since the last call of `infinite`, and have none any more."""
+        return [name for name, each in named.items() if each.grad is None and id(each) in self._sums]
+
     def infinite(self, named: Mapping[str, torch.Tensor]) -> list[str]:
         """Return the parameters with a gradient that was not finite since the last call, and reset the sums."""
         known = {name: self._sums.pop(id(each)) for name, each in named.items() if id(each) in self._sums}
@@ -123,6 +127,7 @@ class Updates(TrainingListener):
                 update=update,
                 gradients=digests(gradients),
                 infinite=_infinite(gradients),
+                removed=self._local_sums.removed(named),
                 own_infinite=self._local_sums.infinite(named),
                 missing=[name for name, each in named.items() if each.grad is None and each.requires_grad],
                 rates=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],

@@ -557,7 +557,33 @@ for p in model.parameters():
     p.register_post_accumulate_grad_hook(step_now)
 """
 
+SCATTERING = """
+class Scattering(torch.optim.SGD):
+    def step(self):
+        parameters = self.param_groups[0]["params"]
+        flat = torch.cat([p.grad.flatten() for p in parameters])
+        part = torch.empty(-(-len(flat) // world))
+        dist.reduce_scatter_tensor(part, F.pad(flat, (0, len(part) * world - len(flat))))
+        whole = torch.empty(len(part) * world)
+        dist.all_gather_into_tensor(whole, -0.1 / world * part)
+        with torch.no_grad():
+            for p, change in zip(parameters, whole[: len(flat)].split([p.numel() for p in parameters])):
+                p += change.view_as(p)
+"""
+CLIP_EACH = """
+for p in model.parameters():
+    shorter = 0.1 / (p.grad.norm() + 1e-6)
+    if shorter < 1: p.grad.mul_(shorter)
+"""
+CLIP_LONGEST = CLIP_EACH.replace("0.1", "float(max(p.grad.norm() for p in model.parameters())) * 0.9")
+CANCELLED = """
+if epoch == 0:
+    for p in model.module[2].parameters(): p.grad = None
+"""
 RIGHT = {
+    "each tensor clipped by hand": model() + sampled() + loop(averaging=CLIP_EACH),
+    "the longest tensor clipped by hand": model() + sampled() + loop(averaging=CLIP_LONGEST),
+    "gradients that are cancelled at first": model() + sampled() + loop(averaging=CANCELLED),
     "clipping by value": model() + sampled() + loop(averaging=f"nn.utils.{CLIP_VALUE}"),
     "attention by products": ATTENTION + sampled() + loop(),
     "an optimizer in another, with a closure": OUTER
@@ -685,6 +711,10 @@ model = fully_shard(LM())
 ONE_RATE_EACH = "torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1))"
 
 WRONG = {
+    "zero without averaging": (
+        "from torch.distributed.optim import ZeroRedundancyOptimizer\n" + bare(optimizer=ZERO) + PLAIN,
+        "gradients",
+    ),
     "changed on each rank before the step": (
         model() + sampled() + loop(averaging="for p in model.parameters(): p.data.add_(1e-3 * rank)"),
         "start",
@@ -852,6 +882,7 @@ DOUBTFUL = {
 
 UNSEEN = {
     "no backward": bare() + sampled() + loop(backward=BY_AUTOGRAD),
+    "an optimizer that averages": SCATTERING + bare(optimizer="Scattering(model.parameters(), 0.1)") + PLAIN,
     "parameters averaged": bare() + sampled() + loop(step=f"optimizer.step()\n{AVERAGE_PARAMETERS}"),
     "parameters averaged at times, clipped and logged": bare(optimizer="torch.optim.Adam(model.parameters())")
     + "done = 0\n"

@@ -24,7 +24,7 @@ def journal(updates=2, **changes):
                       "sampler": "", "shuffle": False, "order": "a", "epoch": 0, "replicas": 3},
             "collective": {"name": "all_reduce", "shape": [2], "dtype": "float32", "graded": False},
             "step": {"optimizer": 0, "update": update, "gradients": {"w": "1", "v": "2"}, "infinite": [],
-                     "own_infinite": [], "missing": [], "rates": [0.1],
+                     "own_infinite": [], "missing": [], "removed": [], "rates": [0.1],
                      "before": {"w": "0", "v": "0"} if update == 1 else None},
             "stepped": {"optimizer": 0, "update": update, "parameters": {"w": "3", "v": "4"}},
             "scaler": {"scale": 8.0},

@@ -47,6 +47,8 @@ def gradients(run: RunJournals) -> CheckResult | None:
         differs = first_difference([step["gradients"] for step in update.steps], names)
         if differs and run.rejoined[update.optimizer]:
             return _of_rejoined(run, run.rejoined[update.optimizer][0])
+        if differs and update.unseen:
+            return untested(update.unseen)
         if differs:
             tensor, rank, number = differs
             message = f"{number} of {plural(len(names), 'gradient')} differ; "
@@ -321,10 +323,10 @@ def _without(names: list[str], rank: int, step: Event) -> CheckResult:
 
 
 def _never(updates: tuple[Update, ...]) -> list[str]:
-    """Return the parameters without a gradient in every update of their optimizer, on every rank."""
+    """Return the parameters that backward gave no gradient, in every update of their optimizer and on every rank."""
     by_optimizer: dict[int, set[str]] = {}
     for update in updates:
         for step in update.steps:
-            missing = set(step["missing"])
+            missing = set(step["missing"]) - set(step["removed"])
             by_optimizer[update.optimizer] = by_optimizer.get(update.optimizer, missing) & missing
     return sorted(set().union(*by_optimizer.values()))
