@@ -575,7 +575,7 @@ for p in model.parameters():
     shorter = 0.1 / (p.grad.norm() + 1e-6)
     if shorter < 1: p.grad.mul_(shorter)
 """
-CLIP_LONGEST = CLIP_EACH.replace("0.1", "float(max(p.grad.norm() for p in model.parameters())) * 0.9")
+CLIP_LONGEST = "limit = 0.9 * float(max(p.grad.norm() for p in model.parameters()))" + CLIP_EACH.replace("0.1", "limit")
 CANCELLED = """
 if epoch == 0:
     for p in model.module[2].parameters(): p.grad = None

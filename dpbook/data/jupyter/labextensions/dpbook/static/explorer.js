@@ -27,7 +27,7 @@ function imageIn(markup) {
 }
 
 // Put an explorer into `host`: `figure` is the markup of its picture. `foresee` gives the picture of a position at once,
-// if a film has it; the answer of `ask` takes its place.
+// if a film has it; the answer of `ask`, which is then asked when the knobs rest, takes its place.
 export function mount(host, {name, knobs, figure}, {ask, keep, foresee = async () => null}) {
   const picture = made('div', {className: 'picture'});
   const status = made('p', {className: 'status'});
@@ -68,17 +68,25 @@ export function mount(host, {name, knobs, figure}, {ask, keep, foresee = async (
 
   const questionAt = at => ({name, chosen: Object.fromEntries(knobs.map((knob, i) => [knob.name, knob.values[at[i]]]))});
   let answered = '';
-  async function preview(at) {
+  async function preview(at) { // whether a film has the picture
     const found = await foresee(questionAt(at)).catch(() => null);
     if (found?.figure && String(at) === String(places()) && String(at) !== answered) draw(found.figure);
+    return Boolean(found?.figure);
   }
 
-  let asking = false, wanted = false;
-  async function turn() { // one question at a time, and the latest position counts
+  let asking = false, wanted = false, resting = 0;
+  async function turn() {
     tell();
-    preview(places());
-    wanted = true;
+    clearTimeout(later);
     root.setAttribute('aria-busy', 'true'); // until what it shows is stored
+    const foreseen = await preview(places());
+    clearTimeout(resting);
+    if (foreseen) resting = setTimeout(answer, 200);
+    else answer();
+  }
+
+  async function answer() { // one question at a time, and the latest position counts
+    wanted = true;
     if (asking) return;
     asking = true;
     while (wanted) {
@@ -122,5 +130,5 @@ export function mount(host, {name, knobs, figure}, {ask, keep, foresee = async (
   tell();
   draw(figure);
   host.replaceChildren(root);
-  return () => clearTimeout(later);
+  return () => { clearTimeout(later); clearTimeout(resting); };
 }

@@ -57,11 +57,13 @@
   }
 
   // What a figure shows without its kernel: the book's own have films, which come with the extension.
-  async function filmed(name, knobs, {chosen}) {
+  async function filmOf(name) {
     if (!/^[0-9a-f]{16}$/.test(name)) return null;
-    const {open, show} = await load('film.js');
-    films[name] ??= fetch(new URL(`films/${name}.json.gz`, here)).then(async file => file.ok ? open(await file.arrayBuffer()) : null);
-    const film = await films[name];
+    const {open} = await load('film.js');
+    return films[name] ??= fetch(new URL(`films/${name}.json.gz`, here)).then(async file => file.ok ? open(await file.arrayBuffer()) : null);
+  }
+  async function filmed(name, knobs, {chosen}) {
+    const {show} = await load('film.js'), film = await filmOf(name);
     return film && show(film, knobs, chosen);
   }
 
@@ -88,6 +90,7 @@
         this.end?.();
         const {ask, dispose} = asker(this.node), {name, knobs} = model.data[EXPLORER];
         const foresee = question => filmed(name, knobs, question);
+        filmOf(name).catch(() => {}); // before the first turn
         const askOrPlay = question => ask(question).catch(async error => {
           const figure = await foresee(question).catch(() => null);
           if (!figure) throw error;
