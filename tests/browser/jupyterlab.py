@@ -197,4 +197,4 @@ class Watch:
         """Raise an AssertionError that lists what was seen since this was last asked, if anything."""
         seen = self.page_errors + self.elsewhere
         self.page_errors, self.elsewhere = [], []
-        assert seen == []
+        assert seen == [], seen

@@ -91,7 +91,7 @@ def a_narrower_page_shows_the_whole_picture(output):
 
 
 def turn_all(explorer):
-    """Turn each knob by an arrow key, from wherever it stands, and wait for its picture."""
+    """Turn each knob by an arrow key, from wherever it stands, wait for its picture, and for the rest at the end."""
     picture = explorer.locator(".picture")
     expect(picture.locator("img")).to_be_visible()
     for knob in explorer.get_by_role("slider").all():
@@ -100,6 +100,7 @@ def turn_all(explorer):
         at_end = knob.input_value() == knob.get_attribute("max")
         knob.press("ArrowLeft" if at_end else "ArrowRight")
         expect(picture.locator("img")).not_to_have_attribute("src", before)
+    expect(explorer).to_have_attribute("aria-busy", "false")  # the kernel has answered
 
 
 def a_dragged_knob_ends_at_the_picture_of_its_place(output):
