@@ -11,7 +11,8 @@ last written there, so that a later copy can tell a file the reader has changed 
   changed since, the new version is laid beside it as ``NAME.new.ipynb`` (``NAME.new2.ipynb`` where the reader has
   worked in that one too), once per version, with the reader's answers carried over by the ids of their cells.
 
-Nothing that a reader has written is ever overwritten or removed.
+Nothing that a reader has written is ever overwritten or removed. The metadata of a notebook that is copied say which
+version of the book it is from.
 """
 
 import ast
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dpbook import __version__
 from dpbook.core import DpbookError, write_atomically
 
 PREDICT = "**Predict.**"
@@ -44,9 +46,9 @@ def without_spoilers(content: bytes) -> bytes:
     No cell has a number, as the reader has run none.
     """
 
-    def clear(cells: list[Cell]) -> bool:
+    def clear(notebook: dict[str, Any]) -> bool:
         asked = found = False
-        for cell in cells:
+        for cell in notebook["cells"]:
             if cell["cell_type"] != "code":
                 asked = PREDICT in _source(cell)
                 continue
@@ -66,9 +68,9 @@ def with_predictions(content: bytes, there: bytes) -> bytes:
 
     own = predictions(there)
 
-    def carry(cells: list[Cell]) -> bool:
+    def carry(notebook: dict[str, Any]) -> bool:
         found = False
-        for cell in cells:
+        for cell in notebook["cells"]:
             if cell["id"] in own:
                 cell["metadata"][PREDICTION], found = own[cell["id"]], True
         return found
@@ -96,7 +98,17 @@ def with_answers(content: bytes, there: bytes) -> bytes:
                 cell["source"], found = answer.splitlines(keepends=True), True
         return found
 
-    return with_predictions(_changed(content, lambda cells: carry(cells, _by_id(there))), there)
+    return with_predictions(_changed(content, lambda notebook: carry(notebook["cells"], _by_id(there))), there)
+
+
+def with_version(content: bytes) -> bytes:
+    """The notebook with the book's version in its metadata."""
+
+    def write(notebook: dict[str, Any]) -> bool:
+        notebook["metadata"].setdefault("dpbook", {})["version"] = __version__
+        return True
+
+    return _changed(content, write)
 
 
 def digest(name: str, content: bytes) -> str:
@@ -124,11 +136,11 @@ def _said(content: bytes) -> list[list[Any]]:
     return [cell for cell in cells if cell[2].strip() or cell[3]]
 
 
-def _changed(content: bytes, change: Callable[[list[Cell]], bool]) -> bytes:
-    """The notebook after ``change`` of its cells, which says whether there was one."""
+def _changed(content: bytes, change: Callable[[dict[str, Any]], bool]) -> bytes:
+    """The notebook after ``change``, which says whether there was one."""
     try:
         notebook = json.loads(content)
-        if not change(notebook["cells"]):
+        if not change(notebook):
             return content
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, or one without ids
         return content
@@ -214,7 +226,7 @@ def _place(module: str, name: str) -> tuple[str, str]:
 
 
 MANIFEST = ".manifest.json"
-FORMAT = 2  # of the manifest; in format 1, ``written`` held hashes of whole files, for notebooks too
+FORMAT = 2  # of the manifest
 
 
 MAX_NAMES = 4
@@ -263,7 +275,7 @@ class _Manifest:
         """Without a readable manifest every file that differs counts as the reader's, which loses nothing."""
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            if stored.get("format", 1) not in (1, FORMAT):
+            if stored["format"] != FORMAT:
                 return cls()
             return cls(dict(stored["written"]), dict(stored["offered"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -302,7 +314,8 @@ def _published(book: Path) -> Iterator[Path]:
 
 def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest, report: CopyReport) -> None:
     target = workbook / name
-    version = hashed(content)
+    version = hashed(content)  # what it says: a new version of the book may publish the same
+    content = with_version(content)
     offered = manifest.offered.get(name) == version
     if not target.exists():
         (report.restored if name in manifest.written else report.new).append(name)
@@ -310,7 +323,7 @@ def _refresh_one(name: str, content: bytes, workbook: Path, manifest: _Manifest,
     else:
         there = target.read_bytes()
         update = with_predictions(content, there)
-        untouched = manifest.written.get(name) in _digests(name, there) and _all_predicted(there, update)
+        untouched = manifest.written.get(name) == digest(name, there) and _all_predicted(there, update)
         as_published = digest(name, there) == digest(name, content)
         if there == content or (as_published and (offered or not untouched)):
             manifest.written[name] = digest(name, content)
@@ -340,7 +353,7 @@ def _free_name(name: str, content: bytes, workbook: Path, manifest: _Manifest) -
             return beside
         there = target.read_bytes()
         known = (digest(beside, content), manifest.written.get(beside))
-        if not {*known}.isdisjoint(_digests(beside, there)) and _all_predicted(there, content):
+        if digest(beside, there) in known and _all_predicted(there, content):
             return beside
     raise AssertionError("unreachable: the numbers do not end")
 
@@ -351,7 +364,7 @@ def _with_answers(name: str, content: bytes, workbook: Path, manifest: _Manifest
     beside = (workbook / name).parent.glob(f"{stem}.new*.{suffix}")
     for path in [workbook / name, *sorted(beside, key=lambda path: (len(path.name), path.name))]:
         there, known = path.read_bytes(), manifest.written.get(path.relative_to(workbook).as_posix())
-        if path == workbook / name or known not in _digests(path.name, there):
+        if path == workbook / name or known != digest(path.name, there):
             content = with_answers(content, there)
         else:  # nobody has worked in it; its answers are those of earlier files
             content = with_predictions(content, there)
@@ -366,8 +379,3 @@ def _all_predicted(there: bytes, content: bytes) -> bool:
 def _put(name: str, content: bytes, workbook: Path, manifest: _Manifest) -> None:
     write_atomically(workbook / name, content)
     manifest.written[name] = digest(name, content)
-
-
-def _digests(name: str, content: bytes) -> tuple[str, str]:
-    """Return both forms of ``content`` in a manifest: its digest, or in format 1 the hash of the whole file."""
-    return digest(name, content), hashed(content)

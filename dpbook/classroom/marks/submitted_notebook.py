@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dpbook import __version__
 from dpbook.classroom.tasks.expectations import current_course
 from dpbook.classroom.tasks.load_tasks import Task, list_tasks
 from dpbook.classroom.tasks.notebook_cells import KEEP_OUTPUT, SETUP, as_python, defined, parse_cell, used
@@ -61,6 +62,10 @@ def text_cells(path: Path) -> list[Cell]:
 
 
 def _cells(path: Path) -> list[dict[str, Any]]:
+    return [each for each in _notebook(path)["cells"] if isinstance(each, dict)]
+
+
+def _notebook(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(_bytes(path))
     except (ValueError, RecursionError):
@@ -70,7 +75,7 @@ def _cells(path: Path) -> list[dict[str, Any]]:
         old = isinstance(found, dict) and "worksheets" in found
         why = "is a notebook of an old format: open it in JupyterLab and save it" if old else "is no notebook"
         raise Unreadable(why)
-    return [each for each in found["cells"] if isinstance(each, dict)]
+    return found
 
 
 def _bytes(path: Path) -> bytes:
@@ -209,7 +214,15 @@ def take(path: Path) -> Exercise:
     if chapter is None or not asked or not _reference(chapter):
         raise Unreadable("is no exercise of this book: none of its cells belongs to one")
     answers = tuple(_answer(task, cells) for task in asked)
-    return Exercise(chapter, answers, tuple(_remarks(chapter, cells)), in_words(chapter, text_cells(path)))
+    remarks = (*_of_version(path), *_remarks(chapter, cells))
+    return Exercise(chapter, answers, remarks, in_words(chapter, text_cells(path)))
+
+
+def _of_version(path: Path) -> Iterator[str]:
+    """Yield a remark on a notebook of another version of the book, whose tasks may have other numbers."""
+    version = _text(_dict(_dict(_notebook(path).get("metadata")).get("dpbook")).get("version"))
+    if version and version != __version__:
+        yield f"the notebook is of version {version} of the book, and it is graded with {__version__}"
 
 
 def exercise_of(path: Path) -> int | None:

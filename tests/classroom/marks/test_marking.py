@@ -67,10 +67,15 @@ def with_a_helper(nb):
     cell(nb, "answer-2")["source"] = "def step(*args):\n    return helper()"
 
 
+def of_another_version(nb):
+    nb["metadata"]["dpbook"] = {"version": "0.0.1"}
+
+
 @each(
     ["change", "texts", "messages"],
     [
         (lambda nb: None, "def step|def meters", None),
+        (of_another_version, "def step|def meters", "is of version 0.0.1 of the book, and it is graded with"),
         (renamed, "def step|def meters", None),
         (without_metadata, "def step|def meters", None),
         (without_ids, "def step|def meters", "no cell answer-01-2 is there: step was found in another cell"),
