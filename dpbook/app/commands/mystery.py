@@ -57,7 +57,7 @@ def _write(case: Mystery, folder: Path, seed: int) -> int:
     path.write_text(case.script, encoding="utf-8")
     print(f"{path}, for {case.world} ranks. Its user says: {case.exhibit.symptom}\n")
     for tool in ("launch", "audit"):
-        print(f"    dpbook {tool} --nproc {case.world} -- {path}")
+        print(f"    dpbook {tool} --nproc {case.world} {path}")
     print("\nWhat is wrong with it?\n")
     for letter, cause in case.causes.items():
         print(f"  {letter}  {cause}")

@@ -87,7 +87,7 @@ class Diagnosis:
             ("gloo", self.torch.gloo or "works"),
             ("NCCL", self.torch.nccl or "not in this torch"),
         ]
-        lines = [f"{name:<12}{value}" for name, value in rows]
+        lines = [f"{name:<13} {value}" for name, value in rows]
         if self.chapters:
             lines += ["", "Chapters"]
             lines += [
