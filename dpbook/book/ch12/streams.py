@@ -82,6 +82,11 @@ FIXED: tuple[tuple[Line, ...], ...] = (
         *(("kernel", "a", "x", []), ("record", "a", "e"), ("record", "b", "e"), ("wait", "c", "e")),
         ("kernel", "c", "y", ["x"]),
     ),
+    (("kernel", "a", "x", []), ("record", "a", "e"), ("wait", "b", "e"), ("synchronize", "b"), ("read", "x")),
+    (
+        *(("kernel", "a", "x", []), ("kernel", "b", "y", []), ("synchronize", "a"), ("synchronize", "b")),
+        ("read", "x"),
+    ),
 )
 """The fewest lines that show each rule, and each of the known mistakes."""
 

@@ -155,6 +155,16 @@ def _shortcuts(methods: Mapping[str, Method], compute: float, alpha: float, beta
     return winners
 
 
+def _fraction(steps: int, first: str) -> Race:
+    """Return a race in which it matters that a part of a period counts as a part."""
+    exact: Method = {"steps": 1000, "every": 1, "rounds": 2, "bytes": 50_000_000, "extra": 0.0, "hidden": False}
+    seldom = exact | {"steps": steps, "every": 1000, "bytes": 10_000_000_000}
+    return {"exact": exact, "seldom": seldom}, 0.1, 1e-6, 1e-9, first
+
+
+FRACTIONS = [_fraction(1100, "seldom"), _fraction(1900, "exact")]
+
+
 @lru_cache(maxsize=16)
 def drawn_races(seed: int, hides: bool) -> list[Race]:
     """Draw races: methods, seconds of computation, alpha, beta, and the name of the fastest method.
@@ -176,7 +186,7 @@ def drawn_races(seed: int, hides: bool) -> list[Race]:
         if times[second] >= MARGIN * times[first] and any(missing[name] for name in covers):
             missing |= {name: max(0, missing[name] - 1) for name in covers}
             races.append((methods, compute, alpha, beta, first))
-    return [races[place] for place in rng.permutation(len(races))]
+    return [*FRACTIONS, *(races[place] for place in rng.permutation(len(races)))]
 
 
 WORLDS, STEPS = (1, 2, 3, 5, 7), 4
@@ -336,9 +346,13 @@ def averages(answer: Answer, rng: np.random.Generator) -> None:
 
 
 def keeps_fractions(answer: Answer, rng: np.random.Generator) -> None:
-    """Try one rank, no residual, and numbers that fp16 must round."""
+    """Try one rank, no residual, and numbers that fp16 must round, some of them to the same; fp32 must round all."""
+    for first in (1.0, 2.0):
+        pair = 8192 + np.array([[first, 3.0 - first, -4000.0]])
+        _judge_exchange(answer, pair, np.zeros_like(pair), 1, f"1 rank, nothing kept before, {pair[0].tolist()}")
     for size in (1, 4, 9):
         magnitudes = 4096 + 64.0 * abs(_whole(rng, 1, size, most=200)) + rng.choice([-3, -1, 1, 3], (1, size))
+        magnitudes += 2.0**-20
         gradients = magnitudes * rng.choice([-1, 1], (1, size))
         where = f"1 rank, nothing kept before, numbers up to {magnitudes.max():.0f}"
         _judge_exchange(answer, gradients, np.zeros_like(gradients), min(size, int(rng.integers(1, 4))), where)

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpbook.replicas import Array, compare, gamma, unit_roundoff
 from dpbook.runs.audit.checks.averaging import OWN_STEPS
-from dpbook.runs.audit.checks.means import by_line, reduced, uneven
+from dpbook.runs.audit.checks.means import WEIGHTED, by_line, reduced, uneven, weighted
 from dpbook.runs.audit.findings import CheckResult, Finding, Status, untested
 from dpbook.runs.audit.gradient_length import clipped_each, judge_length, unclamped, unclipped
 from dpbook.runs.audit.journals import RunJournals, Update, first_difference
@@ -201,6 +201,8 @@ def _unreadable(update: Update) -> str:
         parts = list(reduced([event for _, event in of_line]))
         if not parts:
             return "what the loss is divided by cannot be read from its graph"
+        if any(map(weighted, parts)):
+            return WEIGHTED
         first = [part["divisor"] for part in parts[0]]
         if not all(first):
             return "a loss is a mean over no term"

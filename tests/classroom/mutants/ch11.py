@@ -34,6 +34,7 @@ SAVED = "(weights, velocity, total, order, first, done, rng.bit_generator.state)
 THROUGH, ONE_STOP, THREE_STOPS = "never stopped", "one stop", "three stops"
 DRAWN, STATE = 'order, first = rng.permutation(s["examples"]), 0', "rng.bit_generator.state = state"
 LOADED = "weights, velocity, total, order, first, done, state = saved"
+UNPICKLED = LOADED.replace("= saved", "= __import__('pickle').loads(saved)")
 AT_THE_END = 'if first >= s["examples"]:'
 MUTANTS = (
     edit("11.1", "no set_epoch", {"sampler.set_epoch(epoch)": "pass"}, ALONE),
@@ -95,6 +96,10 @@ MUTANTS = (
         FINITE,
     ),
     edit("11.4", "a new array of weights", {STEPPED: "weights = weights - rate * (gradient / scale)"}, FINITE),
+    edit("11.4", "half as a whole number", {"return scale / 2": "return scale // 2"}, BROKEN),
+    edit("11.4", "no scale below one", {"return scale / 2": "return max(scale / 2, 1.0)"}, BROKEN),
+    edit("11.4", "the inverse in half precision", {"gradient / scale": "gradient * np.float16(1 / scale)"}, FINITE),
+    edit("11.5", "pickled", {SAVED: f"__import__('pickle').dumps({SAVED})", LOADED: UNPICKLED}, THROUGH),
     edit("11.5", "weights alone", {LOADED: "weights, _, _, order, first, done, state = saved"}, ONE_STOP),
     edit("11.5", "the generator begins anew", {STATE: "pass"}, ONE_STOP),
     edit("11.5", "the epoch begins anew", {LOADED: f'{LOADED}\n        first = s["examples"]'}, ONE_STOP),

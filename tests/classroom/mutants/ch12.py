@@ -77,6 +77,13 @@ MUTANTS = (
         {RECORDED: "recorded[line[2]] = name", WAITS: "known |= complete.get(recorded.get(line[2]), set())"},
         EARLY,
     ),
+    edit("12.3", "the host forgets streams", {HOST: "host = set(known)"}, IN_TIME),
+    edit(
+        "12.3",
+        "a wait is not the stream's",
+        {HOST: 'host |= {own[2] for own in program[:number] if own[:2] == ("kernel", name)}'},
+        IN_TIME,
+    ),
     edit("12.3", "the host waits for all streams", {HOST: "host = host.union(*complete.values())"}, EARLY),
     edit(
         "12.3",

@@ -40,6 +40,7 @@ SENT, LOST, STAYS = "what is sent", "nothing is lost", "what was given stays"
 ABOUT, BEST = "about as good as the best measured", "near the best of all"
 MANY, LARGE, KEPT, RUN = "many ranks, one step", "large numbers", "something kept before", "many ranks, many steps"
 WAIT, HIDDEN = "all wait for their meetings", "some meetings are hidden"
+SINGLE = "(gradients + kept).astype(np.float32).astype(float)"
 MUTANTS = (
     edit("16.1", "what was kept is never offered", {SENDER: "for row in gradients"}, SENT),
     edit("16.1", "ranks compressed as one vector", {EACH_RANK: "compress(owed.ravel()).reshape(owed.shape)"}, SENT),
@@ -72,6 +73,8 @@ MUTANTS = (
     edit("16.3", "beside the average", {REST: "owed - sent.mean(axis=0)"}, MANY),
     edit("16.3", "what was rounded off", {REST: "np.where(sent != 0, 0, owed)"}, LARGE),
     edit("16.3", "not rounded at all", {".astype(np.float16)": ""}, LARGE),
+    edit("16.3", "chosen in half precision", {"np.abs(row)": "np.abs(row.astype(np.float16))"}, LARGE),
+    edit("16.3", "in single precision", {"owed = gradients + kept": f"owed = {SINGLE}"}, LARGE),
     edit("16.3", "kept in half precision", {REST: "(owed - sent).astype(np.float16).astype(float)"}, LARGE),
     edit("16.3", "what had been kept", {REST: "np.where(sent != 0, owed - sent, gradients)"}, KEPT),
     edit("16.3", "what was rounded off, shared by all", {REST: SHARED_ROUNDING}, RUN),
@@ -81,6 +84,18 @@ MUTANTS = (
     edit("16.4", "without latency", {'method["rounds"] * alpha + ': ""}, WAIT),
     edit("16.4", "without the compressor", {' + method["extra"]': ""}, WAIT),
     edit("16.4", "a meeting in each step", IN_EACH_STEP, WAIT),
+    edit(
+        "16.4",
+        "periods rounded up",
+        {'method["steps"] / method["every"]': '-(-method["steps"] // method["every"])'},
+        WAIT,
+    ),
+    edit(
+        "16.4",
+        "periods rounded down",
+        {'method["steps"] / method["every"]': 'method["steps"] // method["every"]'},
+        WAIT,
+    ),
     edit("16.4", "everything waits", {BOTH: "work + meeting"}, HIDDEN),
     edit("16.4", "hidden is free", {BOTH: 'work + meeting * (not method["hidden"])'}, HIDDEN),
 )

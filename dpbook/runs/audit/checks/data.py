@@ -51,8 +51,24 @@ def examples(run: RunJournals) -> CheckResult | None:
     if shared > read / 4:
         message = f"{shared} of {read} examples were read by several ranks: each draws by itself from all of them"
         return CheckResult("WARN", message, _second(batches), None, None, of_lines[0][1][0][0]["place"])
+    if length := _undivided(run, max(len(of_ranks[0]) for of_ranks in batches)):
+        common = set.intersection(*({row for of in batches for row in of[rank]} for rank in range(run.world)))
+        message = f"each rank's loader goes through all {length} examples of its data set, and no sampler divides them"
+        if common:
+            return CheckResult("WARN", f"{message}: {plural(len(common), 'example')} seen were read by every rank")
+        return untested(f"{message}; the inputs differ, as those of data sets of their own do, or of augmented ones")
     distinct = f"{read - shared} of {read} examples are distinct"
     return passed(distinct if shared else f"{plural(read, 'example')} in {len(batches)} batches of a rank")
+
+
+def _undivided(run: RunJournals, batch: int) -> int:
+    """Return the length of a data set through which every rank goes by itself; 0 where something divides it."""
+    first = [events[0] for rank in range(run.world) if (events := _training(run, rank))]
+    if len(first) < run.world or len({event["examples"] for event in first}) > 1:
+        return 0
+    length, batches = first[0]["examples"] or 0, first[0]["batches"] or 0
+    by_part = any((event["replicas"] or 1) > 1 or event["part"] is not None for event in first)
+    return 0 if by_part or 2 * batches * batch * run.world < 3 * length else int(length)
 
 
 def _alike(batches: list[list[tuple[str, ...]]]) -> bool:

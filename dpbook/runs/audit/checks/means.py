@@ -28,11 +28,27 @@ def mean(run: RunJournals) -> CheckResult | None:
         worst = worst or found
     if worst or (worst := _wrong_length(run)):
         return worst
+    if any(weighted(parts) for update in run.updates for of_line in by_line(update) for parts in _parts(of_line)):
+        return untested(WEIGHTED)
     if unread:
         return CheckResult(
             "----", "not tested: what the loss is divided by cannot be read from its graph", place=unread["place"]
         )
     return passed(_summary(run.updates[-1])) if run.updates else untested("no update was seen")
+
+
+WEIGHTED = "the ranks multiply their losses by different factors (mixup? a weight that was drawn?)"
+
+
+def weighted(parts: Sequence[dict[str, Any]]) -> bool:
+    """Whether torch has counted equally many terms in all of these means, and the script weighs the means apart."""
+    divisors = [abs(part["divisor"]) for part in parts]
+    alike = all(part["mean"] and part["terms"] == parts[0]["terms"] for part in parts)
+    return alike and max(divisors) > min(divisors) * (1 + _TOLERANCE)
+
+
+def _parts(of_line: list[tuple[int, Event]]) -> Iterator[list[dict[str, Any]]]:
+    return reduced([event for _, event in of_line])
 
 
 def uneven(run: RunJournals, update: Update) -> CheckResult | None:
@@ -87,8 +103,9 @@ def reduced(events: Sequence[Event]) -> Iterator[list[dict[str, Any]]]:
 
 
 def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> CheckResult | None:
-    events = [event for _, event in of_line]
-    for parts in reduced(events):
+    for parts in _parts(of_line):
+        if weighted(parts):
+            continue
         divisors = [part["divisor"] for part in parts]
         fair = sum(abs(each) for each in divisors) / len(divisors)
         lowest = min(range(len(parts)), key=lambda place: abs(divisors[place]))
