@@ -181,6 +181,20 @@ class Recorder:
         for owner in owners:
             self.replace(owner, name, lambda old: replacement)
 
+    def after(self, owner: Any, name: str, record: Callable[..., None]) -> None:
+        """Give ``record`` the result and the arguments of each call of ``owner.name`` until the recorder closes."""
+
+        def make(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def watched(*args: Any, **kwargs: Any) -> Any:
+                result = function(*args, **kwargs)
+                record(result, *args, **kwargs)
+                return result
+
+            return watched
+
+        self.replace(owner, name, make)
+
     def on_close(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when the recorder closes, in reverse order of registration."""
         self._undo.append(undo)
