@@ -34,7 +34,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -64,16 +64,16 @@ def number_of_journals(folder: Path) -> int:
 
 def read_journal(folder: Path, rank: int) -> list[Event]:
     """Return the events of one rank in order; an empty list if it has no journal."""
-    path = folder / JOURNAL.format(rank)
-    return list(_events(path)) if path.exists() else []
+    return read_lines(folder / JOURNAL.format(rank))
 
 
-def _events(path: Path) -> Iterator[Event]:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:  # the last line of a rank that was killed may be cut off
-            return
+def read_lines(path: Path) -> list[Any]:
+    """Return what the lines of a file have in JSON; one that was cut off when the process was killed is skipped."""
+    values = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            values.append(json.loads(line))
+    return values
 
 
 _NOT_SCRIPT = (
