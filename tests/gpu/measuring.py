@@ -177,8 +177,8 @@ def the_training_program_trains_as_on_the_cpu(gpu):
                 run.advance()
                 spent = kernels()
         parts = split([[updates[-1]]])
-        assert float(parts.seconds[0, 0]) >= 0.6 * spent > 0, "the parts of a step are too short"
-        assert float((parts.seconds - parts.rest)[0, 0]) >= 0.4 * spent, "what a step computes is in no part"
+        assert float(parts["step"][0, 0]) >= 0.6 * spent > 0, "the parts of a step are too short"
+        assert float((parts["step"] - parts["rest"])[0, 0]) >= 0.4 * spent, "what a step computes is in no part"
     return {"losses": found}
 
 

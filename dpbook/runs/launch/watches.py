@@ -176,17 +176,19 @@ def _memory(process: int, table: ProcessTable) -> RankMemory | None:
 
 def _proportional_size(process: int) -> int | None:
     """Return the proportional set size of a process, in bytes."""
-    try:
-        match = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return int(match[1]) * 1024 if match else None
+    kibibytes = _count(f"/proc/{process}/smaps_rollup", r"^Pss:\s+(\d+) kB")
+    return None if kibibytes is None else kibibytes * 1024
 
 
 def _oom_kills() -> int | None:
     """Return how many processes the kernel has killed for want of memory since it started; None if it is unknown."""
+    return _count("/proc/vmstat", r"^oom_kill (\d+)$")
+
+
+def _count(path: str, pattern: str) -> int | None:
+    """Return the number in the line of a kernel's file that has the ``pattern``; None if there is none."""
     try:
-        match = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+        match = re.search(pattern, Path(path).read_text(), re.MULTILINE)
     except OSError:
         return None
     return int(match[1]) if match else None

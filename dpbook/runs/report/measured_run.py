@@ -17,9 +17,7 @@ from dpbook.overlap.timeline import difference
 from dpbook.runs.forecast import MeasuredStep, NoForecast, fitted_connection, read_step
 from dpbook.runs.watching import (
     MOMENTS_FORMAT,
-    PARTS,
     Call,
-    StepParts,
     UpdateOnRank,
     in_rounds,
     read_journal,
@@ -83,8 +81,8 @@ class MeasuredRun:
         return len(self.memory)
 
     @cached_property
-    def all_parts(self) -> StepParts:
-        """Parts of every update that counts."""
+    def all_parts(self) -> dict[str, NDArray[np.float64]]:
+        """Parts of every update that counts, as `split` returns them."""
         return split(self.updates)
 
     @cached_property
@@ -98,7 +96,7 @@ class MeasuredRun:
     @property
     def seconds(self) -> NDArray[np.float64]:
         """Seconds of every update that counts, as the mean over ranks."""
-        means: NDArray[np.float64] = self.all_parts.seconds.mean(axis=1)
+        means: NDArray[np.float64] = self.all_parts["step"].mean(axis=1)
         return means
 
     @property
@@ -109,9 +107,8 @@ class MeasuredRun:
     @cached_property
     def parts(self) -> dict[str, NDArray[np.float64]]:
         """Seconds of each part of `PARTS`, of "hidden" communication and of the whole "step", for each rank."""
-        names = {name: name for name in (*PARTS, "hidden")} | {"step": "seconds"}
         scale = self.step / float(self.seconds[self.middle].mean())
-        return {name: scale * getattr(self.all_parts, key)[self.middle].mean(axis=0) for name, key in names.items()}
+        return {name: scale * each[self.middle].mean(axis=0) for name, each in self.all_parts.items()}
 
     def mean(self, part: str) -> float:
         """Return the seconds of a part as the mean over ranks."""
@@ -130,7 +127,7 @@ class MeasuredRun:
             return None
         working = self.working
         if self.workers and self.parts["loader"].min() > SMALL_SHARE * self.step:
-            working = working - self.all_parts.loader
+            working = working - self.all_parts["loader"]
         *others, last = np.argsort(working.mean(axis=0))
         means = working[self.middle].mean(axis=0)
         longest = (working[:, last] == working.max(axis=1)).mean()
@@ -158,7 +155,7 @@ class MeasuredRun:
     @property
     def working(self) -> NDArray[np.float64]:
         """Seconds in which each rank neither communicates nor waits, of shape (updates, ranks)."""
-        return self.all_parts.seconds - self.all_parts.exposed - self.all_parts.waiting
+        return self.all_parts["step"] - self.all_parts["exposed"] - self.all_parts["waiting"]
 
     @property
     def unit(self) -> str:

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from dpbook.core import machine, temporary_folder
 from dpbook.runs.launch import Launch, launch
 from dpbook.runs.trainer.options import Options
-from dpbook.runs.watching import JOURNAL, with_hooks
+from dpbook.runs.watching import JOURNAL, read_lines, with_hooks
 
 FILE, DESCRIPTION, PREDICTION, REPORT = "metrics.jsonl", "run.json", "prediction.json", "report.html"
 """Files in the folder of a run: metrics, description, predicted step, report."""
@@ -34,14 +33,7 @@ class Metrics:
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a run; a line that was cut off when the process was killed is skipped."""
-    path = folder / FILE
-    if not path.exists():
-        return []
-    lines = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError):
-            lines.append(json.loads(line))
-    return [line for line in lines if isinstance(line, dict) and "step" in line]
+    return [line for line in read_lines(folder / FILE) if isinstance(line, dict) and "step" in line]
 
 
 ALONE = "alone"

@@ -24,12 +24,9 @@ def requirements(
     """
     devices = machine.gpus() if gpus is None else list(gpus)
     world = nproc * nnodes
-    return [
-        *_memory(nproc, world, options, devices),
-        *_batch(world, options),
-        *_all_reduce(world, options),
-        *_disk(options),
-    ]
+    memory, batch = _memory(nproc, world, options, devices), _batch(world, options)
+    problems = (*memory, *batch, *_all_reduce(world, options), *_disk(options))
+    return [PreflightFinding("problem", text) for text in problems]
 
 
 def fits(options: Options, nproc: int, *, nnodes: int = 1, gpus: Sequence[machine.Gpu]) -> bool:
@@ -82,7 +79,7 @@ def checkpoint_bytes(options: Options) -> int:
     return 4 * (total + 2 * trained)
 
 
-def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[PreflightFinding]:
+def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu]) -> Iterator[str]:
     required, activation_bytes = least_memory(options, world), activations(options)
     if gpus:
         least = min(gpus[:nproc], key=lambda gpu: gpu.memory)
@@ -93,49 +90,36 @@ def _memory(nproc: int, world: int, options: Options, gpus: Sequence[machine.Gpu
             return
         available, owner = total // nproc - PROCESS_BYTES, f"one of {nproc} ranks on this machine"
     if required > available:
-        yield PreflightFinding(
-            "problem",
-            f"the model needs {required / 1e9:,.1f} GB per rank, and {owner} has {max(available, 0) / 1e9:,.1f} GB",
-        )
+        yield f"the model needs {required / 1e9:,.1f} GB per rank, and {owner} has {max(available, 0) / 1e9:,.1f} GB"
     elif required + activation_bytes > available:
-        yield PreflightFinding(
-            "problem",
-            f"the model needs {required / 1e9:,.1f} GB per rank, "
-            f"the activations of a micro-batch {activation_bytes / 1e9:,.1f} GB, "
-            f"and {owner} has {available / 1e9:,.1f} GB: a smaller --batch, or --checkpointing",
-        )
+        needed = f"{required / 1e9:,.1f} GB per rank, the activations of a micro-batch {activation_bytes / 1e9:,.1f} GB"
+        remedy = "a smaller --batch, or --checkpointing"
+        yield f"the model needs {needed}, and {owner} has {available / 1e9:,.1f} GB: {remedy}"
 
 
-def _batch(world: int, options: Options) -> Iterator[PreflightFinding]:
+def _batch(world: int, options: Options) -> Iterator[str]:
     examples = world * options.batch * options.accumulation
     if options.model == "cnn" and examples > TRAINING_IMAGES:
-        yield PreflightFinding(
-            "problem",
-            f"a global batch of {examples:,} is more than the {TRAINING_IMAGES:,} digits: no rank could take a step",
-        )
+        yield f"a global batch of {examples:,} is more than the {TRAINING_IMAGES:,} digits: no rank could take a step"
 
 
-def _disk(options: Options) -> Iterator[PreflightFinding]:
+def _disk(options: Options) -> Iterator[str]:
     """Check that the folder of the runs, or its nearest existing parent, is writable and has enough free space."""
     folder = options.folder
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        yield PreflightFinding("problem", f"--out: {folder} is no folder that can be written to")
+        yield f"--out: {folder} is no folder that can be written to"
         return
     free = shutil.disk_usage(folder).free
     required = (KEEP + 1 - min(KEEP, len(steps(options.folder)))) * checkpoint_bytes(options)
     if required > free:
-        yield PreflightFinding(
-            "problem",
-            f"--out: the disk of {folder} has {in_words(free, 'B')} free, "
-            f"and checkpoints need {in_words(required, 'B')}: "
-            f"the newest {KEEP} are kept while another is written",
-        )
+        needed = f"checkpoints need {in_words(required, 'B')}: the newest {KEEP} are kept while another is written"
+        yield f"--out: the disk of {folder} has {in_words(free, 'B')} free, and {needed}"
 
 
-def _all_reduce(world: int, options: Options) -> Iterator[PreflightFinding]:
+def _all_reduce(world: int, options: Options) -> Iterator[str]:
     try:
         options.schedule(world)
     except InvalidArgument as error:
-        yield PreflightFinding("problem", str(error))
+        yield str(error)

@@ -35,11 +35,11 @@ from dpbook.runs.watching.journal import (
     RecordingOptions,
     number_of_journals,
     read_journal,
+    read_lines,
 )
 from dpbook.runs.watching.update_parts import (
     PARTS,
     Call,
-    StepParts,
     UpdateOnRank,
     in_rounds,
     read_update,

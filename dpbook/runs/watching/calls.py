@@ -5,8 +5,8 @@ import inspect
 import itertools
 import sys
 import weakref
-from collections.abc import Callable, MutableMapping, Sized
-from contextlib import suppress
+from collections.abc import Callable, Iterator, MutableMapping, Sized
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from operator import itemgetter
 from types import FrameType
@@ -41,17 +41,13 @@ class Loaders:
         self._next_number = itertools.count()
         self._subsets: weakref.WeakKeyDictionary[Any, list[Any] | None] = weakref.WeakKeyDictionary()
         recorder.replace(DataLoader, "__iter__", self._record_loader)
-        recorder.replace(_BaseDataLoaderIter, "_next_index", self._record_epoch)
-        recorder.replace(_BaseDataLoaderIter, "__next__", self._set_current)
-        recorder.replace(Subset, "__init__", self._record_subset)
+        recorder.after(_BaseDataLoaderIter, "_next_index", self._record_epoch)
+        recorder.after(_BaseDataLoaderIter, "__next__", self._set_current)
+        recorder.after(Subset, "__init__", self._record_subset)
 
-    def _record_subset(self, init: Callable[..., None]) -> Callable[..., None]:
-        def __init__(subset: Any, *args: Any, **kwargs: Any) -> None:
-            init(subset, *args, **kwargs)
-            with suppress(TypeError):  # a class of the script's own may have no hash
-                self._subsets[subset] = place()
-
-        return __init__
+    def _record_subset(self, result: None, subset: Any, *args: Any, **kwargs: Any) -> None:
+        with suppress(TypeError):  # a class of the script's own may have no hash
+            self._subsets[subset] = place()
 
     def _number(self, thing: Any) -> int:
         """Return a number that no other loader or sampler has had; for a list, which has no weak reference, its id."""
@@ -78,25 +74,15 @@ class Loaders:
 
         return __iter__
 
-    def _record_epoch(self, draw: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def _next_index(iterator: Any) -> Any:
-            indices = draw(iterator)
-            epoch = self._begun.setdefault(iterator, self._latest)
-            if epoch is not None and "order" not in epoch:  # the first batch of an epoch
-                epoch["order"] = short([repr(indices).encode()])[0]
-                self._recorder.note("epoch", **epoch)
-            return indices
+    def _record_epoch(self, indices: Any, iterator: Any) -> None:
+        epoch = self._begun.setdefault(iterator, self._latest)
+        if epoch is not None and "order" not in epoch:  # the first batch of an epoch
+            epoch["order"] = short([repr(indices).encode()])[0]
+            self._recorder.note("epoch", **epoch)
 
-        return _next_index
-
-    def _set_current(self, give: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def __next__(iterator: Any) -> Any:
-            batch = give(iterator)
-            epoch = self._begun.get(iterator)
-            self.current, self.current_object = (epoch["loader"], epoch["object"]) if epoch else (None, None)
-            return batch
-
-        return __next__
+    def _set_current(self, batch: Any, iterator: Any) -> None:
+        epoch = self._begun.get(iterator)
+        self.current, self.current_object = (epoch["loader"], epoch["object"]) if epoch else (None, None)
 
 
 def _sampler(loader: Any) -> Any:
@@ -167,17 +153,11 @@ class GatheredCopies:
     def __init__(self, recorder: Recorder) -> None:
         self._rows: list[tuple[torch.Tensor, list[Any] | None]] = []
         self._detached: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
-        recorder.replace(torch.Tensor, "detach", self._watch_detach)
+        recorder.after(torch.Tensor, "detach", self._record_detached)
 
-    def _watch_detach(self, detach: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        @functools.wraps(detach)
-        def watched_detach(tensor: torch.Tensor) -> torch.Tensor:
-            result = detach(tensor)
-            if tensor.grad_fn is not None and not torch.compiler.is_compiling():
-                self._detached[result] = True
-            return result
-
-        return watched_detach
+    def _record_detached(self, detached: torch.Tensor, tensor: torch.Tensor) -> None:
+        if tensor.grad_fn is not None and not torch.compiler.is_compiling():
+            self._detached[detached] = True
 
     def add(self, gathered: Any, matrix: Any) -> None:
         """Keep a row that came from another rank."""
@@ -231,6 +211,15 @@ class Calls:
             Join, "__enter__", self._recorded(lambda arguments, result: recorder.note("join", place=place()))
         )
 
+    @contextmanager
+    def _unrecorded(self) -> Iterator[None]:
+        """Leave out what the block calls."""
+        before, self._inside = self._inside, True
+        try:
+            yield
+        finally:
+            self._inside = before
+
     def _recorded(
         self, record: Callable[[tuple[Any, ...], Any], None]
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -241,11 +230,8 @@ class Calls:
             def watched(*args: Any, **kwargs: Any) -> Any:
                 if self._inside:
                     return function(*args, **kwargs)
-                self._inside = True
-                try:
+                with self._unrecorded():
                     result = function(*args, **kwargs)
-                finally:
-                    self._inside = False
                 if self._recorder.active:
                     with self._recorder.watching():
                         record((*args, *kwargs.values()), result)
@@ -294,18 +280,7 @@ class Calls:
                 place=place(),
             )
 
-        def quietly(initial: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(initial)
-            def _initial_step(*args: Any, **kwargs: Any) -> Any:
-                before, self._inside = self._inside, True
-                try:
-                    return initial(*args, **kwargs)
-                finally:
-                    self._inside = before
-
-            return _initial_step
-
-        self._recorder.replace(lr_scheduler.LRScheduler, "_initial_step", quietly)
+        self._recorder.replace(lr_scheduler.LRScheduler, "_initial_step", self._unrecorded())
         for name in ("LRScheduler", "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler"):
             self._recorder.replace(getattr(lr_scheduler, name), "step", self._recorded(stepped))
 

@@ -61,10 +61,10 @@ class TrainingHooks:
         self._forward = threading.local()
         self._in_backward = False
         self._ready: set[int] = set()  # optimizers that step now, whose gradients are ready
-        recorder.replace(nn.parallel.DistributedDataParallel, "__init__", self._wrap_wrapper)
+        recorder.after(nn.parallel.DistributedDataParallel, "__init__", self._wrapper_created)
         recorder.replace(nn.Module, "__call__", self._wrap_call)
         recorder.replace(torch.autograd, "backward", self._wrap_backward)
-        recorder.replace(Optimizer, "__init__", self._wrap_optimizer)
+        recorder.after(Optimizer, "__init__", self._optimizer_created)
         recorder.on_close(register_optimizer_step_pre_hook(self._step_begins).remove)
         recorder.on_close(register_optimizer_step_post_hook(self._step_ends).remove)
 
@@ -99,24 +99,14 @@ class TrainingHooks:
         self.wrappers.update({id(wrapper): wrapper for wrapper in modules.wrappers if averages(wrapper)})
         return modules
 
-    def _wrap_wrapper(self, init: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(init)
-        def __init__(wrapper: nn.Module, *args: Any, **kwargs: Any) -> None:
-            init(wrapper, *args, **kwargs)
-            self.wrappers[id(wrapper)] = wrapper
+    def _wrapper_created(self, result: None, wrapper: nn.Module, *args: Any, **kwargs: Any) -> None:
+        self.wrappers[id(wrapper)] = wrapper
 
-        return __init__
-
-    def _wrap_optimizer(self, init: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(init)
-        def __init__(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-            init(optimizer, *args, **kwargs)
-            with self._recorder.watching():
-                modules = self.watch(optimizer)
-                for listener in self._listeners:
-                    listener.optimizer_created(optimizer, modules)
-
-        return __init__
+    def _optimizer_created(self, result: None, optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+        with self._recorder.watching():
+            modules = self.watch(optimizer)
+            for listener in self._listeners:
+                listener.optimizer_created(optimizer, modules)
 
     def _wrap_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:

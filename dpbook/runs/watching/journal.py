@@ -34,7 +34,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -64,16 +64,16 @@ def number_of_journals(folder: Path) -> int:
 
 def read_journal(folder: Path, rank: int) -> list[Event]:
     """Return the events of one rank in order; an empty list if it has no journal."""
-    path = folder / JOURNAL.format(rank)
-    return list(_events(path)) if path.exists() else []
+    return read_lines(folder / JOURNAL.format(rank))
 
 
-def _events(path: Path) -> Iterator[Event]:
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:  # the last line of a rank that was killed may be cut off
-            return
+def read_lines(path: Path) -> list[Any]:
+    """Return what the lines of a file have in JSON; one that was cut off when the process was killed is skipped."""
+    values = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            values.append(json.loads(line))
+    return values
 
 
 _NOT_SCRIPT = (
@@ -180,6 +180,20 @@ class Recorder:
         replacement = make(getattr(owners[0], name))
         for owner in owners:
             self.replace(owner, name, lambda old: replacement)
+
+    def after(self, owner: Any, name: str, record: Callable[..., None]) -> None:
+        """Give ``record`` the result and the arguments of each call of ``owner.name`` until the recorder closes."""
+
+        def make(function: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(function)
+            def watched(*args: Any, **kwargs: Any) -> Any:
+                result = function(*args, **kwargs)
+                record(result, *args, **kwargs)
+                return result
+
+            return watched
+
+        self.replace(owner, name, make)
 
     def on_close(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when the recorder closes, in reverse order of registration."""

@@ -110,30 +110,15 @@ class LoaderSpans:
     def __init__(self, recorder: Recorder, spans: StepSpans) -> None:
         self.examples = 0
         self.workers: int | None = None
-        self._spans = spans
-        recorder.replace(_BaseDataLoaderIter, "__next__", self._watch_next)
-        recorder.replace(DataLoader, "__iter__", self._watch_start)
+        for owner, name in ((_BaseDataLoaderIter, "__next__"), (DataLoader, "__iter__")):
+            recorder.replace(owner, name, spans.during("loader"))
+        recorder.after(_BaseDataLoaderIter, "__next__", self._count)
 
-    def _watch_next(self, give: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @functools.wraps(give)
-        def __next__(iterator: Any) -> Any:
-            with self._spans.during("loader"):
-                batch = give(iterator)
-            self.workers = iterator._num_workers
-            first = next(tensors_in(batch), None)
-            if first is not None and first.dim():
-                self.examples += len(first)
-            return batch
-
-        return __next__
-
-    def _watch_start(self, begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @functools.wraps(begin)
-        def __iter__(loader: Any) -> Any:
-            with self._spans.during("loader"):
-                return begin(loader)
-
-        return __iter__
+    def _count(self, batch: Any, iterator: Any) -> None:
+        self.workers = iterator._num_workers
+        first = next(tensors_in(batch), None)
+        if first is not None and first.dim():
+            self.examples += len(first)
 
 
 class CommunicationSpans:
@@ -254,17 +239,8 @@ class CommunicationSpans:
 
 def watch_clipping(recorder: Recorder, spans: StepSpans) -> None:
     """Count the clipping of gradients as the optimizer's."""
-
-    def watch(clip: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(clip)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            with spans.during("optimizer"):
-                return clip(*args, **kwargs)
-
-        return watched
-
     for name in ("clip_grad_norm_", "clip_grad_value_"):
-        recorder.replace_everywhere((clip_grad, torch.nn.utils), name, watch)
+        recorder.replace_everywhere((clip_grad, torch.nn.utils), name, spans.during("optimizer"))
 
 
 def _in_training_thread() -> bool:

@@ -135,26 +135,16 @@ class UpdateRecord:
 
     def to_data(self) -> dict[str, Any]:
         """Return the fields of the journal's event; the device must have reached all moments."""
-        end = self.marks[-1][1]
-        return {
-            "number": self.number,
-            "emulated": self.emulated,
-            "own_hook": self.own_hook,
-            "synced": self.synced,
+        since, end = self.begun.until, self.marks[-1][1]
+        plain = {name: value for name, value in vars(self).items() if name not in ("begun", "n_spans")}
+        return plain | {
             "models": len(self.models),
-            "stepped": self.stepped,
-            "examples": self.examples,
-            "tokens": self.tokens,
-            "loaded": self.loaded,
-            "workers": self.workers,
-            "detailed": self.detailed,
-            "marks": [("begun", 0.0), *((kind, self.begun.until(at)) for kind, at in self.marks)],
+            "marks": [("begun", 0.0), *((kind, since(at)) for kind, at in self.marks)],
             "spans": [
-                (span.kind, self.begun.until(span.begun), self.begun.until(span.ended or end), span.name, span.nbytes,
-                 span.place)
+                (span.kind, since(span.begun), since(span.ended or end), span.name, span.nbytes, span.place)
                 for span in self.spans
             ],
-        }  # fmt: skip
+        }
 
 
 TOKEN_DTYPES = (torch.int64, torch.int32)

@@ -13,7 +13,7 @@ What is blocked longer than on the rank that is blocked shortest in the same wai
 shortest is exposed communication.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -156,43 +156,26 @@ PARTS = ("computation", "exposed", "waiting", "loader", "optimizer", "rest")
 """Parts of a step, which add up to it."""
 
 
-@dataclass(frozen=True)
-class StepParts:
-    """Parts of updates on all ranks, in seconds; arrays have shape (updates, ranks).
+def split(updates: Sequence[Sequence[UpdateOnRank]]) -> dict[str, NDArray[np.float64]]:
+    """Return the `PARTS` of ``updates``, each a sequence over ranks, in seconds: arrays of shape (updates, ranks).
 
-    Attributes:
-        seconds: whole updates.
-        computation, exposed, waiting, loader, optimizer: parts of `PARTS`.
-        hidden: communication during which a rank does not wait.
+    Two more have the whole "step", and the "hidden" communication during which a rank does not wait.
     """
 
-    seconds: NDArray[np.float64]
-    computation: NDArray[np.float64]
-    exposed: NDArray[np.float64]
-    waiting: NDArray[np.float64]
-    loader: NDArray[np.float64]
-    optimizer: NDArray[np.float64]
-    hidden: NDArray[np.float64]
-
-    @property
-    def rest(self) -> NDArray[np.float64]:
-        """Seconds in no other part."""
-        return self.seconds - self.computation - self.exposed - self.waiting - self.loader - self.optimizer
-
-
-def split(updates: Sequence[Sequence[UpdateOnRank]]) -> StepParts:
-    """Return the parts of ``updates``, each a sequence over ranks."""
-
-    def seconds(value: Any) -> NDArray[np.float64]:
+    def seconds(value: Callable[[UpdateOnRank], float]) -> NDArray[np.float64]:
         return np.array([[float(value(one)) for one in ranks] for ranks in updates])
 
     blocked = seconds(lambda one: length(one.blocked))
     exposed = np.array([_exposed(ranks) for ranks in updates]).reshape(blocked.shape)
-    return StepParts(
-        seconds(lambda one: one.seconds), seconds(lambda one: length(one.computation)), exposed, blocked - exposed,
-        seconds(lambda one: length(one.loader)), seconds(lambda one: length(one.updating)),
-        seconds(lambda one: one.hidden),
-    )  # fmt: skip
+    parts = {
+        "computation": seconds(lambda one: length(one.computation)),
+        "exposed": exposed,
+        "waiting": blocked - exposed,
+        "loader": seconds(lambda one: length(one.loader)),
+        "optimizer": seconds(lambda one: length(one.updating)),
+    }
+    step = seconds(lambda one: one.seconds)
+    return parts | {"rest": step - sum(parts.values()), "hidden": seconds(lambda one: one.hidden), "step": step}
 
 
 def _exposed(ranks: Sequence[UpdateOnRank]) -> list[float]:

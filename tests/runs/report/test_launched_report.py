@@ -102,16 +102,16 @@ pytestmark = pytest.mark.processes
 def test_the_parts_add_up_to_the_step(launched):
     run = launched[0].run
     parts = run.all_parts
-    total = sum(getattr(parts, name) for name in PARTS)
-    np.testing.assert_allclose(total, parts.seconds, rtol=1e-12)
-    assert all((getattr(parts, name) >= -1e-12).all() for name in PARTS)
+    total = sum(parts[name] for name in PARTS)
+    np.testing.assert_allclose(total, parts["step"], rtol=1e-12)
+    assert all((parts[name] >= -1e-12).all() for name in PARTS)
     assert sum(run.mean(name) for name in PARTS) == pytest.approx(run.step)
 
 
 def test_updates_end_inside_the_scripts_calls_of_the_optimizer(launched):
     report, clocks, _ = launched
     assert (report.run.total, len(report.run.updates)) == (UPDATES, UPDATES - WARMUP_UPDATES)
-    spans = report.run.all_parts.seconds.sum(axis=0)
+    spans = report.run.all_parts["step"].sum(axis=0)
     _, begun, ended = np.moveaxis(clocks, -1, 0)
     before = WARMUP_UPDATES - 1
     assert (spans >= begun[:, -1] - ended[:, before]).all()
@@ -120,24 +120,24 @@ def test_updates_end_inside_the_scripts_calls_of_the_optimizer(launched):
 
 def test_planted_times_are_in_their_parts(launched):
     parts = launched[0].run.all_parts
-    assert parts.loader.min() >= LOAD
-    assert parts.optimizer.min() >= STEP
-    assert parts.rest.min() >= LOG
-    slower = np.where(np.arange(parts.seconds.shape[1]) == 1, 3, 1)
-    assert (parts.computation >= COMPUTE * slower).all()
+    assert parts["loader"].min() >= LOAD
+    assert parts["optimizer"].min() >= STEP
+    assert parts["rest"].min() >= LOG
+    slower = np.where(np.arange(parts["step"].shape[1]) == 1, 3, 1)
+    assert (parts["computation"] >= COMPUTE * slower).all()
 
 
 def test_a_rank_is_blocked_until_the_last_one_is_there_and_the_link_has_carried_the_sum(launched):
     report, clocks, _ = launched
     parts, world = report.run.all_parts, report.world
-    blocked = parts.exposed + parts.waiting
+    blocked = parts["exposed"] + parts["waiting"]
     if world == 1:
         assert not blocked.any()
         return
     ready = clocks[:, WARMUP_UPDATES:, 0].T
     assert (blocked >= ready.max(axis=1, keepdims=True) - ready).all()
-    assert parts.exposed.min() >= closed_forms.ring(world, LINK)(3 * (16 * 16 + 16) * 4)
-    assert (parts.waiting.min(axis=1) < 1e-9).all()  # who comes last waits for nobody
+    assert parts["exposed"].min() >= closed_forms.ring(world, LINK)(3 * (16 * 16 + 16) * 4)
+    assert (parts["waiting"].min(axis=1) < 1e-9).all()  # who comes last waits for nobody
 
 
 def test_the_page_has_every_row_or_says_why_not(launched):

@@ -55,7 +55,7 @@ def test_every_moment_belongs_to_one_part(ranks, ready, later):
         until = min(ready + later, max(arrived)) if arrived else ready + later
         blocked = [(ready, until)] if len(ranks) > 1 else []
         counted = [part_of(moment, spans, blocked) for moment in range(END)]
-        got = {name: getattr(parts, name)[0, rank] for name in PARTS}
+        got = {name: parts[name][0, rank] for name in PARTS}
         assert got["exposed"] + got["waiting"] == pytest.approx(counted.count("blocked"))
         for name in ("loader", "computation", "optimizer", "rest"):
             assert got[name] == pytest.approx(counted.count(name))
@@ -66,15 +66,15 @@ def test_every_moment_belongs_to_one_part(ranks, ready, later):
 def test_of_each_wait_the_shortest_is_communication_and_the_rest_of_it_waiting():
     ranks = [[("wait", 0, 5), ("wait", 10, 12)], [("wait", 3, 5), ("wait", 10, 16)]]
     parts = split([[read_update(event(spans), 2) for spans in ranks]])
-    assert parts.exposed.tolist() == [[4, 4]]
-    assert parts.waiting.tolist() == [[3, 4]]
+    assert parts["exposed"].tolist() == [[4, 4]]
+    assert parts["waiting"].tolist() == [[3, 4]]
 
 
 def test_ranks_that_wait_a_different_number_of_times_are_compared_as_a_whole():
     ranks = [[("wait", 0, 5), ("wait", 10, 12)], [("wait", 3, 6)]]
     parts = split([[read_update(event(spans), 2) for spans in ranks]])
-    assert parts.exposed.tolist() == [[3, 3]]
-    assert parts.waiting.tolist() == [[4, 0]]
+    assert parts["exposed"].tolist() == [[3, 3]]
+    assert parts["waiting"].tolist() == [[4, 0]]
 
 
 def test_communication_is_hidden_where_nothing_waits_for_it():
