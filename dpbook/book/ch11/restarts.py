@@ -59,7 +59,7 @@ def updates(answer: Answer, rng: np.random.Generator, *, kinds: Sequence[str]) -
             sizes = [int(size) for size in rng.integers(3, 9, world)]
             if kind == "empty shards" and world > 1:
                 sizes[int(rng.integers(world))] = 0
-            scale = float(rng.choice([2.0 ** rng.integers(3, 17), rng.integers(3, 99), rng.uniform(1, 2)]))
+            scale = float(rng.choice([2.0 ** int(rng.integers(3, 17)), float(rng.integers(3, 99)), rng.uniform(1, 2)]))
             rate = float(rng.uniform(0.01, 0.5))
             weights = [rng.normal(size=size) for size in sizes]
             gradients = [(rng.normal(size=size) * scale).astype(np.float32) for size in sizes]

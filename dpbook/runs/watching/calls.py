@@ -25,7 +25,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from dpbook.ddp import tensors_in
 from dpbook.runs.watching.hashing import short
 from dpbook.runs.watching.journal import Recorder, place
-from dpbook.runs.watching.loss_graph import saves_row
+from dpbook.runs.watching.loss_graph import nodes, saves_row
 
 
 class Loaders:
@@ -144,14 +144,16 @@ COLLECTIVES = (
 
 
 class GatheredCopies:
-    """Matrices of a graph that the script gathers between a forward and its backward: copies without a gradient.
+    """What the script gathers or sums of a graph between a forward and its backward, without a gradient.
 
-    A gather inside an ``autograd.Function`` is left out, because such a function has a backward of its own. So is that
-    of a tensor which never had a gradient, as the keys of a teacher.
+    Of sums a single number is left out, which many scripts log. What is called inside an ``autograd.Function`` is left
+    out, because such a function has a backward of its own. So is a gather of a tensor which never had a gradient, as
+    the keys of a teacher.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._rows: list[tuple[torch.Tensor, list[Any] | None]] = []
+        self._sums: list[tuple[Any, list[Any] | None]] = []
         self._detached: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
         recorder.after(torch.Tensor, "detach", self._record_detached)
 
@@ -169,13 +171,20 @@ class GatheredCopies:
             other = parts[(dist.get_rank() + 1) % len(parts)]
             self._rows.append((other.detach().flatten(0, -2)[0].clone(), place()))
 
-    def used_by(self, loss: torch.Tensor) -> dict[str, Any] | None:
-        """Return the place of a gather, and whether the graph of ``loss`` has its result; None if there was none.
+    def add_sum(self, tensor: Any) -> None:
+        """Keep the node of a tensor that was summed over the ranks."""
+        if isinstance(tensor, torch.Tensor) and tensor.dim() and tensor.grad_fn and not _in_autograd_function():
+            self._sums.append((tensor.grad_fn, place()))
 
-        What was gathered before is forgotten.
+    def used_by(self, loss: torch.Tensor) -> dict[str, Any] | None:
+        """Return call and place of a gather or a sum, and whether the graph of ``loss`` has its result.
+
+        None if there was none. What was gathered before is forgotten.
         """
-        rows, self._rows = self._rows, []
-        uses = [{"in_loss": saves_row(loss, row), "place": source} for row, source in rows]
+        (rows, sums), self._rows, self._sums = (self._rows, self._sums), [], []
+        uses = [{"call": "all_gather", "in_loss": saves_row(loss, row), "place": source} for row, source in rows]
+        graph = {id(node) for node in nodes(loss)} if sums else set()
+        uses += [{"call": "all_reduce", "in_loss": True, "place": source} for node, source in sums if id(node) in graph]
         return max(uses, key=itemgetter("in_loss"), default=None)
 
 
@@ -318,5 +327,7 @@ class Calls:
             )
             if name in ("all_gather", "all_gather_into_tensor") and result is None:
                 self._copies.add(arguments[0], arguments[1])
+            if name == "all_reduce":
+                self._copies.add_sum(arguments[0])
 
         self._recorder.replace_everywhere((dist, distributed_c10d), name, self._recorded(called))

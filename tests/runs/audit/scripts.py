@@ -575,6 +575,10 @@ for p in model.parameters():
     shorter = 0.1 / (p.grad.norm() + 1e-6)
     if shorter < 1: p.grad.mul_(shorter)
 """
+CLIP_WHOLE = """
+shorter = 0.1 / (torch.stack([p.grad.norm() for p in model.parameters()]).norm() + 1e-6)
+for p in model.parameters(): p.grad.mul_(min(shorter, 1))
+"""
 CLIP_LONGEST = "limit = 0.9 * float(max(p.grad.norm() for p in model.parameters()))" + CLIP_EACH.replace("0.1", "limit")
 CANCELLED = """
 if epoch == 0:
@@ -823,7 +827,23 @@ GAN_NOISE = (
 UNEQUAL = "part = Subset(data, range(rank * 32, rank * 32 + (32 if rank else 24)))\n"
 STEP_LR = "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)\n"
 
+SUMMED_WITHOUT_GRADIENT = """
+z = torch.tanh(model(x))
+c = z.T @ z / 12
+dist.all_reduce(c)
+loss = (c - torch.eye(4)).pow(2).sum()
+"""
+MIXED = """
+share = torch.rand(1).item()
+order = torch.randperm(len(x))
+loss = share * F.cross_entropy(model(x), y) + (1 - share) * F.cross_entropy(model(x), y[order])
+"""
 DOUBTFUL = {
+    "sums without a gradient in the loss": (model() + sampled() + loop(SUMMED_WITHOUT_GRADIENT), {"gathered"}),
+    "each rank shuffles all data": (
+        model() + "torch.manual_seed(100 + rank)\nloader = DataLoader(data, batch_size=16, shuffle=True)\n" + NO_EPOCHS,
+        {"examples"},
+    ),
     "a loss times the ranks": (model() + sampled() + loop("F.cross_entropy(model(x), y) * world"), {"replay"}),
     "a loss times the ranks, clipped": (
         model() + sampled() + loop("F.cross_entropy(model(x), y) * world", averaging=CLIP),
@@ -882,6 +902,11 @@ DOUBTFUL = {
 
 UNSEEN = {
     "no backward": bare() + sampled() + loop(backward=BY_AUTOGRAD),
+    "a mix of labels, by another share on each rank": model()
+    + "torch.manual_seed(100 + rank)\n"
+    + sampled()
+    + loop(MIXED),
+    "clipped to a norm by hand": model() + sampled() + loop(averaging=CLIP_WHOLE),
     "an optimizer that averages": SCATTERING + bare(optimizer="Scattering(model.parameters(), 0.1)") + PLAIN,
     "parameters averaged": bare() + sampled() + loop(step=f"optimizer.step()\n{AVERAGE_PARAMETERS}"),
     "parameters averaged at times, clipped and logged": bare(optimizer="torch.optim.Adam(model.parameters())")

@@ -127,12 +127,13 @@ def _signature(event: Event) -> str:
 
 @check("gathered", "what is gathered carries its gradient", "chapter 09")
 def gathered(run: RunJournals) -> CheckResult | None:
-    """Warn of a loss that uses what `all_gather` returned: autograd does not record that call."""
+    """Warn of a loss that uses what `all_gather` or `all_reduce` returned: autograd does not record these calls."""
     for rank, events in enumerate(run.of("backward")):
         for event in events:
             if event.get("gathered") and event["gathered"]["in_loss"]:
-                message = "all_gather gives copies without a gradient, and the loss uses them: what other ranks lose "
-                message += "through this rank's part is missing; torch.distributed.nn.functional.all_gather has one"
+                call = event["gathered"]["call"]
+                message = f"what {call} gives has no gradient, and the loss uses it: what other ranks lose "
+                message += f"through this rank's part is missing; torch.distributed.nn.functional.{call} has one"
                 return CheckResult("WARN", message, rank, None, None, event["gathered"]["place"])
     return None
 
