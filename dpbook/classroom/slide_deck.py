@@ -42,7 +42,7 @@ class _Renderer(mistune.HTMLRenderer):
         return f'<p class="formula">{mathml(text, block=True)}</p>\n'
 
 
-_READER = mistune.create_markdown(renderer=_Renderer(), plugins=["table", "math"])
+_READER = mistune.create_markdown(renderer=_Renderer(escape=False), plugins=["table", "math"])
 
 
 MOST_LINES = 12
@@ -183,7 +183,8 @@ def _exercise(stem: str) -> Iterator[Slide]:
 
 def _mistakes(task: Task) -> str:
     checks = "".join(f"<li><em>{escape(check.name)}</em>: {escape(check.why)}</li>" for check in task.checks)
-    return f"<p>{task.id} {escape(task.title)}. When a check fails, say:</p><ul>{checks}</ul>"
+    title = f"{escape(task.title)}{'' if task.title.endswith('?') else '.'}"
+    return f"<p>{task.id} {title} When a check fails, say:</p><ul>{checks}</ul>"
 
 
 def _said(ran: Sequence[Cell]) -> str:

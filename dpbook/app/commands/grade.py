@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from dpbook.classroom import begin_course
     from dpbook.classroom.gradebook import read, words
     from dpbook.classroom.marks import find, grade, table
-    from dpbook.core import DpbookError, check_int
+    from dpbook.core import DpbookError, check_int, plural
 
     begin_course(args.course)
     seed = secrets.randbits(32) if args.seed is None else check_int("--seed", args.seed, 0)
@@ -73,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         marks = grade(handed, seed, jobs=jobs, tell=_progress if sys.stderr.isatty() else lambda done, of: None)
     if given:
         marks = words.with_points(marks, given)
+        if left := words.absent(marks, given):
+            print(f"{plural(left, 'row')} of {args.words} are for submissions that are not here", file=sys.stderr)
     failed = _print(json.dumps(marks.as_json(), indent=1) if args.json else table(marks))
     _write(args, marks, roster)
     if failed:

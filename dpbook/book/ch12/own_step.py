@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dpbook.core import InvalidArgument, check_float
 from dpbook.ranks import start
 
 RANKS, UPDATES = 2, 20
@@ -57,8 +58,13 @@ def measure_parts() -> dict[str, Any]:
 
 
 def measure_updates(parts: dict[str, Any], forecast: float) -> str:
-    """Note the forecast, in seconds, measure the updates of two ranks, and return the log of all three as one line."""
-    forecast_at = time.time()
+    """Note the forecast, in seconds, measure the updates of two ranks, and return the log of all three as one line.
+
+    ``parts`` is what `measure_parts` returned. Raises `InvalidArgument`.
+    """
+    forecast, forecast_at = check_float("forecast", forecast, above=0), time.time()
+    if not isinstance(parts, dict) or not {"compute", "sync", "measured"} <= parts.keys():
+        raise InvalidArgument("parts must be what measure_parts returned")
     ranks = start(_measure, [(True,)] * RANKS)
     log = parts | {"forecast": forecast, "forecast_at": forecast_at}
     log |= {"update": [rank["update"] for rank in ranks], "updated": time.time()}

@@ -28,7 +28,7 @@ _ALSO = {
     "Email address": ("email",),
 }  # fmt: skip
 """Canvas's and Moodle's titles of a column, and what else it may be called."""
-CANVAS_NAME = re.compile(r"[^_]+_(?:late_)?([0-9]+)_[0-9]+_")
+CANVAS_NAME = re.compile(r"[^_]+_(?:(?i:late)_)?([0-9]+)_[0-9]+_")
 MOODLE_NAME = re.compile(r"(.+)_[0-9]+_assignsubmission_")
 _NUMBERED = re.compile(r"[0-9]{2}_(.+)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -72,7 +72,9 @@ def read(path: Path) -> Roster:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise DpbookError(f"the roster {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise DpbookError(f"the roster {path} cannot be read as text in UTF-8: {error}") from None
     head = text.partition("\n")[0]
     reader = csv.DictReader(text.splitlines(keepends=True), delimiter=max(",;\t", key=head.count), restval="")
@@ -91,7 +93,8 @@ def cell(row: Row, title: str) -> str:
 
 def name(row: Row) -> str:
     """The student's name; empty where the roster has none."""
-    return cell(row, "Student") or f"{cell(row, 'First name')} {cell(row, 'Last name')}".strip()
+    last = cell(row, "Last name") or cell(row, "Surname")
+    return cell(row, "Student") or f"{cell(row, 'First name')} {last}".strip()
 
 
 def _is_note(row: Row) -> bool:

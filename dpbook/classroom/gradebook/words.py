@@ -61,21 +61,24 @@ Points = dict[tuple[str, str], int]
 
 
 def with_points(marks: Marks, given: Points) -> Marks:
-    """Return the marks with these points for arguments in words.
+    """Return the marks with these points for arguments in words; points for submissions that are not here are left out.
 
-    Raises `DpbookError` for points that are not from 0 to those of the question, and for a code that no submission has:
-    the seed or the class is another one.
+    Raises `DpbookError` for points that are not from 0 to those of the question, and where no submission has any of the
+    codes: the seed or the class is another one.
     """
     possible = {(words.id, code(submission.name, marks.seed)): words.possible for submission, _, words in _all(marks)}
-    for key, points in given.items():
-        question, who = key
-        if key not in possible:
+    here = {key: points for key, points in given.items() if key in possible}
+    if given and not here:
+        question, who = next(iter(given))
+        raise DpbookError(
+            f"points for words: no submission with the seed {marks.seed} has the code {who} and an exercise with "
+            f"{question}, nor any other of the codes; give the --seed with which the page was written"
+        )
+    for (question, who), points in here.items():
+        if not 0 <= points <= possible[question, who]:
             raise DpbookError(
-                f"points for words: no submission with the seed {marks.seed} has the code {who} and an exercise with "
-                f"{question}; give the --seed with which the page was written"
+                f"points for words: {question} of {who} has {points}, expected 0 to {possible[question, who]}"
             )
-        if not 0 <= points <= possible[key]:
-            raise DpbookError(f"points for words: {question} of {who} has {points}, expected 0 to {possible[key]}")
 
     def marked(submission: SubmissionMarks, exercise: ExerciseMarks) -> ExerciseMarks:
         who = code(submission.name, marks.seed)
@@ -86,6 +89,11 @@ def with_points(marks: Marks, given: Points) -> Marks:
         for each in marks.submissions
     )
     return replace(marks, submissions=tuple(submissions))
+
+
+def absent(marks: Marks, given: Points) -> int:
+    """Return how many of the points are for submissions that are not here."""
+    return len(given.keys() - {(words.id, code(submission.name, marks.seed)) for submission, _, words in _all(marks)})
 
 
 def _all(marks: Marks) -> Iterator[tuple[SubmissionMarks, ExerciseMarks, InWords]]:

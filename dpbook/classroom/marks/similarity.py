@@ -25,7 +25,7 @@ Run = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Alike:
-    """Submissions whose answers to a task are identical, but for names and comments, or two that are nearly so."""
+    """Submissions whose answers to a task are identical, but for names and comments, or nearly so."""
 
     task: str
     names: tuple[str, ...]
@@ -61,16 +61,25 @@ def alike(task: str, texts: Mapping[str, str], given: str = "") -> list[Alike]:
     result = [
         Alike(task, tuple(names), True, _first_lines(texts[names[0]])) for names in groups.values() if len(names) > 1
     ]
-    runs = {found: _runs(found) - common for found in groups}
-    for one, other in combinations(groups, 2):
+    for near in _near({found: _runs(found) - common for found in groups}):
+        names = tuple(groups[each][0] for each in near)
+        result.append(Alike(task, names, False, tuple(_common_lines(texts[names[0]], texts[names[1]], given))))
+    return result
+
+
+def _near(runs: Mapping[Run, set[Run]]) -> list[list[Run]]:
+    """Return the groups of answers each of which is near to another one of its group."""
+    group = {each: [each] for each in runs}
+    for one, other in combinations(runs, 2):
         sizes = sorted((len(runs[one]), len(runs[other])))
-        if sizes[0] < NEAR * sizes[1]:  # too different in length to be near
+        if group[one] is group[other] or sizes[0] < NEAR * sizes[1]:  # too different in length to be near
             continue
         both, either = runs[one] & runs[other], runs[one] | runs[other]
         if either and len(both) / len(either) >= NEAR:
-            names = groups[one][0], groups[other][0]
-            result.append(Alike(task, names, False, tuple(_common_lines(texts[names[0]], texts[names[1]], given))))
-    return result
+            group[one] += group[other]
+            for each in group[other]:
+                group[each] = group[one]
+    return [found for found in {id(each): each for each in group.values()}.values() if len(found) > 1]
 
 
 def _tokens(text: str) -> Run:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dpbook.classroom.tasks.notebook_cells import dumps
-from dpbook.core import checkout, write_atomically
+from dpbook.core import DpbookError, checkout, write_atomically
 
 CONFIG = "nbgrader_config.py"
 TEXT = '''\
@@ -31,8 +31,11 @@ class Laid:
 def lay_out(folder: Path, seed: int, course: int | None) -> Laid:
     """Write what a course's ``folder`` lacks; nothing that is there is replaced.
 
-    Marks are drawn from ``seed``; with ``course`` the exercises have the numbers of this course.
+    Marks are drawn from ``seed``; with ``course`` the exercises have the numbers of this course. Raises `DpbookError`
+    for a folder that holds something and is no course yet: its files would be beside the solutions.
     """
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).exists():
+        raise DpbookError(f"folder must be empty, new, or a course with {CONFIG}, got {str(folder)!r}")
     wanted = {folder / CONFIG: TEXT.format(seed=seed, course=course).encode()}
     for name, content in _sources(course):
         wanted[folder / "source" / Path(name).stem / name] = content

@@ -349,7 +349,7 @@ def test_an_empty_roster_leaves_all_unknown():
 
 
 def test_pages_are_given_back_under_the_names_of_the_downloads():
-    names = ["Anna Berg_4711_assignsubmission_file_", "berganna_17_4711_loop", "zoë", "zoë"]
+    names = ["Anna Berg_4711_assignsubmission_file_", "berganna_17_4711_loop", "zoë", "zoë", "lee_LATE_21_4715_loop"]
     done = Marks(tuple(SubmissionMarks(name, ()) for name in names), 1)
     with zipfile.ZipFile(io.BytesIO(pages.to_return(done))) as archive:
         assert archive.namelist() == [
@@ -357,5 +357,6 @@ def test_pages_are_given_back_under_the_names_of_the_downloads():
             "berganna_17_4711_loop.html",
             "003-zoë.html",
             "004-zoë.html",
+            "lee_LATE_21_4715_loop.html",
         ]
         assert "zoë" in archive.read("003-zoë.html").decode()

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,14 @@ def test_points_come_back_to_who_wrote_the_answer(tmp_path):
     assert table(MARKS) == {"    Points Possible": "3", "anna": "", "bert": "", "caro": ""}
     assert table(marks) == {"    Points Possible": "3", "anna": "", "bert": "", "caro": "2"}
     assert [each["exercises"][0]["given"] for each in marks.as_json()["submissions"]] == [None, None, 2]
+
+
+def test_one_submission_takes_its_points_from_the_file_of_the_class():
+    given = {("words-05-1", words.code("caro", 7)): 2, ("words-05-1", words.code("anna", 7)): 1}
+    caro = replace(MARKS, submissions=tuple(each for each in MARKS.submissions if each.name == "caro"))
+    assert words.absent(caro, given) == 1
+    assert words.absent(MARKS, given) == 0
+    assert words.with_points(caro, given).submissions[0].exercises[0].given == 2
 
 
 def test_a_code_is_of_one_seed_and_one_name():

@@ -37,6 +37,12 @@ def test_a_copy_with_one_change_is_nearly_identical():
     assert (found.names, found.identical) == (("anna", "berta"), False)
 
 
+def test_many_near_copies_are_one_group():
+    copies = {f"student {n}": CHANGED.replace("1 *", f"{n} *") for n in range(2, 9)}
+    (found,) = alike("08.1", {"anna": ANSWER, **copies, "carl": OTHER})
+    assert (set(found.names), found.identical) == ({"anna", *copies}, False)
+
+
 def test_what_all_were_given_and_short_answers_do_not_count():
     assert alike("08.1", {"anna": ANSWER, "carl": OTHER}) == []
     assert alike("08.1", {"anna": ANSWER, "berta": CHANGED}, given=ANSWER + "\n" + CHANGED) == []

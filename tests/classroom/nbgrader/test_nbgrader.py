@@ -265,6 +265,13 @@ def released(course):
         yield chapter, nb
 
 
+def test_a_folder_of_submissions_is_refused(tmp_path, capsys):
+    (tmp_path / "anna").mkdir()
+    assert main(["nbgrader", str(tmp_path)]) == 1
+    assert "folder must be empty, new, or a course" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["anna"]
+
+
 def test_all_that_nbgrader_pulls_in_is_pinned():
     pinned = re.findall(r"^([\w.-]+)==", (checkout.root() / "constraints.txt").read_text(), re.MULTILINE)
     assert needed("nbgrader", set()) - {canonicalize_name(name) for name in pinned} == set()
