@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,12 +91,17 @@ class RunJournals:
         return tuple(update for number in self.optimizers for update in self._updates_of(number))
 
     def _updates_of(self, optimizer: int) -> Iterator[Update]:
-        parts = [list(_parts(events, optimizer)) for events in self.ranks]
-        for of_ranks in zip(*parts, strict=False):
-            before, steps, inside, after = zip(*of_ranks, strict=True)
-            if len({step["update"] for step in steps}) == 1:
-                stepped = after if all(after) else ()
-                yield Update(optimizer, steps[0]["update"], steps, stepped, before, inside)
+        """Yield the updates that every rank has begun.
+
+        Inside torch's `Join` ranks make different numbers of updates: those of each entry are counted anew.
+        """
+        parts = [_by_join(_parts(events, optimizer)) for events in self.ranks]
+        for joined in sorted(set.intersection(*map(set, parts)) if parts else ()):
+            for of_ranks in zip(*(each[joined] for each in parts), strict=False):
+                before, steps, inside, after = zip(*of_ranks, strict=True)
+                if joined or len({step["update"] for step in steps}) == 1:
+                    stepped = after if all(after) else ()
+                    yield Update(optimizer, steps[0]["update"], steps, stepped, before, inside)
 
     def shared(self, optimizer: int) -> list[str]:
         """Return the parameters of which every rank has a replica; sharded parameters are left out."""
@@ -139,9 +144,10 @@ class RunJournals:
 
 
 Events = tuple[Event, ...]
+Part = tuple[Events, Event, Events, Event | None]
 
 
-def _parts(events: Sequence[Event], optimizer: int) -> Iterator[tuple[Events, Event, Events, Event | None]]:
+def _parts(events: Sequence[Event], optimizer: int) -> Iterator[Part]:
     """Yield for each update the events before its step, the step, those inside it, and ``stepped``, if there is one.
 
     What happens inside a step, as further evaluations of L-BFGS, is not before the next update.
@@ -167,6 +173,16 @@ def _parts(events: Sequence[Event], optimizer: int) -> Iterator[tuple[Events, Ev
             earlier.append(event)
     if step is not None:
         yield tuple(earlier), step, tuple(inside), None
+
+
+def _by_join(parts: Iterable[Part]) -> dict[int, list[Part]]:
+    """Return the parts by how often the rank had entered `Join` before them."""
+    found: dict[int, list[Part]] = {}
+    joined = 0
+    for part in parts:
+        joined += sum(event["kind"] == "join" for event in part[0])
+        found.setdefault(joined, []).append(part)
+    return found
 
 
 def read_journals(folder: Path, world: int, ended: str = "") -> RunJournals:

@@ -172,3 +172,19 @@ def test_a_rank_that_was_killed_is_told_with_what_the_ranks_held():
         "rank 1 died: killed by SIGKILL; memory when last sampled: rank 0 used 3.0 GiB",
     )
     assert result_of("end", journal(), journal()) is None
+
+
+def test_inside_join_the_updates_of_each_entry_are_compared():
+    """Rank 1 has one batch fewer in the first epoch: its second update is the third of rank 0."""
+
+    def steps(*numbers):
+        of_one = {"optimizer": 0, "gradients": {}, "place": None}
+        for number in numbers:
+            yield {"kind": "step", "update": number, **of_one}
+            yield {"kind": "stepped", "optimizer": 0, "update": number, "parameters": {}}
+
+    join = {"kind": "join"}
+    optimizer = {"kind": "optimizer", "optimizer": 0, "names": [], "sharded": []}
+    ranks = (optimizer, join, *steps(1, 2), join, *steps(3)), (optimizer, join, *steps(1), join, *steps(2))
+    numbers = [[step["update"] for step in update.steps] for update in RunJournals(ranks).updates]
+    assert numbers == [[1, 1], [3, 2]]
