@@ -1,4 +1,4 @@
-"""Races of task 16.4: methods, a link, and who reaches the goal first."""
+"""Races of task 16.4, of methods over a link: which reaches the goal first."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache

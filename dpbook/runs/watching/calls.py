@@ -144,7 +144,7 @@ COLLECTIVES = (
 
 
 class GatheredCopies:
-    """What the script gathers or sums of a graph between a forward and its backward, without a gradient.
+    """Values of a graph that the script gathers or sums between a forward and its backward, without a gradient.
 
     Of sums a single number is left out, which many scripts log. What is called inside an ``autograd.Function`` is left
     out, because such a function has a backward of its own. So is a gather of a tensor which never had a gradient, as
