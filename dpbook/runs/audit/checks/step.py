@@ -132,7 +132,8 @@ def gathered(run: RunJournals) -> CheckResult | None:
         for event in events:
             if event.get("gathered") and event["gathered"]["in_loss"]:
                 call = event["gathered"]["call"]
-                message = f"what {call} gives has no gradient, and the loss uses it: what other ranks lose "
+                what = "copies" if call == "all_gather" else "sums"
+                message = f"{call} gives {what} without a gradient, and the loss uses them: what other ranks lose "
                 message += f"through this rank's part is missing; torch.distributed.nn.functional.{call} has one"
                 return CheckResult("WARN", message, rank, None, None, event["gathered"]["place"])
     return None
