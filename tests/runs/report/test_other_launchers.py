@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,9 +43,18 @@ def script(tmp_path, monkeypatch):
     return "train.py"
 
 
+TORN_DOWN = "terminate called without an active exception"
+"""What torch 2.13 says where gloo aborts as its group is destroyed: a bare torchrun of the script does, 4 times of 10."""
+
+
 def recorded(*arguments, ranks=2):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return subprocess.run([*torchrun, "-m", "dpbook.runs.watching", *arguments], capture_output=True, text=True)
+    for _ in range(10):
+        shutil.rmtree("kept", ignore_errors=True)
+        ended = subprocess.run([*torchrun, "-m", "dpbook.runs.watching", *arguments], capture_output=True, text=True)
+        if TORN_DOWN not in ended.stderr:
+            break
+    return ended
 
 
 @pytest.mark.processes
