@@ -44,7 +44,7 @@ def script(tmp_path, monkeypatch):
 
 
 TORN_DOWN = "terminate called without an active exception"
-"""What torch 2.13 says where gloo aborts as its group is destroyed: a bare torchrun of the script does, 4 times of 10."""
+"""What torch 2.13 says where gloo aborts as its group is destroyed, as under a bare torchrun 4 times of 10."""
 
 
 def recorded(*arguments, ranks=2):
