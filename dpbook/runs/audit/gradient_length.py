@@ -38,7 +38,7 @@ def judge_length(
     unit = max(float(arrays[array_key("unit", name)]) for arrays in gradients.ranks for name in gradients.names)
     near = max(LENGTH_TOLERANCE, LENGTH_ROUNDOFFS * unit)
     before = factor if before_clipping else _before_clipping(update, gradients, factor)
-    clipped = before is None or before_clipping
+    clipped = before is None
     factor = (factor if before is None else before) * _scaled(update)
     written = written_lengths(update, world)
 
