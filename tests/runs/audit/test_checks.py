@@ -1,7 +1,9 @@
 """Checks on journals that are written by hand, for faults that scripts on a CPU cannot show."""
 
 from dpbook.runs.audit.checks import CHECKS
+from dpbook.runs.audit.checks.step import end
 from dpbook.runs.audit.journals import RunJournals
+from dpbook.runs.watching.journal import FINISHED_FILE
 from tests.cases import each
 
 PLACE = ["train.py", 7, "step()"]
@@ -188,3 +190,11 @@ def test_inside_join_the_updates_of_each_entry_are_compared():
     ranks = (optimizer, join, *steps(1, 2), join, *steps(3)), (optimizer, join, *steps(1), join, *steps(2))
     numbers = [[step["update"] for step in update.steps] for update in RunJournals(ranks).updates]
     assert numbers == [[1, 1], [3, 2]]
+
+
+def test_a_limit_on_updates_that_ends_a_rank_inside_join_is_no_failure(tmp_path):
+    ranks = ({"kind": "join"},), ({"kind": "join"},)
+    run = RunJournals(ranks, tmp_path, "rank 1 finished (status 0) while rank 0 was in all_reduce")
+    assert end(run).status == "FAIL"
+    (tmp_path / FINISHED_FILE.format(1)).touch()
+    assert end(run).status == "----"

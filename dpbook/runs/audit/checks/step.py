@@ -3,10 +3,10 @@
 import math
 
 from dpbook.core import plural
-from dpbook.runs.audit.findings import CheckResult, check, passed
+from dpbook.runs.audit.findings import CheckResult, check, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank
 from dpbook.runs.launch import MEMORY_PREFIX
-from dpbook.runs.watching.journal import Event
+from dpbook.runs.watching.journal import FINISHED_FILE, Event
 
 
 @check("random", "the ranks' dropout differs", "chapter 03")
@@ -151,4 +151,7 @@ def end(run: RunJournals) -> CheckResult | None:
     """Report the error that ended the run, as `dpbook launch` does, with the memory of the ranks if it is known."""
     first, *rest = run.ended.splitlines() or [""]
     memory = [line for line in rest if line.startswith(MEMORY_PREFIX)]
+    finished = [run.folder and (run.folder / FINISHED_FILE.format(rank)).exists() for rank in range(run.world)]
+    if first and any(run.of("join")) and any(finished):
+        return untested("a rank has made --updates updates while others wait for it in Join: --updates 0 lets all end")
     return CheckResult("FAIL", "; ".join([first, *memory])) if first else None
