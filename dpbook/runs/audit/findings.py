@@ -70,11 +70,10 @@ class Finding:
         return list(filter(None, texts))
 
     def as_json(self) -> dict[str, Any]:
-        """Return the finding as one flat dictionary of plain data; its key for the message is ``told``."""
+        """Return the finding as one flat dictionary of plain data."""
         fields: dict[str, Any] = asdict(self)
         result: dict[str, Any] = fields.pop("result")
-        message = result.pop("message")
-        return fields | {"status": result.pop("status"), "told": message} | result
+        return fields | result
 
 
 def passed(message: str) -> CheckResult:
@@ -126,9 +125,9 @@ def format_findings(findings: Sequence[Finding], updates: int, cost: float | Non
     """
     report = [text for finding in findings for text in _finding_lines(finding)]
     if not updates:
-        report.append(
-            f"{'----':6}{'an update was seen':{CLAIM_WIDTH}}none: is it an optimizer of torch.optim that steps?"
-        )
+        failed_first = any(finding.name == "end" and finding.failed for finding in findings)
+        reason = "the run failed before one" if failed_first else "is it an optimizer of torch.optim that steps?"
+        report.append(f"{'----':6}{'an update was seen':{CLAIM_WIDTH}}none: {reason}")
     if not any(finding.name.startswith("resume") for finding in findings):
         report.append(f"{'----':6}{'a run that is ended goes on exactly':{CLAIM_WIDTH}}not tested: --resume says how")
     failed = [finding for finding in findings if finding.failed and finding.because is None]

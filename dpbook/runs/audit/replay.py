@@ -9,6 +9,7 @@ that yields the gradient of the step explains it.
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from dpbook.runs.audit.journals import RunJournals, Update, first_difference
 from dpbook.runs.audit.replay_gradients import ReplayGradients, join_shards, load
 from dpbook.runs.watching.journal import REPLAY_ARRAYS, array_key
 
+Bound: TypeAlias = Mapping[str, Array]
+"""Rounding bound of each element of each parameter's gradient."""
+
 
 def scale(applied: Mapping[str, Array], other: Mapping[str, Array]) -> float:
     """Return the factor by which ``other`` must be multiplied to be closest to ``applied`` (least squares)."""
@@ -30,7 +34,7 @@ def scale(applied: Mapping[str, Array], other: Mapping[str, Array]) -> float:
 
 
 def largest_violation(
-    applied: Mapping[str, Array], other: Mapping[str, Array], bound: Mapping[str, Array], factor: float
+    applied: Mapping[str, Array], other: Mapping[str, Array], bound: Bound, factor: float
 ) -> tuple[str, float] | None:
     """Return the parameter that exceeds its bound the most, and its relative error; None if every one is within.
 
@@ -54,11 +58,11 @@ MEANS = "each rank's mean counts the same, whatever it is a mean over"
 
 def explain_difference(
     update: Update, gradients: ReplayGradients, rank: int, worst: tuple[str, float], *, mild: bool
-) -> CheckResult:
-    """Return the first mistake that explains the gradient of a rank's step.
+) -> CheckResult | None:
+    """Return the first known mistake that explains the gradient of a rank's step, or None.
 
-    It is a warning if no known mistake explains it, or if the ranks' means are over different numbers of terms and that
-    is ``mild``: the numbers differ a little, or at the end of an epoch.
+    It is a warning if the ranks' means are over different numbers of terms and that is ``mild``: the numbers differ a
+    little, or at the end of an epoch.
     """
     name, error = worst
     place = update.steps[rank]["place"]
@@ -71,9 +75,30 @@ def explain_difference(
             return CheckResult(
                 status, f"{mistake}: relative error {error:.1e} in {name}", guilty, name, update.number, place
             )
-    message = f"relative error {error:.1e} in {name}, and no mistake that was tried explains it: what the script does "
-    message += "between backward and step (noise, clipping by value, a hook that compresses) does, or its own averaging"
-    return CheckResult("WARN", message, rank, name, update.number, place)
+    return None
+
+
+def unexplained(
+    run: RunJournals, update: Update, gradients: ReplayGradients, rank: int, worst: tuple[str, float], bound: Bound
+) -> CheckResult:
+    """Return the result for a gradient that is not the big batch's and that no known mistake yields.
+
+    Where a communication hook changes gradients on their way, or the script changes them after a backward that left the
+    big batch's, nothing is tested: both may be meant so.
+    """
+    name, error = worst
+    message = f"relative error {error:.1e} in {name}"
+    hooks = run.optimizers[update.optimizer][0].get("comm_hooks", ())
+    if hooks:
+        return untested(f"DDP's communication hook {hooks[0]} changes the gradients that it sends: {message}")
+    left, big = gradients.of("after", rank), gradients.big("weighted")
+    if any(map(np.any, left.values())) and largest_violation(left, big, bound, scale(left, big)) is None:
+        return untested(
+            f"backward leaves the big batch's gradient, and the script changes it before the step: {message}"
+        )
+    message += ", and no mistake that was tried explains it: what the script does between backward and step does, or "
+    message += "its own averaging"
+    return CheckResult("WARN", message, rank, name, update.number, update.steps[rank]["place"])
 
 
 def _guesses(update: Update, gradients: ReplayGradients, rank: int) -> Iterator[tuple[str, dict[str, Array], int]]:
@@ -236,7 +261,8 @@ def _verdict(run: RunJournals, update: Update, gradients: ReplayGradients, *, mi
                 applied, clipping, factor = longer, in_words, scale(longer, big)
                 worst = largest_violation(applied, big, bound, factor) and worst
         if worst is not None:
-            return explain_difference(update, gradients, rank, worst, mild=mild)
+            known = explain_difference(update, gradients, rank, worst, mild=mild)
+            return known or unexplained(run, update, gradients, rank, worst, bound)
     if not any(gradients.of("applied", 0)[name].any() for name in gradients.names):
         return untested("the gradient is zero")
     agreement = _agreement(applied, big, bound, factor, units)
@@ -248,7 +274,7 @@ def _verdict(run: RunJournals, update: Update, gradients: ReplayGradients, *, mi
 def _agreement(
     applied: Mapping[str, Array],
     big: Mapping[str, Array],
-    bound: Mapping[str, Array],
+    bound: Bound,
     factor: float,
     units: Mapping[str, float],
 ) -> str:

@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.join import Join
 from torch.nn.utils import clip_grad
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import BatchSampler, DataLoader, Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -86,11 +86,15 @@ class Loaders:
 
 
 def _sampler(loader: Any) -> Any:
-    """Return the sampler that divides a loader's examples among ranks, or the one that it has."""
-    sampler = loader.sampler
-    if sampler is None or type(sampler).__name__ == "_InfiniteConstantSampler" or not hasattr(sampler, "num_replicas"):
-        sampler = getattr(loader.batch_sampler, "sampler", None) or sampler
-    return sampler
+    """Return the sampler that divides a loader's examples among ranks, or the one that orders them.
+
+    A batch sampler of the script's own has none, or gives it another order: it stands for its sampler.
+    """
+    candidates = (loader.sampler, getattr(loader.batch_sampler, "sampler", None), loader.batch_sampler)
+    dividing = next((each for each in candidates if hasattr(each, "num_replicas")), None)
+    if dividing is not None:
+        return dividing
+    return loader.sampler if type(loader.batch_sampler) in (BatchSampler, type(None)) else loader.batch_sampler
 
 
 def _about(loader: Any) -> dict[str, Any]:
@@ -115,12 +119,18 @@ def _length(sized: Any) -> int | None:
 
 
 def _padded(sampler: Any, dataset: Any) -> int | None:
-    """Return the number of examples that a sampler repeats to give all ranks the same number.
+    """Return how many examples a sampler repeats to give all ranks the same number; negative if it leaves some out.
 
-    None if the sampler does not divide the examples among ranks.
+    None if the sampler does not divide single examples among ranks.
     """
-    total, length = getattr(sampler, "total_size", None), _length(dataset)
-    return max(0, total - length) if isinstance(total, int) and length is not None else None
+    total, replicas, length = (
+        getattr(sampler, "total_size", None),
+        getattr(sampler, "num_replicas", None),
+        _length(dataset),
+    )
+    if total is None and isinstance(replicas, int) and not hasattr(sampler, "batch_size"):
+        total = (_length(sampler) or 0) * replicas
+    return total - length if isinstance(total, int) and length is not None else None
 
 
 SAMPLED_INDICES = 256

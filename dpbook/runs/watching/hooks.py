@@ -247,6 +247,12 @@ def syncs(wrapper: nn.Module) -> bool:
     return bool(wrapper._reducer.enabled)
 
 
+def comm_hooks(wrapper: nn.Module) -> list[str]:
+    """Return the names of the communication hooks that a script has registered with torch's DDP."""
+    registered: Any = getattr(wrapper, "_comm_hooks", ())
+    return [getattr(hook, "__name__", type(hook).__name__) for hook, state in registered]
+
+
 def ddp_all_reduces(wrapper: nn.Module) -> dict[str, float] | None:
     """Return torch's own record of DDP's last backward, or None for another wrapper.
 

@@ -1,8 +1,8 @@
 """Journal of a rank: one JSON object in each line, with its ``kind``, for writing and reading.
 
 kind        written when                        fields
-optimizer   before its first update             optimizer, id, name, names, group, wrappers, replicas, sharded,
-                                                unwrapped, devices
+optimizer   before its first update             optimizer, id, name, names, group, wrappers, comm_hooks, replicas,
+                                                sharded, unwrapped, devices
 forward     the model is called                 loader, object, rows, random, drawn, buffers, sync, wrapped, finite,
                                                 batch_norm
 backward    a loss is differentiated            losses, value, sync, nth, gathered, coupled
@@ -30,6 +30,7 @@ import itertools
 import json
 import linecache
 import os
+import re
 import sys
 import sysconfig
 import time
@@ -237,6 +238,15 @@ def place() -> list[Any] | None:
             return [_relative(name), frame.f_lineno, text]
         frame = frame.f_back
     return None
+
+
+_FRAME = re.compile(r'^ +File "(.+)", line (\d+), in .*\n +(.+)$', re.MULTILINE)
+
+
+def place_of_error(traceback: str) -> list[Any] | None:
+    """Return the innermost line of the script in the text of a traceback, as `place` returns it."""
+    frames = [frame for frame in _FRAME.findall(traceback) if not frame[0].startswith(_NOT_SCRIPT)]
+    return [_relative(frames[-1][0]), int(frames[-1][1]), frames[-1][2]] if frames else None
 
 
 @functools.cache

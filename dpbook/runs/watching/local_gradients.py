@@ -4,6 +4,7 @@ For each parameter and each line of the script that calls backward, two sums ove
 sums the gradients times the divisors of their losses: it is the gradient of the plain sum over terms. ``sizes`` sums
 the absolute values of the same, for the rounding bound. ``divisors`` has the sum of the divisors and the number of
 backwards. Over all lines, ``plain`` sums the gradients as they are, and ``last`` is the gradient of the last backward.
+``after`` is the gradient as the last backward leaves it, which a wrapper has averaged.
 
 Under `fully_shard` gradients are whole at the end of each group's backward, before they are scattered. No hook on a
 parameter is called there, so a private class of torch is hooked. With a torch that lacks the class, the replay is
@@ -39,6 +40,8 @@ class GradientSums:
 
     plain: torch.Tensor
     last: torch.Tensor
+    after: torch.Tensor | None = None
+    """In the dtype of the gradient."""
     lines: dict[str, LineSums] = field(default_factory=dict)
     backward: int = 0
     unit: float = 0.0
@@ -99,6 +102,12 @@ class LocalGradients:
             line.backwards += 1
         sums.backward = self._number
 
+    def end(self) -> None:
+        """Keep the gradients that the backward leaves."""
+        for number, sums in self._sums.items() if self.enabled else ():
+            gradient = self._parameters[number].grad if number in self._parameters else None
+            sums.after = None if gradient is None else gradient.detach().clone()
+
     def save(self, folder: Path, rank: int, optimizer: int, named: Mapping[str, torch.Tensor]) -> None:
         """Save the sums and the gradients of the optimizer's step, by the parameters' names."""
         arrays: dict[str, np.ndarray] = {}
@@ -116,6 +125,8 @@ class LocalGradients:
             arrays[array_key("unit", name)] = np.array(max(sums.unit, torch.finfo(parameter.grad.dtype).eps / 2))
             arrays[array_key("plain", name)] = sums.plain.cpu().numpy()
             arrays[array_key("last", name)] = sums.last.cpu().numpy()
+            if sums.after is not None:
+                arrays[array_key("after", name)] = _to_numpy(sums.after)
             for text, line in sums.lines.items():
                 arrays[array_key("weighted", name, text)] = line.weighted.cpu().numpy()
                 arrays[array_key("sizes", name, text)] = line.sizes.cpu().numpy()

@@ -82,6 +82,11 @@ class PassRecorder(TrainingListener):
             with self._recorder.watching():
                 self._note_backward([tensors] if isinstance(tensors, torch.Tensor) else list(tensors), grad_tensors)
 
+    def backward_ends(self) -> None:
+        """Keep what it leaves for the replay."""
+        with self._recorder.watching():
+            self._gradients.end()
+
     def _note_backward(self, roots: list[torch.Tensor], grad_tensors: Any) -> None:
         plain = len(roots) == 1 and roots[0].numel() == 1 and grad_tensors is None
         reductions_of_loss = _readable(roots[0]) if plain else None

@@ -584,7 +584,22 @@ CANCELLED = """
 if epoch == 0:
     for p in model.module[2].parameters(): p.grad = None
 """
+PARTS = """
+class Parts(torch.utils.data.Sampler):
+    epoch = 0
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+    def __len__(self):
+        return 96 // world
+    def __iter__(self):
+        order = torch.randperm(96, generator=torch.Generator().manual_seed(self.epoch))
+        return iter(order[rank::world].tolist())
+"""
 RIGHT = {
+    "a sampler of its own": model()
+    + PARTS
+    + "sampler = Parts()\nloader = DataLoader(data, 16, sampler=sampler)\n"
+    + loop(),
     "the longest tensor clipped by hand": model() + sampled() + loop(averaging=CLIP_LONGEST),
     "gradients that are cancelled at first": model() + sampled() + loop(averaging=CANCELLED),
     "clipping by value": model() + sampled() + loop(averaging=f"nn.utils.{CLIP_VALUE}"),
@@ -837,6 +852,20 @@ share = torch.rand(1).item()
 order = torch.randperm(len(x))
 loss = share * F.cross_entropy(model(x), y) + (1 - share) * F.cross_entropy(model(x), y[order])
 """
+ONE_SEED_FOR_EVERY_EPOCH = """
+order = torch.Generator()
+loader = DataLoader(data, 16, shuffle=True, generator=order)
+for epoch in range(3):
+    order.manual_seed(7)
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
+COMPRESSED = """
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+model.register_comm_hook(None, fp16_compress_hook)
+"""
 DOUBTFUL = {
     "sums without a gradient in the loss": (model() + sampled() + loop(SUMMED_WITHOUT_GRADIENT), {"gathered"}),
     "each rank shuffles all data": (
@@ -893,13 +922,25 @@ DOUBTFUL = {
         {"scheduler"},
     ),
     "a gradient of zero": (model() + sampled() + loop("F.cross_entropy(model(x)[:, :1], y * 0)"), {"moves"}),
-    "noise on the gradient": (
-        model() + sampled() + loop(averaging="for p in model.parameters(): p.grad += 1e-3 * torch.sign(p.grad)"),
+    "noise on a gradient that it averages itself": (
+        bare() + sampled() + loop(averaging=f"{AVERAGE}    p.grad += 1e-3 * torch.sign(p.grad)"),
         {"replay"},
+    ),
+    "a sampler of its own, without set_epoch": (
+        model() + PARTS + "loader = DataLoader(data, 16, sampler=Parts())\n" + NO_EPOCHS,
+        {"epochs"},
+    ),
+    "one seed for every epoch": (
+        model() + "data = Subset(data, range(rank, 96, world))\n" + ONE_SEED_FOR_EVERY_EPOCH,
+        {"epochs"},
     ),
 }
 
 UNSEEN = {
+    "noise on the gradient": model()
+    + sampled()
+    + loop(averaging="for p in model.parameters(): p.grad += 1e-3 * torch.sign(p.grad)"),
+    "gradients sent in 16 bits": model() + COMPRESSED + sampled() + loop(),
     "each tensor clipped by hand": model() + sampled() + loop(averaging=CLIP_EACH),
     "no backward": bare() + sampled() + loop(backward=BY_AUTOGRAD),
     "a mix of labels, by another share on each rank": model()

@@ -1,5 +1,7 @@
 """Checks on journals that are written by hand, for faults that scripts on a CPU cannot show."""
 
+import torch
+
 from dpbook.runs.audit.checks import CHECKS
 from dpbook.runs.audit.checks.step import end
 from dpbook.runs.audit.journals import RunJournals
@@ -130,8 +132,8 @@ def test_of_a_gradient_that_is_infinite_everywhere_the_rank_is_named_whose_own_w
 
 
 def test_an_evaluation_that_counts_examples_twice_is_a_warning():
-    padded = [journal(epoch={"padded": padded}) for padded in (0, 1)]
-    assert [result_of("evaluation", *[ranks] * 3).status for ranks in padded] == ["PASS", "WARN"]
+    padded = [journal(epoch={"padded": padded}) for padded in (0, 1, -1, None)]
+    assert [result_of("evaluation", *[ranks] * 3).status for ranks in padded] == ["PASS", "WARN", "WARN", "----"]
     trained_on = journal(epoch={"padded": 1, "loader": "", "object": 0})
     assert result_of("evaluation", *[trained_on] * 3) is None
 
@@ -174,6 +176,14 @@ def test_a_rank_that_was_killed_is_told_with_what_the_ranks_held():
         "rank 1 died: killed by SIGKILL; memory when last sampled: rank 0 used 3.0 GiB",
     )
     assert result_of("end", journal(), journal()) is None
+
+
+def test_a_crash_has_its_rank_and_the_innermost_line_of_the_script():
+    trace = [("train.py", 9, "step(x)"), ("model.py", 4, "return f(x)"), (torch.__file__, 7, "raise")]
+    lines = [f'  File "{file}", line {line}, in f\n    {text}\n    ^^^' for file, line, text in trace]
+    ended = "\n".join(["rank 2 failed first: ValueError: no", "", "Traceback (most recent call last):", *lines])
+    end = result_of("end", *[journal()] * 3, ended=ended)
+    assert (end.rank, end.place) == (2, ["model.py", 4, "return f(x)"])
 
 
 def test_inside_join_the_updates_of_each_entry_are_compared():

@@ -144,26 +144,36 @@ def _training(run: RunJournals, rank: int) -> list[Event]:
 
 @check("epochs", "every epoch has an order of its own", "chapter 03")
 def epochs(run: RunJournals) -> CheckResult | None:
-    """Compare the first batches of epochs: a `DistributedSampler` repeats its order without `set_epoch`."""
-    events = [event for event in _training(run, 0) if event["sampler"] == "DistributedSampler" and event["shuffle"]]
+    """Compare the first batches of each loader's epochs: a `DistributedSampler` repeats them without `set_epoch`."""
+    events = _training(run, 0)
     by_loader: dict[str, list[Event]] = {}
     for event in events:
         by_loader.setdefault(f"{event['loader']} {event.get('sampler_object')}", []).append(event)
-    if not by_loader:
-        return None
-    repeated = [(one, two) for of_loader in by_loader.values() for one, two in pairwise(of_loader)]
-    if not repeated:
+    if not events:
+        return untested("no DataLoader of torch gives the model its batches") if run.updates else None
+    pairs = [pair for of_loader in by_loader.values() for pair in pairwise(of_loader)]
+    if not pairs:
         batches = events[0]["batches"]
-        return untested(f"one epoch was seen, which has {batches} batches; --updates asks for more")
-    same = next(
-        ((one, two) for one, two in repeated if one["order"] == two["order"] and (one["batches"] or 0) > 1), None
-    )
-    if same:
-        message = (
-            f"two epochs begin with the same batch, and sampler.epoch is {same[1]['epoch']} in both: call set_epoch"
-        )
-        return CheckResult("FAIL", message, 0, None, None, same[1]["place"])
-    return passed(f"{len(events)} epochs")
+        length = "" if batches is None else f", which has {batches} batches"
+        return untested(f"one epoch was seen{length}; --updates asks for more")
+    repeated = next((two for one, two in pairs if one["order"] == two["order"] and one["batches"] != 1), None)
+    return _repeated_order(repeated) if repeated else passed(f"{len(events)} epochs")
+
+
+def _repeated_order(event: Event) -> CheckResult:
+    """Return the result for two epochs that begin with the same batch; ``event`` is that of the second one."""
+    sampler, message = event["sampler"], "two epochs begin with the same batch"
+    if sampler == "_InfiniteConstantSampler":
+        return untested("the data set is iterable, and orders its examples itself")
+    if sampler == "SequentialSampler" or event["shuffle"] is False:
+        return untested(f"{message}: {sampler} does not shuffle")
+    if event["epoch"] is not None:
+        message += f", and sampler.epoch is {event['epoch']} in both: call set_epoch"
+        return CheckResult("FAIL" if event["shuffle"] else "WARN", message, 0, None, None, event["place"])
+    if sampler == "RandomSampler" or event["shuffle"]:
+        message += f", although {sampler} shuffles: is its generator seeded anew for every epoch?"
+        return CheckResult("WARN", message, 0, None, None, event["place"])
+    return untested(f"{message}, and whether {sampler} is meant to shuffle is not known")
 
 
 @check("batches", "all ranks have the same number of batches", "chapter 09")
@@ -190,15 +200,23 @@ def batches(run: RunJournals) -> CheckResult | None:
 
 @check("evaluation", "an evaluation counts every example once", "chapter 03")
 def evaluation(run: RunJournals) -> CheckResult | None:
-    """Warn of examples that a `DistributedSampler` repeats to give all ranks the same number."""
-    if not run.ranks:
+    """Warn of examples that a sampler repeats, or drops, to give all ranks the same number."""
+    used = {event["object"] for event in run.of("forward")[0]} if run.ranks else set()
+    others = [event for event in run.of("epoch")[0] if event["object"] not in used] if used else []
+    if not others:
         return None
-    used = {event["object"] for event in run.of("forward")[0]}
-    others = [event for event in run.of("epoch")[0] if event["object"] not in used and event["padded"] is not None]
-    if not others or not used:
-        return None
-    padded = next((event for event in others if event["padded"] > 0), None)
-    if padded is None:
-        return passed(f"{plural(others[0]['examples'], 'example')}")
-    message = f"{padded['padded']} of {padded['examples']} examples are counted twice, so that all ranks have as many: "
-    return CheckResult("WARN", f"{message}leave the last ones out of the metric", 0, None, None, padded["place"])
+    divided = [event for event in others if event["padded"] is not None]
+    if not divided:
+        each = f"all {others[0]['examples']}" if others[0]["examples"] else "all"
+        return untested(f"no sampler divides the examples: each rank reads {each}, or a part that the script makes")
+    uneven = next((event for event in divided if event["padded"]), None)
+    if uneven is None:
+        return passed(plural(divided[0]["examples"], "example"))
+    number, total = abs(uneven["padded"]), uneven["examples"]
+    if uneven["padded"] > 0:
+        message = f"{number} of {total} examples are counted twice, so that all ranks have as many: "
+        message += "leave the last ones out of the metric"
+    else:
+        message = f"{number} of {total} examples are left out, so that all ranks have as many: drop_last=False, and "
+        message += "leave those out of the metric that are then repeated"
+    return CheckResult("WARN", message, 0, None, None, uneven["place"])

@@ -1,12 +1,13 @@
 """Checks of the rest of a training step: random states, schedulers, finite numbers, devices, collectives, the end."""
 
 import math
+import re
 
 from dpbook.core import plural
 from dpbook.runs.audit.findings import CheckResult, check, passed, untested
 from dpbook.runs.audit.journals import RunJournals, Update, first_deviating_rank
 from dpbook.runs.launch import MEMORY_PREFIX
-from dpbook.runs.watching.journal import FINISHED_FILE, Event
+from dpbook.runs.watching.journal import FINISHED_FILE, Event, place_of_error
 
 
 @check("random", "the ranks' dropout differs", "chapter 03")
@@ -152,6 +153,10 @@ def end(run: RunJournals) -> CheckResult | None:
     first, *rest = run.ended.splitlines() or [""]
     memory = [line for line in rest if line.startswith(MEMORY_PREFIX)]
     finished = [run.folder and (run.folder / FINISHED_FILE.format(rank)).exists() for rank in range(run.world)]
-    if first and any(run.of("join")) and any(finished):
+    if not first:
+        return None
+    if any(run.of("join")) and any(finished):
         return untested("a rank has made --updates updates while others wait for it in Join: --updates 0 lets all end")
-    return CheckResult("FAIL", "; ".join([first, *memory])) if first else None
+    rank = re.match(r"rank (\d+) failed first", first)
+    place = place_of_error(run.ended) if rank else None
+    return CheckResult("FAIL", "; ".join([first, *memory]), int(rank[1]) if rank else None, place=place)
