@@ -60,5 +60,5 @@ def watch(chromium):
 def open_notebook(watch, lab):
     """A function that opens a notebook, by its path in the server's directory, and waits for its kernel."""
     yield lambda path: Notebook(watch.page, lab, path).open()
-    watch.page.goto("about:blank")  # what the notebook still does ends
     watch.assert_clean()
+    watch.close_notebooks(lab)

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),
 )
+OPEN = "path => window.jupyterapp.commands.execute('docmanager:open', {path}).then(() => null)"
+CLOSE = "() => [...window.jupyterapp.shell.widgets('main')].forEach(widget => widget.dispose())"
 # Off-screen cells are in the page only without windowing.
 SETTINGS = {"@jupyterlab/notebook-extension/tracker.jupyterlab-settings": {"windowingMode": "none"}}
 
@@ -36,11 +39,12 @@ class Server:
     url: str
     token: str
 
-    def api(self, path):
-        """The JSON that the server's REST API returns for ``path``, such as ``"kernels"``."""
-        request = urllib.request.Request(f"{self.url}api/{path}", headers={"Authorization": f"token {self.token}"})
+    def api(self, path, method="GET"):
+        """The JSON that the server's REST API returns for ``path``, such as ``"kernels"``; None if that is empty."""
+        headers = {"Authorization": f"token {self.token}"}
+        request = urllib.request.Request(f"{self.url}api/{path}", headers=headers, method=method)
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
-            return json.load(answer)
+            return json.loads(answer.read() or "null")
 
 
 @contextlib.contextmanager
@@ -54,6 +58,7 @@ def serve(folder):
     log = folder / "jupyterlab.log"
     with held_port() as port, log.open("wb") as output:
         command = jupyter.server_command(directory, port=port, browser=False, allow_root=os.geteuid() == 0)
+        command.append("--LabApp.expose_app_in_browser=True")  # for `OPEN` and `CLOSE`
         process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
         try:
             yield _wait_until_it_answers(process, folder / "runtime", directory, log)
@@ -109,13 +114,25 @@ class Notebook:
         self.path = path
 
     def open(self) -> "Notebook":
-        """Load it in JupyterLab and wait until its kernel is idle. Nothing has been run then."""
+        """Open it and wait until its kernel is idle; nothing has been run then.
+
+        Where the page shows JupyterLab already, that opens it, which takes a quarter of the time.
+        """
+        if not self.page.url.startswith(self.server.url):
+            return self.reload()
+        self.page.evaluate(OPEN, self.path)
+        expect(self.panel.locator(".jp-Cell").first).to_be_visible(timeout=SECONDS * 1000)
+        self.wait_until_idle()
+        return self
+
+    def reload(self) -> "Notebook":
+        """Load JupyterLab with it, as a reader does who comes back, and wait until its kernel is idle."""
         self.load()
         self.wait_until_idle()
         return self
 
     def load(self) -> None:
-        """Load it in JupyterLab; its cells are there then, its kernel perhaps not yet."""
+        """Load JupyterLab with it; its cells are there then, its kernel perhaps not yet."""
         self.page.goto(f"{self.server.url}lab/tree/{quote(self.path)}?reset&token={self.server.token}")
         expect(self.panel.locator(".jp-Cell").first).to_be_visible(timeout=SECONDS * 1000)
 
@@ -192,6 +209,18 @@ class Watch:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname not in ("127.0.0.1", "localhost"):
             self.elsewhere.append(url)
+
+    def close_notebooks(self, server: Server) -> None:
+        """Close what JupyterLab shows, without a question, and end all kernels; what that upsets is no fault."""
+        if self.page.url.startswith(server.url):
+            self.page.evaluate(CLOSE)
+        for session in server.api("sessions"):
+            with contextlib.suppress(
+                urllib.error.HTTPError
+            ):  # of a kernel that starts again, which ends with the server
+                server.api(f"sessions/{session['id']}", "DELETE")
+        self.page.wait_for_timeout(100)
+        self.page_errors.clear()
 
     def assert_clean(self) -> None:
         """Raise an AssertionError that lists what was seen since this was last asked, if anything."""

@@ -54,7 +54,7 @@ def test_the_asserts_below_a_question_are_covered_until_their_cell_has_run(noteb
     expect(covers).to_have_count(0)
     expect(code).to_contain_text("assert len(rounds) == (")
     notebook.save()
-    notebook.open()
+    notebook.reload()
     expect(code).to_contain_text("assert len(rounds) == (")
     assert nbformat.read(notebook.server.directory / notebook.path, 4).cells[2].source == CELLS[2].source
 

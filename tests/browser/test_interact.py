@@ -14,6 +14,7 @@ CHAPTER = "chapters/01_four_phase_loop.ipynb"
 CELLS = ["setup", "digits", "eight-run", "yours-sum", "yours"]
 
 
+@pytest.mark.proof
 def test_a_slider_redraws_the_readers_own_run(open_notebook):
     notebook = open_notebook(CHAPTER)
     stored = json.loads((checkout.root() / CHAPTER).read_text(encoding="utf-8"))

@@ -94,6 +94,7 @@ def test_some_pages_have_no_serious_violation_of_accessibility(open_page, theme,
         page = open_page(place, width, theme, bypass_csp=True)
         page.add_script_tag(path=AXE)
         assert page.evaluate(SERIOUS) == [], (place, theme, width)
+        page.context.close()  # what moves in it would go on
 
 
 @pytest.mark.proof

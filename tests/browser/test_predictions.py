@@ -41,7 +41,7 @@ def test_a_prediction_is_kept_and_shown_beside_the_truth_in_every_view_and_goes_
     expect(notebook.cell(3).locator(".dpbook-predicted")).to_have_text(f"You predicted: {GUESS}")
     expect(beside).to_have_count(1)
     notebook.save()
-    notebook.open()
+    notebook.reload()
     expect(field).to_have_value(GUESS)
     expect(beside).to_have_text(f"You predicted: {GUESS}")
     field.fill("")

@@ -53,8 +53,9 @@ def test_a_chapter_is_set_in_one_column_and_nothing_in_it_scrolls(resize, open_n
 
 
 def test_a_narrow_window_has_no_scrollbars_inside_and_no_file_browser_beside(resize, open_notebook):
-    resize(900)
     notebook = open_notebook("chapters/13_scaling_wall.ipynb")
+    resize(900)
+    notebook.reload()
     notebook.panel.locator(".dpbook-explorer img").first.wait_for()
     expect(notebook.page.locator(".jp-FileBrowser")).to_be_hidden()
     assert notebook.panel.evaluate(SCROLLS) == notebook.panel.evaluate(CUT_OFF) == []
@@ -99,7 +100,7 @@ def run(notebook, number):
 
 def a_kernel_that_goes_on_is_not_announced(notebook, line):
     notebook.save()
-    notebook.open()
+    notebook.reload()
     notebook.page.wait_for_timeout(1000)
     expect(line).to_be_hidden()
 

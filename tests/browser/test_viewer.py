@@ -151,10 +151,9 @@ def no_text_leaves_the_picture(viewer, chromium):
 
 
 def it_steps_after_every_reopening_with_a_kernel_and_without(notebook):
-    for _ in range(2):
-        notebook.save()
-        notebook.open()
-        keyboard_works(player(notebook))
+    notebook.save()
+    notebook.reload()
+    keyboard_works(player(notebook))
     notebook.menu("Kernel", "Shut Down Kernel")
     notebook.page.wait_for_timeout(500)
     keyboard_works(player(notebook))
