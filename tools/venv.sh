@@ -49,7 +49,7 @@ rm -f .venv/.ready-lab .venv/.ready-dev .venv/.ready-proof
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 # What pip does in one line: rewritten on a terminal, elsewhere one for each package that it fetches.
 say() { if [ -t 1 ]; then printf '\r\033[K  %.72s' "$1"; else printf '  %s\n' "$1"; fi; }
-told() {
+progress() {
     number=0
     while read -r line; do
         case $line in
@@ -64,10 +64,11 @@ told() {
     done
     [ ! -t 1 ] || printf '\r\033[K'
 }
+# pip would compile 15,000 modules, a minute of work; the tenth that is used is compiled when it is first imported.
 # A pipe has the status of its last command, so that pip's is kept in a file. Its errors are not piped.
 install() {
     rm -f .venv/.installed
-    { pip install --progress-bar off "$@" && touch .venv/.installed; } | told
+    { pip install --no-compile --progress-bar off "$@" && touch .venv/.installed; } | progress
     [ -e .venv/.installed ]
 }
 stuck="The installation stopped half-way; what is in .venv is kept, and the next run takes it up from there."
