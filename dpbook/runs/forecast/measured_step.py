@@ -134,6 +134,8 @@ def _notes_on_model(model: Mapping[str, Any], order: Sequence[int]) -> Iterator[
     missing = [tensor["name"] for number, tensor in enumerate(model["tensors"]) if number not in set(order)]
     if missing:
         yield f"no gradient for {listed(missing, 3)}: left out, though DDP sends them"
+    if model["world"] == 1:
+        yield "each rank is taken to have a batch as large as this process has: a script that divides it needs --nproc"
     if model["device"] == "cpu" and model["world"] == 1:
         yield "on a CPU: each rank is taken to have a machine like this to itself"
     if model["own_hook"]:
