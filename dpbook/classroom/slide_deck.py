@@ -116,8 +116,8 @@ def _opening(kind: str, heading: str, words: str, behind: Sequence[Cell]) -> Ite
     elif not ANSWER.search(words):  # a question says its section
         first, _, rest = words.partition("\n\n")
         if first.endswith(":") and not rest:  # the cell behind follows
-            said = sentences(first, 3)
-            yield Slide(kind, heading, html(said) + (_example(behind) if said.endswith(":") else ""))
+            prose = sentences(first, 3)
+            yield Slide(kind, heading, html(prose) + (_example(behind) if prose.endswith(":") else ""))
         elif first.endswith(":"):  # a list or a formula follows
             yield Slide(kind, heading, html(f"{sentences(first, 3)}\n\n{rest.partition(chr(10) * 2)[0]}"))
         elif first:
@@ -129,7 +129,7 @@ def _example(behind: Sequence[Cell]) -> str:
     cell = next(iter(behind), None)
     if cell is None or cell["cell_type"] != "code" or "yours" in tags(cell):
         return ""
-    return _pre(source(cell).splitlines()) + _said([cell])
+    return _pre(source(cell).splitlines()) + _printed([cell])
 
 
 def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Slide]:
@@ -139,8 +139,8 @@ def _questions(section: str, words: str, behind: Sequence[Cell]) -> Iterator[Sli
         before = words[begin : match.start()].strip()
         context, _, question = before.rpartition(PREDICT if PREDICT in before else "\n\n")
         asked = html(question.strip())
-        said = html(_lead(context))
-        yield Slide("question", section, f'<div class="context">{said}</div>{asked}', html(context) + html(ASK))
+        prose = html(_lead(context))
+        yield Slide("question", section, f'<div class="context">{prose}</div>{asked}', html(context) + html(ASK))
         yield Slide("answer", section, f'<div class="context">{asked}</div>{html(match[1].strip())}')
         begin = match.end()
     if found and (run := _run(behind)):
@@ -161,7 +161,7 @@ def _run(behind: Sequence[Cell]) -> str:
     for claim in claims:
         code = code.replace(claim, "")
     lines = [line for line in code.splitlines() if line.strip()]
-    shown = _said(ran) + (f'<pre class="claim">{escape(chr(10).join(claims))}</pre>' if claims else "")
+    shown = _printed(ran) + (f'<pre class="claim">{escape(chr(10).join(claims))}</pre>' if claims else "")
     return (_pre(lines) if 0 < len(lines) <= MOST_LINES else "") + shown if shown else ""
 
 
@@ -187,7 +187,7 @@ def _mistakes(task: Task) -> str:
     return f"<p>{task.id} {title} When a check fails, say:</p><ul>{checks}</ul>"
 
 
-def _said(ran: Sequence[Cell]) -> str:
+def _printed(ran: Sequence[Cell]) -> str:
     """Return the printed output of cells, and the values of their last lines unless these are pictures."""
     lines = "\n".join(text for cell in ran for out in cell["outputs"] if (text := _words(out))).splitlines()
     note = f'<p class="note">{MEASURED}</p>' if any("measurement" in tags(cell) for cell in ran) else ""

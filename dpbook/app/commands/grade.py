@@ -120,9 +120,9 @@ def _write(args: argparse.Namespace, marks: "Marks", roster: "Roster | None") ->
 
     try:
         if args.csv:
-            content, told = spreadsheet(marks, args.format, roster)
+            content, remarks = spreadsheet(marks, args.format, roster)
             write_atomically(args.csv, content)
-            _say(*told, f"wrote {args.csv}")
+            _say(*remarks, f"wrote {args.csv}")
         if args.returned:
             from dpbook.classroom.gradebook import pages
 

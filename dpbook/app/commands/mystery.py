@@ -30,10 +30,10 @@ def run(args: argparse.Namespace) -> int:
     from dpbook.book.ch15 import draw
     from dpbook.core import InvalidArgument
 
-    case, told = draw(args.seed), (args.cause, args.rank, args.line)
-    if all(each is None for each in told):
+    case, guess = draw(args.seed), (args.cause, args.rank, args.line)
+    if all(each is None for each in guess):
         return _write(case, args.folder or Path(f"mystery-{args.seed}"), args.seed)
-    if any(each is None for each in told):
+    if any(each is None for each in guess):
         raise InvalidArgument("diagnosis", "a part of one", "all of --cause, --rank and --line")
     if args.rank != "all" and not args.rank.isdecimal():
         raise InvalidArgument("rank", args.rank, "a number, or all")

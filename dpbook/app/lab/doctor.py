@@ -167,10 +167,10 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _ask_torch() -> Torch | None:
     """Return what torch can do here, or None where it does not answer."""
-    said, problem = _run_python("-m", "dpbook.runs.launch.torch_probe")
+    output, problem = _run_python("-m", "dpbook.runs.launch.torch_probe")
     if problem:
         return None
-    answer: dict[str, Any] = json.loads(said.splitlines()[-1])
+    answer: dict[str, Any] = json.loads(output.splitlines()[-1])
     gpus = tuple(Gpu(**gpu) for gpu in answer.pop("gpus"))
     return Torch(gpus=gpus, **answer)
 

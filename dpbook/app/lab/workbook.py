@@ -114,7 +114,7 @@ def with_version(content: bytes) -> bytes:
 def digest(name: str, content: bytes) -> str:
     """Return a digest of the reader's changes: the text of a notebook's cells, or every byte of any other file."""
     try:
-        return hashed(json.dumps(_said(content)).encode()) if name.endswith(".ipynb") else hashed(content)
+        return hashed(json.dumps(_outputs(content)).encode()) if name.endswith(".ipynb") else hashed(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):  # no notebook, whatever its name
         return hashed(content)
 
@@ -124,7 +124,7 @@ def hashed(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _said(content: bytes) -> list[list[Any]]:
+def _outputs(content: bytes) -> list[list[Any]]:
     """The cells in order, without what running and saving alters: outputs, counts, metadata, how lines are stored.
 
     Blank cells are left out: JupyterLab adds one when the last cell is run.

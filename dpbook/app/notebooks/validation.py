@@ -163,8 +163,8 @@ def _read(path: Path) -> Any:
         notebook = nbformat.read(path, as_version=4)
         nbformat.validate(notebook)
     except Exception as error:  # nbformat stumbles over a malformed file in as many ways as there are
-        said = str(error).strip().partition("\n")[0]
-        raise DpbookError(f"it cannot be read as a notebook ({type(error).__name__}: {said})") from error
+        reason = str(error).strip().partition("\n")[0]
+        raise DpbookError(f"it cannot be read as a notebook ({type(error).__name__}: {reason})") from error
     return notebook
 
 

@@ -54,10 +54,10 @@ class Roster:
         for name, row in zip(names, matched, strict=True):
             if row is not None:
                 owners[id(row)].append(name)
-        told = [*_odd(names, found), *_twice(owners.values())]
+        remarks = [*_odd(names, found), *_twice(owners.values())]
         if absent := [_called(row) for row in self.rows if not owners[id(row)]]:
-            told.append(f"on the roster, but with no submission: {'; '.join(absent)}")
-        return matched, told
+            remarks.append(f"on the roster, but with no submission: {'; '.join(absent)}")
+        return matched, remarks
 
     def _of(self, name: str) -> list[Row]:
         """The rows that the first form of ``name`` which is anybody's belongs to."""
@@ -166,7 +166,7 @@ def spreadsheet(marks: Marks, form: str, roster: Roster | None = None) -> tuple[
     columns = _columns(marks)
     submissions, together = _together(marks.submissions, roster) if roster else (marks.submissions, [])
     names = [each.name for each in submissions]
-    rows, told = roster.match(names) if roster else ([None] * len(names), [])
+    rows, remarks = roster.match(names) if roster else ([None] * len(names), [])
     titles = _titles(form, roster)
     lines: list[list[str | int]] = [[*titles, *columns]]
     if form != "moodle":
@@ -178,7 +178,7 @@ def spreadsheet(marks: Marks, form: str, roster: Roster | None = None) -> tuple[
         lines.append([*who, *(points.get(title, "") for title in columns)])
     text = io.StringIO(newline="")
     csv.writer(text).writerows(lines)
-    return text.getvalue().encode("utf-8-sig" if form == "plain" else "utf-8", "replace"), [*together, *told]
+    return text.getvalue().encode("utf-8-sig" if form == "plain" else "utf-8", "replace"), [*together, *remarks]
 
 
 def _together(submissions: Sequence[SubmissionMarks], roster: Roster) -> tuple[list[SubmissionMarks], list[str]]:
@@ -266,10 +266,10 @@ def results(marks: Marks) -> dict[str, Any]:
     if len(marks.submissions) != 1:
         raise DpbookError(f"Gradescope takes the marks of one submission, and these are of {len(marks.submissions)}")
     submission = marks.submissions[0]
-    said = [*submission.remarks, *(line for each in submission.exercises for line in _remarks(each))]
+    lines = [*submission.remarks, *(line for each in submission.exercises for line in _remarks(each))]
     return {
         "score": submission.points,
-        "output": "\n".join(said),
+        "output": "\n".join(lines),
         "visibility": "visible",
         "stdout_visibility": "hidden",
         "tests": [_test(task) for exercise in submission.exercises for task in exercise.tasks],

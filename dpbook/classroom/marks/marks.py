@@ -190,8 +190,8 @@ def _exercise(exercise: ExerciseMarks) -> Iterator[str]:
         )
         yield from _remarks([remark for remark in task.remarks if remark != task.reason], " " * 18)
     if exercise.in_words:
-        said = f"up to {exercise.in_words}" if exercise.given is None else f"{exercise.given} of {exercise.in_words}"
-        yield f"    and {said} for an argument in words, which a person gives"
+        points = f"up to {exercise.in_words}" if exercise.given is None else f"{exercise.given} of {exercise.in_words}"
+        yield f"    and {points} for an argument in words, which a person gives"
 
 
 def _class(marks: Marks) -> Iterator[str]:
@@ -250,14 +250,14 @@ def reported(nb: Notebook, marks: ExerciseMarks, chapter: int) -> Notebook:
 
 def _reports(marks: ExerciseMarks, chapter: int, tasks: Sequence[Task]) -> Iterator[TaskMarks]:
     """Return a report for each task; the first one also holds the remarks on the whole notebook."""
-    told = marks.remarks
+    remarks = marks.remarks
     if marks.chapter not in (None, chapter):
-        told = (*told, f"not graded: this is exercise {marks.chapter:02}, handed in as exercise {chapter:02}")
+        remarks = (*remarks, f"not graded: this is exercise {marks.chapter:02}, handed in as exercise {chapter:02}")
     done = {task.task: task for task in marks.tasks}
     for task in tasks:
         found = done.get(task.id) or TaskMarks(task.id, task.title, task.points, None)
-        yield replace(found, remarks=(*told, *found.remarks))
-        told = ()
+        yield replace(found, remarks=(*remarks, *found.remarks))
+        remarks = ()
 
 
 def _with_report(cell: Cell, reports: dict[str, TaskMarks]) -> Cell:

@@ -39,7 +39,7 @@ def serve(sock: socket.socket, guards: dict[str, bool]) -> None:
 
 class _Side:
     def __init__(self, frames: Frames, printed: Printed) -> None:
-        self._frames, self._printed, self._told = frames, printed, 0
+        self._frames, self._printed, self._reported = frames, printed, 0
         self._names: dict[str, Any] = {}
         self._answer: Any = None
         self._lock = threading.RLock()
@@ -143,8 +143,8 @@ class _Side:
 
     def _send(self, reply: dict[str, Any]) -> None:
         reply["arrays"], data = self._arrays.outgoing()
-        if self._printed.written != self._told:
-            reply["printed"], self._told = str(self._printed), self._printed.written
+        if self._printed.written != self._reported:
+            reply["printed"], self._reported = str(self._printed), self._printed.written
         self._frames.send(json.dumps(reply).encode(), data)
 
     def _receive(self) -> Any:
@@ -170,16 +170,16 @@ class _Side:
         stub = is_stub(error)
         given = next((n for each in causes(error) if (n := getattr(each, "number_given", None)) is not None), None)
         try:
-            said, cause = blame(error)
+            summary, cause = blame(error)
         except BaseException:  # it cannot even be printed
-            said = cause = "an error that cannot be printed"
+            summary = cause = "an error that cannot be printed"
         try:
             message = str(error)[:2000]
         except BaseException:
             message = ""
         name, line = type(error).__name__, last_line(error)
-        told = {"said": said, "cause": cause, "stub": stub, "given": given}
-        return {**told, "name": name, "message": message, "line": line}
+        report = {"said": summary, "cause": cause, "stub": stub, "given": given}
+        return {**report, "name": name, "message": message, "line": line}
 
 
 class _Reader(pickle.Unpickler):

@@ -81,7 +81,7 @@ class Failed(Exception):
 
     def __init__(self, message: str, report: dict[str, Any]) -> None:
         super().__init__(message)
-        self.said, self.cause = clean(str(report["said"])), clean(str(report["cause"]))
+        self.message, self.cause = clean(str(report["said"])), clean(str(report["cause"]))
         self.stub, self.line = report["stub"] is True, one_line(str(report["line"]))
 
 
@@ -128,8 +128,8 @@ class Worker:
         if "failed" in reply:
             raise self._guarded(self._failure, reply["failed"])
         if "not plain" in reply:
-            said = clean(str(reply["not plain"]))
-            raise Wrong(NOT_PLAIN, said, cause=said)
+            text = clean(str(reply["not plain"]))
+            raise Wrong(NOT_PLAIN, text, cause=text)
         return self._guarded(self._value, reply)
 
     def _guarded(self, work: Callable[..., Any], *given: Any) -> Any:
@@ -152,7 +152,7 @@ class Worker:
             with attributed_to_line(str(reply.get("line", ""))[:MAX_LINE]):
                 return "value", call(*args, **options)
         except Exception as error:
-            return "raise", self._told(error)
+            return "raise", self._copy(error)
         except BaseException:  # the run is over: nobody waits for this process any more
             self.broken = True
             raise
@@ -167,8 +167,8 @@ class Worker:
             raise TypeError
         return (getattr(target, method) if method else target), tuple(args), options
 
-    def _told(self, error: Exception) -> Exception:
-        """An error as the answer gets it."""
+    def _copy(self, error: Exception) -> Exception:
+        """Return a copy of an error for the answer, with its number."""
         number = len(self._raised)
         self._raised[number] = error
         try:

@@ -208,22 +208,22 @@ class RemoteAnswer(Answer):
 
     def _wrong(self, error: Exception) -> Wrong:
         """Return the error as `Wrong`; the cause may be another error behind it."""
-        told = self._clock.stop or error
-        for each in causes(told):
+        cause_of_end = self._clock.stop or error
+        for each in causes(cause_of_end):
             match each:
                 case TimeUp():
                     self.late = True
-                    said = f"none after {self._clock.spent}: a loop that does not end?"
-                    return Wrong("an answer in time", said, cause="a call that does not end")
+                    message = f"none after {self._clock.spent}: a loop that does not end?"
+                    return Wrong("an answer in time", message, cause="a call that does not end")
                 case TooMuch() | Gone():
                     return Wrong("a result", str(each), cause=str(each))
                 case Failed() if each.stub:
                     return NotAnswered()
                 case Wrong():
                     return each
-        if isinstance(told, Failed):
-            return Wrong("a result, no error", told.said, cause=told.cause)
-        blamed = blame(told)
+        if isinstance(cause_of_end, Failed):
+            return Wrong("a result, no error", cause_of_end.message, cause=cause_of_end.cause)
+        blamed = blame(cause_of_end)
         return Wrong("a result, no error", blamed.message, cause=blamed.cause)
 
     def _end_call(self) -> None:

@@ -112,8 +112,8 @@ def _begin(sock: socket.socket, request: dict[str, Any], paths: list[Path], memo
         files = containment.confine(paths, [folder, *DEVICES])
         rules = Rules(request["user"] if os.getuid() == 0 else None, most, processes, {"disk": disk, "files": files})
         _keep(sock, folder, rules)
-    said = {"keeper": keeper, "processes": processes, "network": network}
-    sock.send(json.dumps(said).encode())
+    reply = {"keeper": keeper, "processes": processes, "network": network}
+    sock.send(json.dumps(reply).encode())
 
 
 def _keep(sock: socket.socket, folder: Path, rules: Rules) -> NoReturn:

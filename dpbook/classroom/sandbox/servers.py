@@ -58,12 +58,12 @@ class Keeper:
 
     def __init__(self, sock: socket.socket, folder: Path) -> None:
         self._sock, self._folder = sock, folder
-        said = json.loads(sock.recv(4096) or b"null")
-        if said is None:
+        reply = json.loads(sock.recv(4096) or b"null")
+        if reply is None:
             raise DpbookError("the server of answers has ended")
-        self.process: int = said["keeper"]
+        self.process: int = reply["keeper"]
         self._handle = os.pidfd_open(self.process)
-        self.guards = {"processes": bool(said["processes"]), "network": bool(said["network"])}
+        self.guards = {"processes": bool(reply["processes"]), "network": bool(reply["network"])}
 
     def process_of(self) -> socket.socket:
         """The socket of a new process."""

@@ -61,11 +61,11 @@ def blame(error: BaseException) -> Blame:
     """
     shown = as_lines if isinstance(error, Deadlock) else one_line
     message = shown(str.__str__(str(error)))
-    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    summary = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = next(filter(None, map(last_line, causes(error))), "")
-    told = place.partition(" your code")[0] in message  # the error of a rank program quotes the line itself
+    quoted = place.partition(" your code")[0] in message  # the error of a rank program quotes the line itself
     same = "" if isinstance(error, Deadlock) else place or message  # each rank of a deadlock stands on its own line
-    return Blame(f"{said} ({place})" if place and not told else said, f"{type(error).__name__}: {same}")
+    return Blame(f"{summary} ({place})" if place and not quoted else summary, f"{type(error).__name__}: {same}")
 
 
 def running_loop(stacks: str) -> str:
@@ -339,8 +339,8 @@ class LocalAnswer(Answer):
                 raise
             if is_stub(error):
                 raise NotAnswered from None
-            said, cause = self._blame(error)
-            raise Wrong("a result, no error", said, cause=cause) from None
+            summary, cause = self._blame(error)
+            raise Wrong("a result, no error", summary, cause=cause) from None
 
     def _blame(self, error: BaseException) -> Blame:
         try:

@@ -36,11 +36,11 @@ def report_of(task: Task, cases: Sequence[Case], seconds: float, printed: str) -
     wrong value in the same place) says so and no more.
     """
     first: dict[str, str] = {}
-    told = []
+    shortened = []
     for case in cases:
         like = first.setdefault(case.cause, case.name) if case.cause else case.name
-        told.append(case if like == case.name else replace(case, like=like))
-    return Report(task.id, task.title, tuple(told), seconds, clean(printed, 2 * MAX_PRINTED))
+        shortened.append(case if like == case.name else replace(case, like=like))
+    return Report(task.id, task.title, tuple(shortened), seconds, clean(printed, 2 * MAX_PRINTED))
 
 
 def of_all_checks(rng: np.random.Generator) -> np.random.Generator:
@@ -62,8 +62,8 @@ def _judge(one: Check, name: str, answer: Answer, rng: np.random.Generator) -> C
     except Wrong as wrong:
         return _failed(one, name, answer, wrong)
     except Exception as error:  # plain data, but not of the form that the check relies on
-        said = f"a value on which the check itself stopped: {type(error).__name__}: {error}"
-        return _failed(one, name, answer, Wrong("a value of the form that the task describes", said, cause=said))
+        message = f"a value on which the check itself stopped: {type(error).__name__}: {error}"
+        return _failed(one, name, answer, Wrong("a value of the form that the task describes", message, cause=message))
     return Case(one.name, one.points, True, note=str(note or ""), reached=note if isinstance(note, Reached) else None)
 
 

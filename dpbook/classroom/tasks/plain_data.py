@@ -99,12 +99,12 @@ def difference(expected: Any, got: Any, bound: Any = None, axes: Sequence[str] =
         items = got.tolist() if type(got) is _ndarray else got
         if type(items) not in (list, tuple) or len(items) != len(expected):
             return _kind_difference(expected, got)
-        told: Callable[[Any], str] = "item {}".format
+        describe_place: Callable[[Any], str] = "item {}".format
         pairs = [(index, *pair) for index, pair in enumerate(zip(expected, items, strict=True))]
     elif type(expected) is dict:
         if type(got) is not dict or expected.keys() != got.keys():
             return Difference("", f"a dict with the keys {describe(list(expected))}", describe_kind(got))
-        told, pairs = describe, [(key, value, got[key]) for key, value in expected.items()]
+        describe_place, pairs = describe, [(key, value, got[key]) for key, value in expected.items()]
     elif type(expected) in (int, float, complex):
         if type(got) not in (int, float, complex):
             return _kind_difference(expected, got)
@@ -115,7 +115,7 @@ def difference(expected: Any, got: Any, bound: Any = None, axes: Sequence[str] =
     for place, e, g in pairs:
         found = difference(e, g, bound, axes)
         if found is not None:
-            return found._replace(where=", ".join(filter(None, (told(place), found.where))))
+            return found._replace(where=", ".join(filter(None, (describe_place(place), found.where))))
     return None
 
 

@@ -337,8 +337,8 @@ class Report:
     def __repr__(self) -> str:
         lines = [self.headline]
         for case in self.cases if self.answered else ():
-            said = f": {case.verdict}" if case.verdict else ""
-            lines.append(f"  {'✓' if case.passed else '✗'} {case.name} ({plural(case.points, 'point')}){said}")
+            verdict = f": {case.verdict}" if case.verdict else ""
+            lines.append(f"  {'✓' if case.passed else '✗'} {case.name} ({plural(case.points, 'point')}){verdict}")
             lines += [_indented(f"      {label + ':':9} ", text) for label, text in case.details()]
         if self.printed:
             lines += ["  printed by your code:", *(f"      {line}" for line in self.printed.splitlines())]

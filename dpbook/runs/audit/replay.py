@@ -15,7 +15,7 @@ import numpy as np
 
 from dpbook.replicas import Array, compare, gamma, unit_roundoff
 from dpbook.runs.audit.checks.averaging import OWN_STEPS
-from dpbook.runs.audit.checks.means import WEIGHTED, by_line, reduced, uneven, weighted
+from dpbook.runs.audit.checks.means import DRAWN_WEIGHTS, by_line, drawn_weights, line_of, reduced, uneven
 from dpbook.runs.audit.findings import CheckResult, Finding, Status, untested
 from dpbook.runs.audit.gradient_length import clipped_each, judge_length, unclamped, unclipped
 from dpbook.runs.audit.journals import RunJournals, Update, first_difference
@@ -194,7 +194,7 @@ def _replay(run: RunJournals, update: Update) -> CheckResult:
     gradients = _saved_gradients(run, update)
     if isinstance(gradients, str):
         return untested(gradients)
-    unreadable = _unreadable(update)
+    unreadable = _unreadable(run, update)
     if unreadable:
         return untested(unreadable)
     means = uneven(run, update)
@@ -220,14 +220,15 @@ def _saved_gradients(run: RunJournals, update: Update) -> ReplayGradients | str:
     return ReplayGradients(ranks, names, lines) if lines else "no backward was seen"
 
 
-def _unreadable(update: Update) -> str:
+def _unreadable(run: RunJournals, update: Update) -> str:
     """Return the reason why the big batch's loss is not known, or ""."""
+    drawn = drawn_weights(run)
     for of_line in by_line(update):
         parts = list(reduced([event for _, event in of_line]))
         if not parts:
             return "what the loss is divided by cannot be read from its graph"
-        if any(map(weighted, parts)):
-            return WEIGHTED
+        if line_of(of_line) in drawn:
+            return DRAWN_WEIGHTS
         first = [part["divisor"] for part in parts[0]]
         if not all(first):
             return "a loss is a mean over no term"

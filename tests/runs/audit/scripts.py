@@ -729,6 +729,7 @@ model = fully_shard(LM())
 ONE_RATE_EACH = "torch.optim.SGD(model.parameters(), lr=0.1 * (rank + 1))"
 
 WRONG = {
+    "a loss twice on a rank": (model() + sampled() + loop("F.cross_entropy(model(x), y) * (1 + (rank == 1))"), "mean"),
     "zero without averaging": (
         "from torch.distributed.optim import ZeroRedundancyOptimizer\n" + bare(optimizer=ZERO) + PLAIN,
         "gradients",
@@ -943,6 +944,10 @@ UNSEEN = {
     "gradients sent in 16 bits": model() + COMPRESSED + sampled() + loop(),
     "each tensor clipped by hand": model() + sampled() + loop(averaging=CLIP_EACH),
     "no backward": bare() + sampled() + loop(backward=BY_AUTOGRAD),
+    "a weight of the loss that each rank draws": model()
+    + "torch.manual_seed(100 + rank)\n"
+    + sampled()
+    + loop("torch.rand(1).item() * F.cross_entropy(model(x), y)"),
     "a mix of labels, by another share on each rank": model()
     + "torch.manual_seed(100 + rank)\n"
     + sampled()

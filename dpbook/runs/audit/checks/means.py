@@ -28,8 +28,8 @@ def mean(run: RunJournals) -> CheckResult | None:
         worst = worst or found
     if worst or (worst := _wrong_length(run)):
         return worst
-    if any(weighted(parts) for update in run.updates for of_line in by_line(update) for parts in _parts(of_line)):
-        return untested(WEIGHTED)
+    if drawn_weights(run):
+        return untested(DRAWN_WEIGHTS)
     if unread:
         return CheckResult(
             "----", "not tested: what the loss is divided by cannot be read from its graph", place=unread["place"]
@@ -37,14 +37,42 @@ def mean(run: RunJournals) -> CheckResult | None:
     return passed(_summary(run.updates[-1])) if run.updates else untested("no update was seen")
 
 
-WEIGHTED = "the ranks multiply their losses by different factors (mixup? a weight that was drawn?)"
+DRAWN_WEIGHTS = "the ranks multiply their losses by different factors (mixup? a weight that was drawn?)"
 
 
-def weighted(parts: Sequence[dict[str, Any]]) -> bool:
+def drawn_weights(run: RunJournals) -> set[str]:
+    """Return the lines of the script whose losses have another weight on each rank, which may be meant so.
+
+    Weights that are the same in every update are a mistake, unless the parts of a loss have them that is a mix: these
+    add up to the same on all ranks.
+    """
+    seen: dict[str, list[tuple[float, ...]]] = {}
+    mixed: set[str] = set()
+    for update in run.updates:
+        for of_line in by_line(update):
+            parts, line = list(_parts(of_line)), line_of(of_line)
+            if any(map(_weighted, parts)):
+                weights = [
+                    round(part["divisor"] / of_ranks[0]["divisor"], 4) for of_ranks in parts for part in of_ranks
+                ]
+                seen.setdefault(line, []).append(tuple(weights))
+                sums = [sum(1 / part["divisor"] for part in of_rank) for of_rank in zip(*parts, strict=True)]
+                if len(parts) > 1 and max(sums) - min(sums) < _TOLERANCE * abs(max(sums)):
+                    mixed.add(line)
+    return mixed | {line for line, weights in seen.items() if len(weights) < 2 or len(set(weights)) > 1}
+
+
+def _weighted(parts: Sequence[dict[str, Any]]) -> bool:
     """Whether torch has counted equally many terms in all of these means, and the script weighs the means apart."""
     divisors = [abs(part["divisor"]) for part in parts]
     alike = all(part["mean"] and part["terms"] == parts[0]["terms"] for part in parts)
-    return alike and max(divisors) > min(divisors) * (1 + _TOLERANCE)
+    return alike and min(divisors) > 0 and max(divisors) > min(divisors) * (1 + _TOLERANCE)
+
+
+def line_of(of_line: list[tuple[int, Event]]) -> str:
+    """Return the line of the script of which these are the backwards, as `by_line` tells them apart."""
+    event = of_line[0][1]
+    return f"{event['place']} {event.get('nth', 0)}"
 
 
 def _parts(of_line: list[tuple[int, Event]]) -> Iterator[list[dict[str, Any]]]:
@@ -53,7 +81,9 @@ def _parts(of_line: list[tuple[int, Event]]) -> Iterator[list[dict[str, Any]]]:
 
 def uneven(run: RunJournals, update: Update) -> CheckResult | None:
     """Return a failure or warning if the means of one update are over different numbers of terms, or None."""
-    results = [each for of_line in by_line(update) if (each := _uneven(of_line, update, _short(run, update)))]
+    drawn = drawn_weights(run)
+    judged = [of_line for of_line in by_line(update) if line_of(of_line) not in drawn]
+    results = [each for of_line in judged if (each := _uneven(of_line, update, _short(run, update)))]
     return next((each for each in results if each.status == "FAIL"), results[0] if results else None)
 
 
@@ -104,8 +134,6 @@ def reduced(events: Sequence[Event]) -> Iterator[list[dict[str, Any]]]:
 
 def _uneven(of_line: list[tuple[int, Event]], update: Update, short: bool) -> CheckResult | None:
     for parts in _parts(of_line):
-        if weighted(parts):
-            continue
         divisors = [part["divisor"] for part in parts]
         fair = sum(abs(each) for each in divisors) / len(divisors)
         lowest = min(range(len(parts)), key=lambda place: abs(divisors[place]))
