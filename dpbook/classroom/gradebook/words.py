@@ -22,6 +22,7 @@ class Question:
 
     id: str
     title: str
+    text: str
     possible: int
     rubric: tuple[tuple[int, str], ...]
     answers: tuple[tuple[str, str], ...]
@@ -42,6 +43,7 @@ def questions(marks: Marks) -> list[Question]:
         Question(
             words.id,
             words.title,
+            words.text,
             words.possible,
             words.rubric,
             tuple(sorted((who, each.answer) for each, who in answers)),

@@ -1,5 +1,6 @@
 """Submissions: a notebook, a folder of them, or a class, which is a folder of either."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Handed:
 
 
 def find(paths: Iterable[Path], *, whole: bool = False) -> list[Handed]:
-    """The submissions at these paths. Raises `DpbookError` for a path that is not there.
+    """Return the submissions at these paths, each once. Raises `DpbookError` for a path that is not there.
 
     A notebook is one. A folder is one as well, unless it has folders with notebooks, or several notebooks of the same
     exercise: then it is a class, and each of these is one. An update that the book has laid beside a notebook belongs
@@ -40,7 +41,8 @@ def find(paths: Iterable[Path], *, whole: bool = False) -> list[Handed]:
             found.append(_single(path))
         else:
             found += [_of_folder(path)] if whole else _class(path)
-    return found
+    once = {(each.name, *map(os.path.abspath, each.notebooks)): each for each in found}
+    return list(once.values())
 
 
 def _class(folder: Path) -> Iterator[Handed]:

@@ -132,7 +132,8 @@ Rubric = tuple[tuple[int, str], ...]
 class InWords:
     """A question for an argument in words, whose ``possible`` points a person gives, as its ``rubric`` says.
 
-    ``answer`` is empty where there is none; ``given`` are the points that it has got, None before.
+    ``text`` is the question in Markdown; ``answer`` is empty where there is none; ``given`` are the points that it has
+    got, None before.
     """
 
     id: str
@@ -141,6 +142,7 @@ class InWords:
     answer: str
     rubric: Rubric
     given: int | None = None
+    text: str = ""
 
 
 def in_words(chapter: int, cells: list[Cell]) -> tuple[InWords, ...]:
@@ -163,14 +165,15 @@ def _asked(chapter: int) -> tuple[InWords, ...]:
 
 
 def _questions(path: Path) -> Iterator[InWords]:
-    title = ""
+    title = text = ""
     for cell in text_cells(path):
         if cell.grade_id.startswith("words-"):
             points = int(cell.points)
             rubric = _rubric(cell.source) or ((points, f"what the rubric says: it is in {checkout.repository()}"),)
-            yield InWords(cell.grade_id, title, points, "", rubric)
+            yield InWords(cell.grade_id, title, points, "", rubric, text=text)
         elif cell.source.startswith("## "):
-            title = cell.source.partition("\n")[0].removeprefix("## ").partition(" (")[0]
+            heading, _, text = cell.source.partition("\n")
+            title, text = heading.removeprefix("## ").partition(" (")[0], text.strip()
 
 
 def _rubric(text: str) -> Rubric:

@@ -16,7 +16,7 @@ RUBRIC = ((1, "names the cost"), (2, "compares"))
 
 
 def handed(name, answer, chapter=5):
-    question = InWords(f"words-{chapter:02}-1", "Why a ring?", 3, answer, RUBRIC)
+    question = InWords(f"words-{chapter:02}-1", "Why a ring?", 3, answer, RUBRIC, text="Two ranks & more.")
     return SubmissionMarks(name, (ExerciseMarks(f"{chapter:02}_x.ipynb", chapter, (), (), (question,)),))
 
 
@@ -35,6 +35,7 @@ def test_the_page_has_every_answer_and_no_name():
     assert not re.search("anna|bert|caro", page)
     assert [words.code(name, 7) in page for name in ("anna", "bert", "caro")] == [True, False, True]
     assert "names the cost" in page
+    assert page.count("Two ranks &amp; more.") == 1
     assert [question.possible for question in words.questions(MARKS)] == [3]
 
 

@@ -72,6 +72,7 @@ def test_strict_is_for_ci(classroom, capsys, tmp_path):
 
 def test_marks_do_not_depend_on_who_else_is_graded(classroom):
     handed = find([classroom])
+    assert find([classroom, classroom / "."]) == handed
     together = grade(handed, 5, jobs=2).submissions
     backwards = grade(handed[::-1], 5).submissions
     assert together == backwards[::-1]
