@@ -1,10 +1,10 @@
 """Journal of a rank: one JSON object in each line, with its ``kind``, for writing and reading.
 
 kind        written when                        fields
-optimizer   before its first update             optimizer, id, name, names, group, wrappers, comm_hooks, replicas,
-                                                sharded, unwrapped, devices
+optimizer   before its first update             optimizer, id, name, names, group, roots, wrappers, comm_hooks,
+                                                replicas, sharded, unwrapped, devices
 forward     the model is called                 loader, object, rows, random, drawn, buffers, sync, wrapped, finite,
-                                                batch_norm
+                                                batch_norm, module
 backward    a loss is differentiated            losses, value, sync, nth, gathered, coupled
 clip        gradients are clipped               norm, most, scaled
 scheduler   a learning-rate scheduler steps     scheduler, name, of, by_accelerate

@@ -73,6 +73,7 @@ class PassRecorder(TrainingListener):
             "wrapped": self._hooks.in_wrapper,
             "finite": finite,
             "batch_norm": any(map(_normalizes_batch, module.modules())),
+            "module": id(module),
             "place": place(),
         }
 

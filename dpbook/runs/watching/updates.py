@@ -184,6 +184,7 @@ class Updates(TrainingListener):
             name=type(optimizer).__name__,
             names=list(named),
             group=dist.get_world_size() if dist.is_initialized() else 0,
+            roots=[id(root) for root in modules.roots],
             wrappers=sorted({type(wrapper).__name__ for wrapper in modules.wrappers}),
             comm_hooks=[name for wrapper in modules.wrappers for name in comm_hooks(wrapper)],
             replicas=min(worlds, default=self._world),

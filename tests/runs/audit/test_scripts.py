@@ -91,6 +91,7 @@ def test_what_may_be_meant_so_is_a_warning(folder, name, checks):
 @each(
     ("name", "rank", "text"),
     [
+        ("a judge past its wrapper", 1, "both = judge.module(torch.cat([x, fake.detach()]))"),
         ("no sampler", 1, "loss = F.cross_entropy(model(x), y)"),
         ("a NaN", 1, "loss.backward()"),
         ("a rank left out", 2, "optimizer.step()"),

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from typing import Any
 
 from dpbook.core import listed, plural
 from dpbook.runs.audit.findings import CheckResult, check, passed, untested
@@ -51,9 +52,9 @@ def gradients(run: RunJournals) -> CheckResult | None:
             return untested(update.unseen)
         if differs:
             tensor, rank, number = differs
-            message = f"{number} of {plural(len(names), 'gradient')} differ; "
-            message += _reason_not_averaged(run, update.optimizer, tensor)
-            return CheckResult("FAIL", message, rank, tensor, update.number, update.steps[rank]["place"])
+            reason, place = _reason_not_averaged(run, update, rank, tensor)
+            message = f"{number} of {plural(len(names), 'gradient')} differ; {reason}"
+            return CheckResult("FAIL", message, rank, tensor, update.number, place)
     return passed(plural(compared, "update")) if compared else None
 
 
@@ -75,20 +76,23 @@ def _of_rejoined(run: RunJournals, update: Update) -> CheckResult:
     return CheckResult("FAIL", message, rank, None, update.number, update.steps[rank]["place"])
 
 
-def _reason_not_averaged(run: RunJournals, optimizer: int, tensor: str) -> str:
-    """Return the reason why ``tensor`` was not averaged, as far as it is known."""
-    about = run.optimizers[optimizer][0]
+def _reason_not_averaged(run: RunJournals, update: Update, rank: int, tensor: str) -> tuple[str, list[Any] | None]:
+    """Return the reason why ``tensor`` was not averaged, as far as it is known, and the line of the script."""
+    about, place = run.optimizers[update.optimizer][rank], update.steps[rank]["place"]
     if not about["wrappers"]:
         called = any(event["name"] != "barrier" for events in run.of("collective") for event in events)
         if called:
-            return "no wrapper averages them, and what the script sends does not make them equal"
+            return "no wrapper averages them, and what the script sends does not make them equal", place
         seen = plural(max(update.number for update in run.updates), "update")
-        return f"no wrapper averages them, and nothing was sent in {seen} (local SGD? --updates asks for more)"
-    if not any(event["wrapped"] for events in run.of("forward") for event in events):
-        return f"no forward goes through {about['wrappers'][0]}, which has them: call it, not its module"
+        return f"no wrapper averages them, and nothing was sent in {seen} (local SGD? --updates asks for more)", place
+    forwards = update.of("forward")[rank]
+    through = [event for event in forwards if event.get("module") in about.get("roots", ())] or forwards
+    if not any(event["wrapped"] for event in through):
+        reason = f"no forward goes through {about['wrappers'][0]}, which has them: call it, not its module"
+        return reason, through[0]["place"] if through else place
     if tensor in about["unwrapped"]:
-        return f"{tensor} is in no wrapper"
-    return f"although {about['wrappers'][0]} has them"
+        return f"{tensor} is in no wrapper", place
+    return f"although {about['wrappers'][0]} has them", place
 
 
 @check("rates", "all ranks have the same learning rate", "chapter 04")
