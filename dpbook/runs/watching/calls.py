@@ -106,7 +106,7 @@ def _about(loader: Any) -> dict[str, Any]:
         "epoch": getattr(sampler, "epoch", None),
         "replicas": getattr(sampler, "num_replicas", None),
         "examples": _length(loader.dataset),
-        "padded": _padded(sampler, loader.dataset),
+        "share": _share(sampler),
         **_part(loader.dataset),
     }
 
@@ -118,19 +118,10 @@ def _length(sized: Any) -> int | None:
         return None
 
 
-def _padded(sampler: Any, dataset: Any) -> int | None:
-    """Return how many examples a sampler repeats to give all ranks the same number; negative if it leaves some out.
-
-    None if the sampler does not divide single examples among ranks.
-    """
-    total, replicas, length = (
-        getattr(sampler, "total_size", None),
-        getattr(sampler, "num_replicas", None),
-        _length(dataset),
-    )
-    if total is None and isinstance(replicas, int) and not hasattr(sampler, "batch_size"):
-        total = (_length(sampler) or 0) * replicas
-    return total - length if isinstance(total, int) and length is not None else None
+def _share(sampler: Any) -> int | None:
+    """Return how many examples a sampler gives this rank; None if it does not divide single examples among ranks."""
+    divides = hasattr(sampler, "num_replicas") and not hasattr(sampler, "batch_size")
+    return _length(sampler) if divides else None
 
 
 SAMPLED_INDICES = 256

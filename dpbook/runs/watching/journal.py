@@ -11,7 +11,7 @@ scheduler   a learning-rate scheduler steps     scheduler, name, of, by_accelera
 scaled      a gradient scaler multiplies a loss  factor
 scaler      a gradient scaler is updated        scale
 epoch       a loader gives its first batch      loader, batches, sampler, shuffle, epoch, replicas, examples,
-                                                padded, part, part_sample, part_place, object,
+                                                share, part, part_sample, part_place, object,
                                                 sampler_object, order
 collective  the script calls a collective       name, shape, dtype
 step        an optimizer is about to step       optimizer, update, gradients, infinite, removed, own_infinite, missing,

@@ -24,7 +24,7 @@ def journal(updates=2, **changes):
             "forward": {"rows": [f"{update}"], "random": "a", "drawn": False, "buffers": {}, "sync": True,
                         "wrapped": True, "loader": "", "object": 0, "finite": True},
             "backward": {"losses": None, "value": 1.0, "sync": True},
-            "epoch": {"loader": "test", "object": 1, "padded": 0, "examples": 8, "batches": 2, "part": None,
+            "epoch": {"loader": "test", "object": 1, "share": 3, "examples": 9, "batches": 2, "part": None,
                       "sampler": "", "shuffle": False, "order": "a", "epoch": 0, "replicas": 3},
             "collective": {"name": "all_reduce", "shape": [2], "dtype": "float32", "graded": False},
             "step": {"optimizer": 0, "update": update, "gradients": {"w": "1", "v": "2"}, "infinite": [],
@@ -132,9 +132,13 @@ def test_of_a_gradient_that_is_infinite_everywhere_the_rank_is_named_whose_own_w
 
 
 def test_an_evaluation_that_counts_examples_twice_is_a_warning():
-    padded = [journal(epoch={"padded": padded}) for padded in (0, 1, -1, None)]
-    assert [result_of("evaluation", *[ranks] * 3).status for ranks in padded] == ["PASS", "WARN", "WARN", "----"]
-    trained_on = journal(epoch={"padded": 1, "loader": "", "object": 0})
+    of_ranks = {"PASS": (3, 3, 3), "WARN": (4, 4, 4), "----": (9, None, 9)}
+    for status, shares in of_ranks.items():
+        result = result_of("evaluation", *[journal(epoch={"share": share}) for share in shares])
+        assert result.status == status
+    assert "3 of 9 examples are left out" in result_of("evaluation", *[journal(epoch={"share": 2})] * 3).message
+    assert result_of("evaluation", *[journal(epoch={"share": share, "examples": 8}) for share in (3, 3, 2)]).status == "PASS"
+    trained_on = journal(epoch={"share": 4, "loader": "", "object": 0})
     assert result_of("evaluation", *[trained_on] * 3) is None
 
 

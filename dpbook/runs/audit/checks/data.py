@@ -201,22 +201,28 @@ def batches(run: RunJournals) -> CheckResult | None:
 @check("evaluation", "an evaluation counts every example once", "chapter 03")
 def evaluation(run: RunJournals) -> CheckResult | None:
     """Warn of examples that a sampler repeats, or drops, to give all ranks the same number."""
-    used = {event["object"] for event in run.of("forward")[0]} if run.ranks else set()
-    others = [event for event in run.of("epoch")[0] if event["object"] not in used] if used else []
-    if not others:
+    used = [{event["object"] for event in forwards} for forwards in run.of("forward")]
+    of_ranks = [
+        [event for event in begun if event["object"] not in used[rank]] for rank, begun in enumerate(run.of("epoch"))
+    ]
+    if not any(of_ranks) or not all(used):
         return None
-    divided = [event for event in others if event["padded"] is not None]
+    divided = [
+        events
+        for events in zip(*of_ranks, strict=False)
+        if events[0]["examples"] is not None and None not in [event["share"] for event in events]
+    ]
     if not divided:
-        each = f"all {others[0]['examples']}" if others[0]["examples"] else "all"
-        return untested(f"no sampler divides the examples: each rank reads {each}, or a part that the script makes")
-    uneven = next((event for event in divided if event["padded"]), None)
-    if uneven is None:
-        return passed(plural(divided[0]["examples"], "example"))
-    number, total = abs(uneven["padded"]), uneven["examples"]
-    if uneven["padded"] > 0:
-        message = f"{number} of {total} examples are counted twice, so that all ranks have as many: "
-        message += "leave the last ones out of the metric"
-    else:
-        message = f"{number} of {total} examples are left out, so that all ranks have as many: drop_last=False, and "
-        message += "leave those out of the metric that are then repeated"
-    return CheckResult("WARN", message, 0, None, None, uneven["place"])
+        all_begun = all(of_ranks)
+        each = "each rank reads all of them, or a part that the script makes"
+        return untested(f"no sampler divides the examples: {each}" if all_begun else "not every rank has begun one")
+    for events in divided:
+        total = events[0]["examples"]
+        excess = sum(event["share"] for event in events) - total
+        if excess:
+            what = "counted twice" if excess > 0 else "left out"
+            message = f"{abs(excess)} of {total} examples are {what}, so that all ranks have as many: "
+            message += "" if excess > 0 else "drop_last=False, and "
+            message += "leave the repeated ones at the end out of the metric"
+            return CheckResult("WARN", message, 0, None, None, events[0]["place"])
+    return passed(plural(divided[0][0]["examples"], "example"))
